@@ -11,6 +11,22 @@ use crate::store::shared::Shared;
 ///
 /// Of several changes of one key the last one counts. A batch takes the memory of its keys and values,
 /// once. All of it has to fit into a memtable.
+///
+/// ```
+/// # use forebay::{Config, Engine};
+/// # use forebay_kv::{Batch, Options, Store};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+/// # let (users, counts) = (store.keyspace("users").wait()?, store.keyspace("counts").wait()?);
+/// let mut batch = Batch::new();
+/// batch.put(&users, "anna", "1").put(&counts, "users", "1");
+/// store.write(&batch).wait()?;
+/// batch.clear(); // keeps its memory for the next
+/// # store.close().wait()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     record: Vec<u8>,

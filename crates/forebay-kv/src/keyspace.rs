@@ -104,6 +104,22 @@ impl Keyspace {
     ///
     /// # Errors
     /// Those of [`get`](Keyspace::get). If one key fails, the whole call fails.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let values = users.multi_get(["anna", "carl", "bert"].iter()).wait()?;
+    /// assert_eq!(values.iter().filter(|value| value.is_some()).count(), 2);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn multi_get<'a, K: AsRef<[u8]> + 'a>(
         &'a self,
         keys: impl IntoIterator<Item = &'a K>,
@@ -154,11 +170,54 @@ impl Keyspace {
     }
 
     /// Returns the entries whose keys begin with this prefix.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// users.put("anna/mail", "a@example.org").wait()?;
+    /// let mut range = users.prefix("anna/");
+    /// while let Some(entry) = range.next().wait() {
+    ///     let (key, value) = entry?;
+    ///     assert_eq!((&key[..], &value[..]), (&b"anna/mail"[..], &b"a@example.org"[..]));
+    /// }
+    /// # drop(range);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.range_at(Bounds::prefix(prefix.as_ref()), None)
     }
 
     /// Returns all entries.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let mut entries = users.iter();
+    /// let mut count = 0;
+    /// while let Some(entry) = entries.next().wait() {
+    ///     entry?;
+    ///     count += 1;
+    /// }
+    /// assert_eq!(count, 2);
+    /// # drop(entries);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn iter(&self) -> Range {
         self.range_at(Bounds::ALL, None)
     }
@@ -173,6 +232,24 @@ impl Keyspace {
 
     /// Begins to load sorted entries straight into tables, past the log. Use it to load from a stream or to
     /// follow the progress; [`bulk_load`](Keyspace::bulk_load) takes an iterator.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let users = store.keyspace("users").await?;
+    /// let mut loader = users.loader();
+    /// for number in 0..1000u32 {
+    ///     loader.add(number.to_be_bytes(), "value").await?; // ascending keys
+    /// }
+    /// loader.finish().await?; // durable, and visible in one step
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn loader(&self) -> BulkLoad {
         BulkLoad::new(&self.handle, self.id)
     }
@@ -184,6 +261,20 @@ impl Keyspace {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a key that is not above the previous one; otherwise those of
     /// [`BulkLoad::add`] and [`BulkLoad::finish`]. After an error nothing has changed.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// let count = users.bulk_load((0..1000u32).map(|number| (number.to_be_bytes(), "value"))).wait()?;
+    /// assert_eq!(count, 1000);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn bulk_load<'a, K, V, I>(&'a self, entries: I) -> Answer<'a, u64>
     where
         K: AsRef<[u8]> + Send,
@@ -209,6 +300,22 @@ impl Keyspace {
     ///
     /// # Errors
     /// Those of [`put`](Keyspace::put).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// users.delete("anna").wait()?;
+    /// users.compact("a".."b").wait()?;
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Answer<'_, ()> {
         let (shared, bounds) = (&self.handle.shared, Bounds::of(&range));
         Answer::new(&shared.engine, compact::range(shared, self.id, bounds))
@@ -224,6 +331,21 @@ impl Keyspace {
     /// [`ErrorKind::NoSpace`] while the disk is full, with nothing written; [`ErrorKind::ReadOnly`] after a
     /// write that failed, [`ErrorKind::MemoryBudget`], [`ErrorKind::Closed`]. After `ReadOnly` the put may or
     /// may not be in the store once it is opened again.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let users = store.keyspace("users").await?;
+    /// users.put("anna", "1").await?; // durable
+    /// users.put(7u64.to_be_bytes(), vec![1; 100]).await?; // any bytes
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Write<'_> {
         self.change(key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: None })
     }
@@ -233,6 +355,22 @@ impl Keyspace {
     ///
     /// # Errors
     /// Those of [`put`](Keyspace::put).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # use std::time::{SystemTime, UNIX_EPOCH};
+    /// # let users = store.keyspace("users").wait()?;
+    /// let in_an_hour = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 3600;
+    /// users.put_until("session", "anna", in_an_hour).wait()?;
+    /// assert!(users.get("session").wait()?.is_some());
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn put_until(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, expires_s: u64) -> Write<'_> {
         self.change(key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: Some(expires_s) })
     }
@@ -242,6 +380,22 @@ impl Keyspace {
     /// # Errors
     /// Those of [`put`](Keyspace::put); [`ErrorKind::NoSpace`] only where memory or the log have no room for
     /// it either.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// users.delete("anna").wait()?;
+    /// assert_eq!(users.get("anna").wait()?, None);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Write<'_> {
         self.change(key.as_ref(), &Change::Delete)
     }
@@ -264,6 +418,26 @@ impl Keyspace {
     ///
     /// # Errors
     /// Those of [`get`](Keyspace::get) and [`put`](Keyspace::put).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store, Swapped};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let done = users.compare_and_set("anna", Some(b"1"), Some(b"2")).wait()?;
+    /// assert_eq!(done, Swapped::Done);
+    /// match users.compare_and_set("anna", Some(b"1"), Some(b"3")).wait()? {
+    ///     Swapped::Not { current } => assert_eq!(current.as_deref(), Some(&b"2"[..])), // try again with this
+    ///     Swapped::Done => return Err("the value is 2".into()),
+    /// }
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn compare_and_set<'a>(
         &'a self,
         key: &'a (impl AsRef<[u8]> + ?Sized),

@@ -3,6 +3,20 @@
 use forebay::Class;
 
 /// The settings of a store.
+///
+/// ```
+/// # use forebay::{Config, Engine};
+/// # use forebay_kv::{Options, Store};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let engine = Engine::start(Config::default())?;
+/// let options = Options::new()
+///     .memory(32 << 20) // all that the store holds, at any time
+///     .create(true);
+/// let store = Store::open(&engine, dir.path(), options).wait()?;
+/// # store.close().wait()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "give it to Store::open"]
 pub struct Options {

@@ -101,6 +101,24 @@ impl Range {
     }
 
     /// Returns the same entries from the last to the first. A range that had begun starts again at that end.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let mut range = users.iter().rev();
+    /// let (last, _) = range.next().wait().ok_or("no entry")??;
+    /// assert_eq!(last, b"bert");
+    /// # drop(range);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     #[must_use = "it is the range that goes the other way"]
     pub fn rev(mut self) -> Range {
         self.wanted.direction = match self.wanted.direction {
@@ -119,6 +137,25 @@ impl Range {
     ///
     /// # Errors
     /// Those of [`Keyspace::get`](crate::Keyspace::get). After an error the range ends.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let users = store.keyspace("users").await?;
+    /// let mut range = users.range("anna"..="bert");
+    /// while let Some(entry) = range.next().await {
+    ///     let (key, value) = entry?;
+    ///     println!("{key:?}: {} bytes", value.len());
+    /// }
+    /// # drop(range);
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Pair>>>> {
         Waitable::new("range", poll_fn(|context| self.poll_next_entry(context).map(Result::transpose)))

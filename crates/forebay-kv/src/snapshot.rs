@@ -55,6 +55,24 @@ impl Snapshot {
     ///
     /// # Errors
     /// Those of [`get`](Snapshot::get). If one key fails, the whole call fails.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let before = store.snapshot();
+    /// let values = before.multi_get(&users, ["anna", "bert"].iter()).wait()?;
+    /// assert!(values.iter().all(Option::is_some));
+    /// # drop((values, before));
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn multi_get<'a, K: AsRef<[u8]> + 'a>(
         &self,
         keyspace: &'a Keyspace,
@@ -69,6 +87,26 @@ impl Snapshot {
     /// Returns the entries that were between two keys, in order.
     ///
     /// For a keyspace of another store, the range's first result is an error.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let before = store.snapshot();
+    /// users.delete("anna").wait()?;
+    /// let mut range = before.range(&users, "a"..);
+    /// let (key, _) = range.next().wait().ok_or("no entry")??;
+    /// assert_eq!(key, b"anna"); // as it was
+    /// # drop((range, before));
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
         self.range_of(keyspace, Bounds::of(&range))
     }

@@ -144,6 +144,20 @@ impl Store {
     /// - The system's errors.
     ///
     /// After an error the store's contents are unchanged.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let store = Store::open(&engine, dir.path(), Options::new().memory(64 << 20)).await?;
+    /// let recovery = store.recovery();
+    /// println!("{recovery:?}");
+    /// store.close().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
         Opening::new(engine, dir.as_ref(), options)
     }
@@ -165,6 +179,20 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a name that is not allowed and for
     /// more than 1,024 keyspaces; as [`Keyspace::put`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// let users = store.keyspace("users").wait()?; // created the first time
+    /// users.put("anna", "1").wait()?;
+    /// assert_eq!(store.keyspaces(), ["default", "users"]);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn keyspace<'a>(&'a self, name: &'a str) -> Answer<'a, Keyspace> {
         let handle = &self.handle;
         Answer::new(&handle.shared.engine, async move {
@@ -184,6 +212,22 @@ impl Store {
     ///
     /// # Errors
     /// As [`Keyspace::put`]; the error of a change that the batch rejected.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Batch, Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let users = store.keyspace("users").await?;
+    /// let mut batch = Batch::new();
+    /// batch.put(&users, "anna", "1").put(&users, "bert", "2").delete(&users, "carl");
+    /// store.write(&batch).await?; // all of it, durable
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn write(&self, batch: &Batch) -> Write<'_> {
         match batch.ready(self.shared(), self.handle.number).transpose() {
             Some(ready) => Write::new(self.shared(), ready),
@@ -226,6 +270,20 @@ impl Store {
     /// # Errors
     /// As [`Keyspace::put`]; [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) only if a flush was tried and
     /// found no space.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// users.put("anna", "1").wait()?;
+    /// store.flush().wait()?; // in a table; the log is short
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn flush(&self) -> Answer<'_, ()> {
         Answer::new(&self.shared().engine, flush::everything(self.shared()))
     }
@@ -235,6 +293,22 @@ impl Store {
     ///
     /// # Errors
     /// As [`Keyspace::put`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// users.delete("anna").wait()?;
+    /// store.compact().wait()?; // neither the entry nor its deletion takes space now
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn compact(&self) -> Answer<'_, ()> {
         let shared = self.shared();
         Answer::new(&shared.engine, async move {
@@ -251,6 +325,19 @@ impl Store {
     ///
     /// # Errors
     /// As [`Keyspace::put`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// store.flush().wait()?;
+    /// store.settle().wait()?; // before a measurement, say: nothing runs in the background
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn settle(&self) -> Answer<'_, ()> {
         Answer::new(&self.shared().engine, compact::settle(self.shared()))
     }
@@ -277,6 +364,26 @@ impl Store {
     ///
     /// After an error this store is as it was. The unfinished copy is removed again, unless it was complete
     /// already and only its new name is in doubt.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let options = Options::new().memory(16 << 20);
+    /// # let store = Store::open(&engine, dir.path().join("store"), options.clone()).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// users.put("anna", "1").wait()?;
+    /// let monday = dir.path().join("store-monday");
+    /// store.checkpoint(&monday).wait()?;
+    ///
+    /// let copy = Store::open(&engine, &monday, options).wait()?;
+    /// assert_eq!(copy.keyspace("users").wait()?.get("anna").wait()?.as_deref(), Some(&b"1"[..]));
+    /// # copy.close().wait()?;
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Answer<'_, ()> {
         let (shared, dir) = (self.shared(), dir.as_ref().to_path_buf());
         Answer::new(&shared.engine, async move { checkpoint::checkpoint(shared, &dir).await })
@@ -292,11 +399,47 @@ impl Store {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed),
     /// [`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget); the system's errors, except those of
     /// reading a table.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let verified = store.verify().wait()?;
+    /// for finding in &verified.findings {
+    ///     eprintln!("{finding}"); // names file and offset
+    /// }
+    /// assert!(verified.is_whole());
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn verify(&self) -> Answer<'_, Verified> {
         Answer::new(&self.shared().engine, verify::open_store(self.shared()))
     }
 
     /// Returns the store's counters, its memory use and the state of its levels.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// # users.put("anna", "1").wait()?;
+    /// # users.put("bert", "2").wait()?;
+    /// let stats = store.stats();
+    /// println!("{} of {} bytes of memory", stats.memory.used(), stats.memory.budget);
+    /// println!("write amplification {:.1}", stats.write_amplification());
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn stats(&self) -> Stats {
         stats::stats(self.shared())
     }
@@ -307,6 +450,21 @@ impl Store {
     ///
     /// # Errors
     /// The failure that made the store read-only. It is closed all the same.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let users = store.keyspace("users").await?;
+    /// users.put("anna", "1").await?;
+    /// store.close().await?; // from here on the store can be opened again
+    /// assert!(users.put("bert", "2").await.is_err());
+    /// # Ok(()) }
+    /// ```
     pub fn close(&self) -> Answer<'_, ()> {
         self.shared().begin_close();
         Answer::new(&self.shared().engine, tasks::closed(self.shared()))

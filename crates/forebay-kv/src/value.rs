@@ -14,6 +14,24 @@ use forebay::Block;
 /// A `Value` keeps the memory that it lies in, which may be a page of several kilobytes. That memory counts
 /// as held by the program ([`ErrorKind::MemoryBudget`](crate::ErrorKind::MemoryBudget)) until the value is
 /// dropped; each clone counts again. To keep a value for long, copy it with [`Value::to_vec`](slice::to_vec).
+///
+/// ```
+/// # use forebay::{Config, Engine};
+/// # use forebay_kv::{Options, Store};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+/// # let users = store.keyspace("users").wait()?;
+/// # users.put("anna", "1").wait()?;
+/// # users.put("bert", "2").wait()?;
+/// let value = users.get("anna").wait()?.ok_or("no such user")?;
+/// assert_eq!(&value[..], b"1"); // bytes by Deref
+/// let kept = value.to_vec(); // to keep it for long
+/// # drop(value);
+/// # store.close().wait()?;
+/// # Ok(()) }
+/// ```
 pub struct Value {
     bytes: Repr,
     /// Declared last: the count goes down after the memory is released.

@@ -22,6 +22,28 @@ impl Wal {
     ///
     /// # Errors
     /// As [`append`](Wal::append), for failures known by then.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// let mut positions = Vec::new(); // under a lock of the program, say: nothing waits here
+    /// let mut last = None;
+    /// for record in [b"one".as_slice(), b"two"] {
+    ///     if let Some(appended) = wal.try_append(record)? {
+    ///         positions.push(appended.lsn());
+    ///         last = Some(appended);
+    ///     }
+    /// }
+    /// if let Some(appended) = last {
+    ///     appended.wait()?; // this record is durable, and so are those before it
+    /// }
+    /// assert_eq!(positions, [Lsn(1), Lsn(2)]);
+    /// # Ok(()) }
+    /// ```
     pub fn try_append(&self, record: &[u8]) -> Result<Option<Appended>> {
         let pushed = self.shared().try_push(record)?;
         Ok(pushed.map(|(ticket, lsn)| Appended { shared: self.shared().clone(), ticket, lsn }))
@@ -32,6 +54,24 @@ impl Wal {
     ///
     /// # Errors
     /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// let appended = loop {
+    ///     match wal.try_append(b"a record")? {
+    ///         Some(appended) => break appended,
+    ///         None => wal.room(8).await?, // the bytes of the record
+    ///     }
+    /// };
+    /// appended.await?;
+    /// # Ok(()) }
+    /// ```
     pub fn room(&self, bytes: usize) -> Room<'_> {
         Room { shared: self.shared(), bytes }
     }

@@ -187,6 +187,23 @@ impl Report {
 /// # Errors
 /// System errors, if the directory or a segment cannot be opened; [`ErrorKind::InvalidInput`] if `dir` is no
 /// directory; [`ErrorKind::Closed`] if the engine ends.
+///
+/// ```
+/// # use forebay::{Config, Engine};
+/// # use forebay_wal::{Options, Wal, inspect::inspect};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+/// wal.append(b"a record").wait()?;
+/// wal.close().wait()?;
+/// let report = inspect(&engine, dir.path()).wait()?;
+/// assert!(report.is_whole());
+/// for segment in &report.segments {
+///     println!("{}: {:?}, {} bytes used", segment.file.display(), segment.lsns(), segment.used_bytes());
+/// }
+/// # Ok(()) }
+/// ```
 pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<Output = Result<Report>>> {
     Waitable::new("inspect", async move {
         let found = find(engine, dir.as_ref()).await?;

@@ -52,6 +52,23 @@ impl Wal {
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range,
     /// [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace) if the disk is full and the log's reserve is gone or
     /// too short, and system errors. After an error the log is unchanged.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let options = Options::new().segment_bytes(4 << 20);
+    /// let (wal, recovery) = Wal::open(&engine, dir.path(), options).await?;
+    /// for lost in &recovery.lost {
+    ///     eprintln!("records {} to {} are gone", lost.first, lost.last); // with Options::salvage only
+    /// }
+    /// println!("{} records, of which {} were not proven durable", recovery.last, recovery.unproven);
+    /// wal.close().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn open(engine: &Engine, dir: impl AsRef<Path>, options: Options) -> Opening {
         Opening::new(engine, Where::Path(dir.as_ref().to_path_buf()), options)
     }
@@ -61,6 +78,18 @@ impl Wal {
     ///
     /// # Errors
     /// Those of [`open`](Wal::open).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let directory = engine.open_dir(dir.path()).wait()?;
+    /// let (wal, _) = Wal::open_in(&engine, &directory, Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append(b"a record").wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> Opening {
         Opening::new(engine, Where::Dir(dir.clone()), options)
     }

@@ -5,6 +5,20 @@ use std::time::Duration;
 use forebay::{Class, Durability, Flush};
 
 /// The settings of a log. Every setting has a default that suits a log on a local drive.
+///
+/// ```
+/// # use forebay::{Config, Engine};
+/// # use forebay_wal::{Options, Wal};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = Engine::start(Config::default())?;
+/// let options = Options::new()
+///     .segment_bytes(8 << 20) // files of 8 MiB
+///     .pending_bytes_max(1 << 20) // appends wait above 1 MiB
+///     .record_bytes_max(64 << 10);
+/// let (wal, _) = Wal::open(&engine, dir.path(), options).wait()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "give it to Wal::open"]
 pub struct Options {

@@ -95,6 +95,24 @@ impl Reader {
     /// [`ErrorKind::OutOfRange`] if the record was truncated away or lies beyond the next one to be appended;
     /// [`ErrorKind::Corruption`] if it is damaged or was lost before; system errors. The position does not
     /// change.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// wal.append_batch(&[b"one", b"two"]).await?;
+    /// let mut reader = wal.read_from(Lsn(1));
+    /// while let Some(record) = reader.next().await {
+    ///     let record = record?;
+    ///     println!("{}: {} bytes", record.lsn(), record.len());
+    /// }
+    /// assert_eq!(reader.position(), Lsn(3)); // a later call goes on there
+    /// # Ok(()) }
+    /// ```
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Record>>>> {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })

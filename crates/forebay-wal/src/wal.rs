@@ -119,6 +119,18 @@ impl Wal {
     /// As [`append`](Wal::append); [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) also if they do not
     /// fit into a segment together, [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if there are
     /// none.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// let lsns = wal.append_batch(&[b"debit", b"credit"]).wait()?; // both or none after a crash
+    /// assert_eq!(lsns, Lsn(1)..Lsn(3));
+    /// # Ok(()) }
+    /// ```
     pub fn append_batch<'a>(&'a self, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
         AppendBatch::new(self.shared(), records)
     }
@@ -128,6 +140,21 @@ impl Wal {
     ///
     /// # Errors
     /// As [`append`](Wal::append), for failures known by then.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// for number in 0..1000u32 {
+    ///     wal.append_unsynced(&number.to_le_bytes()).wait()?; // queued
+    /// }
+    /// wal.sync().wait()?; // all of them are durable
+    /// assert_eq!(wal.durable_lsn(), Lsn(1000));
+    /// # Ok(()) }
+    /// ```
     pub fn append_unsynced<'a>(&'a self, record: &'a [u8]) -> AppendUnsynced<'a> {
         AppendUnsynced::new(self.shared(), record)
     }
@@ -139,6 +166,20 @@ impl Wal {
     /// [`ErrorKind::Poisoned`](crate::ErrorKind::Poisoned), and
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed) if the engine, the log's shard or its task ended
     /// before.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// let lsn = wal.append_unsynced(b"a record").await?;
+    /// wal.sync().await?;
+    /// assert!(wal.durable_lsn() >= lsn);
+    /// # Ok(()) }
+    /// ```
     pub fn sync(&self) -> Settled<'_> {
         Settled::new(self.shared(), None)
     }
@@ -173,6 +214,19 @@ impl Wal {
     /// # Errors
     /// [`ErrorKind::OutOfRange`](crate::ErrorKind::OutOfRange) if there is no such record; one before the
     /// first removes all. As [`append`](Wal::append).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append_batch(&[b"agreed", b"of a deposed leader"]).wait()?;
+    /// wal.truncate_after(Lsn(1)).wait()?;
+    /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(2));
+    /// # Ok(()) }
+    /// ```
     pub fn truncate_after(&self, lsn: Lsn) -> Settled<'_> {
         Settled::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
     }
@@ -183,6 +237,19 @@ impl Wal {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for 0 and `u64::MAX`; as
     /// [`append`](Wal::append).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append(b"older than the snapshot").wait()?;
+    /// wal.reset_to(Lsn(5001)).wait()?; // a snapshot of 5,000 records was installed
+    /// assert_eq!(wal.append(b"the next").wait()?, Lsn(5001));
+    /// # Ok(()) }
+    /// ```
     pub fn reset_to(&self, next: Lsn) -> Settled<'_> {
         Settled::new(self.shared(), Some(Change::ResetTo(next.0)))
     }
@@ -200,12 +267,37 @@ impl Wal {
     ///
     /// # Errors
     /// As [`append`](Wal::append).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append(b"a record").wait()?;
+    /// wal.record_end().wait()?; // from now on an open notices the loss of this record
+    /// # Ok(()) }
+    /// ```
     pub fn record_end(&self) -> Settled<'_> {
         Settled::new(self.shared(), Some(Change::RecordEnd))
     }
 
     /// Returns the last durable record with its epoch, read together. Takes the queue's lock for a short
     /// time.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append(b"a record").wait()?;
+    /// let end = wal.durable_end();
+    /// println!("up to {} in epoch {}", end.lsn, end.epoch); // such as a replica reports
+    /// # Ok(()) }
+    /// ```
     pub fn durable_end(&self) -> End {
         self.shared().lock().index.durable_end()
     }
@@ -256,6 +348,20 @@ impl Wal {
     /// continue when this is `None`. The log tries again when a truncation frees a segment, and once a
     /// second. After an open that found no space for a segment the error is set at once, and the segment in
     /// use may be shorter than others.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// if let Some(error) = wal.no_space() {
+    ///     eprintln!("{error}; {} bytes can still be appended", wal.segment_bytes_left());
+    ///     wal.truncate_before(wal.durable_lsn()).wait()?; // gives segments back
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn no_space(&self) -> Option<Error> {
         self.shared().no_space()
     }
@@ -268,6 +374,19 @@ impl Wal {
     }
 
     /// Returns counts and times since the log was opened.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+    /// wal.append(b"a record").wait()?;
+    /// let stats = wal.stats();
+    /// println!("{} records in {} groups, p99 {} ns a flush", stats.records, stats.groups, stats.flush_ns.at(0.99));
+    /// # Ok(()) }
+    /// ```
     pub fn stats(&self) -> Stats {
         self.shared().stats()
     }
@@ -279,6 +398,21 @@ impl Wal {
     ///
     /// # Errors
     /// The failure that poisoned the log. It is closed all the same.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// wal.append_unsynced(b"a record").await?;
+    /// wal.close().await?; // written, durable, and the lock is released
+    /// let (wal, recovery) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// assert_eq!((recovery.last, recovery.unproven), (Lsn(1), 0));
+    /// # Ok(()) }
+    /// ```
     pub fn close(&self) -> Close<'_> {
         self.shared().begin_close();
         Close::new(self.shared())

@@ -38,6 +38,23 @@ pub struct Records {
 /// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if there is no log;
 /// [`ErrorKind::Corruption`] if nothing at all is left; [`ErrorKind::Version`] and [`ErrorKind::Foreign`];
 /// system errors.
+///
+/// ```
+/// # use forebay::{Config, Engine};
+/// # use forebay_wal::{Options, Wal, inspect::records};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+/// wal.append_batch(&[b"one", b"two"]).wait()?;
+/// wal.close().wait()?;
+/// let mut records = records(&engine, dir.path()).wait()?;
+/// while let Some(record) = records.next().wait() {
+///     let (lsn, bytes) = record?;
+///     println!("{lsn}: {} bytes", bytes.len());
+/// }
+/// # Ok(()) }
+/// ```
 pub fn records(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<Output = Result<Records>>> {
     Waitable::new("inspect", async move {
         let dir = dir.as_ref();

@@ -40,6 +40,22 @@ pub struct Repaired {
 /// [`ErrorKind::Locked`] while the log is in use; [`ErrorKind::InvalidInput`] if there is no log, if `out` is
 /// not new or empty, or lies in `dir`; [`ErrorKind::Corruption`] if nothing at all is left;
 /// [`ErrorKind::Version`] and [`ErrorKind::Foreign`]; system errors.
+///
+/// ```
+/// # use forebay::{Config, Engine};
+/// # use forebay_wal::{Options, Wal, inspect::repair};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
+/// wal.append(b"a record").wait()?;
+/// wal.close().wait()?;
+/// let out = tempfile::tempdir()?;
+/// let repaired = repair(&engine, dir.path(), out.path()).wait()?;
+/// assert_eq!(repaired.records, 1);
+/// println!("lost: {:?}", repaired.before.lost_now);
+/// # Ok(()) }
+/// ```
 pub fn repair(
     engine: &Engine,
     dir: impl AsRef<Path>,

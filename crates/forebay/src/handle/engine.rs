@@ -63,6 +63,17 @@ const POOL_QUEUE_MAX: usize = 1024;
 /// assert_eq!(block.len(), 100);
 /// # Ok(()) }
 /// ```
+///
+/// | task | methods |
+/// |---|---|
+/// | begin and end | [`start`](Engine::start), [`close`](Engine::close) |
+/// | open a file | [`open`](Engine::open), [`temp_file`](Engine::temp_file), [`from_std`](Engine::from_std), [`open_nvme`](Engine::open_nvme) |
+/// | memory for writes | [`block`](Engine::block), [`block_from`](Engine::block_from) |
+/// | run a task next to the device | [`spawn_on_shard`](Engine::spawn_on_shard) |
+/// | names and directories | [`rename`](Engine::rename), [`remove_file`](Engine::remove_file), [`create_dir_all`](Engine::create_dir_all), [`read_dir`](Engine::read_dir), [`sync_dir`](Engine::sync_dir), [`metadata`](Engine::metadata), [`open_dir`](Engine::open_dir) |
+/// | share a device | [`class`](Engine::class), [`set_class`](Engine::set_class), [`tenant`](Engine::tenant) |
+/// | see what it does | [`health`](Engine::health), [`stats`](Engine::stats), [`file_stats`](Engine::file_stats), [`memory`](Engine::memory), [`serve_stats`](Engine::serve_stats) |
+/// | build a library on it | [`block_on`](Engine::block_on), [`now_ns`](Engine::now_ns), [`reserve_memory`](Engine::reserve_memory), [`add_degradation`](Engine::add_degradation), [`nop`](Engine::nop) |
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<EngineShared>,
@@ -80,6 +91,16 @@ impl Engine {
     ///
     /// Inside a simulated world (feature `sim`) the engine runs on that world's machine; the settings of the
     /// driver and of spinning mean nothing there.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = Engine::start(Config::default().shards(2).arena_bytes_max(256 << 20))?;
+    /// for degradation in &engine.health().degraded {
+    ///     eprintln!("{degradation}"); // such as io_uring refused, with the remedy
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn start(config: Config) -> Result<Engine> {
         #[cfg(feature = "sim")]
         if let Some(world) = crate::reactor::world::current() {
@@ -191,6 +212,16 @@ impl Engine {
     /// # Errors
     /// Those of open(2), and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a file system that
     /// cannot do direct I/O.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let table = engine.open(dir.path().join("table"), Open::create()).wait()?; // direct, read and write
+    /// let settings = engine.open("Cargo.toml", Open::read().buffered()).wait()?; // through the page cache
+    /// # Ok(()) }
+    /// ```
     pub fn open(&self, path: impl AsRef<Path>, open: Open) -> Pending<File> {
         open::open(self, path.as_ref().into(), open)
     }
@@ -202,6 +233,15 @@ impl Engine {
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a file that was opened to append (`O_APPEND`):
     /// writes would land at its end, not at their offsets. The system's error, if the descriptor's flags
     /// cannot be read.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.from_std(std::fs::File::open("Cargo.toml")?, Open::read()).wait()?;
+    /// assert_eq!(&file.read(1..8).wait()?[..], b"package");
+    /// # Ok(()) }
+    /// ```
     pub fn from_std(&self, file: std::fs::File, open: Open) -> Pending<File> {
         open::from_std(self, file, open)
     }
@@ -211,6 +251,16 @@ impl Engine {
     /// # Errors
     /// Those of open(2) with `O_TMPFILE`; if the file system does not support it, a named file is made and
     /// unlinked at once.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let sorted = engine.temp_file(dir.path(), Open::create()).wait()?; // a run of an external sort, say
+    /// sorted.write(0, vec![1; 4096]).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn temp_file(&self, dir: impl AsRef<Path>, open: Open) -> Pending<File> {
         open::temp_file(self, dir.as_ref().into(), open)
     }
@@ -220,6 +270,18 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when blocks hold all memory,
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) above 1 GiB.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// let mut page = engine.block(4096)?;
+    /// page[..6].copy_from_slice(b"header");
+    /// file.write(0, page).wait()?; // from this memory, without a copy
+    /// # Ok(()) }
+    /// ```
     pub fn block(&self, len: usize) -> Result<BlockMut> {
         let buffer = self.shared.buffer("block", len)?;
         // SAFETY: no byte is claimed to be filled, so every byte that becomes visible is zeroed first.
@@ -230,6 +292,18 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::block`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// let mut page = engine.block_from(b"header")?;
+    /// page.resize(4096)?; // zeros behind it
+    /// file.write(0, page).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn block_from(&self, data: &[u8]) -> Result<BlockMut> {
         self.shared.block_from("block", data)
     }
@@ -243,6 +317,15 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if fewer bytes are left to promise;
     /// [`memory_unreserved`](Engine::memory_unreserved) returns how many are.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let cache = engine.reserve_memory(engine.memory_unreserved() / 2)?; // while the cache lives
+    /// println!("a cache of {} bytes, {} are left", cache.bytes(), engine.memory_unreserved());
+    /// # Ok(()) }
+    /// ```
     pub fn reserve_memory(&self, bytes: u64) -> Result<MemoryReservation> {
         MemoryReservation::new(&self.shared, bytes)
     }
@@ -264,6 +347,18 @@ impl Engine {
     }
 
     /// Returns how the engine runs: driver, shards, priority, and every degradation with its remedy.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let health = engine.health();
+    /// println!("{} shards on {}", health.shards, health.driver);
+    /// for degradation in &health.degraded {
+    ///     println!("{}: {}. Remedy: {}", degradation.what, degradation.why, degradation.remedy);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn health(&self) -> Health {
         Health {
             driver: self.driver(),
@@ -276,6 +371,15 @@ impl Engine {
     /// Adds an entry to [`health`](Self::health). A library on top of the engine calls it if one of its own
     /// mechanisms does not work here. The first entry of a mechanism stays: further ones with the same `what`
     /// are dropped.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// engine.add_degradation("bloom filters", "the file was written without them", "rewrite the file");
+    /// assert!(engine.health().degraded.iter().any(|degradation| degradation.what == "bloom filters"));
+    /// # Ok(()) }
+    /// ```
     pub fn add_degradation(&self, what: &str, why: &str, remedy: &str) {
         self.shared.degrade_once(what, why, remedy);
     }
@@ -286,6 +390,23 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) and
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
+    /// # file.write(0, vec![7; 16_384]).await?;
+    /// file.read(0..4096).await?;
+    /// let stats = engine.stats().await?;
+    /// for flow in &stats.flows {
+    ///     println!("{} on {}: {} reads, p99 {} ns", flow.class, flow.device, flow.reads, flow.device_ns.ns_at(0.99));
+    /// }
+    /// println!("{} bytes of I/O memory held", stats.memory.held_bytes);
+    /// # Ok(()) }
+    /// ```
     pub fn stats(&self) -> Pending<Stats> {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));
@@ -295,6 +416,18 @@ impl Engine {
 
     /// Returns the state of the engine's I/O memory. Takes a lock that reads take only when their shard runs
     /// out.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let block = file.read(0..4096).wait()?;
+    /// assert!(engine.memory().held_bytes >= 4096); // the block's
+    /// # Ok(()) }
+    /// ```
     pub fn memory(&self) -> MemoryStats {
         self.shared.memory()
     }
@@ -306,6 +439,27 @@ impl Engine {
     /// dropped.
     ///
     /// The task is in `class`; see [`shard`](crate::shard) for the calls that it may make.
+    ///
+    /// ```
+    /// # use forebay::{Class, Config, Engine, Open};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
+    /// # file.write(0, vec![7; 16_384]).await?;
+    /// // Reads of a task on a shard need no hand-over between threads.
+    /// let task = engine.spawn_on_shard(file.home_shard(), Class::DEFAULT, move || async move {
+    ///     let mut sum = 0;
+    ///     for page in 0..4 {
+    ///         sum += u32::from(file.read(page * 4096..page * 4096 + 1).await?[0]);
+    ///         forebay::shard::yield_if_needed().await;
+    ///     }
+    ///     forebay::Result::<u32>::Ok(sum)
+    /// });
+    /// assert_eq!(task.await??, 28);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The handle resolves with [`InvalidInput`](crate::ErrorKind::InvalidInput) when there is no such shard:
@@ -331,6 +485,15 @@ impl Engine {
     ///
     /// # Errors
     /// [`ErrorKind::EngineClosed`](crate::ErrorKind::EngineClosed) if it was closed before.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let report = engine.close().wait()?;
+    /// assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
+    /// # Ok(()) }
+    /// ```
     pub fn close(self) -> Pending<CloseReport> {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));

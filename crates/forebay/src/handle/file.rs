@@ -21,6 +21,38 @@ use crate::reactor::open_file::FileCore;
 
 /// An open file: a handle that is cheap to clone and works from any thread.
 ///
+/// ```
+/// use forebay::{Config, Durability, Engine, Open};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("points.bin");
+/// let engine = Engine::start(Config::default())?;
+/// let file = engine.open(&path, Open::create()).await?;
+/// file.write(0, vec![7; 4096]).durable(Durability::Data).await?;
+/// let block = file.read(1_000..1_100).await?; // any offset, any length; no copy
+/// assert_eq!(block[..], [7; 100]);
+/// # Ok(()) }
+/// ```
+///
+/// | task | methods |
+/// |---|---|
+/// | read a range | [`read`](File::read), [`read_up_to`](File::read_up_to), [`read_into`](File::read_into) own memory |
+/// | read many ranges at once | [`read_many`](File::read_many) |
+/// | read from front to back | [`scan`](File::scan) |
+/// | follow a chain of reads: a tree, a list | [`walk`](File::walk), [`walk_many`](File::walk_many) |
+/// | write a range | [`write`](File::write), [`write(..).durable(..)`](crate::Write::durable) |
+/// | make finished writes durable | [`sync`](File::sync) |
+/// | write from front to back, any sizes | [`append`](File::append) |
+/// | write small pieces at any offsets | [`combine`](File::combine) |
+/// | write one file from many tasks | [`collective`](File::collective) |
+/// | length and space | [`len`](File::len), [`truncate`](File::truncate), [`allocate`](File::allocate), [`punch_hole`](File::punch_hole), [`copy_range`](File::copy_range) |
+/// | lock it against other programs | [`try_lock`](File::try_lock), [`unlock`](File::unlock) |
+/// | use of the page cache | [`advise`](File::advise), [`mode`](File::mode) |
+/// | attributes | [`metadata`](File::metadata), [`path`](File::path), [`is_removed`](File::is_removed), [`alignment`](File::alignment), [`device`](File::device), [`home_shard`](File::home_shard) |
+/// | know when its operations have ended | [`close`](File::close) |
+///
 /// Operations are builders: await them in a task of any executor, or call `.wait()` on a plain thread. On a
 /// shard of the file's engine they run right there; from elsewhere they go to the file's home shard, in
 /// batches. No order is promised between operations in flight. Dropping an operation's future cancels it if
@@ -52,6 +84,17 @@ impl File {
     ///
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// file.allocate(0..1 << 20).wait()?; // writes below 1 MiB cannot fail with ENOSPC any more
+    /// assert_eq!(file.len().wait()?, 1 << 20);
+    /// # Ok(()) }
+    /// ```
     pub fn allocate(&self, range: Range<u64>) -> Pending<()> {
         self.ranged("allocate", range, |file, offset, len| MetaRequest::Allocate { file, offset, len })
     }
@@ -60,6 +103,19 @@ impl File {
     ///
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// file.punch_hole(4096..8192).wait()?;
+    /// assert_eq!(file.read(4095..4097).wait()?[..], [7, 0]);
+    /// assert_eq!(file.len().wait()?, 16_384);
+    /// # Ok(()) }
+    /// ```
     pub fn punch_hole(&self, range: Range<u64>) -> Pending<()> {
         if self.core.namespace_bytes().is_some() && !self.core.is_closed() {
             return self.punch_namespace(range);
@@ -71,6 +127,18 @@ impl File {
     ///
     /// # Errors
     /// Those of ftruncate(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// file.truncate(100).wait()?;
+    /// assert_eq!(file.read_up_to(0..4096).wait()?.len(), 100);
+    /// # Ok(()) }
+    /// ```
     pub fn truncate(&self, len: u64) -> Pending<()> {
         self.ask(MetaRequest::Truncate { file: self.owner(), len }, meta::done)
     }
@@ -79,6 +147,17 @@ impl File {
     ///
     /// # Errors
     /// Those of fstat(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// assert_eq!(file.len().wait()?, 16_384);
+    /// # Ok(()) }
+    /// ```
     pub fn len(&self) -> Pending<u64> {
         self.metadata().map(|metadata| Ok(metadata.len()))
     }
@@ -87,6 +166,18 @@ impl File {
     ///
     /// # Errors
     /// Those of fstat(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let metadata = file.metadata().wait()?;
+    /// assert!(metadata.is_file() && metadata.len() == 16_384);
+    /// # Ok(()) }
+    /// ```
     pub fn metadata(&self) -> Pending<Metadata> {
         self.ask(MetaRequest::FileMetadata { file: self.owner() }, |reply| match reply {
             MetaReply::Metadata(metadata) => Some(metadata),
@@ -98,6 +189,17 @@ impl File {
     ///
     /// # Errors
     /// Those of posix_fadvise(2).
+    ///
+    /// ```
+    /// # use forebay::{Advice, Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// // The page cache lets go of a part that was read through it and is not needed again.
+    /// let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
+    /// file.read_up_to(0..4096).wait()?;
+    /// file.advise(0..4096, Advice::DontNeed).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Pending<()> {
         // The kernel interprets a length of 0 as "to the end", and its offsets are signed (posix_fadvise(2)).
         if range.start == range.end && !self.core.is_closed() {
@@ -117,6 +219,19 @@ impl File {
     ///
     /// # Errors
     /// Those of copy_file_range(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let copy = engine.open(dir.path().join("copy"), Open::create()).wait()?;
+    /// let bytes = file.copy_range(0..u64::MAX >> 1, &copy, 0).wait()?; // up to the end of the file
+    /// assert_eq!((bytes, copy.len().wait()?), (16_384, 16_384));
+    /// # Ok(()) }
+    /// ```
     pub fn copy_range(&self, range: Range<u64>, to: &File, offset: u64) -> Pending<u64> {
         let Some(len) = range.end.checked_sub(range.start) else {
             return self.backwards("copy_range", &range);
@@ -147,6 +262,20 @@ impl File {
     ///
     /// # Errors
     /// [`ErrorKind::FileClosed`] if it was closed before.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, ErrorKind, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let other = file.clone();
+    /// file.close().wait()?; // nothing of it is in flight any more
+    /// let error = other.read(0..1).wait().map(drop);
+    /// assert_eq!(error.map_err(|error| error.kind()), Err(ErrorKind::FileClosed));
+    /// # Ok(()) }
+    /// ```
     pub fn close(self) -> Pending<()> {
         if self.core.is_closed() {
             return Pending::ready(Err(self.core.describe(Error::new(ErrorKind::FileClosed, "close"))));
@@ -170,6 +299,18 @@ impl File {
     ///
     /// # Errors
     /// Those of fstat(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// let path = dir.path().join("data");
+    /// engine.remove_file(&path).wait()?;
+    /// assert!(file.is_removed()?); // a log would be opened anew here
+    /// # Ok(()) }
+    /// ```
     pub fn is_removed(&self) -> crate::Result<bool> {
         use crate::driver::meta::Described;
         let core = &self.core;
@@ -187,16 +328,52 @@ impl File {
     }
 
     /// Returns the alignment that direct operations need for offsets, lengths and memory.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// let unit = u64::from(file.alignment().offset); // 512 or 4,096 on most devices, 1 through the page cache
+    /// let end = 10_000u64.next_multiple_of(unit);
+    /// file.write(0, vec![1; end as usize]).wait()?; // whole units, as direct I/O demands
+    /// # Ok(()) }
+    /// ```
     pub fn alignment(&self) -> Alignment {
         *self.core.alignment()
     }
 
     /// Returns the device that the file is on.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// let device = file.device();
+    /// println!("{} has a queue of {:?} requests", device.name(), device.queue_depth());
+    /// # Ok(()) }
+    /// ```
     pub fn device(&self) -> &Device {
         self.core.device()
     }
 
     /// Returns the shard that serves this file for all callers outside the shards.
+    ///
+    /// ```
+    /// # use forebay::{Class, Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let (shard, file) = (file.home_shard(), file.clone());
+    /// let task = engine.spawn_on_shard(shard, Class::DEFAULT, move || async move { file.read(0..100).await });
+    /// assert_eq!(task.wait()??.len(), 100);
+    /// # Ok(()) }
+    /// ```
     pub fn home_shard(&self) -> usize {
         self.core.home()
     }

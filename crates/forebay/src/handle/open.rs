@@ -77,12 +77,34 @@ impl Open {
 
     /// Uses the page cache. A read first tries the cache on the calling thread (`RWF_NOWAIT`), which costs no
     /// hop.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Mode, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
+    /// assert_eq!(file.mode(), Mode::Buffered);
+    /// # Ok(()) }
+    /// ```
     pub fn buffered(mut self) -> Open {
         self.mode = Mode::Buffered;
         self
     }
 
     /// Uses the page cache without leaving anything in it.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// // One pass over a file that other programs may have in the page cache.
+    /// let file = engine.open("Cargo.toml", Open::read().uncached()).wait()?;
+    /// let mut scan = file.scan().start();
+    /// while let Some(block) = scan.next().wait() {
+    ///     block?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn uncached(mut self) -> Open {
         self.mode = Mode::Uncached;
         self
@@ -96,6 +118,15 @@ impl Open {
 
     /// Sets the shard that serves this file for all callers outside the shards. Default: the one with the
     /// fewest files. Opening fails when there is no such shard.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.open("Cargo.toml", Open::read().shard(0)).wait()?;
+    /// assert_eq!(file.home_shard(), 0);
+    /// # Ok(()) }
+    /// ```
     pub fn shard(mut self, shard: usize) -> Open {
         self.shard = Some(shard);
         self

@@ -85,6 +85,16 @@ impl Config {
     /// A device that files are opened on and that no calibration fits, where any was given, is told in
     /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
     /// [`DeviceStats::calibrated`](crate::DeviceStats::calibrated).
+    ///
+    /// ```
+    /// # use forebay::{Calibration, Config, Engine, device::Device};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // Of `forebay calibrate`, or measured by the program itself.
+    /// let mut calibration = Calibration::new(&Device::of_path(".")?);
+    /// calibration.knee_depth = 16;
+    /// let engine = Engine::start(Config::default().calibration(calibration))?;
+    /// # Ok(()) }
+    /// ```
     pub fn calibration(mut self, calibration: Calibration) -> Config {
         self.calibrations.push(calibration);
         self
@@ -136,6 +146,15 @@ impl Config {
 
     /// The most I/O memory, in bytes; the arena grows to it in steps when blocks are held. More than the memory that this
     /// process may use counts as that. Default: a quarter of it, at most 1 GiB.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // At most 64 MiB of I/O memory, and 16 MiB of ordinary memory beside it.
+    /// let config = Config::default().arena_bytes_max(64 << 20).overflow_bytes_max(16 << 20);
+    /// let engine = Engine::start(config)?;
+    /// # Ok(()) }
+    /// ```
     pub fn arena_bytes_max(mut self, bytes: usize) -> Config {
         self.arena_bytes_max = Some(bytes);
         self
@@ -166,6 +185,15 @@ impl Config {
 
     /// How long closing waits for operations that the device has not finished; what is left then is leaked, memory
     /// and file, because the device may still write there. Default: 5 s.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let engine = Engine::start(Config::default().shutdown_deadline(Duration::from_secs(1)))?;
+    /// let report = engine.close().wait()?; // after at most a second
+    /// # Ok(()) }
+    /// ```
     pub fn shutdown_deadline(mut self, deadline: Duration) -> Config {
         self.shutdown_deadline = deadline;
         self
@@ -205,6 +233,14 @@ impl Config {
     /// Not with [`Priority::RealTime`], nor where io_uring is not used: that is told in
     /// [`Engine::health`](crate::Engine::health), as are devices without poll queues (on NVMe they come with the kernel's
     /// parameter `nvme.poll_queues`). A polled request cannot be cancelled: it ends when the device has done it.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Polling};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = Engine::start(Config::default().polling(Polling::On))?;
+    /// println!("{:?}", engine.health().degraded); // names devices without poll queues once files are open
+    /// # Ok(()) }
+    /// ```
     pub fn polling(mut self, polling: Polling) -> Config {
         self.polling = polling;
         self
@@ -214,6 +250,17 @@ impl Config {
     /// operation of the shard waits meanwhile; such code should await [`yield_if_needed`](crate::shard::yield_if_needed), or
     /// run elsewhere. Time that the system gave to other threads counts as well. Default: 10 ms. Where the processor has no
     /// steady counter nothing is timed. Where the task stood: [`Stall::back_trace`](crate::Stall::back_trace).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// let engine = Engine::start(Config::default().stall_after(Duration::from_millis(2)))?;
+    /// for stall in engine.stats().wait()?.stalls {
+    ///     println!("{} held a shard for {} ns", stall.task, stall.longest_ns);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn stall_after(mut self, bound: Duration) -> Config {
         self.stall_after = bound;
         self

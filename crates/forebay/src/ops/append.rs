@@ -22,6 +22,27 @@ use writer::{Plan, Writer};
 
 impl File {
     /// Returns a builder for an append, which writes from front to back, with any sizes, in the background.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
+    /// let mut append = file.append().buffer(256 << 10).depth(2).start();
+    /// for number in 0..1000 {
+    ///     append.write(format!("line {number}\n").as_bytes()).await?; // waits only when the device is behind
+    /// }
+    /// append.sync(Durability::Data).await?;
+    /// let end = append.close().await?;
+    /// assert_eq!(end, file.len().await?);
+    /// // Later, at the same place:
+    /// let mut append = file.append().at(end).start();
+    /// append.write(b"one more\n").await?;
+    /// assert_eq!(append.close().await?, end + 9);
+    /// # Ok(()) }
+    /// ```
     pub fn append(&self) -> AppendBuilder {
         AppendBuilder::new(self.clone())
     }
@@ -174,6 +195,22 @@ impl Append {
     ///
     /// # Errors
     /// Those of [`write`](Append::write).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let copy = engine.open(dir.path().join("copy"), Open::create()).wait()?;
+    /// let (mut scan, mut append) = (file.scan().start(), copy.append().start());
+    /// while let Some(block) = scan.next().wait() {
+    ///     append.write_block(block?).wait()?; // no byte is copied on the way
+    /// }
+    /// assert_eq!(append.close().wait()?, 16_384);
+    /// # Ok(()) }
+    /// ```
     pub fn write_block(&mut self, block: Block) -> Waitable<impl Future<Output = Result<()>>> {
         let mut left = block;
         Waitable::new("append", poll_fn(move |context| self.writer.poll_write_block(context, &mut left)))

@@ -25,6 +25,28 @@ use shared::Shared;
 impl File {
     /// Returns a builder for a collective, in which several participants write their pieces of this file
     /// together, in large writes.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
+    /// let mut tasks = Vec::new();
+    /// for mut part in file.collective(4).start() {
+    ///     tasks.push(tokio::spawn(async move {
+    ///         let rank = part.rank() as u64;
+    ///         let pieces = vec![(rank * 100, vec![rank as u8; 100].into())];
+    ///         part.write(pieces, Durability::Data).await // returns when all four have called
+    ///     }));
+    /// }
+    /// for task in tasks {
+    ///     task.await??;
+    /// }
+    /// assert_eq!(file.read(299..301).await?[..], [2, 3]);
+    /// # Ok(()) }
+    /// ```
     pub fn collective(&self, participants: usize) -> CollectiveBuilder {
         CollectiveBuilder::new(self.clone(), participants)
     }
@@ -162,7 +184,6 @@ impl CollectiveBuilder {
 ///
 /// **Dropping** the future of a write does not take the pieces back: the others can still complete it, and
 /// this participant's next write first waits for that.
-/// participant's next write first waits for that.
 #[must_use = "the others wait for this participant, or end when it is dropped"]
 pub struct Collective {
     rank: usize,

@@ -31,6 +31,21 @@ use sweep::Sweep;
 impl File {
     /// Returns a builder for a combine, which gathers small writes at any offsets in memory and merges them
     /// into large ones.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let combine = file.combine().memory(4 << 20).start();
+    /// combine.write(5_000, b"small").wait()?; // in memory
+    /// combine.write(70, b"pieces").wait()?;
+    /// combine.flush(Durability::Data).wait()?; // in the file, and durable
+    /// assert_eq!(&file.read(70..76).wait()?[..], b"pieces");
+    /// # Ok(()) }
+    /// ```
     pub fn combine(&self) -> CombineBuilder {
         CombineBuilder::new(self.clone())
     }
@@ -263,6 +278,21 @@ impl Combine {
     ///
     /// # Errors
     /// The first error of the combine.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let combine = file.combine().start();
+    /// combine.write(0, b"record").wait()?;
+    /// combine.barrier()?; // no wait: the pointer reaches the file after the record
+    /// combine.write(8192, b"pointer").wait()?;
+    /// combine.flush(Durability::Data).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn barrier(&self) -> Result<()> {
         #[cfg(feature = "_breakage")]
         if Breakage::BarrierIgnored.is_on() {

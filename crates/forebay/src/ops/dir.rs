@@ -43,6 +43,17 @@ impl Engine {
     ///
     /// # Errors
     /// Those of link(2), and of opening the directory of `to` for reading.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// engine.hard_link(dir.path().join("data"), dir.path().join("second name")).wait()?;
+    /// assert_eq!(file.metadata().wait()?.links(), 2);
+    /// # Ok(()) }
+    /// ```
     pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::HardLink { from: at(from), to: at(to) }, done)
     }
@@ -54,6 +65,17 @@ impl Engine {
     ///
     /// # Errors
     /// Those of unlink(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// engine.remove_file(dir.path().join("data")).wait()?;
+    /// engine.sync_dir(dir.path()).wait()?; // the name stays away after a power failure
+    /// # Ok(()) }
+    /// ```
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::RemoveFile { path: at(path) }, done)
     }
@@ -62,6 +84,17 @@ impl Engine {
     ///
     /// # Errors
     /// Those of rmdir(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let sub = dir.path().join("sub");
+    /// engine.create_dir(&sub).wait()?;
+    /// engine.remove_dir(&sub).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::RemoveDir { path: at(path) }, done)
     }
@@ -79,6 +112,17 @@ impl Engine {
     ///
     /// # Errors
     /// Those of mkdir(2). Directories created before the failure stay.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// engine.create_dir_all(dir.path().join("tables/2024")).wait()?;
+    /// engine.sync_dir(dir.path().join("tables")).wait()?;
+    /// engine.sync_dir(dir.path()).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::CreateDirAll { path: at(path) }, done)
     }
@@ -87,6 +131,17 @@ impl Engine {
     ///
     /// # Errors
     /// Those of fsync(2), and of opening the directory for reading.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.open(dir.path().join("new"), Open::create_new()).wait()?;
+    /// file.write(0, vec![1; 4096]).durable(Durability::All).wait()?; // the bytes
+    /// engine.sync_dir(dir.path()).wait()?; // the name
+    /// # Ok(()) }
+    /// ```
     pub fn sync_dir(&self, path: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::SyncDir { path: at(path) }, done)
     }
@@ -98,6 +153,18 @@ impl Engine {
     ///
     /// # Errors
     /// Those of opendir(3) and readdir(3).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// for entry in engine.read_dir(dir.path()).wait()? {
+    ///     println!("{:?} is {:?}", entry.name(), entry.kind());
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Pending<Vec<DirEntry>> {
         self.ask(MetaRequest::ReadDir { path: at(path) }, entries)
     }
@@ -106,6 +173,16 @@ impl Engine {
     ///
     /// # Errors
     /// Those of open(2) with `O_DIRECTORY`: `ENOTDIR` when `path` is no directory.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let directory = engine.open_dir(dir.path()).wait()?;
+    /// let file = directory.open("data", Open::create()).wait()?; // wherever the directory is moved to
+    /// # Ok(()) }
+    /// ```
     pub fn open_dir(&self, path: impl AsRef<Path>) -> Pending<Dir> {
         handle::open(self, at(path))
     }
@@ -114,6 +191,18 @@ impl Engine {
     ///
     /// # Errors
     /// Those of stat(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let metadata = engine.metadata(dir.path().join("data")).wait()?;
+    /// assert_eq!(metadata.len(), 16_384);
+    /// # Ok(()) }
+    /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
         self.ask(MetaRequest::Metadata { path: at(path) }, metadata)
     }

@@ -85,6 +85,16 @@ impl Engine {
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a path that is no namespace or is in use (see
     /// [`OpenNvme::even_in_use`]); [`Unsupported`](crate::ErrorKind::Unsupported) without io_uring, and for
     /// formats with metadata; the system's.
+    ///
+    /// ```no_run
+    /// # use forebay::{Config, Engine, OpenNvme};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let part = OpenNvme::read().part(1 << 30..2 << 30); // the second GiB, as a file that begins at 0
+    /// let file = engine.open_nvme("/dev/ng0n1", part).wait()?;
+    /// let block = file.read(0..4096).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn open_nvme(&self, path: impl AsRef<Path>, open: OpenNvme) -> Pending<File> {
         begin(self, path.as_ref().to_path_buf(), open)
     }

@@ -50,6 +50,18 @@ impl File {
     ///
     /// # Errors
     /// Those of [`File::read`], without [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let block = file.read_up_to(10_000..20_000).wait()?;
+    /// assert_eq!(block.len(), 6_384); // the file has 16,384 bytes
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn read_up_to(&self, range: Range<u64>) -> ReadUpTo<'_> {
         ReadUpTo::new(self, range)
@@ -63,6 +75,22 @@ impl File {
     ///
     /// # Errors
     /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned), and those of [`File::read_up_to`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let mut block = engine.block(8192)?;
+    /// for offset in [0, 8192] {
+    ///     let (bytes, same) = file.read_into(offset, block).wait();
+    ///     block = same; // comes back with an error as well
+    ///     assert_eq!(bytes?, 8192);
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn read_into(&self, offset: u64, block: BlockMut) -> ReadInto<'_> {
         ReadInto::new(self, offset, block)
@@ -70,6 +98,26 @@ impl File {
 }
 
 /// A read of exactly one range, which begins when it is first polled; see [`File::read`].
+///
+/// ```
+/// # use forebay::{Class, Config, Engine, Open};
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
+/// # file.write(0, vec![7; 16_384]).await?;
+/// // A time limit drops the future. The engine keeps memory and file until the device is done.
+/// let limit = std::time::Duration::from_secs(5);
+/// match tokio::time::timeout(limit, file.read(0..4096).class(Class::LOG)).await {
+///     Ok(block) => println!("{} bytes", block?.len()),
+///     Err(_) => println!("given up"),
+/// }
+/// // A task of its own keeps the file open.
+/// let read = tokio::spawn(file.read(0..4096).owned());
+/// assert_eq!(read.await??.len(), 4096);
+/// # Ok(()) }
+/// ```
 #[must_use = "a read begins only when it is awaited or waited for"]
 pub struct Read<'f> {
     inner: RangeRead<'f, true>,

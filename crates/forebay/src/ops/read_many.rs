@@ -21,6 +21,20 @@ use crate::reactor::shard::{self, with_current};
 
 impl File {
     /// Returns a read of many ranges in one message: sorted, merged where that pays, all in flight at once.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let blocks = file.read_many((0..4).map(|page| page * 4096..page * 4096 + 100)).wait()?;
+    /// for block in blocks {
+    ///     assert_eq!(block?.len(), 100); // each range has its own result
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany {
         ReadMany::new(self, ranges.into_iter().collect())
     }
@@ -126,6 +140,24 @@ impl ReadMany {
 
     /// Returns a stream of the results as they arrive, each with the number of its range, in no particular
     /// order. The depth bounds the memory held by results that were not taken.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
+    /// # file.write(0, vec![7; 16_384]).await?;
+    /// let mut results = file.read_many((0..4).map(|page| page * 4096..page * 4096 + 100)).depth(2).stream();
+    /// let mut bytes = 0;
+    /// while let Some((number, block)) = results.next().await {
+    ///     bytes += block?.len();
+    ///     assert!(number < 4);
+    /// }
+    /// assert_eq!(bytes, 400);
+    /// # Ok(()) }
+    /// ```
     pub fn stream(self) -> ReadManyStream {
         let run = match self.state {
             State::New(ask) => {
@@ -205,6 +237,21 @@ impl ReadManyStream {
     }
 }
 
+/// Gives the items of [`next`](ReadManyStream::next).
+///
+/// ```
+/// # use forebay::{Config, Engine, Open};
+/// use futures::TryStreamExt;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let engine = Engine::start(Config::default())?;
+/// let file = engine.open("Cargo.toml", Open::read()).await?;
+/// let results = futures::StreamExt::map(file.read_many([0..9, 1..8]).stream(), |(_number, block)| block);
+/// let bytes = results.try_fold(0, async |sum, block| Ok(sum + block.len())).await?;
+/// assert_eq!(bytes, 16);
+/// # Ok(()) }
+/// ```
 #[cfg(feature = "stream")]
 impl futures_core::Stream for ReadManyStream {
     type Item = (usize, Result<Block>);

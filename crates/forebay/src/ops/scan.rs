@@ -26,6 +26,23 @@ pub use reader::ScanReader;
 impl File {
     /// Returns a builder for a scan, which reads the file, or a range of it, from front to back with
     /// read-ahead.
+    ///
+    /// ```
+    /// # use forebay::{Class, Config, Engine, Open};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).await?;
+    /// # file.write(0, vec![7; 16_384]).await?;
+    /// let mut scan = file.scan().range(4096..).class(Class::BACKGROUND).start();
+    /// let mut sum = 0;
+    /// while let Some(block) = scan.next().await {
+    ///     sum += block?.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+    /// }
+    /// assert_eq!(sum, 7 * 12_288);
+    /// # Ok(()) }
+    /// ```
     pub fn scan(&self) -> ScanBuilder {
         ScanBuilder::new(self.clone())
     }
@@ -116,6 +133,19 @@ impl Scan {
     }
 
     /// Returns a byte stream that copies into the reader's memory.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// use tokio::io::AsyncBufReadExt;
+    ///
+    /// let file = engine.open("Cargo.toml", Open::read()).await?;
+    /// let mut lines = tokio::io::BufReader::new(file.scan().start().into_async_read()).lines();
+    /// assert_eq!(lines.next_line().await?.as_deref(), Some("[package]"));
+    /// # Ok(()) }
+    /// ```
     #[cfg(feature = "tokio")]
     pub fn into_async_read(self) -> ScanReader {
         ScanReader::new(self)
@@ -265,6 +295,7 @@ impl Scan {
     }
 }
 
+/// Gives the items of [`next`](Scan::next).
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Scan {
     type Item = Result<Block>;

@@ -123,6 +123,24 @@ impl Engine {
     /// [`InvalidInput`](ErrorKind::InvalidInput) when something other than a socket is at `path`, and for paths too long for a
     /// socket (108 bytes on Linux); `EADDRINUSE` when a living process serves there, the socket of a dead process is replaced;
     /// the system's. [`Unsupported`](ErrorKind::Unsupported) in a simulated world.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// use std::io::{BufRead, BufReader, Write};
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// let server = engine.serve_stats(dir.path().join("stats.sock"))?;
+    /// // Any process of this user:
+    /// let mut client = UnixStream::connect(server.path())?;
+    /// client.write_all(b"stats\n")?;
+    /// let mut line = String::new();
+    /// BufReader::new(client).read_line(&mut line)?;
+    /// assert!(line.contains("\"forebay_stats\""));
+    /// # Ok(()) }
+    /// ```
     pub fn serve_stats(&self, path: impl AsRef<Path>) -> Result<StatsServer> {
         self.check()?;
         if self.shared().is_simulated() {

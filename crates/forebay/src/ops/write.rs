@@ -28,6 +28,23 @@ impl File {
     /// # Errors
     /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned); [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted) when there is no memory for a copy; the device's and the
     /// file system's errors. After an error any part of the range may have been written.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// let mut page = engine.block(4096)?; // I/O memory: written without a copy
+    /// page[..5].copy_from_slice(b"hello");
+    /// file.write(0, page).durable(Durability::Data).wait()?;
+    ///
+    /// file.write(4096, vec![7; 4096]).wait()?; // a `Vec`, a slice, `Bytes`: copied once
+    /// let page = file.read(0..4096).wait()?;
+    /// file.write(8192, page).wait()?; // the block of a read, as it is
+    /// assert_eq!(&file.read(8192..8197).wait()?[..], b"hello");
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn write<'d>(&self, offset: u64, data: impl Into<WriteData<'d>>) -> Write<'_> {
         Write::new(self, offset, data.into())
@@ -38,6 +55,19 @@ impl File {
     /// # Errors
     /// The device's. After a failed sync the kernel may have dropped the data: bytes not synced before count
     /// as lost.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// for page in 0..8 {
+    ///     file.write(page * 4096, vec![page as u8; 4096]).wait()?;
+    /// }
+    /// file.sync(Durability::Data).wait()?; // one flush for all of them
+    /// # Ok(()) }
+    /// ```
     pub fn sync(&self, durability: Durability) -> Sync<'_> {
         Sync::new(self, durability)
     }
@@ -152,6 +182,16 @@ impl<'f> Write<'f> {
     ///
     /// Write and sync are one operation of the engine: the sync is submitted where the write's completion is
     /// seen, without waking any task in between. After the first poll it changes nothing.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// file.write(0, vec![1; 4096]).durable(Durability::Data).wait()?; // survives a power cut from here on
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn durable(mut self, durability: Durability) -> Self {
         if let Some(request) = self.inner.options() {

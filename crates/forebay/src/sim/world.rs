@@ -27,6 +27,20 @@ const WANDERS_PPM: u32 = 250_000;
 /// A machine, its time and its randomness, all from one seed; see the [module](super)'s text.
 ///
 /// It belongs to the thread that made it.
+///
+/// ```
+/// # use forebay::{Durability, Open, sim::Profile, sim::World};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut world = World::new(42).disk(Profile::nand());
+/// let outcome = world.run(async |engine| {
+///     let file = engine.open("/data", Open::create()).await?;
+///     file.write(0, vec![1; 4096]).durable(Durability::Data).await?;
+///     Ok::<_, forebay::Error>(())
+/// })?;
+/// outcome?;
+/// assert_eq!(world.seed(), 42); // the same seed gives the same run
+/// # Ok(()) }
+/// ```
 pub struct World {
     seed: u64,
     hub: std::result::Result<Rc<Hub>, String>,

@@ -227,6 +227,15 @@ fn lack(need: Need, env: &Env) -> Option<&'static str> {
 ///
 /// # Errors
 /// The promise that was not kept; on a shard's thread, an error because a case cannot run there.
+///
+/// ```
+/// # use forebay::{Config, testing::suite, testing::suite::Verdict};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let base = tempfile::tempdir()?;
+/// let case = suite::cases().into_iter().find(|case| case.name().starts_with("reads::")).ok_or("no case")?;
+/// assert_eq!(suite::run_at(&case, &Config::default(), base.path())?, Verdict::Passed);
+/// # Ok(()) }
+/// ```
 pub fn run_at(case: &Case, config: &Config, base: &Path) -> Result<Verdict, Failure> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

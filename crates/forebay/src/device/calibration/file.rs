@@ -20,6 +20,14 @@ impl Calibration {
     ///
     /// # Errors
     /// The system's when it cannot be read; otherwise as for [`from_toml`](Calibration::from_toml), with the path.
+    ///
+    /// ```no_run
+    /// # use forebay::{Calibration, Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let calibration = Calibration::load("/etc/forebay/nvme0n1.toml")?;
+    /// let engine = Engine::start(Config::default().calibration(calibration))?;
+    /// # Ok(()) }
+    /// ```
     pub fn load(path: impl AsRef<Path>) -> Result<Calibration> {
         let path = path.as_ref();
         let mut text = String::new();
@@ -39,6 +47,14 @@ impl Calibration {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput), with the place, for text that is not TOML, for another
     /// version of the file, and for entries that are missing, unknown, of the wrong type or out of range.
+    ///
+    /// ```
+    /// # use forebay::{Calibration, device::Device};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let calibration = Calibration::new(&Device::of_path(".")?);
+    /// assert_eq!(Calibration::from_toml(&calibration.to_toml())?, calibration);
+    /// # Ok(()) }
+    /// ```
     pub fn from_toml(text: &str) -> Result<Calibration> {
         let root = DeTable::parse(text).map_err(|error| {
             let line =

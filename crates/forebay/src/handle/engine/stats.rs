@@ -18,6 +18,20 @@ impl Engine {
     ///
     /// # Errors
     /// As for [`stats`](Engine::stats).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// file.read(0..4096).wait()?;
+    /// for file in engine.file_stats().wait()? {
+    ///     println!("{:?}", file);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn file_stats(&self) -> Pending<Vec<FileStats>> {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));

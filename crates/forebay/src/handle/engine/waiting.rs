@@ -42,6 +42,19 @@ impl Engine {
     ///
     /// Costs about 5 ns where the processor's counter can be used, else as much as an `Instant`. Two threads
     /// may read a few nanoseconds apart, so subtract with [`u64::saturating_sub`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let begun = engine.now_ns();
+    /// file.read(0..4096).wait()?;
+    /// println!("{} ns", engine.now_ns().saturating_sub(begun));
+    /// # Ok(()) }
+    /// ```
     #[inline]
     pub fn now_ns(&self) -> u64 {
         let clock = self.shared.clock();

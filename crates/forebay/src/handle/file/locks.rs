@@ -10,6 +10,21 @@ impl File {
     ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder has a conflicting lock.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, ErrorKind, Lock, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// file.try_lock(Lock::Exclusive).wait()?;
+    /// let other = engine.open(dir.path().join("data"), Open::write()).wait()?;
+    /// let refused = other.try_lock(Lock::Shared).wait();
+    /// assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Locked));
+    /// file.unlock().wait()?;
+    /// other.try_lock(Lock::Shared).wait()?;
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock(&self, lock: Lock) -> Pending<()> {
         self.ask(MetaRequest::TryLock { file: self.owner(), lock }, meta::done)
     }

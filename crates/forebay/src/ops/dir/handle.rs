@@ -68,6 +68,17 @@ impl Dir {
     ///
     /// # Errors
     /// Those of [`Engine::open`]; [`ErrorKind::InvalidInput`] for an invalid name.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = engine.open_dir(dir.path()).wait()?;
+    /// let file = dir.open("rows", Open::create_new()).wait()?;
+    /// dir.sync().wait()?; // its name survives a power failure
+    /// # Ok(()) }
+    /// ```
     pub fn open(&self, name: impl AsRef<OsStr>, open: Open) -> Pending<File> {
         self.with_engine("open", name, |engine, at| open::open(engine, at, open))
     }
@@ -84,6 +95,17 @@ impl Dir {
     ///
     /// # Errors
     /// Those of [`Engine::temp_file`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = engine.open_dir(dir.path()).wait()?;
+    /// let file = dir.temp_file(Open::create()).wait()?;
+    /// file.write(0, vec![1; 4096]).wait()?; // gone with its last handle
+    /// # Ok(()) }
+    /// ```
     pub fn temp_file(&self, open: Open) -> Pending<File> {
         match self.core.engine.upgrade() {
             Some(engine) => open::temp_file(&engine, self.itself(), open),
@@ -103,6 +125,18 @@ impl Dir {
     ///
     /// # Errors
     /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
+    ///
+    /// ```
+    /// # use forebay::{Config, Durability, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = engine.open_dir(dir.path()).wait()?;
+    /// let new = dir.open("settings.new", Open::create_new().buffered()).wait()?;
+    /// new.write(0, b"depth = 8").durable(Durability::Data).wait()?;
+    /// dir.rename("settings.new", "settings").wait()?; // the old or the new content after a crash, never a mixture
+    /// # Ok(()) }
+    /// ```
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> Pending<()> {
         self.rename_into(from, self, to)
     }
@@ -111,6 +145,20 @@ impl Dir {
     ///
     /// # Errors
     /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = engine.open_dir(dir.path()).wait()?;
+    /// dir.create_dir("archive").wait()?;
+    /// dir.open("rows", Open::create_new()).wait()?;
+    /// let archive = dir.open_dir("archive").wait()?;
+    /// dir.rename_into("rows", &archive, "rows-1").wait()?;
+    /// assert_eq!(archive.read_dir().wait()?.len(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn rename_into(&self, from: impl AsRef<OsStr>, into: &Dir, to: impl AsRef<OsStr>) -> Pending<()> {
         let both = self.at("rename", from).and_then(|from| Ok((from, into.at("rename", to)?)));
         self.ask(both.map(|(from, to)| MetaRequest::Rename { from, to }), done)
@@ -154,6 +202,18 @@ impl Dir {
     ///
     /// # Errors
     /// Those of readdir(3).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = engine.open_dir(dir.path()).wait()?;
+    /// dir.open("rows", Open::create_new()).wait()?;
+    /// let names: Vec<_> = dir.read_dir().wait()?.iter().map(|entry| entry.name().to_owned()).collect();
+    /// assert_eq!(names, ["rows"]);
+    /// # Ok(()) }
+    /// ```
     pub fn read_dir(&self) -> Pending<Vec<DirEntry>> {
         self.ask(Ok(MetaRequest::ReadDir { path: self.itself() }), entries)
     }

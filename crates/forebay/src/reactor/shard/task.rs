@@ -38,6 +38,28 @@ pub fn class() -> Class {
 /// # Errors
 /// Fails with [`ErrorKind::NotOnShard`] on any other thread; use
 /// [`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard) there.
+///
+/// ```
+/// # use forebay::{Class, Config, Engine, Open, shard};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+/// # file.write(0, vec![7; 16_384]).wait()?;
+/// let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+///     let parts = [0, 8192].map(|at| {
+///         let file = file.clone();
+///         shard::spawn(async move { file.read(at..at + 8192).await })
+///     });
+///     let mut bytes = 0;
+///     for part in parts {
+///         bytes += part?.await??.len();
+///     }
+///     forebay::Result::<usize>::Ok(bytes)
+/// });
+/// assert_eq!(task.wait()??, 16_384);
+/// # Ok(()) }
+/// ```
 pub fn spawn<F>(future: F) -> Result<JoinHandle<F::Output>>
 where
     F: Future + 'static,
@@ -120,6 +142,16 @@ impl<T> JoinHandle<T> {
 
     /// Requests that the task's future be dropped at its next poll. The handle then completes with
     /// [`ErrorKind::TaskCancelled`]. Has no effect on a task that has ended.
+    ///
+    /// ```
+    /// # use forebay::{Class, Config, Engine, ErrorKind};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);
+    /// task.abort();
+    /// assert_eq!(task.wait().map_err(|error| error.kind()), Err(ErrorKind::TaskCancelled));
+    /// # Ok(()) }
+    /// ```
     pub fn abort(&self) {
         self.abort.ask();
     }
@@ -155,6 +187,22 @@ pub fn yield_now() -> YieldNow {
 ///
 /// Long computations on a shard should await this regularly; otherwise they delay every operation of their
 /// shard.
+///
+/// ```
+/// # use forebay::{Class, Config, Engine, shard};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let engine = Engine::start(Config::default())?;
+/// let task = engine.spawn_on_shard(0, Class::BACKGROUND, || async {
+///     let mut sum = 0u64;
+///     for number in 0..100_000u64 {
+///         sum = sum.wrapping_add(number * number);
+///         shard::yield_if_needed().await; // I/O of the shard goes on meanwhile
+///     }
+///     sum
+/// });
+/// assert_eq!(task.wait()?, 333_328_333_350_000);
+/// # Ok(()) }
+/// ```
 pub fn yield_if_needed() -> YieldNow {
     YieldNow { yielded: false, always: false }
 }
@@ -186,6 +234,16 @@ impl Future for YieldNow {
 ///
 /// The resolution is that of the kernel's timers, about 50 us. Outside a shard the future fails with
 /// [`ErrorKind::NotOnShard`]; use the timers of the program's own runtime there.
+///
+/// ```
+/// # use forebay::{Class, Config, Engine, shard};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let engine = Engine::start(Config::default())?;
+/// # use std::time::Duration;
+/// let task = engine.spawn_on_shard(0, Class::DEFAULT, || shard::sleep(Duration::from_millis(1)));
+/// task.wait()??;
+/// # Ok(()) }
+/// ```
 pub fn sleep(duration: Duration) -> Sleep {
     Sleep { duration, timer: None, shard: 0, local: PhantomData }
 }
@@ -248,6 +306,24 @@ impl Drop for Sleep {
 /// # Errors
 /// Fails with [`ErrorKind::Elapsed`] if the time passed first, and with [`ErrorKind::NotOnShard`] outside a
 /// shard.
+///
+/// ```
+/// # use forebay::{Class, Config, Engine, ErrorKind, Open, shard};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let engine = Engine::start(Config::default())?;
+/// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+/// # file.write(0, vec![7; 16_384]).wait()?;
+/// # use std::time::Duration;
+/// let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+///     match shard::timeout(Duration::from_secs(5), file.read(0..4096)).await {
+///         Err(error) if error.kind() == ErrorKind::Elapsed => Ok(None), // the read was dropped
+///         block => block?.map(Some),
+///     }
+/// });
+/// assert!(task.wait()??.is_some());
+/// # Ok(()) }
+/// ```
 pub fn timeout<F: Future>(duration: Duration, future: F) -> Timeout<F> {
     Timeout { sleep: sleep(duration), future: Some(Box::pin(future)) }
 }
