@@ -47,13 +47,15 @@
     )
 )]
 
+// Before the others, so that rustdoc, which follows this order, begins the page of `File` with reads and writes.
+mod ops;
+
 mod base;
 pub mod device;
 mod driver;
 mod handle;
 mod io;
 mod memory;
-mod ops;
 mod reactor;
 #[cfg(feature = "sim")]
 pub mod sim;

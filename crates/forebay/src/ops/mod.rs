@@ -1,17 +1,21 @@
 //! The operations: the futures that calls on a handle return, and the capabilities built of single
 //! operations.
 
+// In this order the methods of `File` appear in its documentation.
+pub(crate) mod read;
+pub(crate) mod read_many;
+pub(crate) mod write;
+
+pub(crate) mod scan;
+pub(crate) mod walk;
+
 pub(crate) mod append;
 pub(crate) mod collective;
 pub(crate) mod combine;
+
 pub(crate) mod dir;
 pub(crate) mod gather;
 pub(crate) mod nop;
 pub(crate) mod nvme;
-pub(crate) mod read;
-pub(crate) mod read_many;
-pub(crate) mod scan;
 pub(crate) mod stats_server;
 pub(crate) mod submit;
-pub(crate) mod walk;
-pub(crate) mod write;
