@@ -230,8 +230,8 @@ impl Keyspace {
         Range::failed(&self.handle, error)
     }
 
-    /// Begins to load sorted entries straight into tables, past the log. Use it to load from a stream or to
-    /// follow the progress; [`bulk_load`](Keyspace::bulk_load) takes an iterator.
+    /// Returns a loader of sorted entries, which writes them straight into tables, past the log. Use it to
+    /// load from a stream or to follow the progress; [`bulk_load`](Keyspace::bulk_load) takes an iterator.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -254,9 +254,9 @@ impl Keyspace {
         BulkLoad::new(&self.handle, self.id)
     }
 
-    /// Loads entries, in ascending order of their keys, straight into tables, past the log. Returns the
-    /// number of entries once all of them are durable; they become visible in one step. The iterator runs in
-    /// the task or thread that awaits or waits.
+    /// Loads entries, in ascending order of their keys, straight into tables, past the log, and returns their
+    /// number once all of them are durable. They become visible in one step. The iterator runs in the task or
+    /// thread that awaits or waits.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a key that is not above the previous one; otherwise those of
@@ -413,8 +413,9 @@ impl Keyspace {
         Ok(Ready::new(shared, record, vec![HEADER_BYTES as u32], grows))
     }
 
-    /// Puts `new`, or deletes the key if `new` is `None`, if the key's value is `expected`. An `expected` of
-    /// `None` means that the key has no value. Durable when it returns.
+    /// Puts `new`, or deletes the key if `new` is `None`, if the key's value is `expected`; returns whether
+    /// it did, or the current value. An `expected` of `None` means that the key has no value. Durable when it
+    /// returns.
     ///
     /// # Errors
     /// Those of [`get`](Keyspace::get) and [`put`](Keyspace::put).

@@ -40,7 +40,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Creates the default settings.
+    /// Returns the default settings.
     pub fn new() -> Options {
         Options {
             memory: None,

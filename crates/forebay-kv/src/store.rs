@@ -124,8 +124,8 @@ impl Store {
         &self.handle.shared
     }
 
-    /// Opens the store in a directory. A directory that does not exist or is empty gets a new store, unless
-    /// [`Options::create`] forbids that.
+    /// Opens the store in a directory and returns it. A directory that does not exist or is empty gets a new
+    /// store, unless [`Options::create`] forbids that.
     ///
     /// Reads the manifest, the tables' ends and top levels, and the log from the last flush on; that part of
     /// the log is at most as long as the memtables may be. The work begins with the call; dropping the
@@ -389,11 +389,11 @@ impl Store {
         Answer::new(&shared.engine, async move { checkpoint::checkpoint(shared, &dir).await })
     }
 
-    /// Reads and checks everything that the store has on disk now: all tables, the durable part of the log,
-    /// and the manifest. It reads past the cache, in the background class. The result lists each fault with
-    /// file and place. Verification changes nothing, and the store goes on meanwhile. It takes up to 1 MiB of
-    /// memory, which counts as held by the program, and ends soon after its future was dropped. For a store
-    /// that is not open use [`verify`](crate::verify()).
+    /// Reads and checks everything that the store has on disk now (all tables, the durable part of the log,
+    /// and the manifest), and returns the faults found. It reads past the cache, in the background class. The
+    /// result lists each fault with file and place. Verification changes nothing, and the store goes on
+    /// meanwhile. It takes up to 1 MiB of memory, which counts as held by the program, and ends soon after
+    /// its future was dropped. For a store that is not open use [`verify`](crate::verify()).
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed),

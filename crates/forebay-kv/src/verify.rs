@@ -50,9 +50,9 @@ impl Verified {
     }
 }
 
-/// Verifies the store in `dir`, which no process has open. Reads all of its tables, its manifest and its log,
-/// and checks every checksum, the order and the counts of all entries, the filters and the trees. Continues
-/// after a finding where it can; a damaged manifest ends the verification.
+/// Verifies the store in `dir`, which no process has open, and returns its faults. Reads all of its tables,
+/// its manifest and its log, and checks every checksum, the order and the counts of all entries, the filters
+/// and the trees. Continues after a finding where it can; a damaged manifest ends the verification.
 ///
 /// Changes nothing, not even a lock file. It holds the store's locks shared meanwhile, so an open of the
 /// store is refused. It runs on the engine's shard 0. It needs some 6 MiB of memory, plus the memory for the
@@ -87,8 +87,8 @@ pub fn verify(engine: &Engine, dir: impl AsRef<Path>) -> Answer<'static, Verifie
     verify_with(engine, dir, |_, _| ())
 }
 
-/// Verifies a store as [`verify`] does. Calls `progress` before the first table and after each one, on the
-/// shard's thread, with the bytes verified and the total.
+/// Verifies a store as [`verify`] does, and returns its faults. Calls `progress` before the first table and
+/// after each one, on the shard's thread, with the bytes verified and the total.
 ///
 /// # Errors
 /// Those of [`verify`].

@@ -177,7 +177,7 @@ impl Report {
     }
 }
 
-/// Inspects the log in `dir`.
+/// Inspects the log in `dir` and returns a report.
 ///
 /// Reads every segment in full, one after the other, in pieces of 1 MiB. It needs memory for one piece, for
 /// the longest group, and some 250 bytes for each group. It holds the log's lock shared while it reads, so a

@@ -112,8 +112,8 @@ impl Wal {
         Append::new(self.shared(), record)
     }
 
-    /// Appends records in one group, with consecutive LSNs: after a crash all of them are there or none.
-    /// Resolves with their LSNs when they are durable.
+    /// Appends records in one group and resolves with their consecutive LSNs when they are durable: after a
+    /// crash all of them are there or none.
     ///
     /// # Errors
     /// As [`append`](Wal::append); [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) also if they do not

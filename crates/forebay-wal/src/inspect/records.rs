@@ -27,9 +27,10 @@ pub struct Records {
     _lock: Option<File>,
 }
 
-/// Reads the records of the log in `dir` without opening it. It runs [`inspect`](super::inspect) first and
-/// keeps the report, then reads each record on demand. For a damaged log it returns the records that
-/// [`repair`](super::repair) would save; the report has the result that an open would have.
+/// Returns a reader of the records of the log in `dir`, which is not opened. It runs
+/// [`inspect`](super::inspect) first and keeps the report, then reads each record on demand. For a damaged
+/// log it returns the records that [`repair`](super::repair) would save; the report has the result that an
+/// open would have.
 ///
 /// Only reads, and holds the log's lock shared as long as it lives, so a program that opens the log meanwhile
 /// fails. It needs memory for the longest group.

@@ -28,8 +28,9 @@ pub struct Repaired {
     pub bytes: u64,
 }
 
-/// Writes every record of the log in `dir` that can be saved into a new log in `out`, with its LSN. Then
-/// verifies the new log: it is read back and compared. Never works in place: `dir` is only read.
+/// Writes every record of the log in `dir` that can be saved into a new log in `out`, with its LSN, and
+/// returns reports of both. Then verifies the new log: it is read back and compared. Never works in place:
+/// `dir` is only read.
 ///
 /// The new log has a random number of its own, records a loss in the middle as an accepted loss, and
 /// continues at the same next LSN. After an error nothing is left in `out`, as far as it can be removed. An

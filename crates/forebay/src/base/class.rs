@@ -6,7 +6,7 @@ use std::time::Duration;
 
 pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_MAX};
 
-/// Who is asking: operations and tasks carry a class, and what is short is divided between classes by their shares: a
+/// The class of an operation or a task. Whatever is short is divided between classes by their shares: a
 /// shard's turns, and each device's time (see [`ClassSpec`]).
 ///
 /// A task's operations inherit the task's class; every operation can name another with `.class(...)`, and
@@ -75,50 +75,53 @@ pub struct ClassSpec {
 }
 
 impl ClassSpec {
-    /// A class of that name with 400 shares, no caps, no goal, and no tenant.
+    /// Returns a class of that name with 400 shares, no caps, no goal, and no tenant.
     pub fn new(name: impl Into<String>) -> ClassSpec {
         ClassSpec { name: name.into(), spec: Spec::default() }
     }
 
-    /// Its part of what classes compete for, 1 to 10,000. Default: 400, as [`Class::DEFAULT`].
+    /// Sets its part of the resources that classes compete for, 1 to 10,000. Default: 400, as
+    /// [`Class::DEFAULT`].
     pub fn shares(mut self, shares: u32) -> ClassSpec {
         self.spec.shares = shares;
         self
     }
 
-    /// The most bytes that it reads in a second from one device; 0, the default, for no limit.
+    /// Sets the most bytes that it reads in a second from one device; 0, the default, for no limit.
     pub fn read_bytes_per_second_max(mut self, bytes: u64) -> ClassSpec {
         self.spec.caps[0] = bytes;
         self
     }
 
-    /// The most bytes that it writes in a second to one device; 0, the default, for no limit.
+    /// Sets the most bytes that it writes in a second to one device; 0, the default, for no limit.
     pub fn write_bytes_per_second_max(mut self, bytes: u64) -> ClassSpec {
         self.spec.caps[1] = bytes;
         self
     }
 
-    /// The most reads in a second from one device; 0, the default, for no limit. A read that goes to the device in
-    /// pieces counts each of them.
+    /// Sets the most reads in a second from one device; 0, the default, for no limit. A read that goes to the
+    /// device in pieces counts each of them.
     pub fn reads_per_second_max(mut self, operations: u64) -> ClassSpec {
         self.spec.caps[2] = operations;
         self
     }
 
-    /// The most writes and syncs in a second to one device; 0, the default, for no limit. Pieces count each.
+    /// Sets the most writes and syncs in a second to one device; 0, the default, for no limit. Pieces count
+    /// each.
     pub fn writes_per_second_max(mut self, operations: u64) -> ClassSpec {
         self.spec.caps[3] = operations;
         self
     }
 
-    /// How long the device may take for most of its operations. Where it takes longer while classes compete, less is let
-    /// into the device, at the cost of bandwidth. Zero, the default, is no goal.
+    /// Sets the time that the device may take for most of its operations. Where it takes longer while classes
+    /// compete, less is let into the device, at the cost of bandwidth. Zero, the default, is no goal.
     pub fn latency_goal(mut self, goal: Duration) -> ClassSpec {
         self.spec.goal_ns = u64::try_from(goal.as_nanos()).unwrap_or(u64::MAX);
         self
     }
 
-    /// Makes it one of a tenant's classes: its shares then divide what the tenant's shares bring. Default: none.
+    /// Puts it among a tenant's classes: its shares then divide the part that the tenant's shares bring.
+    /// Default: none.
     pub fn tenant(mut self, tenant: Tenant) -> ClassSpec {
         self.spec.tenant = tenant.0;
         self

@@ -157,12 +157,12 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// The kind of failure, for programs to match on.
+    /// Returns the kind of failure, for programs to match on.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The operating system's error number, when the system is the cause.
+    /// Returns the operating system's error number, when the system is the cause.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.0.cause.as_deref().and_then(io::Error::raw_os_error)
     }
@@ -172,22 +172,22 @@ impl Error {
         matches!(self.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
     }
 
-    /// The operation that failed, as a word such as `"read"` or `"open"`.
+    /// Returns the operation that failed, as a word such as `"read"` or `"open"`.
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
 
-    /// The file's path as it was opened, when the failure concerns a file.
+    /// Returns the file's path as it was opened, when the failure concerns a file.
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()
     }
 
-    /// Offset and length in bytes of what was asked for, when the failure concerns a range.
+    /// Returns offset and length in bytes of the range requested, when the failure concerns a range.
     pub fn range(&self) -> Option<(u64, u64)> {
         self.0.range
     }
 
-    /// The hop of a walk that failed, counted from 1, which is the root.
+    /// Returns the hop of a walk that failed, counted from 1, which is the root.
     pub fn hop(&self) -> Option<u32> {
         self.0.hop
     }

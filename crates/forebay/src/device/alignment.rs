@@ -29,7 +29,8 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// The alignment of an open file; `direct` tells how it was opened. Where nothing is reported it is 4096.
+    /// Returns the alignment of an open file; `direct` states how it was opened. Where nothing is reported it
+    /// is 4096.
     pub fn of_fd(fd: BorrowedFd<'_>, direct: bool) -> Alignment {
         if direct { Alignment::from_report(report(fd)) } else { Alignment::BUFFERED }
     }

@@ -60,7 +60,8 @@ const DEPTH_MAX: u32 = 910;
 const WRITE_COST: std::ops::RangeInclusive<f64> = 0.25..=16.0;
 
 impl Calibration {
-    /// One of that device that says nothing of it yet: one request in flight, and writes that cost what reads do.
+    /// Returns a calibration of that device without figures: one request in flight, and writes that cost as
+    /// much as reads.
     pub fn new(device: &Device) -> Calibration {
         let (name, model, bytes) = device.scheduled();
         Calibration {
@@ -74,8 +75,8 @@ impl Calibration {
         }
     }
 
-    /// Is it of this device, or of one like it? Model and size decide; where there is no model, name and size do, because
-    /// names change from one start of the system to the next.
+    /// Returns whether it is of this device, or of one like it. Model and size decide; where there is no
+    /// model, name and size do, because names change from one start of the system to the next.
     pub fn fits(&self, device: &Device) -> bool {
         let (name, model, bytes) = device.scheduled();
         let same_name = match (&self.model, model) {

@@ -42,32 +42,32 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Its name, as under `/dev` or `/sys/block`.
+    /// Returns its name, as under `/dev` or `/sys/block`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What kind of device it is.
+    /// Returns the kind of block device.
     pub fn kind(&self) -> DeviceKind {
         self.kind
     }
 
-    /// Its major number.
+    /// Returns its major number.
     pub fn major(&self) -> u32 {
         self.numbers.0
     }
 
-    /// Its minor number.
+    /// Returns its minor number.
     pub fn minor(&self) -> u32 {
         self.numbers.1
     }
 
-    /// How many layers are above it: 0 for the one that the file system is on.
+    /// Returns how many layers are above it: 0 for the one that the file system is on.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Whether nothing is known to be below it: it is a device of its own.
+    /// Returns whether nothing is known to be below it: it is a device of its own.
     pub fn is_physical(&self) -> bool {
         self.bottom
     }

@@ -51,7 +51,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// What is below `path`: a file, a directory, or a block device itself. Symbolic links are followed.
+    /// Returns the devices below `path`: a file, a directory, or a block device itself. Symbolic links are
+    /// followed.
     ///
     /// Reads a few dozen small files of sysfs: some hundred microseconds, blocking.
     ///
@@ -63,7 +64,8 @@ impl Device {
         Ok(Device::of_place(place))
     }
 
-    /// What is below an open file, or which block device it is; otherwise as [`of_path`](Device::of_path).
+    /// Returns the devices below an open file, or the block device that it is; otherwise as
+    /// [`of_path`](Device::of_path).
     ///
     /// # Errors
     /// Only those of statx(2) on the file.
@@ -124,8 +126,8 @@ impl Device {
         Device { numbers, file_system, layers, limits, size_bytes, model, numa_node, disk_bytes }
     }
 
-    /// The topmost block device's name as under `/dev`; without one what the file system is mounted from (`tmpfs`,
-    /// `server:/export`), or `unknown`.
+    /// Returns the topmost block device's name as under `/dev`; without one the source that the file system
+    /// is mounted from (`tmpfs`, `server:/export`), or `unknown`.
     pub fn name(&self) -> &str {
         match (self.layers.first(), &self.file_system) {
             (Some(top), _) => top.name(),
@@ -134,7 +136,7 @@ impl Device {
         }
     }
 
-    /// The topmost block device's kind; [`DeviceKind::Anonymous`] when the file system has none.
+    /// Returns the topmost block device's kind; [`DeviceKind::Anonymous`] when the file system has none.
     pub fn kind(&self) -> DeviceKind {
         match self.layers.first() {
             Some(top) => top.kind(),
@@ -145,113 +147,118 @@ impl Device {
         }
     }
 
-    /// The file system that the file is in; `None` when the file is a block device.
+    /// Returns the file system that the file is in; `None` when the file is a block device.
     pub fn file_system(&self) -> Option<&FileSystem> {
         self.file_system.as_ref()
     }
 
-    /// All block devices below the file, from top to bottom, each followed by what it is made of
-    /// ([`Layer::depth`] tells the levels).
+    /// Returns all block devices below the file, from top to bottom, each followed by those it is made of
+    /// ([`Layer::depth`] is the level).
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }
 
-    /// The devices at the bottom.
+    /// Returns the devices at the bottom.
     pub fn physical(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().filter(|layer| layer.is_physical())
     }
 
-    /// Major number of the device that the file system (or the device file) names; 0 for anonymous ones.
+    /// Returns the major number of the device that the file system (or the device file) names; 0 for
+    /// anonymous ones.
     pub fn major(&self) -> u32 {
         self.numbers.0
     }
 
-    /// Minor number, as [`major`](Device::major).
+    /// Returns the minor number, as [`major`](Device::major).
     pub fn minor(&self) -> u32 {
         self.numbers.1
     }
 
-    /// The smallest unit that the device can address, in bytes.
+    /// Returns the smallest unit that the device can address, in bytes.
     pub fn logical_block_bytes(&self) -> Option<u32> {
         self.limits.logical_block_bytes
     }
 
-    /// The smallest unit that the device writes without reading first, in bytes.
+    /// Returns the smallest unit that the device writes without reading first, in bytes.
     pub fn physical_block_bytes(&self) -> Option<u32> {
         self.limits.physical_block_bytes
     }
 
-    /// The most bytes of one request; the kernel splits larger ones (`max_sectors_kb`).
+    /// Returns the most bytes of one request; the kernel splits larger ones (`max_sectors_kb`).
     pub fn request_bytes_max(&self) -> Option<u64> {
         self.limits.request_bytes_max
     }
 
-    /// The most bytes of one request that the hardware could take (`max_hw_sectors_kb`).
+    /// Returns the most bytes of one request that the hardware could take (`max_hw_sectors_kb`).
     pub fn hw_request_bytes_max(&self) -> Option<u64> {
         self.limits.hw_request_bytes_max
     }
 
-    /// The most separate pieces of memory in one request.
+    /// Returns the most separate pieces of memory in one request.
     pub fn segments_max(&self) -> Option<u32> {
         self.limits.segments_max
     }
 
-    /// How many requests each of the device's queues takes (`nr_requests`).
+    /// Returns how many requests each of the device's queues takes (`nr_requests`).
     pub fn queue_depth(&self) -> Option<u32> {
         self.limits.queue_depth
     }
 
-    /// How many hardware queues it has.
+    /// Returns the number of hardware queues.
     pub fn queues(&self) -> Option<u32> {
         self.limits.queues
     }
 
-    /// Whether a write may be acknowledged before it is durable.
+    /// Returns whether a write may be acknowledged before it is durable.
     pub fn write_cache(&self) -> Option<WriteCache> {
         self.limits.write_cache
     }
 
-    /// Whether the device can make a single write durable (force unit access), without a flush of all.
+    /// Returns whether the device can make a single write durable (force unit access), without a flush of
+    /// all.
     pub fn fua(&self) -> Option<bool> {
         self.limits.fua
     }
 
-    /// Whether completions can be polled for instead of waiting for an interrupt (`IORING_SETUP_IOPOLL`).
+    /// Returns whether completions can be polled for instead of waiting for an interrupt
+    /// (`IORING_SETUP_IOPOLL`).
     pub fn io_poll(&self) -> Option<bool> {
         self.limits.io_poll
     }
 
-    /// How many queues for polling the driver was asked for; 0 when the device cannot be polled.
+    /// Returns the number of queues for polling that the driver was set up with; 0 when the device cannot be
+    /// polled.
     pub fn poll_queues(&self) -> Option<u32> {
         self.limits.poll_queues
     }
 
-    /// Whether seeking costs time.
+    /// Returns whether seeking costs time.
     pub fn rotational(&self) -> Option<bool> {
         self.limits.rotational
     }
 
-    /// The most bytes that one discard may name; 0 when the device knows no discard.
+    /// Returns the most bytes that one discard may name; 0 when the device knows no discard.
     pub fn discard_bytes_max(&self) -> Option<u64> {
         self.limits.discard_bytes_max
     }
 
-    /// The kernel's I/O scheduler for this device: `none`, `mq-deadline`, ...
+    /// Returns the kernel's I/O scheduler for this device: `none`, `mq-deadline`, ...
     pub fn scheduler(&self) -> Option<&str> {
         self.limits.scheduler.as_deref()
     }
 
-    /// The memory node that the first of the [`physical`](Device::physical) devices with one is attached to.
+    /// Returns the memory node that the first of the [`physical`](Device::physical) devices with one is
+    /// attached to.
     pub fn numa_node(&self) -> Option<u32> {
         self.numa_node
     }
 
-    /// The maker's name of the first of the [`physical`](Device::physical) devices with one.
+    /// Returns the maker's name of the first of the [`physical`](Device::physical) devices with one.
     pub fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
 
-    /// The topmost block device's size in bytes.
+    /// Returns the topmost block device's size in bytes.
     pub fn size_bytes(&self) -> Option<u64> {
         self.size_bytes
     }

@@ -14,22 +14,22 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Its type as the kernel calls it: `ext4`, `xfs`, `tmpfs`, ...
+    /// Returns its type as the kernel calls it: `ext4`, `xfs`, `tmpfs`, ...
     pub fn type_name(&self) -> &str {
         &self.type_name
     }
 
-    /// Where it is mounted.
+    /// Returns the directory where it is mounted.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// What is mounted there: a device's path, a server's export, or just a word.
+    /// Returns the source that is mounted there: a device's path, a server's export, or just a word.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The file system's own options, separated by commas.
+    /// Returns the file system's own options, separated by commas.
     pub fn options(&self) -> &str {
         &self.options
     }

@@ -82,7 +82,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the shards and maps the first I/O memory: a few milliseconds.
+    /// Starts the shards, maps the first I/O memory, and returns the engine: a few milliseconds.
     ///
     /// # Errors
     /// Fails with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range.
@@ -205,7 +205,7 @@ impl Engine {
         Ok((Engine { shared, guard }, senders))
     }
 
-    /// Opens a file with the access and mode of `open`; see [`Open`].
+    /// Opens a file with the access and mode of `open` (see [`Open`]), and returns it.
     ///
     /// Without [`Open::buffered`] or [`Open::uncached`] it is opened for direct I/O, past the page cache.
     ///
@@ -226,8 +226,9 @@ impl Engine {
         open::open(self, path.as_ref().into(), open)
     }
 
-    /// Takes over a file that was opened elsewhere. Its mode of access stays as it is: whether it is direct
-    /// is read from its flags (fcntl(2)), and [`Open::uncached`] and [`Open::shard`] apply as given.
+    /// Returns a file of the engine made of one that was opened elsewhere. Its mode of access stays as it is:
+    /// whether it is direct is read from its flags (fcntl(2)), and [`Open::uncached`] and [`Open::shard`]
+    /// apply as given.
     ///
     /// # Errors
     /// [`InvalidInput`](crate::ErrorKind::InvalidInput) for a file that was opened to append (`O_APPEND`):
@@ -246,7 +247,8 @@ impl Engine {
         open::from_std(self, file, open)
     }
 
-    /// Creates a file in `dir` without a name, readable and writable, that is gone when its last handle is.
+    /// Creates a file in `dir` without a name, and returns it: readable, writable, and gone when its last
+    /// handle is.
     ///
     /// # Errors
     /// Those of open(2) with `O_TMPFILE`; if the file system does not support it, a named file is made and
@@ -308,8 +310,8 @@ impl Engine {
         self.shared.block_from("block", data)
     }
 
-    /// Promises `bytes` of the engine's I/O memory to a part of the program that will come to use them, such
-    /// as a cache. The promise holds until the returned reservation is dropped.
+    /// Returns a promise of `bytes` of the engine's I/O memory to a part of the program that will come to use
+    /// them, such as a cache. The promise holds until the returned reservation is dropped.
     ///
     /// A promise sets no memory aside: it keeps other callers of this method from counting on the same
     /// memory. All promises together are at most [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
@@ -432,8 +434,8 @@ impl Engine {
         self.shared.memory()
     }
 
-    /// Runs `make`'s future as a task on a shard, next to the device: no hop for its operations. The future
-    /// need not be `Send`; `make` is called on the shard.
+    /// Runs `make`'s future as a task on a shard, next to the device, and returns the task's handle: no hop
+    /// for its operations. The future need not be `Send`; `make` is called on the shard.
     ///
     /// It never waits: the task begins even if the shard's inbox is full, and even if the returned handle is
     /// dropped.
@@ -476,9 +478,9 @@ impl Engine {
         }
     }
 
-    /// Ends the engine for all handles and files, and reports the outcome. Tasks are cancelled, and
-    /// operations that the device has are cancelled or finished. Operations that the device does not return
-    /// within [`Config::shutdown_deadline`] are leaked.
+    /// Ends the engine for all handles and files, and returns a report of the outcome. Tasks are cancelled,
+    /// and operations that the device has are cancelled or finished. Operations that the device does not
+    /// return within [`Config::shutdown_deadline`] are leaked.
     ///
     /// The end begins at once, also if the result is never awaited. A task on one of this engine's own shards
     /// that awaits it is cancelled at that point, like every other task.

@@ -214,8 +214,9 @@ impl File {
         })
     }
 
-    /// Copies a range of this file to `offset` of another, inside the kernel and without moving bytes where
-    /// the file system can share them. Returns the number of bytes copied: fewer if this file ends first.
+    /// Copies a range of this file to `offset` of another and returns the number of bytes copied, fewer if
+    /// this file ends first; inside the kernel, and without moving bytes where the file system can share
+    /// them.
     ///
     /// # Errors
     /// Those of copy_file_range(2).

@@ -78,9 +78,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// What one of the devices was measured to do; may be given for several devices. When classes compete for a device that
-    /// it [fits](Calibration::fits), they begin with what it says must be in flight, and with what it says that writes cost,
-    /// instead of finding both out. Default: none.
+    /// Adds the measured figures of one of the devices; may be given for several devices. When classes
+    /// compete for a device that it [fits](Calibration::fits), they begin with what it says must be in
+    /// flight, and with what it says that writes cost, instead of finding both out. Default: none.
     ///
     /// A device that files are opened on and that no calibration fits, where any was given, is told in
     /// [`Engine::health`](crate::Engine::health) and works as without one. Whether one was used for a device is in
@@ -100,7 +100,7 @@ impl Config {
         self
     }
 
-    /// The default settings.
+    /// Returns the default settings.
     pub fn new() -> Config {
         Config {
             shards: None,
@@ -120,20 +120,21 @@ impl Config {
         }
     }
 
-    /// Number of shards (threads with a ring of their own), 1 to 64. Default: one up to four CPUs, then one per four.
+    /// Sets the number of shards (threads with a ring of their own), 1 to 64. Default: one up to four CPUs,
+    /// then one per four.
     pub fn shards(mut self, shards: usize) -> Config {
         self.shards = Some(shards);
         self
     }
 
-    /// The driver. Default: [`DriverChoice::Auto`].
+    /// Sets the driver. Default: [`DriverChoice::Auto`].
     pub fn driver(mut self, driver: DriverChoice) -> Config {
         self.driver = driver;
         self
     }
 
-    /// I/O memory that exists from the start, in bytes. Default: 8 MiB, and never more than a quarter of the memory
-    /// that this process may use.
+    /// Sets the I/O memory that exists from the start, in bytes. Default: 8 MiB, and never more than a
+    /// quarter of the memory that this process may use.
     ///
     /// It is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without `CAP_IPC_LOCK`. The
     /// engines of a process register half of that limit at most, so that further rings of the user find room. What is beyond that
@@ -144,8 +145,8 @@ impl Config {
         self
     }
 
-    /// The most I/O memory, in bytes; the arena grows to it in steps when blocks are held. More than the memory that this
-    /// process may use counts as that. Default: a quarter of it, at most 1 GiB.
+    /// Sets the most I/O memory, in bytes; the arena grows to it in steps when blocks are held. More than the
+    /// memory that this process may use counts as that. Default: a quarter of it, at most 1 GiB.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -160,31 +161,31 @@ impl Config {
         self
     }
 
-    /// Ordinary memory that reads may use while the program holds the whole arena, in bytes; slower, and counted in
-    /// [`Stats`](crate::Stats). Past it reads fail with
+    /// Sets the ordinary memory that reads may use while the program holds the whole arena, in bytes; slower,
+    /// and counted in [`Stats`](crate::Stats). Past it reads fail with
     /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted). Default: 64 MiB.
     pub fn overflow_bytes_max(mut self, bytes: usize) -> Config {
         self.overflow_bytes_max = bytes;
         self
     }
 
-    /// The most operations that one shard has with the device at once, 1 to 4,096; further ones wait in the shard.
-    /// Default: 256.
+    /// Sets the most operations that one shard has with the device at once, 1 to 4,096; further ones wait in
+    /// the shard. Default: 256.
     pub fn queue_depth(mut self, operations: u32) -> Config {
         self.queue_depth = operations;
         self
     }
 
-    /// Requests from other threads that a shard's inbox holds, 1 to 65,536; when it is full, callers wait. Its memory is
-    /// taken at the start. Default: 4,096. Starts of tasks ([`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard)) never
-    /// wait and are not limited.
+    /// Sets the requests from other threads that a shard's inbox holds, 1 to 65,536; when it is full, callers
+    /// wait. Its memory is taken at the start. Default: 4,096. Starts of tasks
+    /// ([`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard)) never wait and are not limited.
     pub fn inbox_depth(mut self, requests: usize) -> Config {
         self.inbox_depth = requests;
         self
     }
 
-    /// How long closing waits for operations that the device has not finished; what is left then is leaked, memory
-    /// and file, because the device may still write there. Default: 5 s.
+    /// Sets how long closing waits for operations that the device has not finished; the rest is leaked,
+    /// memory and file, because the device may still write there. Default: 5 s.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -199,9 +200,9 @@ impl Config {
         self
     }
 
-    /// How long a shard with little in flight looks for completions and messages before it sleeps. Costs processor time
-    /// and saves wake-ups; it stops by itself while it does not pay, and is off on one CPU and where
-    /// [`Priority::RealTime`] was asked for. Zero turns it off.
+    /// Sets how long a shard with little in flight looks for completions and messages before it sleeps. Costs
+    /// processor time and saves wake-ups; it stops by itself while it does not pay, and is off on one CPU and
+    /// where [`Priority::RealTime`] was asked for. Zero turns it off.
     ///
     /// Default: 30 us for messages when nothing is in flight and the device answered the last time within 20 us, so that a
     /// program that asks for one thing after the other finds the shard awake; else nothing.
@@ -210,8 +211,9 @@ impl Config {
         self
     }
 
-    /// How urgent the shards' threads are to the kernel's scheduler. Default: [`Priority::Default`], as the thread that
-    /// starts the engine. What was granted is in [`Health::priority`](crate::Health::priority).
+    /// Sets how urgent the shards' threads are to the kernel's scheduler. Default: [`Priority::Default`], as
+    /// the thread that starts the engine. What was granted is in
+    /// [`Health::priority`](crate::Health::priority).
     ///
     /// The threads that carry out a shard's I/O have the same priority: the kernel's workers of its ring, and the I/O
     /// threads where there is no ring. Those that open, rename and so on do not. A thread that a task on a shard starts
@@ -221,7 +223,8 @@ impl Config {
         self
     }
 
-    /// Whether reads and writes of direct files on devices with poll queues are polled for. Default: [`Polling::Off`].
+    /// Sets whether reads and writes of direct files on devices with poll queues are polled for. Default:
+    /// [`Polling::Off`].
     ///
     /// A shard then has a second ring for them, made when it first works with such a file. While any of them is in flight
     /// the shard does not sleep: it takes a whole processor, in exchange for no interrupt and no wake-up on the way of a
@@ -246,10 +249,11 @@ impl Config {
         self
     }
 
-    /// A task that holds its shard for longer in one poll is listed in [`Stats::stalls`](crate::Stats::stalls). Every
-    /// operation of the shard waits meanwhile; such code should await [`yield_if_needed`](crate::shard::yield_if_needed), or
-    /// run elsewhere. Time that the system gave to other threads counts as well. Default: 10 ms. Where the processor has no
-    /// steady counter nothing is timed. Where the task stood: [`Stall::back_trace`](crate::Stall::back_trace).
+    /// Sets the time after which a task that holds its shard in one poll is listed in
+    /// [`Stats::stalls`](crate::Stats::stalls). Every operation of the shard waits meanwhile; such code
+    /// should await [`yield_if_needed`](crate::shard::yield_if_needed), or run elsewhere. Time that the
+    /// system gave to other threads counts as well. Default: 10 ms. Where the processor has no steady counter
+    /// nothing is timed. Where the task stood: [`Stall::back_trace`](crate::Stall::back_trace).
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -266,8 +270,8 @@ impl Config {
         self
     }
 
-    /// Called with every degradation when it is noticed, on the thread that noticed it, perhaps a shard's: it must not
-    /// block.
+    /// Sets a function that is called with every degradation when it is noticed, on the thread that noticed
+    /// it, perhaps a shard's: it must not block.
     pub fn on_event(mut self, handler: impl Fn(&Degradation) + Send + Sync + 'static) -> Config {
         self.on_event = Some(Arc::new(handler));
         self

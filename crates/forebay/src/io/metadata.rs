@@ -13,12 +13,12 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The name, without the directory's path.
+    /// Returns the name, without the directory's path.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// What the name stands for; symbolic links are not followed.
+    /// Returns the kind of file that the name stands for; symbolic links are not followed.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
@@ -86,59 +86,61 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// The file's length in bytes. For a block device: its size when asked of an open file, 0 when asked by path.
+    /// Returns the file's length in bytes. For a block device: its size when asked of an open file, 0 when
+    /// asked by path.
     #[expect(clippy::len_without_is_empty, reason = "a file's length, not a collection's")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// What it is.
+    /// Returns the kind of file.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether it is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind == FileKind::File
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind == FileKind::Dir
     }
 
-    /// Bytes of space that it takes on the device: less than its length when it has holes, more when space was reserved.
+    /// Returns the bytes of space that it takes on the device: less than its length when it has holes, more
+    /// when space was reserved.
     pub fn blocks_bytes(&self) -> u64 {
         self.blocks_bytes
     }
 
-    /// When its content was last changed.
+    /// Returns the time of the last change of its content.
     pub fn modified(&self) -> Option<SystemTime> {
         self.modified
     }
 
-    /// When it was created, where the file system remembers that.
+    /// Returns the time of its creation, where the file system remembers that.
     pub fn created(&self) -> Option<SystemTime> {
         self.created
     }
 
-    /// Permissions and type as in stat(2), `st_mode`.
+    /// Returns permissions and type as in stat(2), `st_mode`.
     pub fn mode(&self) -> u32 {
         self.mode
     }
 
-    /// The file's number in its file system.
+    /// Returns the file's number in its file system.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// How many names the file has.
+    /// Returns the number of names that the file has.
     pub fn links(&self) -> u64 {
         self.links
     }
 
-    /// Which file system it is in: major and minor number of the device. Together with the inode this tells whether two
-    /// names are one file.
+    /// Returns the file system it is in: major and minor number of the device. Together with the inode this
+    /// tells whether two names are one file.
     pub fn device(&self) -> (u32, u32) {
         crate::device::numbers(self.device)
     }

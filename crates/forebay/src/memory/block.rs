@@ -47,7 +47,7 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// An empty block without a buffer.
+    /// Returns an empty block without a buffer.
     pub const fn new() -> Block {
         Block { data: NonNull::dangling(), len: 0, header: None }
     }
@@ -59,7 +59,7 @@ impl Block {
         Block { data, len, header: Some(header) }
     }
 
-    /// A part of this block, which shares the buffer; `None` when the range does not lie within it.
+    /// Returns a part of this block, which shares the buffer; `None` when the range does not lie within it.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<Block> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -92,19 +92,21 @@ impl Block {
         Some(self)
     }
 
-    /// The bytes before and from `at` as two blocks that share the buffer; `None` when `at` is beyond the end.
+    /// Returns the bytes before and from `at` as two blocks that share the buffer; `None` when `at` is beyond
+    /// the end.
     pub fn split_at(&self, at: usize) -> Option<(Block, Block)> {
         Some((self.slice(..at)?, self.slice(at..)?))
     }
 
-    /// Bytes of the buffer that this block keeps from being used for anything else.
+    /// Returns the bytes of the buffer that this block keeps from being used for anything else.
     pub fn pinned_bytes(&self) -> usize {
         // SAFETY: a counted reference keeps the header.
         self.header.map_or(0, |header| unsafe { header.as_ref() }.capacity())
     }
 
-    /// The same bytes in a buffer of their own if that keeps at most a quarter of the memory ([`Block::pinned_bytes`])
-    /// from other use: a copy then. Else, or when there is no room for the copy, another reference to this buffer.
+    /// Returns the same bytes in a buffer of their own if that keeps at most a quarter of the memory
+    /// ([`Block::pinned_bytes`]) from other use: a copy then. Else, or when there is no room for the copy,
+    /// another reference to this buffer.
     pub fn detach(&self) -> Block {
         self.copy_if_worthwhile().unwrap_or_else(|| self.clone())
     }
@@ -126,8 +128,9 @@ impl Block {
         }
     }
 
-    /// Makes the bytes writable without copying if no other block shares the buffer; else gives the block back.
-    /// A block that is a later part of its buffer is first moved to the front, because writable memory is aligned.
+    /// Returns the bytes as writable memory, without copying, if no other block shares the buffer; else gives
+    /// the block back. A block that is a later part of its buffer is first moved to the front, because
+    /// writable memory is aligned.
     pub fn try_into_mut(self) -> Result<BlockMut, Block> {
         // SAFETY: a counted reference keeps the header.
         let Some(header) = self.header.filter(|header| unsafe { header.as_ref() }.refs_unique()) else {

@@ -169,7 +169,8 @@ impl Engine {
         self.ask(MetaRequest::ReadDir { path: at(path) }, entries)
     }
 
-    /// Opens the directory at `path`, to use the names in it wherever it is moved to; see [`Dir`].
+    /// Opens the directory at `path` and returns it, to use the names in it wherever it is moved to; see
+    /// [`Dir`].
     ///
     /// # Errors
     /// Those of open(2) with `O_DIRECTORY`: `ENOTDIR` when `path` is no directory.

@@ -41,7 +41,7 @@ impl OpenNvme {
         OpenNvme { writable: true, ..OpenNvme::read() }
     }
 
-    /// Also opens a namespace that is in use: it or a partition of it is mounted, swapped to, or part of
+    /// Allows opening a namespace that is in use: it or a partition of it is mounted, swapped to, or part of
     /// another device. Reads may then return older bytes than the file system holds in memory, and writes may
     /// destroy it.
     pub fn even_in_use(mut self) -> OpenNvme {
@@ -49,7 +49,7 @@ impl OpenNvme {
         self
     }
 
-    /// Opens only these bytes of the namespace: the file's offset 0 is the part's first byte, and its length
+    /// Sets the bytes of the namespace to open: the file's offset 0 is the part's first byte, and its length
     /// the part's. The part must begin with a block. The last block of a part that ends inside of one can be
     /// read, up to the part's end, but not written.
     ///
@@ -70,8 +70,9 @@ impl OpenNvme {
 }
 
 impl Engine {
-    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`): reads, writes and syncs go to the
-    /// device as commands (io_uring's passthrough), past file systems, the block layer and its scheduler.
+    /// Opens an NVMe namespace by its character device (`/dev/ng0n1`) and returns it as a file: reads, writes
+    /// and syncs go to the device as commands (io_uring's passthrough), past file systems, the block layer
+    /// and its scheduler.
     ///
     /// The file has the size of the namespace, or of the [part](OpenNvme::part) that is opened. Reads end
     /// there, a write past it fails, and calls that would change the length return

@@ -67,7 +67,8 @@ impl File {
         ReadUpTo::new(self, range)
     }
 
-    /// Reads at `offset` into the caller's memory; returns it with the number of bytes, or with the error.
+    /// Returns a read at `offset` into the caller's memory; it completes with that memory, and the number of
+    /// bytes or the error.
     ///
     /// The whole length of `block` is requested. On a direct file offset and length must be multiples of
     /// [`Alignment::offset`](crate::Alignment::offset); the number of bytes is smaller at the end of the

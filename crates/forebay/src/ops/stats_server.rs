@@ -113,8 +113,9 @@ impl AtEnd for Bell {
 }
 
 impl Engine {
-    /// Serves this engine's statistics at a Unix socket at `path`, until the engine ends or the returned value is dropped.
-    /// `forebay top PATH` shows them. Only the user that this process belongs to, and root, may connect.
+    /// Serves this engine's statistics at a Unix socket at `path`, until the engine ends or the returned
+    /// server is dropped. `forebay top PATH` shows them. Only the user that this process belongs to, and
+    /// root, may connect.
     ///
     /// A thread of its own replies. It queries the shards at each request, as [`stats`](Engine::stats) does,
     /// so without a client it costs nothing. [`StatsServer`] describes the protocol.

@@ -10,8 +10,8 @@ pub use crate::reactor::walk::{Ranges, Step, Walk};
 pub use future::{WalkMany, WalkOne};
 
 impl File {
-    /// Reads `root` and everything that the walk's steps request, right where the reads complete; see
-    /// [`Walk`].
+    /// Returns a walk: it reads `root` and everything that the walk's steps request, right where the reads
+    /// complete, and completes with its result; see [`Walk`].
     ///
     /// # Errors
     /// The walk's own errors, and those of [`File::read`], with the number of the hop ([`Error::hop`](crate::Error::hop));
@@ -52,8 +52,8 @@ impl File {
         WalkOne::new(self.core(), root, walk)
     }
 
-    /// Runs many walks of one type, each with its root, in one message. The future yields all results in
-    /// order. It borrows nothing.
+    /// Returns many walks of one type, each with its root, in one message; they complete with all results in
+    /// order. The future borrows nothing.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};

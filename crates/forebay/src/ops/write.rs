@@ -18,8 +18,9 @@ use crate::ops::read::operation;
 use crate::ops::submit::{Held, OpFuture};
 
 impl File {
-    /// Writes all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or [`Block`](crate::Block) goes to
-    /// the device without a copy; `&[u8]`, `Vec<u8>` and `Bytes` are copied once into I/O memory.
+    /// Returns a write of all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or
+    /// [`Block`](crate::Block) goes to the device without a copy; `&[u8]`, `Vec<u8>` and `Bytes` are copied
+    /// once into I/O memory.
     ///
     /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
     /// read first. [`append`](File::append) does that for bytes from front to back, [`combine`](File::combine) for pieces
@@ -50,7 +51,8 @@ impl File {
         Write::new(self, offset, data.into())
     }
 
-    /// Makes the bytes of writes that had completed before this call survive a power cut.
+    /// Returns a sync: the bytes of writes that had completed before this call survive a power cut once it
+    /// completes.
     ///
     /// # Errors
     /// The device's. After a failed sync the kernel may have dropped the data: bytes not synced before count

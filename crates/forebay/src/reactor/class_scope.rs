@@ -27,9 +27,10 @@ impl Class {
         if self == Class::OF_TASK { crate::reactor::shard::class() } else { self }
     }
 
-    /// Gives this class to every operation that `future` begins without naming one, wherever it is polled:
-    /// the scope is set for the time of each poll. Tasks that `future` spawns onto another executor need a
-    /// scope of their own; tasks that it [`spawn`](crate::shard::spawn)s on its shard inherit the class.
+    /// Returns `future` with this class for every operation that it begins without naming one, wherever it is
+    /// polled: the scope is set for the time of each poll. Tasks that `future` spawns onto another executor
+    /// need a scope of their own; tasks that it [`spawn`](crate::shard::spawn)s on its shard inherit the
+    /// class.
     ///
     /// ```
     /// # async fn example(file: forebay::File) -> forebay::Result<()> {

@@ -20,12 +20,12 @@ pub struct Failing {
 }
 
 impl Failing {
-    /// The seed that failed.
+    /// Returns the seed that failed.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The error of the attempt, or the message of its panic.
+    /// Returns the error of the attempt, or the message of its panic.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -46,7 +46,8 @@ impl fmt::Display for Failing {
 
 impl std::error::Error for Failing {}
 
-/// Calls `attempt` with each seed until one fails, by an error or a panic. Returns how many seeds were tried.
+/// Calls `attempt` with each seed until one fails, by an error or a panic, and returns the number of seeds
+/// tried.
 ///
 /// Two environment variables replace `seeds`. `FOREBAY_SIM_SEED=17` tries seed 17 alone: that is the command
 /// that a failure prints. `FOREBAY_SIM_SEEDS=20000` tries 20,000 seeds: the first of `seeds`, and those after

@@ -43,22 +43,22 @@ impl Failure {
         Failure { kind, text: text.into(), seed, at: Duration::from_nanos(at_ns) }
     }
 
-    /// What ended it.
+    /// Returns the kind of event that ended it.
     pub fn kind(&self) -> FailureKind {
         self.kind
     }
 
-    /// Whether the power went, which most callers have asked for.
+    /// Returns whether the power went, which most callers have requested.
     pub fn is_power_cut(&self) -> bool {
         self.kind == FailureKind::PowerCut
     }
 
-    /// The seed of the world.
+    /// Returns the seed of the world.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The virtual time at which it happened, since the world's beginning.
+    /// Returns the virtual time at which it happened, since the world's beginning.
     pub fn at(&self) -> Duration {
         self.at
     }

@@ -115,7 +115,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// At every operation that `fault` can strike.
+    /// Returns a rule that strikes at every operation that `fault` can strike.
     pub fn new(fault: Fault) -> Rule {
         Rule {
             fault,
@@ -128,44 +128,45 @@ impl Rule {
         }
     }
 
-    /// Only on this file, or on files below this directory. What counts is the path by which the file was
-    /// opened.
+    /// Limits it to this file, or to files below this directory. What counts is the path by which the file
+    /// was opened.
     pub fn on(mut self, path: impl AsRef<Path>) -> Rule {
         self.path = Some(path.as_ref().to_path_buf());
         self
     }
 
-    /// Only operations that touch these bytes of the file. Syncs concern all bytes.
+    /// Limits it to operations that touch these bytes of the file. Syncs concern all bytes.
     pub fn within(mut self, zone: Range<u64>) -> Rule {
         self.zone = Some(zone);
         self
     }
 
-    /// With this chance in a million for each operation that matches. Default: a million, which is always.
+    /// Gives it this chance in a million for each operation that matches. Default: a million, which is
+    /// always.
     pub fn chance_ppm(mut self, ppm: u32) -> Rule {
         self.chance_ppm = ppm;
         self
     }
 
-    /// Only at the `n`-th operation that matches, counted from 1 and from when the rule came into force.
+    /// Limits it to the `n`-th operation that matches, counted from 1 and from when the rule came into force.
     pub fn nth(mut self, n: u64) -> Rule {
         self.nth = Some(n);
         self
     }
 
-    /// At most `n` times.
+    /// Limits it to `n` times.
     pub fn times(mut self, n: u64) -> Rule {
         self.times = Some(n);
         self
     }
 
-    /// For [`Fault::FlushError`]: what becomes of the bytes. Default: [`Dirty::Lost`].
+    /// Sets the fate of the bytes, for [`Fault::FlushError`]. Default: [`Dirty::Lost`].
     pub fn dirty(mut self, dirty: Dirty) -> Rule {
         self.dirty = dirty;
         self
     }
 
-    /// The fault.
+    /// Returns the fault.
     pub fn fault(&self) -> Fault {
         self.fault
     }

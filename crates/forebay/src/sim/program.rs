@@ -63,9 +63,9 @@ pub async fn power_cut() {
     std::future::pending().await
 }
 
-/// Starts a task of the program. The world polls it in seeded order, now outside of all shards and now on one
-/// of them, as a multi-threaded runtime might. That moves the operations that it awaits from thread to
-/// thread.
+/// Starts a task of the program and returns its handle. The world polls it in seeded order, now outside of
+/// all shards and now on one of them, as a multi-threaded runtime might. That moves the operations that it
+/// awaits from thread to thread.
 ///
 /// A panic of the task ends the run. Dropping the handle lets the task run on. Tasks that have not ended when
 /// the program ends are dropped.
@@ -154,7 +154,7 @@ impl<T> fmt::Debug for Task<T> {
     }
 }
 
-/// Waits in the world's time, which costs no real time. Resolution: a nanosecond.
+/// Returns a future that waits in the world's time, which costs no real time. Resolution: a nanosecond.
 ///
 /// The future's error is [`ErrorKind::OutsideWorld`] where no world runs.
 pub fn sleep(duration: Duration) -> Sleep {
@@ -200,7 +200,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Polls `future` at most `polls` times and then drops it where it is. Returns `None` when it was dropped.
+/// Polls `future` at most `polls` times and returns its output, or drops it where it is and returns `None`.
 ///
 /// Called with every number from 0 on until it no longer returns `None`, it drops a future at each of its
 /// awaits. Works on any executor.

@@ -120,8 +120,9 @@ impl World {
         self
     }
 
-    /// Runs `program` with a new engine to its end, and everything that it spawned until then. Then the
-    /// remaining tasks are dropped and the engines of the run closed. Files and disks stay for the next run.
+    /// Runs `program` with a new engine to its end, and everything that it spawned until then, and returns
+    /// its output. Then the remaining tasks are dropped and the engines of the run closed. Files and disks
+    /// stay for the next run.
     ///
     /// Nothing is flushed at the end: a [`power_cut`](World::power_cut) may take whatever was not synced.
     ///

@@ -99,7 +99,7 @@ impl Env {
     }
 
     /// Starts another engine on the same driver, with the same settings except for the changes that `change`
-    /// makes.
+    /// makes, and returns it.
     ///
     /// # Errors
     /// Those of [`Engine::start`].

@@ -57,7 +57,8 @@ pub use simulated::{Broken, seeded, simulate};
 pub use step::{Access, HANDLES, NAMES, Op, Place, Step};
 pub use text::ParseStepError;
 
-/// Follows `steps` on `engine` in the empty directory `dir`, then checks everything once more.
+/// Follows `steps` on `engine` in the empty directory `dir`, checks everything once more, and returns the
+/// counts.
 ///
 /// Runs in a task of any executor and on a shard.
 ///

@@ -176,7 +176,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Runs a case. The directory of `env` should be the case's own, and empty.
+/// Runs a case and returns its verdict. The directory of `env` should be the case's own, and empty.
 ///
 /// A case may block its thread for as long as a few hundred operations take, and those that need
 /// [`Need::Threads`] start threads; so does [`Env::elsewhere`].
@@ -219,8 +219,8 @@ fn lack(need: Need, env: &Env) -> Option<&'static str> {
 }
 
 /// Runs a case on this thread, with an engine of these settings and a new directory in `base`, which is
-/// removed afterwards. Then the engine is closed; the case also requires that no operation was leaked and no
-/// shard lost.
+/// removed afterwards, and returns its verdict. Then the engine is closed; the case also requires that no
+/// operation was leaked and no shard lost.
 ///
 /// `base` should be on the file system in question; memory file systems do not support direct I/O on older
 /// kernels.

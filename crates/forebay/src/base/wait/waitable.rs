@@ -65,7 +65,8 @@ impl<T: FromError> FromError for (usize, T) {
 }
 
 impl<F: Future> Waitable<F> {
-    /// Wraps a future. `operation` is the name in the error of a refused [`wait`](Waitable::wait).
+    /// Returns a call that wraps a future. `operation` is the name in the error of a refused
+    /// [`wait`](Waitable::wait).
     #[inline]
     pub fn new(operation: &'static str, future: F) -> Waitable<F> {
         Waitable { operation, future }

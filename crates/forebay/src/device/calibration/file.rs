@@ -16,7 +16,7 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 const OPERATION: &str = "calibration";
 
 impl Calibration {
-    /// Reads a file that `forebay calibrate` wrote.
+    /// Returns the calibration in a file that `forebay calibrate` wrote.
     ///
     /// # Errors
     /// The system's when it cannot be read; otherwise as for [`from_toml`](Calibration::from_toml), with the path.
@@ -42,7 +42,7 @@ impl Calibration {
         }
     }
 
-    /// Reads the text of such a file. What each entry means is in docs/calibration.md.
+    /// Returns the calibration in the text of such a file. What each entry means is in docs/calibration.md.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput), with the place, for text that is not TOML, for another
@@ -83,7 +83,7 @@ impl Calibration {
         calibration.fault().map_or(Ok(calibration), |fault| Err(invalid(fault.to_string())))
     }
 
-    /// The text of such a file, with what each entry is.
+    /// Returns the text of such a file, with the meaning of each entry.
     pub fn to_toml(&self) -> String {
         let mut text =
             String::from("# What `forebay calibrate` measured of a device, for Config::calibration.\n");

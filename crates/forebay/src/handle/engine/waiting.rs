@@ -7,8 +7,8 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::wait;
 
 impl Engine {
-    /// Runs `future` to its end on the calling thread, which sleeps whenever the future waits: a `.wait()`
-    /// for futures that a library builds from Forebay's.
+    /// Runs `future` to its end on the calling thread, which sleeps whenever the future waits, and returns
+    /// its output: a `.wait()` for futures that a library builds from Forebay's.
     ///
     /// Allocates one waker per thread, at its first wait. A sleep and its wake-up cost some microseconds.
     ///

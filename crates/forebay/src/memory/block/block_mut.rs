@@ -82,17 +82,18 @@ impl BlockMut {
         self.buffer.as_ref().and_then(Buffer::region_index)
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How long it can become, in bytes: the next power of two of what was asked for, and at least a page.
+    /// Returns how long it can become, in bytes: the next power of two of the length requested, and at least
+    /// a page.
     pub fn capacity(&self) -> usize {
         self.buffer.as_ref().map_or(0, Buffer::capacity)
     }
@@ -144,7 +145,7 @@ impl BlockMut {
         Error::new(ErrorKind::TooLarge { limit: self.capacity() as u64 }, operation)
     }
 
-    /// Ends the writing: the same bytes, immutable and shareable. Copies nothing.
+    /// Ends the writing and returns the same bytes, immutable and shareable. Copies nothing.
     pub fn freeze(self) -> Block {
         let len = self.len;
         match self.buffer {

@@ -64,7 +64,7 @@ impl Dir {
         &self.core.path
     }
 
-    /// Opens a file in the directory with the options `open`; see [`Engine::open`].
+    /// Opens a file in the directory with the options `open`, and returns it; see [`Engine::open`].
     ///
     /// # Errors
     /// Those of [`Engine::open`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -83,7 +83,7 @@ impl Dir {
         self.with_engine("open", name, |engine, at| open::open(engine, at, open))
     }
 
-    /// Opens a directory in the directory.
+    /// Opens a directory in the directory, and returns it.
     ///
     /// # Errors
     /// Those of [`Engine::open_dir`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -91,7 +91,7 @@ impl Dir {
         self.with_engine("open_dir", name, self::open)
     }
 
-    /// Creates a file in the directory that has no name; see [`Engine::temp_file`].
+    /// Creates a file in the directory that has no name, and returns it; see [`Engine::temp_file`].
     ///
     /// # Errors
     /// Those of [`Engine::temp_file`].

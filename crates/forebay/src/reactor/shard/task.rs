@@ -31,7 +31,8 @@ pub fn class() -> Class {
     with_current(|shard| shard.class()).or_else(crate::reactor::class_scope::scoped).unwrap_or_default()
 }
 
-/// Starts a task on the calling thread's shard, in the class of the calling task. It need not be `Send`.
+/// Starts a task on the calling thread's shard, in the class of the calling task, and returns its handle. It
+/// need not be `Send`.
 ///
 /// Costs two allocations. Dropping the handle does not stop the task.
 ///
@@ -171,7 +172,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Lets the other ready tasks and completions of this shard go first.
+/// Returns a future that lets the other ready tasks and completions of this shard go first.
 ///
 /// ```
 /// # use forebay::{Class, Config, Engine, shard};
@@ -182,8 +183,8 @@ pub fn yield_now() -> YieldNow {
     YieldNow { yielded: false, always: true }
 }
 
-/// As [`yield_now`], but only if the task's turn has lasted longer than 200 us; otherwise it costs about 5
-/// ns.
+/// Returns a future as [`yield_now`], which yields only if the task's turn has lasted longer than 200 us;
+/// otherwise it costs about 5 ns.
 ///
 /// Long computations on a shard should await this regularly; otherwise they delay every operation of their
 /// shard.
@@ -230,7 +231,8 @@ impl Future for YieldNow {
     }
 }
 
-/// Waits for a duration in a task on a shard. No timer is armed; the shard's own wait ends in time.
+/// Returns a future that waits for a duration in a task on a shard. No timer is armed; the shard's own wait
+/// ends in time.
 ///
 /// The resolution is that of the kernel's timers, about 50 us. Outside a shard the future fails with
 /// [`ErrorKind::NotOnShard`]; use the timers of the program's own runtime there.
@@ -301,7 +303,8 @@ impl Drop for Sleep {
     }
 }
 
-/// Limits `future` to `duration`, in a task on a shard. When the time has passed, the future is dropped.
+/// Returns `future` limited to `duration`, in a task on a shard. When the time has passed, the future is
+/// dropped.
 ///
 /// # Errors
 /// Fails with [`ErrorKind::Elapsed`] if the time passed first, and with [`ErrorKind::NotOnShard`] outside a

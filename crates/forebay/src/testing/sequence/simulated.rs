@@ -68,9 +68,9 @@ impl From<Failure> for Broken {
     }
 }
 
-/// Follows the steps in a world of this seed, in one to three lives. Each life ends with a power cut, at some
-/// operation or after its last step, or with a restart. Then everything is checked. Odd seeds have faults,
-/// even ones have none.
+/// Follows the steps in a world of this seed, in one to three lives, and returns the counts. Each life ends
+/// with a power cut, at some operation or after its last step, or with a restart. Then everything is checked.
+/// Odd seeds have faults, even ones have none.
 ///
 /// # Errors
 /// [`Broken`]: the first result that must not occur.
