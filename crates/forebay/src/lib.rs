@@ -1,7 +1,5 @@
-//! Storage I/O at the speed of the device.
-//!
-//! A forebay is the basin right in front of the turbine: the last water before the work. This crate is that basin between
-//! a storage device and a program: it keeps the device busy, keeps the program off the I/O path, and copies nothing.
+//! Storage I/O at the speed of the device: direct I/O over io_uring with registered buffers, from Tokio, from
+//! any other executor, from plain threads, or next to the device.
 //!
 //! ```
 //! use forebay::{Config, Engine, Open};
@@ -10,29 +8,65 @@
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let path = dir.path().join("points.bin");
 //! let engine = Engine::start(Config::default())?;
-//! let file = engine.open(&path, Open::create()).wait()?;
-//! file.write(0, vec![7u8; 8192]).wait()?; // .await in a task, .wait() on a plain thread
-//! let block = file.read(1_003..1_103).wait()?;
+//! let file = engine.open(&path, Open::create()).wait()?; // .await in a task, .wait() on a plain thread
+//! file.write(0, vec![7u8; 8192]).wait()?;
+//! let block = file.read(1_003..1_103).wait()?; // any offset, any length; no copy
 //! assert_eq!(&block[..], &[7u8; 100]);
 //! # Ok(()) }
 //! ```
 //!
-//! - [`Engine`]: started once; owns the shards (threads with a ring each) and the I/O memory.
-//! - [`File`]: `Clone + Send + Sync`; read, write, [`read_many`](File::read_many), [`scan`](File::scan),
-//!   [`append`](File::append), [`combine`](File::combine), [`collective`](File::collective), sync and the rest, from Tokio, from any executor, from plain threads, from shards.
-//! - [`Walk`]: dependent reads, decided inside completion handling.
-//! - [`Block`] and [`BlockMut`]: the memory that I/O happens in; a read copies nothing.
-//! - [`Class`]: who is asking.
-//! - [`shard`]: what code that runs next to the device may call.
-//! - [`Device`](device::Device): what is below a file.
+//! For programs that keep their runtime and need more of their disk: databases, logs, caches, indexes, query
+//! engines. An [`Engine`] owns *shards* (threads with a ring each) and the I/O memory. A [`File`] is a handle that
+//! works from Tokio, any other executor, plain threads and tasks on shards. A read returns a [`Block`] of the
+//! engine's memory, without a copy.
+//!
+//! | you want | use |
+//! |---|---|
+//! | one range of a file | [`File::read`] |
+//! | thousands of ranges at once | [`File::read_many`] |
+//! | a file from front to back, with read-ahead | [`File::scan`] |
+//! | a chain of reads: a tree, a list | [`File::walk`] |
+//! | to write a range, durably if wanted | [`File::write`], [`Write::durable`] |
+//! | to write from front to back, any sizes | [`File::append`] |
+//! | small writes at any offsets merged into large ones | [`File::combine`] |
+//! | to write one file from many tasks | [`File::collective`] |
+//! | code next to the device, without hand-over between threads | [`Engine::spawn_on_shard`], [`shard`] |
+//! | one class of work before another, or a limit for it | [`Class`], [`ClassSpec`] |
+//! | files created, renamed and removed durably | [`Engine::rename`], [`Engine::sync_dir`], [`Dir`] |
+//! | an NVMe namespace without a file system | [`Engine::open_nvme`] |
+//! | to know how it runs, and why it is slow | [`Engine::health`], [`Engine::stats`], [`StatsServer`] |
+//! | the devices below a file | [`Device`](device::Device) |
+//! | to test your code with faults and power cuts | `forebay::sim` (feature `sim`) |
 //!
 //! # Features
-//! - `tokio`: `AsyncRead` for scans, `AsyncWrite` for appends.
-//! - `stream`: `futures_core::Stream` for scans and `read_many`.
-//! - `tracing`: events for degradations, and for tasks that hold their shard.
-//! - `backtrace`: where such tasks stood, in [`Stall::back_trace`]; Linux on x86_64 and aarch64.
-//! - `sim`: a simulated machine, for tests of what is built on this crate.
-//! - `testing`: the conformance suite that every driver passes.
+//!
+//! None is on by default.
+//!
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `tokio` | `tokio::io::AsyncRead` for scans, `AsyncWrite` for appends | the crate tokio, without its runtime |
+//! | `stream` | `futures_core::Stream` for scans and `read_many` | the crate futures-core |
+//! | `calibration` | `Calibration::load`, `from_toml`, `to_toml` | the crate toml |
+//! | `backtrace` | `Stall::back_trace`: the place of a task that held its shard; Linux on x86_64 and aarch64 | the crates framehop and backtrace, a thread an engine, and SIGURG |
+//! | `tracing` | an event for each degradation, and for each task that held its shard | the crate tracing |
+//! | `sim` | `forebay::sim`: a simulated machine from one seed, with power cuts and faults; for tests | two small crates |
+//! | `testing` | `forebay::testing`: the conformance suite that every driver passes; for tests | the feature `sim` |
+//!
+//! # Guides
+//!
+//! - [Getting started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md): from Tokio, from threads, on shards
+//! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
+//! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
+//! - [Classes](https://github.com/forebay-rs/forebay/blob/main/docs/classes.md): shares, limits and tenants
+//! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/gathering.md): small writes merged into large ones
+//! - [Walks](https://github.com/forebay-rs/forebay/blob/main/docs/walks.md): dependent reads
+//! - [Polling and NVMe](https://github.com/forebay-rs/forebay/blob/main/docs/polling.md): without interrupts, without a file system
+//! - [Calibration](https://github.com/forebay-rs/forebay/blob/main/docs/calibration.md): figures of a device, measured once
+//! - [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/simulator.md): tests with faults and power cuts
+//! - [Frozen futures](https://github.com/forebay-rs/forebay/blob/main/docs/frozen-futures.md): the cost of a future that is not polled
+//! - [When not to use it](https://github.com/forebay-rs/forebay/blob/main/docs/when-not.md): and what to use instead
+//!
+//! A write-ahead log and a key-value store on this crate are `forebay-wal` and `forebay-kv`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(
@@ -107,6 +141,9 @@ struct CrateReadme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/getting-started.md")]
 struct GettingStarted;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/blocking.md")]
+struct Blocking;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/porting.md")]
 struct Porting;
