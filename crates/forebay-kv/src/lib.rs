@@ -1,7 +1,64 @@
-//! A key-value store with a hard memory budget.
+//! A key-value store with a hard memory budget: an LSM tree of immutable B+-trees over direct I/O.
 //!
-//! An LSM tree whose tables are immutable, bulk-loaded B+-trees, on Forebay's direct I/O and its log.
-//! `docs/kv.md` is the manual; the manual page `docs/kv-format.md` describes the bytes of a table.
+//! ```
+//! use forebay::{Config, Engine};
+//! use forebay_kv::{Options, Store};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+//! # let dir = dir.path();
+//! let engine = Engine::start(Config::default())?;
+//! let store = Store::open(&engine, dir, Options::new().memory(64 << 20)).await?;
+//! let users = store.keyspace("users").await?;
+//! users.put("ada", "1815").await?; // resolves once it is durable; .wait() on a plain thread
+//! let mut range = users.prefix("a");
+//! while let Some(entry) = range.next().await {
+//!     let (key, value) = entry?;
+//!     println!("{key:?}: {} bytes", value.len());
+//! }
+//! # drop(range);
+//! store.close().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! For programs that keep more data than memory in their own process, beside other work: services, indexes,
+//! metadata of larger systems. Gets need no threads, writes are durable when they complete, and
+//! [`Options::memory`] bounds all memory of the store.
+//!
+//! | you want | use |
+//! |---|---|
+//! | to open a store | [`Store::open`], [`Options`] |
+//! | keys of one kind apart from others | [`Store::keyspace`], [`Store::keyspaces`] |
+//! | one value, or several at one moment | [`Keyspace::get`], [`Keyspace::multi_get`] |
+//! | a durable change | [`Keyspace::put`], [`Keyspace::put_until`], [`Keyspace::delete`] |
+//! | several changes, all or none | [`Batch`], [`Store::write`] |
+//! | a change only if the value is still the same | [`Keyspace::compare_and_set`] |
+//! | entries in order, in either direction | [`Keyspace::range`], [`Keyspace::prefix`], [`Keyspace::iter`], [`Range::rev`] |
+//! | the store as it was at one moment | [`Store::snapshot`] |
+//! | sorted entries loaded fast | [`Keyspace::bulk_load`], [`Keyspace::loader`] |
+//! | background work done now | [`Store::flush`], [`Store::compact`], [`Store::settle`] |
+//! | a copy that opens as a store | [`Store::checkpoint`] |
+//! | every byte read and checked | [`Store::verify`], [`verify()`] |
+//! | counts, memory, levels | [`Store::stats`] |
+//! | an orderly end | [`Store::close`] |
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! | feature | adds | needs |
+//! |---|---|---|
+//! | `stream` | `futures_core::Stream` for ranges | the crate futures-core |
+//! | `kernel` | `Options::kernel_walk`: table descents inside the kernel; Linux | a C compiler, make, pkg-config, and libelf and zlib with their headers |
+//!
+//! # Guides
+//!
+//! - [The store](https://github.com/forebay-rs/forebay/blob/main/docs/kv.md): durability, memory, space, errors, limits
+//! - [The table format](https://github.com/forebay-rs/forebay/blob/main/docs/kv-format.md): the bytes on disk
+//! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
+//! - [Kernel walks](https://github.com/forebay-rs/forebay/blob/main/docs/kernel-walks.md): descents inside the kernel
+//! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/disasters.md): and what log and store do about them
 
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(

@@ -77,7 +77,7 @@ const KEYSPACES_MAX: usize = 1024;
 /// let store = Store::open(&engine, dir, options.clone()).wait()?; // in a task: .await
 /// let users = store.keyspace("users").wait()?;
 ///
-/// users.put("anna", "1").wait()?; // durable when it answers
+/// users.put("anna", "1").wait()?; // resolves once it is durable
 /// let before = store.snapshot();
 /// let mut batch = Batch::new();
 /// batch.put(&users, "anna", "2").put(&store.default_keyspace(), "count", "1");

@@ -1,9 +1,53 @@
-//! A write-ahead log that never lies.
+//! A write-ahead log with group commit over direct I/O, which names each record that was lost.
 //!
-//! Records are appended in groups, with one write and one flush per group; an append resolves when its record
-//! is durable. After a crash [`Wal::open`] returns every acknowledged record, in order, or reports which are
-//! lost and where: it never opens silently with less. The manual page `docs/wal-format.md` describes the
-//! bytes on disk, and why recovery may draw its conclusions.
+//! ```
+//! use forebay::{Config, Engine};
+//! use forebay_wal::{Options, Wal};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let dir = dir.path();
+//! let engine = Engine::start(Config::default())?;
+//! let (wal, recovery) = Wal::open(&engine, dir, Options::new()).await?; // recovery: the records found and lost
+//! let lsn = wal.append(b"a record").await?; // resolves once it is durable; .wait() on a plain thread
+//! let mut reader = wal.read_from(lsn);
+//! while let Some(record) = reader.next().await {
+//!     println!("{} bytes, {} records before", record?.len(), recovery.last);
+//! }
+//! wal.close().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! For programs that must not lose what they acknowledged: databases, queues, consensus. Records are appended in
+//! groups, with one write and one flush a group. After a crash [`Wal::open`] returns every acknowledged record, in
+//! order, or reports which are lost and where: it never opens silently with less.
+//!
+//! | you want | use |
+//! |---|---|
+//! | to open a log, and know the records found and lost | [`Wal::open`], [`Recovery`] |
+//! | a record durable before going on | [`Wal::append`] |
+//! | several records, all or none | [`Wal::append_batch`] |
+//! | records queued now and durable later | [`Wal::append_unsynced`], [`Wal::sync`] |
+//! | a record queued under a lock, without a wait | [`Wal::try_append`], [`Wal::room`] |
+//! | to read from a record on | [`Wal::read_from`] |
+//! | old records given up, or the newest | [`Wal::truncate_before`], [`Wal::truncate_after`], [`Wal::reset_to`] |
+//! | the loss of the newest records noticed | [`Wal::record_end`] |
+//! | an orderly end | [`Wal::close`] |
+//! | counts and times | [`Wal::stats`] |
+//! | to look at a log that is not open, or save a damaged one | [`inspect::inspect`], [`inspect::records`], [`inspect::repair`] |
+//!
+//! # Features
+//!
+//! The crate has none.
+//!
+//! # Guides
+//!
+//! - [The log](https://github.com/forebay-rs/forebay/blob/main/docs/wal.md): append, read, truncate, recover
+//! - [The format](https://github.com/forebay-rs/forebay/blob/main/docs/wal-format.md): the bytes on disk, and why recovery may draw its conclusions
+//! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
+//! - [Frozen futures](https://github.com/forebay-rs/forebay/blob/main/docs/frozen-futures.md): the cost of a future that is not polled
+//! - [Disasters of the field](https://github.com/forebay-rs/forebay/blob/main/docs/disasters.md): and what log and store do about them
 
 // A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(

@@ -40,7 +40,7 @@ use crate::stats::Stats;
 /// let (wal, recovery) = Wal::open(&engine, dir, options.clone()).wait()?; // in a task: .await
 /// assert!(recovery.created);
 ///
-/// let first = wal.append(b"durable when this answers").wait()?;
+/// let first = wal.append(b"durable once it resolves").wait()?;
 /// let more = wal.append_batch(&[b"all", b"or", b"nothing"]).wait()?;
 /// assert_eq!((first, more), (Lsn(1), Lsn(2)..Lsn(5)));
 /// wal.close().wait()?;
