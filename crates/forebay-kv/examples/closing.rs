@@ -55,7 +55,7 @@ fn ended(index: usize, dir: &Path) -> Result<f64> {
             } else {
                 drop(engine);
             }
-            return Ok(micros(begun));
+            Ok(micros(begun))
         }
         1 => {
             let (wal, _) = Wal::open(&engine, dir, forebay_wal::Options::new()).wait()?;
