@@ -1,4 +1,4 @@
-//! A write-ahead log with group commit over direct I/O, which names each record that was lost.
+//! A write-ahead log with group commit over direct I/O, which names lost records.
 //!
 //! ```
 //! use forebay::{Config, Engine};
@@ -21,7 +21,8 @@
 //!
 //! For programs that must not lose what they acknowledged: databases, queues, consensus. Records are appended in
 //! groups, with one write and one flush a group. After a crash [`Wal::open`] returns every acknowledged record, in
-//! order, or reports which are lost and where: it never opens silently with less.
+//! order, or reports which are lost and where. The few kinds of damage by others that no open can notice are in
+//! [the format](https://github.com/forebay-rs/forebay/blob/main/docs/wal-format.md#what-is-proven-when).
 //!
 //! | you want | use |
 //! |---|---|
