@@ -27,7 +27,8 @@ const SLICE_BYTES: usize = 16 << 10;
 /// before the next piece begins, so the job takes space for one of them. A job that was done in part is
 /// picked again from its beginning.
 ///
-/// # Errors After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
+/// # Errors
+/// After `NoSpace` only the finished pieces have changed anything. Errors of the manifest make the
 /// store read-only.
 pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
     shared.manifest.check_room()?;

@@ -1,4 +1,4 @@
-//! A core that is broken on purpose, to show that the tests catch the faults that they are for.
+//! A core that is broken on purpose, to show that the tests catch the faults that they exist for.
 //!
 //! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
 //! whole; a real engine's shards are never touched.
@@ -9,23 +9,23 @@ use std::cell::Cell;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Breakage {
-    /// Memory is returned at once when the future of an operation in flight is dropped.
+    /// Returns memory at once when the future of an operation in flight is dropped.
     BufferFreedAtDrop,
-    /// Like `BufferFreedAtDrop`, for reads of a walk that its step gave up.
+    /// Like `BufferFreedAtDrop`, for reads of a walk that the walk's step abandoned.
     AbandonedReadFreed,
-    /// A key finds its slot even when the slot is used for something else now.
+    /// A stale key still finds its slot after the slot was reused.
     NoGenerationCheck,
-    /// A read that the device did only in part counts as whole.
+    /// Treats a read that the device completed only in part as complete.
     ShortReadIsSuccess,
-    /// A sync, and that of a durable write, completes without having been requested.
+    /// A sync completes without having been requested. So does the sync of a durable write.
     IgnoredFlush,
-    /// A combine's barrier does nothing.
+    /// The barrier of a combine does nothing.
     BarrierIgnored,
-    /// A page that was written in part is written with zeros in the other part.
+    /// A page written in part has zeros in its other part.
     EdgeNotRead,
-    /// Where pieces of a collective write overlap the lowest rank wins.
+    /// Where pieces of a collective write overlap, the lowest rank wins.
     LowestRankWins,
-    /// A full inbox that has room again wakes one sender a turn, and expects that one to send.
+    /// A full inbox that has room again wakes one sender a turn and relies on that one to send.
     OneSenderWoken,
 }
 

@@ -1,4 +1,4 @@
-//! Who is asking: the class an operation or a task belongs to, and what a class may have of a device.
+//! The class that an operation or a task belongs to, and the limits of a class on a device.
 
 mod table;
 
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_MAX};
 
-/// The class of an operation or a task. Whatever is short is divided between classes by their shares: a
-/// shard's turns, and each device's time (see [`ClassSpec`]).
+/// The owner of an operation or a task, for scheduling. Scarce resources are divided between classes by their
+/// shares: the turns of a shard, and the time of each device (see [`ClassSpec`]).
 ///
-/// A task's operations inherit the task's class; every operation can name another with `.class(...)`, and
+/// A task's operations inherit the task's class. Every operation can name another one with `.class(...)`, and
 /// [`Class::scope`] sets it for a future on any executor. Classes beyond the three constants are made by
-/// [`Engine::class`](crate::Engine::class) and [`Engine::set_class`](crate::Engine::set_class). A class is one byte wide
-/// and `Copy`.
+/// [`Engine::class`](crate::Engine::class) and [`Engine::set_class`](crate::Engine::set_class). A class is
+/// one byte wide and `Copy`.
 ///
 /// ```
 /// use forebay::{Class, Config, Engine};
@@ -26,14 +26,14 @@ pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_
 pub struct Class(pub(crate) u8);
 
 impl Class {
-    /// Stands for the class of the task that polls an operation first; no class has this number.
+    /// Stands for the class of the task that polls an operation first. No class has this number.
     pub(crate) const OF_TASK: Class = Class(u8::MAX);
 
-    /// Logs and whatever a program waits for before it may answer: 1,000 shares.
+    /// Logs, and other work that a program needs before it can reply to its clients: 1,000 shares.
     pub const LOG: Class = Class(0);
-    /// Everything that says nothing: 400 shares.
+    /// Everything that names no class: 400 shares.
     pub const DEFAULT: Class = Class(1);
-    /// Compaction, back-ups, scans nobody waits for: 100 shares.
+    /// Compaction, back-ups, and scans with no waiting caller: 100 shares.
     pub const BACKGROUND: Class = Class(2);
 
     #[inline]
@@ -48,14 +48,15 @@ impl Default for Class {
     }
 }
 
-/// A group of classes that have one part of a device together; made by [`Engine::tenant`](crate::Engine::tenant).
+/// A group of classes that share one part of a device; made by [`Engine::tenant`](crate::Engine::tenant).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(pub(crate) u8);
 
-/// What a class may have of each device; given to [`Engine::set_class`](crate::Engine::set_class), at any time again.
+/// The shares, limits and goal of a class on each device. [`Engine::set_class`](crate::Engine::set_class)
+/// sets them, and may be called again at any time.
 ///
-/// Shares count only while classes compete for a device, and what one does not use is the others' at once. Caps hold
-/// always, for the operations of all shards together.
+/// Shares count only while classes compete for a device, and a part that one class does not use is available
+/// to the others at once. Caps always hold, for the operations of all shards together.
 ///
 /// ```
 /// use forebay::{ClassSpec, Config, Engine};
@@ -80,47 +81,47 @@ impl ClassSpec {
         ClassSpec { name: name.into(), spec: Spec::default() }
     }
 
-    /// Sets its part of the resources that classes compete for, 1 to 10,000. Default: 400, as
-    /// [`Class::DEFAULT`].
+    /// Sets the weight of the class when classes compete, 1 to 10,000. Default: 400, as [`Class::DEFAULT`].
     pub fn shares(mut self, shares: u32) -> ClassSpec {
         self.spec.shares = shares;
         self
     }
 
-    /// Sets the most bytes that it reads in a second from one device; 0, the default, for no limit.
+    /// Sets the most bytes that the class reads in a second from one device; 0, the default, for no limit.
     pub fn read_bytes_per_second_max(mut self, bytes: u64) -> ClassSpec {
         self.spec.caps[0] = bytes;
         self
     }
 
-    /// Sets the most bytes that it writes in a second to one device; 0, the default, for no limit.
+    /// Sets the most bytes that the class writes in a second to one device; 0, the default, for no limit.
     pub fn write_bytes_per_second_max(mut self, bytes: u64) -> ClassSpec {
         self.spec.caps[1] = bytes;
         self
     }
 
     /// Sets the most reads in a second from one device; 0, the default, for no limit. A read that goes to the
-    /// device in pieces counts each of them.
+    /// device in pieces counts once for each piece.
     pub fn reads_per_second_max(mut self, operations: u64) -> ClassSpec {
         self.spec.caps[2] = operations;
         self
     }
 
-    /// Sets the most writes and syncs in a second to one device; 0, the default, for no limit. Pieces count
-    /// each.
+    /// Sets the most writes and syncs in a second to one device; 0, the default, for no limit. Each piece
+    /// counts.
     pub fn writes_per_second_max(mut self, operations: u64) -> ClassSpec {
         self.spec.caps[3] = operations;
         self
     }
 
-    /// Sets the time that the device may take for most of its operations. Where it takes longer while classes
-    /// compete, less is let into the device, at the cost of bandwidth. Zero, the default, is no goal.
+    /// Sets a goal for the device's time for most operations of the class. Where the device takes longer
+    /// while classes compete, fewer requests are dispatched to it, at the cost of bandwidth. Zero, the
+    /// default, is no goal.
     pub fn latency_goal(mut self, goal: Duration) -> ClassSpec {
         self.spec.goal_ns = u64::try_from(goal.as_nanos()).unwrap_or(u64::MAX);
         self
     }
 
-    /// Puts it among a tenant's classes: its shares then divide the part that the tenant's shares bring.
+    /// Makes the class one of a tenant's. Its shares then divide the part that the tenant's shares bring.
     /// Default: none.
     pub fn tenant(mut self, tenant: Tenant) -> ClassSpec {
         self.spec.tenant = tenant.0;

@@ -1,4 +1,4 @@
-//! What can go wrong, in one type that names the operation, the file, the place in it, the cause and the remedy.
+//! The one error type, which names the operation, the file, the place in it, the cause and the remedy.
 
 use std::any::Any;
 use std::fmt;
@@ -14,10 +14,11 @@ pub(crate) use failure::Failure;
 /// The result of a Forebay operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of an operation: what was asked, of which file, where, and why it failed.
+/// An error of an operation: the operation, the file, the range in it, and the cause.
 ///
-/// One pointer wide, so that a `Result<Block, Error>` stays small in a batch of many thousands; a clone costs a count.
-/// [`Error::kind`] is for programs; the `Display` text is for people and names the remedy where there is one.
+/// It is one pointer wide, so that a `Result<Block, Error>` stays small in a batch of many thousands. A clone
+/// costs a count. [`Error::kind`] is for programs; the `Display` text is for people and names the remedy
+/// where there is one.
 ///
 /// ```
 /// use forebay::{Config, Engine, ErrorKind, Open};
@@ -44,7 +45,7 @@ struct Inner {
     cause: Option<Arc<io::Error>>,
 }
 
-/// What kind of failure an [`Error`] is.
+/// The kind of failure of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -54,7 +55,7 @@ pub enum ErrorKind {
     NotFound,
     /// The process may not do this (`EACCES`, `EPERM`).
     PermissionDenied,
-    /// What was to be made exists already.
+    /// The object to create exists already.
     AlreadyExists,
     /// The device, the file system or the quota is full (`ENOSPC`, `EDQUOT`).
     NoSpace,
@@ -62,26 +63,27 @@ pub enum ErrorKind {
     ReadOnlyFilesystem,
     /// The path names a directory where a file is needed.
     IsADirectory,
-    /// The path, or a part of it, names something else where a directory is needed.
+    /// A directory is needed, and the path or a part of it names something else.
     NotADirectory,
-    /// A directory that was to be removed or replaced has entries.
+    /// The directory to remove or replace has entries.
     DirectoryNotEmpty,
-    /// The file ends inside the range that was asked for exactly.
+    /// The file ends inside a range that was requested exactly.
     UnexpectedEof {
-        /// Bytes of the range that the file does have.
+        /// Bytes of the range that the file has.
         got: u64,
     },
-    /// A direct write, or read into a given block, does not start or end at a multiple of what the device needs.
+    /// A direct write, or a direct read into a given block, does not start or end at a multiple that the
+    /// device needs.
     Misaligned {
         /// The multiple, in bytes, that offset and length must have ([`File::alignment`](crate::File::alignment)).
         needed: u32,
     },
-    /// All I/O memory is in the program's hands, and the overflow allowance is used up too.
+    /// The program holds all I/O memory, and the overflow allowance is used up too.
     ArenaExhausted {
         /// Bytes of I/O memory that live blocks hold.
         held: u64,
     },
-    /// One operation asked for more bytes than one buffer may hold.
+    /// The operation needs more bytes than one buffer may hold.
     TooLarge {
         /// The most bytes one operation may move.
         limit: u64,
@@ -100,9 +102,10 @@ pub enum ErrorKind {
     NotOnShard,
     /// `.wait()` was called inside a simulated world (feature `sim`), whose one thread would wait for itself.
     WaitInWorld,
-    /// The handle belongs to a simulated world (feature `sim`), and this is another thread, or its run is over.
+    /// The handle belongs to a simulated world (feature `sim`), and this is another thread, or the world's
+    /// run has ended.
     OutsideWorld,
-    /// An argument cannot be right (an empty name, a range that ends before it starts, ...).
+    /// An argument cannot be valid (an empty name, a range that ends before it starts, ...).
     InvalidInput,
     /// The task, or a walk's step, panicked; the message is in the text.
     TaskPanicked,
@@ -110,16 +113,16 @@ pub enum ErrorKind {
     TaskCancelled,
     /// The operation was cancelled while it ran.
     Cancelled,
-    /// The time given to [`shard::timeout`](crate::shard::timeout) passed.
+    /// The time given to [`shard::timeout`](crate::shard::timeout) has passed.
     Elapsed,
     /// A walk did not end within its hops ([`WalkOne::hops_max`](crate::WalkOne::hops_max)).
     TooManyHops {
-        /// The most hops it could have.
+        /// The limit for hops of the walk.
         limit: u32,
     },
     /// The file system, kernel or platform cannot do this.
     Unsupported,
-    /// Someone else holds the lock that [`File::try_lock`](crate::File::try_lock) asked for.
+    /// Another holder has the lock that [`File::try_lock`](crate::File::try_lock) requested.
     Locked,
 }
 
@@ -167,7 +170,7 @@ impl Error {
         self.0.cause.as_deref().and_then(io::Error::raw_os_error)
     }
 
-    /// The process, or the whole system, may open no more files: open(2).
+    /// Returns whether the process, or the whole system, can open no more files: open(2).
     pub(crate) fn is_out_of_descriptors(&self) -> bool {
         matches!(self.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
     }
@@ -182,7 +185,7 @@ impl Error {
         self.0.path.as_deref()
     }
 
-    /// Returns offset and length in bytes of the range requested, when the failure concerns a range.
+    /// Returns offset and length in bytes of the requested range, when the failure concerns a range.
     pub fn range(&self) -> Option<(u64, u64)> {
         self.0.range
     }
@@ -205,7 +208,7 @@ impl Error {
         }))
     }
 
-    /// An error of the operating system, from its number (positive).
+    /// Returns an error of the operating system for its number (positive).
     pub(crate) fn os(operation: &'static str, errno: i32) -> Error {
         Error::io(operation, io::Error::from_raw_os_error(errno))
     }
@@ -220,13 +223,13 @@ impl Error {
         Error::new(kind, operation).edit(|inner| inner.cause = Some(Arc::new(cause)))
     }
 
-    /// Changes the one place that all clones share into one of its own.
+    /// Changes this error only: copies the record first if clones share it.
     fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Error {
         change(Arc::make_mut(&mut self.0));
         self
     }
 
-    /// A caught panic, with its own words.
+    /// Returns the error of a caught panic, with the panic's message.
     pub(crate) fn panicked(operation: &'static str, payload: &(dyn Any + Send)) -> Error {
         Error::new(ErrorKind::TaskPanicked, operation)
             .with_note(format!("panicked: {}", panic_words(payload)))
@@ -248,7 +251,7 @@ impl Error {
         self.edit(|inner| inner.hop = Some(hop))
     }
 
-    /// The same of another operation.
+    /// Returns the same error as one of another operation.
     pub(crate) fn of(self, operation: &'static str) -> Error {
         self.edit(|inner| inner.operation = operation)
     }
@@ -296,7 +299,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_words(payload: &(dyn Any + Send)) -> &str {
     let words = payload.downcast_ref::<&str>().copied();
     words

@@ -1,18 +1,18 @@
-//! Telling a forked child from its parent without a system call.
+//! Distinguishes a forked child from its parent without a system call.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The process in which something was made; what a child inherits through `fork(2)` is from elsewhere.
+/// The process in which an object was made. A child's inherited objects count as made elsewhere.
 ///
-/// A page marked `MADV_WIPEONFORK` (madvise(2), Linux 4.14) holds the number of this process among those that descend
-/// from each other by forking; in a child it reads as zero until the child makes something of its own, which then gets
-/// the next number. Where the advice is refused nothing ever counts as being from elsewhere.
+/// A page marked `MADV_WIPEONFORK` (madvise(2), Linux 4.14) holds the number of this process among those that
+/// descend from each other by forking. In a child it reads as zero until the child makes an object of its
+/// own, which then gets the next number. Where the advice is refused, nothing ever counts as made elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin(u64);
 
 impl Origin {
-    /// This process.
+    /// Returns the origin for an object that this process makes now.
     pub(crate) fn here() -> Origin {
         // Inherited by children, unlike the page, so that no descendant uses a number twice.
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -28,14 +28,14 @@ impl Origin {
         )
     }
 
-    /// Was it made before this process was forked?
+    /// Returns whether the object was made before this process was forked.
     #[inline]
     pub(crate) fn is_elsewhere(self) -> bool {
         mark().is_some_and(|mark| mark.load(Ordering::Relaxed) != self.0)
     }
 }
 
-/// The page's first word; mapped on first use and never unmapped.
+/// Returns the page's first word. The page is mapped on first use and never unmapped.
 #[inline]
 fn mark() -> Option<&'static AtomicU64> {
     static PAGE: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
@@ -51,8 +51,9 @@ fn map_page() -> Option<&'static AtomicU64> {
         mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .ok()?;
-    // SAFETY: the mapping is ours, `len` bytes long, and nobody else knows it. It is page-aligned, zero, never
-    // unmapped, and used as an atomic only; the kernel's wiping happens in a child, before anything runs there.
+    // SAFETY: the mapping is ours, `len` bytes long, and no other code has its address. It is page-aligned,
+    // zero, never unmapped, and used as an atomic only; the kernel's wiping happens in a child, before any
+    // code runs there.
     unsafe {
         if madvise(page, len, Advice::LinuxWipeOnFork).is_err() {
             let _ = rustix::mm::munmap(page, len);
@@ -62,7 +63,7 @@ fn map_page() -> Option<&'static AtomicU64> {
     }
 }
 
-// The interpreter knows no such advice, and no fork.
+// The interpreter has neither this advice nor fork.
 #[cfg(any(not(target_os = "linux"), miri))]
 fn map_page() -> Option<&'static AtomicU64> {
     None

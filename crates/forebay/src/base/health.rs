@@ -1,16 +1,16 @@
-//! What works worse than it could, as values instead of log lines.
+//! Degradations: parts that work worse than they could, as values instead of log lines.
 
 use crate::base::priority::Priority;
 
-/// One thing that works worse than it could, why, and what would help.
+/// A part that works worse than it could, the reason, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Degradation {
     /// The mechanism, such as `"registered buffers"`.
     pub what: String,
-    /// Why it does not work here.
+    /// The reason why it does not work here.
     pub why: String,
-    /// What would make it work.
+    /// The change that would make it work.
     pub remedy: String,
 }
 
@@ -30,7 +30,7 @@ impl std::fmt::Display for Degradation {
     }
 }
 
-/// How an engine runs: its driver, and everything that was degraded since it started.
+/// The state of an engine: its driver, and every degradation since it started.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -44,15 +44,18 @@ impl std::fmt::Display for Degradation {
 pub struct Health {
     /// `"uring"`, `"threads"`, or `"sim"` inside a simulated world.
     pub driver: &'static str,
-    /// Shards that run.
+    /// The number of shards that run.
     pub shards: usize,
-    /// What the shards' threads were granted of [`Config::priority`](crate::Config::priority): the weakest of them.
+    /// The priority that the shards' threads were granted of [`Config::priority`](crate::Config::priority):
+    /// the weakest of them.
     pub priority: Priority,
-    /// Every degradation, in the order in which it was noticed; empty means that all works as designed.
+    /// Every degradation, in the order in which it was noticed. Empty means that everything works as
+    /// designed.
     pub degraded: Vec<Degradation>,
 }
 
-/// The first line is how the engine runs; then comes a line for each degradation, with its remedy.
+/// Writes a first line with the driver, the shards and the priority, then a line for each degradation with
+/// its remedy.
 impl std::fmt::Display for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let plural = if self.shards == 1 { "" } else { "s" };

@@ -1,4 +1,5 @@
-//! Facts about the calling thread that every layer may ask for: whether it is a shard's, and which simulated world runs on it.
+//! Facts about the calling thread that every layer may query: whether it is a shard's, and which simulated
+//! world runs on it.
 
 use std::cell::Cell;
 
@@ -17,7 +18,7 @@ pub(crate) fn is_on_shard() -> bool {
     ON_SHARD.get()
 }
 
-/// For the reactor, which makes a shard the one of this thread.
+/// Marks this thread as a shard's, or as none. Called by the reactor.
 #[inline]
 pub(crate) fn set_on_shard(is_on_shard: bool) {
     ON_SHARD.set(is_on_shard);
@@ -37,14 +38,14 @@ pub(crate) fn now_ns() -> u64 {
     NOW_NS.get()
 }
 
-/// For a world that begins to run on this thread (`number` above 0) or ends.
+/// Sets the number of the world that begins to run on this thread (`number` above 0), or 0 when it ends.
 #[cfg(feature = "sim")]
 pub(crate) fn set_world(number: u64, now_ns: u64) {
     WORLD.set(number);
     NOW_NS.set(now_ns);
 }
 
-/// For the world that runs on this thread.
+/// Sets the virtual time of this thread's world. Called by the world.
 #[cfg(feature = "sim")]
 pub(crate) fn set_now_ns(now_ns: u64) {
     NOW_NS.set(now_ns);

@@ -1,4 +1,5 @@
-//! Names that every layer uses: errors, classes, priorities, health, one-shot channels, waiting, and the switch to model checking. Imports no other layer.
+//! Names that every layer uses: errors, classes, priorities, health, one-shot channels, waiting, and the
+//! switch to model checking. Imports no other layer.
 
 #[cfg(feature = "_breakage")]
 pub mod breakage;

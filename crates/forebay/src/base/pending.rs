@@ -1,4 +1,4 @@
-//! What a call returns that a pool of threads carries out: an answer that comes later.
+//! The return value of a call that a pool of threads carries out: its result comes later.
 
 use std::fmt;
 use std::future::Future;
@@ -10,14 +10,16 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::sync::{Mutex, MutexGuard};
 
-/// The answer of a call that opens, renames, looks up or otherwise does not move a file's bytes.
+/// The result, available later, of a call that opens, renames, looks up or otherwise does not move a file's
+/// bytes.
 ///
-/// The work begins when the call is made, on a thread of the engine's pool. When the pool's queue is full, the first poll
-/// puts the call into a line, and the pool's threads take it from there: it needs no further poll to begin. Await it in a task of any executor, or call
-/// [`wait`](Pending::wait) on a plain thread.
+/// The work begins when the call is made, on a thread of the engine's pool. When the pool's queue is full,
+/// the first poll puts the call into a line, and the pool's threads take it from there: it needs no further
+/// poll to begin. Await it in a task of any executor, or call [`wait`](Pending::wait) on a plain thread.
 ///
-/// **Dropping a `Pending` does not undo the call**: it may have happened, it may still happen, or (when the queue was
-/// full) never happen. A value nobody waits for any more is dropped, so a file that was opened is closed again.
+/// **Dropping a `Pending` does not undo the call**: it may have happened, it may still happen, or (when the
+/// queue was full) never happen. A value without a waiter is dropped, so a file that was opened is closed
+/// again.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -45,7 +47,7 @@ enum State<T> {
 impl<T> Unpin for Pending<T> {}
 
 impl<T> Pending<T> {
-    /// Blocks the calling thread until the answer is there.
+    /// Blocks the calling thread until the result is there, and returns it.
     ///
     /// # Errors
     /// The call's own error, or [`ErrorKind::WaitOnShard`] when called on a shard's thread, where `.await` is the way.
@@ -59,19 +61,21 @@ impl<T> Pending<T> {
         }
     }
 
-    /// An answer that is known already.
+    /// Returns a `Pending` whose result is known already.
     pub(crate) fn ready(result: Result<T>) -> Pending<T> {
         Pending { state: State::Ready(result) }
     }
 
-    /// The answer of `future`, which runs where the `Pending` is awaited. `operation` is for errors.
+    /// Returns a `Pending` for the output of `future`, which runs where the `Pending` is awaited. `operation`
+    /// is for errors.
     pub(crate) fn from_future(operation: &'static str, future: BoxFuture<T>) -> Pending<T> {
         Pending { state: State::Future(operation, future) }
     }
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// The same answer with `f` applied to its value, on whichever thread polls for it.
+    /// Returns a `Pending` for the same result with `f` applied to its value. `f` runs on the thread that
+    /// polls.
     pub(crate) fn map<U>(self, f: impl FnOnce(T) -> Result<U> + Send + 'static) -> Pending<U> {
         match self.state {
             State::Ready(result) => Pending::ready(result.and_then(f)),
@@ -120,21 +124,22 @@ fn answered_before() -> Error {
     Error::invalid("wait", "this call was polled again after it had completed")
 }
 
-/// A sender and the [`Pending`] that it answers. A sender dropped unused answers [`ErrorKind::EngineClosed`].
+/// Returns a sender and the [`Pending`] that it completes. A sender dropped unused completes it with
+/// [`ErrorKind::EngineClosed`].
 pub(crate) fn channel<T>(operation: &'static str) -> (Sender<T>, Pending<T>) {
     let cell = Arc::new(Cell { slot: Mutex::new(Slot::Waiting(None)), origin: Origin::here() });
     let sender = Sender { operation, cell: Some(cell.clone()) };
     (sender, Pending { state: State::Channel(operation, cell) })
 }
 
-/// The answering half of a [`channel`].
+/// The sending half of a [`channel`].
 pub(crate) struct Sender<T> {
     operation: &'static str,
     cell: Option<Arc<Cell<T>>>,
 }
 
 impl<T> Sender<T> {
-    /// Gives the answer and wakes whoever waits for it.
+    /// Stores the result and wakes the waiter.
     pub(crate) fn send(mut self, result: Result<T>) {
         if let Some(cell) = self.cell.take() {
             Cell::fill(&cell, result);
@@ -150,7 +155,8 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// The place between the two halves. Held only for a move of the value, so the lock is never held while code runs.
+/// The place between the two halves. The lock is held only while the value is moved, never while other code
+/// runs.
 struct Cell<T> {
     slot: Mutex<Slot<T>>,
     origin: Origin,
@@ -179,7 +185,7 @@ impl<T> Cell<T> {
         match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Filled(result) => Poll::Ready(result),
             Slot::Taken => Poll::Ready(Err(answered_before())),
-            // The thread that would answer lives in the parent only.
+            // The thread that would complete the call exists in the parent only.
             Slot::Waiting(_) if self.origin.is_elsewhere() => {
                 Poll::Ready(Err(Error::new(ErrorKind::Forked, operation)))
             }

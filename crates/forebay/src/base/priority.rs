@@ -1,4 +1,5 @@
-//! How urgent the shards' threads are to the kernel's scheduler, and how a runtime's workers give way to them.
+//! The priority of the shards' threads in the kernel's scheduler, and how a runtime's workers give way to
+//! them.
 
 mod gate;
 #[cfg_attr(not(target_os = "linux"), path = "priority/elsewhere.rs")]
@@ -12,12 +13,14 @@ pub(crate) use kernel::Before;
 
 use crate::base::health::Degradation;
 
-/// How soon a shard's thread runs once it has something to do, when other threads want the processors, too.
+/// The priority with which a shard's thread gets a processor when it has work and other threads want the
+/// processors, too.
 ///
-/// A storage thread sleeps most of the time and runs for microseconds. Beside threads that never sleep, such as the
-/// busy workers of an async runtime, the kernel by default lets it wait for a scheduler tick or more, 1 to 4 ms each,
-/// at every wake-up; the device answers in a hundredth of that. What was granted is in
-/// [`Health::priority`](crate::Health::priority). Values compare by strength.
+/// A storage thread sleeps most of the time and runs for microseconds. Beside threads that never sleep, such
+/// as the busy workers of an async runtime, the kernel by default lets it wait for a scheduler tick or more,
+/// 1 to 4 ms each, at every wake-up. The device completes a request in a hundredth of that.
+/// [`Health::priority`](crate::Health::priority) reports the priority that was granted. Values compare by
+/// strength.
 ///
 /// ```
 /// use forebay::{Config, Engine, Priority};
@@ -31,24 +34,26 @@ use crate::base::health::Degradation;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Priority {
-    /// What the thread that starts the engine has; no system call is made.
+    /// The priority of the thread that starts the engine. No system call is made.
     #[default]
     Default,
-    /// A time slice of 100 us instead of the usual 1 to 4 ms (`sched_runtime` of sched_setattr(2), Linux 6.12 or
-    /// later): the scheduler (EEVDF) lets a thread that asks for little time go before threads that ask for much, as
+    /// A time slice of 100 us instead of the usual 1 to 4 ms (`sched_runtime` of sched_setattr(2), Linux 6.12
+    /// or later). The scheduler (EEVDF) lets a thread with a short slice go before threads with long ones, as
     /// long as it has not had more than its share. Needs no privilege.
     ///
-    /// It works fully where the busy threads give way by [`polite_worker`]. Without that, a shard that has used up its
-    /// share waits like every other thread.
+    /// It works fully where the busy threads give way by [`polite_worker`]. Without that, a shard that has
+    /// used up its share waits like every other thread.
     Prompt,
-    /// `SCHED_FIFO` with priority 1: the shard runs as soon as it can run, before every ordinary thread. Needs
-    /// `CAP_SYS_NICE` or `RLIMIT_RTPRIO` of at least 1 (`ulimit -r`, `LimitRTPRIO=` of systemd); without, the shards get
-    /// [`Prompt`](Priority::Prompt), told in [`Engine::health`](crate::Engine::health).
+    /// `SCHED_FIFO` with priority 1: the shard runs as soon as it can run, before every ordinary thread.
+    /// Needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO` of at least 1 (`ulimit -r`, `LimitRTPRIO=` of systemd).
+    /// Without it the shards get [`Prompt`](Priority::Prompt), which
+    /// [`Engine::health`](crate::Engine::health) reports.
     ///
-    /// Nothing ordinary runs on a processor while such a thread does. So the shard never spins ([`Config::spin`](crate::Config::spin)
-    /// means nothing), takes a lock where it would otherwise wait for another thread's next instruction, and tasks on
-    /// it must not compute for long: they would hold up the program until the kernel steps in (by default it leaves
-    /// ordinary threads 5 % of a processor). Where `RLIMIT_RTTIME` is set, it limits the shards as well.
+    /// No ordinary thread runs on a processor while such a thread does. So the shard never spins
+    /// ([`Config::spin`](crate::Config::spin) means nothing), and it takes a lock where it would otherwise
+    /// wait for another thread's next instruction. Tasks on it must not compute for long: they would hold up
+    /// the program until the kernel steps in (by default it leaves ordinary threads 5 % of a processor).
+    /// Where `RLIMIT_RTTIME` is set, it limits the shards as well.
     RealTime,
 }
 
@@ -59,7 +64,7 @@ impl Priority {
 }
 
 impl fmt::Display for Priority {
-    /// `default`, `prompt` or `real-time`.
+    /// Writes `default`, `prompt` or `real-time`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Priority::Default => "default",
@@ -69,7 +74,7 @@ impl fmt::Display for Priority {
     }
 }
 
-/// What each shard was granted.
+/// The priority that each shard was granted.
 #[derive(Debug)]
 pub(crate) struct Granted(Box<[AtomicU8]>);
 
@@ -88,14 +93,15 @@ impl Granted {
         self.0.get(shard).map_or(Priority::Default, |rank| Priority::from_rank(rank.load(Ordering::Relaxed)))
     }
 
-    /// The weakest of all shards'.
+    /// Returns the weakest of all shards' priorities.
     pub(crate) fn weakest(&self) -> Priority {
         (0..self.0.len()).map(|shard| self.of(shard)).min().unwrap_or_default()
     }
 }
 
-/// Gives the calling thread, a shard's that has no ring yet, as much of `asked` as the kernel allows. Threads that it
-/// starts, the kernel's workers of its ring among them, inherit it. Answers what was granted; `degrade` hears of the rest.
+/// Gives the calling thread, a shard's that has no ring yet, as much of `asked` as the kernel allows. Threads
+/// that it starts, the kernel's workers of its ring among them, inherit it. Returns the priority granted, and
+/// reports the rest to `degrade`.
 pub(crate) fn raise_thread(asked: Priority, mut degrade: impl FnMut(Degradation)) -> Priority {
     if asked == Priority::RealTime {
         match kernel::real_time() {
@@ -133,15 +139,17 @@ pub(crate) fn raise_thread(asked: Priority, mut degrade: impl FnMut(Degradation)
 
 /// Lets the calling thread give way to storage threads: its nice value becomes +10, which needs no privilege.
 ///
-/// For the workers of a runtime, beside shards of [`Priority::Prompt`]; beside [`Priority::RealTime`] it is not needed. A worker that
-/// has nobody beside it computes as fast as before. Where threads compete, one with nice +10 has about a tenth of the
-/// weight of one with 0. So the shard, which sleeps most of the time, is never found to have had more than its share, and
-/// its short slice then lets it preempt the worker as soon as it wakes. More would not help, and +19 does harm: a thread
-/// of such little weight may hold a lock that the shard or the program waits for, and not run for long.
+/// For the workers of a runtime, beside shards of [`Priority::Prompt`]; beside [`Priority::RealTime`] it is
+/// not needed. A worker without competition for its processor computes as fast as before. Where threads
+/// compete, one with nice +10 has about a tenth of the weight of one with 0. So the shard, which sleeps most
+/// of the time, is never found to have had more than its share, and its short slice then lets it preempt the
+/// worker as soon as it wakes. More would not help, and +19 does harm: a thread of such little weight may
+/// hold a lock that the shard or the program waits for, and not run for long.
 ///
-/// The value is this thread's alone, but threads that it starts inherit it: start the engine elsewhere, such as in
-/// `main` before the runtime. A thread with that value or a higher one stays as it is, so calling twice changes nothing.
-/// It cannot be taken back without privilege. Where nice values belong to whole processes (not on Linux) it does nothing.
+/// The value is this thread's alone, but threads that it starts inherit it: start the engine elsewhere, such
+/// as in `main` before the runtime. A thread with that value or a higher one stays as it is, so calling twice
+/// changes nothing. It cannot be undone without privilege. Where nice values belong to whole processes (not
+/// on Linux) it does nothing.
 ///
 /// ```
 /// use forebay::{Config, Engine, Priority};

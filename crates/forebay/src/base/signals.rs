@@ -2,9 +2,9 @@
 
 /// Blocks SIGXFSZ on the calling thread, one of the engine's.
 ///
-/// The kernel sends it to the thread whose write or truncation crosses RLIMIT_FSIZE, and by default it ends the process.
-/// Blocked, it stays pending and means nothing, and the operation fails with EFBIG. Every other signal stays as the
-/// program has it: profilers and the like count on it.
+/// The kernel sends it to the thread whose write or truncation crosses RLIMIT_FSIZE, and by default it ends
+/// the process. Blocked, it stays pending without effect, and the operation fails with EFBIG. Every other
+/// signal stays as the program has set it, because profilers and other tools rely on that.
 pub(crate) fn shield_thread() {
     // SAFETY: sigemptyset(3) makes `set` a set before it is used; pthread_sigmask(3) changes this thread's mask only.
     unsafe {

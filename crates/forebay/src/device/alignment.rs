@@ -1,48 +1,51 @@
-//! What direct I/O on a file must be aligned to.
+//! The alignment that direct I/O on a file needs.
 
 use std::os::fd::BorrowedFd;
 
 /// The least alignment of I/O memory, whatever the kernel reports.
 ///
-/// statx(2) reports 512 on many devices, and a kernel (6.18, zram) was seen to take a direct read into memory aligned
-/// like that, answer success, and overwrite memory outside the buffer. Page-aligned memory was never affected.
+/// statx(2) reports 512 on many devices. A kernel (6.18, zram) was seen to accept a direct read into memory
+/// aligned like that, return success, and overwrite memory outside the buffer. Page-aligned memory was never
+/// affected.
 const MEMORY_MIN: u32 = 4096;
 
-/// What offset, length and memory of an operation on a file must be multiples of, in bytes.
+/// The multiples, in bytes, that offset, length and memory of an operation on a file must have.
 ///
-/// Forebay reads at any offset: it reads the aligned range around what was asked for. Direct *writes* must be aligned by
-/// the caller, because writing the range around would overwrite bytes of others.
+/// Forebay reads at any offset: it reads the aligned range around the requested one. Direct *writes* must be
+/// aligned by the caller, because writing the range around would overwrite other bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Alignment {
-    /// Start of the memory; never below 4096 for direct files.
+    /// Of the memory's start; never below 4096 for direct files.
     pub memory: u32,
-    /// Offset and length of a write, and of a read too unless `read_offset` is smaller.
+    /// Of the offset and length of a write, and of a read too unless `read_offset` is smaller.
     pub offset: u32,
-    /// Offset and length of a read; smaller than `offset` on file systems that write elsewhere than they read.
+    /// Of the offset and length of a read. Smaller than `offset` on file systems that write elsewhere than
+    /// they read.
     pub read_offset: u32,
     /// Whether the kernel reported these figures. If not they are 4096, which suits every file system known.
     pub reported: bool,
-    /// Whether I/O goes past the page cache. `false` for files opened buffered, and where the kernel reports that direct
-    /// I/O on this very file is not supported (encrypted, compressed or journaled data): it may then fall back silently.
+    /// Whether I/O goes past the page cache. `false` for files opened buffered, and where the kernel reports
+    /// that direct I/O on this very file is not supported (encrypted, compressed or journaled data): it may
+    /// then fall back silently.
     pub direct: bool,
 }
 
 impl Alignment {
-    /// Returns the alignment of an open file; `direct` states how it was opened. Where nothing is reported it
-    /// is 4096.
+    /// Returns the alignment of an open file; `direct` is whether it was opened for direct I/O. Where the
+    /// kernel reports nothing, the alignment is 4096.
     pub fn of_fd(fd: BorrowedFd<'_>, direct: bool) -> Alignment {
         if direct { Alignment::from_report(report(fd)) } else { Alignment::BUFFERED }
     }
 
-    /// Of a device with blocks of that size, whose commands take any memory.
+    /// Returns the alignment of a device with blocks of that size, whose commands take any memory.
     #[cfg(target_os = "linux")]
     pub(crate) fn of_blocks(bytes: u32) -> Alignment {
         let offset = bytes.next_power_of_two();
         Alignment { memory: MEMORY_MIN, offset, read_offset: offset, reported: true, direct: true }
     }
 
-    /// The page cache takes anything.
+    /// The alignment of files in the page cache, which takes anything.
     pub(crate) const BUFFERED: Alignment =
         Alignment { memory: 1, offset: 1, read_offset: 1, reported: true, direct: false };
 
@@ -58,7 +61,7 @@ impl Alignment {
                 memory: memory.max(MEMORY_MIN),
                 // Always a power of two in practice; reads round by masks and rely on it.
                 offset: offset.next_power_of_two(),
-                // statx(2): 0 means that stx_dio_offset_align goes for reads as well.
+                // statx(2): 0 means that stx_dio_offset_align applies to reads as well.
                 read_offset: if read_offset == 0 { offset } else { read_offset.min(offset) }
                     .next_power_of_two(),
                 reported: true,
@@ -68,7 +71,7 @@ impl Alignment {
     }
 }
 
-/// The kernel's words.
+/// The figures as the kernel reports them.
 #[derive(Clone, Copy)]
 struct Report {
     memory: u32,
@@ -79,10 +82,10 @@ struct Report {
 #[cfg(target_os = "linux")]
 fn report(fd: BorrowedFd<'_>) -> Option<Report> {
     use rustix::fs::{AtFlags, StatxFlags, statx};
-    // STATX_DIO_READ_ALIGN, Linux 6.14; rustix has the field but not the flag. Kernels ignore bits they do not know.
+    // STATX_DIO_READ_ALIGN, Linux 6.14; rustix has the field but not the flag. Kernels ignore unknown bits.
     let read_align = StatxFlags::from_bits_retain(libc::STATX_DIO_READ_ALIGN);
     let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN | read_align).ok()?;
-    // statx(2): a field means something only when its bit came back.
+    // statx(2): a field is valid only when its bit is set in the returned mask.
     if found.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
         return None;
     }

@@ -1,15 +1,17 @@
-//! What a device was measured to do, so that an engine begins with it instead of finding out.
+//! The measured figures of a device, so that an engine begins with them instead of finding them out.
 
 #[cfg(feature = "calibration")]
 mod file;
 
 use crate::device::Device;
 
-/// What a device does, as `forebay calibrate` measured it; given to [`Config::calibration`](crate::Config::calibration).
+/// The performance of a device, as `forebay calibrate` measured it; given to
+/// [`Config::calibration`](crate::Config::calibration).
 ///
-/// An engine takes two figures from it: what must be in flight together ([`knee_depth`](Calibration::knee_depth)), and what
-/// a write costs beside a read ([`write_cost`](Calibration::write_cost)). Both are where it begins: while classes compete
-/// for the device it finds out what is so now. With the feature `calibration` it is read from a small TOML file.
+/// An engine takes two figures from it: the requests that must be in flight together
+/// ([`knee_depth`](Calibration::knee_depth)), and the cost of a write relative to a read
+/// ([`write_cost`](Calibration::write_cost)). Both are starting values: while classes compete for the device,
+/// the engine measures the present ones. With the feature `calibration` it is read from a small TOML file.
 ///
 /// ```
 /// use forebay::device::Device;
@@ -25,24 +27,24 @@ use crate::device::Device;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Calibration {
-    /// The physical device's name as under `/dev`, where it was measured; of a device that is made of several disks its
-    /// own name.
+    /// The physical device's name as under `/dev`, where it was measured. For a device that is made of
+    /// several disks, its own name.
     pub device: String,
-    /// The maker's name of it, where it has one.
+    /// The maker's name of the device, where it has one.
     pub model: Option<String>,
     /// Its size in bytes, where that is known.
     pub device_bytes: Option<u64>,
-    /// Reads at random places.
+    /// Rates of reads at random places.
     pub read: Rates,
-    /// Writes at random places of a file that was written through before.
+    /// Rates of writes at random places of a file that had been written through before.
     pub write: Rates,
     /// Requests of 64 KiB that must be in flight together for nearly all of the throughput: 1 to 910.
     pub knee_depth: u32,
-    /// What a write costs of the device's time beside a read of the same size, 0.25 to 16.
+    /// The cost of a write in the device's time, relative to a read of the same size, 0.25 to 16.
     pub write_cost: f64,
 }
 
-/// What a device does of one kind; 0 for what was not measured.
+/// The rates of a device for reads or for writes; 0 for a figure that was not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rates {
@@ -54,14 +56,14 @@ pub struct Rates {
     pub latency_ns: u64,
 }
 
-/// The most requests in flight that a calibration may name: what a budget has room for.
+/// The limit for the requests in flight that a calibration may name: a budget has room for so many.
 const DEPTH_MAX: u32 = 910;
-/// What a write may cost.
+/// The range for the cost of a write.
 const WRITE_COST: std::ops::RangeInclusive<f64> = 0.25..=16.0;
 
 impl Calibration {
-    /// Returns a calibration of that device without figures: one request in flight, and writes that cost as
-    /// much as reads.
+    /// Returns a calibration of that device without measurements: one request in flight, and writes that cost
+    /// as much as reads.
     pub fn new(device: &Device) -> Calibration {
         let (name, model, bytes) = device.scheduled();
         Calibration {
@@ -75,7 +77,7 @@ impl Calibration {
         }
     }
 
-    /// Returns whether it is of this device, or of one like it. Model and size decide; where there is no
+    /// Returns whether it is of this device, or of one like it. Model and size decide. Where there is no
     /// model, name and size do, because names change from one start of the system to the next.
     pub fn fits(&self, device: &Device) -> bool {
         let (name, model, bytes) = device.scheduled();
@@ -86,7 +88,7 @@ impl Calibration {
         same_name && self.device_bytes.zip(bytes).is_none_or(|(known, bytes)| known == bytes)
     }
 
-    /// What is wrong with it, if anything.
+    /// Returns a description of the value that is out of range, if there is one.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.device.is_empty() {
             return Some("a calibration must name its device");

@@ -1,4 +1,5 @@
-//! A command to an NVMe namespace, as the kernel takes it: in a call of its own, or in an entry of a ring.
+//! A command to an NVMe namespace, in the kernel's layout: for an ioctl of its own, or for an entry of a
+//! ring.
 
 /// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h, and `struct nvme_uring_cmd`, which is the same but for its last field.
 #[repr(C)]
@@ -21,7 +22,7 @@ pub(crate) struct NvmeCommand {
     pub(crate) cdw14: u32,
     pub(crate) cdw15: u32,
     pub(crate) timeout_ms: u32,
-    /// What the device answers, of a call; nothing in a ring.
+    /// The result that the device returns for an ioctl; unused in a ring.
     pub(crate) result: u32,
 }
 
@@ -29,7 +30,7 @@ const _: () = assert!(size_of::<NvmeCommand>() == 72, "the kernel's ABI");
 
 #[cfg(not(forebay_no_uring))]
 impl NvmeCommand {
-    /// As the 80 bytes that an entry has for it.
+    /// Returns the command as the 80 bytes that a ring's entry has for it.
     pub(crate) fn to_bytes(self) -> [u8; 80] {
         let mut bytes = [0; 80];
         // SAFETY: plain integers without padding (72 bytes, the sum of the fields), copied into an array that is longer.

@@ -1,4 +1,4 @@
-//! From a place in a file system down to the disks: partitions, device mapper, RAID, loop devices.
+//! The layers from a place in a file system down to the disks: partitions, device mapper, RAID, loop devices.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::mountinfo::{self, FileSystem, MountKey};
 use super::sysfs;
 
-/// What kind of block device it is.
+/// The kind of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -14,9 +14,9 @@ pub enum DeviceKind {
     Disk,
     /// A part of a disk.
     Partition,
-    /// Made of others by the device mapper: a logical volume, an encrypted volume, ...
+    /// A device made of others by the device mapper: a logical volume, an encrypted volume, ...
     DeviceMapper,
-    /// Made of others by the kernel's RAID driver (md).
+    /// A device made of others by the kernel's RAID driver (md).
     Raid,
     /// A file that looks like a device.
     Loop,
@@ -24,9 +24,10 @@ pub enum DeviceKind {
     Zram,
     /// Memory.
     Ram,
-    /// No block device: memory (tmpfs), the network (NFS), another process (FUSE), a pool of its own (ZFS).
+    /// No block device: memory (tmpfs), the network (NFS), another process (FUSE), or a pool of the file
+    /// system's own (ZFS).
     Anonymous,
-    /// It cannot be known here: not Linux, or no sysfs.
+    /// Unknown, because the system is not Linux or there is no sysfs.
     Unknown,
 }
 
@@ -47,7 +48,7 @@ impl Layer {
         &self.name
     }
 
-    /// Returns the kind of block device.
+    /// Returns its kind.
     pub fn kind(&self) -> DeviceKind {
         self.kind
     }
@@ -67,12 +68,12 @@ impl Layer {
         self.depth
     }
 
-    /// Returns whether nothing is known to be below it: it is a device of its own.
+    /// Returns whether no device is known to be below it: it is a device of its own.
     pub fn is_physical(&self) -> bool {
         self.bottom
     }
 
-    /// Its directory in sysfs; for a partition the disk's, which has the figures.
+    /// Returns its directory in sysfs; for a partition the disk's, which has the figures.
     pub(crate) fn whole(&self) -> &Path {
         let parent = self.path.parent().filter(|_| self.kind == DeviceKind::Partition);
         parent.unwrap_or(&self.path)
@@ -89,16 +90,16 @@ impl Layer {
     }
 }
 
-/// Where a path leads.
+/// The result of looking up a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// It is a block device.
+    /// The path is a block device with these numbers.
     Block((u32, u32)),
-    /// It is in a file system.
+    /// The path is in a file system.
     Inside(MountKey),
 }
 
-/// The parts of the system that say what is below what; tests bring their own.
+/// The parts of the system that show which device is on top of which; tests provide their own.
 pub(crate) struct System<'a> {
     /// sysfs, with all links resolved.
     pub(crate) sys: &'a Path,
@@ -108,11 +109,11 @@ pub(crate) struct System<'a> {
     pub(crate) lookup: &'a dyn Fn(&Path) -> Option<Place>,
 }
 
-/// How deep stacked devices and file systems on files are followed.
+/// The limit for the depth to which stacked devices and file systems on files are followed.
 const DEPTH_MAX: usize = 16;
 
 impl System<'_> {
-    /// The file system of a place, and all block devices below it from top to bottom, each once.
+    /// Returns the file system of a place, and all block devices below it from top to bottom, each once.
     pub(crate) fn below(&self, place: Place) -> (Option<FileSystem>, Vec<Layer>) {
         let mut layers = Vec::new();
         self.add_place(place, 0, &mut layers);
@@ -127,7 +128,8 @@ impl System<'_> {
         match place {
             Place::Block(numbers) => self.add_device(numbers, depth, layers),
             Place::Inside(key) => match key.device {
-                // Devices with a major number of 0 exist in name only: the file system knows what it stands on.
+                // A device with a major number of 0 exists in name only: its real devices follow from the
+                // file system's source.
                 (0, _) => mountinfo::find(self.mounts, key)
                     .is_some_and(|file_system| self.add_below_file_system(&file_system, depth, layers)),
                 numbers => self.add_device(numbers, depth, layers),
@@ -135,7 +137,7 @@ impl System<'_> {
         }
     }
 
-    /// Adds a device and what is below it. `false` when there is nothing to add.
+    /// Adds a device and the layers below it. Returns `false` when there is nothing to add.
     fn add_device(&self, numbers: (u32, u32), depth: usize, layers: &mut Vec<Layer>) -> bool {
         if depth > DEPTH_MAX {
             return false;
@@ -191,7 +193,7 @@ impl System<'_> {
         added
     }
 
-    /// All devices of the btrfs that this one belongs to, or just this one.
+    /// Returns all devices of the btrfs that this one belongs to, or just this one.
     fn btrfs_devices(&self, numbers: (u32, u32)) -> Vec<(u32, u32)> {
         let systems = fs::read_dir(self.sys.join("fs/btrfs")).into_iter().flatten().flatten();
         let mut sets = systems.map(|system| devices_in(&system.path().join("devices")).collect::<Vec<_>>());
@@ -199,7 +201,7 @@ impl System<'_> {
     }
 }
 
-/// The numbers of the devices that a directory of sysfs links to, in the order of their names.
+/// Returns the numbers of the devices that a directory of sysfs links to, in the order of their names.
 fn devices_in(directory: &Path) -> impl Iterator<Item = (u32, u32)> {
     let mut links: Vec<PathBuf> =
         fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A sysfs of our own in a temporary directory.
+    /// A sysfs made by the test in a temporary directory.
     struct Tree(tempfile::TempDir);
 
     impl Tree {
@@ -283,7 +285,7 @@ mod tests {
         Place::Inside(MountKey { id: None, device: (major, minor) })
     }
 
-    /// A logical volume on a RAID of two partitions on two disks.
+    /// Returns a sysfs with a logical volume on a RAID of two partitions on two disks.
     fn stacked() -> Tree {
         let tree = Tree::new();
         tree.device("sda", "8:0", &[], &[]);
@@ -319,7 +321,7 @@ mod tests {
         let expected = ["loop3 Loop", " sda1 Partition", "  sda Disk."];
         assert_eq!(tree.below(Place::Block((7, 3)), "", &lookup), expected);
         assert_eq!(tree.below(Place::Block((7, 3)), "", &nothing), ["loop3 Loop."]);
-        // A loop device whose file is on itself ends all the same.
+        // A loop device whose file is on the device itself does not make the search endless.
         assert_eq!(tree.below(Place::Block((7, 3)), "", &|_| Some(inside(7, 3))), ["loop3 Loop"]);
     }
 

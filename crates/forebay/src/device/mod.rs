@@ -1,4 +1,4 @@
-//! What is below a file: the file system, the block devices down to the disks, and what these can do.
+//! The layers below a file: the file system, the block devices down to the disks, and their capabilities.
 
 mod alignment;
 pub(crate) mod calibration;
@@ -25,10 +25,12 @@ use layers::{Place, System};
 pub use mountinfo::FileSystem;
 pub use sysfs::WriteCache;
 
-/// What is below a file, as of the moment it was asked; see [`File::device`](crate::File::device).
+/// The layers below a file, as of the call that returned this value; see
+/// [`File::device`](crate::File::device).
 ///
-/// Everything beyond the device's name may be unknown: then it is `None`. The default value knows nothing at all. The figures are those of the topmost block
-/// device (for a partition, of its disk); on stacked devices the kernel has combined what is below into them.
+/// Everything beyond the device's name may be unknown: then it is `None`. The default value has no facts at
+/// all. The figures are those of the topmost block device (for a partition, of its disk). On stacked devices
+/// the kernel has combined the figures of the layers below into them.
 ///
 /// ```
 /// use forebay::device::Device;
@@ -46,15 +48,15 @@ pub struct Device {
     size_bytes: Option<u64>,
     model: Option<String>,
     numa_node: Option<u32>,
-    /// Of the one disk at the bottom.
+    /// The size of the one disk at the bottom.
     disk_bytes: Option<u64>,
 }
 
 impl Device {
-    /// Returns the devices below `path`: a file, a directory, or a block device itself. Symbolic links are
+    /// Returns the layers below `path`: a file, a directory, or a block device itself. Symbolic links are
     /// followed.
     ///
-    /// Reads a few dozen small files of sysfs: some hundred microseconds, blocking.
+    /// Reads a few dozen small files of sysfs. This blocks for some hundred microseconds.
     ///
     /// # Errors
     /// Only those of looking the path up (statx(2)).
@@ -64,7 +66,7 @@ impl Device {
         Ok(Device::of_place(place))
     }
 
-    /// Returns the devices below an open file, or the block device that it is; otherwise as
+    /// Returns the layers below an open file, or of an open block device; otherwise as
     /// [`of_path`](Device::of_path).
     ///
     /// # Errors
@@ -74,14 +76,14 @@ impl Device {
         Ok(Device::of_place(place))
     }
 
-    /// A simulated disk of that name.
+    /// Returns a simulated disk of that name.
     #[cfg(feature = "sim")]
     pub(crate) fn simulated(name: &str) -> Device {
         Device { file_system: Some(FileSystem::simulated(name)), ..Device::default() }
     }
 
-    /// What a scheduler takes for one device: the disk at the bottom, or where there are several, or none that can be seen,
-    /// the whole; its name, model and size.
+    /// Returns name, model and size of the unit that a scheduler treats as one device. That is the disk at
+    /// the bottom. Where there are several, or none is visible, it is the whole.
     pub(crate) fn scheduled(&self) -> (&str, Option<&str>, Option<u64>) {
         let mut disks = self.physical();
         match (disks.next(), disks.next()) {
@@ -126,8 +128,8 @@ impl Device {
         Device { numbers, file_system, layers, limits, size_bytes, model, numa_node, disk_bytes }
     }
 
-    /// Returns the topmost block device's name as under `/dev`; without one the source that the file system
-    /// is mounted from (`tmpfs`, `server:/export`), or `unknown`.
+    /// Returns the topmost block device's name as under `/dev`. Without a block device it returns the source
+    /// of the mount (`tmpfs`, `server:/export`), or `unknown`.
     pub fn name(&self) -> &str {
         match (self.layers.first(), &self.file_system) {
             (Some(top), _) => top.name(),
@@ -152,8 +154,8 @@ impl Device {
         self.file_system.as_ref()
     }
 
-    /// Returns all block devices below the file, from top to bottom, each followed by those it is made of
-    /// ([`Layer::depth`] is the level).
+    /// Returns all block devices below the file, from top to bottom, each followed by the devices that it is
+    /// made of ([`Layer::depth`] has the level of each).
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }
@@ -169,7 +171,7 @@ impl Device {
         self.numbers.0
     }
 
-    /// Returns the minor number, as [`major`](Device::major).
+    /// Returns the minor number of the device that [`major`](Device::major) is about.
     pub fn minor(&self) -> u32 {
         self.numbers.1
     }
@@ -215,7 +217,7 @@ impl Device {
     }
 
     /// Returns whether the device can make a single write durable (force unit access), without a flush of
-    /// all.
+    /// everything.
     pub fn fua(&self) -> Option<bool> {
         self.limits.fua
     }
@@ -226,7 +228,7 @@ impl Device {
         self.limits.io_poll
     }
 
-    /// Returns the number of queues for polling that the driver was set up with; 0 when the device cannot be
+    /// Returns how many queues for polling were requested from the driver; 0 when the device cannot be
     /// polled.
     pub fn poll_queues(&self) -> Option<u32> {
         self.limits.poll_queues
@@ -237,7 +239,7 @@ impl Device {
         self.limits.rotational
     }
 
-    /// Returns the most bytes that one discard may name; 0 when the device knows no discard.
+    /// Returns the most bytes that one discard may name; 0 when the device has no discard.
     pub fn discard_bytes_max(&self) -> Option<u64> {
         self.limits.discard_bytes_max
     }
@@ -264,7 +266,7 @@ impl Device {
     }
 }
 
-/// The chain in words: `ext4 on nvme0n1p2 (Partition) on nvme0n1 (Disk)`.
+/// Writes the chain in words: `ext4 on nvme0n1p2 (Partition) on nvme0n1 (Disk)`.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file_system = self.file_system.as_ref();
@@ -289,7 +291,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// A device number of stat(2) as major and minor.
+/// Splits a device number of stat(2) into major and minor.
 pub(crate) fn numbers(device: u64) -> (u32, u32) {
     let device = device as rustix::fs::Dev;
     (rustix::fs::major(device) as u32, rustix::fs::minor(device) as u32)

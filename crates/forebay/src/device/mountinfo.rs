@@ -1,4 +1,4 @@
-//! `/proc/self/mountinfo`: which file system a file is in, and where that is mounted (proc_pid_mountinfo(5)).
+//! `/proc/self/mountinfo`: the file system that a file is in, and its mount point (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -19,12 +19,12 @@ impl FileSystem {
         &self.type_name
     }
 
-    /// Returns the directory where it is mounted.
+    /// Returns the directory on which it is mounted.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
     }
 
-    /// Returns the source that is mounted there: a device's path, a server's export, or just a word.
+    /// Returns the source of the mount: a device's path, a server's export, or just a word.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -34,7 +34,7 @@ impl FileSystem {
         &self.options
     }
 
-    /// That of a simulated disk.
+    /// Returns the file system of a simulated disk.
     #[cfg(feature = "sim")]
     pub(super) fn simulated(source: &str) -> FileSystem {
         FileSystem {
@@ -45,21 +45,21 @@ impl FileSystem {
         }
     }
 
-    /// The value of an option such as `upperdir=...`.
+    /// Returns the value of an option such as `upperdir=...`.
     pub(crate) fn option(&self, name: &str) -> Option<&str> {
         self.options.split(',').find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
 }
 
-/// How a file tells which mount it is in.
+/// The identifiers from which the mount of a file is found.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MountKey {
-    /// statx(2) `stx_mnt_id`, Linux 5.8: exact, also where files show another device number than their mount.
+    /// statx(2) `stx_mnt_id`, Linux 5.8. Exact, also where files show another device number than their mount.
     pub(crate) id: Option<u64>,
     pub(crate) device: (u32, u32),
 }
 
-/// Finds the mount in the text of a mountinfo file.
+/// Finds the mount in the text of a mountinfo file, and returns its file system.
 pub(crate) fn find(text: &[u8], key: MountKey) -> Option<FileSystem> {
     let mounts = || text.split(|&byte| byte == b'\n').filter_map(parse);
     key.id
@@ -91,7 +91,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, device, file_system: FileSystem { type_name, mount_point, source, options } })
 }
 
-/// `"254:1"` as numbers.
+/// Parses a text such as `"254:1"` into its numbers.
 pub(crate) fn numbers(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
@@ -101,7 +101,7 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescape(field)).into_owned()
 }
 
-/// Space, tab, line feed and backslash stand as a backslash and three octal digits.
+/// Decodes a field. Space, tab, line feed and backslash are written as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! An NVMe namespace behind its character device (`/dev/ngXnY`): what it is like, and who else uses it.
+//! An NVMe namespace behind its character device (`/dev/ngXnY`): its properties, and its other users.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,38 +10,38 @@ use std::path::{Path, PathBuf};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::{Device, NvmeCommand};
 
-/// `_IO('N', 0x40)` of linux/nvme_ioctl.h: answers the namespace's number.
+/// `_IO('N', 0x40)` of linux/nvme_ioctl.h: returns the namespace's number.
 const NVME_IOCTL_ID: u64 = 0x4E40;
 /// `_IOWR('N', 0x41, struct nvme_admin_cmd)` and `_IOWR('N', 0x43, struct nvme_passthru_cmd)`.
 const NVME_IOCTL_ADMIN_CMD: u64 = 0xC048_4E41;
 const NVME_IOCTL_IO_CMD: u64 = 0xC048_4E43;
 
-// NVM Express: admin command Identify, and what it identifies; the command Write Zeroes, and its bit for giving the
-// blocks back.
+// NVM Express: the admin command Identify, and the structures that it returns; the command Write Zeroes, and
+// its bit for deallocating the blocks.
 const IDENTIFY: u8 = 0x06;
 const OF_NAMESPACE: u32 = 0;
 const OF_CONTROLLER: u32 = 1;
 const WRITE_ZEROES: u8 = 0x08;
 const DEALLOCATE: u32 = 1 << 25;
-/// Commands count blocks in 16 bits, from zero.
+/// The limit for blocks of one command. Commands count blocks in 16 bits, from zero.
 const BLOCKS_MAX: u64 = 1 << 16;
 
-/// A namespace that is open.
+/// An open namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     pub(crate) id: u32,
     pub(crate) block_shift: u8,
-    /// What of it is open. Begins with a block.
+    /// The open part of it, in bytes. Begins with a block.
     pub(crate) part: Range<u64>,
-    /// The most bytes of one command.
+    /// The limit for bytes of one command.
     pub(crate) bytes_max: u32,
-    /// It can make blocks zero without being sent zeros.
+    /// Whether the device can make blocks zero without being sent zeros.
     writes_zeroes: bool,
-    /// The block device, held so that nobody mounts it meanwhile.
+    /// The block device, held so that no other process mounts it in the meantime.
     _claim: Option<OwnedFd>,
 }
 
-/// What opening found.
+/// The results of opening a namespace.
 pub(crate) struct Found {
     pub(crate) fd: OwnedFd,
     pub(crate) namespace: Namespace,
@@ -50,7 +50,7 @@ pub(crate) struct Found {
     pub(crate) number: u64,
 }
 
-/// Opens the namespace at `path`, or a part of it. With `in_use` others may use it at the same time.
+/// Opens the namespace at `path`, or a part of it. With `in_use` other processes may use it at the same time.
 pub(crate) fn open(path: &Path, writable: bool, in_use: bool, part: Option<Range<u64>>) -> Result<Found> {
     const OPERATION: &str = "open_nvme";
     let failed = |cause| Error::io(OPERATION, cause).with_path(path);
@@ -88,19 +88,19 @@ pub(crate) fn open(path: &Path, writable: bool, in_use: bool, part: Option<Range
     Ok(Found { fd: file.into(), namespace, device, number: found.rdev() })
 }
 
-/// Is it within the namespace, and does it begin with a block?
+/// Returns whether the part lies within the namespace and begins with a block.
 fn is_part(part: &Range<u64>, bytes: u64, block: u64) -> bool {
     part.start <= part.end && part.end <= bytes && part.start.is_multiple_of(block)
 }
 
-/// `ng0n1` of a character device's number.
+/// Returns the name, such as `ng0n1`, of the character device with this number.
 fn char_device_name(number: u64) -> Option<String> {
     let (major, minor) = super::numbers(number);
     let place = std::fs::read_link(format!("/sys/dev/char/{major}:{minor}")).ok()?;
     Some(place.file_name()?.to_str()?.to_string())
 }
 
-/// The block device of the same namespace: `nvme0n1` of `ng0n1`.
+/// Returns the name of the same namespace's block device: `nvme0n1` for `ng0n1`.
 fn block_name(name: &str) -> Option<String> {
     let rest = name.strip_prefix("ng")?;
     let (controller, namespace) = rest.split_once('n')?;
@@ -108,14 +108,15 @@ fn block_name(name: &str) -> Option<String> {
     (is_number(controller) && is_number(namespace)).then(|| format!("nvme{rest}"))
 }
 
-/// Opens the block device exclusively: refused while it, or a partition of it, is mounted, swapped to, or part of another
-/// device; and while it is held so, none of that can begin.
+/// Opens the block device exclusively. The kernel refuses this while the device, or a partition of it, is
+/// mounted, swapped to, or part of another device. While it is held so, none of these uses can begin.
 fn claim(block: &Path) -> io::Result<OwnedFd> {
     let open = OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(block)?;
     Ok(open.into())
 }
 
-/// Why the namespace at `path` is not opened: its block device is in use, or cannot be asked.
+/// Returns the error for a namespace that is not opened because its block device is in use, or cannot be
+/// checked.
 fn not_claimed(path: &Path, block: &Path, block_name: &str, cause: io::Error) -> Error {
     const OPERATION: &str = "open_nvme";
     match cause.raw_os_error() {
@@ -136,7 +137,7 @@ fn not_claimed(path: &Path, block: &Path, block_name: &str, cause: io::Error) ->
     }
 }
 
-/// Who uses a block device or its partitions, in words.
+/// Describes the users of a block device and of its partitions, in words.
 fn users(block: &str) -> String {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -163,7 +164,7 @@ fn users(block: &str) -> String {
     if users.is_empty() { "held by another program or device".to_string() } else { users.join(", ") }
 }
 
-/// Asks the device what the namespace is like.
+/// Reads the namespace's properties from the device.
 fn identify(file: &File, device: &Device, claim: Option<OwnedFd>) -> Result<Namespace> {
     let unsupported = |note: String| Error::new(ErrorKind::Unsupported, "open_nvme").with_note(note);
     // SAFETY: this ioctl takes no memory.
@@ -189,7 +190,7 @@ fn identify(file: &File, device: &Device, claim: Option<OwnedFd>) -> Result<Name
     Ok(Namespace { id, block_shift: format, part: 0..bytes, bytes_max, writes_zeroes, _claim: claim })
 }
 
-/// The block size of the namespace's format as a power of two.
+/// Returns the block size of the namespace's format as a power of two.
 fn format_of(identified: &[u8; 4096]) -> std::result::Result<u8, String> {
     // FLBAS: the format's number in bits 3..0, and its upper part in bits 6..5.
     let number = usize::from(identified[26] & 0xf) | usize::from(identified[26] >> 5 & 3) << 4;
@@ -202,8 +203,8 @@ fn format_of(identified: &[u8; 4096]) -> std::result::Result<u8, String> {
     }
 }
 
-/// The most bytes of one command: what the controller takes (MDTS, in pages of 4 KiB; 0 is no limit), and what the kernel
-/// maps as one, whatever the memory's pages are.
+/// Returns the most bytes of one command. The limits are the controller's (MDTS, in pages of 4 KiB; 0 is no
+/// limit), and those of the memory that the kernel maps for one command, whatever the memory's pages are.
 fn command_bytes_max(mdts: u8, block_shift: u8, request: Option<u64>, segments: Option<u32>) -> u32 {
     let by_controller = if mdts == 0 { u64::MAX } else { 4096 << mdts.min(20) };
     // One more segment when the memory begins inside of a page.
@@ -229,7 +230,8 @@ fn identify_data(file: &File, nsid: u32, what: u32) -> Result<Box<[u8; 4096]>> {
 }
 
 /// # Safety
-/// The command's memory, if it names any, is as long as it says, writable, and nobody else's during the call.
+/// The command's memory, if it names any, has the length that it states, is writable, and is used by no other
+/// code during the call.
 unsafe fn send(file: BorrowedFd<'_>, ioctl: u64, command: &mut NvmeCommand) -> Result<()> {
     // SAFETY: `command` is the structure that the call names; the rest is the caller's promise.
     match unsafe { libc::ioctl(file.as_raw_fd(), ioctl as _, std::ptr::from_mut(command)) } {
@@ -240,7 +242,7 @@ unsafe fn send(file: BorrowedFd<'_>, ioctl: u64, command: &mut NvmeCommand) -> R
 }
 
 impl Namespace {
-    /// Gives the range back: it reads as zeros. Blocks for as long as the device takes.
+    /// Deallocates the range, so that it reads as zeros. Blocks for as long as the device takes.
     pub(crate) fn punch(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         const OPERATION: &str = "punch_hole";
         let grain = (1u64 << self.block_shift) - 1;
@@ -282,14 +284,15 @@ impl Namespace {
     }
 }
 
-/// The error of a command that the device did not carry out.
+/// Returns the error of a command that the device did not carry out.
 pub(crate) fn status_error(operation: &'static str, status: u16) -> Error {
     let (errno, words) = status_words(status);
     let code = status & 0x7ff;
     Error::os(operation, errno).with_note(format!("the NVMe device says: {words} (status {code:#05x})"))
 }
 
-/// Status code type and status code, without the bits for more and do-not-retry (NVM Express, completion queue entry).
+/// Returns errno and text of a status: status code type and status code, without the bits for more and
+/// do-not-retry (NVM Express, completion queue entry).
 fn status_words(status: u16) -> (i32, &'static str) {
     match status & 0x7ff {
         0x001 => (libc::EOPNOTSUPP, "it does not know the command"),
@@ -350,7 +353,7 @@ mod tests {
         assert_eq!(format_of(&identified), Ok(12));
         identified[128 + 8..][..4].copy_from_slice(&[8, 0, 9, 0]);
         assert!(format_of(&identified).is_err_and(|why| why.contains("8 bytes of metadata")));
-        // The upper part of the number.
+        // The upper part of the format's number.
         identified[26] = 1 << 5 | 1;
         identified[128 + 4 * 17..][..4].copy_from_slice(&[0, 0, 9, 0]);
         assert_eq!(format_of(&identified), Ok(9));
@@ -367,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_status_becomes_a_sentence() {
-        // With the bit that says not to try again.
+        // With the do-not-retry bit.
         let error = status_error("read", 0x4281);
         let text = error.to_string();
         assert!(text.contains("unrecovered read error") && text.contains("0x281"), "{text}");
@@ -386,8 +389,8 @@ mod tests {
         }
     }
 
-    /// The story: a user who may use /dev/ng0n1 and not read /dev/nvme0n1 got an error that named the block device, which
-    /// the program had never asked for, and did not say what for it was opened.
+    /// Regression: a user who may use /dev/ng0n1 and not read /dev/nvme0n1 got an error that named the block
+    /// device. The program had never named that device, and the error did not state why it was opened.
     #[test]
     fn a_block_device_that_cannot_be_read_is_named_with_the_remedy() {
         let cause = io::Error::from_raw_os_error(libc::EACCES);

@@ -1,5 +1,6 @@
-//! What sysfs says about one block device (sysfs-block in the kernel's ABI documentation). Anything that is missing or
-//! unreadable is `None`: kernels and kinds of devices differ, and none of it is needed for correct I/O.
+//! The attributes of one block device in sysfs (sysfs-block in the kernel's ABI documentation). A missing or
+//! unreadable attribute is `None`: kernels and kinds of devices differ, and no attribute is needed for
+//! correct I/O.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use super::mountinfo;
 
-/// Whether a device may lose what it has acknowledged when power fails.
+/// Whether a device may lose acknowledged writes when power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WriteCache {
     /// A write may be acknowledged before it is durable; a flush (a sync) makes it so.
     WriteBack,
-    /// What is acknowledged is durable; a flush costs next to nothing.
+    /// An acknowledged write is durable; a flush costs next to nothing.
     WriteThrough,
 }
 
@@ -66,8 +67,8 @@ impl Limits {
     }
 }
 
-/// How many poll queues the device's driver was asked for. The driver may have set up fewer; none at all shows as an
-/// `io_poll` of 0.
+/// Returns how many poll queues were requested from the device's driver. The driver may have set up fewer;
+/// none at all shows as an `io_poll` of 0.
 fn poll_queues(sys: &Path, device: &Path) -> Option<u32> {
     let name = device.file_name()?.to_str()?;
     let module = [("nvme", "nvme"), ("vd", "virtio_blk"), ("nullb", "null_blk")]
@@ -76,7 +77,7 @@ fn poll_queues(sys: &Path, device: &Path) -> Option<u32> {
     number(&sys.join("module").join(module).join("parameters/poll_queues"))
 }
 
-/// `"write back"` or `"write through"`.
+/// Parses `"write back"` or `"write through"`.
 fn parse_write_cache(text: &str) -> Option<WriteCache> {
     match text {
         "write back" => Some(WriteCache::WriteBack),
@@ -85,7 +86,7 @@ fn parse_write_cache(text: &str) -> Option<WriteCache> {
     }
 }
 
-/// The one in brackets of `"none [mq-deadline] kyber"`; a list of one may come without brackets.
+/// Returns the name in brackets of `"none [mq-deadline] kyber"`; a list of one may come without brackets.
 fn parse_scheduler(text: &str) -> Option<String> {
     let chosen = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     chosen
@@ -94,22 +95,22 @@ fn parse_scheduler(text: &str) -> Option<String> {
         .map(str::to_string)
 }
 
-/// The device's size; sysfs counts sectors of 512 bytes whatever the device's own are.
+/// Returns the device's size. sysfs counts sectors of 512 bytes, whatever the device's own sector size is.
 pub(crate) fn size_bytes(device: &Path) -> Option<u64> {
     number::<u64>(&device.join("size")).and_then(|sectors| sectors.checked_mul(512))
 }
 
-/// Major and minor number.
+/// Returns major and minor number.
 pub(crate) fn numbers(device: &Path) -> Option<(u32, u32)> {
     mountinfo::numbers(&text(&device.join("dev"))?)
 }
 
-/// The maker's name for the device.
+/// Returns the maker's name for the device.
 pub(crate) fn model(device: &Path) -> Option<String> {
     text(&device.join("device/model")).filter(|model| !model.is_empty())
 }
 
-/// The file behind a loop device.
+/// Returns the file behind a loop device.
 pub(crate) fn backing_file(device: &Path) -> Option<PathBuf> {
     let mut path = fs::read(device.join("loop/backing_file")).ok()?;
     if path.last() == Some(&b'\n') {
@@ -118,10 +119,10 @@ pub(crate) fn backing_file(device: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(path)))
 }
 
-/// The memory node next to the device: that of the nearest bus device above it which names one.
+/// Returns the memory node next to the device: that of the nearest bus device above it which names one.
 pub(crate) fn numa_node(sys: &Path, device: &Path) -> Option<u32> {
     let places = device.ancestors().take_while(|place| place.starts_with(sys) && *place != sys);
-    // -1 says that it has none in particular.
+    // -1 means no node in particular.
     places.filter_map(|place| text(&place.join("numa_node"))).next()?.parse().ok()
 }
 

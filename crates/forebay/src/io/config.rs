@@ -1,4 +1,4 @@
-//! What a program may choose when it starts an engine.
+//! The settings that a program may choose when it starts an engine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use crate::base::health::Degradation;
 use crate::base::priority::Priority;
 use crate::device::calibration::Calibration;
 
-/// How an engine talks to devices.
+/// The driver through which an engine submits requests to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverChoice {
-    /// io_uring, and threads where the kernel refuses it (told in [`Engine::health`](crate::Engine::health)).
+    /// io_uring, and threads where the kernel refuses it (reported in
+    /// [`Engine::health`](crate::Engine::health)).
     #[default]
     Auto,
     /// io_uring, or an error.
@@ -21,26 +22,28 @@ pub enum DriverChoice {
     Threads,
 }
 
-/// Whether the shards look for completions instead of waiting for interrupts; see [`Config::polling`](crate::Config::polling).
+/// Whether the shards poll for completions instead of waiting for interrupts; see
+/// [`Config::polling`](crate::Config::polling).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Polling {
     /// Interrupts: an idle processor stays idle. The default.
     #[default]
     Off,
-    /// A shard with polled requests in flight looks for their completions without pause (`IORING_SETUP_IOPOLL`): the
-    /// shortest way, for a processor of its own.
+    /// A shard with polled requests in flight polls for their completions without pause
+    /// (`IORING_SETUP_IOPOLL`): the shortest way, for a processor of its own.
     On,
-    /// As [`On`](Polling::On), but before the kernel first looks for a request it sleeps for half of what the fastest one
-    /// took so far (`IORING_SETUP_HYBRID_IOPOLL`): at depth 1 half of the processor is free for others. The shard does
-    /// nothing else meanwhile, once for each request: not for deep queues. NVMe commands are polled for as with `On`; before
-    /// Linux 6.13 everything is, and [`Engine::health`](crate::Engine::health) has an entry `HYBRID_IOPOLL`.
+    /// As [`On`](Polling::On), but before the kernel first polls for a request it sleeps for half of the time
+    /// that the fastest one took so far (`IORING_SETUP_HYBRID_IOPOLL`). At depth 1 half of the processor is
+    /// free for other threads. The shard does nothing else during that sleep, once for each request: not for
+    /// deep queues. NVMe commands are polled for as with `On`. Before Linux 6.13 everything is, and
+    /// [`Engine::health`](crate::Engine::health) has an entry `HYBRID_IOPOLL`.
     Hybrid,
 }
 
 type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
 
-/// The most requests that an inbox holds: it is an array, and an engine has up to 64.
+/// The limit for requests that an inbox holds: it is an array, and an engine has up to 64.
 const INBOX_DEPTH_MAX: usize = 65_536;
 /// I/O memory at the start.
 const ARENA_BYTES: usize = 8 << 20;
@@ -68,7 +71,7 @@ pub struct Config {
     pub(crate) queue_depth: u32,
     pub(crate) inbox_depth: usize,
     pub(crate) shutdown_deadline: Duration,
-    /// `None`: the default policy.
+    /// `None` for the default policy.
     pub(crate) spin: Option<Duration>,
     pub(crate) priority: Priority,
     pub(crate) polling: Polling,
@@ -136,10 +139,11 @@ impl Config {
     /// Sets the I/O memory that exists from the start, in bytes. Default: 8 MiB, and never more than a
     /// quarter of the memory that this process may use.
     ///
-    /// It is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without `CAP_IPC_LOCK`. The
-    /// engines of a process register half of that limit at most, so that further rings of the user find room. What is beyond that
-    /// goes unregistered, which is slower; [`Engine::health`](crate::Engine::health) says so. With a limit of 0 some kernels refuse
-    /// the ring itself, and the engine runs on the threads driver.
+    /// It is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without
+    /// `CAP_IPC_LOCK`. The engines of a process register half of that limit at most, so that further rings of
+    /// the user find room. Memory beyond that stays unregistered, which is slower;
+    /// [`Engine::health`](crate::Engine::health) reports it. With a limit of 0 some kernels refuse the ring
+    /// itself, and the engine runs on the threads driver.
     pub fn arena_bytes(mut self, bytes: usize) -> Config {
         self.arena_bytes = bytes;
         self
@@ -161,23 +165,23 @@ impl Config {
         self
     }
 
-    /// Sets the ordinary memory that reads may use while the program holds the whole arena, in bytes; slower,
-    /// and counted in [`Stats`](crate::Stats). Past it reads fail with
+    /// Sets the limit for ordinary memory that reads may use while the program holds the whole arena, in
+    /// bytes. It is slower, and counted in [`Stats`](crate::Stats). Past it reads fail with
     /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted). Default: 64 MiB.
     pub fn overflow_bytes_max(mut self, bytes: usize) -> Config {
         self.overflow_bytes_max = bytes;
         self
     }
 
-    /// Sets the most operations that one shard has with the device at once, 1 to 4,096; further ones wait in
+    /// Sets the most operations that one shard has in flight at the device, 1 to 4,096; further ones wait in
     /// the shard. Default: 256.
     pub fn queue_depth(mut self, operations: u32) -> Config {
         self.queue_depth = operations;
         self
     }
 
-    /// Sets the requests from other threads that a shard's inbox holds, 1 to 65,536; when it is full, callers
-    /// wait. Its memory is taken at the start. Default: 4,096. Starts of tasks
+    /// Sets how many requests from other threads a shard's inbox holds, 1 to 65,536; when it is full, callers
+    /// wait. Its memory is allocated at the start. Default: 4,096. Starts of tasks
     /// ([`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard)) never wait and are not limited.
     pub fn inbox_depth(mut self, requests: usize) -> Config {
         self.inbox_depth = requests;
@@ -200,24 +204,24 @@ impl Config {
         self
     }
 
-    /// Sets how long a shard with little in flight looks for completions and messages before it sleeps. Costs
-    /// processor time and saves wake-ups; it stops by itself while it does not pay, and is off on one CPU and
-    /// where [`Priority::RealTime`] was asked for. Zero turns it off.
+    /// Sets how long a shard with little in flight polls for completions and messages before it sleeps.
+    /// Polling costs processor time and saves wake-ups. It stops by itself while it brings no gain, and is
+    /// off on one CPU and where [`Priority::RealTime`] was requested. Zero turns it off.
     ///
-    /// Default: 30 us for messages when nothing is in flight and the device answered the last time within 20 us, so that a
-    /// program that asks for one thing after the other finds the shard awake; else nothing.
+    /// Default: 30 us for messages when nothing is in flight and the device's last completion took at most 20
+    /// us, so that a program that makes one request after the other finds the shard awake; else nothing.
     pub fn spin(mut self, spin: Duration) -> Config {
         self.spin = Some(spin);
         self
     }
 
-    /// Sets how urgent the shards' threads are to the kernel's scheduler. Default: [`Priority::Default`], as
-    /// the thread that starts the engine. What was granted is in
-    /// [`Health::priority`](crate::Health::priority).
+    /// Sets the priority of the shards' threads in the kernel's scheduler. Default: [`Priority::Default`], as
+    /// the thread that starts the engine. [`Health::priority`](crate::Health::priority) reports the priority
+    /// that was granted.
     ///
-    /// The threads that carry out a shard's I/O have the same priority: the kernel's workers of its ring, and the I/O
-    /// threads where there is no ring. Those that open, rename and so on do not. A thread that a task on a shard starts
-    /// inherits it.
+    /// The threads that carry out a shard's I/O have the same priority: the kernel's workers of its ring, and
+    /// the I/O threads where there is no ring. Those that open, rename and so on do not. A thread that a task
+    /// on a shard starts inherits it.
     pub fn priority(mut self, priority: Priority) -> Config {
         self.priority = priority;
         self
@@ -226,12 +230,13 @@ impl Config {
     /// Sets whether reads and writes of direct files on devices with poll queues are polled for. Default:
     /// [`Polling::Off`].
     ///
-    /// A shard then has a second ring for them, made when it first works with such a file. While any of them is in flight
-    /// the shard does not sleep: it takes a whole processor, in exchange for no interrupt and no wake-up on the way of a
-    /// read. With nothing in flight it sleeps as ever. Syncs, files through the page cache, and files on devices without
-    /// poll queues go the ordinary way beside that; a request larger than what the device takes at once travels in parts,
-    /// and one of more than 16 parts the ordinary way. Worth it for small reads on fast devices, on machines with a
-    /// processor to spare. What it costs is in [`ShardStats::polls_empty`](crate::ShardStats::polls_empty).
+    /// A shard then has a second ring for them, made when it first works with such a file. While any of them
+    /// is in flight the shard does not sleep. It takes a whole processor, in exchange for no interrupt and no
+    /// wake-up on the way of a read. With nothing in flight it sleeps as usual. Syncs, files through the page
+    /// cache, and files on devices without poll queues take the ordinary path beside that. A request larger
+    /// than the device takes at once travels in parts, and one of more than 16 parts takes the ordinary path.
+    /// Worth it for small reads on fast devices, on machines with a processor to spare.
+    /// [`ShardStats::polls_empty`](crate::ShardStats::polls_empty) shows the cost.
     ///
     /// Not with [`Priority::RealTime`], nor where io_uring is not used: that is told in
     /// [`Engine::health`](crate::Engine::health), as are devices without poll queues (on NVMe they come with the kernel's
@@ -270,18 +275,19 @@ impl Config {
         self
     }
 
-    /// Sets a function that is called with every degradation when it is noticed, on the thread that noticed
-    /// it, perhaps a shard's: it must not block.
+    /// Sets a function to call with every degradation when it is noticed. It runs on the thread that noticed
+    /// it, perhaps a shard's, and must not block.
     pub fn on_event(mut self, handler: impl Fn(&Degradation) + Send + Sync + 'static) -> Config {
         self.on_event = Some(Arc::new(handler));
         self
     }
 
-    /// With nothing left to the machine at hand, which a seed could not repeat, and with little to set up.
+    /// Returns settings for a simulated world: none depends on the machine, which a seed could not repeat,
+    /// and they need little set-up.
     #[cfg(feature = "sim")]
     pub(crate) fn for_world(mut self) -> Config {
         self.shards = self.shards.or(Some(2));
-        // The world's threads are steps of one thread, whose priority is the program's affair.
+        // The world's threads are steps of one thread, whose priority is the program's own choice.
         self.priority = Priority::Default;
         if self.arena_bytes == ARENA_BYTES {
             self.arena_bytes = 1 << 20;
@@ -290,11 +296,13 @@ impl Config {
         self
     }
 
-    /// How long to look for news before sleeping, in nanoseconds: while nothing is in flight, and while something is.
+    /// Returns how long to poll before sleeping, in nanoseconds: while nothing is in flight, and while
+    /// something is.
     pub(crate) fn spin_ns(&self) -> (u64, u64) {
         let one_cpu = std::thread::available_parallelism().map_or(1, usize::from) == 1;
         match self.spin {
-            // In real time nothing that it could look for would get this processor meanwhile.
+            // In real time the threads that would make the awaited progress do not get this processor during
+            // the poll.
             _ if one_cpu || self.is_real_time() => (0, 0),
             None => (30_000, 0),
             Some(spin) => {
@@ -308,18 +316,20 @@ impl Config {
         u64::try_from(self.stall_after.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Was real time asked for? Decides, granted or not, what must hold for real-time threads.
+    /// Returns whether real time was requested. It decides which rules the shards follow, whether real time
+    /// was granted or not.
     pub(crate) fn is_real_time(&self) -> bool {
         self.priority == Priority::RealTime
     }
 
-    /// Shards to start: the setting, or one up to four CPUs that this process may use, then one per four.
+    /// Returns the number of shards to start: the setting, or one up to four CPUs that this process may use,
+    /// then one per four.
     pub(crate) fn shard_count(&self) -> usize {
         let default = || std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 4).max(1));
         self.shards.unwrap_or_else(default)
     }
 
-    /// What is wrong with the settings, if anything.
+    /// Returns a description of the first invalid setting, if there is one.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.shards.is_some_and(|shards| shards == 0 || shards > 64) {
             return Some("shards must be between 1 and 64");
@@ -336,7 +346,8 @@ impl Config {
         self.calibrations.iter().find_map(Calibration::fault)
     }
 
-    /// Arena bytes at the start and at most, kept to a quarter of what this process may use.
+    /// Returns the arena's bytes at the start and at most, given the memory that this process may use. A
+    /// quarter of it limits the start and the default maximum, all of it a maximum that was set.
     pub(crate) fn arena_limits(&self) -> (usize, usize) {
         let all = memory_limit_bytes();
         let quarter = all / 4;
@@ -371,7 +382,8 @@ impl fmt::Debug for Config {
     }
 }
 
-/// The memory that this process may use, in bytes: the machine's, or less where a cgroup (v1 or v2) says so.
+/// Returns the memory that this process may use, in bytes: the machine's, or less where a cgroup (v1 or v2)
+/// sets a limit.
 fn memory_limit_bytes() -> usize {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total_bytes(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -386,9 +398,9 @@ fn mem_total_bytes(meminfo: &str) -> Option<usize> {
     line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// Files that may hold a limit for a process whose /proc/self/cgroup reads like `text` (cgroups(7)): its own group's
-/// and every parent's, which bind it as well. Inside a container the group is often mounted as the root, so that is
-/// looked at too.
+/// Returns the files that may hold a limit for a process whose /proc/self/cgroup reads like `text`
+/// (cgroups(7)): its own group's and every parent's, which bind it as well. Inside a container the group is
+/// often mounted as the root, so the root is included too.
 fn cgroup_limit_files(text: &str) -> Vec<String> {
     let mut files = Vec::new();
     for line in text.lines() {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::SystemTime;
 
-/// One name in a directory; see [`Engine::read_dir`](crate::Engine::read_dir).
+/// One entry of a directory; see [`Engine::read_dir`](crate::Engine::read_dir).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     name: OsString,
@@ -18,7 +18,7 @@ impl DirEntry {
         &self.name
     }
 
-    /// Returns the kind of file that the name stands for; symbolic links are not followed.
+    /// Returns the kind of the object with this name; symbolic links are not followed.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
@@ -28,7 +28,7 @@ impl DirEntry {
     }
 }
 
-/// What a name stands for.
+/// The kind of an object with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -70,8 +70,8 @@ impl FileKind {
     }
 }
 
-/// What is known about a file without reading it, as of one moment; see [`Engine::metadata`](crate::Engine::metadata) and
-/// [`File::metadata`](crate::File::metadata).
+/// Facts about a file that need no read of its content, as of one moment; see
+/// [`Engine::metadata`](crate::Engine::metadata) and [`File::metadata`](crate::File::metadata).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
     kind: FileKind,
@@ -86,14 +86,14 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the file's length in bytes. For a block device: its size when asked of an open file, 0 when
-    /// asked by path.
+    /// Returns the file's length in bytes. For a block device it is the size when taken from an open file,
+    /// and 0 when taken by path.
     #[expect(clippy::len_without_is_empty, reason = "a file's length, not a collection's")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns the kind of file.
+    /// Returns the kind of the object.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
@@ -114,12 +114,12 @@ impl Metadata {
         self.blocks_bytes
     }
 
-    /// Returns the time of the last change of its content.
+    /// Returns the time at which its content was last changed.
     pub fn modified(&self) -> Option<SystemTime> {
         self.modified
     }
 
-    /// Returns the time of its creation, where the file system remembers that.
+    /// Returns the time at which it was created, where the file system stores that.
     pub fn created(&self) -> Option<SystemTime> {
         self.created
     }
@@ -134,13 +134,13 @@ impl Metadata {
         self.inode
     }
 
-    /// Returns the number of names that the file has.
+    /// Returns how many names the file has.
     pub fn links(&self) -> u64 {
         self.links
     }
 
-    /// Returns the file system it is in: major and minor number of the device. Together with the inode this
-    /// tells whether two names are one file.
+    /// Returns the file system that it is in: major and minor number of the device. If device and inode of
+    /// two names are equal, both names are one file.
     pub fn device(&self) -> (u32, u32) {
         crate::device::numbers(self.device)
     }
@@ -149,7 +149,7 @@ impl Metadata {
         self.len = len;
     }
 
-    /// What a simulated machine knows about a file; its clock began at the Unix epoch.
+    /// Returns the metadata that a simulated machine has for a file; its clock began at the Unix epoch.
     #[cfg(feature = "sim")]
     pub(crate) fn simulated(found: Simulated) -> Metadata {
         let time = |ns| SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_nanos(ns));
@@ -182,7 +182,7 @@ impl Metadata {
     }
 }
 
-/// What [`Metadata::simulated`] is made from.
+/// The input of [`Metadata::simulated`].
 #[cfg(feature = "sim")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Simulated {

@@ -1,4 +1,4 @@
-//! The words of one operation: its kind and durability, the configuration, the statistics.
+//! The types of one operation: its kind and durability, the configuration, the statistics.
 
 pub(crate) mod config;
 pub(crate) mod metadata;

@@ -1,18 +1,18 @@
-//! The way of bytes between a file and memory.
+//! The path that bytes take between a file and memory.
 
-/// How a file's bytes travel.
+/// The path of a file's bytes: past the page cache or through it.
 ///
-/// Files opened in several modes see the same bytes, but not while direct and buffered writes to the same range are in flight
-/// together: Linux then cannot drop the cached pages and answers the next sync with `EIO`.
+/// Files opened in several modes see the same bytes, but not while direct and buffered writes to the same
+/// range are in flight together: Linux then cannot drop the cached pages and fails the next sync with `EIO`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
     /// Past the page cache (`O_DIRECT`): the device's speed, memory of a few MB, nothing cached.
     #[default]
     Direct,
-    /// Through the page cache: right for what is read again and again and fits in memory.
+    /// Through the page cache: right for bytes that are read again and again and fit in memory.
     Buffered,
-    /// Through the page cache, which forgets the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice after each
-    /// read): any alignment, no cache taken from others.
+    /// Through the page cache, which drops the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice
+    /// after each read): any alignment, no cache taken from others.
     Uncached,
 }

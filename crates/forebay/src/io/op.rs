@@ -1,10 +1,10 @@
-//! One operation in words: what is asked of a device, which memory it moves, and how it ended.
+//! One operation as the engine passes it on: its kind, the memory that it moves, and its result.
 
 use crate::base::class::Class;
 use crate::memory::arena::{AllocError, Buffer};
 use crate::memory::block::{Block, BlockMut};
 
-/// Names a slot and the one use of it that is meant: a stale key never matches a reused slot.
+/// Names a slot and one use of it: a stale key never matches a reused slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpKey {
     pub(crate) index: u32,
@@ -12,7 +12,7 @@ pub(crate) struct OpKey {
 }
 
 impl OpKey {
-    /// As the kernel carries it in `user_data`.
+    /// Returns the key in the form of the kernel's `user_data`.
     #[inline]
     pub(crate) fn to_user_data(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
@@ -24,10 +24,10 @@ impl OpKey {
     }
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
-    /// Travels the whole path and does nothing: a gauge.
+    /// Travels the whole path and does nothing, as a gauge of its cost.
     Nop,
     Read,
     Write,
@@ -37,19 +37,19 @@ pub(crate) enum OpKind {
     SyncAll,
 }
 
-/// An NVMe status as a result: below every errno. See [`nvme_status`].
+/// Returns an NVMe status as a result: below every errno. See [`nvme_status`].
 #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
 pub(crate) fn nvme_result(status: u16) -> i32 {
     -(0x1_0000 + i32::from(status))
 }
 
-/// The NVMe status of a result, if it is one.
+/// Returns the NVMe status of a result, if it is one.
 #[cfg(target_os = "linux")]
 pub(crate) fn nvme_status(result: i32) -> Option<u16> {
     (-0x1_ffff..=-0x1_0000).contains(&result).then(|| (-result - 0x1_0000) as u16)
 }
 
-/// How far a write must have come before its future resolves.
+/// The stage that a write must have reached before its future resolves.
 ///
 /// ```
 /// # use forebay::{Config, Durability, Engine, Open};
@@ -66,40 +66,42 @@ pub enum Durability {
     /// The kernel or the device's volatile cache has it; a power cut may lose it.
     #[default]
     None,
-    /// The bytes and what is needed to read them back survive a power cut: `fdatasync(2)`.
+    /// The bytes, and the metadata needed to read them back, survive a power cut: `fdatasync(2)`.
     Data,
     /// All metadata too (times, permissions): `fsync(2)`.
     All,
 }
 
-/// Who waits for the device in a durable write; see [`Write::flush`](crate::Write::flush).
+/// How a durable write waits for the device; see [`Write::flush`](crate::Write::flush).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Flush {
-    /// Write and sync are queued like any other operation, and the shard goes on with others meanwhile.
+    /// Write and sync are queued like any other operation, and the shard continues with others in the
+    /// meantime.
     #[default]
     Queued,
     /// The shard's thread makes the write itself, in one system call that returns when the bytes are durable:
     /// `pwritev2(2)` with `RWF_DSYNC` or, for [`Durability::All`], `RWF_SYNC`.
     ///
-    /// No other thread has a part in it, so beside busy processors there is one less to wait for. **Nothing else of that
-    /// shard moves meanwhile**: tasks, completions and timers of all its files wait for the device's flush, tenths of a
-    /// millisecond on a good drive and as long as it takes on a bad one. A write that has begun cannot be cancelled,
-    /// and an engine that closes waits for it. For a shard that does one thing, such as a log. Only these bytes are made
-    /// durable, where the sync of a queued one also covers what the file had completed before.
+    /// No other thread has a part in it, so beside busy processors there is one less to wait for. **Nothing
+    /// else of that shard moves in the meantime**: tasks, completions and timers of all its files wait for
+    /// the device's flush, tenths of a millisecond on a good drive and as long as it takes on a bad one. A
+    /// write that has begun cannot be cancelled, and an engine that closes waits for it. For a shard that
+    /// does one thing, such as a log. Only the write's own bytes are made durable, where the sync of a queued
+    /// write also covers the file's writes completed before.
     ///
-    /// With the driver `threads` one of its own threads makes the call, and the shard goes on; in a simulated world the
-    /// write is a queued one.
+    /// With the driver `threads` one of its own threads makes the call, and the shard continues; in a
+    /// simulated world the write is a queued one.
     Blocking,
-    /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the write, else
-    /// as [`Queued`](Flush::Queued). For a log that shares its shard with others: with nothing else to do the flush costs
-    /// one system call, and beside other operations none of them is held up. One that comes a moment later still waits
-    /// for the flush that has begun.
+    /// As [`Blocking`](Flush::Blocking) where the shard has no other operation in flight when it submits the
+    /// write, else as [`Queued`](Flush::Queued). For a log that shares its shard with other users: with
+    /// nothing else to do the flush costs one system call, and beside other operations none of them is held
+    /// up. An operation that comes a moment later still waits for the flush that has begun.
     WhenAlone,
 }
 
 impl Flush {
-    /// What a write does whose shard has, or has not, anything else in flight.
+    /// Returns the flush of a write, given whether its shard has nothing else in flight.
     pub(crate) fn resolve(self, alone: bool) -> Flush {
         match self {
             Flush::WhenAlone if alone => Flush::Blocking,
@@ -119,7 +121,7 @@ impl Durability {
     }
 }
 
-/// The memory an operation moves; owned by its slot until the completion was seen.
+/// The memory that an operation moves. Its slot owns it until the completion has been seen.
 #[derive(Debug)]
 pub(crate) enum OpBuffer {
     None,
@@ -130,7 +132,7 @@ pub(crate) enum OpBuffer {
     Shared(Block),
 }
 
-/// What a future asks for; becomes the contents of a slot.
+/// The request of a future; becomes the contents of a slot.
 #[derive(Debug)]
 pub(crate) struct OpRequest {
     pub(crate) kind: OpKind,
@@ -138,24 +140,25 @@ pub(crate) struct OpRequest {
     /// For writes: the sync that follows in the same slot.
     pub(crate) durability: Durability,
     pub(crate) flush: Flush,
-    /// Place in the file and bytes to move, already widened to what the device needs.
+    /// Place in the file and bytes to move, already widened to the device's alignment.
     pub(crate) offset: u64,
     pub(crate) len: u32,
-    /// Bytes the caller asked for, for the amplification figure.
+    /// Bytes that the caller requested, for the amplification figure.
     pub(crate) asked: u32,
     pub(crate) buffer: OpBuffer,
 }
 
 impl OpRequest {
-    /// The request with its buffer, which a slot or a cell now owns.
+    /// Takes the request with its buffer out, for a slot or a cell that owns it from now on.
     pub(crate) fn take(&mut self) -> OpRequest {
         OpRequest { buffer: self.buffer.take(), ..*self }
     }
 }
 
 impl OpBuffer {
-    /// As `*self = from.take()` onto something that holds no memory, tag by tag: a move of the whole enum right after its fields were written stalls the
-    /// processor for longer than the rest of the operation takes.
+    /// Does `*self = from.take()` onto a value that holds no memory, tag by tag. A move of the whole enum
+    /// right after its fields were written stalls the processor for longer than the rest of the operation
+    /// takes.
     #[inline]
     pub(crate) fn move_from(&mut self, from: &mut OpBuffer) {
         debug_assert!(matches!(self, OpBuffer::None | OpBuffer::Late), "nothing is dropped here");
@@ -171,7 +174,8 @@ impl OpBuffer {
         std::mem::forget(old);
     }
 
-    /// Leaves nothing behind. Most operations carry no memory at this point, and then only a tag is written.
+    /// Takes the memory out and leaves none behind. Most operations carry no memory at this point, and then
+    /// only a tag is written.
     #[inline]
     pub(crate) fn take(&mut self) -> OpBuffer {
         match self {
@@ -182,15 +186,15 @@ impl OpBuffer {
     }
 }
 
-/// How an operation ended; carries the memory back in every case but loss.
+/// The end of an operation. It carries the memory back in every case but loss.
 #[derive(Debug)]
 pub(crate) struct OpOutcome {
-    /// Bytes moved from the start of the widened range; less than asked only at the end of the file.
+    /// Bytes moved from the start of the widened range; less than requested only at the end of the file.
     pub(crate) result: OpResult,
     pub(crate) buffer: OpBuffer,
 }
 
-/// Bytes moved, or why not; small enough for two registers.
+/// Bytes moved, or the failure; small enough for two registers.
 pub(crate) type OpResult = Result<u32, OpFailure>;
 
 impl OpOutcome {
@@ -199,7 +203,8 @@ impl OpOutcome {
     }
 }
 
-/// Why an operation failed; small and without allocation, made into an [`Error`] where path and range are known.
+/// The reason why an operation failed. It is small and needs no allocation, and it is made into an [`Error`]
+/// where path and range are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpFailure {
     Errno(i32),
@@ -209,16 +214,16 @@ pub(crate) enum OpFailure {
     FileClosed,
     ShardLost,
     Forked,
-    /// What an NVMe device said.
+    /// The status that an NVMe device returned.
     #[cfg(target_os = "linux")]
     Nvme(u16),
-    /// On a thread that is not the simulated world's.
+    /// The operation was used on a thread that is not the simulated world's.
     #[cfg(feature = "sim")]
     OutsideWorld,
 }
 
 impl OpFailure {
-    /// Of a negative result of the driver's.
+    /// Returns the failure for a negative result of the driver's.
     pub(crate) fn of_result(result: i32) -> OpFailure {
         #[cfg(target_os = "linux")]
         if let Some(status) = nvme_status(result) {

@@ -11,17 +11,20 @@ mod block_mut;
 
 pub use block_mut::BlockMut;
 
-/// [`Block::detach`] copies when the buffer it would keep alive is at least this many times larger than the copy's.
+/// The ratio of buffer sizes from which on [`Block::detach`] copies: the buffer kept alive is at least this
+/// many times as large as the copy's.
 const DETACH_RATIO: usize = 4;
 
-/// Immutable bytes in I/O memory: what a read returns. Cloning and slicing share the buffer and count references; the
-/// last one dropped, on whatever thread, gives the buffer back to where it came from without allocating, locking or
-/// waiting.
+/// Immutable bytes in I/O memory, as a read returns them. Cloning and slicing share the buffer and count
+/// references. The last one dropped, on any thread, returns the buffer to its arena without allocating,
+/// locking or waiting.
 ///
-/// A block keeps its whole buffer ([`Block::pinned_bytes`]) from being used for other reads, however small a slice it
-/// is, and also after the engine is gone. Who keeps small pieces for long copies them, or calls [`Block::detach`].
+/// A block keeps its whole buffer ([`Block::pinned_bytes`]) from being used for other reads, however small a
+/// slice it is, and also after the engine is gone. Programs that keep small pieces for long should copy them,
+/// or call [`Block::detach`].
 ///
-/// After `fork(2)` the child may drop inherited blocks, but must not look at their bytes: I/O memory is not inherited.
+/// After `fork(2)` the child may drop inherited blocks, but must not access their bytes: I/O memory is not
+/// inherited.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -53,8 +56,8 @@ impl Block {
     }
 
     /// # Safety
-    /// `data..data + len` are initialised bytes of the header's buffer that nobody writes any more; the caller gives
-    /// one counted reference to the block.
+    /// `data..data + len` are initialised bytes of the header's buffer, which are not written any more; the
+    /// caller gives one counted reference to the block.
     pub(crate) unsafe fn from_parts(data: NonNull<u8>, len: usize, header: NonNull<Header>) -> Block {
         Block { data, len, header: Some(header) }
     }
@@ -81,7 +84,7 @@ impl Block {
         Some(part)
     }
 
-    /// As [`slice`](Block::slice) without another reference.
+    /// Does the same as [`slice`](Block::slice) without another reference.
     pub(crate) fn into_slice(mut self, range: std::ops::Range<usize>) -> Option<Block> {
         if range.start > range.end || range.end > self.len {
             return None;
@@ -105,8 +108,8 @@ impl Block {
     }
 
     /// Returns the same bytes in a buffer of their own if that keeps at most a quarter of the memory
-    /// ([`Block::pinned_bytes`]) from other use: a copy then. Else, or when there is no room for the copy,
-    /// another reference to this buffer.
+    /// ([`Block::pinned_bytes`]) from other use: a copy then. Otherwise, or when there is no room for the
+    /// copy, it returns another reference to this buffer.
     pub fn detach(&self) -> Block {
         self.copy_if_worthwhile().unwrap_or_else(|| self.clone())
     }
@@ -128,17 +131,17 @@ impl Block {
         }
     }
 
-    /// Returns the bytes as writable memory, without copying, if no other block shares the buffer; else gives
-    /// the block back. A block that is a later part of its buffer is first moved to the front, because
-    /// writable memory is aligned.
+    /// Makes the bytes writable without copying if no other block shares the buffer; otherwise returns the
+    /// block. A block that is a later part of its buffer is first moved to the front, because writable memory
+    /// is aligned.
     pub fn try_into_mut(self) -> Result<BlockMut, Block> {
         // SAFETY: a counted reference keeps the header.
         let Some(header) = self.header.filter(|header| unsafe { header.as_ref() }.refs_unique()) else {
             return Err(self);
         };
         let this = ManuallyDrop::new(self);
-        // SAFETY: the only reference, which cannot be joined by others: so we own the buffer, and our bytes in it are
-        // initialised. The move stays within it.
+        // SAFETY: the only reference, and no other can be made from it: so we own the buffer, and our bytes
+        // in it are initialised. The move stays within it.
         unsafe {
             let buffer = Buffer::from_header(header);
             buffer.as_ptr().copy_from(this.data.as_ptr(), this.len);
@@ -146,18 +149,18 @@ impl Block {
         }
     }
 
-    /// Where the bytes are, for a write from them.
+    /// Returns the address of the bytes, for a write from them.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.data.as_ptr()
     }
 
-    /// The region (and registration) that the bytes are in; `None` for overflow memory.
+    /// Returns the region (and registration) that the bytes are in; `None` for overflow memory.
     pub(crate) fn region_index(&self) -> Option<u16> {
         // SAFETY: a counted reference keeps the header and the region.
         self.header.and_then(|header| unsafe { arena::region_index(header) })
     }
 
-    /// How many bytes of its buffer lie before this block.
+    /// Returns how many bytes of its buffer lie before this block.
     #[cfg(test)]
     fn start_offset_in_buffer(&self) -> usize {
         // SAFETY: a counted reference keeps the buffer.
@@ -219,7 +222,7 @@ impl PartialEq for Block {
 
 impl Eq for Block {}
 
-/// Comparisons with what has bytes, in both directions.
+/// Comparisons with types that hold bytes, in both directions.
 macro_rules! compared {
     ($block:ty, [$($generics:tt)*] $other:ty) => {
         impl<$($generics)*> PartialEq<$other> for $block {
@@ -253,7 +256,7 @@ impl From<Block> for Vec<u8> {
     }
 }
 
-/// Shows the length only: a block may be large, and its contents are nobody's log lines.
+/// Shows the length only: a block may be large, and its contents do not belong in logs.
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block").field("len", &self.len).finish_non_exhaustive()

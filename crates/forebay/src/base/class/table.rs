@@ -1,26 +1,26 @@
-//! An engine's classes and tenants: written under a lock, read by shards without one.
+//! The classes and tenants of an engine, written under a lock and read by shards without one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Class, ClassSpec, Tenant};
 
-/// The most classes an engine may have, the three constants included.
+/// The limit for classes of an engine, the three constants included.
 pub(crate) const CLASSES_MAX: usize = 16;
-/// The most tenants.
+/// The limit for tenants of an engine.
 pub(crate) const TENANTS_MAX: usize = 8;
-/// A class that belongs to no tenant.
+/// The tenant of a class that belongs to none.
 pub(crate) const NO_TENANT: u8 = u8::MAX;
-/// The most shares of a class or tenant.
+/// The limit for shares of a class or tenant.
 const SHARES_MAX: u32 = 10_000;
 
-/// What a class may have, without its name.
+/// The shares and limits of a class, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) shares: u32,
-    /// Bytes read, bytes written, reads, writes a second; 0 for no limit.
+    /// Limits a second for bytes read, bytes written, reads, and writes; 0 for no limit.
     pub(crate) caps: [u64; 4],
-    /// 0 for none.
+    /// The latency goal; 0 for none.
     pub(crate) goal_ns: u64,
     pub(crate) tenant: u8,
 }
@@ -38,15 +38,15 @@ impl Spec {
     }
 }
 
-/// All classes as a shard copies them when they changed. A class that does not exist, of another engine say, is like
-/// the default one.
+/// A copy of all classes and tenants, which a shard refreshes when they have changed. A class that does not
+/// exist, such as one of another engine, is like the default one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Specs {
     pub(crate) classes: [Spec; CLASSES_MAX],
     pub(crate) tenants: [u32; TENANTS_MAX],
 }
 
-/// Names, shares and limits of an engine's classes; grows only, so a class once given stays valid.
+/// Names, shares and limits of an engine's classes. It only grows, so a class once returned stays valid.
 #[derive(Debug)]
 pub(crate) struct ClassTable {
     entries: Mutex<Entries>,
@@ -76,14 +76,14 @@ impl ClassTable {
         table
     }
 
-    /// Adds a class, or finds the one of that name and gives it these shares.
+    /// Adds a class, or finds the one of that name, and gives it these shares. Returns the class.
     pub(crate) fn add(&self, name: &str, shares: u32) -> Result<Class, &'static str> {
         let known = self.lock().classes.iter().find(|(known, _)| known == name).map(|(_, spec)| *spec);
         let spec = Spec { shares, ..known.unwrap_or_default() };
         self.set(ClassSpec { name: name.to_string(), spec })
     }
 
-    /// Adds a class, or finds the one of that name and makes it so.
+    /// Adds a class, or finds the one of that name, and sets its shares and limits. Returns the class.
     pub(crate) fn set(&self, class: ClassSpec) -> Result<Class, &'static str> {
         let ClassSpec { name, spec } = class;
         check(&name, spec.shares)?;
@@ -106,7 +106,7 @@ impl ClassTable {
         Ok(Class(index as u8))
     }
 
-    /// Adds a tenant, or finds the one of that name and gives it these shares.
+    /// Adds a tenant, or finds the one of that name, and gives it these shares. Returns the tenant.
     pub(crate) fn set_tenant(&self, name: &str, shares: u32) -> Result<Tenant, &'static str> {
         check(name, shares)?;
         let mut entries = self.lock();
@@ -125,7 +125,8 @@ impl ClassTable {
         Ok(Tenant(index as u8))
     }
 
-    /// What run queues go by: a class of a tenant has its part of the tenant's shares there, whoever else of it is idle.
+    /// Publishes the shares for run queues. A tenant's class has its part of the tenant's shares there, also
+    /// while other classes of the tenant are idle.
     fn publish(&self, entries: &Entries) {
         for (class, (_, spec)) in entries.classes.iter().enumerate() {
             let shares = match entries.tenants.get(spec.tenant as usize) {
@@ -146,7 +147,7 @@ impl ClassTable {
         self.version.load(Ordering::Acquire)
     }
 
-    /// A copy of everything, and the version that it is of.
+    /// Returns a copy of all classes and tenants, and its version.
     #[cold]
     pub(crate) fn specs(&self) -> (Specs, u32) {
         let entries = self.lock();
@@ -168,7 +169,8 @@ impl ClassTable {
             .map_or_else(|| format!("class {}", class.0), |(name, _)| name.clone())
     }
 
-    /// The class's shares; a class of another engine that this one does not have counts as the default class.
+    /// Returns the class's shares. A class of another engine that this one does not have counts as the
+    /// default class.
     pub(crate) fn shares(&self, class: Class) -> u32 {
         match self.shares[class.index()].load(Ordering::Relaxed) {
             0 => self.shares[Class::DEFAULT.index()].load(Ordering::Relaxed),

@@ -1,8 +1,8 @@
-//! The first error of something that ends with it, in a form that can be given to every later call.
+//! The first error of an object that fails for good, in a form that every later call can return.
 
 use super::{Error, ErrorKind};
 
-/// What is kept of an [`Error`], which itself goes to the call that met it first.
+/// The facts of an [`Error`] that are kept. The error itself goes to the call that met it first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failure {
     kind: ErrorKind,
@@ -21,7 +21,7 @@ impl Failure {
         }
     }
 
-    /// Returns the error again, with a note that says that it is an old one. It names no file yet.
+    /// Returns the error again, with a note that marks it as an earlier one. It names no file yet.
     pub(crate) fn again(&self, note: &str) -> Error {
         let error = match self.errno {
             Some(errno) => Error::os(self.operation, errno),

@@ -1,11 +1,11 @@
-//! What an error says to people, with the remedy where there is one.
+//! The text of an error for people, with the remedy where there is one.
 
 use std::fmt;
 
 use super::{Error, ErrorKind};
 
 impl Error {
-    /// What to do about it, when there is something to do.
+    /// Returns the remedy, if there is one.
     fn remedy(&self) -> Option<&'static str> {
         Some(match self.0.kind {
             ErrorKind::Misaligned { .. } if self.0.operation == "read" => {
@@ -108,7 +108,7 @@ impl fmt::Display for Error {
             ErrorKind::Elapsed => f.write_str("the time given has passed")?,
             ErrorKind::TooManyHops { limit } => write!(f, "the walk did not end within {limit} hops")?,
             ErrorKind::Locked => f.write_str("another holder has the lock")?,
-            // What the system said is the text.
+            // The system's own message, written below, is the text of these.
             ErrorKind::Io
             | ErrorKind::NotFound
             | ErrorKind::PermissionDenied

@@ -1,14 +1,14 @@
-//! The channel behind `Pending` in every interleaving: the answer, or that there is none, ends the wait.
+//! The channel behind `Pending` in every interleaving: the result, or the loss of the sender, ends the wait.
 
 use loom::thread::spawn;
 
 use super::*;
 use crate::base::sync::model::{Bell, check};
 
-/// As a future that is polled again whenever it is woken.
+/// Waits for the result as a task does: polls again at each wake-up.
 fn wait_for(mut pending: Pending<u32>) -> Result<u32> {
     loop {
-        // A new waker each time, so that the last one given has to be the one that is woken.
+        // A new waker each time, so that the waker registered last has to be the one that is woken.
         let bell = Arc::new(Bell::default());
         let waker = Waker::from(Arc::clone(&bell));
         match Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)) {

@@ -1,4 +1,4 @@
-//! Systems where no thread is urgent: what the module `kernel` is on Linux.
+//! The counterpart of the module `kernel` for systems other than Linux, where no thread is urgent.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What is asked of the kernel's scheduler, for the calling thread only.
+//! Requests to the kernel's scheduler, for the calling thread only.
 
 use std::cell::Cell;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// The shortest slice that the kernel grants.
 const SLICE_NS: u64 = 100_000;
 
-/// What a thread with a short slice got otherwise.
+/// The remaining properties of a thread that got a short slice.
 pub(super) struct Prompted {
     /// The nice value, where it is higher than the process's and could not be lowered.
     pub(super) heavier: Option<i32>,
@@ -21,7 +21,7 @@ struct Attributes {
     flags: u64,
     nice: i32,
     priority: u32,
-    /// The slice of an ordinary thread; 0 where the kernel has no slices, and for the kernel's own choice.
+    /// The slice of an ordinary thread. 0 where the kernel has no slices, and for the kernel's own choice.
     runtime_ns: u64,
     deadline_ns: u64,
     period_ns: u64,
@@ -31,7 +31,7 @@ impl Attributes {
     fn of_thread() -> io::Result<Attributes> {
         let mut attributes = Attributes::default();
         let size = size_of::<Attributes>();
-        // SAFETY: the structure is valid for writes of the size that is told; 0 names the calling thread.
+        // SAFETY: the structure is valid for writes of the `size` that is passed; 0 names the calling thread.
         match unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &mut attributes, size, 0) } {
             0 => Ok(attributes),
             _ => Err(io::Error::last_os_error()),
@@ -40,7 +40,7 @@ impl Attributes {
 
     fn set_for_thread(mut self) -> io::Result<()> {
         self.size = size_of::<Attributes>() as u32;
-        // SAFETY: the structure is valid for reads of the size that it tells; 0 names the calling thread.
+        // SAFETY: the structure is valid for reads of the size in its own field; 0 names the calling thread.
         match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &self, 0) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -56,31 +56,31 @@ thread_local! {
     static BEFORE: Cell<Option<Attributes>> = const { Cell::new(None) };
 }
 
-/// What a thread was to the scheduler before it became urgent.
+/// The scheduling attributes of a thread before it became urgent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before(Attributes);
 
 impl Before {
-    /// The calling thread's, if it is an urgent one.
+    /// Returns the calling thread's earlier attributes, if it is an urgent one.
     pub(crate) fn of_thread() -> Option<Before> {
         BEFORE.get().map(Before)
     }
 
-    /// Makes the calling thread what the other one was. Going down is always allowed; where it fails, the thread
+    /// Gives the calling thread these attributes. Lowering is always allowed; where it fails, the thread
     /// stays urgent.
     pub(crate) fn restore(self) {
         let _ = Attributes { flags: 0, ..self.0 }.set_for_thread();
     }
 }
 
-/// `SCHED_FIFO` with priority 1, unless the thread inherited as much from the program.
+/// Sets `SCHED_FIFO` with priority 1, unless the thread inherited a real-time policy from the program.
 pub(super) fn real_time() -> io::Result<()> {
     let before = Attributes::of_thread()?;
     if before.is_real_time() {
         return Ok(());
     }
     Attributes { policy: libc::SCHED_FIFO as u32, priority: 1, ..Attributes::default() }.set_for_thread()?;
-    // There are sandboxes that take the call and do nothing.
+    // Some sandboxes accept the call and do nothing.
     if !Attributes::of_thread()?.is_real_time() {
         return Err(io::Error::other("it had no effect"));
     }
@@ -88,7 +88,8 @@ pub(super) fn real_time() -> io::Result<()> {
     Ok(())
 }
 
-/// The short slice, at the nice value of the process, unless the program made the thread a real-time one.
+/// Sets the short slice and the nice value of the process, unless the program made the thread a real-time
+/// one.
 pub(super) fn prompt() -> io::Result<Prompted> {
     let before = Attributes::of_thread()?;
     if before.is_real_time() {
@@ -106,7 +107,7 @@ pub(super) fn prompt() -> io::Result<Prompted> {
         Attributes { nice: before.nice, ..wanted }.set_for_thread()?;
         heavier = Some(before.nice);
     }
-    // A kernel without slices takes the call and forgets the number.
+    // A kernel without slices accepts the call and ignores the number.
     match Attributes::of_thread()?.runtime_ns {
         1..=SLICE_NS => {
             BEFORE.set(Some(before));
@@ -119,7 +120,7 @@ pub(super) fn prompt() -> io::Result<Prompted> {
 
 /// Raises the nice value of the calling thread to `nice`, that is, lowers its weight.
 pub(super) fn lower_nice(nice: i32) {
-    // Linux takes a thread for a process here; `None` is the calling one.
+    // On Linux this system call takes a thread id; `None` is the calling thread.
     if rustix::process::getpriority_process(None).is_ok_and(|now| now < nice) {
         let _ = rustix::process::setpriority_process(None, nice);
     }

@@ -9,9 +9,9 @@ use toml::de::{DeTable, DeValue};
 use super::{Calibration, Rates};
 use crate::base::error::{Error, Result};
 
-/// What the file's first line with a value says.
+/// The value in the file's first line with a value.
 const VERSION: u64 = 1;
-/// No file that this crate writes is nearly as long.
+/// The limit for the file's length. No file that this crate writes is nearly as long.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 const OPERATION: &str = "calibration";
 
@@ -42,7 +42,7 @@ impl Calibration {
         }
     }
 
-    /// Returns the calibration in the text of such a file. What each entry means is in docs/calibration.md.
+    /// Reads the text of such a file. docs/calibration.md documents each entry.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput), with the place, for text that is not TOML, for another
@@ -83,7 +83,7 @@ impl Calibration {
         calibration.fault().map_or(Ok(calibration), |fault| Err(invalid(fault.to_string())))
     }
 
-    /// Returns the text of such a file, with the meaning of each entry.
+    /// Returns the text of such a file, with a comment on each entry.
     pub fn to_toml(&self) -> String {
         let mut text =
             String::from("# What `forebay calibrate` measured of a device, for Config::calibration.\n");
@@ -118,7 +118,7 @@ fn invalid(note: String) -> Error {
     Error::invalid(OPERATION, note)
 }
 
-/// A basic string of TOML.
+/// Returns the text as a basic string of TOML.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -131,7 +131,7 @@ fn quoted(text: &str) -> String {
     quoted + "\""
 }
 
-/// A table of the file, which knows its name for what it has to say.
+/// A table of the file, with its name for error messages.
 struct Table<'t> {
     name: &'static str,
     entries: &'t DeTable<'t>,

@@ -1,4 +1,4 @@
-//! Which pages of one region are free: a buddy system over indices, so that it never touches the pages themselves.
+//! The free pages of one region: a buddy system over indices, so that it never touches the pages themselves.
 
 use super::header::CLASSES;
 
@@ -28,7 +28,7 @@ impl Buddy {
             previous: vec![0; pages as usize],
             free_class: vec![0; pages as usize],
         };
-        // From the end, so that the lowest run of each class comes out first.
+        // From the end, so that the lowest run of each class is taken first.
         let mut runs = Vec::new();
         let mut page = 0;
         while page < pages {
@@ -47,7 +47,7 @@ impl Buddy {
         self.free_pages
     }
 
-    /// The first page of a run of `2^class` pages.
+    /// Takes a run of `2^class` pages and returns its first page.
     pub(super) fn take(&mut self, class: usize) -> Option<u32> {
         let candidates = self.lists >> class;
         if candidates == 0 {
@@ -64,7 +64,7 @@ impl Buddy {
         Some(page)
     }
 
-    /// Gives a run back and joins it with its free neighbours.
+    /// Returns a run to the free pages and joins it with its free neighbours.
     pub(super) fn put(&mut self, mut page: u32, mut class: usize) {
         debug_assert!(page + (1 << class) <= self.pages && page.is_multiple_of(1 << class));
         debug_assert_eq!(self.free_class[page as usize], 0, "page {page} is free already");

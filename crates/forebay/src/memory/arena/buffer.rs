@@ -1,4 +1,4 @@
-//! The sole ownership of one buffer: what an operation in flight holds.
+//! The sole ownership of one buffer, as an operation in flight has it.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 use super::header::{self, Header};
 use crate::memory::block::{Block, BlockMut};
 
-/// One power-of-two buffer, at least page-aligned, owned alone. Dropped, it goes back; forgotten, its whole region
-/// is never unmapped. Its bytes are whatever the last owner left: they become visible only through the two
-/// conversions, which say what is initialised.
+/// One power-of-two buffer, at least page-aligned, owned alone. A dropped buffer returns to the arena. The
+/// region of a forgotten one is never unmapped. Its bytes are those that the last owner left. They become
+/// visible only through the two conversions, whose callers state which bytes are initialised.
 pub(crate) struct Buffer {
     data: NonNull<u8>,
     header: NonNull<Header>,
@@ -17,7 +17,7 @@ pub(crate) struct Buffer {
 
 // SAFETY: sole ownership of plain memory; returning it is thread-safe.
 unsafe impl Send for Buffer {}
-// SAFETY: a shared `Buffer` gives out addresses and numbers only.
+// SAFETY: a shared `Buffer` hands out addresses and numbers only.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -29,24 +29,25 @@ impl Buffer {
         Buffer { data: unsafe { NonNull::new_unchecked(header.as_ref().data()) }, header }
     }
 
-    /// The first byte; valid for `capacity()` bytes of reads and writes, but overflow memory is uninitialised.
+    /// Returns the first byte, valid for `capacity()` bytes of reads and writes; overflow memory is
+    /// uninitialised.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.data.as_ptr()
     }
 
-    /// In bytes, a power of two.
+    /// Returns the length in bytes, a power of two.
     pub(crate) fn capacity(&self) -> usize {
         // SAFETY: we own the buffer.
         unsafe { self.header.as_ref() }.capacity()
     }
 
-    /// The number of its region (and of that region's registration); `None` for overflow memory.
+    /// Returns the number of its region (and of that region's registration); `None` for overflow memory.
     pub(crate) fn region_index(&self) -> Option<u16> {
         // SAFETY: we own the buffer, which keeps its header and region.
         unsafe { header::region_index(self.header) }
     }
 
-    /// The bytes `start..start + len` as a block.
+    /// Returns the bytes `start..start + len` as a block.
     ///
     /// # Safety
     /// These bytes lie within the capacity, are initialised (by a completed read, say), and nothing writes them any
@@ -61,8 +62,8 @@ impl Buffer {
         }
     }
 
-    /// Writable memory of `len` bytes (at most the capacity), of which `filled` keep their contents and the others
-    /// are zeroed.
+    /// Returns writable memory of `len` bytes (at most the capacity), of which the first `filled` keep their
+    /// contents and the others are zeroed.
     ///
     /// # Safety
     /// The first `filled` bytes lie within the capacity, are initialised and may be seen by the program; nothing else
@@ -75,7 +76,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: we own the buffer alone and are gone after this.
+        // SAFETY: we own the buffer alone and do not use it after this.
         unsafe { header::release(self.header) };
     }
 }

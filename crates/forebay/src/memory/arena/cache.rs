@@ -1,5 +1,5 @@
-//! A shard's own buffers: lists that only its thread touches, last in first out, so that a buffer comes back while it
-//! is still in the processor's cache.
+//! A shard's own buffers: lists that only its thread accesses, last in first out, so that a buffer is used
+//! again while it is still in the processor's cache.
 
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -23,20 +23,20 @@ pub(crate) struct Aside(*const Cache);
 
 #[cfg(feature = "sim")]
 impl Aside {
-    /// No cache: what a thread has that is no shard's.
+    /// No cache, as on a thread that is not a shard's.
     pub(crate) const NOTHING: Aside = Aside(ptr::null());
 
-    /// Puts these caches in the place of the thread's, which come back. Each `Aside` that holds something must be put
-    /// back once, on this thread: forgetting it leaks the caches.
+    /// Exchanges the thread's caches for these and returns the thread's. Each `Aside` that holds caches must
+    /// be put back once, on this thread: forgetting it leaks the caches.
     pub(crate) fn swap(self) -> Aside {
         Aside(NEWEST.replace(self.0))
     }
 }
 
-/// The cache of one shard. Cells instead of `&mut`: a drop inside a call-back may come back here.
+/// The cache of one shard. It has cells instead of `&mut`, because a drop inside a callback may use it again.
 pub(super) struct Cache {
     shared: Arc<Shared>,
-    /// The shared one again, a pointer nearer.
+    /// The same as in `shared`, one pointer nearer.
     waiting: Arc<Waiting>,
     shard: u16,
     lists: [List; CLASSES],
@@ -48,12 +48,12 @@ struct List {
     count_max: u32,
 }
 
-/// How many buffers of each class a cache has: written by its thread only, without read-modify-write, and read by others
-/// for the statistics.
+/// The number of buffers of each class in a cache. Only its thread writes them, without read-modify-write,
+/// and others read them for the statistics.
 #[derive(Default)]
 pub(super) struct CachedCounts {
     buffers: [AtomicU32; CLASSES],
-    /// Whether a cache uses them: a second one for the same shard would break the first one's counts.
+    /// Whether a cache uses them. A second cache for the same shard would break the first one's counts.
     taken: AtomicBool,
 }
 
@@ -73,16 +73,18 @@ impl CachedCounts {
     }
 }
 
-/// A list is never longer than this, however small its buffers.
+/// The limit for a list's length, however small its buffers.
 const LIST_MAX: usize = 512;
-/// A list holds no more than this many bytes, nor than an eighth of the shard's share of the arena, but one buffer if
-/// that is at most half of the share: so that a shard always finds its last buffer again and others do not starve.
+/// The limit for a list's bytes. An eighth of the shard's share of the arena is another limit. A list may
+/// always hold one buffer if that is at most half of the share. So a shard always finds its last buffer
+/// again, and others do not starve.
 const LIST_BYTES_MAX: usize = 8 << 20;
 
 impl Cache {
-    /// Makes a cache for `shard` the newest of this thread; false when the shard has one, here or elsewhere.
+    /// Makes a cache for `shard` the newest of this thread. Returns false when the shard has one, here or
+    /// elsewhere.
     pub(super) fn install(shared: &Arc<Shared>, shard: u16) -> bool {
-        // Acquire and Release: the counts are as the cache before left them.
+        // Acquire and Release: the counts are as the previous cache left them.
         if shared.cached[usize::from(shard)].taken.swap(true, Ordering::AcqRel) {
             return false;
         }
@@ -104,7 +106,8 @@ impl Cache {
         true
     }
 
-    /// Takes this arena's newest cache off this thread, with everything in it; answers which shard's it was.
+    /// Takes this arena's newest cache off this thread, with everything in it. Returns the shard that it
+    /// belonged to.
     pub(super) fn remove(shared: &Arc<Shared>) -> Option<u16> {
         let mut newer: *mut Cache = ptr::null_mut();
         let mut found = NEWEST.get().cast_mut();
@@ -140,7 +143,7 @@ impl Cache {
     pub(super) fn pop(&self, class: usize) -> Option<NonNull<Header>> {
         let list = &self.lists[class];
         let header = NonNull::new(list.top.get())?;
-        // SAFETY: what is in the list belongs to the cache.
+        // SAFETY: the buffers in the list belong to the cache.
         unsafe {
             list.top.set(header.as_ref().next());
             header.as_ref().set_home(self.shard);
@@ -149,7 +152,7 @@ impl Cache {
         Some(header)
     }
 
-    /// How many more buffers of this class are worth fetching while the lock is held anyway.
+    /// Returns how many more buffers of this class are worth fetching while the lock is held anyway.
     pub(super) fn refill_count(&self, class: usize) -> u32 {
         let wanted = match class {
             0..=2 => 8,
@@ -159,7 +162,8 @@ impl Cache {
         wanted.min(self.lists[class].count_max / 2)
     }
 
-    /// Keeps a buffer whatever the limits say: the caller asked [`Cache::has_room`] or [`Cache::refill_count`].
+    /// Adds a buffer whatever the limits are: the caller has checked [`Cache::has_room`] or
+    /// [`Cache::refill_count`].
     #[inline]
     pub(super) fn push(&self, header: NonNull<Header>) {
         // SAFETY: the caller gives the buffer to the cache.
@@ -176,7 +180,7 @@ impl Cache {
         self.counts().get(class) < self.lists[class].count_max
     }
 
-    /// Takes all but the newest `keep` buffers of a class out.
+    /// Takes all but the newest `keep` buffers of a class out, and returns them.
     pub(super) fn cut(&self, class: usize, keep: u32) -> Chain {
         let list = &self.lists[class];
         let count = self.counts().get(class);
@@ -202,7 +206,8 @@ impl Cache {
         Chain(rest)
     }
 
-    /// Gives the older half of a full list to all; false when there is too little of this class to make room.
+    /// Makes the older half of a full list available to all threads. Returns false when there are too few
+    /// buffers of this class to make room.
     #[cold]
     fn spill(&self, class: usize) -> bool {
         let count = self.counts().get(class);
@@ -223,14 +228,16 @@ impl Cache {
 #[inline]
 pub(super) fn with<T>(shared: *const Shared, body: impl FnOnce(Option<&Cache>) -> T) -> T {
     let cache = find(shared);
-    // SAFETY: `find` answers null or a live box of this thread. Only `remove` frees it, which `body` does not call.
+    // SAFETY: `find` returns null or a live box of this thread. Only `remove` frees it, which `body` does not
+    // call.
     body(unsafe { cache.as_ref() })
 }
 
-/// Puts a buffer into this thread's cache; false when it has none for the buffer's arena, or when others need memory.
+/// Puts a buffer into this thread's cache. Returns false when the thread has none for the buffer's arena, or
+/// when other shards need memory.
 ///
 /// # Safety
-/// The caller owns the buffer and gives it away when the answer is true.
+/// The caller owns the buffer and gives it up when the result is true.
 #[inline]
 pub(super) unsafe fn put(header: NonNull<Header>) -> bool {
     // SAFETY: the caller's buffer keeps its header.

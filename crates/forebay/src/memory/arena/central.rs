@@ -1,4 +1,4 @@
-//! What all threads share behind one lock: the free pages of every region.
+//! The state that all threads share behind one lock: the free pages of every region.
 
 use std::ptr::NonNull;
 
@@ -37,7 +37,7 @@ impl Central {
         self.spaces.len()
     }
 
-    /// The region's index must be its place here.
+    /// Adds a region, whose index must be its place here.
     pub(super) fn add(&mut self, region: NonNull<Region>) {
         // SAFETY: just mapped, and it stays until `close`.
         let (index, pages) = unsafe { (region.as_ref().index(), region.as_ref().pages()) };
@@ -45,12 +45,13 @@ impl Central {
         self.spaces.push(Space { region, buddy: Buddy::new(pages), live: 0 });
     }
 
-    /// A buffer out of the lowest region that has one: later regions stay empty when little is needed.
+    /// Returns a buffer out of the lowest region that has one: later regions stay empty when little is
+    /// needed.
     pub(super) fn take(&mut self, class: usize) -> Option<NonNull<Header>> {
         for space in &mut self.spaces {
             if let Some(page) = space.buddy.take(class) {
                 space.live += 1;
-                // SAFETY: regions stay until `close`, and the pages belong to nobody else now.
+                // SAFETY: regions stay until `close`, and the pages belong to no other owner now.
                 unsafe {
                     let header = space.region.as_ref().header(page);
                     header.as_ref().describe(space.region, page, class);
@@ -61,10 +62,10 @@ impl Central {
         None
     }
 
-    /// Takes back every buffer of a chain.
+    /// Returns every buffer of a chain to the free pages of its region.
     pub(super) fn absorb(&mut self, chain: Chain) {
         for header in chain {
-            // SAFETY: the chain owned the buffer; nobody else knows it.
+            // SAFETY: the chain owned the buffer; no other code has it.
             let (region, page, class) = unsafe {
                 let header = header.as_ref();
                 (header.region(), header.page(), header.class())
@@ -84,14 +85,14 @@ impl Central {
         self.spaces.iter().map(|space| space.buddy.free_pages() as usize * BUFFER_BYTES_MIN).sum()
     }
 
-    /// Whether any region has huge pages as far as one can tell.
+    /// Returns whether any region has huge pages, as far as that can be determined.
     pub(super) fn huge(&self) -> bool {
         // SAFETY: regions stay until `close`.
         self.spaces.iter().any(|space| unsafe { space.region.as_ref().huge() })
     }
 
-    /// Nothing comes out any more; answers each region with the number of its buffers that are still out, and the
-    /// caller must call [`Region::close`] on each.
+    /// Closes the arena's free memory, so that no buffer comes out any more. Returns each region with the
+    /// number of its buffers that are still out. The caller must call [`Region::close`] on each.
     pub(super) fn close(&mut self) -> Vec<(NonNull<Region>, i64)> {
         self.closed = true;
         self.spaces.drain(..).map(|space| (space.region, space.live)).collect()

@@ -1,5 +1,5 @@
-//! What the arena knows about one buffer. It lies outside the I/O pages, so that the device never writes next to it
-//! and a process can look at it without touching I/O memory.
+//! The arena's record of one buffer. It lies outside the I/O pages, so that the device never writes next to
+//! it and a process can inspect it without touching I/O memory.
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use crate::base::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Order
 /// The number of size classes: 4 KiB, 8 KiB, ... 1 GiB.
 pub(super) const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
 
-/// The home of a buffer that no shard took: it returns to the central stack.
+/// The home of a buffer that was not allocated for a shard: it returns to the central stack.
 pub(super) const HOME_NOBODY: u16 = u16::MAX;
 
-/// One buffer's record: reference count of its blocks, the link of whatever list it is in, where it returns to.
+/// One buffer's record: reference count of its blocks, the link of the list that it is in, and its home.
 ///
-/// A line of its own, because neighbouring buffers belong to different threads. All zero is a valid header, so an
-/// array of them costs memory only where buffers have been. Every field but `refs` and `next` is written by the sole
-/// owner of the buffer and read by those it was handed to, so Relaxed is enough: the hand-over orders them.
+/// It has a cache line of its own, because neighbouring buffers belong to different threads. All zero is a
+/// valid header, so an array of them costs memory only where buffers have been. Every field but `refs` and
+/// `next` is written by the sole owner of the buffer and read by later owners, so Relaxed is enough: the
+/// hand-over orders them.
 #[repr(C, align(64))]
 pub(crate) struct Header {
     refs: AtomicU32,
@@ -26,7 +27,7 @@ pub(crate) struct Header {
     page: AtomicU32,
     next: AtomicPtr<Header>,
     data: AtomicPtr<u8>,
-    /// Which arena: compared, never followed. Null for overflow memory.
+    /// The arena that it is from: compared, never followed. Null for overflow memory.
     arena: AtomicPtr<Shared>,
     /// Null for overflow memory, whose header is the first field of its own record.
     region: AtomicPtr<Region>,
@@ -39,7 +40,7 @@ const REFS_STUCK_FROM: u32 = 1 << 31;
 const REFS_STUCK: u32 = 3 << 30;
 
 impl Header {
-    /// The header of an overflow buffer.
+    /// Returns the header of an overflow buffer.
     pub(super) fn overflow(class: usize, data: *mut u8) -> Header {
         Header {
             refs: AtomicU32::new(0),
@@ -76,12 +77,12 @@ impl Header {
         BUFFER_BYTES_MIN << self.class()
     }
 
-    /// The first byte of the buffer.
+    /// Returns the first byte of the buffer.
     pub(crate) fn data(&self) -> *mut u8 {
         self.data.load(Ordering::Relaxed)
     }
 
-    /// Which arena the buffer is from; null for overflow memory.
+    /// Returns the arena that the buffer is from; null for overflow memory.
     pub(super) fn arena(&self) -> *const Shared {
         self.arena.load(Ordering::Relaxed)
     }
@@ -110,27 +111,27 @@ impl Header {
         self.next.store(next, Ordering::Relaxed);
     }
 
-    /// The buffer gets its first block.
+    /// Sets the count for the buffer's first block.
     pub(crate) fn refs_start(&self) {
         self.refs.store(1, Ordering::Relaxed);
     }
 
-    /// One more block. Relaxed as in `Arc`: whoever clones already has a reference.
+    /// Counts one more block. Relaxed as in `Arc`: a cloning caller already has a reference.
     pub(crate) fn refs_add(&self) {
         if self.refs.fetch_add(1, Ordering::Relaxed) >= REFS_STUCK_FROM - 1 {
             self.refs.store(REFS_STUCK, Ordering::Relaxed);
         }
     }
 
-    /// Whether the caller's block is the only one. Acquire: what other owners read, they read before.
+    /// Returns whether the caller's block is the only one. Acquire: the reads of other owners come before.
     pub(crate) fn refs_unique(&self) -> bool {
         self.refs.load(Ordering::Acquire) == 1
     }
 
-    /// One block less; true when it was the last and the caller now owns the buffer alone.
+    /// Counts one block less. Returns true when it was the last and the caller now owns the buffer alone.
     #[inline]
     pub(crate) fn refs_drop(&self) -> bool {
-        // The only owner cannot be joined by another meanwhile: a clone needs a block to clone from.
+        // No other owner can join the only one in the meantime: a clone needs a block to clone from.
         if self.refs_unique() {
             return true;
         }
@@ -145,7 +146,7 @@ impl Header {
     }
 }
 
-/// The smallest class whose buffers hold `len` bytes; `None` above [`BUFFER_BYTES_MAX`].
+/// Returns the smallest class whose buffers hold `len` bytes; `None` above [`BUFFER_BYTES_MAX`].
 #[inline]
 pub(super) fn class_of(len: usize, class_min: usize) -> Option<usize> {
     if len > BUFFER_BYTES_MAX {
@@ -155,7 +156,7 @@ pub(super) fn class_of(len: usize, class_min: usize) -> Option<usize> {
     Some((pages.next_power_of_two().trailing_zeros() as usize).max(class_min))
 }
 
-/// The number of the buffer's region; `None` for overflow memory.
+/// Returns the number of the buffer's region; `None` for overflow memory.
 ///
 /// # Safety
 /// `header` belongs to a live buffer.
@@ -164,7 +165,7 @@ pub(crate) unsafe fn region_index(header: NonNull<Header>) -> Option<u16> {
     unsafe { header.as_ref().region().map(|region| region.as_ref().index()) }
 }
 
-/// Gives a buffer back: to this thread's cache if that serves the same arena, else to its home. Never allocates,
+/// Returns a buffer to this thread's cache if that serves the same arena, else to its home. Never allocates,
 /// locks or waits (overflow memory is freed).
 ///
 /// # Safety
@@ -192,15 +193,15 @@ unsafe fn release_elsewhere(header: NonNull<Header>) {
     }
 }
 
-/// Pushes a buffer onto its home's return stack; when that is closed, onto the central one; when the arena is closed,
-/// counts the region down.
+/// Pushes a buffer onto its home's return stack. When that is closed, it pushes it onto the central one. When
+/// the arena is closed, it counts the region down.
 ///
 /// # Safety
 /// As for [`release`]; `region` is the buffer's.
 unsafe fn give_back(header: NonNull<Header>, region: NonNull<Region>) {
-    // SAFETY: until the push succeeds the buffer is ours and keeps its region alive. Once it has succeeded somebody
-    // else may drain it, close the arena and free region and `Shared`: so each stack is kept by a count of its own
-    // (`Arc::clone`), and nothing else is touched after the push.
+    // SAFETY: until the push succeeds the buffer is ours and keeps its region alive. Once it has succeeded,
+    // another thread may drain it, close the arena and free region and `Shared`. So each stack is kept by a
+    // count of its own (`Arc::clone`), and nothing else is touched after the push.
     unsafe {
         let home = Arc::clone(region.as_ref().shared().returns_of(header.as_ref().home()));
         if home.push(header, header) {

@@ -1,4 +1,5 @@
-//! Ordinary aligned memory for when the arena is empty and the program holds all of it: counted, limited, unregistered.
+//! Ordinary aligned memory for when the arena is empty and the program holds all of it: counted, limited,
+//! unregistered.
 
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
@@ -8,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::header::Header;
 use super::{BUFFER_BYTES_MIN, Buffer, Shared};
 
-/// The header first, so that a pointer to it is a pointer to the record.
+/// An overflow buffer's record. The header is first, so that a pointer to it is a pointer to the record.
 #[repr(C)]
 struct Record {
     header: Header,
@@ -17,11 +18,12 @@ struct Record {
     shared: Arc<Shared>,
 }
 
-/// A buffer of ordinary memory, if the allowance has room for it.
+/// Returns a buffer of ordinary memory, if the allowance has room for it.
 pub(super) fn allocate(shared: &Arc<Shared>, class: usize) -> Option<Buffer> {
     let bytes = BUFFER_BYTES_MIN << class;
     let layout = Layout::from_size_align(bytes, BUFFER_BYTES_MIN << shared.class_min).ok()?;
-    // SeqCst against a lost wake-up, as in `ReturnStack::push`: a shard that waits looks here after setting its bit.
+    // SeqCst against a lost wake-up, as in `ReturnStack::push`: a waiting shard checks this after setting its
+    // bit.
     shared
         .overflow_bytes
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
@@ -41,7 +43,7 @@ pub(super) fn allocate(shared: &Arc<Shared>, class: usize) -> Option<Buffer> {
         shared: Arc::clone(shared),
     });
     let record = NonNull::from(Box::leak(record));
-    // SAFETY: a new buffer that nobody else knows; its pointer may be used for the whole record.
+    // SAFETY: a new buffer that no other code has; its pointer may be used for the whole record.
     Some(unsafe { Buffer::from_header(record.cast()) })
 }
 

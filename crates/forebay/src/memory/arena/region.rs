@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use super::header::Header;
 use super::{BUFFER_BYTES_MIN, Shared};
 
-/// The size of a huge page, to which regions are aligned and in whose steps they are populated.
+/// The size of a huge page. Regions are aligned to it, and populated in steps of it.
 pub(super) const HUGE_BYTES: usize = 2 << 20;
 
-/// A region: one mapping, one registered buffer. Lives on the heap behind a raw pointer and is freed by whoever
-/// returns its last buffer after the arena was closed, on whatever thread that is.
+/// A region: one mapping, one registered buffer. It lives on the heap behind a raw pointer. After the arena
+/// was closed, the thread that returns its last buffer frees it.
 ///
-/// **Fork**: the mapping is not inherited (MADV_DONTFORK), so a child process must not touch a block's bytes; its
-/// headers are ordinary memory, so dropping an inherited block there is harmless.
+/// **Fork**: the mapping is not inherited (MADV_DONTFORK), so a child process must not touch a block's bytes.
+/// Its headers are ordinary memory, so dropping an inherited block there is harmless.
 pub(super) struct Region {
     start: NonNull<u8>,
     bytes: usize,
     index: u16,
     huge: bool,
-    /// The process that mapped it: in a forked child something else may lie at these addresses.
+    /// The process that mapped it: in a forked child another mapping may lie at these addresses.
     process: u32,
     headers: NonNull<Header>,
-    /// Unused while the arena is open. After that: buffers still out, see [`Region::close`].
+    /// Unused while the arena is open. After that the number of buffers still out, see [`Region::close`].
     outstanding: AtomicI64,
     shared: Arc<Shared>,
 }
@@ -43,14 +43,14 @@ impl Region {
         let huge = match memory::advise_and_populate(start, bytes) {
             Ok(huge) => huge,
             Err(error) => {
-                // SAFETY: mapped above, known to nobody else.
+                // SAFETY: mapped above, and no other code has its address.
                 unsafe { memory::unmap(start, bytes) };
                 return Err(error);
             }
         };
         // SAFETY: the layout's size is not zero, as `bytes` is at least a page.
         let Some(headers) = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }) else {
-            // SAFETY: mapped above with this length, and nobody has got any of it.
+            // SAFETY: mapped above with this length, and no part of it was handed out.
             unsafe { memory::unmap(start, bytes) };
             return Err(io::ErrorKind::OutOfMemory.into());
         };
@@ -80,7 +80,7 @@ impl Region {
         self.index
     }
 
-    /// Whether huge pages were asked for and not refused; the kernel may still have had none to give.
+    /// Returns whether huge pages were requested and not refused; the kernel may still have had none to give.
     pub(super) fn huge(&self) -> bool {
         self.huge
     }
@@ -101,15 +101,15 @@ impl Region {
         unsafe { self.headers.add(page as usize) }
     }
 
-    /// The arena is closed and `live` buffers of this region are still out. Returns after close count down from zero
-    /// into the negative until this adds `live`; from then on the sum is what is out, and exactly one side sees it
-    /// become zero: that one unmaps.
+    /// Starts counting the `live` buffers of this region that are still out when the arena is closed. Buffers
+    /// returned after the close count down from zero into the negative until this adds `live`. From then on
+    /// the sum is the number of buffers out, and exactly one side sees it become zero: that one unmaps.
     ///
     /// # Safety
     /// Called once, by the closing arena, after which it does not use the region any more.
     pub(super) unsafe fn close(this: NonNull<Region>, live: i64) {
-        // SAFETY: the region is live: only this call or a count-down after it frees it. AcqRel: whoever frees sees
-        // everything that the others did to the buffers before they returned them.
+        // SAFETY: the region is live: only this call or a count-down after it frees it. AcqRel: the side that
+        // frees it sees every access to the buffers that came before their return.
         unsafe {
             if this.as_ref().outstanding.fetch_add(live, Ordering::AcqRel) + live == 0 {
                 Region::free(this);
@@ -117,7 +117,7 @@ impl Region {
         }
     }
 
-    /// A buffer came back after the arena was closed.
+    /// Counts a buffer that was returned after the arena was closed.
     ///
     /// # Safety
     /// The caller gives up the buffer with this call, and uses neither it nor the region afterwards.
@@ -131,12 +131,12 @@ impl Region {
     }
 
     /// # Safety
-    /// No buffer of the region is out and the arena has forgotten it.
+    /// No buffer of the region is out and the arena has no pointer to it any more.
     pub(super) unsafe fn free(this: NonNull<Region>) {
-        // SAFETY: made by `Box::leak` in `map`, and the caller is the last who knows it.
+        // SAFETY: made by `Box::leak` in `map`, and the caller is the last that has the pointer.
         let region = unsafe { Box::from_raw(this.as_ptr()) };
         if region.process == std::process::id() {
-            // SAFETY: mapped by `map` in this process with this length, and nobody uses it.
+            // SAFETY: mapped by `map` in this process with this length, and no longer used.
             unsafe { memory::unmap(region.start, region.bytes) };
         }
         if let Ok(layout) = headers_layout(region.bytes) {
@@ -151,7 +151,7 @@ fn headers_layout(bytes: usize) -> io::Result<Layout> {
     Layout::array::<Header>(bytes / BUFFER_BYTES_MIN).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
-/// What is asked of the operating system.
+/// The calls to the operating system.
 #[cfg(not(miri))]
 mod memory {
     use super::{BUFFER_BYTES_MIN, HUGE_BYTES};
@@ -159,7 +159,7 @@ mod memory {
     use std::io;
     use std::ptr::{self, NonNull};
 
-    /// Anonymous memory aligned to a huge page: mapped with room to spare, then trimmed.
+    /// Maps anonymous memory aligned to a huge page, with room to spare that is trimmed afterwards.
     pub(super) fn map(bytes: usize) -> io::Result<NonNull<u8>> {
         let padded = bytes.checked_add(HUGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -168,10 +168,10 @@ mod memory {
         let mapping = mapping.cast::<u8>();
         let before = mapping.align_offset(HUGE_BYTES);
         let after = HUGE_BYTES - before;
-        // SAFETY: both trimmed parts and the result lie inside the new mapping, which nobody else knows.
+        // SAFETY: both trimmed parts and the result lie inside the new mapping, which no other code has.
         unsafe {
             let start = mapping.add(before);
-            // What cannot be trimmed stays reserved without ever being touched.
+            // A part that cannot be trimmed stays reserved without ever being touched.
             if before > 0 {
                 let _ = mm::munmap(mapping.cast(), before);
             }
@@ -182,11 +182,13 @@ mod memory {
         }
     }
 
-    /// Keeps the memory out of forked children, asks for huge pages and makes the memory present, in steps, so that
-    /// the address space is not locked for long. Answers whether huge pages were granted as far as one can tell.
+    /// Keeps the memory out of forked children, requests huge pages and makes the memory present, in steps,
+    /// so that the address space is not locked for long. Returns whether huge pages were granted, as far as
+    /// that can be determined.
     pub(super) fn advise_and_populate(start: NonNull<u8>, bytes: usize) -> io::Result<bool> {
         let advise = |advice| {
-            // SAFETY: the range is a mapping of ours with no contents yet; none of these advices changes contents.
+            // SAFETY: the range is a mapping of ours with no contents yet, and no advice used here changes
+            // contents.
             unsafe { mm::madvise(start.as_ptr().cast(), bytes, advice) }
         };
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -242,13 +244,14 @@ mod memory {
 
     fn touch(start: NonNull<u8>, bytes: usize) {
         for offset in (0..bytes).step_by(BUFFER_BYTES_MIN) {
-            // SAFETY: inside a mapping that nobody else knows yet; fresh memory is zero, so zero changes nothing.
+            // SAFETY: inside a mapping that no other code has yet; fresh memory is zero, so zero changes
+            // nothing.
             unsafe { start.add(offset).write_volatile(0) };
         }
     }
 
     /// # Safety
-    /// The range was mapped by `map` with this length and nobody uses it any more.
+    /// The range was mapped by `map` with this length and is no longer used.
     pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller's promise. A refusal leaves the memory mapped, which is a leak and nothing worse.
         let _ = unsafe { mm::munmap(start.as_ptr().cast(), bytes) };
@@ -278,7 +281,7 @@ mod memory {
     }
 
     /// # Safety
-    /// As of the real one.
+    /// As for the real one.
     pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
         // SAFETY: allocated by `map` with the same layout.
         unsafe { alloc::dealloc(start.as_ptr(), layout(bytes)) };

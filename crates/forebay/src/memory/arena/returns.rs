@@ -1,4 +1,5 @@
-//! Where buffers go that are dropped away from the thread they belong to, and how a shard without memory hears of it.
+//! The stacks for buffers that are dropped away from their own thread, and the wake-up of a shard without
+//! memory.
 
 use std::fmt;
 use std::ptr::{self, NonNull};
@@ -7,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use super::header::Header;
 use crate::base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// An intrusive stack that is only pushed to one chain at a time and only emptied whole, so there is no ABA: nobody
-/// ever looks at the `next` of a buffer that he does not own.
+/// An intrusive stack. It is only pushed to one chain at a time and only emptied whole, so there is no ABA:
+/// no thread ever reads the `next` of a buffer that it does not own.
 pub(super) struct ReturnStack {
     head: AtomicPtr<Header>,
     waiting: Arc<Waiting>,
@@ -16,7 +17,7 @@ pub(super) struct ReturnStack {
     _apart: [u64; 12],
 }
 
-/// Not null and never the address of a header, which is aligned to 64.
+/// Returns the mark of a closed stack: not null, and never the address of a header, which is aligned to 64.
 fn closed() -> *mut Header {
     ptr::without_provenance_mut(1)
 }
@@ -26,20 +27,22 @@ impl ReturnStack {
         ReturnStack { head: AtomicPtr::new(ptr::null_mut()), waiting, _apart: [0; 12] }
     }
 
-    /// Pushes the chain `first..=last` and wakes the shards that wait for memory; false, and nothing is changed, when
-    /// the stack is closed.
+    /// Pushes the chain `first..=last` and wakes the shards that wait for memory. Returns false, with nothing
+    /// changed, when the stack is closed.
     ///
-    /// SeqCst, against a lost wake-up: a waiting shard sets its bit and then looks at the stacks; here the buffer is
-    /// pushed and then the bits are looked at. In the one order of these four operations at least one side comes
-    /// second, and sees the other. It also releases the buffer's contents and header to whoever empties the stack.
+    /// SeqCst, against a lost wake-up: a waiting shard sets its bit and then checks the stacks; here the
+    /// buffer is pushed and then the bits are checked. In the one order of these four operations at least one
+    /// side comes second, and sees the other. It also releases the buffer's contents and header to the thread
+    /// that empties the stack.
     ///
     /// # Safety
-    /// The caller owns every buffer of the chain and gives them away when the answer is true.
+    /// The caller owns every buffer of the chain and gives them up when the result is true.
     pub(super) unsafe fn push(&self, first: NonNull<Header>, last: NonNull<Header>) -> bool {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head == closed() {
-                // SAFETY: the chain is still the caller's. An earlier round may have linked it to what was here.
+                // SAFETY: the chain is still the caller's. An earlier round may have linked it to the stack's
+                // buffers.
                 unsafe { last.as_ref().set_next(ptr::null_mut()) };
                 return false;
             }
@@ -54,7 +57,7 @@ impl ReturnStack {
         true
     }
 
-    /// Takes everything; from any thread. A closed stack stays closed.
+    /// Takes all buffers; may be called from any thread. A closed stack stays closed.
     pub(super) fn take_all(&self) -> Chain {
         let mut head = self.head.load(Ordering::SeqCst);
         while !head.is_null() && head != closed() {
@@ -66,7 +69,7 @@ impl ReturnStack {
         Chain(ptr::null_mut())
     }
 
-    /// Refuses later pushes and takes what was there.
+    /// Refuses later pushes and returns the buffers that were there.
     pub(super) fn close(&self) -> Chain {
         let head = self.head.swap(closed(), Ordering::SeqCst);
         Chain(if head == closed() { ptr::null_mut() } else { head })
@@ -78,7 +81,7 @@ impl ReturnStack {
     }
 }
 
-/// Buffers linked by their headers, owned by whoever holds the chain. Dropped half-way, the rest is leaked.
+/// Buffers linked by their headers; the chain owns them. If it is dropped half-way, the rest is leaked.
 pub(super) struct Chain(pub(super) *mut Header);
 
 impl Iterator for Chain {
@@ -93,9 +96,9 @@ impl Iterator for Chain {
     }
 }
 
-/// Which shards wait for memory, and how to wake them.
+/// The set of shards that wait for memory, with their wakers.
 pub(super) struct Waiting {
-    /// A bit for each shard; shards 64 apart share one, and then wake together.
+    /// A bit for each shard. Shards 64 apart share one, and then wake together.
     bits: AtomicU64,
     wakers: Box<[OnceLock<Waker>]>,
 }
@@ -118,18 +121,19 @@ impl Waiting {
         if waits {
             self.bits.fetch_or(bit, Ordering::SeqCst);
         } else if self.wakers.len() <= 64 && self.bits.load(Ordering::Relaxed) & bit != 0 {
-            // With a shared bit the other shard may still wait: a wake-up too many is harmless, one too few is not.
+            // With a shared bit the other shard may still wait: a wake-up too many is harmless, one too few
+            // is not.
             self.bits.fetch_and(!bit, Ordering::SeqCst);
         }
     }
 
-    /// A hint without ordering, for the shard's own drops.
+    /// Returns whether a shard waits: a hint without ordering, for the shard's own drops.
     #[inline]
     pub(super) fn anyone(&self) -> bool {
         self.bits.load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes every shard that waits, each once: it sets its bit again if what came back was not enough.
+    /// Wakes every waiting shard once. A shard sets its bit again if the returned memory was not enough.
     pub(super) fn wake(&self) {
         if self.bits.load(Ordering::SeqCst) != 0 {
             self.wake_all();

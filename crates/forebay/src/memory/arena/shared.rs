@@ -1,4 +1,4 @@
-//! What all handles, shards and live buffers of an arena share.
+//! The state that all handles, shards and live buffers of an arena share.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -17,23 +17,23 @@ use crate::base::fork::Origin;
 
 mod growth;
 
-/// The most regions; growth takes larger steps so that `bytes_max` is reached before.
+/// The limit for regions. Growth takes larger steps so that `bytes_max` is reached before.
 const REGIONS_MAX: usize = 2048;
 
-/// The arena behind its handles; regions and overflow buffers keep it alive too.
+/// The arena behind its handles. Regions and overflow buffers keep it alive too.
 pub(super) struct Shared {
     pub(super) bytes_max: usize,
     pub(super) overflow_bytes_max: usize,
     /// The size class of a page.
     pub(super) class_min: usize,
     central: Mutex<Central>,
-    /// Held while a region is mapped, so that shards which need the free pages only do not wait for that.
+    /// Held while a region is mapped, so that shards that only need the free pages do not wait for that.
     growth: Mutex<()>,
-    /// One for each shard, then the central one. Each an `Arc`, because a return must outlive `Shared` by a moment
-    /// (see `give_back`).
+    /// One stack for each shard, then the central one. Each is an `Arc`, because a return must outlive
+    /// `Shared` by a moment (see `give_back`).
     returns: Box<[Arc<ReturnStack>]>,
     pub(super) waiting: Arc<Waiting>,
-    /// What is in each shard's cache.
+    /// The counts of each shard's cache.
     pub(super) cached: Box<[CachePadded<CachedCounts>]>,
     pub(super) bytes_mapped: AtomicUsize,
     pub(super) overflow_bytes: AtomicUsize,
@@ -42,11 +42,11 @@ pub(super) struct Shared {
     table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
     table_len: AtomicUsize,
     closed: AtomicBool,
-    /// Asks somebody who may take his time to call [`Shared::grow_ahead`].
+    /// Requests a call of [`Shared::grow_ahead`] from a thread that has time for it.
     asks_growth: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// It was asked, and has not come yet.
+    /// Growth was requested, and has not been done yet.
     growth_asked: AtomicBool,
-    /// Why the system gave no memory when the arena would have grown the last time; 0: it did.
+    /// The reason why the system gave no memory when the arena last tried to grow; 0 when it gave it.
     pub(super) refusal: AtomicI32,
     pub(super) origin: Origin,
 }
@@ -78,7 +78,7 @@ impl Shared {
             origin: Origin::here(),
         });
         let mut left = config.bytes_initial.min(bytes_max).next_multiple_of(page);
-        // Whole huge pages, or it is not worth cutting.
+        // Whole huge pages; with less there is no smaller first region.
         let first = config.first_region_bytes & !(HUGE_BYTES - 1);
         let mut most = if first > 0 { first.min(BUFFER_BYTES_MAX) } else { BUFFER_BYTES_MAX };
         while left > 0 {
@@ -98,7 +98,7 @@ impl Shared {
         self.returns.len() - 1
     }
 
-    /// The return stack of a home; nobody's is the central one.
+    /// Returns the return stack of a home. `HOME_NOBODY` maps to the central one.
     #[inline]
     pub(super) fn returns_of(&self, home: u16) -> &Arc<ReturnStack> {
         &self.returns[usize::from(home).min(self.returns.len() - 1)]
@@ -109,11 +109,11 @@ impl Shared {
     }
 
     fn central(&self) -> MutexGuard<'_, Central> {
-        // What a panic could leave half-done here are free pages that stay unused.
+        // A panic could at most leave free pages here that stay unused.
         self.central.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything after the cache's own list; `cache` is the calling shard's.
+    /// Allocates after the cache's own list was empty; `cache` is the calling shard's.
     #[cold]
     pub(super) fn alloc_shared(
         self: &Arc<Self>,
@@ -127,14 +127,15 @@ impl Shared {
             }
         }
         if let Some(header) = self.take_central(class, cache).or_else(|| self.grow(class)) {
-            // SAFETY: just handed out to us.
+            // SAFETY: the buffer was just handed out to us.
             unsafe { header.as_ref().set_home(cache.map_or(super::HOME_NOBODY, Cache::shard)) };
             return Some(header);
         }
         None
     }
 
-    /// Foreign drops come home: as many as the limits allow into the cache, the others to all.
+    /// Takes the buffers that other threads returned: as many as the limits allow into the cache, the others
+    /// to the central stack.
     fn drain_own_returns(&self, cache: &Cache) {
         let mut rest: *mut Header = ptr::null_mut();
         for header in self.returns_of(cache.shard()).take_all() {
@@ -160,7 +161,7 @@ impl Shared {
         let header = match central.take(class) {
             Some(header) => header,
             None => {
-                // Free memory may lie about in small pieces or in other shards' stacks: gather it all.
+                // Free memory may be scattered in small pieces or in other shards' stacks: gather it all.
                 if let Some(cache) = cache {
                     for class in 0..super::header::CLASSES {
                         central.absorb(cache.cut(class, 0));
@@ -188,7 +189,7 @@ impl Shared {
         Some(header)
     }
 
-    /// Gives a chain that the caller owns to all.
+    /// Returns a chain that the caller owns to the central stack.
     pub(super) fn give_back_chain(&self, chain: Chain) {
         let Some(first) = NonNull::new(chain.0) else { return };
         let mut last = first;
@@ -269,7 +270,7 @@ impl Shared {
         }
     }
 
-    /// Free bytes that every thread can have, without gathering from the shards' stacks.
+    /// Returns the free bytes that every thread can have, without gathering from the shards' stacks.
     #[cfg(test)]
     pub(super) fn counts_free(&self) -> usize {
         let mut central = self.central();
@@ -284,8 +285,9 @@ impl Shared {
                 return;
             }
             self.closed.store(true, Ordering::Relaxed);
-            // The central stack last: who finds a shard's closed goes on to the central one, and who finds that
-            // closed too counts down the region, for which his buffer is still counted as live below.
+            // The central stack last: a thread that finds a shard's stack closed goes on to the central one.
+            // One that finds that closed too counts down the region, for which its buffer is still counted as
+            // live below.
             for stack in &self.returns {
                 central.absorb(stack.close());
             }

@@ -51,7 +51,7 @@ fn block(buffer: Buffer) -> Block {
     }
 }
 
-/// Fills `0..count` page buffers and answers how many could be had without overflow.
+/// Allocates page buffers until none is left without overflow, and returns them.
 fn take_all(arena: &Arena) -> Vec<Buffer> {
     std::iter::from_fn(|| arena.alloc_local(1).ok()).collect()
 }
@@ -164,7 +164,7 @@ fn what_returned_to_another_shard_can_be_used() {
         assert_eq!(held.len(), 4);
         arena.install(0);
         assert!(arena.alloc_local(1).is_err());
-        // Dropped on a thread that is no shard, they go to shard 1, which does not look.
+        // Dropped on a thread that is no shard, they go to the stack of shard 1, which does not check it.
         thread::spawn(move || drop(held)).join().unwrap();
         assert_eq!(take_all(&arena).len(), 4);
         arena.uninstall();
@@ -321,7 +321,7 @@ fn a_leaked_buffer_leaks_its_region_whole() {
     drop(arena);
     drop(block);
     assert_eq!(mapped(&shared), 2 * MIB);
-    // SAFETY: what a device would do late: the memory is still there and nobody else's.
+    // SAFETY: a device might write this late: the memory is still there and not used by others.
     unsafe { address.write(1) };
 }
 
@@ -557,8 +557,9 @@ fn shards_and_threads_in_turmoil() {
     assert_eq!(mapped(&shared), 0);
 }
 
-/// The story: the last handle of an arena that was dropped in a forked child closed the arena, under a lock that a thread
-/// of the parent's may have held at the fork and that nobody releases in the child: the child hung.
+/// Regression: when the last handle of an arena was dropped in a forked child, it closed the arena, under a
+/// lock. A thread of the parent may have held that lock at the fork, and no thread releases it in the child:
+/// the child hung.
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn a_forked_child_drops_the_arena_whoever_held_its_lock() {

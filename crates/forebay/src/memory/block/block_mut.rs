@@ -8,11 +8,11 @@ use super::Block;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::memory::arena::Buffer;
 
-/// Writable bytes in I/O memory, owned alone: what a direct write takes without copying. They start at the start of a
-/// buffer, so they are aligned to at least a page. What the program has not written is zero: memory never shows
-/// another file's bytes.
+/// Writable bytes in I/O memory, owned alone, which a direct write takes without copying. They start at the
+/// start of a buffer, so they are aligned to at least a page. Bytes that the program has not written are
+/// zero: memory never shows another file's bytes.
 ///
-/// The default is empty and has no memory: what an operation gives back whose memory was lost with its shard.
+/// The default is empty and has no memory. An operation returns it when its memory was lost with its shard.
 ///
 /// After `fork(2)` the child may drop it, but must not touch its bytes.
 ///
@@ -54,14 +54,14 @@ impl BlockMut {
         block
     }
 
-    /// The buffer, with the number of bytes that are initialised and the program's own.
+    /// Returns the buffer, with the number of bytes that are initialised and the program's own.
     #[cfg(test)]
     pub(super) fn into_buffer(self) -> (Option<Buffer>, usize) {
         (self.buffer, self.len)
     }
 
-    /// Zeroes what follows the contents, up to `to` bytes from the start (at most the capacity), without making it
-    /// part of them: a direct write may then write whole units.
+    /// Zeroes the bytes that follow the contents, up to `to` bytes from the start (at most the capacity),
+    /// without making them part of the contents: a direct write may then write whole units.
     pub(crate) fn pad_with_zeros(&mut self, to: usize) {
         let to = to.min(self.capacity());
         if to > self.zero_until {
@@ -71,13 +71,13 @@ impl BlockMut {
         }
     }
 
-    /// Where the bytes are, for the device.
+    /// Returns the address of the bytes, for the device.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // Without a buffer the length is zero, and so is every access.
         self.buffer.as_ref().map_or(std::ptr::dangling_mut(), Buffer::as_ptr)
     }
 
-    /// The region (and registration) of the buffer; `None` for overflow memory.
+    /// Returns the region (and registration) of the buffer; `None` for overflow memory.
     pub(crate) fn region_index(&self) -> Option<u16> {
         self.buffer.as_ref().and_then(Buffer::region_index)
     }
@@ -92,8 +92,8 @@ impl BlockMut {
         self.len == 0
     }
 
-    /// Returns how long it can become, in bytes: the next power of two of the length requested, and at least
-    /// a page.
+    /// Returns the limit for its length, in bytes: the requested length rounded up to a power of two, and at
+    /// least a page.
     pub fn capacity(&self) -> usize {
         self.buffer.as_ref().map_or(0, Buffer::capacity)
     }
@@ -102,7 +102,7 @@ impl BlockMut {
     pub fn truncate(&mut self, len: usize) {
         if len < self.len {
             self.len = len;
-            // What follows was the program's, and need not be zero.
+            // The bytes that follow were the program's, and need not be zero.
             self.zero_until = len;
         }
     }
@@ -145,7 +145,7 @@ impl BlockMut {
         Error::new(ErrorKind::TooLarge { limit: self.capacity() as u64 }, operation)
     }
 
-    /// Ends the writing and returns the same bytes, immutable and shareable. Copies nothing.
+    /// Ends the writing: returns the same bytes, immutable and shareable. Copies nothing.
     pub fn freeze(self) -> Block {
         let len = self.len;
         match self.buffer {
@@ -157,8 +157,8 @@ impl BlockMut {
 }
 
 /// Appends, as [`extend_from_slice`](BlockMut::extend_from_slice), as much as fits within the
-/// [capacity](BlockMut::capacity): a full block takes 0 bytes, and `write_all` fails with `WriteZero`. Begin with
-/// `truncate(0)`: a new block is as long as was asked for, and zero.
+/// [capacity](BlockMut::capacity): a full block takes 0 bytes, and `write_all` fails with `WriteZero`. Begin
+/// with `truncate(0)`: a new block has the requested length, and is zero.
 impl io::Write for BlockMut {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(self.capacity() - self.len);

@@ -23,7 +23,7 @@ fn dirty(arena: &Arena) {
 }
 
 fn block_mut(arena: &Arena, len: usize) -> BlockMut {
-    // SAFETY: nothing is claimed to be filled.
+    // SAFETY: no byte is claimed to be filled.
     unsafe { arena.alloc(len).unwrap().into_block_mut(len, 0) }
 }
 

@@ -1,5 +1,5 @@
-//! The count of a buffer's blocks in every interleaving: exactly one owner is the last, and what the others read they
-//! read before.
+//! The count of a buffer's blocks in every interleaving: exactly one owner is the last, and all reads of the
+//! other owners come before.
 
 use loom::cell::UnsafeCell;
 use loom::thread::spawn;
@@ -13,19 +13,19 @@ struct Buffer {
     bytes: UnsafeCell<u32>,
 }
 
-// SAFETY: readers hold a count, and the writer is the last owner; loom checks just that.
+// SAFETY: readers hold a count, and the writer is the last owner; loom checks exactly that.
 unsafe impl Send for Buffer {}
 // SAFETY: as above, loom watches every access to the bytes.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Reads, and drops its block; the last owner uses the buffer anew.
+    /// Reads, and drops its block. The last owner writes to the buffer.
     fn read_and_drop(&self) -> bool {
-        // SAFETY: a counted reference: nobody writes.
+        // SAFETY: a counted reference keeps every thread from writing.
         self.bytes.with(|bytes| assert_eq!(unsafe { *bytes }, 7));
         let last = self.header.refs_drop();
         if last {
-            // SAFETY: the last owner.
+            // SAFETY: this is the last owner.
             self.bytes.with_mut(|bytes| unsafe { *bytes = 8 });
         }
         last

@@ -1,5 +1,5 @@
-//! The return stack in every interleaving: each buffer comes back once, as its last owner left it, and a shard that waits
-//! for memory hears of it.
+//! The return stack in every interleaving: each buffer returns once, as its last owner left it, and a shard
+//! that waits for memory is woken.
 
 use std::task::Wake;
 
@@ -8,7 +8,7 @@ use loom::thread::spawn;
 use super::*;
 use crate::base::sync::model::{Bell, Broken, breaking, check};
 
-/// A buffer's header without a buffer; the number stands for what its owner wrote.
+/// A buffer's header without a buffer. The number stands for the bytes that its owner wrote.
 struct Owned(NonNull<Header>);
 
 // SAFETY: the owner of a header may be on any thread.
@@ -19,9 +19,9 @@ impl Owned {
         Owned(NonNull::from(Box::leak(Box::new(Header::overflow(0, ptr::null_mut())))))
     }
 
-    /// Writes the number and gives the header away; the number, if the stack took it.
+    /// Writes the number and pushes the header. Returns the number, if the stack took it.
     fn give(self, stack: &ReturnStack, number: u16) -> Option<u16> {
-        // SAFETY: ours, alone; a chain of one.
+        // SAFETY: the header is ours alone; it is a chain of one.
         let pushed = unsafe {
             self.0.as_ref().set_home(number);
             stack.push(self.0, self.0)
@@ -34,7 +34,7 @@ impl Owned {
 }
 
 fn free(header: NonNull<Header>) -> u16 {
-    // SAFETY: made by `Owned::new`, and whoever calls this has it alone.
+    // SAFETY: made by `Owned::new`, and the caller alone has it.
     unsafe { Box::from_raw(header.as_ptr()) }.home()
 }
 
@@ -72,7 +72,7 @@ fn without_release_a_buffer_comes_back_as_it_was_before() {
     breaking(&[Broken::Release, Broken::SeqCst], buffers_return_while_others_are_taken);
 }
 
-/// A shard closes its stack while one thread gives to it and another one gathers from all stacks.
+/// A shard closes its stack while one thread pushes to it and another one gathers from all stacks.
 fn buffers_return_around_the_close() {
     let stack = Arc::new(ReturnStack::new(Arc::new(Waiting::new(1))));
     let giving = {
@@ -95,7 +95,8 @@ fn a_closed_stack_takes_nothing_and_loses_nothing() {
     check(buffers_return_around_the_close);
 }
 
-/// As `Arena::wait_for_memory` asks: say so, look once more, and sleep only if there is nothing.
+/// Waits as `Arena::wait_for_memory` requires: set the bit, check once more, and sleep only if there is
+/// nothing.
 fn a_shard_waits_for_two_buffers() {
     let bell = Arc::new(Bell::default());
     let waiting = Arc::new(Waiting::new(1));

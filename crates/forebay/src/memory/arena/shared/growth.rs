@@ -1,4 +1,4 @@
-//! How an arena grows: one region at a time, ahead of need where somebody has time for that.
+//! Growth of an arena: one region at a time, ahead of need where a thread has time for that.
 
 use std::io;
 use std::ptr::NonNull;
@@ -11,13 +11,16 @@ use crate::memory::arena::header::Header;
 use crate::memory::arena::region::{HUGE_BYTES, Region};
 use crate::memory::arena::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 
-/// Regions grow by at least this: one huge page. Where memory is slow to come (a virtual machine that its host gives
-/// pages one by one: 2.3 ms for 1 MiB), a shard that could not wait for the others stands still for one of these only.
+/// The least length of a new region: one huge page. Where memory is slow to come (a virtual machine that its
+/// host gives pages one by one: 2.3 ms for 1 MiB), a shard that cannot wait for the growth elsewhere stands
+/// still for only one of these.
 const GROWTH_BYTES_MIN: usize = HUGE_BYTES;
-/// And by at least this part of what there is: 256 regions up to 512 MiB, then 128 with each doubling.
+/// A new region is at least the mapped bytes divided by this: 256 regions up to 512 MiB, then 128 with each
+/// doubling.
 const GROWTH_PART: usize = 256;
-/// With less than this free the next region is made ready, or with less than this part of what is mapped: an arena that
-/// has grown much is one whose cache is filling, which takes memory as fast as the device delivers.
+/// Limits for the free memory below which the next region is made ready. Between them the bound is the mapped
+/// bytes divided by `SCARCE_PART`: an arena that has grown much is one whose cache is filling, which takes
+/// memory as fast as the device delivers.
 const SCARCE_BYTES_MIN: usize = 2 << 20;
 const SCARCE_BYTES_MAX: usize = 16 << 20;
 const SCARCE_PART: usize = 16;
@@ -30,7 +33,8 @@ impl Shared {
             && central.free_bytes() < (mapped / SCARCE_PART).clamp(SCARCE_BYTES_MIN, SCARCE_BYTES_MAX)
     }
 
-    /// Has the next region mapped and populated elsewhere, so that the shard which needs it does not wait for that.
+    /// Has the next region mapped and populated elsewhere, so that the shard that needs it does not wait for
+    /// that.
     pub(super) fn ask_growth(&self) {
         if !self.growth_asked.swap(true, Ordering::AcqRel)
             && let Some(ask) = self.asks_growth.get()
@@ -55,10 +59,10 @@ impl Shared {
             };
             let Some(bytes) = self.growth_bytes(self.class_min).filter(|_| scarce) else { break };
             if self.grow_by(bytes).is_err() {
-                // No memory for it now: whoever needs it finds out himself.
+                // No memory for it now: the next allocation that needs it will fail by itself.
                 break;
             }
-            // Who waits need not wait for the next one.
+            // Waiters need not wait for the next region.
             self.waiting.wake();
         }
         self.growth_asked.store(false, Ordering::Release);
@@ -78,17 +82,18 @@ impl Shared {
             self.grow_by(self.growth_bytes(class)?).ok()?;
         }
         let header = self.central().take(class);
-        // Others may wait for what is left of it.
+        // Others may wait for the rest of the region.
         self.waiting.wake();
         header
     }
 
-    /// The length of the next region if it is to hold a buffer of this class.
+    /// Returns the length of the next region if it is to hold a buffer of this class; `None` when there is no
+    /// room for it.
     fn growth_bytes(&self, class: usize) -> Option<usize> {
         let needed = BUFFER_BYTES_MIN << class;
         let mapped = self.bytes_mapped.load(Ordering::Relaxed);
         let room = self.bytes_max.saturating_sub(mapped);
-        // Larger with what there is, as a ring knows so many regions only.
+        // Larger steps for a larger arena, because a ring accepts a limited number of regions.
         let step = (mapped / GROWTH_PART)
             .max(self.bytes_max / (REGIONS_MAX / 2))
             .next_power_of_two()
@@ -102,7 +107,7 @@ impl Shared {
         (bytes >= needed).then_some(bytes)
     }
 
-    /// As `add_region`, and remembers whether the system gave the memory.
+    /// Does the same as `add_region`, and stores whether the system gave the memory.
     fn grow_by(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
         let grown = self.add_region(bytes);
         let errno = grown.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::ENOMEM));
@@ -110,7 +115,7 @@ impl Shared {
         grown
     }
 
-    /// The caller holds `growth`, or is the only one who knows the arena.
+    /// Maps a region and adds it. The caller holds `growth`, or is the only one that has the arena.
     pub(super) fn add_region(self: &Arc<Self>, bytes: usize) -> io::Result<()> {
         let index = self.table_len.load(Ordering::Relaxed);
         let Some((start, len)) = self.table.get(index) else { return Err(io::ErrorKind::OutOfMemory.into()) };
@@ -120,7 +125,7 @@ impl Shared {
         let region = Region::map(self, index as u16, bytes)?;
         let mut central = self.central();
         if central.is_closed() {
-            // SAFETY: no buffer of it was handed out and nobody knows it.
+            // SAFETY: no buffer of it was handed out and no other code has it.
             unsafe { Region::free(region) };
             return Err(io::ErrorKind::OutOfMemory.into());
         }
