@@ -2,7 +2,7 @@
 
 mod client;
 mod screen;
-mod told;
+mod snapshot;
 mod view;
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::exit::Failure;
 use crate::output::{print, tell_line};
 use client::Client;
 use screen::Screen;
-use told::Told;
+use snapshot::Told;
 
 /// Options of `top`.
 #[derive(Debug, Args)]

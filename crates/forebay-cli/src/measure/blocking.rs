@@ -3,9 +3,9 @@
 
 use clap::Args;
 
+use super::interleave::{chosen, parse_way};
 use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
-use super::turns::{chosen, parse_way};
 use super::wal::{
     CHARTS, COLUMNS, FlushChoice, Load, LoadChoice, Plan, Setting, WalRow, Workload, file_bytes, measure,
     parse_record, sample, swept_threads, with_threads,

@@ -12,7 +12,7 @@ use forebay::device::Device;
 use forebay::{Calibration, Config, Engine, Open, Rates};
 
 use super::scan::parse_seconds;
-use super::subject::Subject;
+use super::test_file::Subject;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::{Context, Target};
 use crate::exit::Failure;

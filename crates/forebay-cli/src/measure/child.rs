@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use anyhow::Context as _;
 
 use super::job::{Job, RandomRow, RandomWork, Reading, ScanRow, ScanWork};
-use super::{forebay_rows, kind, startline, std_rows};
+use super::{forebay_rows, kind, start_barrier, std_rows};
 
 /// Runs one sample and returns the line to print on standard output. With `start_line` it begins at the
 /// instant that it reads on standard input.
@@ -23,7 +23,7 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
         return Ok("{}".to_owned());
     }
     if start_line {
-        startline::arm();
+        start_barrier::arm();
     }
     let kind = kind::find(&job.experiment).context("a sample of an experiment that is not known")?;
     (kind.sample)(&job)
@@ -34,7 +34,7 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
 /// # Errors
 /// Fails when the row failed, or found data that are not the file's.
 pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
-    startline::answer(scan(job, &job.work()?)?)
+    start_barrier::answer(scan(job, &job.work()?)?)
 }
 
 /// Runs a sample of `measure random`.
@@ -42,7 +42,7 @@ pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
 /// # Errors
 /// As for [`scan_sample`].
 pub(super) fn random_sample(job: &Job) -> anyhow::Result<String> {
-    startline::answer(random(job, &job.work()?)?)
+    start_barrier::answer(random(job, &job.work()?)?)
 }
 
 fn scan(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {

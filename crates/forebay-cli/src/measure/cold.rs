@@ -6,7 +6,7 @@ use crate::result::CacheState;
 use super::cgroup::{self, Group, Parent};
 use super::residency::{drop_all_caches, evict, resident_bytes};
 use super::sampler;
-use super::subject::Subject;
+use super::test_file::Subject;
 use super::units::show_bytes;
 
 /// The largest share of the file in memory at the start of a cold sample.

@@ -10,6 +10,7 @@ use std::path::Path;
 use clap::Args;
 
 use super::commands::{self, NamespaceArgs};
+use super::interleave::{chosen, parse_way};
 use super::kind::{Axis, Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::fit_seconds;
@@ -19,7 +20,6 @@ use super::reads::{
 };
 use super::saturate::{parse_block, processors, subject};
 use super::scan::parse_seconds;
-use super::turns::{chosen, parse_way};
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
 use crate::report::{columns, cpu};

@@ -4,9 +4,9 @@
 
 use clap::Args;
 
+use super::interleave::{chosen, parse_way};
 use super::kind::{Axis, Kind, parsed};
 use super::scan::parse_seconds;
-use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::report::columns::{self, Column, column};

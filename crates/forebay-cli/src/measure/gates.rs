@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::interleave::Taken;
 use super::latency::Latency;
 use super::reads::names;
-use super::turns::Taken;
-use super::witness::{Bytes, Witness};
+use super::system_counters::{Bytes, Witness};
 use crate::result::{Condition, metric};
 
 /// The least share of the claimed bytes that the device must have moved. Below it, the device did
@@ -250,8 +250,8 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::turns::{Evidence, row_of};
-    use crate::measure::witness::Ticks;
+    use crate::measure::interleave::{Evidence, row_of};
+    use crate::measure::system_counters::Ticks;
     use crate::result::CacheState;
 
     fn good() -> Witness {

@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::startline;
-use super::witness::{Readings, Witness};
+use super::start_barrier;
+use super::system_counters::{Readings, Witness};
 
 /// A running gauge; it ends with [`stop`](Gauge::stop).
 #[derive(Debug)]
@@ -42,11 +42,11 @@ impl Gauge {
     /// Fails when getrusage failed, which no kernel is known to do, or when the start that this process
     /// waited for was called off.
     pub(super) fn start(device: Option<&Path>) -> io::Result<Self> {
-        let start = startline::approach()?;
+        let start = start_barrier::approach()?;
         let readings = Readings::now(device);
         let device_stat = device.map(Path::to_owned);
         let device = device.and_then(|path| Some((path.to_owned(), queue_ms(path)?)));
-        startline::begin(start)?;
+        start_barrier::begin(start)?;
         let mut gauge = Self { usage: Usage::now()?, device, device_stat, readings, begun: Instant::now() };
         gauge.begin_again()?;
         Ok(gauge)

@@ -10,7 +10,7 @@
 //!   session ([`link`]).
 //! - **Requests to an agent**: to write a file of a size, to run a sample of `scan` or `random` with
 //!   parameters within the limits of the command line, and to report its clock. No request names a path.
-//! - **A round** ([`fleet`]): every host makes the sample ready, in a process that then waits
+//! - **A round** ([`controller`]): every host makes the sample ready, in a process that then waits
 //!   ([`super::startline`]). When all are ready, the controller reads their clocks ([`clock`]). It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
 //!   make a sample ready, the round is given up on all hosts.
@@ -21,7 +21,7 @@
 //!   are estimated anew before each start; the start's true spread is reported.
 //! - **Rows** ([`merge`], [`rounds`]): one for all hosts with merged histograms, one for each host, and
 //!   gates.
-//! - **Ranks** ([`ranks`], [`meet`]): processes that srun or mpirun started are agents of rank 0.
+//! - **Ranks** ([`ranks`], [`rendezvous`]): processes that srun or mpirun started are agents of rank 0.
 
 use std::path::{Path, PathBuf};
 
@@ -38,22 +38,22 @@ pub(crate) mod agent;
 pub(crate) mod worker;
 
 mod clock;
-mod fleet;
+mod controller;
 mod frame;
 mod handshake;
 mod handshakes;
 mod link;
-mod meet;
 mod merge;
 mod message;
 mod ranks;
+mod rendezvous;
 mod rounds;
 mod secret;
 mod session;
 #[cfg(test)]
 mod testing;
 
-use fleet::Fleet;
+use controller::Fleet;
 use ranks::Rank;
 use rounds::Settings;
 use secret::Key;
@@ -214,10 +214,10 @@ impl<'a> Task<'a> {
                 }
                 let directory = agent::servable(setup.path, cleanup)?;
                 if rank.number > 0 {
-                    meet::follow(rank, &directory, cleanup)?;
+                    rendezvous::follow(rank, &directory, cleanup)?;
                     return Ok(None);
                 }
-                let mut company = meet::gather(rank, &directory, cleanup)?;
+                let mut company = rendezvous::gather(rank, &directory, cleanup)?;
                 let experiments = (self.experimenter)(&mut company.fleet, self.matches, settings)?;
                 company.end()?;
                 Ok(Some(experiments))

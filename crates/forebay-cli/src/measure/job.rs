@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::gauge::Cost;
+use super::interleave::{Evidence, Way};
 use super::latency::Latency;
 use super::pattern::Pattern;
-use super::turns::{Evidence, Way};
 
 /// The argument of the hidden subcommand that runs one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,14 +3,14 @@
 //! `patterns` writes small pieces as they come and after gathering them, `sustain` keeps one load up,
 //! `fairness` reads beside hogs, `amplification` reads small pieces, `files` handles many small files.
 //!
-//! The first two create (or only read) one file ([`subject`]), find out how a sample can begin cold and
+//! The first two create (or only read) one file ([`test_file`]), find out how a sample can begin cold and
 //! with little memory ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process
 //! ([`sampler`], [`child`]), the rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] contain
 //! the ways of reading themselves. The first two can run on several hosts at once ([`hosts`]), whose
-//! samples begin together ([`startline`]). [`calibrate`] is no experiment: it records a device's figures in
+//! samples begin together ([`start_barrier`]). [`calibrate`] is no experiment: it records a device's figures in
 //! a file. Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups
 //! ([`walk`]) a file with an index; [`timers`] are the other tasks beside both. [`saturate`] and [`cpu`]
-//! read one file with many readers ([`reads`]); the last four have a directory ([`home`]) with a file, or
+//! read one file with many readers ([`reads`]); the last four have a directory ([`scratch_dir`]) with a file, or
 //! with many ([`planted`]).
 
 pub(crate) mod hosts;
@@ -18,7 +18,7 @@ pub(crate) mod kind;
 
 mod aligned;
 mod amplification;
-mod beneath;
+mod backing_device;
 mod blocking;
 pub(crate) mod calibrate;
 mod cgroup;
@@ -32,8 +32,7 @@ mod files;
 mod forebay_rows;
 mod gates;
 mod gauge;
-mod ground;
-mod home;
+mod interleave;
 mod io_limit;
 mod job;
 mod latency;
@@ -42,24 +41,25 @@ mod pattern;
 mod patterns;
 mod plan;
 mod planted;
+mod preconditions;
 mod random;
 pub(crate) mod reads;
 mod residency;
 mod sampler;
 mod saturate;
 mod scan;
+mod scratch_dir;
 mod span;
-mod startline;
+mod start_barrier;
 mod std_rows;
-mod subject;
 pub(crate) mod sustain;
+mod system_counters;
+mod test_file;
 mod timers;
 mod touched;
-mod turns;
 mod units;
 mod wal;
 mod walk;
-mod witness;
 pub(crate) mod writes;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which

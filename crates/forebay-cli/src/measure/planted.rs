@@ -10,12 +10,12 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::aligned::AlignedBuffer;
-use super::beneath::device_stat;
-use super::ground::Ground;
-use super::home::Home;
+use super::backing_device::device_stat;
 use super::pattern::{Pattern, SplitMix};
+use super::preconditions::Ground;
 use super::residency::{evict, resident_bytes};
-use super::subject::check_space;
+use super::scratch_dir::Home;
+use super::test_file::check_space;
 use super::units::show_bytes;
 use crate::cleanup::TempDirectory;
 use crate::context::Context;

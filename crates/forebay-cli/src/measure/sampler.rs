@@ -15,8 +15,8 @@ use super::cgroup::Group;
 use super::cold::Cold;
 use super::job::{Answer, Job};
 use super::residency::resident_bytes;
-use super::startline::{READY, Timed};
-use super::subject::Subject;
+use super::start_barrier::{READY, Timed};
+use super::test_file::Subject;
 use crate::cleanup::Cleanup;
 
 /// The excess over its requested time after which a child counts as hung.

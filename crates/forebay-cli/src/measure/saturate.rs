@@ -3,25 +3,25 @@
 //!
 //! First a closed loop: 1 to 256 readers, each of which begins its next read as the last one ends. Then an
 //! open loop at shares of the most that each row reached, latencies counted from when a read was *due*.
-//! [`words`] describes the method.
+//! [`text`] describes the method.
 
 use clap::Args;
 
+use super::interleave::{self, parse_way};
 use super::kind::{Axis, Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::fit_seconds;
 use super::reads::names::{self, CPU_SHARE, MEAN_US};
 use super::reads::{self, Cell, Pacing, Setting, Shape, Way, build_row, common_metrics, extra_seconds};
 use super::scan::parse_seconds;
-use super::subject::Subject;
-use super::turns::{self, parse_way};
+use super::test_file::Subject;
 use super::units::parse_bytes;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
 use crate::report::{columns, saturate};
 use crate::result::{Experiment, Row, metric};
 
-mod words;
+mod text;
 
 /// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
@@ -165,7 +165,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
     let readers = chosen(&options.readers, context.quick, &READERS, &READERS_QUICK);
     let mut loads = chosen(&options.load, context.quick, &LOADS, &LOADS_QUICK);
     loads.retain(|load| *load > 0);
-    let ways = turns::chosen(&WAYS, &options.rows);
+    let ways = interleave::chosen(&WAYS, &options.rows);
     let repeats = options.repeats.unwrap_or(3) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 0.15 } else { 0.5 });
     let samples = (readers.len() + loads.len()) * ways.len() * repeats;
@@ -191,7 +191,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
     let mut experiments = Vec::new();
     for (index, count) in readers.iter().enumerate() {
         let mut experiment =
-            words::experiment(&shape, "closed", done).parameter("load", *count).parameter("readers", *count);
+            text::experiment(&shape, "closed", done).parameter("load", *count).parameter("readers", *count);
         let of_this = closed.extract_if(.., |cell| cell.setting.experiment == index);
         experiment.conditions = subject.ground.conditions();
         experiment.rows = of_this.map(build_row).collect();
@@ -214,7 +214,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
     }
     let done = shape.run(&mut open, repeats, &mut seeds, figures)?;
     for (index, load) in loads.iter().enumerate() {
-        let mut experiment = words::experiment(&shape, "open", done)
+        let mut experiment = text::experiment(&shape, "open", done)
             .parameter("load", *load)
             .parameter("load_percent", *load)
             .parameter("readers_max", places);

@@ -17,7 +17,7 @@ pub(super) const TASKS: u32 = 1_000;
 pub(super) const PERIOD: Duration = Duration::from_millis(100);
 /// Number of histograms; with several, workers seldom write to the same one.
 const SHARES: usize = 16;
-/// Name of the lateness in [`Evidence`](super::turns::Evidence); the names of its metrics begin with it.
+/// Name of the lateness in [`Evidence`](super::interleave::Evidence); the names of its metrics begin with it.
 pub(super) const NAME: &str = "timers_late";
 
 /// Describes the method in words.

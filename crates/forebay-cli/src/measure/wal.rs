@@ -9,10 +9,10 @@
 
 use clap::{Args, ValueEnum};
 
+use super::interleave::{chosen, parse_way};
 use super::job::Job;
 use super::kind::{DEPTH, Kind, parsed};
 use super::scan::parse_seconds;
-use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::report::appends;
@@ -33,7 +33,7 @@ mod source;
 mod stamp;
 mod store;
 mod targets;
-mod words;
+mod text;
 
 pub(super) use cells::{Plan, Setting, measure};
 pub(super) use job::{FlushChoice, Load, Times, WalRow, Workload};

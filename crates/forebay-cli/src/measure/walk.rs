@@ -8,9 +8,9 @@
 
 use clap::{Args, ValueEnum};
 
+use super::interleave::{chosen, parse_way};
 use super::kind::{Axis, Kind, parsed};
 use super::scan::parse_seconds;
-use super::turns::{chosen, parse_way};
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::report::{columns, walks};
@@ -26,8 +26,8 @@ mod published;
 mod ring;
 mod run;
 mod targets;
+mod text;
 mod tree;
-mod words;
 
 use cells::{Plan, Setting, measure};
 use job::{WalkRow, processors};

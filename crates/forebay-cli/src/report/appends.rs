@@ -1,6 +1,6 @@
 //! Titles and sentences of `measure wal` and `measure blocking`.
 
-use super::harm;
+use super::interference;
 use super::noise::{Difference, difference};
 use crate::doctor::units::number;
 use crate::result::{Experiment, Row, metric};
@@ -64,7 +64,7 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
     let throughputs = all().filter(|found| is(found, "loop", "closed") && !is(found, "load", "timers"));
     sentences.extend(throughputs.filter_map(throughput));
     let beside = experiments.iter().filter(|found| is(found, "load", "timers"));
-    sentences.extend(beside.filter_map(|found| harm::sentence(found, "no-appends", &title(found))));
+    sentences.extend(beside.filter_map(|found| interference::sentence(found, "no-appends", &title(found))));
     let mut told = Vec::new();
     for row in experiments.iter().flat_map(|experiment| &experiment.rows) {
         if let Some(why) = row.degraded.as_ref().filter(|_| !told.contains(&&row.name)) {
@@ -78,7 +78,7 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
 /// Returns the verdicts of `measure blocking`.
 pub(crate) fn blocking(experiments: &[&Experiment]) -> Vec<String> {
     let beside = experiments.iter().filter(|found| is(found, "load", "timers"));
-    let harm = beside.filter_map(|found| harm::sentence(found, "no-appends", &title(found)));
+    let harm = beside.filter_map(|found| interference::sentence(found, "no-appends", &title(found)));
     experiments.iter().flat_map(|experiment| batches(experiment)).chain(harm).collect()
 }
 

@@ -1,6 +1,6 @@
 //! Titles and sentences of `measure walk`.
 
-use super::harm;
+use super::interference;
 use super::noise::{Difference, difference};
 use crate::doctor::units::{bytes, number};
 use crate::result::{Experiment, Row, metric};
@@ -73,7 +73,7 @@ pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
         }
     }
     let beside = experiments.iter().filter(|found| is_beside_timers(found));
-    sentences.extend(beside.filter_map(|found| harm::sentence(found, "no-lookups", &title(found))));
+    sentences.extend(beside.filter_map(|found| interference::sentence(found, "no-lookups", &title(found))));
     sentences
 }
 

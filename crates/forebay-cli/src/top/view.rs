@@ -1,6 +1,6 @@
 //! The tables of `top`, in lines that fit the terminal.
 
-use super::told::{Counts, Flow, Told};
+use super::snapshot::{Counts, Flow, Told};
 
 /// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,17 +102,18 @@ fn shares(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String
     }
     let header = format!("{:<12} {:<11} RECEIVED     DUE  WAITED/s  STARVED", "CLASS", "DEVICE");
     let mut lines = vec![String::new(), header];
-    let known = |class: &super::told::Class| {
-        let same = |known: &&super::told::Class| known.class == class.class && known.device == class.device;
+    let known = |class: &super::snapshot::Class| {
+        let same =
+            |known: &&super::snapshot::Class| known.class == class.class && known.device == class.device;
         before.and_then(|before| before.classes.iter().find(same)).cloned().unwrap_or_default()
     };
-    let all = |device: &str, of: fn(&super::told::Class) -> u64| -> u64 {
+    let all = |device: &str, of: fn(&super::snapshot::Class) -> u64| -> u64 {
         let here = now.classes.iter().filter(|class| class.device == device);
         here.map(|class| of(class).saturating_sub(of(&known(class)))).sum()
     };
     for class in &now.classes {
         let old = known(class);
-        let part = |of: fn(&super::told::Class) -> u64| match all(&class.device, of) {
+        let part = |of: fn(&super::snapshot::Class) -> u64| match all(&class.device, of) {
             0 => "-".to_owned(),
             all => format!("{:.1}%", of(class).saturating_sub(of(&old)) as f64 * 100.0 / all as f64),
         };

@@ -6,12 +6,12 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::home::Home;
+use super::super::interleave::{Taken, Turns, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::planted::{Files, Planted};
 use super::super::sampler::run_child;
-use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::scratch_dir::Home;
 use super::super::units::show_bytes;
 use super::job::{AmplificationAnswer, AmplificationWork, ReadRow};
 use crate::context::Context;
@@ -189,7 +189,7 @@ fn notes(is_cold: bool, repeats: usize, wanted: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::witness::Bytes;
+    use super::super::super::system_counters::Bytes;
     use super::*;
 
     #[test]

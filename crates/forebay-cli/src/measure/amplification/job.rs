@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::interleave::{Evidence, Way};
 use super::super::pattern::{PAGE_BYTES, SplitMix};
 use super::super::planted::Planted;
-use super::super::turns::{Evidence, Way};
 
 /// One run of one row over one number of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use rustix::fs::{Advice, fadvise};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::super::gauge::Gauge;
+use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::planted::Planted;
-use super::super::turns::Evidence;
 use super::engine;
 use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Pieces, ReadRow};
 
@@ -158,8 +158,8 @@ fn pread_lane(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::home::Home;
     use super::super::super::planted::Files;
+    use super::super::super::scratch_dir::Home;
     use super::*;
     use crate::cleanup::Cleanup;
     use crate::context::{Context, Target};

@@ -5,12 +5,12 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::home::Home;
+use super::super::interleave::{Taken, Turns, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
-use super::super::subject::Subject;
-use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::scratch_dir::Home;
+use super::super::test_file::Subject;
 use super::group::HogGroup;
 use super::job::{FairAnswer, FairRow, FairWork, HOG_BYTES, HOG_DEPTH, READ_BYTES};
 use crate::context::Context;

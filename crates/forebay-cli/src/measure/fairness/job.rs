@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::turns::{Evidence, Way};
+use super::super::interleave::{Evidence, Way};
 
 /// Bytes of the reader's reads.
 pub(super) const READ_BYTES: u64 = 4096;

@@ -10,9 +10,9 @@ use anyhow::Context as _;
 use forebay::{Block, Class, Config, Engine, File, Open};
 
 use super::super::gauge::Gauge;
+use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::pattern::{Pattern, SplitMix};
-use super::super::turns::Evidence;
 use super::job::{FairAnswer, FairRow, FairWork, HOG_BYTES, HOG_DEPTH, READ_BYTES};
 use super::other::OtherHogs;
 use crate::output::print;

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::super::interleave::{Evidence, Way};
 use super::super::pattern::SplitMix;
 use super::super::planted::Planted;
-use super::super::turns::{Evidence, Way};
 
 /// One run of one row with one call and number of files at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

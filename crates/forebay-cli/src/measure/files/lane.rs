@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::super::gauge::Cost;
+use super::super::interleave::Evidence;
 use super::super::latency::Latency;
-use super::super::turns::Evidence;
 use super::job::{Call, FilesAnswer, FilesWork};
 
 /// The state common to all lanes.

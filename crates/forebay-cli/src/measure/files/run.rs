@@ -87,8 +87,8 @@ fn look(directory: &Path, course: &Course, files: u64) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::home::Home;
     use super::super::super::planted::{Files, Planted};
+    use super::super::super::scratch_dir::Home;
     use super::super::job::FilesAnswer;
     use super::*;
     use crate::cleanup::Cleanup;

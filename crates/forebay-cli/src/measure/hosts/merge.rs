@@ -1,11 +1,11 @@
 //! Builds rows from the results of each host: one for all hosts together, and one for each. Histograms are
 //! merged; nothing is averaged over hosts.
 
+use super::super::interleave::{Evidence, Taken, row_of};
 use super::super::job::Answer;
 use super::super::latency::Latency;
 use super::super::sampler::Outcome;
-use super::super::turns::{Evidence, Taken, row_of};
-use super::fleet::{Host, HostSample};
+use super::controller::{Host, HostSample};
 use super::message::HostWork;
 use crate::result::{CacheState, Condition, Row, metric};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::super::job::{RandomRow, RandomWork};
-use super::super::super::startline::Timed;
+use super::super::super::start_barrier::Timed;
 use super::*;
 
 fn work() -> HostWork {

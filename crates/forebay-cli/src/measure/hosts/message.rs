@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::interleave::Taken;
 use super::super::job::{Job, RandomWork, ScanWork};
 use super::super::sampler::{Cached, Outcome};
-use super::super::startline::Timed;
-use super::super::turns::Taken;
+use super::super::start_barrier::Timed;
 use super::super::{random, scan};
 use crate::result::{CacheState, Condition};
 

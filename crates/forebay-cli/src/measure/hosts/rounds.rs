@@ -7,7 +7,7 @@ use super::super::random::{self, RandomOptions};
 use super::super::scan::ScanOptions;
 use super::super::span::{Span, check_spans};
 use super::super::units::show_bytes;
-use super::fleet::{Fleet, Host, HostSample};
+use super::controller::{Fleet, Host, HostSample};
 use super::merge::{Round, Rounds, Way, rows};
 use super::message::{HostWork, Prepared};
 use crate::exit::Failure;

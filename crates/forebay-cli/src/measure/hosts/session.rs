@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::startline::monotonic_ns;
+use super::super::start_barrier::monotonic_ns;
 use super::link::{self, Link, Sender};
 use super::message::{Done, Facts, FromAgent, Task, ToAgent};
 use super::{ALIVE_EVERY, secret};

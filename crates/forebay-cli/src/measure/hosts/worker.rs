@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::super::cold::Cold;
 use super::super::plan::MEMORY_MIN_BYTES;
 use super::super::sampler::Sampler;
-use super::super::subject::Subject;
+use super::super::test_file::Subject;
 use super::message::{Done, HostWork, Prepared, Task};
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};

@@ -5,12 +5,12 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::home::Home;
+use super::super::interleave::{Cell, Taken, Turns, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::residency::evict;
 use super::super::sampler::run_child;
-use super::super::subject::Subject;
-use super::super::turns::{Cell, Taken, Turns, cut_short, seeds, until};
+use super::super::scratch_dir::Home;
+use super::super::test_file::Subject;
 use super::super::units::show_bytes;
 use super::job::{BLOCK_BYTES, Pattern, PatternRow, PatternsAnswer, PatternsWork, RECORD_BYTES};
 use crate::context::Context;
@@ -207,7 +207,7 @@ fn method(pattern: Pattern, seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::witness::Bytes;
+    use super::super::super::system_counters::Bytes;
     use super::*;
 
     #[test]

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::interleave::{Evidence, Way};
 use super::super::pattern::SplitMix;
-use super::super::turns::{Evidence, Way};
 
 /// Bytes of a random piece.
 pub(super) const BLOCK_BYTES: u64 = 4096;

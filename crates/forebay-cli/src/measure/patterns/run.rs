@@ -8,9 +8,9 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::super::gauge::Gauge;
+use super::super::interleave::Evidence;
 use super::super::pattern::Pattern as Contents;
 use super::super::residency::evict;
-use super::super::turns::Evidence;
 use super::job::{PatternsAnswer, PatternsWork};
 use super::{blocking, engine};
 

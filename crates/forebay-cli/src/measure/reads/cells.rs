@@ -7,12 +7,12 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
+use super::super::interleave::{self, Taken, Turns, until};
 use super::super::job::Job;
 use super::super::pattern::{Pattern, SplitMix};
 use super::super::residency::evict;
 use super::super::sampler::run_child;
-use super::super::subject::Subject;
-use super::super::turns::{self, Taken, Turns, until};
+use super::super::test_file::Subject;
 use super::job::{Pacing, ReadAnswer, ReadWork, Way};
 use super::names;
 use super::pacer::{CALLS, WARM};
@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::result::{CacheState, Metrics, Row, metric};
 
 /// One way with one number of readers.
-pub(in crate::measure) type Cell = turns::Cell<Setting, Way>;
+pub(in crate::measure) type Cell = interleave::Cell<Setting, Way>;
 
 /// The parameters of a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]

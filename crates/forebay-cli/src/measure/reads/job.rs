@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::turns::{self, Evidence};
+use super::super::interleave::{self, Evidence};
 
 /// One run of one way with one number of readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -179,7 +179,7 @@ impl Way {
     }
 }
 
-impl turns::Way for Way {
+impl interleave::Way for Way {
     fn name(&self) -> &'static str {
         Self::name(*self)
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::super::commands::{self, Namespace};
 use super::super::gauge::{Cost, Gauge};
+use super::super::interleave::Evidence;
 use super::super::job::Job;
-use super::super::turns::Evidence;
 use super::calls::CallCounter;
 use super::job::{Calls, ReadAnswer, ReadWork, Way};
 use super::lane::Tally;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::turns::{Evidence, Way};
+use super::super::interleave::{Evidence, Way};
 
 /// Bytes of one random read or write.
 pub(super) const RANDOM_BYTES: u64 = 4096;

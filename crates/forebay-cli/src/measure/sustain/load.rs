@@ -9,9 +9,9 @@ use forebay::{Class, Config, Durability, Engine, File, Open};
 
 use super::super::aligned::AlignedBuffer;
 use super::super::gauge::Gauge;
+use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::pattern::{PAGE_BYTES, Pattern, SplitMix};
-use super::super::turns::Evidence;
 use super::job::{Ended, LoadRow, SustainAnswer, SustainWork};
 
 /// Runs the load on the file at `path` after the idle time, and returns the result as text.

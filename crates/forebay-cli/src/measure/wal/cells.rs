@@ -8,24 +8,24 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::super::beneath::device_stat;
+use super::super::backing_device::device_stat;
 use super::super::extents::Extents;
 use super::super::gates::Claim;
-use super::super::ground::Ground;
-use super::super::home::Home;
+use super::super::interleave::{Cell, Taken, Turns, cut_short, until};
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
+use super::super::preconditions::Ground;
 use super::super::sampler::run_child;
-use super::super::subject::check_space;
+use super::super::scratch_dir::Home;
+use super::super::test_file::check_space;
 use super::super::timers;
-use super::super::turns::{Cell, Taken, Turns, cut_short, until};
 use super::job::{FlushChoice, Load, Times, WalAnswer, WalRow, WalWork, Workload};
 use super::load::{SORTED, TASKS_PER_WORKER, workers};
 use super::published;
-use super::words::method;
+use super::text::method;
 use crate::context::Context;
-use crate::report::harm;
+use crate::report::interference;
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// The rows and settings to measure.
@@ -275,7 +275,7 @@ fn experiment(
         experiment.notes.push(format!("`{row}` did not get what it asks for: {why}"));
     }
     experiment.rows = cells.into_iter().map(|cell| build_row(cell, &mut said, plan)).collect();
-    experiment.notes.extend(harm::own_cost(&experiment, WalRow::NoAppends.name()));
+    experiment.notes.extend(interference::own_cost(&experiment, WalRow::NoAppends.name()));
     experiment
 }
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::interleave::{self, Evidence};
 use super::super::latency::Latency;
-use super::super::turns::{self, Evidence};
 
 /// One run of one row under one workload and one load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -286,7 +286,7 @@ pub(in crate::measure) struct WalAnswer {
     pub(super) evidence: Evidence,
 }
 
-impl turns::Way for WalRow {
+impl interleave::Way for WalRow {
     fn name(&self) -> &'static str {
         (*self).name()
     }

@@ -11,9 +11,9 @@ use anyhow::Context as _;
 use tokio::runtime::{Handle, Runtime};
 
 use super::super::gauge::Gauge;
+use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::timers::{self, Timers};
-use super::super::turns::Evidence;
 use super::appender::Appender;
 use super::job::{Load, Times, WalAnswer, WalRow, WalWork, Workload};
 use super::load::{Working, runtime};

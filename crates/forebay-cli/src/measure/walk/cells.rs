@@ -6,19 +6,19 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::home::Home;
+use super::super::interleave::{Cell, Taken, Turns};
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
-use super::super::turns::{Cell, Taken, Turns};
+use super::super::scratch_dir::Home;
 use super::job::{WalkAnswer, WalkRow, WalkWork};
 use super::plant::Planted;
 use super::published::tree_of;
+use super::text::{method, notes};
 use super::tree::{Tree, fan_out_max};
-use super::words::{method, notes};
 use crate::context::Context;
-use crate::report::harm;
+use crate::report::interference;
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
 /// The rows and settings to measure.
@@ -155,7 +155,7 @@ fn of_node(
         experiment.conditions.clone_from(&conditions);
         let of_this = cells.extract_if(.., |cell| cell.setting == *setting);
         experiment.rows = of_this.map(|cell| build_row(cell, plan.as_published)).collect();
-        experiment.notes.extend(harm::own_cost(&experiment, WalkRow::NoLookups.name()));
+        experiment.notes.extend(interference::own_cost(&experiment, WalkRow::NoLookups.name()));
         experiment
     };
     Ok(plan.settings.iter().map(build).collect())

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::turns::{Evidence, Way};
+use super::super::interleave::{Evidence, Way};
 use super::super::wal::Times;
 use super::tree::Tree;
 

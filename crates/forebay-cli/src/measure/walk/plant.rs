@@ -10,10 +10,10 @@ use anyhow::Context as _;
 use rustix::fs::{Advice, fadvise};
 
 use super::super::aligned::AlignedBuffer;
-use super::super::beneath::device_stat;
-use super::super::ground::Ground;
-use super::super::home::Home;
-use super::super::subject::check_space;
+use super::super::backing_device::device_stat;
+use super::super::preconditions::Ground;
+use super::super::scratch_dir::Home;
+use super::super::test_file::check_space;
 use super::super::units::show_bytes;
 use super::tree::Tree;
 use crate::cleanup::TempFile;

@@ -11,9 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
 use super::super::gauge::{Cost, Gauge};
+use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::timers::{self, Timers};
-use super::super::turns::Evidence;
 use super::super::wal::Times;
 use super::job::{WalkAnswer, WalkRow, WalkWork};
 use super::lane::{Phase, Tally};
@@ -269,7 +269,7 @@ fn open_buffered(path: &Path) -> anyhow::Result<File> {
 mod tests {
     use std::os::unix::fs::FileExt;
 
-    use super::super::super::home::Home;
+    use super::super::super::scratch_dir::Home;
     use super::super::plant::Planted;
     use super::super::tree::Tree;
     use super::*;

@@ -5,13 +5,13 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
+use super::super::interleave::{Taken, Turns, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::residency::evict;
 use super::super::sampler::run_child;
-use super::super::subject::Subject;
-use super::super::turns::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::test_file::Subject;
 use super::super::units::show_bytes;
-use super::super::{home::Home, plan::fit_seconds};
+use super::super::{plan::fit_seconds, scratch_dir::Home};
 use super::job::{BLOCK_BYTES, Pattern, WriteRow, WritesAnswer, WritesWork};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
@@ -203,7 +203,7 @@ pub(crate) fn simulated(rows: &[(&str, Vec<Simulated>)]) -> Experiment {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::witness::Bytes;
+    use super::super::super::system_counters::Bytes;
     use super::*;
 
     #[test]

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::interleave::{Evidence, Way};
 use super::super::pattern::SplitMix;
-use super::super::turns::{Evidence, Way};
 
 /// Bytes of one write.
 pub(super) const BLOCK_BYTES: u64 = 4096;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::super::aligned::AlignedBuffer;
 use super::super::gauge::Gauge;
+use super::super::interleave::Evidence;
 use super::super::latency::Latency;
-use super::super::turns::Evidence;
 use super::client::{Client, Contents, part};
 use super::job::{BLOCK_BYTES, WritesAnswer, WritesWork};
 use super::{blocking, engine};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::super::startline::{Timed, monotonic_ns};
+use super::super::start_barrier::{Timed, monotonic_ns};
 use super::agent::PORT;
 use super::clock::Offset;
 use super::frame::Times;

@@ -12,7 +12,7 @@ use super::gates::{self, Claim};
 use super::latency::Latency;
 use super::pattern::SplitMix;
 use super::plan::{another_repeat, interleaved};
-use super::witness::Witness;
+use super::system_counters::Witness;
 use crate::context::Context;
 use crate::progress::Unit;
 use crate::result::{Metrics, Row, Sample};

@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Context as _;
 
 use super::aligned::AlignedBuffer;
-use super::beneath::{device_stat, filesystem_of};
-use super::ground::Ground;
+use super::backing_device::{device_stat, filesystem_of};
 use super::io_limit::IoLimit;
 use super::pattern::{PAGE_BYTES, Pattern};
+use super::preconditions::Ground;
 use super::units::show_bytes;
 use crate::cleanup::TempFile;
 use crate::context::{Context, Target};

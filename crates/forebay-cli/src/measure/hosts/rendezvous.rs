@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::agent::facts;
-use super::fleet::{Fleet, welcome};
+use super::controller::{Fleet, welcome};
 use super::frame::Times;
 use super::link::Link;
 use super::message::{Facts, ToAgent};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::super::super::startline::monotonic_ns;
+use super::super::super::start_barrier::monotonic_ns;
 use super::super::ALIVE_EVERY;
 use super::super::clock::{Offset, RoundTrip};
 use super::super::message::{FromAgent, ToAgent};

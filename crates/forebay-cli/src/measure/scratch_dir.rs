@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::beneath::filesystem_of;
-use super::subject::refuse_memory_filesystem;
+use super::backing_device::filesystem_of;
+use super::test_file::refuse_memory_filesystem;
 use crate::cleanup::TempDirectory;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
