@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temp_directory_goes_away_with_what_is_in_it() {
+    fn a_temp_directory_is_removed_with_its_contents() {
         let cleanup = Cleanup::default();
         let temp =
             cleanup.temp_directory(&std::env::temp_dir(), "test").expect("the temp directory is writable");

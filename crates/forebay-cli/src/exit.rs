@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::output::tell_line;
+use crate::output::stderr_line;
 
 /// A failure that has its own exit code. Return it through `anyhow`
 /// (`Err(Failure::Unsuitable(..).into())`). `main` finds it also below added context.
@@ -76,7 +76,7 @@ impl std::error::Error for Failure {}
 
 /// Prints the failure and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    tell_line(format_args!("forebay: {error:#}"));
+    stderr_line(format_args!("forebay: {error:#}"));
     ExitCode::from(error.downcast_ref::<Failure>().map_or(1, Failure::code))
 }
 

@@ -24,7 +24,7 @@ pub(crate) use args::KvCommand;
 use args::{CompactArgs, GetArgs, PutArgs, ScanArgs, StoreArgs, VerifyArgs};
 
 use crate::exit::Failure;
-use crate::output::{print, tell_line};
+use crate::output::{print, stderr_line};
 use crate::progress::{Progress, Step, Unit};
 
 /// Exit code for a missing key, or a damaged store.
@@ -34,13 +34,13 @@ const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Runs a command. Every failure has the exit code 2, because code 1 is a result.
 pub(crate) fn run(command: &KvCommand) -> anyhow::Result<ExitCode> {
-    carry_out(command).map_err(|error| match error.is::<Failure>() {
+    execute(command).map_err(|error| match error.is::<Failure>() {
         true => error,
         false => Failure::Store(format!("{error:#}")).into(),
     })
 }
 
-fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
+fn execute(command: &KvCommand) -> anyhow::Result<ExitCode> {
     match command {
         KvCommand::Get(args) => get(args),
         KvCommand::Put(args) => put(args),
@@ -67,9 +67,9 @@ fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
         KvCommand::Compact(args) => compact(args),
         KvCommand::Salvage(args) => {
             let opened = Opened::at(&args.dir, options(args.memory_mib).create(false).salvage(true))?;
-            let said = text::recovered(opened.store.recovery());
+            let recovered = text::recovered(opened.store.recovery());
             opened.close()?;
-            print(&said)?;
+            print(&recovered)?;
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -143,7 +143,7 @@ fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let found = opened.keyspace(&args.store.keyspace, false)?.get(&key).wait()?;
     opened.close()?;
     let Some(value) = found else {
-        tell_line("forebay: there is no such key");
+        stderr_line("forebay: there is no such key");
         return Ok(ExitCode::from(NO));
     };
     match args.hex {

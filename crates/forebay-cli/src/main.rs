@@ -177,14 +177,14 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     };
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let kinds = kinds(&args.only, &context)?;
-    context.progress.say("doctor: trying what works here");
+    context.progress.print_line("doctor: trying what works here");
     let environment = doctor::examine(&context.target, cleanup)?;
     let mut experiments = Vec::new();
     for (done, kind) in kinds.iter().enumerate() {
         context.restart(&kinds[done..]);
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, kinds.len());
-        context.progress.say(&format!("experiment {number} of {count}: {}{left}", kind.name));
+        context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name));
         experiments.extend((kind.report)(&mut context)?);
     }
 
@@ -215,11 +215,11 @@ fn kinds(only: &[&'static Kind], context: &Context) -> Result<Vec<&'static Kind>
         ALL.iter().copied().filter(chosen).partition(|kind| is_directory || !kind.needs_directory);
     if !others.is_empty() {
         let names: Vec<&str> = others.iter().map(|kind| kind.name).collect();
-        let told = format!("{}: these need a directory for files of their own", names.join(", "));
+        let why = format!("{}: these need a directory for files of their own", names.join(", "));
         if !only.is_empty() {
-            return Err(Failure::Path(format!("{told}, and {} is none", context.target.path().display())));
+            return Err(Failure::Path(format!("{why}, and {} is none", context.target.path().display())));
         }
-        context.progress.say(&format!("not measured: {told}"));
+        context.progress.print_line(&format!("not measured: {why}"));
     }
     Ok(kinds)
 }
@@ -232,7 +232,9 @@ fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Resul
     let mut context = Context::new(target, progress, cleanup.clone(), seed);
     context.quick = common.quick;
     if cfg!(debug_assertions) {
-        progress.say("this is an unoptimised build: its figures are not worth much (build with --release)");
+        progress.print_line(
+            "this is an unoptimised build: its figures are not worth much (build with --release)",
+        );
     }
     Ok(context)
 }

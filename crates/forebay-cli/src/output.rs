@@ -21,14 +21,14 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 
 /// Writes to standard error, which may be closed: a load, or a file to be written, matters more than
 /// messages about it. `eprintln!` would panic then.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn stderr_text(text: &str) {
     // There is no other place where this could be reported.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Writes a line to standard error as [`tell`] does, with a newline at its end.
-pub(crate) fn tell_line(line: impl std::fmt::Display) {
-    tell(&format!("{line}\n"));
+/// Writes a line to standard error as [`stderr_text`] does, with a newline at its end.
+pub(crate) fn stderr_line(line: impl std::fmt::Display) {
+    stderr_text(&format!("{line}\n"));
 }
 
 /// A file for a result.
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_directory_is_told_before_measuring() {
+    fn a_missing_directory_fails_before_measuring() {
         let path = std::env::temp_dir().join("forebay-no-such-directory/page.html");
         assert!(Destination::page(&path).is_err());
     }

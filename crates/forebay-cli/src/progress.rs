@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::output::tell_line;
+use crate::output::stderr_line;
 
 /// Interval of plain lines within one step: short enough to show life in a log, long enough to read it.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
@@ -36,9 +36,9 @@ impl Progress {
     }
 
     /// Prints a separate line ("memory is limited to 256 MiB by a cgroup").
-    pub(crate) fn say(&self, line: &str) {
+    pub(crate) fn print_line(&self, line: &str) {
         if *self != Self::Silent {
-            tell_line(line);
+            stderr_line(line);
         }
     }
 
@@ -56,13 +56,13 @@ impl Progress {
                 Some(bar)
             }
             Self::Lines => {
-                tell_line(format_args!("{label} ..."));
+                stderr_line(format_args!("{label} ..."));
                 None
             }
             Self::Silent => None,
         };
         let started = Instant::now();
-        Step { mode: *self, label, total, bar, said: Mutex::new(started), started, ends: None }
+        Step { mode: *self, label, total, bar, printed_at: Mutex::new(started), started, ends: None }
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Step {
     label: String,
     total: u64,
     bar: Option<ProgressBar>,
-    said: Mutex<Instant>,
+    printed_at: Mutex<Instant>,
     started: Instant,
     ends: Option<Instant>,
 }
@@ -125,20 +125,20 @@ impl Step {
         } else if self.mode == Progress::Lines {
             // When another thread holds the lock, it is writing the same line, so this one has nothing
             // to add.
-            if let Ok(mut said) = self.said.try_lock()
-                && said.elapsed() >= PLAIN_INTERVAL
+            if let Ok(mut printed_at) = self.printed_at.try_lock()
+                && printed_at.elapsed() >= PLAIN_INTERVAL
             {
-                *said = Instant::now();
+                *printed_at = Instant::now();
                 let percent = position.saturating_mul(100).checked_div(self.total).unwrap_or(100);
-                tell_line(format_args!("{}: {}%{}", self.label, percent.min(100), self.left()));
+                stderr_line(format_args!("{}: {}%{}", self.label, percent.min(100), self.left()));
             }
         }
     }
 
     /// Shows a few words behind the bar, such as the row that is running.
-    pub(crate) fn message(&self, words: impl Into<String>) {
+    pub(crate) fn message(&self, text: impl Into<String>) {
         if let Some(bar) = &self.bar {
-            bar.set_message(format!("{}{}", words.into(), self.left()));
+            bar.set_message(format!("{}{}", text.into(), self.left()));
         }
     }
 
@@ -149,7 +149,7 @@ impl Step {
         }
         if self.mode != Progress::Silent {
             let seconds = self.started.elapsed().as_secs_f64();
-            tell_line(format_args!("{}: {outcome} ({seconds:.1} s)", self.label));
+            stderr_line(format_args!("{}: {outcome} ({seconds:.1} s)", self.label));
         }
     }
 }
@@ -172,11 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn the_time_left_is_told_in_words() {
-        let told = |seconds| time_left(Duration::from_secs(seconds));
-        assert_eq!(told(0), None);
-        assert_eq!(told(119).as_deref(), Some("about 119 s left"));
-        assert_eq!(told(121).as_deref(), Some("about 3 min left"));
+    fn the_time_left_has_a_readable_unit() {
+        let text = |seconds| time_left(Duration::from_secs(seconds));
+        assert_eq!(text(0), None);
+        assert_eq!(text(119).as_deref(), Some("about 119 s left"));
+        assert_eq!(text(121).as_deref(), Some("about 3 min left"));
     }
 
     #[test]

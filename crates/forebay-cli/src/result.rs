@@ -194,7 +194,7 @@ impl Row {
 
     /// Returns the reason why no verdict may rest on the row, although it was measured: the device
     /// moved other bytes than those that it counts.
-    pub(crate) fn disbelieved(&self) -> Option<String> {
+    pub(crate) fn implausible(&self) -> Option<String> {
         let is_exact = |gate: &&Condition| gate.name == DEVICE_BYTES && gate.at_most.is_some();
         let gate = self.conditions.iter().filter(|gate| gate.failed()).find(is_exact)?;
         Some(format!("the device moved {:.2} times the bytes that it counts", gate.value?))

@@ -190,7 +190,7 @@ mod tests {
     use crate::environment::Environment;
 
     #[test]
-    fn what_is_no_result_is_told_what_it_is() {
+    fn a_file_that_is_no_result_is_identified() {
         let whole = Report::new(Environment::default(), Vec::new()).to_json().expect("finite");
         assert!(parse("a.json", &whole).is_ok());
         let other = whole.replace("\"schema\": 1", "\"schema\": 7");

@@ -13,10 +13,10 @@ use clap::Args;
 
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
-use crate::output::{print, tell_line};
+use crate::output::{print, stderr_line};
 use client::Client;
 use screen::Screen;
-use snapshot::Told;
+use snapshot::Snapshot;
 
 /// Options of `top`.
 #[derive(Debug, Args)]
@@ -51,14 +51,14 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
         return run_json(args, &mut client);
     }
     let ended = || Failure::Path(format!("the engine of {} ended", args.socket.display()));
-    let mut before = Told::parse(&client.ask()?.ok_or_else(ended)?)?;
+    let mut before = Snapshot::parse(&client.request()?.ok_or_else(ended)?)?;
     let screen = if args.once { None } else { Screen::open(cleanup)? };
     if let Some(screen) = &screen {
         screen.show(&view::render(&before, None, screen.size()))?;
     }
     while client.wait(args.interval)? {
-        let Some(line) = client.ask()? else { break };
-        let now = Told::parse(&line)?;
+        let Some(line) = client.request()? else { break };
+        let now = Snapshot::parse(&line)?;
         match &screen {
             Some(screen) => screen.show(&view::render(&now, Some(&before), screen.size()))?,
             None => print(&view::render(&now, Some(&before), view::Size::default()))?,
@@ -72,14 +72,14 @@ pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     if args.once {
         return Err(ended().into());
     }
-    tell_line(format_args!("the engine of {} ended", args.socket.display()));
+    stderr_line(format_args!("the engine of {} ended", args.socket.display()));
     Ok(ExitCode::SUCCESS)
 }
 
 fn run_json(args: &TopArgs, client: &mut Client) -> anyhow::Result<ExitCode> {
-    while let Some(line) = client.ask()? {
+    while let Some(line) = client.request()? {
         // Only lines that parse as statistics are passed on.
-        Told::parse(&line)?;
+        Snapshot::parse(&line)?;
         print(&line)?;
         if args.once || !client.wait(args.interval)? {
             break;

@@ -73,18 +73,18 @@ const DAMAGED: u8 = 1;
 
 /// Runs a command. Every failure has the exit code 2: 1 is the result that a log is damaged.
 pub(crate) fn run(command: &WalCommand) -> anyhow::Result<ExitCode> {
-    carry_out(command).map_err(|error| match error.is::<Failure>() {
+    execute(command).map_err(|error| match error.is::<Failure>() {
         true => error,
         false => Failure::Log(format!("{error:#}")).into(),
     })
 }
 
-fn carry_out(command: &WalCommand) -> anyhow::Result<ExitCode> {
+fn execute(command: &WalCommand) -> anyhow::Result<ExitCode> {
     let engine =
         Engine::start(Config::default().shards(1)).map_err(|error| Failure::Log(error.to_string()))?;
     match command {
         WalCommand::Inspect(args) => {
-            let report = look(&engine, &args.dir)?;
+            let report = inspected(&engine, &args.dir)?;
             print(&match args.json {
                 true => json::inspected(&report, args.groups)?,
                 false => text::inspected(&report, args.groups),
@@ -106,7 +106,7 @@ fn carry_out(command: &WalCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn verify(engine: &Engine, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let report = look(engine, &args.dir)?;
+    let report = inspected(engine, &args.dir)?;
     if report.in_use {
         let text = format!(
             "{} is in use: close the log first, because the end of one that is written to looks unfinished",
@@ -131,7 +131,7 @@ fn verify(engine: &Engine, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     Ok(code(report.is_whole()))
 }
 
-fn look(engine: &Engine, dir: &Path) -> anyhow::Result<Report> {
+fn inspected(engine: &Engine, dir: &Path) -> anyhow::Result<Report> {
     let report = inspect(engine, dir).wait().map_err(|error| failure(&error))?;
     match report.verdict {
         Verdict::NoLog => Err(Failure::Log(format!("there is no log in {}", dir.display())).into()),

@@ -75,7 +75,7 @@ fn check_row(row: &Value) {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "mmap"][..], "there is no row"),
         (&["--files", "0"], "0"),

@@ -88,13 +88,14 @@ fn every_row_appends_in_both_loops_with_and_without_load() {
     }
     let verdicts = value["verdicts"].to_string();
     // A sentence on the slowest of a hundred needs a hundred appends, which a short sample may not have.
-    let told = ["with the workers busy", "the runtime keeps"].iter().any(|words| verdicts.contains(words));
-    assert!(told, "{verdicts}");
+    let is_reported =
+        ["with the workers busy", "the runtime keeps"].iter().any(|words| verdicts.contains(words));
+    assert!(is_reported, "{verdicts}");
     assert_eq!(directory.names(), Vec::<String>::new());
 }
 
 #[test]
-fn a_priority_that_was_not_granted_is_told_and_counts_against_nothing() {
+fn a_priority_that_was_not_granted_is_reported_and_fails_no_gate() {
     let directory = Directory::new("check");
     let arguments =
         "--json --quiet --quick --check --loop open --seconds 0.2 --rows tokio-fs,forebay-realtime";
@@ -106,13 +107,13 @@ fn a_priority_that_was_not_granted_is_told_and_counts_against_nothing() {
         experiments(&value).iter().find(|found| found["parameters"]["load"] == "cpu").expect("both loads");
     let row = rows(busy).iter().find(|row| row["name"] == "forebay-realtime").expect("it was asked for");
     let gates = row["gates"].as_array().expect("gates is a list");
-    let told = busy["notes"].to_string().contains("did not get what it asks for");
+    let is_reported = busy["notes"].to_string().contains("did not get what it asks for");
     // Root and a few other users have the permission. Without it, the figures are not a result.
     if row["degraded"].is_string() {
-        assert!(gates.is_empty() && told, "{row}");
+        assert!(gates.is_empty() && is_reported, "{row}");
         assert!(value["verdicts"].to_string().contains("says nothing"), "{}", value["verdicts"]);
     } else {
-        assert!(gates.len() >= 2 && !told, "{row}");
+        assert!(gates.len() >= 2 && !is_reported, "{row}");
     }
     let missed = gates.iter().any(|gate| gate["passed"] == false);
     assert_eq!(outcome.code, Some(i32::from(missed)), "{}", outcome.err);
@@ -141,7 +142,7 @@ fn batches_are_counted_as_appends_and_as_records() {
 }
 
 #[test]
-fn timers_beside_the_appends_tell_how_late_they_were_also_as_published() {
+fn timers_beside_the_appends_record_their_lateness_also_as_published() {
     let directory = Directory::new("timers");
     let arguments = "--json --quiet --quick --as-published --seconds 0.15 --loop open --load timers";
     let mut all = vec!["measure", "wal", directory.text()];

@@ -46,7 +46,7 @@ fn options(experiment: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_experiment_is_looked_at() {
+fn every_experiment_is_covered() {
     let names = run(&["measure", "--help"]).out;
     let listed = names.lines().skip_while(|line| !line.starts_with("Commands")).skip(1);
     let mut listed: Vec<&str> = listed
@@ -69,18 +69,18 @@ fn values_that_make_no_sense() {
                 continue;
             }
             for absurd in ABSURD {
-                let told = format!("{option}={absurd}");
-                let outcome = run(&["measure", experiment, NOWHERE, &told, "--quiet"]);
+                let argument = format!("{option}={absurd}");
+                let outcome = run(&["measure", experiment, NOWHERE, &argument, "--quiet"]);
                 // A zero seed is not a mistake, and zero as the load means no open loop.
                 let may_be_zero =
                     option == "--seed" || (experiment, option.as_str()) == ("saturate", "--load");
                 if absurd == "0" && may_be_zero {
-                    assert_eq!(outcome.code, Some(3), "{experiment} {told}: {}", outcome.err);
+                    assert_eq!(outcome.code, Some(3), "{experiment} {argument}: {}", outcome.err);
                     continue;
                 }
                 looked_at += 1;
-                assert_eq!(outcome.code, Some(2), "{experiment} {told}: {}{}", outcome.out, outcome.err);
-                assert!(outcome.err.contains(&option), "{experiment} {told}: {}", outcome.err);
+                assert_eq!(outcome.code, Some(2), "{experiment} {argument}: {}{}", outcome.out, outcome.err);
+                assert!(outcome.err.contains(&option), "{experiment} {argument}: {}", outcome.err);
                 assert!(outcome.out.is_empty() && !outcome.err.contains("panicked"), "{}", outcome.err);
             }
         }
@@ -110,7 +110,7 @@ fn sizes_beyond_every_disk() {
 }
 
 /// Runs the program as a user without any permission here. `None` where this cannot be tried.
-fn as_nobody(arguments: &[&str]) -> Option<Outcome> {
+fn as_unprivileged(arguments: &[&str]) -> Option<Outcome> {
     let mut command = forebay(arguments);
     if geteuid().is_root() {
         command.uid(65_534).gid(65_534);
@@ -127,7 +127,9 @@ fn folders_that_this_user_may_not_write_to() {
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("it is ours");
     let name = closed.to_str().expect("readable name");
     for experiment in EXPERIMENTS {
-        let Some(outcome) = as_nobody(&["measure", experiment, name, "--quick", "--quiet"]) else { return };
+        let Some(outcome) = as_unprivileged(&["measure", experiment, name, "--quick", "--quiet"]) else {
+            return;
+        };
         assert_eq!(outcome.code, Some(3), "{experiment}: {}{}", outcome.out, outcome.err);
         assert!(outcome.err.contains(name) && outcome.err.contains("ermission denied"), "{}", outcome.err);
     }
@@ -138,7 +140,7 @@ fn folders_that_this_user_may_not_write_to() {
         &["report", name, "--quick", "--quiet", "--out", "/dev/null"],
         &["agent", name, "--listen", "127.0.0.1:0"],
     ] {
-        let Some(outcome) = as_nobody(arguments) else { return };
+        let Some(outcome) = as_unprivileged(arguments) else { return };
         assert!(matches!(outcome.code, Some(2 | 3)), "{arguments:?}: {}{}", outcome.out, outcome.err);
         assert!(outcome.err.starts_with("forebay: "), "{arguments:?}: {}", outcome.err);
     }
@@ -153,7 +155,7 @@ fn files_that_this_user_may_not_read() {
     fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("it is ours");
     let name = file.to_str().expect("readable name");
     for experiment in READERS {
-        let Some(outcome) = as_nobody(&["measure", experiment, name, "--quiet"]) else { return };
+        let Some(outcome) = as_unprivileged(&["measure", experiment, name, "--quiet"]) else { return };
         assert_eq!(outcome.code, Some(3), "{experiment}: {}{}", outcome.out, outcome.err);
         assert!(outcome.err.contains("may not be used by this user"), "{}", outcome.err);
     }

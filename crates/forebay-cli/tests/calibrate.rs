@@ -12,7 +12,7 @@ use support::{Directory, forebay, run};
 const TINY: [&str; 5] = ["--size", "8MiB", "--seconds", "0.02", "--quiet"];
 
 #[test]
-fn the_file_says_what_the_device_does_and_is_loaded() {
+fn the_file_describes_the_device_and_can_be_loaded() {
     let directory = Directory::new("calibrate");
     let file = directory.path().join("disk.toml");
     let out = file.to_str().expect("readable");
@@ -37,7 +37,7 @@ fn the_file_says_what_the_device_does_and_is_loaded() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_measured() {
+fn impossible_values_are_refused_before_anything_is_measured() {
     let directory = Directory::new("calibrate-refused");
     let other = directory.path().join("other.toml");
     std::fs::write(&other, "[package]\n").expect("writable");

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use support::{Directory, forebay, run};
 
 /// Runs the program with a standard error without a reader. Returns its exit code.
-fn unheard(arguments: &[&str]) -> Option<i32> {
+fn with_closed_stderr(arguments: &[&str]) -> Option<i32> {
     let (reader, writer) = io::pipe().expect("a pipe");
     drop(reader);
     let mut command = forebay(arguments);
@@ -27,10 +27,10 @@ fn a_load_ends_with_all_rows() {
     let rows: String = (0..1000).map(|row| format!("{row:04}\tvalue {row}\n")).collect();
     fs::write(&input, rows).expect("it has space");
     let [input, store] = [&input, &store].map(|path| path.to_str().expect("a readable name"));
-    assert_eq!(unheard(&["kv", "load", store, input, "--create"]), Some(0));
+    assert_eq!(with_closed_stderr(&["kv", "load", store, input, "--create"]), Some(0));
     let scanned = run(&["kv", "scan", store, "--keys-only"]);
     assert_eq!(scanned.out.lines().count(), 1000, "{}", scanned.err);
-    assert_eq!(unheard(&["kv", "get", store, "absent"]), Some(1));
+    assert_eq!(with_closed_stderr(&["kv", "get", store, "absent"]), Some(1));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn an_experiment_ends_with_its_figures_and_a_refusal_with_its_code() {
         "--rows",
         "default",
     ];
-    assert_eq!(unheard(&scan), Some(0));
-    assert_eq!(unheard(&["measure", "scan", "/nowhere"]), Some(3));
-    assert_eq!(unheard(&["frobnicate"]), Some(2));
+    assert_eq!(with_closed_stderr(&scan), Some(0));
+    assert_eq!(with_closed_stderr(&["measure", "scan", "/nowhere"]), Some(3));
+    assert_eq!(with_closed_stderr(&["frobnicate"]), Some(2));
 }

@@ -97,7 +97,7 @@ fn a_table_has_a_column_for_each_cost() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "sqpoll"][..], "there is no row"),
         (&["--readers", "5000"], "5000"),

@@ -67,7 +67,7 @@ fn a_file_is_only_read_and_its_directory_is_not_written() {
 }
 
 #[test]
-fn a_file_without_direct_io_is_told_with_the_exit_code() {
+fn a_file_without_direct_io_has_its_exit_code() {
     // kernfs refuses O_DIRECT, and its files report the size of a page.
     let outcome = run(&["doctor", "/sys/devices/system/cpu/online"]);
     assert_eq!(outcome.code, Some(4), "{}", outcome.out);
@@ -81,7 +81,7 @@ fn a_file_without_direct_io_is_told_with_the_exit_code() {
 }
 
 #[test]
-fn a_directory_that_takes_no_files_is_told_with_the_exit_code() {
+fn a_directory_without_write_permission_has_its_exit_code() {
     let outcome = run(&["doctor", "/proc"]);
     assert_eq!(outcome.code, Some(4), "{}", outcome.out);
     assert!(outcome.out.contains("unavailable temp_file"), "{}", outcome.out);

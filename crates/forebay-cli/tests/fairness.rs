@@ -61,7 +61,7 @@ fn every_row_has_the_figures_of_those_it_has() {
 }
 
 #[test]
-fn the_table_has_the_rows_that_were_asked_for() {
+fn the_table_has_the_named_rows() {
     let directory = Directory::new("fairness-table");
     let outcome = run(&[
         "measure",
@@ -89,7 +89,7 @@ fn the_table_has_the_rows_that_were_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     let directory = Directory::new("fairness-refused");
     let here = directory.text();
     for (arguments, code, known) in [

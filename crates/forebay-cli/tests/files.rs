@@ -99,7 +99,7 @@ fn tables_put_the_numbers_at_once_together() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "mdtest"][..], "there is no row"),
         (&["--calls", "unlink"], "there are read, create and stat"),

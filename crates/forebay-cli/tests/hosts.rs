@@ -191,12 +191,12 @@ fn an_agent_that_is_killed_is_named_and_the_others_stop() {
     let victim = &mut agents[1];
     victim.signal(Signal::KILL);
     victim.child.wait().expect("it is our child");
-    let said: Vec<String> = lines.map_while(Result::ok).collect();
+    let stderr: Vec<String> = lines.map_while(Result::ok).collect();
     let status = child.wait().expect("it ends");
-    let said = said.join("\n");
-    assert_eq!(status.code(), Some(1), "{said}");
+    let stderr = stderr.join("\n");
+    assert_eq!(status.code(), Some(1), "{stderr}");
     let name = format!("host 2 ({}) was lost", agents[1].address);
-    assert!(said.contains(&name) && said.contains("the others were stopped"), "{said}");
+    assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
     for agent in &agents {
         emptied(&agent.directory);
     }
@@ -283,7 +283,7 @@ fn another_secret_none_and_a_bad_one_are_refused() {
 }
 
 #[test]
-fn what_an_agent_does_not_serve() {
+fn agents_refuse_other_targets() {
     let directory = Directory::new("refused");
     let file = directory.file("data", 4096);
     let cases: [(&[&str], i32, &str); 4] = [
@@ -463,10 +463,13 @@ fn agents_on_other_hosts_of_a_network() {
         assert!(errors.read_line(&mut line).expect("readable") > 0, "it ended early");
     }
     assert!(ip(&["-n", &network.name(2), "link", "set", "eth0", "down"]));
-    let mut said = String::new();
-    errors.read_to_string(&mut said).expect("readable");
-    assert_eq!(child.wait().expect("it ends").code(), Some(1), "{said}");
-    assert!(said.contains("host 2 (10.77.0.3) was lost") && said.contains("nothing was heard"), "{said}");
+    let mut stderr = String::new();
+    errors.read_to_string(&mut stderr).expect("readable");
+    assert_eq!(child.wait().expect("it ends").code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("host 2 (10.77.0.3) was lost") && stderr.contains("nothing was heard"),
+        "{stderr}"
+    );
     for directory in &directories {
         emptied(directory);
     }

@@ -104,7 +104,7 @@ fn keyspaces_are_apart() {
 }
 
 #[test]
-fn scans_give_what_was_loaded() {
+fn scans_return_the_loaded_records() {
     let dir = Directory::new("kv-scan");
     let store = dir.path().join("store");
     let store = text(&store);
@@ -227,7 +227,7 @@ fn table(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_damaged_store_is_told_with_file_and_place() {
+fn a_damaged_store_is_reported_with_file_and_offset() {
     let dir = Directory::new("kv-verify");
     made(dir.path());
     let whole = ends(0, &["kv", "verify", dir.text()]);
@@ -261,7 +261,7 @@ fn a_damaged_store_is_told_with_file_and_place() {
 }
 
 #[test]
-fn a_store_in_use_and_what_is_none_are_refused() {
+fn a_store_in_use_and_a_directory_without_one_are_refused() {
     let dir = Directory::new("kv-use");
     let engine = Engine::start(Config::new().shards(1)).expect("an engine");
     let store = Store::open(&engine, dir.path(), Options::new()).wait().expect("a store");
@@ -280,7 +280,7 @@ fn a_store_in_use_and_what_is_none_are_refused() {
 }
 
 #[test]
-fn stats_and_compact_say_what_there_is() {
+fn stats_and_compact_print_their_figures() {
     let dir = Directory::new("kv-stats");
     made(dir.path());
     let shown = ends(0, &["kv", "stats", dir.text()]);

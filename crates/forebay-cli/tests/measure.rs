@@ -66,7 +66,7 @@ fn progress_is_plain_lines_without_a_terminal_and_never_on_standard_output() {
 }
 
 #[test]
-fn a_file_is_overwritten_when_told_twice_and_keeps_its_length() {
+fn a_file_is_overwritten_with_both_options_and_keeps_its_length() {
     let directory = Directory::new("overwrite");
     let file = directory.file("data", 48 << 20);
     let before = fs::read(&file).expect("readable");
@@ -167,7 +167,7 @@ fn a_report_is_one_page_and_one_document() {
 }
 
 #[test]
-fn a_report_has_only_what_was_named_in_its_own_order() {
+fn a_report_has_only_the_named_experiments_in_its_own_order() {
     let directory = Directory::new("named");
     let file = directory.file("data", 40 << 20);
     let page = directory.path().join("page.html");

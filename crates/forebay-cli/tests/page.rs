@@ -260,7 +260,7 @@ fn text_and_lines_stand_out_from_the_paper_in_both_schemes() {
 }
 
 #[test]
-fn what_is_no_result_of_this_version_is_refused_and_nothing_is_written() {
+fn results_of_other_versions_are_refused_and_nothing_is_written() {
     let directory = Directory::new("from");
     let out = directory.path().join("page.html");
     let out = out.to_str().expect("readable name");

@@ -125,10 +125,10 @@ fn half_an_hour_of_load_is_thinned_in_the_source_and_whole_in_the_chart() {
     let (page, numbers) = page(&result);
     eprintln!("{} bytes", page.len());
     assert!(page.len() < BYTES_MAX, "{} bytes", page.len());
-    let told = page
+    let remark = page
         .split_once("are in this page")
-        .map_or("", |(_, rest)| rest.split_once("</p>").map_or(rest, |(told, _)| told));
-    assert!(told.contains("as far as there is room: the series in it have fewer values"), "told: {told}");
+        .map_or("", |(_, rest)| rest.split_once("</p>").map_or(rest, |(remark, _)| remark));
+    assert!(remark.contains("as far as there is room: the series in it have fewer values"), "told: {remark}");
     let sustain =
         numbers["experiments"].as_array().expect("a list").iter().find(|one| one["name"] == "sustain");
     let series = &sustain.expect("it is there")["rows"][0]["series"];

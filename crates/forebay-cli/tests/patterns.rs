@@ -73,7 +73,7 @@ fn every_row_writes_in_every_setting() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "combine,quick"][..], "there is no row"),
         (&["--pattern", "sparse"], "there is no pattern"),

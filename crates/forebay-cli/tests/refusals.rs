@@ -78,7 +78,7 @@ fn help_and_version_succeed() {
 
 /// Regression: every experiment had the same line for a while, that of the options common to all.
 #[test]
-fn the_help_says_what_each_experiment_does() {
+fn the_help_describes_each_experiment() {
     let help = run(&["measure", "--help"]).out;
     let lines =
         help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -119,7 +119,7 @@ fn things_that_are_neither_files_nor_directories() {
 }
 
 #[test]
-fn contents_are_replaced_only_when_told_twice() {
+fn contents_are_replaced_only_with_both_options() {
     let directory = Directory::new("twice");
     let file = directory.file("data", 1 << 20);
     let before = fs::read(&file).expect("readable");

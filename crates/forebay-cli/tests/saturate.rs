@@ -103,7 +103,7 @@ fn a_file_is_only_read_and_its_table_has_a_line_for_each_load() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     let directory = Directory::new("saturate-small");
     let small = directory.file("small", 64 << 10);
     for (arguments, code, known) in [

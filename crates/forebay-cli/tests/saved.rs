@@ -51,7 +51,7 @@ impl Files {
 }
 
 /// Runs the program and checks its exit code, and that its output has every one of `words`.
-fn told(arguments: &[&str], code: i32, words: &[&str]) {
+fn expect_output(arguments: &[&str], code: i32, words: &[&str]) {
     let outcome = run(arguments);
     assert_eq!(outcome.code, Some(code), "{arguments:?}: {}{}", outcome.out, outcome.err);
     // Refusals go to standard error, with nothing on standard output that a script could take for a result.
@@ -75,12 +75,12 @@ fn two_runs_are_compared_beyond_their_noise() {
     );
     let changed =
         "random[depth=32].direct\n    iops (IOPS): 900 (890 to 910) -> 450 (445 to 455): 2 times less";
-    told(
+    expect_output(
         &["diff", &before, &after],
         0,
         &[changed, "4 figures compared: 1 changed beyond noise, 1 alike, 2 cannot be told: "],
     );
-    told(&["diff", &before, &before], 0, &["0 changed beyond noise, 2 alike, 2 cannot be told: "]);
+    expect_output(&["diff", &before, &before], 0, &["0 changed beyond noise, 2 alike, 2 cannot be told: "]);
     let found: Value = serde_json::from_str(&run(&["diff", &before, &after, "--json"]).out).expect("JSON");
     let change = &found["diff"]["rows"][0]["changes"][0];
     assert_eq!((&change["metric"], &change["times"]), (&json!("iops"), &json!(2.0)), "{found}");
@@ -107,20 +107,24 @@ fn an_expression_that_fails_has_an_exit_code_of_its_own() {
     let file = files.json("a.json", &result("random", &[(1, [100.0; 3], 100.0), (32, [900.0; 3], 1000.0)]));
     let holds = "random[depth=32].direct.iops >= 0.85 * random[depth=32].bare.iops";
     let fails = "random[depth=32].direct.iops >= 0.95 * random[depth=32].bare.iops";
-    told(&["assert", &file, holds], 0, &["holds: random[depth=32].direct.iops = 900, wanted >= 850"]);
-    told(&["assert", &file, holds, fails], 1, &["holds: ", "FAILS: ", "wanted >= 950"]);
-    told(
+    expect_output(
+        &["assert", &file, holds],
+        0,
+        &["holds: random[depth=32].direct.iops = 900, wanted >= 850"],
+    );
+    expect_output(&["assert", &file, holds, fails], 1, &["holds: ", "FAILS: ", "wanted >= 950"]);
+    expect_output(
         &["assert", &file, "random.direct.iops > 1"],
         2,
         &["say which", "random[depth=1]", "random[depth=32]"],
     );
-    told(
+    expect_output(
         &["assert", &file, "random[depth=2].direct.iops > 1"],
         2,
         &["no experiment has these", "random[depth=1]"],
     );
-    told(&["assert", &file, fails, "random is fast"], 2, &["no operator"]);
-    told(&["assert", &file], 2, &["EXPRESSION"]);
+    expect_output(&["assert", &file, fails, "random is fast"], 2, &["no operator"]);
+    expect_output(&["assert", &file], 2, &["EXPRESSION"]);
 }
 
 #[test]
@@ -133,10 +137,18 @@ fn a_measured_result_goes_through_all_three() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let files = Files(directory);
     let file = files.write("a.json", &outcome.out);
-    told(&["diff", &file, &file], 0, &["0 changed beyond noise"]);
+    expect_output(&["diff", &file, &file], 0, &["0 changed beyond noise"]);
     let figure = "random[depth=4,span=whole file].direct.iops";
-    told(&["assert", &file, &format!("{figure} == {figure}"), &format!("{figure} > 0")], 0, &["holds"]);
-    told(&["assert", &file, "random[depth=4].direct.iops > 0"], 2, &["2 experiments fit", "span=whole file"]);
+    expect_output(
+        &["assert", &file, &format!("{figure} == {figure}"), &format!("{figure} > 0")],
+        0,
+        &["holds"],
+    );
+    expect_output(
+        &["assert", &file, "random[depth=4].direct.iops > 0"],
+        2,
+        &["2 experiments fit", "span=whole file"],
+    );
     let outcome = run(&["convert", &file]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let lines: Vec<&str> = outcome.out.lines().collect();
@@ -160,18 +172,18 @@ fn a_result_of_fio_is_converted_and_can_be_compared() {
         files.write(&format!("{iops}.json"), &outcome.out)
     });
     // It ran once, so its noise is unknown.
-    told(
+    expect_output(
         &["diff", &one, &other],
         0,
         &["0 changed beyond noise, 0 alike, 1 cannot be told: ", " repeats of both"],
     );
-    told(&["assert", &one, "fio[depth=8].read.iops == 100"], 0, &["holds"]);
-    told(
+    expect_output(&["assert", &one, "fio[depth=8].read.iops == 100"], 0, &["holds"]);
+    expect_output(
         &["convert", &files.write("fio.json", &fio(1.0)), "--to", "csv"],
         0,
         &["fio,depth=8;iodepth=8;job=j,read,all,iops,1"],
     );
-    told(&["diff", &files.write("fio.json", &fio(1.0)), &one], 2, &["fio.json", "is not JSON"]);
+    expect_output(&["diff", &files.write("fio.json", &fio(1.0)), &one], 2, &["fio.json", "is not JSON"]);
 }
 
 /// A file that is not a whole result of this version is reported with its name and the reason, and
@@ -205,21 +217,25 @@ fn bad_input() {
     ] {
         let file = files.write(name, text);
         let words: Vec<&str> = words.iter().copied().chain([name]).collect();
-        told(&["diff", &file, &good], 2, &words);
-        told(&["diff", &good, &file], 2, &words);
-        told(&["assert", &file, "random.direct.iops > 0"], 2, &words);
-        told(&["convert", &file], 2, &words);
+        expect_output(&["diff", &file, &good], 2, &words);
+        expect_output(&["diff", &good, &file], 2, &words);
+        expect_output(&["assert", &file, "random.direct.iops > 0"], 2, &words);
+        expect_output(&["convert", &file], 2, &words);
     }
     let scan = files.json("scan.json", &result("scan", &[(1, [100.0; 3], 100.0)]));
-    told(&["diff", &good, &scan], 2, &["no experiment is in both", "the first has random, the second scan"]);
-    told(&["diff", &good, "no-such-file.json"], 3, &["no-such-file.json", "does not exist"]);
-    told(&["diff", "-", "-"], 2, &["standard input"]);
-    told(&["convert", files.0.text()], 3, &[files.0.text()]);
-    told(&["convert", &good, "--to", "xml"], 2, &["xml"]);
+    expect_output(
+        &["diff", &good, &scan],
+        2,
+        &["no experiment is in both", "the first has random, the second scan"],
+    );
+    expect_output(&["diff", &good, "no-such-file.json"], 3, &["no-such-file.json", "does not exist"]);
+    expect_output(&["diff", "-", "-"], 2, &["standard input"]);
+    expect_output(&["convert", files.0.text()], 3, &[files.0.text()]);
+    expect_output(&["convert", &good, "--to", "xml"], 2, &["xml"]);
     // Figures at the limits of a number's range are compared without a panic.
     let huge = files.json("huge.json", &result("random", &[(1, [1e308; 3], 5e-324)]));
-    told(&["diff", &good, &huge], 0, &["1 changed beyond noise"]);
-    told(&["assert", &huge, "random.direct.iops > 10 * random.direct.iops"], 1, &["FAILS"]);
+    expect_output(&["diff", &good, &huge], 0, &["1 changed beyond noise"]);
+    expect_output(&["assert", &huge, "random.direct.iops > 10 * random.direct.iops"], 1, &["FAILS"]);
 }
 
 /// Returns the output of `forebay wait --json`, as far as other commands show it.
@@ -241,7 +257,7 @@ fn waited() -> Value {
 /// Regression: the report's last question searched for an experiment that no command wrote, and a
 /// result of `wait` was refused by every command that reads one.
 #[test]
-fn what_a_program_waits_answers_the_reports_last_question() {
+fn the_wait_of_a_program_is_in_the_last_question_of_the_report() {
     let files = Files(Directory::new("waited"));
     let wait = files.json("wait.json", &waited());
     let other = files.json("a.json", &result("random", &[(1, [100.0, 99.0, 101.0], 100.0)]));
@@ -250,7 +266,11 @@ fn what_a_program_waits_answers_the_reports_last_question() {
     let from = |arguments: &[&str]| {
         let mut all = vec!["report", "--out", out];
         all.extend(arguments);
-        told(&all, 0, &["How long a program waits: index --build", "`index --build`: 80 % of the wait"]);
+        expect_output(
+            &all,
+            0,
+            &["How long a program waits: index --build", "`index --build`: 80 % of the wait"],
+        );
         fs::read_to_string(&page).expect("it was written")
     };
     let alone = from(&["--from", &wait]);
@@ -263,9 +283,17 @@ fn what_a_program_waits_answers_the_reports_last_question() {
     }
     assert!(!alone.contains("0 of 0 processors"), "what is not known is not told");
     assert!(both.contains("random"));
-    told(&["assert", &wait, "wait.program.full_wait_share < 0.8"], 0, &["wait.program.full_wait_share"]);
-    told(&["assert", &wait, "wait.program.full_wait_share < 0.7"], 1, &["wait.program.full_wait_share"]);
-    told(
+    expect_output(
+        &["assert", &wait, "wait.program.full_wait_share < 0.8"],
+        0,
+        &["wait.program.full_wait_share"],
+    );
+    expect_output(
+        &["assert", &wait, "wait.program.full_wait_share < 0.7"],
+        1,
+        &["wait.program.full_wait_share"],
+    );
+    expect_output(
         &["report", "--from", &other, "--wait", &other, "--out", out],
         2,
         &["is no result of `forebay wait --json`"],
@@ -273,5 +301,9 @@ fn what_a_program_waits_answers_the_reports_last_question() {
     let mut twisted = waited();
     twisted["files"] = json!(7);
     let twisted = files.json("twisted.json", &twisted);
-    told(&["report", "--from", &twisted, "--out", out], 2, &["does not follow the schema of `forebay wait`"]);
+    expect_output(
+        &["report", "--from", &twisted, "--out", out],
+        2,
+        &["does not follow the schema of `forebay wait`"],
+    );
 }

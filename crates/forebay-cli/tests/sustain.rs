@@ -73,7 +73,7 @@ fn check_row(row: &Value) {
 }
 
 #[test]
-fn a_table_tells_levels_and_says_that_it_was_short() {
+fn a_table_has_levels_and_a_note_on_a_short_load() {
     let directory = Directory::new("tables");
     let outcome = run(&[
         "measure",
@@ -95,7 +95,7 @@ fn a_table_tells_levels_and_says_that_it_was_short() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "sequential-read"][..], "there is no row"),
         (&["--seconds", "0.5"], "1 to 1800"),

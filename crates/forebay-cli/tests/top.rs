@@ -63,21 +63,25 @@ fn once_shows_classes_devices_and_files_in_eighty_columns() {
 }
 
 #[test]
-fn json_is_what_the_engine_tells() {
+fn json_is_the_line_of_the_engine() {
     let scene = Scene::new("json");
     scene.work();
     let outcome = run(&["top", &scene.socket(), "--once", "--json"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    let told: Value = serde_json::from_str(&outcome.out).expect("one line of JSON");
-    assert_eq!((&told["forebay_stats"], &told["pid"]), (&1.into(), &std::process::id().into()));
-    assert_eq!(told["files"][0]["writes"], 10);
-    assert_eq!(told["files"][0]["write_bytes"], 1000);
-    let flows = told["flows"].as_array().expect("a list");
-    assert!(flows.iter().any(|flow| flow["class"] == "log" && flow["writes"] == 10), "{told}");
+    let snapshot: Value = serde_json::from_str(&outcome.out).expect("one line of JSON");
+    assert_eq!((&snapshot["forebay_stats"], &snapshot["pid"]), (&1.into(), &std::process::id().into()));
+    assert_eq!(snapshot["files"][0]["writes"], 10);
+    assert_eq!(snapshot["files"][0]["write_bytes"], 1000);
+    let flows = snapshot["flows"].as_array().expect("a list");
+    assert!(flows.iter().any(|flow| flow["class"] == "log" && flow["writes"] == 10), "{snapshot}");
     assert!(
-        told["shards"][0]["turns"].as_u64() > Some(0) && told["memory"]["arena_bytes"].as_u64() > Some(0)
+        snapshot["shards"][0]["turns"].as_u64() > Some(0)
+            && snapshot["memory"]["arena_bytes"].as_u64() > Some(0)
     );
-    assert!(told["devices"][0]["write_cost"] == 1 && told["devices"][0]["calibrated"] == false, "{told}");
+    assert!(
+        snapshot["devices"][0]["write_cost"] == 1 && snapshot["devices"][0]["calibrated"] == false,
+        "{snapshot}"
+    );
 }
 
 #[test]
@@ -92,8 +96,8 @@ fn it_goes_on_until_the_engine_ends() {
     let times: Vec<u64> = (0..3)
         .map(|_| {
             let line = lines.next().expect("it goes on").expect("a line");
-            let told: Value = serde_json::from_str(&line).expect("JSON");
-            told["at_ns"].as_u64().expect("a number")
+            let snapshot: Value = serde_json::from_str(&line).expect("JSON");
+            snapshot["at_ns"].as_u64().expect("a number")
         })
         .collect();
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= 40_000_000), "{times:?}");
@@ -103,13 +107,13 @@ fn it_goes_on_until_the_engine_ends() {
 }
 
 #[test]
-fn where_nobody_serves_is_told() {
+fn a_socket_without_an_engine_is_reported() {
     let scene = Scene::new("nobody");
     let dead = scene.directory.join("dead");
     drop(UnixListener::bind(&dead).expect("writable"));
-    let stranger = scene.directory.join("stranger");
-    let listener = UnixListener::bind(&stranger).expect("writable");
-    let stranger_speaks = std::thread::spawn(move || {
+    let unrelated = scene.directory.join("stranger");
+    let listener = UnixListener::bind(&unrelated).expect("writable");
+    let wrong_reply = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("somebody connects");
         let _ = std::io::Write::write_all(&mut stream, b"220 mail ready\n");
         // Blocks until the program has gone.
@@ -119,13 +123,13 @@ fn where_nobody_serves_is_told() {
     for (socket, code, known) in [
         (text(&dead), 3, "nobody serves at"),
         (text(&scene.directory.join("missing")), 3, "does not exist"),
-        (text(&stranger), 1, "not an engine's statistics"),
+        (text(&unrelated), 1, "not an engine's statistics"),
     ] {
         let outcome = run(&["top", &socket, "--once"]);
         assert_eq!((outcome.code, outcome.out.as_str()), (Some(code), ""), "{socket}: {}", outcome.err);
         assert!(outcome.err.contains(known), "{socket}: {}", outcome.err);
     }
-    stranger_speaks.join().expect("it ends");
+    wrong_reply.join().expect("it ends");
     let outcome = run(&["top", &scene.socket(), "--interval", "0"]);
     assert_eq!(outcome.code, Some(2), "{}", outcome.err);
 }

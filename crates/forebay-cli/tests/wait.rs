@@ -18,7 +18,7 @@ fn a_command_or_a_process_must_be_named() {
 
 #[cfg(not(feature = "wait"))]
 #[test]
-fn a_build_without_the_feature_says_so_and_how_to_get_it() {
+fn a_build_without_the_feature_names_the_build_that_has_it() {
     let outcome = run(&["wait", "--", "true"]);
     assert_eq!(outcome.code, Some(5));
     assert!(outcome.err.contains("this build of forebay has no `wait`"), "{}", outcome.err);
@@ -74,7 +74,7 @@ mod with {
     }
 
     #[test]
-    fn a_process_that_does_not_run_is_told() {
+    fn a_process_that_does_not_run_is_reported() {
         let outcome = run(&["wait", "--pid", "4000000000", "--seconds", "1"]);
         assert_eq!(outcome.code, Some(2), "{}", outcome.err);
         assert!(outcome.err.contains("there is no process 4000000000"), "{}", outcome.err);
@@ -83,7 +83,7 @@ mod with {
     /// Regression: a search through a folder used 3,643 files, and its page had 7.7 MB, nearly all of
     /// them numbers in its source.
     #[test]
-    fn the_page_of_a_program_with_many_files_stays_small_and_says_what_is_left_out() {
+    fn the_page_of_a_program_with_many_files_stays_small_and_names_the_omissions() {
         const FILES: usize = 2500;
         let directory = Directory::new("wait-many");
         let many = directory.path().join("many");
@@ -195,7 +195,7 @@ mod with {
     /// The advice names a gain only where it was measured. The program reads one block at a time, in
     /// no order.
     #[test]
-    fn a_gain_is_told_from_what_was_measured_and_never_made_up() {
+    fn a_gain_comes_from_measured_figures() {
         let directory = Directory::new("gain");
         let data = directory.file("index.db", 1 << 20);
         let base = directory.path().join("base.json");

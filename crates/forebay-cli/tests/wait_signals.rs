@@ -112,7 +112,7 @@ fn with_pending(mut command: Command, signal: Signal) -> Command {
 }
 
 #[test]
-fn a_signal_while_it_runs_ends_the_command_and_the_report_tells() {
+fn a_signal_while_it_runs_ends_the_command_and_is_in_the_report() {
     if !may_measure() {
         return;
     }
@@ -272,12 +272,12 @@ fn watching_a_process_that_ends_at_once_ends_with_it() {
     drop(watched.stdin.take());
     assert!(watched.wait().expect("it ends").success());
     let outcome = ended(child);
-    let told = match outcome.code {
+    let expected = match outcome.code {
         Some(0) => "the process ended before the time was up",
         Some(2) => "there is no process",
         _ => "run as root",
     };
-    assert!(outcome.err.contains(told), "{:?}: {}", outcome.code, outcome.err);
+    assert!(outcome.err.contains(expected), "{:?}: {}", outcome.code, outcome.err);
 }
 
 /// Processes that a command leaves behind continue to run, and keep no cgroup.

@@ -130,7 +130,7 @@ fn a_whole_log_is_shown_and_verified() {
 }
 
 #[test]
-fn json_has_what_the_lines_have() {
+fn json_has_the_contents_of_the_lines() {
     let (engine, dir) = (engine(), Directory::new("wal-json"));
     write(&engine, dir.path(), 10);
     let outcome = reading(dir.path(), &["wal", "inspect", dir.text(), "--json", "--groups"]);
@@ -191,7 +191,7 @@ fn a_damaged_record_is_named_and_all_others_are_saved() {
 
 /// Salvage is the other way to recover records of a damaged log; both must find the same ones.
 #[test]
-fn repair_saves_what_salvage_saves() {
+fn repair_saves_the_same_as_salvage() {
     let (engine, dir) = (engine(), Directory::new("wal-salvage"));
     let log = dir.path().join("log");
     write(&engine, &log, 200);
@@ -256,7 +256,7 @@ fn content_of_copy(engine: &Engine, dir: &Path, log: &Path, label: &str) -> BTre
 }
 
 #[test]
-fn an_unfinished_end_is_told_as_at_most_the_last_group() {
+fn an_unfinished_end_is_reported_as_at_most_the_last_group() {
     let (engine, dir) = (engine(), Directory::new("wal-tail"));
     let (log, out) = (dir.path().join("log"), dir.path().join("out"));
     write(&engine, &log, 10);
@@ -301,7 +301,7 @@ fn a_log_of_which_nothing_is_left_is_damaged_and_cannot_be_repaired() {
 }
 
 #[test]
-fn what_cannot_be_read_has_a_code_of_its_own() {
+fn unreadable_inputs_have_an_exit_code_of_their_own() {
     let (engine, dir) = (engine(), Directory::new("wal-unreadable"));
     let (log, empty, file) = (dir.path().join("log"), dir.path().join("empty"), dir.path().join("file"));
     write(&engine, &log, 3);
@@ -351,7 +351,7 @@ fn what_cannot_be_read_has_a_code_of_its_own() {
 }
 
 #[test]
-fn repair_never_touches_what_is_there() {
+fn repair_never_touches_existing_files() {
     let (engine, dir) = (engine(), Directory::new("wal-out"));
     let (log, full, empty) = (dir.path().join("log"), dir.path().join("full"), dir.path().join("empty"));
     write(&engine, &log, 3);

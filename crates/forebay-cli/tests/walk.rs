@@ -104,7 +104,7 @@ fn check_row(row: &Value, depth: f64, tasks: f64) {
 }
 
 #[test]
-fn a_check_has_gates_for_the_sixth_depth_only_and_its_code_tells() {
+fn a_check_has_gates_for_the_sixth_depth_only_and_an_exit_code() {
     let directory = Directory::new("check");
     let rows_wanted = "io_uring,pread,forebay-walk,forebay-walk-tokio,blocking-per-hop,blocking-whole";
     let arguments =
@@ -137,7 +137,7 @@ fn check_timers(row: &Value) {
 }
 
 #[test]
-fn timers_beside_the_lookups_tell_how_late_they_were() {
+fn timers_beside_the_lookups_record_their_lateness() {
     let directory = Directory::new("timers");
     let arguments = "--quick --size 4MiB --seconds 0.15 --beside timers --in-flight 6 --depth 2";
     let (outcome, value) = measure(&directory, arguments);
@@ -151,8 +151,8 @@ fn timers_beside_the_lookups_tell_how_late_they_were() {
     assert!(share > 0.0, "{alone}");
     assert_eq!(alone["metrics"]["lookups_per_s"], Value::Null);
     others.iter().filter(|row| row["skipped"].is_null()).for_each(check_timers);
-    let told = experiment["notes"].to_string();
-    assert!(told.contains("of one processor by themselves"), "{told}");
+    let notes = experiment["notes"].to_string();
+    assert!(notes.contains("of one processor by themselves"), "{notes}");
     let verdicts = value["verdicts"].to_string();
     assert!(verdicts.contains("of a thousand other tasks that wait for a time"), "{verdicts}");
     assert!(!verdicts.contains("a second as walks"), "beside timers nothing else is claimed: {verdicts}");
@@ -209,7 +209,7 @@ fn tables_name_the_index_and_put_depths_together() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "forebay-walk,quick"][..], "there is no row"),
         (&["--node", "1024"], "512 or 4096"),

@@ -139,7 +139,7 @@ fn tables_have_every_kind_of_time() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "naive,quick"][..], "there is no row"),
         (&["--pattern", "striped"], "there is no pattern"),

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_write_cache_decides_what_durability_costs() {
+    fn the_write_cache_decides_the_cost_of_durability() {
         assert_eq!(write_cache(&device("write through", false)).verdict, Verdict::Ok);
         assert_eq!(write_cache(&device("write back", true)).verdict, Verdict::Ok);
         assert_eq!(write_cache(&device("write back", false)).verdict, Verdict::Degraded);

@@ -19,12 +19,12 @@ const GROUP: &str = "path";
 const NAME: &str = "durable_writes";
 const WRITE_BYTES: usize = 4096;
 /// Comparisons of the two ways in each half: idle, and again beside busy processors.
-const TURNS: usize = 15;
+const ROUNDS: usize = 15;
 /// Writes of each way in one turn. The ways take turns, so that a change in the disk's speed affects both.
-const WRITES_A_TURN: usize = 16;
-const WRITES: usize = TURNS * WRITES_A_TURN;
+const WRITES_PER_ROUND: usize = 16;
+const WRITES: usize = ROUNDS * WRITES_PER_ROUND;
 /// The fewest comparisons from which anything is concluded.
-const TURNS_MIN: usize = 7;
+const ROUNDS_MIN: usize = 7;
 /// The longest time of each half, on any disk. A slow disk makes fewer comparisons.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,7 @@ const AGREED: f64 = 1.1;
 
 /// One turn of both ways: the times of their writes in nanoseconds, sorted.
 #[derive(Debug)]
-struct Turn {
+struct Round {
     queued: Vec<u64>,
     blocking: Vec<u64>,
 }
@@ -53,7 +53,7 @@ enum Advice {
 /// Measures both ways in its own files in `directory`, and removes the files.
 pub(super) fn examine(directory: &Path, cpus: u64, cleanup: &Cleanup) -> Check {
     match measure(directory, cpus, cleanup) {
-        Ok((idle, busy)) if idle.len().min(busy.len()) >= TURNS_MIN => {
+        Ok((idle, busy)) if idle.len().min(busy.len()) >= ROUNDS_MIN => {
             let why = format!(
                 "p50/p90/p99 of 4 KiB until durable: {}; with all processors busy {}; {}",
                 text(&idle),
@@ -77,12 +77,12 @@ pub(super) fn examine(directory: &Path, cpus: u64, cleanup: &Cleanup) -> Check {
     }
 }
 
-fn measure(directory: &Path, cpus: u64, cleanup: &Cleanup) -> anyhow::Result<(Vec<Turn>, Vec<Turn>)> {
+fn measure(directory: &Path, cpus: u64, cleanup: &Cleanup) -> anyhow::Result<(Vec<Round>, Vec<Round>)> {
     let engine = Engine::start(Config::default().shards(1)).context("the engine does not start")?;
     let temps = [prepared(directory, cleanup)?, prepared(directory, cleanup)?];
     let open = |temp: &TempFile| engine.open(temp.path(), Open::write()).wait();
     let files = [open(&temps[0])?, open(&temps[1])?];
-    let idle = compare(|flush, at, began| turn_of(&engine, &files, flush, at, began))?;
+    let idle = compare(|flush, at, began| round_of(&engine, &files, flush, at, began))?;
     let stop = Arc::new(AtomicBool::new(false));
     let hogs: Vec<_> = (0..cpus.max(1))
         .map(|_| {
@@ -94,7 +94,7 @@ fn measure(directory: &Path, cpus: u64, cleanup: &Cleanup) -> anyhow::Result<(Ve
             })
         })
         .collect();
-    let busy = compare(|flush, at, began| turn_of(&engine, &files, flush, WRITES + at, began));
+    let busy = compare(|flush, at, began| round_of(&engine, &files, flush, WRITES + at, began));
     stop.store(true, Ordering::Relaxed);
     for hog in hogs {
         // The thread cannot have panicked.
@@ -118,29 +118,29 @@ fn prepared(directory: &Path, cleanup: &Cleanup) -> anyhow::Result<TempFile> {
 /// the instant when all began. Fewer writes than requested mean that time is up.
 fn compare(
     mut writes: impl FnMut(Flush, usize, Instant) -> anyhow::Result<Vec<u64>>,
-) -> anyhow::Result<Vec<Turn>> {
-    let mut turns = Vec::with_capacity(TURNS);
+) -> anyhow::Result<Vec<Round>> {
+    let mut rounds = Vec::with_capacity(ROUNDS);
     let began = Instant::now();
-    for turn in 0..TURNS {
+    for round in 0..ROUNDS {
         let mut order = [Flush::Queued, Flush::Blocking];
-        if turn % 2 == 1 {
+        if round % 2 == 1 {
             order.reverse();
         }
         let (mut queued, mut blocking) = (Vec::new(), Vec::new());
         for flush in order {
-            let mut times = writes(flush, turn * WRITES_A_TURN, began)?;
+            let mut times = writes(flush, round * WRITES_PER_ROUND, began)?;
             times.sort_unstable();
             *(if flush == Flush::Queued { &mut queued } else { &mut blocking }) = times;
         }
-        if queued.len().min(blocking.len()) < WRITES_A_TURN {
+        if queued.len().min(blocking.len()) < WRITES_PER_ROUND {
             break;
         }
-        turns.push(Turn { queued, blocking });
+        rounds.push(Round { queued, blocking });
     }
-    Ok(turns)
+    Ok(rounds)
 }
 
-fn turn_of(
+fn round_of(
     engine: &Engine,
     files: &[File; 2],
     flush: Flush,
@@ -153,8 +153,8 @@ fn turn_of(
         let mut memory = maker.block(WRITE_BYTES)?;
         memory.resize(WRITE_BYTES)?;
         let block = memory.freeze();
-        let mut times = Vec::with_capacity(WRITES_A_TURN);
-        for write in at..at + WRITES_A_TURN {
+        let mut times = Vec::with_capacity(WRITES_PER_ROUND);
+        for write in at..at + WRITES_PER_ROUND {
             if began.elapsed() > LONGEST {
                 break;
             }
@@ -170,11 +170,11 @@ fn turn_of(
 
 /// Returns the way that a log should use. A turn's ratio combines the ratio of its middle write and that of
 /// its slow write; both have the same weight. The last hundredth has too few writes to be reliable.
-fn advise(turns: &[Turn]) -> Advice {
-    let mut ratios: Vec<f64> = turns
+fn advise(rounds: &[Round]) -> Advice {
+    let mut ratios: Vec<f64> = rounds
         .iter()
-        .map(|turn| {
-            let of = |share| at(&turn.queued, share).max(1.0) / at(&turn.blocking, share).max(1.0);
+        .map(|round| {
+            let of = |share| at(&round.queued, share).max(1.0) / at(&round.blocking, share).max(1.0);
             (of(0.5) * of(0.9)).sqrt()
         })
         .collect();
@@ -214,14 +214,14 @@ fn at(sorted: &[u64], share: f64) -> f64 {
     sorted.get(place(sorted.len(), share)).copied().unwrap_or(0) as f64
 }
 
-fn text(turns: &[Turn]) -> String {
-    let of = |times: fn(&Turn) -> &[u64]| {
-        let mut all: Vec<u64> = turns.iter().flat_map(|turn| times(turn).iter().copied()).collect();
+fn text(rounds: &[Round]) -> String {
+    let of = |times: fn(&Round) -> &[u64]| {
+        let mut all: Vec<u64> = rounds.iter().flat_map(|round| times(round).iter().copied()).collect();
         all.sort_unstable();
         let [half, most, tail] = [0.5, 0.9, 0.99].map(|share| at(&all, share) / 1000.0);
         format!("{half:.0}/{most:.0}/{tail:.0} us")
     };
-    format!("queued {}, blocking {}", of(|turn| &turn.queued), of(|turn| &turn.blocking))
+    format!("queued {}, blocking {}", of(|round| &round.queued), of(|round| &round.blocking))
 }
 
 #[cfg(test)]
@@ -255,10 +255,10 @@ mod tests {
         }
 
         fn advice(mut self) -> Advice {
-            let turns = compare(|flush, at, _| {
-                Ok((at..at + WRITES_A_TURN).map(|at| self.write(flush, at)).collect())
+            let rounds = compare(|flush, at, _| {
+                Ok((at..at + WRITES_PER_ROUND).map(|at| self.write(flush, at)).collect())
             });
-            advise(&turns.expect("nothing fails here"))
+            advise(&rounds.expect("nothing fails here"))
         }
     }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_twice_as_fast_is_always_found() {
+    fn twice_the_speed_is_always_found() {
         for spread in [0.05, 0.2, 0.4] {
             assert_eq!(of_seeds(0.5, spread), [0, 1000, 0], "spread {spread}");
             assert_eq!(of_seeds(2.0, spread), [0, 0, 1000], "spread {spread}");
@@ -296,11 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_time_ended_is_left_out() {
-        let turns = compare(|_, at, _| {
-            Ok(vec![1000; if at < 3 * WRITES_A_TURN { WRITES_A_TURN } else { WRITES_A_TURN - 1 }])
+    fn a_round_that_time_ended_is_left_out() {
+        let rounds = compare(|_, at, _| {
+            Ok(vec![1000; if at < 3 * WRITES_PER_ROUND { WRITES_PER_ROUND } else { WRITES_PER_ROUND - 1 }])
         });
-        assert_eq!(turns.expect("nothing fails here").len(), 3);
+        assert_eq!(rounds.expect("nothing fails here").len(), 3);
     }
 
     #[test]

@@ -40,11 +40,11 @@ pub(crate) fn environment(limit: Option<&MemoryLimit>) -> Environment {
 /// does not have are left out.
 fn mitigations(folder: &Path) -> BTreeMap<String, String> {
     let Ok(entries) = fs::read_dir(folder) else { return BTreeMap::new() };
-    let told = entries.flatten().filter_map(|entry| {
+    let mitigations = entries.flatten().filter_map(|entry| {
         let text = fs::read_to_string(entry.path()).ok()?.trim().to_owned();
         (text != "Not affected").then(|| (entry.file_name().to_string_lossy().into_owned(), text))
     });
-    told.collect()
+    mitigations.collect()
 }
 
 fn distribution(text: &str) -> Option<String> {

@@ -25,7 +25,7 @@ use std::path::Path;
 
 pub(crate) use check::{Check, Verdict};
 use forebay::device::Device;
-use probe_file::{Direct, Subject};
+use probe_file::{Direct, ProbedFile};
 
 use crate::cleanup::Cleanup;
 use crate::context::Target;
@@ -85,8 +85,8 @@ pub(crate) fn preflight(target: &Target, cleanup: &Cleanup) -> Result<(), Failur
     match direct {
         Direct::NoFile(full) => {
             let why = found("temp_file").map_or("", |check| check.why.as_str());
-            let told = format!("{}: {why}", path.display());
-            Err(if full { Failure::Unsuitable(told) } else { Failure::Path(told) })
+            let text = format!("{}: {why}", path.display());
+            Err(if full { Failure::Unsuitable(text) } else { Failure::Path(text) })
         }
         Direct::Works => Ok(()),
         Direct::Untried => Err(Failure::Unsuitable(format!(
@@ -123,7 +123,7 @@ fn try_path(
             Ok(temp)
         });
         return Ok(match filled {
-            Ok(temp) => probe_file::examine(&Subject {
+            Ok(temp) => probe_file::examine(&ProbedFile {
                 path: temp.path(),
                 buffered: temp.file(),
                 own: true,
@@ -145,7 +145,7 @@ fn try_path(
     }
     let file = File::open(path).map_err(|error| Failure::missing(path, &error))?;
     let device = metadata.file_type().is_block_device();
-    Ok(probe_file::examine(&Subject {
+    Ok(probe_file::examine(&ProbedFile {
         path,
         buffered: &file,
         own: false,

@@ -25,7 +25,7 @@ pub(crate) fn examine(layers: &[LayerInfo]) -> Check {
     };
     let opened = OpenOptions::new().read(true).open(&node);
     let ring = || -> io::Result<IoUring<squeue::Entry128, cqueue::Entry32>> { IoUring::builder().build(8) };
-    told(disk, &node, opened.map(drop), || ring().map(drop))
+    verdict(disk, &node, opened.map(drop), || ring().map(drop))
 }
 
 /// Returns `/dev/ng0n1` for `nvme0n1`, and `None` for other devices and for partitions.
@@ -36,7 +36,7 @@ fn node(disk: &str) -> Option<PathBuf> {
     (is_number(controller) && is_number(namespace)).then(|| Path::new("/dev").join(format!("ng{rest}")))
 }
 
-fn told(disk: &str, node: &Path, opened: io::Result<()>, ring: impl FnOnce() -> io::Result<()>) -> Check {
+fn verdict(disk: &str, node: &Path, opened: io::Result<()>, ring: impl FnOnce() -> io::Result<()>) -> Check {
     let node = node.display();
     if let Err(error) = opened {
         let why = format!("{node}, by which {disk} takes commands, cannot be opened: {error}");
@@ -72,14 +72,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_with_its_remedy() {
-        let told = |opened: io::Result<()>, ring: io::Result<()>| {
-            told("nvme0n1", Path::new("/dev/ng0n1"), opened, || ring)
+    fn a_missing_feature_is_reported_with_its_remedy() {
+        let verdict = |opened: io::Result<()>, ring: io::Result<()>| {
+            verdict("nvme0n1", Path::new("/dev/ng0n1"), opened, || ring)
         };
-        assert_eq!(told(Ok(()), Ok(())).verdict, Verdict::Ok);
-        let denied = told(Err(io::ErrorKind::PermissionDenied.into()), Ok(()));
+        assert_eq!(verdict(Ok(()), Ok(())).verdict, Verdict::Ok);
+        let denied = verdict(Err(io::ErrorKind::PermissionDenied.into()), Ok(()));
         assert!(denied.remedy.is_some_and(|remedy| remedy.contains("root")), "{}", denied.why);
-        assert_eq!(told(Ok(()), Err(io::ErrorKind::InvalidInput.into())).verdict, Verdict::Degraded);
+        assert_eq!(verdict(Ok(()), Err(io::ErrorKind::InvalidInput.into())).verdict, Verdict::Degraded);
         let other = LayerInfo { name: "sda".to_owned(), kind: "disk".to_owned(), level: 0 };
         assert_eq!(examine(&[other]).verdict, Verdict::Ok);
     }

@@ -24,7 +24,7 @@ const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
 
 /// The file under test.
 #[derive(Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct ProbedFile<'a> {
     /// The file's path.
     pub(crate) path: &'a Path,
     /// An ordinary handle.
@@ -77,17 +77,17 @@ pub(crate) fn open_direct(path: &Path, write: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path)
 }
 
-/// Tries every call on `subject`.
-pub(crate) fn examine(subject: &Subject<'_>) -> (Direct, Vec<Check>) {
+/// Tries every call on `probed`.
+pub(crate) fn examine(probed: &ProbedFile<'_>) -> (Direct, Vec<Check>) {
     let mut checks = Vec::new();
     let status = statx(
-        subject.buffered,
+        probed.buffered,
         "",
         AtFlags::EMPTY_PATH,
         StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC),
     );
     let alignment = status.as_ref().ok().and_then(alignment);
-    let (direct, check) = direct_read(subject, alignment);
+    let (direct, check) = direct_read(probed, alignment);
     checks.push(check);
     checks.push(match alignment {
         Some((memory, offset)) => Check::ok(
@@ -105,14 +105,14 @@ pub(crate) fn examine(subject: &Subject<'_>) -> (Direct, Vec<Check>) {
             "use a file system that states it (ext4, XFS, btrfs, block devices since Linux 6.1)",
         ),
     });
-    checks.push(dontcache(subject));
-    checks.push(nowait(subject));
-    checks.push(iopoll(subject, direct));
-    if subject.own {
-        checks.push(dsync(subject));
-        checks.push(atomic(subject, status.as_ref().ok()));
-        checks.push(allocate(subject));
-        checks.push(punch(subject));
+    checks.push(dontcache(probed));
+    checks.push(nowait(probed));
+    checks.push(iopoll(probed, direct));
+    if probed.own {
+        checks.push(dsync(probed));
+        checks.push(atomic(probed, status.as_ref().ok()));
+        checks.push(allocate(probed));
+        checks.push(punch(probed));
     } else {
         checks.push(Check::ok(
             GROUP,
@@ -130,16 +130,16 @@ fn alignment(status: &Statx) -> Option<(u32, u32)> {
         .then_some((status.stx_dio_mem_align, status.stx_dio_offset_align))
 }
 
-fn direct_read(subject: &Subject<'_>, alignment: Option<(u32, u32)>) -> (Direct, Check) {
+fn direct_read(probed: &ProbedFile<'_>, alignment: Option<(u32, u32)>) -> (Direct, Check) {
     const REMEDY: &str = "use a file system with direct I/O (ext4, XFS, btrfs), or open files buffered";
-    if subject.len == 0 {
+    if probed.len == 0 {
         let why = "the file is empty: there is nothing to read";
         return (
             Direct::Untried,
             Check::degraded(GROUP, "direct", why, "name a file that holds data, or a directory"),
         );
     }
-    let file = match open_direct(subject.path, false) {
+    let file = match open_direct(probed.path, false) {
         Ok(file) => file,
         Err(error) => {
             let why = format!("opening with O_DIRECT fails: {error}");
@@ -180,8 +180,8 @@ fn read_some(file: &File, len: usize, flags: ReadWriteFlags) -> Result<usize, Er
     preadv2(file, &mut [IoSliceMut::new(part)], 0, flags)
 }
 
-fn dontcache(subject: &Subject<'_>) -> Check {
-    match read_some(subject.buffered, 4096, ReadWriteFlags::from_bits_retain(RWF_DONTCACHE)) {
+fn dontcache(probed: &ProbedFile<'_>) -> Check {
+    match read_some(probed.buffered, 4096, ReadWriteFlags::from_bits_retain(RWF_DONTCACHE)) {
         Ok(_) => {
             Check::ok(GROUP, "rwf_dontcache", "a read left nothing in the page cache: `uncached` files work")
         }
@@ -194,8 +194,8 @@ fn dontcache(subject: &Subject<'_>) -> Check {
     }
 }
 
-fn nowait(subject: &Subject<'_>) -> Check {
-    match read_some(subject.buffered, 4096, ReadWriteFlags::NOWAIT) {
+fn nowait(probed: &ProbedFile<'_>) -> Check {
+    match read_some(probed.buffered, 4096, ReadWriteFlags::NOWAIT) {
         Ok(_) => Check::ok(
             GROUP,
             "rwf_nowait",
@@ -212,13 +212,13 @@ fn nowait(subject: &Subject<'_>) -> Check {
     }
 }
 
-fn iopoll(subject: &Subject<'_>, direct: Direct) -> Check {
+fn iopoll(probed: &ProbedFile<'_>, direct: Direct) -> Check {
     const REMEDY: &str =
         "a device with poll queues (NVMe: nvme.poll_queues=2) and a file system with direct I/O";
     if direct != Direct::Works {
         return Check::unavailable(GROUP, "iopoll", "polling needs direct I/O", REMEDY);
     }
-    let result = open_direct(subject.path, false).and_then(|file| polled_read(&file));
+    let result = open_direct(probed.path, false).and_then(|file| polled_read(&file));
     match result {
         Ok(got) => Check::ok(GROUP, "iopoll", format!("a polled read of {got} bytes completed")),
         Err(error) => Check::degraded(
@@ -258,8 +258,8 @@ fn polled_read(file: &File) -> io::Result<usize> {
     }
 }
 
-fn dsync(subject: &Subject<'_>) -> Check {
-    match write_some(subject, 4096, ReadWriteFlags::DSYNC) {
+fn dsync(probed: &ProbedFile<'_>) -> Check {
+    match write_some(probed, 4096, ReadWriteFlags::DSYNC) {
         Ok(_) => Check::ok(GROUP, "rwf_dsync", "a direct write was made durable by its own flag"),
         Err(error) => Check::degraded(
             GROUP,
@@ -270,14 +270,14 @@ fn dsync(subject: &Subject<'_>) -> Check {
     }
 }
 
-fn atomic(subject: &Subject<'_>, status: Option<&Statx>) -> Check {
+fn atomic(probed: &ProbedFile<'_>, status: Option<&Statx>) -> Check {
     const REMEDY: &str =
         "a device with atomic writes and a file system that passes them on (XFS, ext4 with bigalloc)";
     let max = status
         .filter(|status| status.stx_mask & STATX_WRITE_ATOMIC != 0)
         .map_or(0, |status| status.stx_atomic_write_unit_max);
     let tried = if max == 0 { 4096 } else { max as usize };
-    match write_some(subject, tried, ReadWriteFlags::from_bits_retain(RWF_ATOMIC)) {
+    match write_some(probed, tried, ReadWriteFlags::from_bits_retain(RWF_ATOMIC)) {
         Ok(_) => Check::ok(
             GROUP,
             "rwf_atomic",
@@ -295,17 +295,17 @@ fn atomic(subject: &Subject<'_>, status: Option<&Statx>) -> Check {
     }
 }
 
-fn write_some(subject: &Subject<'_>, len: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
+fn write_some(probed: &ProbedFile<'_>, len: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
     let file =
-        open_direct(subject.path, true).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        open_direct(probed.path, true).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     let mut pages = Pages::new(len).map_err(|_| Errno::NOMEM)?;
     let part = pages.as_mut().get(..len).unwrap_or_default();
     pwritev2(&file, &[IoSlice::new(part)], 0, flags)
 }
 
-fn allocate(subject: &Subject<'_>) -> Check {
+fn allocate(probed: &ProbedFile<'_>) -> Check {
     let end = TEMP_BYTES as u64;
-    match fallocate(subject.buffered, FallocateFlags::KEEP_SIZE, end, end) {
+    match fallocate(probed.buffered, FallocateFlags::KEEP_SIZE, end, end) {
         Ok(()) => Check::ok(GROUP, "allocate", "space was set aside before it is written"),
         Err(error) => Check::degraded(
             GROUP,
@@ -316,9 +316,9 @@ fn allocate(subject: &Subject<'_>) -> Check {
     }
 }
 
-fn punch(subject: &Subject<'_>) -> Check {
+fn punch(probed: &ProbedFile<'_>) -> Check {
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match fallocate(subject.buffered, hole, 0, 64 << 10) {
+    match fallocate(probed.buffered, hole, 0, 64 << 10) {
         Ok(()) => Check::ok(GROUP, "punch_hole", "space inside a file was given back"),
         Err(error) => Check::degraded(
             GROUP,
@@ -341,8 +341,9 @@ mod tests {
             .temp_file(&std::env::temp_dir(), "probe")
             .expect("the temp directory is writable");
         fill(&mut temp.file()).expect("it has space");
-        let subject = Subject { path: temp.path(), buffered: temp.file(), own: true, len: TEMP_BYTES as u64 };
-        let (_, checks) = examine(&subject);
+        let probed =
+            ProbedFile { path: temp.path(), buffered: temp.file(), own: true, len: TEMP_BYTES as u64 };
+        let (_, checks) = examine(&probed);
         let mut names: Vec<&str> = checks.iter().map(|check| check.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
@@ -355,8 +356,8 @@ mod tests {
         let temp = Cleanup::default()
             .temp_file(&std::env::temp_dir(), "empty")
             .expect("the temp directory is writable");
-        let subject = Subject { path: temp.path(), buffered: temp.file(), own: false, len: 0 };
-        let (direct, checks) = examine(&subject);
+        let probed = ProbedFile { path: temp.path(), buffered: temp.file(), own: false, len: 0 };
+        let (direct, checks) = examine(&probed);
         assert_eq!(direct, Direct::Untried);
         assert_eq!(checks[0].verdict, Verdict::Degraded);
     }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_registered_or_the_refusal_is_told() {
+    fn memory_is_registered_or_the_refusal_is_reported() {
         let check = memlock(None);
         assert!(check.why.contains("limit"), "{}", check.why);
     }

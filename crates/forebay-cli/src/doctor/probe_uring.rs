@@ -125,9 +125,9 @@ fn hybrid_iopoll() -> Check {
     // The third word of `struct io_uring_params` holds the flags.
     parameters[2] = SETUP_IOPOLL | SETUP_HYBRID_IOPOLL;
     // SAFETY: `parameters` is as large as `struct io_uring_params` (120 bytes) and writable.
-    let answer =
+    let returned =
         unsafe { libc::syscall(libc::SYS_io_uring_setup, ENTRIES as libc::c_long, parameters.as_mut_ptr()) };
-    match i32::try_from(answer) {
+    match i32::try_from(returned) {
         Ok(fd) if fd >= 0 => {
             // SAFETY: the call has just returned this descriptor, and nothing else owns it.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_apart() {
+    fn refusals_are_distinguished() {
         assert!(explain(Some(libc::EPERM), Some(2), 0).0.contains("is 2"));
         assert!(explain(Some(libc::EPERM), Some(1), 0).1.contains("io_uring_group"));
         assert!(explain(Some(libc::EPERM), Some(0), 2).0.contains("seccomp"));

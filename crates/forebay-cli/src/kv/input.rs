@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn wrong_input_is_reported_with_its_line() {
         let cases: [(&'static [u8], Format, bool, u64, &str); 8] = [
             (b"a,1\nb\n", Format::Csv, false, 2, "1 fields, where a line has 2: key and value"),
             (b"a,1\nb,2,3\n", Format::Csv, false, 2, "3 fields"),

@@ -12,7 +12,7 @@ use forebay::device::Device;
 use forebay::{Calibration, Config, Engine, Open, Rates};
 
 use super::scan::parse_seconds;
-use super::test_file::Subject;
+use super::test_file::TestFile;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::{Context, Target};
 use crate::exit::Failure;
@@ -71,14 +71,14 @@ pub(crate) fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Resu
     let quick = context.quick;
     let size = options.size.unwrap_or(if quick { FILE_BYTES_QUICK } else { FILE_BYTES });
     let seconds = options.seconds.unwrap_or(if quick { SECONDS_QUICK } else { SECONDS });
-    let subject = Subject::prepare(context, size, None)?;
-    let mut calibration = Calibration::new(&Device::of_path(&subject.path)?);
+    let test_file = TestFile::prepare(context, size, None)?;
+    let mut calibration = Calibration::new(&Device::of_path(&test_file.path)?);
     // One class only, so that nothing is held back and the depth is the one requested.
     let engine = Engine::start(Config::default().shards(1).queue_depth(2 * DEPTH_MAX as u32))?;
     let bench = Bench {
-        reads: engine.open(&subject.path, Open::read()).wait()?,
-        writes: engine.open(&subject.path, Open::write()).wait()?,
-        file_bytes: subject.bytes,
+        reads: engine.open(&test_file.path, Open::read()).wait()?,
+        writes: engine.open(&test_file.path, Open::write()).wait()?,
+        file_bytes: test_file.bytes,
         length: Duration::from_secs_f64(seconds),
         seed: context.seed,
         engine: engine.clone(),
@@ -179,7 +179,7 @@ mod tests {
             ran.push(load);
             let each_ns = if load.writes { 3_000_000 } else { 1_000_000 };
             let operations = 1_000_000_000 / each_ns * load.depth.min(places) as u64;
-            Ok(Seen::planted(load.bytes, operations, each_ns))
+            Ok(Seen::simulated(load.bytes, operations, each_ns))
         }
     }
 

@@ -163,7 +163,7 @@ impl Group {
     ///
     /// # Errors
     /// Fails when the user may not move processes here.
-    pub(super) fn door(&self) -> io::Result<File> {
+    pub(super) fn procs_file(&self) -> io::Result<File> {
         OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))
     }
 
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v1_hierarchy_is_asked_before_the_empty_v2_one() {
+    fn a_v1_hierarchy_is_read_before_the_empty_v2_one() {
         assert_eq!(
             directories(&candidates_from(V1_MOUNTS, V1_OWN, "memory")),
             [

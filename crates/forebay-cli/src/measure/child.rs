@@ -34,7 +34,7 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
 /// # Errors
 /// Fails when the row failed, or found data that are not the file's.
 pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
-    start_barrier::answer(scan(job, &job.work()?)?)
+    start_barrier::result(scan(job, &job.work()?)?)
 }
 
 /// Runs a sample of `measure random`.
@@ -42,7 +42,7 @@ pub(super) fn scan_sample(job: &Job) -> anyhow::Result<String> {
 /// # Errors
 /// As for [`scan_sample`].
 pub(super) fn random_sample(job: &Job) -> anyhow::Result<String> {
-    start_barrier::answer(random(job, &job.work()?)?)
+    start_barrier::result(random(job, &job.work()?)?)
 }
 
 fn scan(job: &Job, work: &ScanWork) -> anyhow::Result<Reading> {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn every_random_row_reads_for_its_time_and_checks_what_it_read() {
+    fn every_random_row_reads_for_its_time_and_checks_the_contents() {
         let (_cleanup, temp) = file_with_pattern(12);
         for row in RandomRow::ALL.into_iter().filter(|row| *row != RandomRow::DirectCommands) {
             for (depth, threads) in [(1, 1), (5, 2)] {

@@ -6,7 +6,7 @@ use crate::result::CacheState;
 use super::cgroup::{self, Group, Parent};
 use super::residency::{drop_all_caches, evict, resident_bytes};
 use super::sampler;
-use super::test_file::Subject;
+use super::test_file::TestFile;
 use super::units::show_bytes;
 
 /// The largest share of the file in memory at the start of a cold sample.
@@ -29,14 +29,14 @@ pub(super) enum Cold {
 impl Cold {
     /// Tries the ways in turn, each by a real attempt, and returns the first that works. The second value
     /// lists the ways that did not work, for the reader of the numbers.
-    pub(super) fn choose(subject: &Subject, memory_bytes: u64, cleanup: &Cleanup) -> (Self, Vec<String>) {
+    pub(super) fn choose(test_file: &TestFile, memory_bytes: u64, cleanup: &Cleanup) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
         let mut refusal = None;
         for parent in Parent::candidates() {
             cgroup::sweep(&parent);
             match try_group(&parent, memory_bytes, cleanup) {
                 Ok(()) => {
-                    if let Err(why) = evict_checked(subject, true) {
+                    if let Err(why) = evict_checked(test_file, true) {
                         notes.push(format!(
                             "the file could not be evicted from memory before the samples ({why}): \
                              the page-cache rows begin partly warm"
@@ -55,10 +55,10 @@ impl Cold {
             "memory could not be limited by a cgroup ({refusal}): the page cache may grow as far as the machine \
              allows, and the memory column shows it; run as root, or in a delegated cgroup, to set the limit"
         ));
-        if drop_all_caches().is_ok() && cold(subject).is_ok() {
+        if drop_all_caches().is_ok() && cold(test_file).is_ok() {
             return (Self::Dropped, notes);
         }
-        match evict_checked(subject, false) {
+        match evict_checked(test_file, false) {
             Ok(()) => (Self::Fadvise, notes),
             Err(why) => {
                 notes.push(format!(
@@ -113,7 +113,7 @@ impl Cold {
     /// Fails when the chosen way, which worked before, no longer works.
     pub(super) fn prepare(
         &self,
-        subject: &Subject,
+        test_file: &TestFile,
         memory_bytes: u64,
         number: u64,
         cleanup: &Cleanup,
@@ -121,14 +121,14 @@ impl Cold {
         match self {
             Self::Cgroup(parent) => {
                 // A failure to evict was already reported when the way was chosen.
-                let _ = evict(&subject.handle);
+                let _ = evict(&test_file.handle);
                 let group = Group::create(parent, memory_bytes, number, cleanup).map_err(|error| {
                     anyhow::anyhow!("a memory cgroup could be made before, but not any more: {error}")
                 })?;
                 return Ok(Some(group));
             }
             Self::Dropped => drop_all_caches()?,
-            Self::Fadvise => evict(&subject.handle)?,
+            Self::Fadvise => evict(&test_file.handle)?,
             Self::Warm => {}
         }
         Ok(None)
@@ -140,18 +140,18 @@ fn try_group(parent: &Parent, memory_bytes: u64, cleanup: &Cleanup) -> Result<()
     sampler::probe(&group, cleanup).map_err(|error| format!("{error:#}"))
 }
 
-fn evict_checked(subject: &Subject, may_drop_all: bool) -> Result<(), String> {
-    evict(&subject.handle).map_err(|error| error.to_string())?;
-    let first = cold(subject);
+fn evict_checked(test_file: &TestFile, may_drop_all: bool) -> Result<(), String> {
+    evict(&test_file.handle).map_err(|error| error.to_string())?;
+    let first = cold(test_file);
     if first.is_ok() || !may_drop_all || drop_all_caches().is_err() {
         return first;
     }
-    cold(subject)
+    cold(test_file)
 }
 
-fn cold(subject: &Subject) -> Result<(), String> {
-    let resident = resident_bytes(&subject.handle, subject.bytes).map_err(|error| error.to_string())?;
-    if resident as f64 <= subject.bytes as f64 * COLD_SHARE {
+fn cold(test_file: &TestFile) -> Result<(), String> {
+    let resident = resident_bytes(&test_file.handle, test_file.bytes).map_err(|error| error.to_string())?;
+    if resident as f64 <= test_file.bytes as f64 * COLD_SHARE {
         Ok(())
     } else {
         Err(format!(

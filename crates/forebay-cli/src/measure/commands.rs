@@ -37,7 +37,7 @@ impl NamespaceArgs {
     pub(super) fn checked(&self, rows: &[String]) -> anyhow::Result<Option<&Path>> {
         match self.namespace.as_deref() {
             Some(path) => {
-                Namespace::look(path).map_err(|error| {
+                Namespace::open(path).map_err(|error| {
                     Failure::Unsuitable(format!("{} cannot be read by commands: {error:#}", path.display()))
                 })?;
                 Ok(Some(path))
@@ -86,7 +86,7 @@ impl Namespace {
     ///
     /// # Errors
     /// Fails when it is no namespace, or may not be opened.
-    pub(super) fn look(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let engine = Engine::start(Config::default().shards(1))?;
         let file = engine.open_nvme(path, OpenNvme::read().even_in_use()).wait()?;
         let (bytes, block) = (file.len().wait()?, file.alignment().offset);

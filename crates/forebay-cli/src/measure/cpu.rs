@@ -16,9 +16,9 @@ use super::pattern::SplitMix;
 use super::plan::fit_seconds;
 use super::reads::names::{self, IOPS_PER_CORE, SYSTEM_CALLS_PER_IO};
 use super::reads::{
-    self, Cell, Pacing, ReadAnswer, Setting, Shape, Way, build_row, common_metrics, extra_seconds,
+    self, Cell, Pacing, ReadResult, Setting, Shape, Way, build_row, common_metrics, extra_seconds,
 };
-use super::saturate::{parse_block, processors, subject};
+use super::saturate::{parse_block, processors, test_file};
 use super::scan::parse_seconds;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
@@ -101,7 +101,7 @@ fn parse_row(text: &str) -> Result<String, String> {
 pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
     let namespace = options.commands.checked(&options.rows)?;
-    let subject = subject(context, options.size, block_bytes)?;
+    let test_file = test_file(context, options.size, block_bytes)?;
     let readers = match (options.readers.as_slice(), context.quick) {
         ([], true) => READERS_QUICK.to_vec(),
         ([], false) => READERS.to_vec(),
@@ -124,7 +124,7 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
     let workers = processors();
     let shape = Shape {
         experiment: KIND.name,
-        subject: &subject,
+        test_file: &test_file,
         context,
         namespace,
         block_bytes,
@@ -133,28 +133,28 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
         count_calls: true,
     };
     let by_kernel = Flag::new(false);
-    let figures = |way, setting: &Setting, answer: &ReadAnswer| {
-        if answer.calls.as_ref().is_some_and(|calls| calls.by_kernel) {
+    let figures = |way, setting: &Setting, result: &ReadResult| {
+        if result.calls.as_ref().is_some_and(|calls| calls.by_kernel) {
             by_kernel.set(true);
         }
-        metrics(way, setting, answer, workers)
+        metrics(way, setting, result, workers)
     };
     let mut seeds = SplitMix::new(context.seed);
     let done = shape.run(&mut cells, repeats, &mut seeds, figures)?;
-    let polls = subject.device_stat.as_deref().and_then(has_poll_queues);
+    let polls = test_file.device_stat.as_deref().and_then(has_poll_queues);
     let build = |(index, readers): (usize, &u32)| {
         let mut experiment = Experiment::new(KIND.name, method(&shape))
             .parameter("readers", *readers)
             .parameter("block_bytes", block_bytes)
-            .parameter("file_bytes", subject.bytes)
+            .parameter("file_bytes", test_file.bytes)
             .parameter("workers", workers)
             .parameter("seconds", shape.seconds)
             .parameter("repeats", done)
             .parameter("system_calls_by", if by_kernel.get() { "kernel" } else { "row" })
-            .parameter("file_system", subject.filesystem.as_str())
-            .parameter("own_file", subject.pattern.is_some())
+            .parameter("file_system", test_file.filesystem.as_str())
+            .parameter("own_file", test_file.pattern.is_some())
             .parameter("seed", context.seed);
-        experiment.conditions = subject.ground.conditions();
+        experiment.conditions = test_file.preconditions.conditions();
         experiment.notes = notes(by_kernel.get(), done);
         experiment.notes.extend(namespace.map(commands::note));
         let of_this = cells.extract_if(.., |cell| cell.setting.experiment == index);
@@ -164,17 +164,17 @@ pub(crate) fn run(options: &CpuOptions, context: &mut Context) -> anyhow::Result
     Ok(readers.iter().enumerate().map(build).collect())
 }
 
-fn metrics(way: Way, setting: &Setting, answer: &ReadAnswer, workers: usize) -> Metrics {
-    let operations = answer.operations as f64;
-    let mut metrics = common_metrics(way, setting, answer, workers);
-    let cpu_ns = (answer.user_ns + answer.system_ns) as f64;
+fn metrics(way: Way, setting: &Setting, result: &ReadResult, workers: usize) -> Metrics {
+    let operations = result.operations as f64;
+    let mut metrics = common_metrics(way, setting, result, workers);
+    let cpu_ns = (result.user_ns + result.system_ns) as f64;
     metrics
-        .set(names::CPU_USER_NS_PER_IO, answer.user_ns as f64 / operations)
-        .set(names::CPU_SYSTEM_NS_PER_IO, answer.system_ns as f64 / operations)
+        .set(names::CPU_USER_NS_PER_IO, result.user_ns as f64 / operations)
+        .set(names::CPU_SYSTEM_NS_PER_IO, result.system_ns as f64 / operations)
         .set(names::IOPS_PER_CORE, operations * 1e9 / cpu_ns)
-        .set(names::VOLUNTARY_SWITCHES_PER_IO, answer.voluntary_switches as f64 / operations)
-        .set(names::INVOLUNTARY_SWITCHES_PER_IO, answer.involuntary_switches as f64 / operations);
-    if let Some(calls) = &answer.calls {
+        .set(names::VOLUNTARY_SWITCHES_PER_IO, result.voluntary_switches as f64 / operations)
+        .set(names::INVOLUNTARY_SWITCHES_PER_IO, result.involuntary_switches as f64 / operations);
+    if let Some(calls) = &result.calls {
         metrics.set(names::SYSTEM_CALLS_PER_IO, calls.count as f64 / calls.operations as f64);
     }
     metrics
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn costs_are_divided_by_the_reads_and_calls_by_those_of_their_stretch() {
         let setting = Setting { readers: 2, pacing: Pacing::Closed, experiment: 0 };
-        let mut answer = ReadAnswer {
+        let mut result = ReadResult {
             seconds: 1.0,
             operations: 1000,
             user_ns: 2_000_000,
@@ -247,9 +247,9 @@ mod tests {
             voluntary_switches: 900,
             involuntary_switches: 100,
             calls: Some(Calls { count: 150, operations: 100, by_kernel: true }),
-            ..ReadAnswer::default()
+            ..ReadResult::default()
         };
-        let found = metrics(Way::Pread, &setting, &answer, 2);
+        let found = metrics(Way::Pread, &setting, &result, 2);
         let of_row = |name| found.get(name);
         assert_eq!(
             [names::CPU_USER_NS_PER_IO, names::CPU_SYSTEM_NS_PER_IO].map(of_row),
@@ -263,12 +263,12 @@ mod tests {
             [names::VOLUNTARY_SWITCHES_PER_IO, names::INVOLUNTARY_SWITCHES_PER_IO].map(of_row),
             [Some(0.9), Some(0.1)]
         );
-        answer.calls = None;
-        assert_eq!(metrics(Way::Pread, &setting, &answer, 2).get(names::SYSTEM_CALLS_PER_IO), None);
+        result.calls = None;
+        assert_eq!(metrics(Way::Pread, &setting, &result, 2).get(names::SYSTEM_CALLS_PER_IO), None);
     }
 
     #[test]
-    fn a_row_that_asks_for_polling_in_vain_says_so() {
+    fn a_row_without_polling_is_skipped_with_the_reason() {
         let row = |name: &str| Row::from_samples(name, Vec::new());
         assert!(polled(row("preadv2-hipri"), Some(false)).degraded.is_some());
         assert!(polled(row("preadv2-hipri"), Some(true)).degraded.is_none());

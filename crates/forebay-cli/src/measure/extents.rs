@@ -135,7 +135,7 @@ pub(super) fn gate(extents: &io::Result<Extents>) -> Condition {
         Ok(Extents { written, unwritten, holes }) => {
             let all = written + unwritten + holes;
             let share = if all == 0 { 0.0 } else { (unwritten + holes) as f64 / all as f64 };
-            Condition::at_most(NAME, share, UNWRITTEN_SHARE).because(
+            Condition::at_most(NAME, share, UNWRITTEN_SHARE).with_meaning(
                 "share of the file that was never written (reserved only, or holes): no device is asked for it",
             )
         }
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn a_file_that_was_only_reserved_fails_and_a_written_one_does_not() {
-        let mostly = |unwritten| gate(&Ok(Extents { written: 100, unwritten, holes: 0 })).passed;
-        assert_eq!((mostly(0), mostly(50)), (Some(true), Some(false)));
+        let of_most_repeats = |unwritten| gate(&Ok(Extents { written: 100, unwritten, holes: 0 })).passed;
+        assert_eq!((of_most_repeats(0), of_most_repeats(50)), (Some(true), Some(false)));
         assert_eq!(gate(&Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))).passed, None);
     }
 

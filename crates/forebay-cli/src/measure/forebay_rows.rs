@@ -208,7 +208,7 @@ async fn read_until(
         let block = file.read(offset..offset + block_bytes).await?;
         let ended = Instant::now();
         record(ended - begun);
-        checker.look(offset, &block)?;
+        checker.check(offset, &block)?;
         (begun, is_first) = (ended, false);
     }
     Ok(checker.folded())
@@ -277,7 +277,7 @@ pub(super) fn random_read_many(job: &Job, work: &RandomWork) -> anyhow::Result<R
             let ended = Instant::now();
             for (range, block) in ranges.iter().zip(blocks) {
                 latency.record(ended - begun);
-                checker.look(range.start, &block?)?;
+                checker.check(range.start, &block?)?;
             }
             begun = ended;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::interleave::Taken;
 use super::latency::Latency;
 use super::reads::names;
-use super::system_counters::{Bytes, Witness};
+use super::system_counters::{Bytes, CounterDeltas};
 use crate::result::{Condition, metric};
 
 /// The least share of the claimed bytes that the device must have moved. Below it, the device did
@@ -51,7 +51,7 @@ pub(super) struct Claim {
 }
 
 /// One sample: the number of its repeat, the observed counters, and its claims.
-pub(super) type Seen<'a> = (u32, &'a Witness, Claim);
+pub(super) type Seen<'a> = (u32, &'a CounterDeltas, Claim);
 
 /// Returns the number of processors that this process may use.
 pub(super) fn processors() -> usize {
@@ -145,9 +145,9 @@ fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
     Some(gate)
 }
 
-fn device_bytes((_, witness, claim): &Seen<'_>) -> Condition {
+fn device_bytes((_, counter_deltas, claim): &Seen<'_>) -> Condition {
     const NAME: &str = "device_bytes";
-    let of = |bytes: fn(Bytes) -> u64| (witness.device.map(bytes), witness.own.map(bytes));
+    let of = |bytes: fn(Bytes) -> u64| (counter_deltas.device.map(bytes), counter_deltas.own.map(bytes));
     let claims =
         [(claim.read_bytes, of(|bytes| bytes.read)), (claim.written_bytes, of(|bytes| bytes.written))];
     let shares = claims.iter().filter_map(|(claimed, (device, own))| {
@@ -161,9 +161,9 @@ fn device_bytes((_, witness, claim): &Seen<'_>) -> Condition {
     const WHY: &str = "bytes that the device moved, as a share of those that the row counts";
     match shares.reduce(f64::min) {
         Some(share) if claim.exact => {
-            Condition::within(NAME, share, DEVICE_SHARE, DEVICE_SHARE_MOST).because(WHY)
+            Condition::within(NAME, share, DEVICE_SHARE, DEVICE_SHARE_MOST).with_meaning(WHY)
         }
-        Some(share) => Condition::at_least(NAME, share, DEVICE_SHARE).because(WHY),
+        Some(share) => Condition::at_least(NAME, share, DEVICE_SHARE).with_meaning(WHY),
         None if claims.iter().all(|(claimed, _)| claimed.is_none()) => {
             Condition::unknown(NAME, "does not apply: memory may serve this row")
         }
@@ -171,24 +171,24 @@ fn device_bytes((_, witness, claim): &Seen<'_>) -> Condition {
     }
 }
 
-fn generator((_, witness, claim): &Seen<'_>, processors: usize) -> Condition {
+fn generator((_, counter_deltas, claim): &Seen<'_>, processors: usize) -> Condition {
     const NAME: &str = "generator";
     if claim.busy_on_purpose {
         return Condition::unknown(NAME, "does not apply: processors are kept busy on purpose");
     }
     let workers = claim.workers.unwrap_or(processors).clamp(1, processors);
-    let all = witness.cpu_seconds / (witness.seconds * workers as f64);
-    let share = all.max(witness.busiest_thread.unwrap_or(0.0));
+    let all = counter_deltas.cpu_seconds / (counter_deltas.seconds * workers as f64);
+    let share = all.max(counter_deltas.busiest_thread.unwrap_or(0.0));
     if !share.is_finite() {
         return Condition::unknown(NAME, "the sample has no length");
     }
     Condition::at_most(NAME, share, BUSY_SHARE)
-        .because("share of the time in which the busiest thread, or all processors, worked: near 1 a processor is the limit")
+        .with_meaning("share of the time in which the busiest thread, or all processors, worked: near 1 a processor is the limit")
 }
 
-fn other_io((_, witness, claim): &Seen<'_>) -> Condition {
+fn other_io((_, counter_deltas, claim): &Seen<'_>) -> Condition {
     const NAME: &str = "other_io";
-    let (Some(device), Some(own)) = (witness.device, witness.own) else {
+    let (Some(device), Some(own)) = (counter_deltas.device, counter_deltas.own) else {
         return Condition::unknown(NAME, "the device or the process has no counters");
     };
     // Bytes that a sample writes reach the device later, and with the file system's journal: that is
@@ -205,24 +205,24 @@ fn other_io((_, witness, claim): &Seen<'_>) -> Condition {
     let others = seen.saturating_sub(own);
     let share = if others < OTHERS_BYTES { 0.0 } else { others as f64 / seen as f64 };
     Condition::at_most(NAME, share, OTHERS_SHARE)
-        .because("bytes on the device that this process did not cause, as a share of all")
+        .with_meaning("bytes on the device that this process did not cause, as a share of all")
 }
 
-fn steal((_, witness, _): &Seen<'_>) -> Condition {
+fn steal((_, counter_deltas, _): &Seen<'_>) -> Condition {
     const NAME: &str = "steal";
-    let Some(ticks) = witness.ticks.filter(|ticks| ticks.all > 0) else {
+    let Some(ticks) = counter_deltas.ticks.filter(|ticks| ticks.all > 0) else {
         return Condition::unknown(NAME, "the kernel counted no time");
     };
     let share = if ticks.stolen < STEAL_TICKS { 0.0 } else { ticks.stolen as f64 / ticks.all as f64 };
     Condition::at_most(NAME, share, STEAL_SHARE)
-        .because("share of the processors' time that the host gave to others")
+        .with_meaning("share of the processors' time that the host gave to others")
 }
 
-fn throttling((_, witness, _): &Seen<'_>) -> Condition {
+fn throttling((_, counter_deltas, _): &Seen<'_>) -> Condition {
     const NAME: &str = "throttling";
-    match witness.throttled {
+    match counter_deltas.throttled {
         Some(times) => Condition::at_most(NAME, times as f64, 0.0)
-            .because("how often a cgroup's limit on processor time held the process back"),
+            .with_meaning("how often a cgroup's limit on processor time held the process back"),
         None => Condition::unknown(NAME, "no cgroup counts it"),
     }
 }
@@ -254,8 +254,8 @@ mod tests {
     use crate::measure::system_counters::Ticks;
     use crate::result::CacheState;
 
-    fn good() -> Witness {
-        Witness {
+    fn good() -> CounterDeltas {
+        CounterDeltas {
             seconds: 1.0,
             cpu_seconds: 0.3,
             device: Some(Bytes { read: 100 << 20, written: 0 }),
@@ -270,8 +270,8 @@ mod tests {
         Claim { read_bytes: Some(100 << 20), workers: Some(1), ..Claim::default() }
     }
 
-    fn failed(witness: Witness, claim: Claim) -> Vec<String> {
-        let gates = of_row(&[(0, &good(), claim), (1, &witness, claim)], processors());
+    fn failed(counter_deltas: CounterDeltas, claim: Claim) -> Vec<String> {
+        let gates = of_row(&[(0, &good(), claim), (1, &counter_deltas, claim)], processors());
         assert_eq!(gates.len(), 5);
         let failed = gates.into_iter().filter(|gate| gate.passed == Some(false));
         failed.inspect(|gate| assert!(gate.repeats.contains(&1), "{gate:?}")).map(|gate| gate.name).collect()
@@ -281,15 +281,15 @@ mod tests {
     #[test]
     fn every_gate_can_fail_alone() {
         assert_eq!(failed(good(), claim()), [""; 0]);
-        let cached = Witness { device: Some(Bytes { read: 94 << 20, written: 0 }), ..good() };
+        let cached = CounterDeltas { device: Some(Bytes { read: 94 << 20, written: 0 }), ..good() };
         assert_eq!(failed(cached, claim()), ["device_bytes"]);
-        assert_eq!(failed(Witness { busiest_thread: Some(0.91), ..good() }, claim()), ["generator"]);
-        assert_eq!(failed(Witness { cpu_seconds: 0.95, ..good() }, claim()), ["generator"]);
-        let crowded = Witness { device: Some(Bytes { read: 100 << 20, written: 9 << 20 }), ..good() };
+        assert_eq!(failed(CounterDeltas { busiest_thread: Some(0.91), ..good() }, claim()), ["generator"]);
+        assert_eq!(failed(CounterDeltas { cpu_seconds: 0.95, ..good() }, claim()), ["generator"]);
+        let crowded = CounterDeltas { device: Some(Bytes { read: 100 << 20, written: 9 << 20 }), ..good() };
         assert_eq!(failed(crowded, claim()), ["other_io"]);
-        let stolen = Witness { ticks: Some(Ticks { all: 400, stolen: 9 }), ..good() };
+        let stolen = CounterDeltas { ticks: Some(Ticks { all: 400, stolen: 9 }), ..good() };
         assert_eq!(failed(stolen, claim()), ["steal"]);
-        assert_eq!(failed(Witness { throttled: Some(1), ..good() }, claim()), ["throttling"]);
+        assert_eq!(failed(CounterDeltas { throttled: Some(1), ..good() }, claim()), ["throttling"]);
     }
 
     fn sample(times: u64, figures: &[(&str, f64)]) -> Taken {
@@ -332,10 +332,10 @@ mod tests {
     fn a_device_that_moved_more_than_was_counted_fails_and_takes_no_part_in_a_verdict() {
         let of = |read: u64, exact| {
             let bytes = Some(Bytes { read, written: 0 });
-            let witness = Witness { device: bytes, own: bytes, ..good() };
+            let counter_deltas = CounterDeltas { device: bytes, own: bytes, ..good() };
             let taken = Taken {
                 claim: Claim { exact, ..claim() },
-                evidence: Evidence { witness, ..Evidence::default() },
+                evidence: Evidence { counter_deltas, ..Evidence::default() },
                 ..Taken::default()
             };
             row_of("direct", vec![(0, taken)], 2).cache(CacheState::Direct)
@@ -343,19 +343,19 @@ mod tests {
         let row = of(122 << 20, true);
         assert!(row.is_marked() && !row.is_proven());
         assert_eq!(
-            row.disbelieved().as_deref(),
+            row.implausible().as_deref(),
             Some("the device moved 1.22 times the bytes that it counts")
         );
         assert!(of(101 << 20, true).is_proven() && !of(101 << 20, true).is_marked());
-        assert!(of(90 << 20, true).disbelieved().is_some());
+        assert!(of(90 << 20, true).implausible().is_some());
         assert!(!of(122 << 20, false).is_marked(), "what lies between two blocks is read with them");
         // Bytes that other processes read are in their own gate, even when they are few.
         let beside = |others: u64, claimed: u64| {
             let own = Bytes { read: claimed, written: 0 };
             let device = Bytes { read: claimed + others, written: 0 };
-            let witness = Witness { device: Some(device), own: Some(own), ..good() };
+            let counter_deltas = CounterDeltas { device: Some(device), own: Some(own), ..good() };
             let claim = Claim { exact: true, read_bytes: Some(claimed), ..claim() };
-            let gates = of_row(&[(0, &witness, claim)], processors()).into_iter();
+            let gates = of_row(&[(0, &counter_deltas, claim)], processors()).into_iter();
             gates.filter(Condition::failed).map(|gate| gate.name).collect::<Vec<_>>()
         };
         assert_eq!(beside(900 << 10, 4 << 20), ["other_io"]);
@@ -366,7 +366,7 @@ mod tests {
     /// to the device.
     #[test]
     fn a_warm_row_fails_no_gate_of_the_device() {
-        let busy = Witness {
+        let busy = CounterDeltas {
             cpu_seconds: 0.99,
             busiest_thread: Some(0.99),
             device: Some(Bytes::default()),
@@ -374,7 +374,7 @@ mod tests {
         };
         let taken = || Taken {
             claim: claim(),
-            evidence: Evidence { witness: busy.clone(), ..Evidence::default() },
+            evidence: Evidence { counter_deltas: busy.clone(), ..Evidence::default() },
             ..Taken::default()
         };
         let row = |cache| row_of("buffered", vec![(0, taken())], 2).cache(cache);
@@ -386,18 +386,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_called_good() {
-        let blind = Witness { device: None, own: None, ticks: None, throttled: None, ..good() };
+    fn unknown_gates_do_not_pass() {
+        let blind = CounterDeltas { device: None, own: None, ticks: None, throttled: None, ..good() };
         let gates = of_row(&[(0, &blind, claim())], processors());
         let known: Vec<bool> = gates.iter().map(|gate| gate.passed.is_some()).collect();
         assert_eq!(known, [false, true, false, false, false], "{gates:?}");
         let busy = Claim { busy_on_purpose: true, ..claim() };
-        assert_eq!(failed(Witness { cpu_seconds: 9.0, ..good() }, busy), [""; 0]);
+        assert_eq!(failed(CounterDeltas { cpu_seconds: 9.0, ..good() }, busy), [""; 0]);
     }
 
     #[test]
-    fn what_writes_is_not_blamed_for_the_journal() {
-        let journal = Witness {
+    fn writers_are_not_blamed_for_the_journal() {
+        let journal = CounterDeltas {
             device: Some(Bytes { read: 0, written: 30 << 20 }),
             own: Some(Bytes { read: 0, written: 10 << 20 }),
             ..good()
@@ -405,19 +405,19 @@ mod tests {
         let writing = Claim { written_bytes: Some(10 << 20), read_bytes: None, ..claim() };
         let gates = of_row(&[(0, &journal, writing)], processors());
         assert!(gates.iter().all(|gate| gate.passed != Some(false)), "{gates:?}");
-        let lost = Witness { device: Some(Bytes { read: 0, written: 9 << 20 }), ..journal };
+        let lost = CounterDeltas { device: Some(Bytes { read: 0, written: 9 << 20 }), ..journal };
         assert_eq!(of_row(&[(0, &lost, writing)], processors())[0].passed, Some(false));
     }
 
     #[test]
-    fn what_memory_serves_does_not_mind_others_on_the_device() {
-        let busy = Witness { own: Some(Bytes::default()), ..good() };
+    fn rows_served_from_memory_ignore_other_io_on_the_device() {
+        let busy = CounterDeltas { own: Some(Bytes::default()), ..good() };
         assert_eq!(failed(busy.clone(), Claim { read_bytes: None, ..claim() }), [""; 0]);
         assert_eq!(failed(busy, claim()), ["other_io"]);
     }
 
     #[test]
-    fn a_write_cache_that_changes_is_told() {
+    fn a_write_cache_that_changes_fails_its_gate() {
         assert_eq!(write_cache(Some("write back"), Some("write back")).passed, Some(true));
         assert_eq!(write_cache(Some("write back"), Some("write through")).passed, Some(false));
         assert_eq!(write_cache(None, Some("write back")).passed, None);

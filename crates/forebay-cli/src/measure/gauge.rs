@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::start_barrier;
-use super::system_counters::{Readings, Witness};
+use super::system_counters::{CounterDeltas, Readings};
 
 /// A running gauge; it ends with [`stop`](Gauge::stop).
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Cost {
     /// The device's own sum of request times, divided by the wall time. Requests of all processes count.
     pub(super) in_flight_avg: Option<f64>,
     /// The counters that the gates check.
-    pub(super) witness: Witness,
+    pub(super) counter_deltas: CounterDeltas,
 }
 
 impl Gauge {
@@ -89,7 +89,7 @@ impl Gauge {
             cpu_seconds,
             context_switches: usage.context_switches - self.usage.context_switches,
             in_flight_avg,
-            witness: Witness::between(&self.readings, &readings, seconds, cpu_seconds),
+            counter_deltas: CounterDeltas::between(&self.readings, &readings, seconds, cpu_seconds),
         })
     }
 }

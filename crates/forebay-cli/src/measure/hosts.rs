@@ -53,7 +53,7 @@ mod session;
 #[cfg(test)]
 mod testing;
 
-use controller::Fleet;
+use controller::Controller;
 use ranks::Rank;
 use rounds::Settings;
 use secret::Key;
@@ -96,13 +96,17 @@ enum Part {
     Rank(Rank),
 }
 
-/// A function that measures one experiment on a fleet, with the given options.
-type Experimenter = fn(&mut Fleet, &ArgMatches, Settings) -> anyhow::Result<Vec<Experiment>>;
+/// A function that measures one experiment on all hosts, with the given options.
+type Experimenter = fn(&mut Controller, &ArgMatches, Settings) -> anyhow::Result<Vec<Experiment>>;
 
 /// The experiments that can run on several hosts; their options have [`HostsArgs`] in them.
 static ABLE: &[(&Kind, Experimenter)] = &[
-    (&super::scan::KIND, |fleet, matches, settings| rounds::scan(fleet, &parsed(matches)?, settings)),
-    (&super::random::KIND, |fleet, matches, settings| rounds::random(fleet, &parsed(matches)?, settings)),
+    (&super::scan::KIND, |controller, matches, settings| {
+        rounds::scan(controller, &parsed(matches)?, settings)
+    }),
+    (&super::random::KIND, |controller, matches, settings| {
+        rounds::random(controller, &parsed(matches)?, settings)
+    }),
 ];
 
 /// This process's part in a measurement on several hosts.
@@ -199,9 +203,9 @@ impl<'a> Task<'a> {
                     ))
                     .into());
                 }
-                let mut fleet = Fleet::connect(hosts, secret)?;
-                let experiments = (self.experimenter)(&mut fleet, self.matches, settings)?;
-                fleet.end()?;
+                let mut controller = Controller::connect(hosts, secret)?;
+                let experiments = (self.experimenter)(&mut controller, self.matches, settings)?;
+                controller.end()?;
                 Ok(Some(experiments))
             }
             Part::Rank(rank) => {
@@ -217,9 +221,9 @@ impl<'a> Task<'a> {
                     rendezvous::follow(rank, &directory, cleanup)?;
                     return Ok(None);
                 }
-                let mut company = rendezvous::gather(rank, &directory, cleanup)?;
-                let experiments = (self.experimenter)(&mut company.fleet, self.matches, settings)?;
-                company.end()?;
+                let mut ranks = rendezvous::lead(rank, &directory, cleanup)?;
+                let experiments = (self.experimenter)(&mut ranks.controller, self.matches, settings)?;
+                ranks.end()?;
                 Ok(Some(experiments))
             }
         }

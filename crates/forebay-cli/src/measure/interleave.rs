@@ -12,7 +12,7 @@ use super::gates::{self, Claim};
 use super::latency::Latency;
 use super::pattern::SplitMix;
 use super::plan::{another_repeat, interleaved};
-use super::system_counters::Witness;
+use super::system_counters::CounterDeltas;
 use crate::context::Context;
 use crate::progress::Unit;
 use crate::result::{Metrics, Row, Sample};
@@ -47,7 +47,9 @@ pub(super) fn chosen<W: Way>(ways: &[W], named: &[String]) -> Vec<W> {
 /// Measurements of a child beside its result; every result has them as a field.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Evidence {
-    pub(super) witness: Witness,
+    // The name in the protocol between hosts.
+    #[serde(rename = "witness")]
+    pub(super) counter_deltas: CounterDeltas,
     /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name
     /// for metrics that begin with it, such as `durable_p50_us`.
     pub(super) times: BTreeMap<String, Latency>,
@@ -72,7 +74,7 @@ pub(super) struct Cell<S, W> {
 
 /// How many turns the cells take, and until when.
 #[derive(Debug)]
-pub(super) struct Turns<'a> {
+pub(super) struct Interleaving<'a> {
     pub(super) label: String,
     pub(super) repeats: usize,
     /// No repeat begins that would not end by then, except the first.
@@ -82,26 +84,26 @@ pub(super) struct Turns<'a> {
     pub(super) context: &'a Context,
 }
 
-impl Turns<'_> {
+impl Interleaving<'_> {
     /// Takes a sample of every cell in each repeat, starting each repeat with the next cell, and
     /// returns the number of repeats. A cell that fails once is skipped from then on.
     ///
     /// # Errors
     /// Every cell failed.
-    pub(super) fn take<S: Display, W: Way>(
+    pub(super) fn run<S: Display, W: Way>(
         &self,
         cells: &mut [Cell<S, W>],
         sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
     ) -> anyhow::Result<usize> {
-        self.take_in(cells, |repeat, count| interleaved(repeat, count).collect(), sample)
+        self.run_in_order(cells, |repeat, count| interleaved(repeat, count).collect(), sample)
     }
 
-    /// Does the same as [`take`](Self::take) with the order of each repeat from `order`, which
+    /// Does the same as [`run`](Self::run) with the order of each repeat from `order`, which
     /// receives the number of the repeat and the number of cells.
     ///
     /// # Errors
     /// Every cell failed.
-    pub(super) fn take_in<S: Display, W: Way>(
+    pub(super) fn run_in_order<S: Display, W: Way>(
         &self,
         cells: &mut [Cell<S, W>],
         mut order: impl FnMut(usize, usize) -> Vec<usize>,
@@ -170,7 +172,7 @@ pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
 /// Returns the row of samples taken on `processors` processors, by number of repeat; see [`Cell::into_row`].
 pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
     let seen: Vec<_> =
-        taken.iter().map(|(repeat, taken)| (*repeat, &taken.evidence.witness, taken.claim)).collect();
+        taken.iter().map(|(repeat, taken)| (*repeat, &taken.evidence.counter_deltas, taken.claim)).collect();
     let conditions = gates::of_row(&seen, processors);
     let mut merged: BTreeMap<String, Latency> = BTreeMap::new();
     let mut samples = Vec::with_capacity(taken.len());
@@ -243,15 +245,15 @@ mod tests {
         found
     }
 
-    fn take(
+    fn run(
         cells: &mut [Cell<&str, Named>],
         sample: impl FnMut(&&str, Named, usize) -> anyhow::Result<Taken>,
     ) -> anyhow::Result<usize> {
         let target = Target::Directory("/".into());
         let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
         let place = Path::new("/data");
-        Turns { label: "test".to_owned(), repeats: 3, until: None, place, context: &context }
-            .take(cells, sample)
+        Interleaving { label: "test".to_owned(), repeats: 3, until: None, place, context: &context }
+            .run(cells, sample)
     }
 
     /// A median of medians would hide that one repeat was slow throughout.
@@ -259,7 +261,7 @@ mod tests {
     fn percentiles_are_those_of_all_operations_and_the_spread_is_that_of_the_samples() {
         let times: [&[u64]; 3] = [&[10, 10, 10], &[10], &[1000, 1000, 1000, 1000, 1000]];
         let mut cells = [Cell::new("", Named("a"))];
-        let done = take(&mut cells, |_, _, repeat| Ok(taken(times[repeat]))).expect("all work");
+        let done = run(&mut cells, |_, _, repeat| Ok(taken(times[repeat]))).expect("all work");
         assert_eq!(done, 3);
         let [cell] = cells;
         let row = cell.into_row();
@@ -277,7 +279,7 @@ mod tests {
     fn one_that_fails_is_left_out_and_all_that_fail_are_an_error() {
         let mut cells = [Cell::new("", Named("a")), Cell::new("", Named("b"))];
         let mut calls = Vec::new();
-        take(&mut cells, |_, way, repeat| {
+        run(&mut cells, |_, way, repeat| {
             calls.push(format!("{}{repeat}", way.name()));
             anyhow::ensure!(way.name() != "b", "refused");
             Ok(taken(&[1]))
@@ -288,7 +290,7 @@ mod tests {
         assert_eq!(first.into_row().samples.len(), 3);
         assert_eq!(second.into_row().skipped.as_deref(), Some("refused"));
         let mut cells = [Cell::new("", Named("a"))];
-        let error = take(&mut cells, |_, _, _| anyhow::bail!("refused")).expect_err("none works");
+        let error = run(&mut cells, |_, _, _| anyhow::bail!("refused")).expect_err("none works");
         assert_eq!(error.to_string(), "nothing could be measured on /data: refused");
     }
 

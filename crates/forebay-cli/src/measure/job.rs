@@ -276,7 +276,7 @@ pub(super) struct Reading {
 
 /// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct SampleResult {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) context_switches: u64,
@@ -292,7 +292,7 @@ pub(super) struct Answer {
     pub(super) evidence: Evidence,
 }
 
-impl Answer {
+impl SampleResult {
     pub(super) fn of(reading: Reading) -> Self {
         let percentile =
             |quantile| reading.latency.as_ref().and_then(|latency| latency.quantile_us(quantile));
@@ -310,7 +310,7 @@ impl Answer {
             resident_peak_bytes: super::gauge::peak_resident_bytes(),
             folded: reading.folded,
             evidence: Evidence {
-                witness: reading.cost.witness,
+                counter_deltas: reading.cost.counter_deltas,
                 times: reading.latency.map(|latency| ("latency".to_owned(), latency)).into_iter().collect(),
             },
         }

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_and_found() {
+    fn names_are_unique_and_found() {
         for (index, kind) in ALL.iter().enumerate() {
             assert!(std::ptr::eq(find(kind.name).expect("it is there"), *kind), "{} stands twice", kind.name);
             assert!(ALL[..index].iter().all(|other| other.about != kind.about));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compared_and_drawn_is_shown() {
+    fn compared_and_drawn_columns_are_shown() {
         for kind in ALL {
             let shown = |metric: &str| kind.columns.iter().any(|column| column.metric == metric);
             assert!(shown(kind.compared), "{}: {}", kind.name, kind.compared);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_a_minute_counts_as_a_minute() {
+    fn times_above_a_minute_count_as_a_minute() {
         let mut latency = Latency::new().expect("a few kilobytes");
         latency.record(Duration::from_secs(1000));
         assert!(latency.quantile_us(0.5).is_some_and(|us| us > 59e6));

@@ -11,7 +11,7 @@
 //! a file. Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups
 //! ([`walk`]) a file with an index; [`timers`] are the other tasks beside both. [`saturate`] and [`cpu`]
 //! read one file with many readers ([`reads`]); the last four have a directory ([`scratch_dir`]) with a file, or
-//! with many ([`planted`]).
+//! with many ([`file_set`]).
 
 pub(crate) mod hosts;
 pub(crate) mod kind;
@@ -28,6 +28,7 @@ mod commands;
 mod cpu;
 mod extents;
 mod fairness;
+mod file_set;
 mod files;
 mod forebay_rows;
 mod gates;
@@ -40,8 +41,8 @@ mod pace;
 mod pattern;
 mod patterns;
 mod plan;
-mod planted;
 mod preconditions;
+mod prefault;
 mod random;
 pub(crate) mod reads;
 mod residency;
@@ -56,7 +57,6 @@ pub(crate) mod sustain;
 mod system_counters;
 mod test_file;
 mod timers;
-mod touched;
 mod units;
 mod wal;
 mod walk;

@@ -40,7 +40,7 @@ impl Pace {
     /// # Errors
     /// Fails when the bytes are not those written there.
     pub(super) fn take(&mut self, bytes: &[u8]) -> anyhow::Result<bool> {
-        self.checker.look(self.bytes, bytes)?;
+        self.checker.check(self.bytes, bytes)?;
         Ok(self.advance(bytes.len() as u64))
     }
 
@@ -49,7 +49,7 @@ impl Pace {
     /// # Errors
     /// See [`take`](Self::take).
     pub(super) fn take_word(&mut self, page: u64, word: u64) -> anyhow::Result<bool> {
-        self.checker.look_word(page, word)?;
+        self.checker.check_word(page, word)?;
         Ok(self.advance(PAGE_BYTES as u64))
     }
 

@@ -62,7 +62,7 @@ impl Checker {
     ///
     /// # Errors
     /// Fails with the offset of the first page whose first word is not the one written there.
-    pub(super) fn look(&mut self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
+    pub(super) fn check(&mut self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
         let page_bytes = PAGE_BYTES as u64;
         let first_page = offset.div_ceil(page_bytes);
         let mut page = first_page;
@@ -70,7 +70,7 @@ impl Checker {
         while let Some(word) = bytes.get(at..at + 8) {
             let mut raw = [0; 8];
             raw.copy_from_slice(word);
-            self.look_word(page, u64::from_le_bytes(raw))?;
+            self.check_word(page, u64::from_le_bytes(raw))?;
             page += 1;
             at += PAGE_BYTES;
         }
@@ -80,8 +80,8 @@ impl Checker {
     /// Checks the first word of page number `page`.
     ///
     /// # Errors
-    /// See [`look`](Self::look).
-    pub(super) fn look_word(&mut self, page: u64, found: u64) -> anyhow::Result<()> {
+    /// See [`check`](Self::check).
+    pub(super) fn check_word(&mut self, page: u64, found: u64) -> anyhow::Result<()> {
         self.folded ^= found;
         if let Some(pattern) = self.pattern
             && pattern.first_word(page) != found
@@ -168,12 +168,12 @@ mod tests {
         let mut memory = vec![0; 4 * PAGE_BYTES];
         pattern.fill(0, &mut memory);
         let mut checker = Checker::new(Some(pattern));
-        checker.look(0, &memory).unwrap();
-        checker.look(100, &memory[100..]).unwrap();
+        checker.check(0, &memory).unwrap();
+        checker.check(100, &memory[100..]).unwrap();
         memory[2 * PAGE_BYTES] ^= 1;
-        let message = checker.look(0, &memory).unwrap_err().to_string();
+        let message = checker.check(0, &memory).unwrap_err().to_string();
         assert!(message.contains("offset 8192"), "{message}");
-        Checker::new(None).look(0, &memory).unwrap();
+        Checker::new(None).check(0, &memory).unwrap();
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         let mut memory = vec![0; 4 * PAGE_BYTES];
         pattern.fill(0, &mut memory);
         let mut checker = Checker::new(Some(pattern));
-        checker.look(1, &memory[1..]).unwrap();
+        checker.check(1, &memory[1..]).unwrap();
         assert_eq!(checker.folded(), pattern.first_word(1) ^ pattern.first_word(2) ^ pattern.first_word(3));
     }
 

@@ -10,13 +10,13 @@ use crate::result::Condition;
 
 /// The state recorded before the measurement.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct Preconditions {
     extents: Option<io::Result<Extents>>,
     device_stat: Option<PathBuf>,
     write_cache: Option<String>,
 }
 
-impl Ground {
+impl Preconditions {
     /// Records the extents beneath the first `bytes` bytes of a file that will be read.
     pub(super) fn of_file(file: &File, bytes: u64, device_stat: Option<&Path>) -> Self {
         Self { extents: Some(Extents::of(file, bytes)), ..Self::of_device(device_stat) }
@@ -59,13 +59,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_says_so_and_what_is_known_has_its_gates() {
-        let names = |ground: &Ground| -> Vec<(String, Option<bool>)> {
-            ground.conditions().into_iter().map(|gate| (gate.name, gate.passed)).collect()
+    fn unknown_preconditions_are_reported_and_known_ones_have_gates() {
+        let names = |preconditions: &Preconditions| -> Vec<(String, Option<bool>)> {
+            preconditions.conditions().into_iter().map(|gate| (gate.name, gate.passed)).collect()
         };
-        let mut ground = Ground::of_device(None);
-        assert_eq!(names(&ground), [("write_cache".to_owned(), None)]);
-        ground.see(Ok(Extents { written: 1, unwritten: 1, holes: 0 }));
-        assert_eq!(names(&ground)[1], ("extents".to_owned(), Some(false)));
+        let mut preconditions = Preconditions::of_device(None);
+        assert_eq!(names(&preconditions), [("write_cache".to_owned(), None)]);
+        preconditions.see(Ok(Extents { written: 1, unwritten: 1, holes: 0 }));
+        assert_eq!(names(&preconditions)[1], ("extents".to_owned(), Some(false)));
     }
 }

@@ -10,7 +10,7 @@ use super::cold::Cold;
 use super::commands::{self, NamespaceArgs};
 use super::gates::Claim;
 use super::hosts::HostsArgs;
-use super::interleave::{Cell, Taken, Turns, parse_way, until};
+use super::interleave::{Cell, Interleaving, Taken, parse_way, until};
 use super::io_limit::IoLimit;
 use super::job::{Job, RandomRow, RandomWork};
 use super::kind::{DEPTH, Kind, parsed};
@@ -19,7 +19,7 @@ use super::plan::{Sizes, fit_seconds};
 use super::sampler::{Cached, Outcome, Sampler};
 use super::scan::{general_notes, memory_source, parse_seconds};
 use super::span::{Span, check_spans, parse_block};
-use super::test_file::Subject;
+use super::test_file::TestFile;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
 use crate::report::{columns, reads, verdicts};
@@ -123,47 +123,47 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
     let namespace = options.commands.checked(&options.rows)?;
     let sizes = Sizes::choose(context, options.memory, options.size)?;
     check_spans(&sizes, block_bytes)?;
-    let subject = Subject::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
-    let (cold, notes) = Cold::choose(&subject, sizes.memory_bytes, &context.cleanup);
+    let test_file = TestFile::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
+    let (cold, notes) = Cold::choose(&test_file, sizes.memory_bytes, &context.cleanup);
     for note in &notes {
-        context.progress.say(note);
+        context.progress.print_line(note);
     }
     let depths = depths(options, context.quick);
     let mut cells = cells(options, &depths, namespace.is_some());
     let repeats = options.repeats.unwrap_or(if context.quick { 2 } else { 3 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 0.3 } else { 1.0 });
     let shape = Shape {
-        subject: &subject,
+        test_file: &test_file,
         sizes,
         block_bytes,
         seconds: fit_seconds(wanted, cells.len(), context.remaining()),
         threads: options.threads.unwrap_or(1) as usize,
         seed: context.seed,
     };
-    let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
+    let mut sampler = Sampler::new(&test_file, &cold, sizes.memory_bytes, &context.cleanup);
     let mut seeds = SplitMix::new(context.seed);
 
-    let turns = Turns {
+    let interleaving = Interleaving {
         label: "measure random".to_owned(),
         repeats,
         until: until(context),
-        place: &subject.path,
+        place: &test_file.path,
         context,
     };
-    let done = turns.take(&mut cells, |setting, row, _| {
+    let done = interleaving.run(&mut cells, |setting, row, _| {
         let work = shape.work(setting.span, setting.depth, row, &mut seeds);
-        let (mut job, cached) = job(&subject.path, &work)?;
+        let (mut job, cached) = job(&test_file.path, &work)?;
         job.namespace = namespace.map(Path::to_owned);
         Ok(taken(sampler.run(job, cached)?, &work))
     })?;
-    let mut notes: Vec<String> = notes.into_iter().chain(general_notes(&subject, done, repeats)).collect();
+    let mut notes: Vec<String> = notes.into_iter().chain(general_notes(&test_file, done, repeats)).collect();
     notes.extend(namespace.map(commands::note));
     let mut experiments = Vec::new();
     for span in Span::ALL {
         for depth in &depths {
             let mut experiment = shape.experiment(span, *depth, &cold, done);
             experiment.notes.extend(notes.iter().cloned());
-            experiment.conditions = subject.ground.conditions();
+            experiment.conditions = test_file.preconditions.conditions();
             let of_this = cells.extract_if(.., |cell| cell.setting == Setting { span, depth: *depth });
             experiment.rows = of_this.map(|cell| build_row(cell, &cold)).collect();
             experiments.push(experiment);
@@ -213,7 +213,7 @@ fn cells(options: &RandomOptions, depths: &[usize], has_namespace: bool) -> Vec<
 /// The parameters common to all cells.
 #[derive(Debug)]
 struct Shape<'a> {
-    subject: &'a Subject,
+    test_file: &'a TestFile,
     sizes: Sizes,
     block_bytes: u64,
     seconds: f64,
@@ -223,12 +223,12 @@ struct Shape<'a> {
 
 impl Shape<'_> {
     fn span_bytes(&self, span: Span) -> u64 {
-        span.bytes(self.sizes.memory_bytes, self.subject.bytes, self.block_bytes)
+        span.bytes(self.sizes.memory_bytes, self.test_file.bytes, self.block_bytes)
     }
 
     fn work(&self, span: Span, depth: usize, row: RandomRow, seeds: &mut SplitMix) -> RandomWork {
         let span_bytes = self.span_bytes(span);
-        let places = (self.subject.bytes - span_bytes) / self.block_bytes + 1;
+        let places = (self.test_file.bytes - span_bytes) / self.block_bytes + 1;
         RandomWork {
             row,
             span_start: seeds.below(places) * self.block_bytes,
@@ -255,12 +255,12 @@ impl Shape<'_> {
             .parameter("block_bytes", self.block_bytes)
             .parameter("threads", self.threads)
             .parameter("seconds", self.seconds)
-            .parameter("file_bytes", self.subject.bytes)
+            .parameter("file_bytes", self.test_file.bytes)
             .parameter("memory_limit_bytes", self.sizes.memory_bytes)
             .parameter("cold", cold.name())
             .parameter("repeats", repeats)
-            .parameter("file_system", self.subject.filesystem.as_str())
-            .parameter("own_file", self.subject.pattern.is_some())
+            .parameter("file_system", self.test_file.filesystem.as_str())
+            .parameter("own_file", self.test_file.pattern.is_some())
             .parameter("seed", self.seed);
         experiment.notes.push(match span {
             Span::TenthOfMemory => {
@@ -271,7 +271,7 @@ impl Shape<'_> {
                 show_bytes(self.sizes.memory_bytes / 10 * 8)
             ),
         });
-        IoLimit::note(self.subject.io_limit.as_ref(), experiment)
+        IoLimit::note(self.test_file.io_limit.as_ref(), experiment)
     }
 
     fn method(&self, cold: &Cold) -> String {
@@ -314,32 +314,32 @@ pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
         // Data kept in the page cache on purpose cause no requests to the device, and the block layer does
         // not count commands.
         read_bytes: (!work.row.uses_page_cache() && work.row != RandomRow::DirectCommands)
-            .then_some(outcome.answer.bytes),
+            .then_some(outcome.result.bytes),
         workers: Some(workers),
         // Bytes between two merged blocks are read with them.
         exact: !matches!(work.row, RandomRow::ReadMany | RandomRow::ReadManyWide),
         ..Claim::default()
     };
-    Taken { metrics: metrics(&outcome), evidence: outcome.answer.evidence, claim }
+    Taken { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
 }
 
 fn metrics(outcome: &Outcome) -> Metrics {
-    let answer = &outcome.answer;
-    let operations = answer.operations as f64;
+    let result = &outcome.result;
+    let operations = result.operations as f64;
     let mut metrics = Metrics::default();
     metrics
-        .set(metric::SECONDS, answer.seconds)
-        .set(metric::IOPS, operations / answer.seconds)
-        .set(metric::MB_PER_S, answer.bytes as f64 / 1e6 / answer.seconds)
-        .set(metric::CPU_US_PER_IO, answer.cpu_seconds * 1e6 / operations)
-        .set(metric::CONTEXT_SWITCHES_PER_IO, answer.context_switches as f64 / operations);
+        .set(metric::SECONDS, result.seconds)
+        .set(metric::IOPS, operations / result.seconds)
+        .set(metric::MB_PER_S, result.bytes as f64 / 1e6 / result.seconds)
+        .set(metric::CPU_US_PER_IO, result.cpu_seconds * 1e6 / operations)
+        .set(metric::CONTEXT_SWITCHES_PER_IO, result.context_switches as f64 / operations);
     let optional = [
-        (metric::P50_US, answer.p50_us),
-        (metric::P99_US, answer.p99_us),
-        (metric::P99_9_US, answer.p99_9_us),
+        (metric::P50_US, result.p50_us),
+        (metric::P99_US, result.p99_us),
+        (metric::P99_9_US, result.p99_9_us),
         (metric::MEMORY_PEAK_BYTES, outcome.memory_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::BUFFERS_PEAK_BYTES, answer.buffers_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+        (metric::BUFFERS_PEAK_BYTES, result.buffers_peak_bytes.map(|bytes| bytes as f64)),
+        (metric::IN_FLIGHT_AVG, result.in_flight_avg),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -351,12 +351,12 @@ fn metrics(outcome: &Outcome) -> Metrics {
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::Answer;
+    use super::super::job::SampleResult;
     use super::*;
 
     #[test]
     fn metrics_are_divided_by_the_reads() {
-        let answer = Answer {
+        let result = SampleResult {
             seconds: 0.5,
             cpu_seconds: 0.1,
             context_switches: 2_000,
@@ -365,9 +365,9 @@ mod tests {
             p50_us: Some(50.0),
             p99_us: Some(90.0),
             p99_9_us: Some(99.0),
-            ..Answer::default()
+            ..SampleResult::default()
         };
-        let metrics = metrics(&Outcome { answer, memory_peak_bytes: None });
+        let metrics = metrics(&Outcome { result, memory_peak_bytes: None });
         assert_eq!(metrics.get(metric::IOPS), Some(2_000.0));
         assert_eq!(metrics.get(metric::CPU_US_PER_IO), Some(100.0));
         assert_eq!(metrics.get(metric::CONTEXT_SWITCHES_PER_IO), Some(2.0));

@@ -23,7 +23,7 @@ mod usage;
 pub(super) use cells::{Cell, Setting, Shape, build_row, common_metrics, extra_seconds};
 #[cfg(test)]
 pub(super) use job::Calls;
-pub(super) use job::{Pacing, ReadAnswer, Way};
+pub(super) use job::{Pacing, ReadResult, Way};
 pub(super) use run::sample;
 pub(super) use shards::why_not_polled;
 pub(super) use threads::NO_POLLING;

@@ -74,7 +74,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn what_was_just_written_is_resident() {
+    fn freshly_written_pages_are_resident() {
         let temp = Cleanup::default().temp_file(&std::env::temp_dir(), "resident").expect("writable");
         let mut file = temp.file();
         file.write_all(&vec![1; 1 << 20]).expect("space for 1 MiB");

@@ -13,10 +13,10 @@ use anyhow::Context as _;
 use super::CHILD_SUBCOMMAND;
 use super::cgroup::Group;
 use super::cold::Cold;
-use super::job::{Answer, Job};
+use super::job::{Job, SampleResult};
 use super::residency::resident_bytes;
 use super::start_barrier::{READY, Timed};
-use super::test_file::Subject;
+use super::test_file::TestFile;
 use crate::cleanup::Cleanup;
 
 /// The excess over its requested time after which a child counts as hung.
@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(60);
 /// The time for which a ready sample waits for those of other hosts.
 const OTHERS: Duration = Duration::from_secs(300);
 
-const STRANGE_ANSWER: &str = "the measuring child answered in an unknown way";
+const UNREADABLE_RESULT: &str = "the measuring child answered in an unknown way";
 
 /// A function called when a sample is ready; it returns the instant at which the sample begins.
 pub(super) type Start<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
@@ -33,7 +33,7 @@ pub(super) type Start<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 /// The data common to the samples of one experiment.
 #[derive(Debug)]
 pub(super) struct Sampler<'a> {
-    subject: &'a Subject,
+    test_file: &'a TestFile,
     cold: &'a Cold,
     memory_bytes: u64,
     cleanup: &'a Cleanup,
@@ -44,19 +44,19 @@ pub(super) struct Sampler<'a> {
 /// A sample's result and the memory that it took.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) answer: Answer,
+    pub(super) result: SampleResult,
     /// The peak memory, page cache of the file included.
     pub(super) memory_peak_bytes: Option<u64>,
 }
 
 impl<'a> Sampler<'a> {
     pub(super) const fn new(
-        subject: &'a Subject,
+        test_file: &'a TestFile,
         cold: &'a Cold,
         memory_bytes: u64,
         cleanup: &'a Cleanup,
     ) -> Self {
-        Self { subject, cold, memory_bytes, cleanup, number: 0 }
+        Self { test_file, cold, memory_bytes, cleanup, number: 0 }
     }
 
     /// Runs one sample.
@@ -66,9 +66,9 @@ impl<'a> Sampler<'a> {
     pub(super) fn run(&mut self, job: Job, cached: Cached) -> anyhow::Result<Outcome> {
         let (job, group) = self.prepare(job)?;
         let text = run_child(&job, group.as_ref(), self.cleanup)?;
-        let answer: Answer = serde_json::from_str(&text).context(STRANGE_ANSWER)?;
-        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &answer);
-        Ok(Outcome { answer, memory_peak_bytes })
+        let result: SampleResult = serde_json::from_str(&text).context(UNREADABLE_RESULT)?;
+        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &result);
+        Ok(Outcome { result, memory_peak_bytes })
     }
 
     /// Runs one sample that begins at a set instant. `start` is called when the sample has everything
@@ -85,32 +85,32 @@ impl<'a> Sampler<'a> {
     ) -> anyhow::Result<(Timed, Option<u64>)> {
         let (job, group) = self.prepare(job)?;
         let text = run_child_at(&job, group.as_ref(), self.cleanup, Some(start))?;
-        let timed: Timed = serde_json::from_str(&text).context(STRANGE_ANSWER)?;
-        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &timed.answer);
+        let timed: Timed = serde_json::from_str(&text).context(UNREADABLE_RESULT)?;
+        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &timed.result);
         Ok((timed, memory_peak_bytes))
     }
 
     /// Completes the job of the next sample's child, and creates the group in which it runs.
     fn prepare(&mut self, job: Job) -> anyhow::Result<(Job, Option<Group>)> {
         self.number += 1;
-        let group = self.cold.prepare(self.subject, self.memory_bytes, self.number, self.cleanup)?;
+        let group = self.cold.prepare(self.test_file, self.memory_bytes, self.number, self.cleanup)?;
         let job = Job {
-            pattern_seed: self.subject.pattern.map(super::pattern::Pattern::seed),
-            device_stat: self.subject.device_stat.clone(),
+            pattern_seed: self.test_file.pattern.map(super::pattern::Pattern::seed),
+            device_stat: self.test_file.device_stat.clone(),
             ..job
         };
         Ok((job, group))
     }
 
-    fn memory_peak_bytes(&self, group: Option<&Group>, cached: Cached, answer: &Answer) -> Option<u64> {
-        group.and_then(Group::peak_bytes).or_else(|| self.memory_without_group(cached, answer))
+    fn memory_peak_bytes(&self, group: Option<&Group>, cached: Cached, result: &SampleResult) -> Option<u64> {
+        group.and_then(Group::peak_bytes).or_else(|| self.memory_without_group(cached, result))
     }
 
     /// Returns the process's peak memory together with the pages of the file that the page cache
     /// has afterwards.
-    fn memory_without_group(&self, cached: Cached, answer: &Answer) -> Option<u64> {
-        let process = answer.resident_peak_bytes?;
-        let pages = || resident_bytes(&self.subject.handle, self.subject.bytes).ok();
+    fn memory_without_group(&self, cached: Cached, result: &SampleResult) -> Option<u64> {
+        let process = result.resident_peak_bytes?;
+        let pages = || resident_bytes(&self.test_file.handle, self.test_file.bytes).ok();
         Some(match cached {
             Cached::Apart => process + pages()?,
             Cached::Mapped => process.max(pages()?),
@@ -152,14 +152,14 @@ fn run_child_at(
     cleanup: &Cleanup,
     start: Option<&mut Start<'_>>,
 ) -> anyhow::Result<String> {
-    let door =
-        group.map(Group::door).transpose().context("no process can be moved into the memory cgroup")?;
+    let procs_file =
+        group.map(Group::procs_file).transpose().context("no process can be moved into the memory cgroup")?;
     let mut command = command(job)?;
     if start.is_some() {
         command.arg("--start-line").stdin(Stdio::piped());
     }
-    if let Some(door) = door {
-        enter_on_spawn(&mut command, door);
+    if let Some(procs_file) = procs_file {
+        enter_on_spawn(&mut command, procs_file);
     }
     // Shared with the signal handler and the watchdog: Child records whether it was waited for already, a
     // bare process number does not.
@@ -206,7 +206,7 @@ fn run_child_at(
     let read = stdout.read_to_string(&mut text);
     drop(done);
     let late = watchdog.join().unwrap_or(false);
-    let said = errors.join().ok().and_then(Result::ok).unwrap_or_default();
+    let message = errors.join().ok().and_then(Result::ok).unwrap_or_default();
     let status = lock(&child).as_mut().context("the child has been started")?.wait()?;
     anyhow::ensure!(!late, "the sample did not end within {} s and was stopped", limit.as_secs());
     started?;
@@ -214,13 +214,13 @@ fn run_child_at(
     if status.success() {
         return Ok(text);
     }
-    let said = said.trim().trim_start_matches("forebay: ");
-    if said.is_empty() {
+    let message = message.trim().trim_start_matches("forebay: ");
+    if message.is_empty() {
         anyhow::bail!(
             "the measuring child ended with {status}; a memory limit that is too small is one reason"
         );
     }
-    anyhow::bail!("{said}")
+    anyhow::bail!("{message}")
 }
 
 /// Lets a child that has everything ready begin. A child that ends before that reports the reason itself.
@@ -253,10 +253,10 @@ fn command(job: &Job) -> anyhow::Result<Command> {
 }
 
 /// Moves the child into the group between fork and exec, so that all of its memory is charged there.
-fn enter_on_spawn(command: &mut Command, door: File) {
+fn enter_on_spawn(command: &mut Command, procs_file: File) {
     let enter = move || {
         // "0" stands for the process that writes it.
-        rustix::io::write(&door, b"0").map(drop).map_err(io::Error::from)
+        rustix::io::write(&procs_file, b"0").map(drop).map_err(io::Error::from)
     };
     // SAFETY: between fork and exec the closure makes one write system call on a descriptor opened before the fork;
     // it allocates nothing and takes no lock (an errno becomes an io::Error without allocating).

@@ -14,7 +14,7 @@ use super::plan::fit_seconds;
 use super::reads::names::{self, CPU_SHARE, MEAN_US};
 use super::reads::{self, Cell, Pacing, Setting, Shape, Way, build_row, common_metrics, extra_seconds};
 use super::scan::parse_seconds;
-use super::test_file::Subject;
+use super::test_file::TestFile;
 use super::units::parse_bytes;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
@@ -113,7 +113,7 @@ pub(super) fn parse_block(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// Fails with a [`Failure`] when the path cannot be used, or the file is too small.
-pub(super) fn subject(context: &Context, size: Option<u64>, block_bytes: u64) -> anyhow::Result<Subject> {
+pub(super) fn test_file(context: &Context, size: Option<u64>, block_bytes: u64) -> anyhow::Result<TestFile> {
     const BLOCKS_MIN: u64 = 64;
     let usual = if context.quick { FILE_BYTES_QUICK } else { FILE_BYTES };
     let bytes = size.unwrap_or(usual).next_multiple_of(4096);
@@ -131,11 +131,11 @@ pub(super) fn subject(context: &Context, size: Option<u64>, block_bytes: u64) ->
         Target::Existing(_) => size,
         _ => Some(bytes),
     };
-    let subject = Subject::prepare(context, bytes, limit)?;
-    if subject.bytes < BLOCKS_MIN * block_bytes {
-        return Err(too_small(subject.bytes).into());
+    let test_file = TestFile::prepare(context, bytes, limit)?;
+    if test_file.bytes < BLOCKS_MIN * block_bytes {
+        return Err(too_small(test_file.bytes).into());
     }
-    Ok(subject)
+    Ok(test_file)
 }
 
 /// Returns the number of processors that this process may use.
@@ -161,7 +161,7 @@ fn chosen(given: &[u32], quick: bool, usual: &[u32], short: &[u32]) -> Vec<u32> 
 /// Fails when the path cannot be used (a [`Failure`]), or nothing could be measured.
 pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
-    let subject = subject(context, options.size, block_bytes)?;
+    let test_file = test_file(context, options.size, block_bytes)?;
     let readers = chosen(&options.readers, context.quick, &READERS, &READERS_QUICK);
     let mut loads = chosen(&options.load, context.quick, &LOADS, &LOADS_QUICK);
     loads.retain(|load| *load > 0);
@@ -174,7 +174,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
     let workers = processors();
     let shape = Shape {
         experiment: KIND.name,
-        subject: &subject,
+        test_file: &test_file,
         context,
         namespace: None,
         block_bytes,
@@ -183,7 +183,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
         count_calls: false,
     };
     let mut seeds = SplitMix::new(context.seed);
-    let figures = |way, setting: &Setting, answer: &_| common_metrics(way, setting, answer, workers);
+    let figures = |way, setting: &Setting, result: &_| common_metrics(way, setting, result, workers);
 
     let mut closed: Vec<Cell> =
         cells(readers.len(), &ways, |index, _| (readers[index] as usize, Pacing::Closed));
@@ -193,7 +193,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
         let mut experiment =
             text::experiment(&shape, "closed", done).parameter("load", *count).parameter("readers", *count);
         let of_this = closed.extract_if(.., |cell| cell.setting.experiment == index);
-        experiment.conditions = subject.ground.conditions();
+        experiment.conditions = test_file.preconditions.conditions();
         experiment.rows = of_this.map(build_row).collect();
         experiments.push(experiment);
     }
@@ -218,7 +218,7 @@ pub(crate) fn run(options: &SaturateOptions, context: &mut Context) -> anyhow::R
             .parameter("load", *load)
             .parameter("load_percent", *load)
             .parameter("readers_max", places);
-        experiment.conditions = subject.ground.conditions();
+        experiment.conditions = test_file.preconditions.conditions();
         experiment.rows =
             open.extract_if(.., |cell| cell.setting.experiment == index).map(build_row).collect();
         experiments.push(experiment);

@@ -10,13 +10,13 @@ use super::child;
 use super::cold::Cold;
 use super::gates::Claim;
 use super::hosts::HostsArgs;
-use super::interleave::{Cell, Taken, Turns, chosen, cut_short, parse_way, until};
+use super::interleave::{Cell, Interleaving, Taken, chosen, cut_short, parse_way, until};
 use super::job::{Job, ScanRow, ScanWork};
 use super::kind::{DEPTH, Kind, parsed};
 use super::plan::{Sizes, fit_seconds};
+use super::prefault::prefault;
 use super::sampler::{Cached, Outcome, Sampler};
-use super::test_file::Subject;
-use super::touched::touch;
+use super::test_file::TestFile;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
 use crate::report::{columns, reads, verdicts};
@@ -124,51 +124,51 @@ fn parse_row(text: &str) -> Result<String, String> {
 /// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or no row could be measured.
 pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
     let sizes = Sizes::choose(context, options.memory, options.size)?;
-    let subject = Subject::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
-    let (cold, mut notes) = Cold::choose(&subject, sizes.memory_bytes, &context.cleanup);
+    let test_file = TestFile::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
+    let (cold, mut notes) = Cold::choose(&test_file, sizes.memory_bytes, &context.cleanup);
     for note in &notes {
-        context.progress.say(note);
+        context.progress.print_line(note);
     }
     // Twice the memory that a sample fills: the page cache takes its pages from those freed last, but not
     // only from those.
-    let touched = touch(2 * sizes.memory_bytes);
+    let prefault = prefault(2 * sizes.memory_bytes);
     let mut cells = cells(options, context.quick);
     let repeats = options.repeats.unwrap_or(if context.quick { 3 } else { 5 }) as usize;
     let wanted = options.seconds.unwrap_or(if context.quick { 1.5 } else { 5.0 });
     let seconds_max = fit_seconds(wanted, cells.len(), context.remaining());
-    let mut sampler = Sampler::new(&subject, &cold, sizes.memory_bytes, &context.cleanup);
-    let turns = Turns {
+    let mut sampler = Sampler::new(&test_file, &cold, sizes.memory_bytes, &context.cleanup);
+    let interleaving = Interleaving {
         label: "measure scan".to_owned(),
         repeats,
         until: until(context),
-        place: &subject.path,
+        place: &test_file.path,
         context,
     };
-    let done = turns.take(&mut cells, |setting, row, _| {
+    let done = interleaving.run(&mut cells, |setting, row, _| {
         let depth = setting.0.map(|depth| depth as usize);
-        let work = ScanWork { row, bytes: subject.bytes, seconds_max, depth };
-        let (job, cached) = job(&subject.path, &work)?;
+        let work = ScanWork { row, bytes: test_file.bytes, seconds_max, depth };
+        let (job, cached) = job(&test_file.path, &work)?;
         Ok(taken(sampler.run(job, cached)?, row, cold.cache_state()))
     })?;
-    notes.extend(general_notes(&subject, done, repeats));
+    notes.extend(general_notes(&test_file, done, repeats));
     let mut settings: Vec<Setting> = cells.iter().map(|cell| cell.setting).collect();
     settings.dedup();
     let build = |setting: Setting| {
         let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
-            .parameter("file_bytes", subject.bytes)
+            .parameter("file_bytes", test_file.bytes)
             .parameter("memory_limit_bytes", sizes.memory_bytes)
-            .parameter("memory_touched_bytes", touched)
+            .parameter("memory_touched_bytes", prefault)
             .parameter("cold", cold.name())
             .parameter("repeats", done)
             .parameter("seconds_max", seconds_max)
-            .parameter("file_system", subject.filesystem.as_str())
-            .parameter("own_file", subject.pattern.is_some())
+            .parameter("file_system", test_file.filesystem.as_str())
+            .parameter("own_file", test_file.pattern.is_some())
             .parameter("seed", context.seed);
         if let Some(depth) = setting.0 {
             experiment = experiment.parameter("depth", depth);
         }
         experiment.notes.clone_from(&notes);
-        experiment.conditions = subject.ground.conditions();
+        experiment.conditions = test_file.preconditions.conditions();
         let of_this = cells.extract_if(.., |cell| cell.setting == setting);
         experiment.rows = of_this.map(|cell| build_row(cell, &cold)).collect();
         experiment
@@ -205,25 +205,25 @@ pub(super) fn taken(outcome: Outcome, row: ScanRow, cache: CacheState) -> Taken 
     // One worker is the reader; the second is a shard that does its reads.
     let workers = Some(if matches!(row, ScanRow::Buffered | ScanRow::Mmap) { 1 } else { 2 });
     let claim = Claim {
-        read_bytes: from_device.then_some(outcome.answer.bytes),
+        read_bytes: from_device.then_some(outcome.result.bytes),
         workers,
         exact: true,
         ..Claim::default()
     };
-    Taken { metrics: metrics(&outcome), evidence: outcome.answer.evidence, claim }
+    Taken { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
 }
 
 fn metrics(outcome: &Outcome) -> Metrics {
-    let answer = &outcome.answer;
+    let result = &outcome.result;
     let mut metrics = Metrics::default();
     metrics
-        .set(metric::SECONDS, answer.seconds)
-        .set(metric::MB_PER_S, answer.bytes as f64 / 1e6 / answer.seconds)
-        .set(metric::CPU_S_PER_GB, answer.cpu_seconds * 1e9 / answer.bytes as f64);
+        .set(metric::SECONDS, result.seconds)
+        .set(metric::MB_PER_S, result.bytes as f64 / 1e6 / result.seconds)
+        .set(metric::CPU_S_PER_GB, result.cpu_seconds * 1e9 / result.bytes as f64);
     let optional = [
         (metric::MEMORY_PEAK_BYTES, outcome.memory_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::BUFFERS_PEAK_BYTES, answer.buffers_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+        (metric::BUFFERS_PEAK_BYTES, result.buffers_peak_bytes.map(|bytes| bytes as f64)),
+        (metric::IN_FLIGHT_AVG, result.in_flight_avg),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -258,12 +258,12 @@ pub(super) fn memory_source(cold: &Cold) -> &'static str {
 }
 
 /// Returns facts about the file and the repeats that a reader of the figures needs.
-pub(super) fn general_notes(subject: &Subject, done: usize, wanted: usize) -> Vec<String> {
+pub(super) fn general_notes(test_file: &TestFile, done: usize, wanted: usize) -> Vec<String> {
     let mut notes = Vec::new();
-    if subject.pattern.is_some() {
+    if test_file.pattern.is_some() {
         notes.push(format!(
             "the {} read were written by this program before, do not compress, and were compared while they were read",
-            show_bytes(subject.bytes)
+            show_bytes(test_file.bytes)
         ));
     } else {
         notes.push(
@@ -273,10 +273,10 @@ pub(super) fn general_notes(subject: &Subject, done: usize, wanted: usize) -> Ve
         );
     }
     notes.push("a drive, a RAID controller or a virtual machine's host may hold the file in memory of its own; no row is spared that, none profits alone".to_owned());
-    if subject.device_stat.is_none() {
+    if test_file.device_stat.is_none() {
         notes.push(format!(
             "requests in flight are not known: {} has no block device that counts them",
-            subject.filesystem
+            test_file.filesystem
         ));
     }
     notes.extend(cut_short(done, wanted));
@@ -285,24 +285,24 @@ pub(super) fn general_notes(subject: &Subject, done: usize, wanted: usize) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::Answer;
+    use super::super::job::SampleResult;
     use super::*;
 
-    fn answer() -> Answer {
-        Answer {
+    fn result() -> SampleResult {
+        SampleResult {
             seconds: 2.0,
             cpu_seconds: 0.5,
             in_flight_avg: Some(4.5),
             bytes: 2_000_000_000,
             operations: 10,
             buffers_peak_bytes: Some(4096),
-            ..Answer::default()
+            ..SampleResult::default()
         }
     }
 
     #[test]
     fn metrics_have_their_units() {
-        let outcome = Outcome { answer: answer(), memory_peak_bytes: Some(1 << 20) };
+        let outcome = Outcome { result: result(), memory_peak_bytes: Some(1 << 20) };
         let metrics = metrics(&outcome);
         assert_eq!(metrics.get(metric::MB_PER_S), Some(1000.0));
         assert_eq!(metrics.get(metric::CPU_S_PER_GB), Some(0.25));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_failed_says_why_and_direct_rows_are_never_warm() {
+    fn a_failed_row_has_its_reason_and_direct_rows_are_never_warm() {
         let mut cell = Cell::new(Setting(None), ScanRow::Uncached);
         cell.taken = Err("no".to_owned());
         let row = build_row(cell, &Cold::Warm);

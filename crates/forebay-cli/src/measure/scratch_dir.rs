@@ -11,14 +11,14 @@ use crate::exit::Failure;
 
 /// A directory in which files can be created.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct ScratchDir {
     /// Absolute, so that a child process finds it.
     pub(super) directory: PathBuf,
     /// The file system's type: `ext4`, `xfs`, ...
     pub(super) filesystem: String,
 }
 
-impl Home {
+impl ScratchDir {
     /// Returns the directory named on the command line; `experiment` is the word after `measure`.
     ///
     /// # Errors
@@ -63,17 +63,17 @@ mod tests {
     fn only_a_directory_will_do() {
         let context =
             Context::new(Target::Existing("/proc/self/exe".into()), Progress::Silent, Cleanup::default(), 1);
-        let error = Home::find(&context, "writes").expect_err("a file");
+        let error = ScratchDir::find(&context, "writes").expect_err("a file");
         assert!(error.to_string().contains("measure writes"), "{error}");
         assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(3));
     }
 
     #[test]
     fn a_directory_that_takes_nothing_is_named() {
-        let home = Home { directory: "/proc".into(), filesystem: "proc".to_owned() };
+        let scratch = ScratchDir { directory: "/proc".into(), filesystem: "proc".to_owned() };
         let target = Target::Directory("/proc".into());
         let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
-        let error = home.temp_directory(&context, "x").expect_err("no directory can be made there");
+        let error = scratch.temp_directory(&context, "x").expect_err("no directory can be made there");
         assert!(error.to_string().contains("/proc"), "{error}");
         assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(3));
     }

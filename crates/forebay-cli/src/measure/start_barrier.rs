@@ -9,7 +9,7 @@ use rustix::thread::ClockId;
 use rustix::time::Timespec;
 use serde::{Deserialize, Serialize};
 
-use super::job::{Answer, Reading};
+use super::job::{Reading, SampleResult};
 
 /// The line with which a sample reports that it waits.
 pub(super) const READY: &str = "ready";
@@ -35,7 +35,9 @@ enum Line {
 /// The result of a sample that began together with others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Timed {
-    pub(super) answer: Answer,
+    // The name in the protocol between hosts.
+    #[serde(rename = "answer")]
+    pub(super) result: SampleResult,
     /// The instant when its time began, on the monotonic clock of its host.
     pub(super) begun_ns: u64,
 }
@@ -87,11 +89,11 @@ pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails when the result has no JSON.
-pub(super) fn answer(reading: Reading) -> anyhow::Result<String> {
-    let answer = Answer::of(reading);
+pub(super) fn result(reading: Reading) -> anyhow::Result<String> {
+    let result = SampleResult::of(reading);
     Ok(match get() {
-        Line::Begun { begun_ns } => serde_json::to_string(&Timed { answer, begun_ns })?,
-        Line::None | Line::Armed => serde_json::to_string(&answer)?,
+        Line::Begun { begun_ns } => serde_json::to_string(&Timed { result, begun_ns })?,
+        Line::None | Line::Armed => serde_json::to_string(&result)?,
     })
 }
 
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_being_told_nothing_waits() {
+    fn without_an_order_nothing_waits() {
         assert!(approach().is_ok_and(|start| start.is_none()));
         assert!(begin(None).is_ok());
         assert_eq!(get(), Line::None);

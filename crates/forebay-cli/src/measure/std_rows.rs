@@ -168,7 +168,7 @@ fn pread_lane(
         file.read_exact_at(buffer.bytes_mut(), offset)?;
         let ended = Instant::now();
         latency.record(ended - begun);
-        checker.look(offset, buffer.bytes())?;
+        checker.check(offset, buffer.bytes())?;
         begun = ended;
     }
     Ok((latency, checker.folded()))
@@ -193,7 +193,7 @@ fn mmap_lane(
     while begun < deadline || latency.count() == 0 {
         let first = offsets.next_offset() / PAGE_BYTES as u64;
         for page in first..first + work.block_bytes / PAGE_BYTES as u64 {
-            checker.look_word(page, map.first_word(page as usize))?;
+            checker.check_word(page, map.first_word(page as usize))?;
         }
         let ended = Instant::now();
         latency.record(ended - begun);

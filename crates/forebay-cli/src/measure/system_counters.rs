@@ -41,7 +41,7 @@ pub(super) struct Ticks {
 
 /// The differences between two [`Readings`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Witness {
+pub(super) struct CounterDeltas {
     pub(super) seconds: f64,
     /// User and system time of all threads of the process.
     pub(super) cpu_seconds: f64,
@@ -82,7 +82,7 @@ impl Readings {
     }
 }
 
-impl Witness {
+impl CounterDeltas {
     /// Returns the differences between two readings, over `seconds` that cost `cpu_seconds`.
     pub(super) fn between(before: &Readings, after: &Readings, seconds: f64, cpu_seconds: f64) -> Self {
         let bytes = |before: Option<Bytes>, after: Option<Bytes>| {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_is_the_difference_and_knows_only_what_both_knew() {
+    fn deltas_are_differences_of_counters_that_both_readings_have() {
         let before = Readings {
             device: Some(Bytes { read: 100, written: 5 }),
             ticks: Some(Ticks { all: 10, stolen: 1 }),
@@ -212,12 +212,12 @@ mod tests {
             throttled: Some(3),
             threads: Some(BTreeMap::from([(1, 600_000_000), (2, 900_000_000)])),
         };
-        let witness = Witness::between(&before, &after, 1.0, 0.5);
-        assert_eq!(witness.device, Some(Bytes { read: 200, written: 0 }));
-        assert_eq!((witness.own, witness.throttled), (None, Some(0)));
-        assert_eq!(witness.ticks, Some(Ticks { all: 100, stolen: 10 }));
-        assert_eq!(witness.busiest_thread, Some(0.9));
-        assert_eq!(Witness::between(&before, &after, 0.0, 0.0).busiest_thread, None);
+        let counter_deltas = CounterDeltas::between(&before, &after, 1.0, 0.5);
+        assert_eq!(counter_deltas.device, Some(Bytes { read: 200, written: 0 }));
+        assert_eq!((counter_deltas.own, counter_deltas.throttled), (None, Some(0)));
+        assert_eq!(counter_deltas.ticks, Some(Ticks { all: 100, stolen: 10 }));
+        assert_eq!(counter_deltas.busiest_thread, Some(0.9));
+        assert_eq!(CounterDeltas::between(&before, &after, 0.0, 0.0).busiest_thread, None);
     }
 
     #[test]

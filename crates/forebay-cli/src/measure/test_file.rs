@@ -13,7 +13,7 @@ use super::aligned::AlignedBuffer;
 use super::backing_device::{device_stat, filesystem_of};
 use super::io_limit::IoLimit;
 use super::pattern::{PAGE_BYTES, Pattern};
-use super::preconditions::Ground;
+use super::preconditions::Preconditions;
 use super::units::show_bytes;
 use crate::cleanup::TempFile;
 use crate::context::{Context, Target};
@@ -27,7 +27,7 @@ const KEEP_FREE_BYTES: u64 = 1 << 30;
 
 /// The file to be read, and its known properties.
 #[derive(Debug)]
-pub(super) struct Subject {
+pub(super) struct TestFile {
     /// Absolute, so that a child process finds it.
     pub(super) path: PathBuf,
     /// The bytes, from the beginning, that the experiment may read; a multiple of [`PAGE_BYTES`].
@@ -39,7 +39,7 @@ pub(super) struct Subject {
     /// The limit on its reads, beside the device.
     pub(super) io_limit: Option<IoLimit>,
     /// The extents of the file and the device's write cache.
-    pub(super) ground: Ground,
+    pub(super) preconditions: Preconditions,
     /// The file system's type: `ext4`, `xfs`, ...
     pub(super) filesystem: String,
     /// Open buffered for reading: to evict its pages and to count them.
@@ -48,7 +48,7 @@ pub(super) struct Subject {
     temp: Option<TempFile>,
 }
 
-impl Subject {
+impl TestFile {
     /// Creates or opens the target of `context`. A created file has `bytes` bytes and is on the device when
     /// this returns; of an existing one at most `limit` bytes are used.
     ///
@@ -61,11 +61,12 @@ impl Subject {
             Target::Existing(path) => Self::existing(path, limit.unwrap_or(u64::MAX), None),
             Target::Overwritten(path) => {
                 let pattern = Pattern::new(context.seed);
-                let subject = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
-                let step = context.step(format!("overwrite {}", path.display()), subject.bytes, Unit::Bytes);
-                write_pattern(path, subject.bytes, pattern, &step)?;
-                step.finish(&show_bytes(subject.bytes));
-                Ok(subject)
+                let test_file = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
+                let step =
+                    context.step(format!("overwrite {}", path.display()), test_file.bytes, Unit::Bytes);
+                write_pattern(path, test_file.bytes, pattern, &step)?;
+                step.finish(&show_bytes(test_file.bytes));
+                Ok(test_file)
             }
         }
     }
@@ -99,7 +100,7 @@ impl Subject {
         let device_stat = device_stat(&handle);
         Ok(Self {
             io_limit: IoLimit::of_device(device_stat.as_deref()),
-            ground: Ground::of_file(&handle, bytes, device_stat.as_deref()),
+            preconditions: Preconditions::of_file(&handle, bytes, device_stat.as_deref()),
             device_stat,
             path,
             bytes,
@@ -130,9 +131,19 @@ impl Subject {
         }
         require_direct(&path, &filesystem)?;
         let device_stat = device_stat(&handle);
-        let ground = Ground::of_file(&handle, bytes, device_stat.as_deref());
+        let preconditions = Preconditions::of_file(&handle, bytes, device_stat.as_deref());
         let io_limit = IoLimit::of_device(device_stat.as_deref());
-        Ok(Self { device_stat, io_limit, ground, path, bytes, pattern, filesystem, handle, temp: None })
+        Ok(Self {
+            device_stat,
+            io_limit,
+            preconditions,
+            path,
+            bytes,
+            pattern,
+            filesystem,
+            handle,
+            temp: None,
+        })
     }
 }
 
@@ -169,16 +180,16 @@ fn kept_free(total: u64) -> u64 {
 }
 
 fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyhow::Error {
-    let told =
+    let text =
         format!("a file of {} could not be written in {}: {error}", show_bytes(bytes), directory.display());
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
             Failure::Unsuitable(format!(
-                "{told}; give a smaller --size (and --memory, where there is one), or name another directory"
+                "{text}; give a smaller --size (and --memory, where there is one), or name another directory"
             ))
             .into()
         }
-        _ => anyhow::anyhow!(told),
+        _ => anyhow::anyhow!(text),
     }
 }
 
@@ -279,17 +290,17 @@ mod tests {
         let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "subject").expect("writable");
         let path = temp.path().to_owned();
         let context = Context::new(Target::Existing(path.clone()), Progress::Silent, cleanup.clone(), 1);
-        let error = Subject::prepare(&context, 0, None).expect_err("it is empty");
+        let error = TestFile::prepare(&context, 0, None).expect_err("it is empty");
         assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(4), "{error}");
 
         temp.file().write_all_at(&[7; 10_000], 0).expect("space for 10 kB");
-        match Subject::prepare(&context, 0, None) {
-            Ok(subject) => assert_eq!((subject.bytes, subject.pattern), (8192, None)),
+        match TestFile::prepare(&context, 0, None) {
+            Ok(test_file) => assert_eq!((test_file.bytes, test_file.pattern), (8192, None)),
             // The checkout may be on a file system without O_DIRECT; the error must then report that.
             Err(error) => assert!(error.to_string().contains("O_DIRECT"), "{error}"),
         }
-        if let Ok(subject) = Subject::prepare(&context, 0, Some(5000)) {
-            assert_eq!(subject.bytes, 4096);
+        if let Ok(test_file) = TestFile::prepare(&context, 0, Some(5000)) {
+            assert_eq!(test_file.bytes, 4096);
         }
         let mut still = [0; 10_000];
         temp.file().read_exact_at(&mut still, 0).expect("it has that many");
@@ -297,23 +308,25 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_overwritten_keeps_its_length_and_is_written_up_to_the_limit() {
+    fn an_overwritten_file_keeps_its_length_and_is_written_up_to_the_limit() {
         let cleanup = Cleanup::default();
         let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "overwrite").expect("writable");
         temp.file().write_all_at(&[7; 50_000], 0).expect("space for 50 kB");
         temp.file().sync_all().expect("it can be flushed");
         let target = Target::Overwritten(temp.path().to_owned());
         let context = Context::new(target, Progress::Silent, cleanup.clone(), 9);
-        let subject = match Subject::prepare(&context, 1 << 20, Some(40_000)) {
-            Ok(subject) => subject,
+        let test_file = match TestFile::prepare(&context, 1 << 20, Some(40_000)) {
+            Ok(test_file) => test_file,
             Err(error) => return assert!(error.to_string().contains("O_DIRECT"), "{error}"),
         };
-        assert_eq!(subject.bytes, 36_864);
+        assert_eq!(test_file.bytes, 36_864);
         let mut memory = vec![0; 50_000];
-        subject.handle.read_exact_at(&mut memory, 0).expect("it is as long as before");
-        assert_eq!(subject.handle.metadata().expect("it is open").len(), 50_000);
+        test_file.handle.read_exact_at(&mut memory, 0).expect("it is as long as before");
+        assert_eq!(test_file.handle.metadata().expect("it is open").len(), 50_000);
         let (written, kept) = memory.split_at(36_864);
-        super::super::pattern::Checker::new(subject.pattern).look(0, written).expect("all pages are right");
+        super::super::pattern::Checker::new(test_file.pattern)
+            .check(0, written)
+            .expect("all pages are right");
         assert!(kept.iter().all(|byte| *byte == 7));
     }
 
@@ -322,16 +335,16 @@ mod tests {
         let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let context = Context::new(Target::Directory(directory), Progress::Silent, Cleanup::default(), 5);
         let bytes = 3 * WRITE_BYTES as u64 + 8192;
-        match Subject::prepare(&context, bytes, None) {
-            Ok(subject) => {
+        match TestFile::prepare(&context, bytes, None) {
+            Ok(test_file) => {
                 let mut memory = vec![0; bytes as usize];
-                subject.handle.read_exact_at(&mut memory, 0).expect("it is that long");
-                let pattern = subject.pattern.expect("it was written here");
+                test_file.handle.read_exact_at(&mut memory, 0).expect("it is that long");
+                let pattern = test_file.pattern.expect("it was written here");
                 super::super::pattern::Checker::new(Some(pattern))
-                    .look(0, &memory)
+                    .check(0, &memory)
                     .expect("all pages are right");
-                let path = subject.path.clone();
-                drop(subject);
+                let path = test_file.path.clone();
+                drop(test_file);
                 assert!(!path.exists());
             }
             Err(error) => assert!(error.to_string().contains("O_DIRECT"), "{error}"),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_counted_is_nothing() {
+    fn uncounted_times_are_none() {
         let runtime = runtime();
         let timers = Timers::start(runtime.handle()).expect("some kilobytes");
         let late = timers.stop(&runtime).expect("no task panicked");

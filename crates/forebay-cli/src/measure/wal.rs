@@ -242,8 +242,8 @@ fn settings(options: &WalOptions, quick: bool, sweeps: bool) -> Vec<Setting> {
     let wanted = |kind| options.kind.is_none_or(|chosen| chosen == kind);
     let mut loads = LoadChoice::loads(options.load);
     // Harm that is only observed needs no second loop, and no place in a quick report.
-    let harm = options.load.is_none() && !quick && wanted(LoopChoice::Open);
-    loads.extend(harm.then_some(Load::Timers));
+    let interference = options.load.is_none() && !quick && wanted(LoopChoice::Open);
+    loads.extend(interference.then_some(Load::Timers));
     for load in loads {
         if wanted(LoopChoice::Open) {
             let workload = Workload::Open { rate: options.rate.unwrap_or(500) };

@@ -1,7 +1,7 @@
 //! `measure walk`: lookups in an index on the device. Each is a chain of reads, and every read depends
 //! on the one before.
 //!
-//! [`published`] does the other work of a lookup that is counted as published. [`plant`] writes the
+//! [`published`] does the other work of a lookup that is counted as published. [`index_file`] writes the
 //! index ([`tree`]). [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables.
 //! [`ring`], [`blocking`] and [`engine`] are the rows, all made of lanes ([`lane`]): one lookup after the
 //! other, each result verified. [`targets`] has the limits that `--check` applies to the figures.
@@ -19,9 +19,9 @@ use crate::result::{Experiment, metric};
 mod blocking;
 mod cells;
 mod engine;
+mod index_file;
 mod job;
 mod lane;
-mod plant;
 mod published;
 mod ring;
 mod run;
@@ -214,10 +214,10 @@ fn rows(options: &WalkOptions) -> anyhow::Result<Vec<WalkRow>> {
 
 /// Returns the depths and threads that go together, and the load beside them.
 fn settings(options: &WalkOptions, quick: bool, processors: u32) -> Vec<Setting> {
-    let harm = options.beside == Some(Beside::Timers);
-    let setting = |depth, threads: u32| Setting { depth, threads: threads as usize, timers: harm };
+    let interference = options.beside == Some(Beside::Timers);
+    let setting = |depth, threads: u32| Setting { depth, threads: threads as usize, timers: interference };
     let mut settings: Vec<Setting> =
-        if !options.depth.is_empty() || !options.threads.is_empty() || quick || harm {
+        if !options.depth.is_empty() || !options.threads.is_empty() || quick || interference {
             let depths = if options.depth.is_empty() { &[DEPTH][..] } else { &options.depth };
             let threads = if options.threads.is_empty() { &[1][..] } else { &options.threads };
             let all = threads.iter().flat_map(|threads| depths.iter().map(|depth| setting(*depth, *threads)));
@@ -243,28 +243,28 @@ mod tests {
 
     #[test]
     fn all_depths_run_from_one_thread_and_the_sixth_from_more() {
-        let told = |settings: Vec<Setting>| -> Vec<(u64, usize)> {
+        let shape_of = |settings: Vec<Setting>| -> Vec<(u64, usize)> {
             settings.into_iter().map(|setting| (setting.depth, setting.threads)).collect()
         };
-        let all = told(settings(&WalkOptions::default(), false, 2));
+        let all = shape_of(settings(&WalkOptions::default(), false, 2));
         assert_eq!(all.len(), 11);
         assert_eq!(all[8..], [(6, 2), (6, 8), (6, 1)]);
-        assert_eq!(told(settings(&WalkOptions::default(), false, 1)).len(), 10);
-        assert_eq!(told(settings(&WalkOptions::default(), true, 2)), [(6, 1)]);
+        assert_eq!(shape_of(settings(&WalkOptions::default(), false, 1)).len(), 10);
+        assert_eq!(shape_of(settings(&WalkOptions::default(), true, 2)), [(6, 1)]);
         let (depth, threads, beside) = (vec![1, 3], vec![2, 5], Some(Beside::Nothing));
         let options = WalkOptions { depth, threads, beside, ..WalkOptions::default() };
-        assert_eq!(told(settings(&options, false, 2)), [(1, 2), (3, 2), (1, 5), (3, 5)]);
+        assert_eq!(shape_of(settings(&options, false, 2)), [(1, 2), (3, 2), (1, 5), (3, 5)]);
         let report = settings(&WalkOptions::for_report(), false, 2);
         assert_eq!(report.iter().map(|setting| setting.timers).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(told(report), [(6, 1), (6, 1)]);
-        let harm = WalkOptions { beside: Some(Beside::Timers), ..WalkOptions::default() };
-        assert!(settings(&harm, true, 2).iter().all(|setting| setting.timers));
+        assert_eq!(shape_of(report), [(6, 1), (6, 1)]);
+        let interference = WalkOptions { beside: Some(Beside::Timers), ..WalkOptions::default() };
+        assert!(settings(&interference, true, 2).iter().all(|setting| setting.timers));
         let check = WalkOptions { check: true, ..WalkOptions::default() };
         assert!(settings(&check, false, 2).iter().all(|setting| !setting.timers), "it has no limits");
     }
 
     #[test]
-    fn what_cannot_be_counted_as_published_is_left_out_or_refused() {
+    fn rows_that_cannot_be_counted_as_published_are_left_out_or_refused() {
         let published = |rows: &[&str]| WalkOptions {
             as_published: true,
             rows: rows.iter().map(|row| (*row).to_owned()).collect(),

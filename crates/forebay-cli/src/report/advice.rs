@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_gives_most_comes_first() {
+    fn the_largest_gain_comes_first() {
         let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
         let mut scan = Experiment::new("scan", "");
         scan.rows = vec![

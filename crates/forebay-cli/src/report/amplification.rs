@@ -50,20 +50,22 @@ fn per_byte(experiment: &Experiment) -> Option<String> {
         ("read-many", "read_many"),
         ("direct", "direct reads"),
     ];
-    let told: Vec<(&Row, f64, &str)> = names
+    let compared: Vec<(&Row, f64, &str)> = names
         .iter()
-        .filter_map(|(name, words)| {
+        .filter_map(|(name, phrase)| {
             let row = measured(experiment, name)?;
-            Some((row, row.metrics.get(counted(row)?)?, *words))
+            Some((row, row.metrics.get(counted(row)?)?, *phrase))
         })
         .collect();
     let list: Vec<String> =
-        told.iter().map(|(_, times, words)| format!("{} ({words})", number(*times))).collect();
-    let (most, least) =
-        (told.iter().max_by(|a, b| a.1.total_cmp(&b.1))?, told.iter().min_by(|a, b| a.1.total_cmp(&b.1))?);
+        compared.iter().map(|(_, times, phrase)| format!("{} ({phrase})", number(*times))).collect();
+    let (most, least) = (
+        compared.iter().max_by(|a, b| a.1.total_cmp(&b.1))?,
+        compared.iter().min_by(|a, b| a.1.total_cmp(&b.1))?,
+    );
     let is_clear = counted(most.0) == counted(least.0)
         && counted(most.0).and_then(|metric| difference(most.0, least.0, metric)) != Some(Difference::Equal);
-    let end = if told.len() < 2 {
+    let end = if compared.len() < 2 {
         String::new()
     } else if is_clear {
         format!(": {} reads {} times as much as {}", most.2, number(most.1 / least.1), least.2)

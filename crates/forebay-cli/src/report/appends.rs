@@ -65,10 +65,10 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
     sentences.extend(throughputs.filter_map(throughput));
     let beside = experiments.iter().filter(|found| is(found, "load", "timers"));
     sentences.extend(beside.filter_map(|found| interference::sentence(found, "no-appends", &title(found))));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for row in experiments.iter().flat_map(|experiment| &experiment.rows) {
-        if let Some(why) = row.degraded.as_ref().filter(|_| !told.contains(&&row.name)) {
-            told.push(&row.name);
+        if let Some(why) = row.degraded.as_ref().filter(|_| !reported.contains(&&row.name)) {
+            reported.push(&row.name);
             sentences.push(format!("`{}` did not get what it asks for, so it says nothing: {why}", row.name));
         }
     }
@@ -78,8 +78,8 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
 /// Returns the verdicts of `measure blocking`.
 pub(crate) fn blocking(experiments: &[&Experiment]) -> Vec<String> {
     let beside = experiments.iter().filter(|found| is(found, "load", "timers"));
-    let harm = beside.filter_map(|found| interference::sentence(found, "no-appends", &title(found)));
-    experiments.iter().flat_map(|experiment| batches(experiment)).chain(harm).collect()
+    let interference = beside.filter_map(|found| interference::sentence(found, "no-appends", &title(found)));
+    experiments.iter().flat_map(|experiment| batches(experiment)).chain(interference).collect()
 }
 
 /// Returns a sentence with all ways, the quickest first. They are not the cost of an append.
@@ -92,13 +92,13 @@ fn published(experiment: &Experiment) -> Option<String> {
         .filter_map(|row| Some((row.metrics.get(p50)?, row)))
         .collect();
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let told: Vec<String> =
+    let reported: Vec<String> =
         rows.iter().map(|(us, row)| format!("{} with `{}`", time(*us), row.name)).collect();
     let hint = hint(rows.first()?.1);
     Some(format!(
         "{}: half of them are over within {}; the making and the removal of a file are in it, as in published figures{hint}",
         title(experiment),
-        told.join(", ")
+        reported.join(", ")
     ))
 }
 
@@ -118,7 +118,7 @@ fn measured<'a>(experiment: &'a Experiment, name: &str) -> Option<&'a Row> {
 
 /// Returns the log's most prompt row that was measured.
 fn log(experiment: &Experiment) -> Option<(&Row, &'static str)> {
-    LOGS.iter().find_map(|(name, words)| Some((measured(experiment, name)?, *words)))
+    LOGS.iter().find_map(|(name, phrase)| Some((measured(experiment, name)?, *phrase)))
 }
 
 /// Formats a time: `310 µs`, `2.90 ms`.
@@ -145,17 +145,17 @@ fn hint(row: &Row) -> &'static str {
 }
 
 fn under_load(busy: &Experiment) -> Option<String> {
-    let (own, words) = log(busy)?;
+    let (own, phrase) = log(busy)?;
     let others: Vec<(&Row, &str)> =
-        OTHERS.iter().filter_map(|(name, words)| Some((measured(busy, name)?, *words))).collect();
-    let (first, first_words) = others.first()?;
+        OTHERS.iter().filter_map(|(name, phrase)| Some((measured(busy, name)?, *phrase))).collect();
+    let (first, first_phrase) = others.first()?;
     let figures: Vec<String> = others
         .iter()
-        .filter_map(|(row, words)| Some(format!("{} with {words}", time_of(row, P99)?)))
+        .filter_map(|(row, phrase)| Some(format!("{} with {phrase}", time_of(row, P99)?)))
         .collect();
     Some(format!(
-        "with the workers busy, 99 of 100 durable appends at {} a second take at most {} and {} with {words}, {} {first_words}; \
-         the awaiting task sees it after at most {} ({first_words}: {}){}",
+        "with the workers busy, 99 of 100 durable appends at {} a second take at most {} and {} with {phrase}, {} {first_phrase}; \
+         the awaiting task sees it after at most {} ({first_phrase}: {}){}",
         busy.number("rate_per_s").map_or_else(String::new, number),
         figures.join(", "),
         time_of(own, P99)?,
@@ -181,16 +181,16 @@ fn against_idle(busy: &Experiment, idle: &Experiment, log: &(&str, &str)) -> Opt
 }
 
 fn work(busy: &Experiment) -> Option<String> {
-    let (own, words) = log(busy)?;
+    let (own, phrase) = log(busy)?;
     let share =
         |row: &Row| row.metrics.get(metric::WORK_KEPT).map(|kept| format!("{} %", number(kept * 100.0)));
     let others: Vec<String> = OTHERS
         .iter()
-        .filter_map(|(name, words)| Some(format!("{} with {words}", share(measured(busy, name)?)?)))
+        .filter_map(|(name, phrase)| Some(format!("{} with {phrase}", share(measured(busy, name)?)?)))
         .collect();
     let beside = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
     Some(format!(
-        "beside these appends the runtime keeps {} of its own work with {words}{beside}",
+        "beside these appends the runtime keeps {} of its own work with {phrase}{beside}",
         share(own)?
     ))
 }
@@ -199,13 +199,13 @@ fn throughput(experiment: &Experiment) -> Option<String> {
     let rate = |row: &Row| row.metrics.get(metric::APPENDS_PER_S);
     let fastest = |rows: &[(&str, &'static str)]| {
         rows.iter()
-            .filter_map(|(name, words)| {
+            .filter_map(|(name, phrase)| {
                 let row = measured(experiment, name)?;
-                Some((row, *words, rate(row)?))
+                Some((row, *phrase, rate(row)?))
             })
             .max_by(|a, b| a.2.total_cmp(&b.2))
     };
-    let ((own, words, rate), (other, other_words, theirs)) = (fastest(&LOGS)?, fastest(&OTHERS)?);
+    let ((own, phrase, rate), (other, other_phrase, theirs)) = (fastest(&LOGS)?, fastest(&OTHERS)?);
     let count = experiment.number("appenders").map_or_else(String::new, number);
     let verdict = match difference(own, other, metric::APPENDS_PER_S)? {
         Difference::Equal => "no clear difference was seen".to_owned(),
@@ -214,8 +214,8 @@ fn throughput(experiment: &Experiment) -> Option<String> {
     };
     let hint = hint(own);
     Some(format!(
-        "{count} appender(s) with {}{} workers: {} durable appends a second with {words}, 99 of 100 durable within {}; the fastest \
-         other is {other_words} with {} within {}: {verdict}{hint}",
+        "{count} appender(s) with {}{} workers: {} durable appends a second with {phrase}, 99 of 100 durable within {}; the fastest \
+         other is {other_phrase} with {} within {}: {verdict}{hint}",
         experiment.number("threads").map_or_else(String::new, |count| format!("{count} ")),
         if is(experiment, "load", "cpu") { "busy" } else { "idle" },
         number(rate),
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_calm_log_is_told_with_its_figures() {
+    fn a_calm_log_is_reported_with_its_figures() {
         let sentences = of(&[
             experiment("open", "none", vec![row("forebay-realtime", 300.0, 500.0)]),
             experiment(
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_too() {
+    fn a_loss_is_reported_too() {
         let rows = vec![row("std-thread", 200.0, 100e3), row("forebay", 400.0, 50e3)];
         let sentences = of(&[experiment("closed", "none", rows)]);
         assert!(

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_of_scans_tells_what_it_needs_and_where_the_cache_wins() {
+    fn a_sweep_of_scans_reports_its_depth_and_where_the_cache_wins() {
         let of = |depth: Option<u32>, name: &str, rate: f64| {
             let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
                 let mut metrics = Metrics::default();
@@ -135,29 +135,30 @@ mod tests {
             [(4, 2900.0), (1, 700.0), (2, 1400.0), (8, 3000.0)]
                 .map(|(depth, rate)| of(Some(depth), "direct-large", rate)),
         );
-        let told = |all: &[Experiment]| crate::report::verdicts::scans(&all.iter().collect::<Vec<_>>()).pop();
+        let reported =
+            |all: &[Experiment]| crate::report::verdicts::scans(&all.iter().collect::<Vec<_>>()).pop();
         assert_eq!(
-            told(&all).as_deref(),
+            reported(&all).as_deref(),
             Some(
                 "a scan with reads of 512 KiB needs 4 in flight for all there is (2,900 MB/s, and 3,000 at most); the page \
                  cache (`buffered`, 1,000) wins at depth 1"
             )
         );
-        assert!(told(&all[1..]).is_some_and(|sentence| !sentence.contains("page cache")));
+        assert!(reported(&all[1..]).is_some_and(|sentence| !sentence.contains("page cache")));
         assert_eq!(scans(&[], None), None);
     }
 
     #[test]
-    fn depths_are_told_by_what_the_cache_is_worth_there() {
+    fn depths_are_grouped_by_the_gain_of_the_cache() {
         let all = [
             experiment(32, 50e3, 100e3),
             experiment(1, 30e3, 10e3),
             experiment(8, 80e3, 80.5e3),
             experiment(2, 40e3, 20e3),
         ];
-        let told = wins(&all.iter().collect::<Vec<_>>());
+        let reported = wins(&all.iter().collect::<Vec<_>>());
         assert_eq!(
-            told.as_deref(),
+            reported.as_deref(),
             Some(
                 "over the file the page cache (`buffered`) wins at depths 1, 2, by up to 3 times, is no different at depth 8, \
                  loses at depth 32, by up to 2 times against the fastest way of reading directly"

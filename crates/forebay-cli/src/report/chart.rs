@@ -84,7 +84,7 @@ pub(crate) fn figure(chart: &Chart, id: &str) -> Markup {
 
 /// Describes the chart in words, for readers who cannot see it.
 fn label(chart: &Chart) -> String {
-    let told = |name: &str, values: &[(f64, f64)]| match (values.first(), values.last()) {
+    let described = |name: &str, values: &[(f64, f64)]| match (values.first(), values.last()) {
         (Some(first), Some(last)) if values.len() > 1 => {
             format!(
                 "{name} from {} at {} to {} at {}",
@@ -109,7 +109,7 @@ fn label(chart: &Chart) -> String {
             let lines = lines.iter().map(|line| {
                 let values: Vec<(f64, f64)> =
                     line.points.iter().map(|point| (place(point.x), point.y)).collect();
-                told(&line.name, &values)
+                described(&line.name, &values)
             });
             lines.chain(marks.iter().map(|mark| format!("{} at {}", mark.label, number(mark.at)))).collect()
         }
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_is_told_in_words_and_as_a_table() {
+    fn a_chart_has_a_text_and_a_table() {
         let page = figure(&lines(3), "c1").into_string();
         assert!(page.contains("random-read from 1,000 at 0 to 1,002 at 2; sustained at 1,001"), "{page}");
         assert!(page.contains("<th scope=\"row\">1</th><td>1,001</td>"), "{page}");

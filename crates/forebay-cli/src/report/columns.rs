@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_name_what_was_held_fixed() {
+    fn titles_name_the_fixed_parameters() {
         let experiment = Experiment::new("random", "")
             .parameter("file_bytes", 1_u64 << 30)
             .parameter("span_bytes", 1_u64 << 30)

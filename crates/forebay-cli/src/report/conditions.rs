@@ -81,13 +81,13 @@ mod tests {
     use crate::result::Sample;
 
     #[test]
-    fn what_failed_is_told_and_the_rest_is_counted() {
+    fn failures_are_listed_and_the_rest_is_counted() {
         let samples = (0..3).map(|repeat| Sample { repeat, ..Sample::default() }).collect();
         let mut row = Row::from_samples("direct", samples);
         row.conditions = vec![
             Condition {
                 repeats: vec![1],
-                ..Condition::at_least("device_bytes", 0.5, 0.95).because("a share")
+                ..Condition::at_least("device_bytes", 0.5, 0.95).with_meaning("a share")
             },
             Condition::at_most("steal", 0.0, 0.02),
             Condition::unknown("throttling", "no cgroup counts it"),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_one_core_and_the_calls_are_told() {
+    fn the_order_one_core_and_the_calls_are_reported() {
         let rows = vec![
             row("pread", 20.0, Some(1.0)),
             row("io_uring", 10.0, None),

@@ -7,12 +7,12 @@
 
 mod arithmetic;
 mod observe;
-mod planted;
+mod simulated;
 
 use std::time::Duration;
 
 use observe::Seen;
-use planted::{Device, read_devices, write_devices};
+use simulated::{Device, read_devices, write_devices};
 
 use super::histogram::tests::text;
 use super::knee::{Level, saturation};
@@ -54,9 +54,9 @@ fn wrong(
 ) -> Vec<String> {
     let complaints = |(index, device): (usize, &Device)| {
         let (sentences, complaints) = verdicts(device, 1 + index as u64);
-        let told =
+        let found =
             move |complaint: String| format!("{}: {complaint}\n  {}", device.name, sentences.join("\n  "));
-        complaints.into_iter().flatten().map(told).collect::<Vec<_>>()
+        complaints.into_iter().flatten().map(found).collect::<Vec<_>>()
     };
     devices.iter().enumerate().flat_map(complaints).collect()
 }
@@ -91,7 +91,7 @@ fn load_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
     let ended = observe::load(device, seed);
     let experiment = sustain::simulated(observe::LOAD, observe::LOAD_DEPTH as usize, &ended);
     let sentences = super::sustain::of(&[&experiment]);
-    let complaints = vec![stall(device, &sentences), purse(device, &sentences)];
+    let complaints = vec![stall(device, &sentences), burst_credits(device, &sentences)];
     (sentences, complaints)
 }
 
@@ -101,7 +101,7 @@ fn assert_right(wrong: &[String]) {
 
 /// Limits, token buckets, two levels of latency.
 #[test]
-fn what_is_planted_in_reads_is_found_and_nothing_else() {
+fn simulated_properties_of_reads_are_found_and_nothing_else() {
     let devices: Vec<Device> = devices().into_iter().filter(|device| !device.remembers).collect();
     assert!(devices.len() > 40, "{}", devices.len());
     assert_right(&wrong(&devices, reads_of));
@@ -109,19 +109,19 @@ fn what_is_planted_in_reads_is_found_and_nothing_else() {
 
 /// Slow flushes, and volatile caches.
 #[test]
-fn what_is_planted_in_writes_is_found_and_nothing_else() {
+fn simulated_properties_of_writes_are_found_and_nothing_else() {
     assert_right(&wrong(&devices(), writes_of));
 }
 
 /// Stalls, and burst credit that runs out.
 #[test]
-fn what_is_planted_in_a_long_load_is_found_and_nothing_else() {
+fn simulated_properties_of_a_long_load_are_found_and_nothing_else() {
     assert_right(&wrong(&devices(), load_of));
 }
 
 /// Every property with devices that have it and devices that do not.
 #[test]
-fn every_property_is_planted_often_enough() {
+fn every_property_is_simulated_often_enough() {
     type Has = fn(&Device) -> bool;
     let devices = devices();
     let having = |has: Has| devices.iter().filter(|device| has(device)).count();
@@ -131,7 +131,7 @@ fn every_property_is_planted_often_enough() {
         ("slow flushes", |device| device.flush.is_some()),
         ("caches", |device| device.cache),
         ("stalls", |device| device.stall.is_some()),
-        ("purses", |device| device.purse.is_some()),
+        ("purses", |device| device.burst_credits.is_some()),
     ];
     for (property, has) in properties {
         let count = having(has);
@@ -142,11 +142,11 @@ fn every_property_is_planted_often_enough() {
 
 /// The table itself must notice a verdict that claims too much, too little, or the wrong property.
 #[test]
-fn what_is_claimed_wrongly_is_noticed() {
+fn wrong_claims_are_noticed() {
     let all = devices();
     let named = |name: &str| all.iter().find(|device| device.name == name).expect("it is in the table");
-    let planted = named("16 at a time, two levels");
-    let (sentences, complaints) = reads_of(planted, 1);
+    let simulated = named("16 at a time, two levels");
+    let (sentences, complaints) = reads_of(simulated, 1);
     assert_eq!(complaints, [None, None, None], "{sentences:?}");
     let without = named("no limit");
     assert!(limit(without, &sentences).is_some_and(|why| why.contains("where none is")));
@@ -155,13 +155,13 @@ fn what_is_claimed_wrongly_is_noticed() {
     assert!(limit(&other, &sentences).is_some_and(|why| why.contains("24 programs fit")));
     assert!(sorts(&other, &sentences).is_some_and(|why| why.contains("a share of 0.2")));
     let (nothing, _) = reads_of(without, 1);
-    assert!(limit(planted, &nothing).is_some_and(|why| why.contains("was not found")));
-    assert!(sorts(planted, &nothing).is_some_and(|why| why.contains("were not found")));
-    assert!(limit(planted, &[]).is_some_and(|why| why.contains("neither")));
+    assert!(limit(simulated, &nothing).is_some_and(|why| why.contains("was not found")));
+    assert!(sorts(simulated, &nothing).is_some_and(|why| why.contains("were not found")));
+    assert!(limit(simulated, &[]).is_some_and(|why| why.contains("neither")));
 }
 
 #[test]
-fn what_is_claimed_wrongly_of_writes_is_noticed() {
+fn wrong_claims_of_writes_are_noticed() {
     let all = devices();
     let named = |name: &str| all.iter().find(|device| device.name == name).expect("it is in the table");
     let (both, without) = (named("write cache and slow flush"), named("no limit"));
@@ -175,32 +175,34 @@ fn what_is_claimed_wrongly_of_writes_is_noticed() {
     assert!(flush(both, &nothing).is_some_and(|why| why.contains("was not found")));
     assert!(cache(both, &nothing).is_some_and(|why| why.contains("was not found")));
 
-    let (stalling, purse_of) = (named("stalls every second"), named("a purse of 3,000"));
+    let (stalling, with_burst_credits) = (named("stalls every second"), named("a purse of 3,000"));
     let (stalls, _) = load_of(stalling, 1);
-    let (falls, _) = load_of(purse_of, 1);
+    let (falls, _) = load_of(with_burst_credits, 1);
     assert!(stall(without, &stalls).is_some_and(|why| why.contains("where none are")));
     assert!(stall(stalling, &falls).is_some_and(|why| why.contains("were not found")));
     let other =
         Device { stall: Some((Duration::from_secs(2), Duration::from_millis(200))), ..stalling.clone() };
     assert!(stall(&other, &stalls).is_some_and(|why| why.contains("every 2s")));
-    assert!(purse(without, &falls).is_some_and(|why| why.contains("where none is")));
-    assert!(purse(purse_of, &stalls).is_some_and(|why| why.contains("was not found")));
-    let other = Device { purse: Some((30_000.0, 4.0)), ..purse_of.clone() };
-    assert!(purse(&other, &falls).is_some_and(|why| why.contains("30000 writes")));
+    assert!(burst_credits(without, &falls).is_some_and(|why| why.contains("where none is")));
+    assert!(burst_credits(with_burst_credits, &stalls).is_some_and(|why| why.contains("was not found")));
+    let other = Device { burst_credits: Some((30_000.0, 4.0)), ..with_burst_credits.clone() };
+    assert!(burst_credits(&other, &falls).is_some_and(|why| why.contains("30000 writes")));
 }
 
 /// Checks the limit, and how many programs the device serves.
 fn limit(device: &Device, sentences: &[String]) -> Option<String> {
-    let told = |words: &str| sentences.iter().any(|sentence| sentence.contains(words));
-    let claimed = told("each further one only adds latency");
-    if claimed == told("no limit was found") {
+    let found = |words: &str| sentences.iter().any(|sentence| sentence.contains(words));
+    let claimed = found("each further one only adds latency");
+    if claimed == found("no limit was found") {
         return Some("neither a limit nor none, or both".to_owned());
     }
     match (device.places, claimed) {
         (None, true) => Some("a limit where none is".to_owned()),
         (Some(_), false) => Some("its limit was not found".to_owned()),
         (None, false) => None,
-        (Some(1.0), true) => (!told("carries one such program")).then(|| "it carries one program".to_owned()),
+        (Some(1.0), true) => {
+            (!found("carries one such program")).then(|| "it carries one program".to_owned())
+        }
         (Some(places), true) => match number_before(sentences, " such programs") {
             Some(found) if (found / places - 1.0).abs() <= 0.15 || (found - places).abs() <= 1.0 => None,
             found => Some(format!("{places} programs fit, and it says {found:?}")),
@@ -217,8 +219,8 @@ fn knees(device: &Device, curve: &[Level]) -> Option<String> {
 }
 
 fn sorts(device: &Device, sentences: &[String]) -> Option<String> {
-    let told = sentences.iter().any(|sentence| sentence.contains("of two sorts"));
-    match (device.sorts, told) {
+    let found = sentences.iter().any(|sentence| sentence.contains("of two sorts"));
+    match (device.sorts, found) {
         (None, true) => Some("two sorts where there is one".to_owned()),
         (Some(_), false) => Some("its two sorts were not found".to_owned()),
         (Some((share, _)), true) => match number_before(sentences, " % of them take about") {
@@ -229,13 +231,13 @@ fn sorts(device: &Device, sentences: &[String]) -> Option<String> {
     }
 }
 
-fn told_one<'a>(sentences: &'a [String], words: &str) -> Option<&'a String> {
+fn find_sentence<'a>(sentences: &'a [String], words: &str) -> Option<&'a String> {
     sentences.iter().find(|sentence| sentence.contains(words))
 }
 
 fn flush(device: &Device, sentences: &[String]) -> Option<String> {
     const WORDS: &str = " times as much as a write";
-    match (device.flush, told_one(sentences, WORDS)) {
+    match (device.flush, find_sentence(sentences, WORDS)) {
         (None, None) => None,
         (None, Some(_)) => Some("a slow flush where it is not".to_owned()),
         (Some(_), None) => Some("its slow flush was not found".to_owned()),
@@ -247,7 +249,7 @@ fn flush(device: &Device, sentences: &[String]) -> Option<String> {
 }
 
 fn cache(device: &Device, sentences: &[String]) -> Option<String> {
-    match (device.cache, told_one(sentences, "from a volatile cache").is_some()) {
+    match (device.cache, find_sentence(sentences, "from a volatile cache").is_some()) {
         (false, true) => Some("a volatile cache where none is".to_owned()),
         (true, false) => Some("its volatile cache was not found".to_owned()),
         _ => None,
@@ -255,15 +257,15 @@ fn cache(device: &Device, sentences: &[String]) -> Option<String> {
 }
 
 fn stall(device: &Device, sentences: &[String]) -> Option<String> {
-    let told = told_one(sentences, "next to nothing is done").map(|sentence| [sentence.clone()]);
-    match (device.stall, told) {
+    let found = find_sentence(sentences, "next to nothing is done").map(|sentence| [sentence.clone()]);
+    match (device.stall, found) {
         (None, None) => None,
         (None, Some(_)) => Some("stalls where none are".to_owned()),
         (Some(_), None) => Some("its stalls were not found".to_owned()),
-        (Some((every, length)), Some(told)) => {
-            let found = (number_before(&told, " s next to nothing"), number_before(&told, " ms,"));
-            let near = |found: f64, planted: Duration, unit: f64| {
-                (found * unit / planted.as_secs_f64() - 1.0).abs() <= 0.2
+        (Some((every, length)), Some(found)) => {
+            let found = (number_before(&found, " s next to nothing"), number_before(&found, " ms,"));
+            let near = |found: f64, simulated: Duration, unit: f64| {
+                (found * unit / simulated.as_secs_f64() - 1.0).abs() <= 0.2
             };
             match found {
                 (Some(seconds), Some(ms)) if near(seconds, every, 1.0) && near(ms, length, 1e-3) => None,
@@ -273,15 +275,15 @@ fn stall(device: &Device, sentences: &[String]) -> Option<String> {
     }
 }
 
-fn purse(device: &Device, sentences: &[String]) -> Option<String> {
-    let told = told_one(sentences, " times less").map(|sentence| [sentence.clone()]);
-    match (device.purse, told) {
+fn burst_credits(device: &Device, sentences: &[String]) -> Option<String> {
+    let found = find_sentence(sentences, " times less").map(|sentence| [sentence.clone()]);
+    match (device.burst_credits, found) {
         (None, None) => None,
         (None, Some(_)) => Some("a change of level where none is".to_owned()),
         (Some(_), None) => Some("its change of level was not found".to_owned()),
-        (Some((writes, times)), Some(told)) => {
-            let found = (number_before(&told, " MiB), then"), number_before(&told, " times less"));
-            let near = |found: f64, planted: f64| (found / planted - 1.0).abs() <= 0.1;
+        (Some((writes, times)), Some(found)) => {
+            let found = (number_before(&found, " MiB), then"), number_before(&found, " times less"));
+            let near = |found: f64, simulated: f64| (found / simulated - 1.0).abs() <= 0.1;
             match found {
                 (Some(mib), Some(less)) if near(mib * 256.0, writes) && near(less, times) => None,
                 found => Some(format!(

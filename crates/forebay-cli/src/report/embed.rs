@@ -104,21 +104,21 @@ mod tests {
     }
 
     #[test]
-    fn what_has_room_stays_and_the_rest_goes_in_its_order() {
+    fn values_within_the_limit_stay_and_the_rest_is_dropped_in_order() {
         let report = report();
         let whole = embed(&report, usize::MAX);
         assert_eq!((whole.left_out, whole.json.contains("xxx")), (None, true));
-        let mut told = Vec::new();
+        let mut remarks = Vec::new();
         for room in [30_000, 10_000, 7_500, 100] {
             let embedded = embed(&report, room);
             assert!(embedded.json.len() <= room, "{room}: {}", embedded.json.len());
             assert!(serde_json::from_str::<serde_json::Value>(&embedded.json).is_ok());
-            told.push(embedded.left_out.expect("something is left out"));
+            remarks.push(embedded.left_out.expect("something is left out"));
         }
-        let all = told.clone();
-        told.dedup();
-        assert_eq!(told.len(), 4, "{all:?}");
-        assert!(told[0].contains("fewer values") && told[3].contains("all of them"), "{told:?}");
+        let all = remarks.clone();
+        remarks.dedup();
+        assert_eq!(remarks.len(), 4, "{all:?}");
+        assert!(remarks[0].contains("fewer values") && remarks[3].contains("all of them"), "{remarks:?}");
     }
 
     #[test]

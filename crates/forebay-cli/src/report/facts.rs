@@ -28,7 +28,7 @@ pub(crate) fn counts(row: &Row) -> bool {
     row.skipped.is_none()
         && row.degraded.is_none()
         && row.cache != Some(CacheState::Warm)
-        && row.disbelieved().is_none()
+        && row.implausible().is_none()
 }
 
 /// Returns whether a row may stand for the device where no row is proven to: it read past the page
@@ -147,12 +147,12 @@ pub(crate) fn limit(experiment: &Experiment, per_second: f64) -> Option<String> 
     let at = |value: f64, limit: f64| value >= AT_THE_LIMIT * limit;
     let reads = experiment.number(IO_LIMIT_READS).filter(|limit| at(per_second, *limit));
     let bytes = experiment.number(IO_LIMIT_BYTES).filter(|limit| at(per_second * block, *limit));
-    let words = match (reads, bytes) {
+    let phrase = match (reads, bytes) {
         (Some(limit), _) => format!("{} reads a second", number(limit)),
         (None, Some(limit)) => format!("{} MB/s", number(limit / 1e6)),
         (None, None) => return None,
     };
-    Some(format!("the limit of {words} that {by} sets"))
+    Some(format!("the limit of {phrase} that {by} sets"))
 }
 
 /// Parameters of experiments under a limit of a control group.

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_classes_are_worth() {
+    fn the_gain_of_classes_is_reported() {
         let mut experiment =
             Experiment::new("fairness", "").parameter("hogs", 1).parameter("hog_does", "read");
         experiment.rows = vec![

@@ -37,13 +37,13 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
 /// Returns the verdicts: one for each call, with the most files at once.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let mut sentences = Vec::new();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for experiment in experiments {
         let call = experiment.parameters.get("call");
-        if told.contains(&call) {
+        if reported.contains(&call) {
             continue;
         }
-        told.push(call);
+        reported.push(call);
         let at_once = |experiment: &Experiment| experiment.number("at_once").unwrap_or_default();
         let most = experiments
             .iter()
@@ -58,41 +58,41 @@ pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
 fn fastest(experiment: &Experiment) -> Option<String> {
     let mut rows: Vec<(&Row, f64, &str)> = ROWS
         .iter()
-        .filter_map(|(name, words)| {
+        .filter_map(|(name, phrase)| {
             let row = experiment.row(name)?;
-            Some((row, row.metrics.get(RATE)?, *words))
+            Some((row, row.metrics.get(RATE)?, *phrase))
         })
         .collect();
     rows.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let (best, rate, words) = *rows.first()?;
+    let (best, rate, phrase) = *rows.first()?;
     let others: Vec<String> = rows[1..]
         .iter()
-        .map(|(row, other, words)| {
+        .map(|(row, other, phrase)| {
             let compared = match difference(best, row, RATE) {
                 Some(Difference::More(times)) => number(times) + " times fewer",
                 _ => "about as many".to_owned(),
             };
-            format!("{words}: {}, {compared}", number(*other))
+            format!("{phrase}: {}, {compared}", number(*other))
         })
         .collect();
     let hint = if best.samples.len() < 2 { "; measured once, so take it as a hint" } else { "" };
     Some(format!(
-        "{}: {} a second with {words}{}{}{hint}",
+        "{}: {} a second with {phrase}{}{}{hint}",
         title(experiment),
         number(rate),
         if others.is_empty() { String::new() } else { format!(" ({})", others.join("; ")) },
-        where_it_goes(best).unwrap_or_default(),
+        time_breakdown(best).unwrap_or_default(),
     ))
 }
 
 /// Returns `; 81 % of the time in calls is syncing`.
-fn where_it_goes(row: &Row) -> Option<String> {
+fn time_breakdown(row: &Row) -> Option<String> {
     let parts: Vec<(f64, &str)> =
-        CALLS.iter().filter_map(|(metric, words)| Some((row.metrics.get(metric)?, *words))).collect();
+        CALLS.iter().filter_map(|(metric, phrase)| Some((row.metrics.get(metric)?, *phrase))).collect();
     let all: f64 = parts.iter().map(|(time, _)| time).sum();
-    let (most, words) = parts.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (most, phrase) = parts.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
     (parts.len() > 1 && all > 0.0)
-        .then(|| format!("; {} % of the time in calls is {words}", number((100.0 * most / all).round())))
+        .then(|| format!("; {} % of the time in calls is {phrase}", number((100.0 * most / all).round())))
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_way_is_told_with_the_slowest_call() {
+    fn the_fastest_way_is_reported_with_the_slowest_call() {
         let rows = || {
             vec![
                 row("std-threads", 1000.0, 180.0),

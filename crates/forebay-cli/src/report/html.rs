@@ -4,7 +4,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::columns::{Column, groups, heading};
 use super::embed::{Embedded, PAGE_BYTES_MAX, embed};
-use super::{advice, answers, marks, place, sections};
+use super::{advice, marks, place, questions, sections};
 use crate::doctor::text::machine_line;
 use crate::output::PAGE_MARK;
 use crate::result::Report;
@@ -15,11 +15,11 @@ const STYLE: &str = include_str!("style.css");
 /// allows it.
 pub(crate) fn page(report: &Report) -> String {
     let without = document(report, &Embedded { json: String::new(), left_out: None });
-    document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + TOLD_BYTES)))
+    document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + REMARK_BYTES)))
 }
 
 /// More bytes than the remark on omitted numbers takes.
-const TOLD_BYTES: usize = 1000;
+const REMARK_BYTES: usize = 1000;
 
 fn document(report: &Report, embedded: &Embedded) -> String {
     let title = report
@@ -47,9 +47,9 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                     }
                 }
                 main id="content" tabindex="-1" {
-                    (answers::of(report))
+                    (questions::of(report))
                     (advice::of(report))
-                    (distrust(report))
+                    (failed_gates(report))
                     (contents(report))
                     @if !report.verdicts.is_empty() {
                         section aria-labelledby="verdicts" {
@@ -80,7 +80,7 @@ fn document(report: &Report, embedded: &Embedded) -> String {
     .into_string()
 }
 
-fn distrust(report: &Report) -> Markup {
+fn failed_gates(report: &Report) -> Markup {
     let warnings = marks::warnings(report);
     html! {
         @if !warnings.is_empty() {

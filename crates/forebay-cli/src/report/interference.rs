@@ -37,21 +37,21 @@ pub(crate) fn sentence(experiment: &Experiment, alone: &str, title: &str) -> Opt
         return None;
     }
     later.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let told: Vec<String> = later.iter().filter_map(|(times, row)| harmed(*times, row)).collect();
-    let harm = match (told.is_empty(), same.is_empty()) {
+    let late: Vec<String> = later.iter().filter_map(|(times, row)| delayed(*times, row)).collect();
+    let interference = match (late.is_empty(), same.is_empty()) {
         (true, _) => format!("no way makes them later: {}", same.join(", ")),
-        (false, true) => format!("all ways make them later: {}", told.join(", ")),
-        (false, false) => format!("later beside {}; no later beside {}", told.join(", "), same.join(", ")),
+        (false, true) => format!("all ways make them later: {}", late.join(", ")),
+        (false, false) => format!("later beside {}; no later beside {}", late.join(", "), same.join(", ")),
     };
     let hint = if base.samples.len() < 2 { "; measured once, so take it as a hint" } else { "" };
     Some(format!(
         "{title}: of a thousand other tasks that wait for a time, 99 of 100 times are noticed within {} when nothing else is \
-         done; {harm}{hint}",
+         done; {interference}{hint}",
         time(calm)
     ))
 }
 
-fn harmed(times: f64, row: &Row) -> Option<String> {
+fn delayed(times: f64, row: &Row) -> Option<String> {
     let (p99, longest) = (row.metrics.get(P99)?, row.metrics.get(LONGEST)?);
     Some(format!("`{}` ({}, {} times; at most {})", row.name, time(p99), number(times), time(longest)))
 }
@@ -74,27 +74,27 @@ mod tests {
         Row::from_samples(name, samples.collect())
     }
 
-    fn told(rows: Vec<Row>) -> String {
+    fn late(rows: Vec<Row>) -> String {
         let mut experiment = Experiment::new("wal", "");
         experiment.rows = rows;
         sentence(&experiment, "nothing", "Appends").unwrap_or_default()
     }
 
     #[test]
-    fn harm_is_told_of_those_who_do_it_and_of_nobody_else() {
-        let text = told(vec![row("nothing", 1100.0), row("calm", 1105.0), row("loud", 4400.0)]);
+    fn interference_is_reported_of_the_rows_that_cause_it_only() {
+        let text = late(vec![row("nothing", 1100.0), row("calm", 1105.0), row("loud", 4400.0)]);
         assert!(text.contains("99 of 100 times are noticed within 1.10 ms"), "{text}");
         assert!(text.contains("later beside `loud` (4.40 ms, 4 times; at most 13.2 ms)"), "{text}");
         assert!(text.ends_with("no later beside `calm`"), "{text}");
-        let text = told(vec![row("nothing", 1100.0), row("calm", 1105.0)]);
+        let text = late(vec![row("nothing", 1100.0), row("calm", 1105.0)]);
         assert!(text.ends_with("no way makes them later: `calm`"), "{text}");
         // Without the baseline row there is no claim.
-        assert_eq!(told(vec![row("loud", 4400.0)]), "");
-        assert_eq!(told(vec![row("nothing", 1100.0)]), "");
+        assert_eq!(late(vec![row("loud", 4400.0)]), "");
+        assert_eq!(late(vec![row("nothing", 1100.0)]), "");
     }
 
     #[test]
-    fn what_the_timers_cost_is_told_where_it_was_measured() {
+    fn the_cost_of_the_timers_is_reported_where_it_was_measured() {
         let mut experiment = Experiment::new("wal", "");
         let mut alone = row("nothing", 1100.0);
         alone.metrics.set(metric::TIMERS_CPU_SHARE, 0.025);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn without_one_reader_nobody_knows_how_many_fit() {
+    fn without_one_reader_the_number_of_programs_is_unknown() {
         assert_eq!(saturation(&ideal(16.0)[2..]).map(|found| found.places), Some(None));
     }
 }

@@ -53,7 +53,7 @@ impl<'a> Limit<'a> {
 }
 
 /// Returns a gate's name in words.
-fn in_words(name: &str) -> String {
+fn readable(name: &str) -> String {
     match name {
         "device_bytes" => "device bytes against claimed bytes".to_owned(),
         "generator" => "processors busy with making the load".to_owned(),
@@ -82,7 +82,7 @@ pub(crate) fn failed(row: &Row) -> bool {
 /// Returns the marks behind a row's name: gates that it failed, and requested settings that it did not get.
 pub(crate) fn marks(row: &Row) -> Markup {
     html! {
-        @for gate in of_row(row).filter(Limit::failed) { span.mark-failed { "failed: " (in_words(gate.name)) } }
+        @for gate in of_row(row).filter(Limit::failed) { span.mark-failed { "failed: " (readable(gate.name)) } }
         @if let Some(why) = &row.degraded { span.mark-degraded { "not granted: " (why) } }
     }
 }
@@ -117,7 +117,7 @@ pub(crate) fn of(group: &[&Experiment]) -> Markup {
                     @for kind in kinds {
                         @let all: Vec<&Limit<'_>> = gates.iter().filter(|gate| gate.is_like(&kind)).collect();
                         tr class=[all.iter().any(|gate| gate.failed()).then_some("failed")] {
-                            th scope="row" { (in_words(kind.name)) }
+                            th scope="row" { (readable(kind.name)) }
                             td { (kind.wanted()) }
                             td.number { (worst(&all).map_or_else(|| "-".to_owned(), number)) }
                             td { (result(&all)) }
@@ -165,7 +165,7 @@ fn worst(gates: &[&Limit<'_>]) -> Option<f64> {
 
 /// Maximum failures that get a sentence each; above it, a gate has one sentence for all: on a busy
 /// machine every row may fail it.
-const TOLD_APART: usize = 3;
+const SEPARATE_MAX: usize = 3;
 
 /// Returns warnings for the reader: every failed gate of a report, as sentences.
 pub(crate) fn warnings(report: &Report) -> Vec<String> {
@@ -183,7 +183,7 @@ pub(crate) fn warnings(report: &Report) -> Vec<String> {
     }
     let mut warnings: Vec<String> = Vec::new();
     for (kind, experiments, gates) in failures {
-        if gates.len() > TOLD_APART {
+        if gates.len() > SEPARATE_MAX {
             warnings.push(together(&kind, &experiments, &gates));
             continue;
         }
@@ -193,7 +193,7 @@ pub(crate) fn warnings(report: &Report) -> Vec<String> {
                 .value
                 .map_or_else(String::new, |value| format!(" is {}, wanted {}", number(value), gate.wanted()));
             let warning =
-                format!("{}{of}: {}{seen}{}", title(experiment), in_words(gate.name), reason(gate.why));
+                format!("{}{of}: {}{seen}{}", title(experiment), readable(gate.name), reason(gate.why));
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }
@@ -215,7 +215,7 @@ fn together(kind: &Limit<'_>, experiments: &[&Experiment], gates: &[Limit<'_>]) 
         .map_or_else(String::new, |value| format!(", at worst {}, wanted {}", number(value), kind.wanted()));
     format!(
         "{}: {} rows of {}{worst}{}; they are marked in their tables",
-        in_words(kind.name),
+        readable(kind.name),
         gates.len(),
         names.join(", "),
         reason(kind.why)
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_of_a_name_are_told_once_with_their_worst_value() {
+    fn gates_of_a_name_are_reported_once_with_their_worst_value() {
         let experiment = experiment(vec![
             Condition::unknown("device_bytes", "no counters"),
             Condition::at_least("device_bytes", 0.99, 0.95),
@@ -248,9 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_named_in_the_table_and_in_a_sentence() {
+    fn failed_gates_are_in_the_table_and_in_a_sentence() {
         let gates = vec![
-            Condition::at_least("device_bytes", 0.5, 0.95).because("a share"),
+            Condition::at_least("device_bytes", 0.5, 0.95).with_meaning("a share"),
             Condition::at_least("device_bytes", 1.0, 0.95),
         ];
         let mut experiment = experiment(gates);
@@ -271,8 +271,8 @@ mod tests {
     /// Regression: the page of a run beside other work began with a sentence for each row of it, four
     /// screens long.
     #[test]
-    fn a_gate_that_fails_everywhere_is_told_once() {
-        let gate = |value| Condition::at_most("other_io", value, 0.05).because("a share");
+    fn a_gate_that_fails_everywhere_is_reported_once() {
+        let gate = |value| Condition::at_most("other_io", value, 0.05).with_meaning("a share");
         let report = |count: u32| {
             let gates = (0..count).map(|index| gate(0.5 + f64::from(index) / 100.0)).collect();
             Report::new(Environment::default(), vec![experiment(gates)])

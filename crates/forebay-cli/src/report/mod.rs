@@ -2,7 +2,6 @@
 
 mod advice;
 pub(crate) mod amplification;
-mod answers;
 pub(crate) mod appends;
 mod buffered;
 mod chart;
@@ -26,6 +25,7 @@ pub(crate) mod noise;
 mod order;
 pub(crate) mod patterns;
 mod place;
+mod questions;
 pub(crate) mod reads;
 pub(crate) mod saturate;
 mod sections;

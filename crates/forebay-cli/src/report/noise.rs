@@ -69,18 +69,18 @@ mod tests {
 
     #[test]
     fn a_difference_is_five_percent_and_outside_of_the_repeats() {
-        let told = |one: &[f64], other: &[f64]| difference(&row(one), &row(other), "x");
-        assert_eq!(told(&[200.0, 210.0, 190.0], &[100.0, 99.0, 101.0]), Some(Difference::More(2.0)));
-        assert_eq!(told(&[100.0, 99.0, 101.0], &[200.0, 210.0, 190.0]), Some(Difference::Less(2.0)));
-        assert_eq!(told(&[104.0], &[100.0]), Some(Difference::Equal), "too little");
+        let compare = |one: &[f64], other: &[f64]| difference(&row(one), &row(other), "x");
+        assert_eq!(compare(&[200.0, 210.0, 190.0], &[100.0, 99.0, 101.0]), Some(Difference::More(2.0)));
+        assert_eq!(compare(&[100.0, 99.0, 101.0], &[200.0, 210.0, 190.0]), Some(Difference::Less(2.0)));
+        assert_eq!(compare(&[104.0], &[100.0]), Some(Difference::Equal), "too little");
         assert_eq!(
-            told(&[120.0, 90.0, 130.0], &[100.0, 125.0, 90.0]),
+            compare(&[120.0, 90.0, 130.0], &[100.0, 125.0, 90.0]),
             Some(Difference::Equal),
             "overlapping"
         );
-        assert_eq!(told(&[0.0], &[0.0]), Some(Difference::Equal));
-        assert_eq!(told(&[1.0], &[0.0]), Some(Difference::More(f64::INFINITY)));
-        assert_eq!(told(&[], &[1.0]), None);
+        assert_eq!(compare(&[0.0], &[0.0]), Some(Difference::Equal));
+        assert_eq!(compare(&[1.0], &[0.0]), Some(Difference::More(f64::INFINITY)));
+        assert_eq!(compare(&[], &[1.0]), None);
     }
 
     #[test]

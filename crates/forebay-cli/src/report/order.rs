@@ -30,12 +30,12 @@ pub(super) fn order(rows: &[&Row], metric: &str, better: Better) -> Option<Strin
             _ => places.push(vec![(row, value)]),
         }
     }
-    let told = places.iter().enumerate().map(|(index, place)| {
+    let ranked = places.iter().enumerate().map(|(index, place)| {
         let rows: Vec<String> =
             place.iter().map(|(row, value)| format!("`{}` {}", row.name, number(*value))).collect();
         format!("{}. {}", index + 1, rows.join(" and "))
     });
-    Some(told.collect::<Vec<_>>().join("; "))
+    Some(ranked.collect::<Vec<_>>().join("; "))
 }
 
 fn is_equal(one: &Row, other: &Row, metric: &str) -> bool {
@@ -65,9 +65,9 @@ mod tests {
             Row::skipped("none", "no"),
         ];
         let rows: Vec<&Row> = rows.iter().collect();
-        let told = |better| order(&rows, "x", better);
-        assert_eq!(told(Better::More).as_deref(), Some("1. `fast` 200 and `near` 198; 2. `slow` 100"));
-        assert_eq!(told(Better::Less).as_deref(), Some("1. `slow` 100; 2. `near` 198 and `fast` 200"));
+        let ranked = |better| order(&rows, "x", better);
+        assert_eq!(ranked(Better::More).as_deref(), Some("1. `fast` 200 and `near` 198; 2. `slow` 100"));
+        assert_eq!(ranked(Better::Less).as_deref(), Some("1. `slow` 100; 2. `near` 198 and `fast` 200"));
         assert_eq!(order(&rows[..1], "x", Better::More), None);
         assert_eq!(order(&rows, "y", Better::More), None);
     }

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_without_figures() {
+    fn without_figures_there_is_no_sentence() {
         let alone = experiment("strided", 64, vec![row("combine", 800.0)]);
         assert!(of(&[&alone]).is_empty());
         let skipped = experiment("strided", 64, vec![row("collective", 5.0), Row::skipped("o-direct", "no")]);

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_told_as_a_date() {
+    fn seconds_become_a_date() {
         assert_eq!(date(0), "1970-01-01 00:00 UTC");
         assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(date(1_798_761_599), "2026-12-31 23:59 UTC");

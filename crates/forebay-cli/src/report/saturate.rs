@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_the_knees_and_how_many_programs_are_told() {
+    fn the_limit_the_knees_and_the_number_of_programs_are_reported() {
         let sentences = of(&closed("pread", 16.0, 0.3));
         let [limit, knees, programs] = &sentences[..] else { panic!("{sentences:?}") };
         assert_eq!(
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_tells_where_latency_doubles_and_who_falls_behind() {
+    fn an_open_loop_reports_where_latency_doubles_and_which_rows_fall_behind() {
         let mut all = closed("pread", 16.0, 0.1);
         all.extend([open(95, 152e3, 120e3, 90e3), open(10, 16e3, 16e3, 110.0), open(50, 80e3, 80e3, 150.0)]);
         let sentence = of(&all).pop().expect("several");

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_figures_says_why() {
+    fn a_row_without_figures_has_its_reason() {
         let mut experiment = Experiment::new("scan", "");
         experiment.rows.push(Row::skipped("uncached", "refused"));
         let page = experiments(&[experiment]).into_string();

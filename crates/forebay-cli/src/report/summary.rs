@@ -80,19 +80,19 @@ fn table(text: &mut String, group: &[&Experiment]) {
         }
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for experiment in group {
         for row in &experiment.rows {
             if let Some(why) = &row.skipped {
-                told.push(format!("{}: not measured: {why}", row.name));
+                reported.push(format!("{}: not measured: {why}", row.name));
             }
-            told.extend(row.gates.iter().map(|gate| conditions::check(row, gate)));
+            reported.extend(row.gates.iter().map(|gate| conditions::check(row, gate)));
         }
-        told.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
+        reported.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
-    told.extend(conditions::lines(group));
+    reported.extend(conditions::lines(group));
     let mut seen = Vec::new();
-    for line in told {
+    for line in reported {
         if !seen.contains(&line) {
             let _ = writeln!(text, "  {line}");
             seen.push(line);

@@ -17,7 +17,7 @@ const STILL_SHARE_MIN: f64 = 0.01;
 
 /// Returns the verdicts: for each load whether its level lasts, and whether it stands still at times.
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
-    let of_row = |experiment: &Experiment, row: &Row| [lasts(experiment, row), stands_still(row)];
+    let of_row = |experiment: &Experiment, row: &Row| [lasts(experiment, row), stalls(row)];
     experiments
         .iter()
         .flat_map(|experiment| experiment.rows.iter().flat_map(|row| of_row(experiment, row)))
@@ -35,16 +35,16 @@ fn load(row: &Row) -> &str {
 }
 
 /// Returns the value of a metric that most repeats have.
-fn mostly(row: &Row, metric: &str) -> Option<f64> {
+fn of_most_repeats(row: &Row, metric: &str) -> Option<f64> {
     let seen = row.samples.iter().filter(|sample| sample.metrics.get(metric).is_some()).count();
     row.metrics.get(metric).filter(|_| 2 * seen > row.samples.len())
 }
 
-fn stands_still(row: &Row) -> Option<String> {
+fn stalls(row: &Row) -> Option<String> {
     let get = |name: &str| row.metrics.get(name);
-    let (count, length) = (get(metric::STALL_COUNT)?, mostly(row, metric::STALL_MS)?);
+    let (count, length) = (get(metric::STALL_COUNT)?, of_most_repeats(row, metric::STALL_MS)?);
     let (share, step) = (get(metric::STALL_SHARE)?, get(metric::STALL_STEP_MS)?);
-    let when = match mostly(row, metric::STALL_EVERY_S) {
+    let when = match of_most_repeats(row, metric::STALL_EVERY_S) {
         Some(every) => format!(
             "every {} s next to nothing is done for about {} ms",
             number((every * 100.0).round() / 100.0),
@@ -72,7 +72,7 @@ fn lasts(experiment: &Experiment, row: &Row) -> Option<String> {
     let (burst, sustained) = (get(metric::BURST_MB_PER_S)?, get(metric::SUSTAINED_MB_PER_S)?);
     let seconds = experiment.number("seconds").map_or_else(|| "?".to_owned(), number);
     let variation = format!("varying by {} %", number((1000.0 * get(metric::VARIATION)?).round() / 10.0));
-    let level = match mostly(row, metric::CHANGE_S) {
+    let level = match of_most_repeats(row, metric::CHANGE_S) {
         Some(at) if sustained < burst => format!(
             "{} MB/s for the first {} s ({}), then {} MB/s, which is {} times less, {variation}",
             number(burst),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn standstills_are_told_with_their_rhythm_and_the_width_of_a_look() {
+    fn standstills_are_reported_with_their_rhythm_and_the_width_of_a_step() {
         let regular = [
             (metric::STALL_COUNT, 59.0),
             (metric::STALL_MS, 98.4),
@@ -148,8 +148,8 @@ mod tests {
                  at in steps of 20 ms: what is shorter than two of them may not show)"
             ]
         );
-        let told = of(&[&experiment(60, vec![stalling(&regular[..3])])]);
-        assert!(told[0].contains("59 times, without a rhythm, next to nothing"), "{told:?}");
+        let sentences = of(&[&experiment(60, vec![stalling(&regular[..3])])]);
+        assert!(sentences[0].contains("59 times, without a rhythm, next to nothing"), "{sentences:?}");
         let seldom = [(metric::STALL_COUNT, 2.0), (metric::STALL_MS, 40.0), (metric::STALL_SHARE, 0.0013)];
         assert!(of(&[&experiment(60, vec![stalling(&seldom)])]).is_empty());
         let none = [(metric::STALL_COUNT, 0.0), (metric::STALL_SHARE, 0.0)];
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_is_told_with_what_went_before_it() {
+    fn a_drop_is_reported_with_the_level_before_it() {
         let rows = vec![row("sequential-write", 500.0, 125.0, &[Some(14.2)])];
         let sentences = of(&[&experiment(60, rows)]);
         assert_eq!(
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_in_one_repeat_of_three_is_not_told_and_short_loads_are_called_so() {
+    fn a_change_in_one_repeat_of_three_is_not_reported_and_short_loads_are_marked() {
         let rows = vec![row("random-read", 180.0, 90.0, &[None, Some(3.0), None])];
         let sentences = of(&[&experiment(5, rows)]);
         assert!(sentences[0].contains("without a change of level"), "{sentences:?}");

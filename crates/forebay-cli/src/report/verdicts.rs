@@ -19,20 +19,21 @@ pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
 
 /// Returns the sentences of `kind` on its experiments, without the rows that are disbelieved.
 pub(crate) fn sentences(kind: &Kind, own: &[&Experiment]) -> Vec<String> {
-    let believed: Vec<Experiment> = own.iter().map(|experiment| believed(experiment)).collect();
-    (kind.verdicts)(&believed.iter().collect::<Vec<_>>())
+    let without_implausible: Vec<Experiment> =
+        own.iter().map(|experiment| without_implausible(experiment)).collect();
+    (kind.verdicts)(&without_implausible.iter().collect::<Vec<_>>())
 }
 
 /// Returns the experiment with every row that was measured and is disbelieved turned into a row
 /// without figures.
-fn believed(experiment: &Experiment) -> Experiment {
-    let mut believed = experiment.clone();
-    for row in &mut believed.rows {
-        if let Some(why) = row.disbelieved() {
+fn without_implausible(experiment: &Experiment) -> Experiment {
+    let mut without_implausible = experiment.clone();
+    for row in &mut without_implausible.rows {
+        if let Some(why) = row.implausible() {
             *row = Row::skipped(row.name.as_str(), why);
         }
     }
-    believed
+    without_implausible
 }
 
 /// Returns the verdicts of `measure scan`.
@@ -101,19 +102,19 @@ fn scan(experiment: &Experiment, sentences: &mut Vec<String>) {
 /// Returns "and needs 2.5 MiB", as far as it was measured.
 fn needs(row: &Row, other: &Row) -> String {
     let memory = |row: &Row| row.metrics.get(metric::MEMORY_PEAK_BYTES);
-    let mut words = String::new();
+    let mut listed = String::new();
     if let Some(buffers) = row.metrics.get(metric::BUFFERS_PEAK_BYTES).filter(|buffers| *buffers > 0.0) {
-        words = format!(" and needs {} of buffers", bytes(buffers as u64));
+        listed = format!(" and needs {} of buffers", bytes(buffers as u64));
     }
     if let (Some(own), Some(theirs)) = (memory(row), memory(other)) {
-        words.push_str(if words.is_empty() { " and needs" } else { ";" });
-        words.push_str(&format!(
+        listed.push_str(if listed.is_empty() { " and needs" } else { ";" });
+        listed.push_str(&format!(
             " {} of memory in all against {}, page cache included",
             bytes(own as u64),
             bytes(theirs as u64)
         ));
     }
-    words
+    listed
 }
 
 /// Returns a phrase on the memory that a row saves, when it is worth mentioning.
@@ -143,12 +144,12 @@ fn random_of_span(group: &[&Experiment], sentences: &mut Vec<String>) {
         return;
     };
     let shallow = group.iter().copied().min_by(|a, b| depth(a).total_cmp(&depth(b)));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for experiment in [shallow, Some(fastest)].into_iter().flatten() {
-        if told.contains(&depth(experiment)) {
+        if reported.contains(&depth(experiment)) {
             continue;
         }
-        told.push(depth(experiment));
+        reported.push(depth(experiment));
         if let (Some(direct), Some(buffered)) =
             (measured(experiment, "direct"), measured(experiment, "buffered"))
         {
@@ -307,14 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn a_win_is_told_with_its_factor() {
+    fn a_win_is_reported_with_its_factor() {
         let sentences =
             scan_of(&[2400.0, 2500.0, 2300.0], row("buffered", metric::MB_PER_S, &[1000.0, 1100.0, 900.0]));
         assert_eq!(sentences[0], "reading with 5 x 512 KiB in flight is 2.40 times faster than std::fs here");
     }
 
     #[test]
-    fn a_loss_is_told_too() {
+    fn a_loss_is_reported_too() {
         let sentences =
             scan_of(&[500.0, 510.0, 490.0], row("buffered", metric::MB_PER_S, &[1000.0, 1100.0, 900.0]));
         assert!(sentences[0].contains("2 times slower than std::fs"), "{}", sentences[0]);
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn random_reads_tell_the_knee_and_the_page_cache() {
+    fn random_reads_report_the_knee_and_the_page_cache() {
         let experiments: Vec<Experiment> = [(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]
             .into_iter()
             .map(|(depth, iops)| {

@@ -36,11 +36,11 @@ pub(crate) fn axis(group: &[&Experiment]) -> Option<Axis> {
         return Some(Axis { parameter: usual.parameter.to_owned(), label: usual.label.to_owned() });
     }
     let mut others = first.parameters.keys().filter(|name| !BESIDE.contains(&name.as_str()));
-    others.find(|name| differs(name)).map(|name| Axis { parameter: name.clone(), label: in_words(name) })
+    others.find(|name| differs(name)).map(|name| Axis { parameter: name.clone(), label: readable(name) })
 }
 
 /// Returns a parameter's name with its unit apart: `load_percent` is `load, %`.
-fn in_words(parameter: &str) -> String {
+fn readable(parameter: &str) -> String {
     for (suffix, unit) in
         [("_percent", ", %"), ("_per_s", " a second"), ("_bytes", ", bytes"), ("_us", ", µs"), ("_s", ", s")]
     {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_is_what_differs() {
+    fn the_axis_is_the_parameter_that_differs() {
         let random = |depth: u32, seed: u32| {
             Experiment::new("random", "").parameter("depth", depth).parameter("seed", seed)
         };

@@ -53,7 +53,7 @@ fn title(experiment: &Experiment) -> String {
 }
 
 fn verdicts(experiments: &[&Experiment]) -> Vec<String> {
-    let told = |experiment: &&Experiment| {
+    let sentence_of = |experiment: &&Experiment| {
         let share =
             |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
         Some(format!(
@@ -63,5 +63,5 @@ fn verdicts(experiments: &[&Experiment]) -> Vec<String> {
             share(metric::SOME_WAIT_SHARE)?
         ))
     };
-    experiments.iter().filter_map(told).collect()
+    experiments.iter().filter_map(sentence_of).collect()
 }

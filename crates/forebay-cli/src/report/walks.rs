@@ -56,13 +56,13 @@ pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
         (-number("threads"), number("depth"))
     };
     let mut sentences = Vec::new();
-    let mut told = Vec::new();
+    let mut text = Vec::new();
     for experiment in walks() {
         let node = experiment.number("node_bytes");
-        if told.contains(&node) {
+        if text.contains(&node) {
             continue;
         }
-        told.push(node);
+        text.push(node);
         let best = walks()
             .filter(|other| other.number("node_bytes") == node)
             .max_by(|a, b| order(a).partial_cmp(&order(b)).unwrap_or(std::cmp::Ordering::Equal));
@@ -86,10 +86,10 @@ fn of_row(row: &Row, metric: &str) -> Option<String> {
 }
 
 /// Compares a figure of `row` with that of `other`: `1.3 times as much as`.
-fn compared(row: &Row, other: &Row, metric: &str, words: [&'static str; 2]) -> Option<String> {
+fn compared(row: &Row, other: &Row, metric: &str, phrase: [&'static str; 2]) -> Option<String> {
     Some(match difference(row, other, metric)? {
-        Difference::More(times) => format!("{} times {} than", number(times), words[0]),
-        Difference::Less(times) => format!("{} times {} than", number(times), words[1]),
+        Difference::More(times) => format!("{} times {} than", number(times), phrase[0]),
+        Difference::Less(times) => format!("{} times {} than", number(times), phrase[1]),
         Difference::Equal => "about as much as".to_owned(),
     })
 }
@@ -101,14 +101,14 @@ fn hint(row: &Row) -> &'static str {
 fn on_shards(experiment: &Experiment) -> Option<String> {
     let walk = measured(experiment, "forebay-walk")?;
     let mut parts = Vec::new();
-    for (name, words) in [
+    for (name, phrase) in [
         ("io_uring", "a bare loop"),
         ("forebay-task", "one read at a time in a task"),
         ("pread", "pread on threads"),
     ] {
         if let Some(other) = measured(experiment, name) {
             parts.push(format!(
-                "{words}: {} a second with {} µs of CPU each",
+                "{phrase}: {} a second with {} µs of CPU each",
                 of_row(other, RATE)?,
                 of_row(other, CPU)?
             ));
@@ -134,12 +134,12 @@ fn from_tokio(experiment: &Experiment) -> Option<String> {
         ("blocking-whole", "one spawn_blocking for each lookup"),
         ("tokio-fs", "tokio::fs"),
     ];
-    let (other, words) = others
+    let (other, phrase) = others
         .iter()
-        .filter_map(|(name, words)| Some((measured(experiment, name)?, *words)))
+        .filter_map(|(name, phrase)| Some((measured(experiment, name)?, *phrase)))
         .max_by(|a, b| rate(a.0).unwrap_or_default().total_cmp(&rate(b.0).unwrap_or_default()))?;
     Some(format!(
-        "{}: from Tokio {} a second as walks with {} µs of CPU each, which is {} the fastest other, {words} \
+        "{}: from Tokio {} a second as walks with {} µs of CPU each, which is {} the fastest other, {phrase} \
          ({}), and {} its CPU ({} µs){}",
         title(experiment),
         of_row(walk, RATE)?,
@@ -162,9 +162,9 @@ fn on_the_device(experiment: &Experiment) -> Option<String> {
         ("blocking-per-hop", "with a spawn_blocking for each read"),
         ("tokio-fs", "with tokio::fs"),
     ];
-    let share = |(name, words): &(&str, &str)| {
+    let share = |(name, phrase): &(&str, &str)| {
         let share = measured(experiment, name)?.metrics.get(metric::DEVICE_SHARE)?;
-        Some(format!("{} % {words}", number((100.0 * share).round())))
+        Some(format!("{} % {phrase}", number((100.0 * share).round())))
     };
     let shares: Vec<String> = ways.iter().filter_map(share).collect();
     (!shares.is_empty()).then(|| {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deepest_lookups_from_one_thread_are_told() {
+    fn the_deepest_lookups_from_one_thread_are_reported() {
         let rows = || {
             vec![
                 row("io_uring", 10_000.0, 20.0),
@@ -230,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn the_share_on_the_device_is_told_where_it_is_known() {
+    fn the_share_on_the_device_is_reported_where_it_is_known() {
         let mut rows = vec![row("forebay-walk", 9_900.0, 21.0), row("pread", 5_000.0, 60.0)];
         rows[0].metrics.set(metric::DEVICE_SHARE, 0.914);
         rows[1].metrics.set(metric::DEVICE_SHARE, 0.4);
-        let told = on_the_device(&experiment(6, 1, rows)).expect("two of them have it");
+        let text = on_the_device(&experiment(6, 1, rows)).expect("two of them have it");
         assert!(
-            told.ends_with("is spent on the device: 91 % as walks on a shard, 40 % with pread on threads"),
-            "{told}"
+            text.ends_with("is spent on the device: 91 % as walks on a shard, 40 % with pread on threads"),
+            "{text}"
         );
         assert_eq!(on_the_device(&experiment(6, 1, vec![row("pread", 5_000.0, 60.0)])), None);
     }

@@ -30,13 +30,13 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
 pub(crate) fn of(experiments: &[&Experiment]) -> Vec<String> {
     let writes = || experiments.iter().copied();
     let mut sentences = Vec::new();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for experiment in writes() {
         let pattern = experiment.parameters.get("pattern");
-        if told.contains(&pattern) {
+        if reported.contains(&pattern) {
             continue;
         }
-        told.push(pattern);
+        reported.push(pattern);
         let fewest = writes().filter(|other| other.parameters.get("pattern") == pattern).min_by(|a, b| {
             let clients = |experiment: &Experiment| experiment.number("clients").unwrap_or_default();
             clients(a).total_cmp(&clients(b))
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_rows_without_figures() {
+    fn rows_without_figures_have_no_sentence() {
         assert!(of(&[&experiment("dense", 1, vec![row("naive", 1e6, None)])]).is_empty());
         assert!(of(&[&experiment("dense", 1, vec![Row::skipped("fsync-each", "no")])]).is_empty());
     }

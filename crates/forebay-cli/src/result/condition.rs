@@ -51,7 +51,7 @@ impl Condition {
     }
 
     /// Sets the meaning of the value.
-    pub(crate) fn because(mut self, why: &str) -> Self {
+    pub(crate) fn with_meaning(mut self, why: &str) -> Self {
         why.clone_into(&mut self.why);
         self
     }

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_not_the_only_one_names_the_candidates() {
+    fn missing_and_ambiguous_names_list_the_candidates() {
         for (text, words) in [
             ("write.direct.iops > 1", "no experiment \"write\"; there are random, scan"),
             (
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_so() {
+    fn unreadable_files_are_reported() {
         for (text, words) in [
             ("", "no operator"),
             ("random.direct.iops", "no operator"),

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_fio_is_left_to_others_and_what_has_no_figures_is_refused() {
+    fn only_output_of_fio_with_figures_is_converted() {
         for other in ["", "{}", "[1]", "{\"schema\":1}", &MODERN[..MODERN.len() / 2]] {
             assert!(from_fio("x.json", other).expect("no complaint").is_none(), "{other}");
         }

@@ -139,7 +139,7 @@ pub(super) fn compare(before: &Report, after: &Report) -> Result<Comparison, Fai
             "nothing can be compared: no experiment is in both (the first has {}, the second {}){}",
             names(before),
             names(after),
-            all.lonely().iter().map(|line| format!("\n  {line}")).collect::<String>()
+            all.unpaired().iter().map(|line| format!("\n  {line}")).collect::<String>()
         )));
     }
     all.fill(&matched);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_told_the_same() {
+    fn differences_are_in_the_json_too() {
         let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
         let before = report(
             "random",
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_beyond_noise_is_told() {
+    fn only_changes_beyond_noise_are_reported() {
         let steady = [500.0, 505.0, 495.0, 502.0, 499.0];
         let before = report(
             "random",

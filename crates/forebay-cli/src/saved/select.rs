@@ -76,11 +76,15 @@ pub(super) fn same(one: &Experiment, other: &Experiment, key: &str) -> bool {
 
 /// Returns a label: `random[depth=8,span=whole file]`.
 pub(super) fn label(experiment: &Experiment, keys: &[String]) -> String {
-    let told: Vec<String> = keys
+    let listed: Vec<String> = keys
         .iter()
         .filter_map(|key| Some(format!("{key}={}", plain(experiment.parameters.get(key)?))))
         .collect();
-    if told.is_empty() { experiment.name.clone() } else { format!("{}[{}]", experiment.name, told.join(",")) }
+    if listed.is_empty() {
+        experiment.name.clone()
+    } else {
+        format!("{}[{}]", experiment.name, listed.join(","))
+    }
 }
 
 /// Returns a parameter's value as it is written in an expression.
@@ -129,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn experiments_are_told_apart_by_what_varies_and_not_by_circumstances() {
+    fn experiments_are_distinguished_by_varied_parameters_and_not_by_circumstances() {
         let one = [random(1, 10), random(8, 10)];
         let other = [random(8, 99)];
         assert_eq!(keys(&[&one, &other], "random"), ["depth"]);

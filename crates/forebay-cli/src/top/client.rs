@@ -41,13 +41,13 @@ impl Client {
     ///
     /// # Errors
     /// The connection failed, or the response is not a line.
-    pub(super) fn ask(&mut self) -> anyhow::Result<Option<String>> {
+    pub(super) fn request(&mut self) -> anyhow::Result<Option<String>> {
         self.stream.get_ref().set_read_timeout(None)?;
         let mut line = String::new();
-        let asked = self.stream.get_ref().write_all(b"stats\n");
-        let answered =
-            asked.and_then(|()| io::Read::take(&mut self.stream, LINE_BYTES_MAX).read_line(&mut line));
-        match answered {
+        let sent = self.stream.get_ref().write_all(b"stats\n");
+        let received =
+            sent.and_then(|()| io::Read::take(&mut self.stream, LINE_BYTES_MAX).read_line(&mut line));
+        match received {
             Ok(0) => Ok(None),
             Ok(_) if line.ends_with('\n') => Ok(Some(line)),
             Ok(_) => {

@@ -11,7 +11,7 @@ const VERSION: u32 = 1;
 /// One response of the engine.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Told {
+pub(super) struct Snapshot {
     forebay_stats: u32,
     pub(super) pid: u32,
     pub(super) at_ns: u64,
@@ -124,22 +124,22 @@ pub(super) struct Memory {
     pub(super) overflow_bytes: u64,
 }
 
-impl Told {
+impl Snapshot {
     /// Parses a line.
     ///
     /// # Errors
     /// The line is not JSON, or has another version than this program understands.
     pub(super) fn parse(line: &str) -> anyhow::Result<Self> {
-        let told: Self =
+        let snapshot: Self =
             serde_json::from_str(line).context("what is told there is not an engine's statistics")?;
-        if told.forebay_stats != VERSION {
-            let version = told.forebay_stats;
+        if snapshot.forebay_stats != VERSION {
+            let version = snapshot.forebay_stats;
             return Err(Failure::Unsuitable(format!(
                 "the engine tells version {version} of its statistics, this program knows version {VERSION}: use the program \
                  of the engine's release"
             ))
             .into());
         }
-        Ok(told)
+        Ok(snapshot)
     }
 }

@@ -1,6 +1,6 @@
 //! The tables of `top`, in lines that fit the terminal.
 
-use super::snapshot::{Counts, Flow, Told};
+use super::snapshot::{Counts, Flow, Snapshot};
 
 /// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Default for Size {
 const FILES_MIN: usize = 3;
 
 /// Returns all tables, with rates since `before`.
-pub(super) fn render(now: &Told, before: Option<&Told>, size: Size) -> String {
+pub(super) fn render(now: &Snapshot, before: Option<&Snapshot>, size: Size) -> String {
     let seconds = before.map(|before| now.at_ns.saturating_sub(before.at_ns) as f64 / 1e9);
     let seconds = seconds.filter(|seconds| *seconds > 0.0);
     let mut lines = head(now, before, seconds);
@@ -44,7 +44,7 @@ pub(super) fn render(now: &Told, before: Option<&Told>, size: Size) -> String {
     text
 }
 
-fn head(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> {
+fn head(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<String> {
     let in_flight: u64 = now.shards.iter().map(|shard| shard.in_flight).sum();
     let tasks: u64 = now.shards.iter().map(|shard| shard.tasks).sum();
     let memory = &now.memory;
@@ -77,7 +77,7 @@ fn rates(counts: Counts, seconds: Option<f64>) -> String {
         .join(" ")
 }
 
-fn flows(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> {
+fn flows(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("{:<12} {:<11}{COUNTS_HEAD}  QUEUE-DEV p99", "CLASS", "DEVICE")];
     let same = |a: &Flow, b: &Flow| a.class == b.class && a.device == b.device;
@@ -96,7 +96,7 @@ fn flows(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String>
 }
 
 /// Returns the table of classes that had to share a device.
-fn shares(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String> {
+fn shares(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<String> {
     if now.classes.is_empty() {
         return Vec::new();
     }
@@ -131,7 +131,7 @@ fn shares(now: &Told, before: Option<&Told>, seconds: Option<f64>) -> Vec<String
     lines
 }
 
-fn devices(now: &Told) -> Vec<String> {
+fn devices(now: &Snapshot) -> Vec<String> {
     if now.devices.is_empty() {
         return Vec::new();
     }
@@ -151,7 +151,7 @@ fn devices(now: &Told) -> Vec<String> {
 /// Number of lines of a back-trace that are shown: the innermost are the most useful.
 const FRAMES: usize = 3;
 
-fn stalls(now: &Told) -> Vec<String> {
+fn stalls(now: &Snapshot) -> Vec<String> {
     if now.stalls.is_empty() {
         return Vec::new();
     }
@@ -165,7 +165,7 @@ fn stalls(now: &Told) -> Vec<String> {
     lines
 }
 
-fn files(now: &Told, before: Option<&Told>, seconds: Option<f64>, columns: usize) -> Vec<String> {
+fn files(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>, columns: usize) -> Vec<String> {
     let known = |path: &str| -> Counts {
         let file = before.and_then(|before| before.files.iter().find(|file| file.path == path));
         file.map_or_else(Counts::default, |file| file.counts)
@@ -261,7 +261,7 @@ fn fitted(line: &str, columns: usize) -> String {
 mod tests {
     use super::*;
 
-    fn told(at_ns: u64, reads: u64) -> Told {
+    fn snapshot(at_ns: u64, reads: u64) -> Snapshot {
         let json = format!(
             r#"{{"forebay_stats":1,"version":"0.1.0","pid":7,"at_ns":{at_ns},"driver":"uring",
             "shards":[{{"in_flight":3,"tasks":2}},{{"in_flight":4,"tasks":0}}],
@@ -281,12 +281,13 @@ mod tests {
             "degraded":["huge pages: the kernel gave none for the I/O memory (echo madvise > /sys/kernel/mm/transparent_hugepage/enabled)"],
             "something_new":[1,2,3]}}"#
         );
-        Told::parse(&json).expect("it is what an engine tells")
+        Snapshot::parse(&json).expect("it is what an engine tells")
     }
 
     #[test]
-    fn rates_are_of_the_time_between_two_looks() {
-        let text = render(&told(4_000_000_000, 3_000), Some(&told(2_000_000_000, 1_000)), Size::default());
+    fn rates_are_of_the_time_between_two_snapshots() {
+        let text =
+            render(&snapshot(4_000_000_000, 3_000), Some(&snapshot(2_000_000_000, 1_000)), Size::default());
         for line in [
             "forebay  pid 7  uring  shards 2  in flight 7  tasks 2  memory 64 KiB/8.0 MiB",
             "default      nvme0n1      1.00k   1.00M       0       0       0   1.5us-98.8ms 2",
@@ -308,7 +309,7 @@ mod tests {
     fn nothing_is_wider_or_higher_than_the_terminal() {
         for (columns, rows) in [(80, None), (80, Some(24)), (40, Some(10)), (200, Some(50)), (1, Some(1))] {
             let size = Size { columns, rows };
-            let text = render(&told(2, 2), Some(&told(1, 1)), size);
+            let text = render(&snapshot(2, 2), Some(&snapshot(1, 1)), size);
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{size:?}\n{text}");
             assert!(text.lines().count() <= rows.unwrap_or(usize::MAX), "{size:?}\n{text}");
             assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
@@ -316,15 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn without_an_earlier_look_there_are_no_rates() {
-        let text = render(&told(2, 2), None, Size::default());
+    fn without_an_earlier_snapshot_there_are_no_rates() {
+        let text = render(&snapshot(2, 2), None, Size::default());
         assert!(text.contains("default      nvme0n1          -       -       -"), "{text}");
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     }
 
     #[test]
     fn a_file_that_was_opened_again_counts_from_its_opening() {
-        let text = render(&told(2_000_000_000, 10), Some(&told(1_000_000_000, 50)), Size::default());
+        let text = render(&snapshot(2_000_000_000, 10), Some(&snapshot(1_000_000_000, 50)), Size::default());
         assert!(text.contains("     10   10.0k       0       0       0  ~/whose"), "{text}");
     }
 

@@ -4,7 +4,7 @@ use forebay_wait::{Call, File, Report};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::measure::Document;
-use super::text::{beneath, cells, figures, time, title, waited_for};
+use super::text::{cells, device_work, figures, time, title, waited_for};
 use crate::output::PAGE_MARK;
 use crate::report::embed::PAGE_BYTES_MAX;
 use crate::report::html as page;
@@ -14,13 +14,13 @@ const BAR_WIDTH: f64 = 600.0;
 
 /// Returns the whole page, with as many files as requested; the JSON in its source has as many as fit.
 pub(super) fn of(document: &Document, files: usize) -> serde_json::Result<String> {
-    let room = PAGE_BYTES_MAX.saturating_sub(page_with(document, files, "", None).len() + TOLD_BYTES);
+    let room = PAGE_BYTES_MAX.saturating_sub(page_with(document, files, "", None).len() + REMARK_BYTES);
     let (source, known) = document.to_source(room)?;
     Ok(page_with(document, files, &source, known))
 }
 
 /// More bytes than the remark on omitted files takes.
-const TOLD_BYTES: usize = 200;
+const REMARK_BYTES: usize = 200;
 
 fn page_with(document: &Document, files: usize, source: &str, known: Option<usize>) -> String {
     let report = &document.report;
@@ -160,7 +160,7 @@ fn group(file: &File) -> Markup {
         tbody {
             tr { th colspan="9" scope="rowgroup" { (file.path) } }
             @for call in &file.calls { (row(&call.call, &cells(call))) }
-            tr { td.small colspan="9" { (beneath(file)) } }
+            tr { td.small colspan="9" { (device_work(file)) } }
         }
     }
 }

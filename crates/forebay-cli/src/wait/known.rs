@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_begin_with_one_read_tells_no_gain() {
+    fn without_a_single_read_first_there_is_no_gain() {
         let report = report(random([(2, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
         assert!(of(&report, "base.json").is_none());
     }

@@ -11,7 +11,7 @@ use super::signals::Signals;
 use super::{WaitArgs, html, known, text};
 use crate::cleanup::Cleanup;
 use crate::exit::Failure;
-use crate::output::{Destination, print, tell, tell_line};
+use crate::output::{Destination, print, stderr_line, stderr_text};
 
 /// The whole JSON document.
 #[derive(Clone, Debug, Serialize)]
@@ -99,7 +99,7 @@ pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
         print(&document.to_json()?)?;
     } else {
         // The command uses standard output, so the report does not.
-        tell(&text::render(&document.report, args.files));
+        stderr_text(&text::render(&document.report, args.files));
     }
     Ok(ExitCode::from(code))
 }
@@ -111,7 +111,7 @@ fn failed(error: Error) -> anyhow::Result<ExitCode> {
         Error::NotStarted { ref source, .. } => {
             // The same codes as in shells.
             let code = if source.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            tell_line(format_args!("forebay: {error}"));
+            stderr_line(format_args!("forebay: {error}"));
             Ok(ExitCode::from(code))
         }
         error => Err(error.into()),

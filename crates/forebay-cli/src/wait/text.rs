@@ -37,7 +37,7 @@ fn write(out: &mut String, report: &Report, files: usize) -> std::fmt::Result {
         for call in &file.calls {
             line(out, call)?;
         }
-        writeln!(out, "  {}", beneath(file))?;
+        writeln!(out, "  {}", device_work(file))?;
     }
     if !without.is_empty() {
         writeln!(out, "without an open file")?;
@@ -141,7 +141,7 @@ pub(super) fn cells(call: &Call) -> [String; 8] {
 }
 
 /// Describes the work of the device for a file.
-pub(super) fn beneath(file: &File) -> String {
+pub(super) fn device_work(file: &File) -> String {
     let concurrency =
         format!("{:.1} at once in the mean, {} at most", file.concurrency_mean, file.concurrency_max.max(1));
     if file.device_requests == 0 {

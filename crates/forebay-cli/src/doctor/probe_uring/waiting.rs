@@ -108,7 +108,7 @@ pub(super) fn msg_ring_without_ring() -> Check {
         let message = opcode::MsgRingData::new(types::Fd(receiver.as_raw_fd()), 7, 1, None).build();
         // SAFETY: with a descriptor of -1 this call takes one submission entry, which `message` is and which lives until
         // the call returns.
-        let answer = unsafe {
+        let returned = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_register,
                 -1 as libc::c_long,
@@ -117,7 +117,7 @@ pub(super) fn msg_ring_without_ring() -> Check {
                 1 as libc::c_long,
             )
         };
-        if answer < 0 {
+        if returned < 0 {
             return Err(io::Error::last_os_error());
         }
         arrived(&mut receiver)

@@ -5,15 +5,15 @@ use std::fmt;
 
 use anyhow::Context as _;
 
+use super::super::file_set::{FileSet, Files};
 use super::super::gates::Claim;
-use super::super::interleave::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
-use super::super::planted::{Files, Planted};
 use super::super::sampler::run_child;
-use super::super::scratch_dir::Home;
+use super::super::scratch_dir::ScratchDir;
 use super::super::units::show_bytes;
-use super::job::{AmplificationAnswer, AmplificationWork, ReadRow};
+use super::job::{AmplificationResult, AmplificationWork, ReadRow};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
@@ -51,35 +51,35 @@ impl fmt::Display for Setting {
 /// # Errors
 /// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, super::KIND.name)?;
+    let scratch = ScratchDir::find(context, super::KIND.name)?;
     let sets = plan
         .files
         .iter()
         .map(|files| {
             let file_bytes = (plan.bytes / u64::from(*files)) & !4095;
-            let planted = Planted { files: *files, file_bytes, seed: context.seed };
-            Files::make(&home, planted, context)
+            let file_set = FileSet { files: *files, file_bytes, seed: context.seed };
+            Files::make(&scratch, file_set, context)
         })
         .collect::<anyhow::Result<Vec<Files>>>()?;
     let settings: Vec<Setting> =
-        sets.iter().enumerate().map(|(set, files)| Setting { set, files: files.planted.files }).collect();
+        sets.iter().enumerate().map(|(set, files)| Setting { set, files: files.file_set.files }).collect();
     let mut cells = cells(&settings, &plan.rows);
     let seconds = fit_seconds(plan.seconds, cells.len() * plan.repeats, context.remaining());
     let is_cold = Flag::new(true);
-    let turns = Turns {
+    let interleaving = Interleaving {
         label: format!("measure {}", super::KIND.name),
         repeats: plan.repeats,
         until: until(context),
-        place: &home.directory,
+        place: &scratch.directory,
         context,
     };
     let seeds = seeds(context, plan.repeats);
-    let done = turns.take(&mut cells, |setting, row, repeat| {
+    let done = interleaving.run(&mut cells, |setting, row, repeat| {
         let files = &sets[setting.set];
         is_cold.set(is_cold.get() & files.evict()?);
         let work = AmplificationWork {
             row,
-            planted: files.planted,
+            file_set: files.file_set,
             least: plan.least,
             most: plan.most,
             reads: plan.reads,
@@ -90,31 +90,31 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         let mut job = Job::new(super::KIND.name, files.directory.path(), &work, seconds)?;
         job.device_stat.clone_from(&files.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
-        let answer: AmplificationAnswer =
+        let result: AmplificationResult =
             serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
         let claim = Claim {
             // The other rows may read a page that holds several pieces once for all of them.
-            read_bytes: (row == ReadRow::Direct).then_some(answer.bytes),
+            read_bytes: (row == ReadRow::Direct).then_some(result.bytes),
             workers: Some(plan.in_flight + usize::from(!row.uses_page_cache())),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(&answer), evidence: answer.evidence, claim })
+        Ok(Taken { metrics: metrics(&result), evidence: result.evidence, claim })
     })?;
     let build = |setting: Setting| {
-        let Files { planted, ground, .. } = &sets[setting.set];
+        let Files { file_set, preconditions, .. } = &sets[setting.set];
         let mut experiment = Experiment::new(super::KIND.name, method(plan, seconds))
-            .parameter("files", planted.files)
-            .parameter("file_bytes", planted.file_bytes)
+            .parameter("files", file_set.files)
+            .parameter("file_bytes", file_set.file_bytes)
             .parameter("wanted_bytes_min", plan.least)
             .parameter("wanted_bytes_max", plan.most)
             .parameter("reads", plan.reads)
             .parameter("in_flight", plan.in_flight)
             .parameter("seconds_max", seconds)
             .parameter("repeats", done)
-            .parameter("file_system", home.filesystem.as_str())
+            .parameter("file_system", scratch.filesystem.as_str())
             .parameter("seed", context.seed);
         experiment.notes = notes(is_cold.get(), done, plan.repeats);
-        experiment.conditions = ground.conditions();
+        experiment.conditions = preconditions.conditions();
         let of_this = cells.extract_if(.., |cell| cell.setting == setting);
         experiment.rows = of_this
             .map(|cell| {
@@ -131,20 +131,20 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     Ok(settings.into_iter().map(build).collect())
 }
 
-fn metrics(answer: &AmplificationAnswer) -> Metrics {
-    let (reads, bytes) = (answer.reads as f64, answer.bytes as f64);
-    let witness = &answer.evidence.witness;
+fn metrics(result: &AmplificationResult) -> Metrics {
+    let (reads, bytes) = (result.reads as f64, result.bytes as f64);
+    let counter_deltas = &result.evidence.counter_deltas;
     let mut metrics = Metrics::default();
     metrics
-        .set(metric::SECONDS, answer.seconds)
-        .set(metric::IOPS, reads / answer.seconds)
-        .set(metric::MB_PER_S, bytes / 1e6 / answer.seconds)
-        .set(metric::CPU_US_PER_IO, answer.cpu_seconds * 1e6 / reads);
+        .set(metric::SECONDS, result.seconds)
+        .set(metric::IOPS, reads / result.seconds)
+        .set(metric::MB_PER_S, bytes / 1e6 / result.seconds)
+        .set(metric::CPU_US_PER_IO, result.cpu_seconds * 1e6 / reads);
     let optional = [
-        (metric::P50_US, answer.p50_us),
-        (metric::P99_US, answer.p99_us),
-        (metric::DEVICE_BYTES_PER_BYTE, witness.device.map(|moved| moved.read as f64 / bytes)),
-        (metric::PROCESS_BYTES_PER_BYTE, witness.own.map(|moved| moved.read as f64 / bytes)),
+        (metric::P50_US, result.p50_us),
+        (metric::P99_US, result.p99_us),
+        (metric::DEVICE_BYTES_PER_BYTE, counter_deltas.device.map(|moved| moved.read as f64 / bytes)),
+        (metric::PROCESS_BYTES_PER_BYTE, counter_deltas.own.map(|moved| moved.read as f64 / bytes)),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -193,21 +193,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_divided_by_what_was_wanted() {
-        let mut answer = AmplificationAnswer {
+    fn bytes_are_divided_by_the_bytes_wanted() {
+        let mut result = AmplificationResult {
             seconds: 0.5,
             reads: 1000,
             bytes: 2_000_000,
-            ..AmplificationAnswer::default()
+            ..AmplificationResult::default()
         };
-        answer.evidence.witness.device = Some(Bytes { read: 5_000_000, written: 1 });
-        answer.evidence.witness.own = Some(Bytes { read: 4_000_000, written: 1 });
-        let metrics = metrics(&answer);
+        result.evidence.counter_deltas.device = Some(Bytes { read: 5_000_000, written: 1 });
+        result.evidence.counter_deltas.own = Some(Bytes { read: 4_000_000, written: 1 });
+        let metrics = metrics(&result);
         assert_eq!(metrics.get(metric::DEVICE_BYTES_PER_BYTE), Some(2.5));
         assert_eq!(metrics.get(metric::PROCESS_BYTES_PER_BYTE), Some(2.0));
         assert_eq!(metrics.get(metric::IOPS), Some(2000.0));
         // Without a read there is no count to divide by.
-        let none = super::metrics(&AmplificationAnswer { seconds: 1.0, ..AmplificationAnswer::default() });
+        let none = super::metrics(&AmplificationResult { seconds: 1.0, ..AmplificationResult::default() });
         assert_eq!(none.get(metric::CPU_US_PER_IO), None);
     }
 }

@@ -8,10 +8,10 @@ use std::time::Instant;
 use anyhow::Context as _;
 use forebay::{Config, Engine, File, Open};
 
+use super::super::file_set::FileSet;
 use super::super::gauge::Gauge;
-use super::super::planted::Planted;
-use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Piece, Pieces};
-use super::run::{Tally, answer, deadline, share};
+use super::job::{AmplificationResult, AmplificationWork, Comparing, Piece, Pieces};
+use super::run::{Tally, deadline, result, share};
 
 /// Pieces that a program of the row `read-many` can request at once.
 const BATCH: usize = 256;
@@ -24,7 +24,7 @@ pub(super) fn direct(
     directory: &Path,
     device_stat: Option<&Path>,
     work: &AmplificationWork,
-) -> anyhow::Result<AmplificationAnswer> {
+) -> anyhow::Result<AmplificationResult> {
     with_files(directory, work, |files| async move {
         let gauge = Gauge::start(device_stat)?;
         let deadline = deadline(&gauge, work);
@@ -35,7 +35,7 @@ pub(super) fn direct(
         for lane in lanes {
             tally.add(&lane.await.context("a reading task panicked")??)?;
         }
-        answer(gauge, tally)
+        result(gauge, tally)
     })
 }
 
@@ -45,7 +45,7 @@ async fn one_by_one(
     lane: usize,
     deadline: Instant,
 ) -> anyhow::Result<Tally> {
-    let (mut pieces, mut comparing) = (Pieces::new(&work, lane), Comparing::new(work.planted));
+    let (mut pieces, mut comparing) = (Pieces::new(&work, lane), Comparing::new(work.file_set));
     let mut tally = Tally::new()?;
     for _ in 0..share(&work, lane) {
         let piece = pieces.next_piece();
@@ -57,7 +57,7 @@ async fn one_by_one(
         let block = file.read(piece.offset..piece.offset + piece.bytes).await?;
         tally.latency.record(begun.elapsed());
         tally.bytes += piece.bytes;
-        comparing.look(piece, &block)?;
+        comparing.check(piece, &block)?;
     }
     Ok(tally)
 }
@@ -70,7 +70,7 @@ pub(super) fn read_many(
     directory: &Path,
     device_stat: Option<&Path>,
     work: &AmplificationWork,
-) -> anyhow::Result<AmplificationAnswer> {
+) -> anyhow::Result<AmplificationResult> {
     let mut lanes: Vec<(Pieces, u64)> =
         (0..work.in_flight).map(|lane| (Pieces::new(work, lane), share(work, lane))).collect();
     let mut wanted = Vec::with_capacity(work.reads as usize);
@@ -103,7 +103,7 @@ pub(super) fn read_many(
                 tally.add(&task.await.context("a reading task panicked")??)?;
             }
         }
-        answer(gauge, tally)
+        result(gauge, tally)
     })
 }
 
@@ -113,7 +113,7 @@ async fn together(
     work: AmplificationWork,
     groups: Vec<Vec<Piece>>,
 ) -> anyhow::Result<Tally> {
-    let mut comparing = Comparing::new(work.planted);
+    let mut comparing = Comparing::new(work.file_set);
     let mut tally = Tally::new()?;
     for group in groups {
         let Some(first) = group.first() else { continue };
@@ -125,7 +125,7 @@ async fn together(
         for (piece, block) in group.into_iter().zip(blocks) {
             tally.latency.record(waited);
             tally.bytes += piece.bytes;
-            comparing.look(piece, &block?)?;
+            comparing.check(piece, &block?)?;
         }
     }
     Ok(tally)
@@ -137,17 +137,17 @@ fn with_files<Reading>(
     directory: &Path,
     work: &AmplificationWork,
     read: impl FnOnce(Arc<Vec<File>>) -> Reading,
-) -> anyhow::Result<AmplificationAnswer>
+) -> anyhow::Result<AmplificationResult>
 where
-    Reading: Future<Output = anyhow::Result<AmplificationAnswer>>,
+    Reading: Future<Output = anyhow::Result<AmplificationResult>>,
 {
     let engine = Engine::start(Config::default().shards(1))?;
-    let files = (0..work.planted.files)
-        .map(|file| Ok(engine.open(Planted::path(directory, file), Open::read()).wait()?))
+    let files = (0..work.file_set.files)
+        .map(|file| Ok(engine.open(FileSet::path(directory, file), Open::read()).wait()?))
         .collect::<anyhow::Result<Vec<File>>>()?;
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(work.in_flight);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).build()?;
-    let answer = runtime.block_on(read(Arc::new(files)))?;
+    let result = runtime.block_on(read(Arc::new(files)))?;
     drop(runtime);
     let report = engine.close().wait()?;
     anyhow::ensure!(
@@ -156,5 +156,5 @@ where
         report.lost_shards,
         report.leaked_operations
     );
-    Ok(answer)
+    Ok(result)
 }

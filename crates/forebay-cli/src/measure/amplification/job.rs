@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::super::file_set::FileSet;
 use super::super::interleave::{Evidence, Way};
 use super::super::pattern::{PAGE_BYTES, SplitMix};
-use super::super::planted::Planted;
 
 /// One run of one row over one number of files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct AmplificationWork {
     pub(super) row: ReadRow,
-    pub(super) planted: Planted,
+    pub(super) file_set: FileSet,
     /// Bytes of the shortest and of the longest piece.
     pub(super) least: u64,
     pub(super) most: u64,
@@ -36,7 +36,7 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Pieces {
     random: SplitMix,
-    planted: Planted,
+    file_set: FileSet,
     least: u64,
     most: u64,
 }
@@ -45,13 +45,13 @@ impl Pieces {
     /// Returns the pieces of lane number `lane`. They are the same for every row.
     pub(super) fn new(work: &AmplificationWork, lane: usize) -> Self {
         let random = SplitMix::new(work.seed ^ SplitMix::new(lane as u64 + 1).next_u64());
-        Self { random, planted: work.planted, least: work.least, most: work.most }
+        Self { random, file_set: work.file_set, least: work.least, most: work.most }
     }
 
     pub(super) fn next_piece(&mut self) -> Piece {
         let bytes = self.least + self.random.below(self.most - self.least + 1);
-        let file = self.random.below(u64::from(self.planted.files)) as u32;
-        let offset = self.random.below(self.planted.file_bytes - bytes + 1);
+        let file = self.random.below(u64::from(self.file_set.files)) as u32;
+        let offset = self.random.below(self.file_set.file_bytes - bytes + 1);
         Piece { file, offset, bytes }
     }
 }
@@ -59,21 +59,21 @@ impl Pieces {
 /// A comparison of pieces with the data written.
 #[derive(Debug)]
 pub(super) struct Comparing {
-    planted: Planted,
+    file_set: FileSet,
     page: Vec<u8>,
 }
 
 impl Comparing {
-    pub(super) fn new(planted: Planted) -> Self {
-        Self { planted, page: vec![0; PAGE_BYTES] }
+    pub(super) fn new(file_set: FileSet) -> Self {
+        Self { file_set, page: vec![0; PAGE_BYTES] }
     }
 
     /// Checks that `found` is the piece, every byte of it.
     ///
     /// # Errors
     /// Fails when it is not.
-    pub(super) fn look(&mut self, piece: Piece, found: &[u8]) -> anyhow::Result<()> {
-        let contents = self.planted.contents(piece.file);
+    pub(super) fn check(&mut self, piece: Piece, found: &[u8]) -> anyhow::Result<()> {
+        let contents = self.file_set.contents(piece.file);
         let page_bytes = PAGE_BYTES as u64;
         let mut is_right = found.len() as u64 == piece.bytes;
         let mut at = piece.offset;
@@ -145,7 +145,7 @@ impl ReadRow {
 
 /// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct AmplificationAnswer {
+pub(super) struct AmplificationResult {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) reads: u64,
@@ -170,7 +170,7 @@ impl Way for ReadRow {
 mod tests {
     use super::*;
 
-    const PLANTED: Planted = Planted { files: 3, file_bytes: 16 << 10, seed: 7 };
+    const PLANTED: FileSet = FileSet { files: 3, file_bytes: 16 << 10, seed: 7 };
 
     #[test]
     fn names_in_json_are_the_names_in_the_tables() {
@@ -183,7 +183,7 @@ mod tests {
     fn pieces_stay_in_their_files_and_reach_all_of_them() {
         let work = AmplificationWork {
             row: ReadRow::Direct,
-            planted: PLANTED,
+            file_set: PLANTED,
             least: 512,
             most: 4096,
             reads: 1,
@@ -211,12 +211,12 @@ mod tests {
         let piece = Piece { file: 2, offset: 4000, bytes: 4300 };
         let mut found = memory[4000..8300].to_vec();
         let mut comparing = Comparing::new(PLANTED);
-        comparing.look(piece, &found).expect("as it was written");
-        assert!(comparing.look(Piece { file: 1, ..piece }, &found).is_err());
-        assert!(comparing.look(piece, &found[1..]).is_err());
+        comparing.check(piece, &found).expect("as it was written");
+        assert!(comparing.check(Piece { file: 1, ..piece }, &found).is_err());
+        assert!(comparing.check(piece, &found[1..]).is_err());
         for at in [0, 100, 4299] {
             found[at] ^= 1;
-            let error = comparing.look(piece, &found).expect_err("one byte is wrong");
+            let error = comparing.check(piece, &found).expect_err("one byte is wrong");
             assert!(error.to_string().contains("offset 4000 of file 2"), "{error}");
             found[at] ^= 1;
         }

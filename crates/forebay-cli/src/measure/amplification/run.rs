@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Advice, fadvise};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use super::super::file_set::FileSet;
 use super::super::gauge::Gauge;
 use super::super::interleave::Evidence;
 use super::super::latency::Latency;
-use super::super::planted::Planted;
 use super::engine;
-use super::job::{AmplificationAnswer, AmplificationWork, Comparing, Pieces, ReadRow};
+use super::job::{AmplificationResult, AmplificationWork, Comparing, Pieces, ReadRow};
 
 /// The reads of one lane, or of all lanes.
 #[derive(Debug)]
@@ -47,16 +47,19 @@ pub(super) fn deadline(gauge: &Gauge, work: &AmplificationWork) -> Instant {
 }
 
 /// Stops the gauge as the reading ends, and returns the result of the sample.
-pub(super) fn answer(gauge: Gauge, tally: Tally) -> anyhow::Result<AmplificationAnswer> {
+pub(super) fn result(gauge: Gauge, tally: Tally) -> anyhow::Result<AmplificationResult> {
     let cost = gauge.stop()?;
-    Ok(AmplificationAnswer {
+    Ok(AmplificationResult {
         seconds: cost.seconds,
         cpu_seconds: cost.cpu_seconds,
         reads: tally.latency.count(),
         bytes: tally.bytes,
         p50_us: tally.latency.quantile_us(0.5),
         p99_us: tally.latency.quantile_us(0.99),
-        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), tally.latency)].into() },
+        evidence: Evidence {
+            counter_deltas: cost.counter_deltas,
+            times: [("latency".to_owned(), tally.latency)].into(),
+        },
     })
 }
 
@@ -69,13 +72,13 @@ pub(super) fn sample(
     device_stat: Option<&Path>,
     work: &AmplificationWork,
 ) -> anyhow::Result<String> {
-    allow_files(work.planted.files)?;
-    let answer = match work.row {
+    allow_files(work.file_set.files)?;
+    let result = match work.row {
         ReadRow::Buffered | ReadRow::BufferedRandomAdvice => buffered(directory, device_stat, work)?,
         ReadRow::Direct => engine::direct(directory, device_stat, work)?,
         ReadRow::ReadMany => engine::read_many(directory, device_stat, work)?,
     };
-    Ok(serde_json::to_string(&answer)?)
+    Ok(serde_json::to_string(&result)?)
 }
 
 /// Lets this process have `files` files open, and some for itself.
@@ -97,10 +100,10 @@ fn buffered(
     directory: &Path,
     device_stat: Option<&Path>,
     work: &AmplificationWork,
-) -> anyhow::Result<AmplificationAnswer> {
-    let files = (0..work.planted.files)
+) -> anyhow::Result<AmplificationResult> {
+    let files = (0..work.file_set.files)
         .map(|file| {
-            let file = File::open(Planted::path(directory, file))?;
+            let file = File::open(FileSet::path(directory, file))?;
             if work.row == ReadRow::BufferedRandomAdvice {
                 fadvise(&file, 0, None, Advice::Random)?;
             }
@@ -126,7 +129,7 @@ fn buffered(
         for outcome in outcomes {
             tally.add(&outcome.map_err(|_| anyhow::anyhow!("a reading thread panicked"))??)?;
         }
-        answer(gauge, tally)
+        result(gauge, tally)
     })
 }
 
@@ -136,7 +139,7 @@ fn pread_lane(
     lane: usize,
     gate: &RwLock<Option<Instant>>,
 ) -> anyhow::Result<Tally> {
-    let (mut pieces, mut comparing) = (Pieces::new(work, lane), Comparing::new(work.planted));
+    let (mut pieces, mut comparing) = (Pieces::new(work, lane), Comparing::new(work.file_set));
     let mut tally = Tally::new()?;
     let mut buffer = vec![0; work.most as usize];
     let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -151,35 +154,35 @@ fn pread_lane(
         files[piece.file as usize].read_exact_at(memory, piece.offset)?;
         tally.latency.record(begun.elapsed());
         tally.bytes += piece.bytes;
-        comparing.look(piece, memory)?;
+        comparing.check(piece, memory)?;
     }
     Ok(tally)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::planted::Files;
-    use super::super::super::scratch_dir::Home;
+    use super::super::super::file_set::Files;
+    use super::super::super::scratch_dir::ScratchDir;
     use super::*;
     use crate::cleanup::Cleanup;
     use crate::context::{Context, Target};
     use crate::progress::Progress;
 
-    fn planted(files: u32) -> Files {
+    fn file_set(files: u32) -> Files {
         let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
         let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
-        let home = Home::find(&context, "amplification").expect("a directory on a disk");
-        let planted = Planted { files, file_bytes: 64 << 10, seed: 3 };
-        Files::make(&home, planted, &context).expect("space for 640 KiB")
+        let scratch = ScratchDir::find(&context, "amplification").expect("a directory on a disk");
+        let file_set = FileSet { files, file_bytes: 64 << 10, seed: 3 };
+        Files::make(&scratch, file_set, &context).expect("space for 640 KiB")
     }
 
     fn work(files: &Files, row: ReadRow, in_flight: usize) -> AmplificationWork {
-        let planted = files.planted;
+        let file_set = files.file_set;
         let (least, most, reads, seconds_max, seed) = (512, 4096, 101, 60.0, 5);
-        AmplificationWork { row, planted, least, most, reads, in_flight, seconds_max, seed }
+        AmplificationWork { row, file_set, least, most, reads, in_flight, seconds_max, seed }
     }
 
-    fn read(files: &Files, work: &AmplificationWork) -> anyhow::Result<AmplificationAnswer> {
+    fn read(files: &Files, work: &AmplificationWork) -> anyhow::Result<AmplificationResult> {
         let text = sample(files.directory.path(), files.device_stat.as_deref(), work)?;
         Ok(serde_json::from_str(&text)?)
     }
@@ -187,16 +190,16 @@ mod tests {
     #[test]
     fn every_row_reads_the_same_pieces() {
         for count in [1, 10] {
-            let files = planted(count);
+            let files = file_set(count);
             for in_flight in [1, 7] {
                 let bytes: Vec<u64> = ReadRow::ALL
                     .into_iter()
                     .map(|row| {
-                        let answer = read(&files, &work(&files, row, in_flight))
+                        let result = read(&files, &work(&files, row, in_flight))
                             .unwrap_or_else(|error| panic!("{row:?} {count}: {error:#}"));
-                        assert_eq!(answer.reads, 101, "{row:?}");
-                        assert!(answer.p50_us.is_some() && answer.seconds > 0.0, "{row:?} {answer:?}");
-                        answer.bytes
+                        assert_eq!(result.reads, 101, "{row:?}");
+                        assert!(result.p50_us.is_some() && result.seconds > 0.0, "{row:?} {result:?}");
+                        result.bytes
                     })
                     .collect();
                 assert!(bytes.iter().all(|one| *one == bytes[0] && *one >= 101 * 512), "{bytes:?}");
@@ -206,13 +209,13 @@ mod tests {
 
     #[test]
     fn every_row_notices_wrong_bytes_and_ends_in_time() {
-        let files = planted(2);
+        let files = file_set(2);
         for row in ReadRow::ALL {
             let mut late = work(&files, row, 2);
             late.seconds_max = 0.0;
             assert_eq!(read(&files, &late).expect("nothing to do").reads, 0, "{row:?}");
             let mut wrong = work(&files, row, 3);
-            wrong.planted.seed = 4;
+            wrong.file_set.seed = 4;
             let error = read(&files, &wrong).expect_err("other contents");
             assert!(format!("{error:#}").contains("not those that were written"), "{row:?}: {error:#}");
         }
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_the_lanes_make_the_whole() {
-        let files = planted(1);
+        let files = file_set(1);
         let work = work(&files, ReadRow::Direct, 7);
         assert_eq!((0..7).map(|lane| share(&work, lane)).sum::<u64>(), 101);
     }

@@ -72,7 +72,7 @@ impl Seen {
 
     /// Returns a load with this many operations in one second.
     #[cfg(test)]
-    pub(super) fn planted(bytes: u64, operations: u64, each_ns: u64) -> Seen {
+    pub(super) fn simulated(bytes: u64, operations: u64, each_ns: u64) -> Seen {
         let mut times = Latency::new().expect("memory");
         (0..operations).for_each(|_| times.record(Duration::from_nanos(each_ns)));
         Seen { bytes, seconds: 1.0, times }

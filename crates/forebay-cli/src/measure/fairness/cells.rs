@@ -5,14 +5,14 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
-use super::super::scratch_dir::Home;
-use super::super::test_file::Subject;
+use super::super::scratch_dir::ScratchDir;
+use super::super::test_file::TestFile;
 use super::group::HogGroup;
-use super::job::{FairAnswer, FairRow, FairWork, HOG_BYTES, HOG_DEPTH, READ_BYTES};
+use super::job::{FairRow, FairWork, FairnessResult, HOG_BYTES, HOG_DEPTH, READ_BYTES};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
@@ -44,49 +44,49 @@ impl fmt::Display for Setting {
 /// # Errors
 /// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, super::KIND.name)?;
-    let subject = Subject::prepare(context, plan.file_bytes, None)?;
+    let scratch = ScratchDir::find(context, super::KIND.name)?;
+    let test_file = TestFile::prepare(context, plan.file_bytes, None)?;
     let settings: Vec<Setting> = plan.hogs.iter().map(|&hogs| Setting { hogs }).collect();
     let mut cells = cells(&settings, &plan.rows);
     let seconds = fit_seconds(plan.seconds, cells.len() * plan.repeats, context.remaining());
-    let turns = Turns {
+    let interleaving = Interleaving {
         label: format!("measure {}", super::KIND.name),
         repeats: plan.repeats,
         until: until(context),
-        place: &home.directory,
+        place: &scratch.directory,
         context,
     };
     let seeds = seeds(context, plan.repeats);
     let mut made = 0;
-    let done = turns.take(&mut cells, |setting, row, repeat| {
+    let done = interleaving.run(&mut cells, |setting, row, repeat| {
         made += 1;
         let group = match row {
-            FairRow::CgroupIo => Some(HogGroup::create(&subject.path, made, &context.cleanup)?),
+            FairRow::CgroupIo => Some(HogGroup::create(&test_file.path, made, &context.cleanup)?),
             _ => None,
         };
         let work = FairWork {
             row,
             hogs: setting.hogs,
             writes: plan.writes,
-            file_bytes: subject.bytes,
+            file_bytes: test_file.bytes,
             seconds,
             seed: seeds[repeat],
-            hogs_door: group.as_ref().map(HogGroup::door),
+            hogs_procs: group.as_ref().map(HogGroup::procs_file),
         };
-        let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, seconds * 2.0)?;
-        job.device_stat.clone_from(&subject.device_stat);
+        let mut job = Job::new(super::KIND.name, test_file.path.as_path(), &work, seconds * 2.0)?;
+        job.device_stat.clone_from(&test_file.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
-        let answer: FairAnswer =
+        let result: FairnessResult =
             serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
-        let small = answer.reads * READ_BYTES;
+        let small = result.reads * READ_BYTES;
         let claim = Claim {
-            read_bytes: Some(if plan.writes { small } else { small + answer.hog_bytes })
+            read_bytes: Some(if plan.writes { small } else { small + result.hog_bytes })
                 .filter(|&bytes| bytes > 0),
-            written_bytes: (plan.writes && row.has_hogs()).then_some(answer.hog_bytes),
+            written_bytes: (plan.writes && row.has_hogs()).then_some(result.hog_bytes),
             workers: Some(1),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(row, &answer), evidence: answer.evidence, claim })
+        Ok(Taken { metrics: metrics(row, &result), evidence: result.evidence, claim })
     })?;
     let mut experiments = Vec::new();
     let mut cells = cells.into_iter().peekable();
@@ -98,12 +98,12 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             .parameter("hog_depth", HOG_DEPTH)
             .parameter("block_bytes", READ_BYTES)
             .parameter("seconds", seconds)
-            .parameter("file_bytes", subject.bytes)
+            .parameter("file_bytes", test_file.bytes)
             .parameter("repeats", done)
-            .parameter("file_system", home.filesystem.as_str())
+            .parameter("file_system", scratch.filesystem.as_str())
             .parameter("seed", context.seed);
         experiment.notes.extend(cut_short(done, plan.repeats));
-        experiment.conditions = subject.ground.conditions();
+        experiment.conditions = test_file.preconditions.conditions();
         while let Some(cell) = cells.next_if(|cell| cell.setting == setting) {
             experiment.rows.push(cell.into_row().cache(CacheState::Direct));
         }
@@ -112,19 +112,19 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     Ok(experiments)
 }
 
-fn metrics(row: FairRow, answer: &FairAnswer) -> Metrics {
+fn metrics(row: FairRow, result: &FairnessResult) -> Metrics {
     let mut metrics = Metrics::default();
-    metrics.set(metric::SECONDS, answer.seconds);
+    metrics.set(metric::SECONDS, result.seconds);
     if row.has_hogs() {
-        metrics.set(metric::HOG_MB_PER_S, answer.hog_bytes as f64 / 1e6 / answer.seconds);
+        metrics.set(metric::HOG_MB_PER_S, result.hog_bytes as f64 / 1e6 / result.seconds);
     }
     if row.has_reader() {
-        metrics.set(metric::IOPS, answer.reads as f64 / answer.seconds);
+        metrics.set(metric::IOPS, result.reads as f64 / result.seconds);
     }
     let times = [
-        (metric::P50_US, answer.p50_us),
-        (metric::P99_US, answer.p99_us),
-        (metric::P99_9_US, answer.p99_9_us),
+        (metric::P50_US, result.p50_us),
+        (metric::P99_US, result.p99_us),
+        (metric::P99_9_US, result.p99_9_us),
     ];
     for (name, value) in times {
         if let Some(value) = value.filter(|_| row.has_reader()) {
@@ -149,15 +149,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_figures_only_of_whom_it_has() {
-        let answer = FairAnswer {
+    fn a_row_has_figures_only_of_its_participants() {
+        let result = FairnessResult {
             seconds: 2.0,
             reads: 100,
             hog_bytes: 8_000_000,
             p50_us: Some(5.0),
-            ..FairAnswer::default()
+            ..FairnessResult::default()
         };
-        let of = |row| metrics(row, &answer);
+        let of = |row| metrics(row, &result);
         assert_eq!(of(FairRow::Classes).get(metric::HOG_MB_PER_S), Some(4.0));
         assert_eq!(of(FairRow::Classes).get(metric::IOPS), Some(50.0));
         assert_eq!(of(FairRow::ReaderAlone).get(metric::HOG_MB_PER_S), None);

@@ -61,7 +61,7 @@ impl HogGroup {
     }
 
     /// Returns the file into which a process writes `0` to move itself into the group.
-    pub(super) fn door(&self) -> PathBuf {
+    pub(super) fn procs_file(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 }
@@ -110,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_and_nothing_is_left() {
+    fn missing_permissions_are_reported_and_nothing_is_left() {
         // The result depends on this machine; both ways the registry is empty afterwards.
         let cleanup = Cleanup::default();
         match HogGroup::create(Path::new(env!("CARGO_MANIFEST_DIR")), 0, &cleanup) {
             Ok(group) => {
                 let directory = group.directory.clone();
-                assert!(group.door().exists());
+                assert!(group.procs_file().exists());
                 drop(group);
                 assert!(!directory.exists());
             }

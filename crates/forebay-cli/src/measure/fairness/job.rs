@@ -24,7 +24,7 @@ pub(super) struct FairWork {
     /// The seed of places and contents.
     pub(super) seed: u64,
     /// The file through which the hogs' process enters its control group.
-    pub(super) hogs_door: Option<PathBuf>,
+    pub(super) hogs_procs: Option<PathBuf>,
 }
 
 /// The programs that run, and the mechanism that keeps them apart.
@@ -82,7 +82,7 @@ impl FairRow {
 
 /// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct FairAnswer {
+pub(super) struct FairnessResult {
     pub(super) seconds: f64,
     pub(super) reads: u64,
     /// Bytes of operations that completed in time.

@@ -13,7 +13,7 @@ use super::super::gauge::Gauge;
 use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::pattern::{Pattern, SplitMix};
-use super::job::{FairAnswer, FairRow, FairWork, HOG_BYTES, HOG_DEPTH, READ_BYTES};
+use super::job::{FairRow, FairWork, FairnessResult, HOG_BYTES, HOG_DEPTH, READ_BYTES};
 use super::other::OtherHogs;
 use crate::output::print;
 
@@ -22,11 +22,12 @@ use crate::output::print;
 /// # Errors
 /// Fails when a read or a write failed, or the kernel's idle class is not available.
 pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &FairWork) -> anyhow::Result<String> {
-    if let (FairRow::HogsAlone, Some(door)) = (work.row, &work.hogs_door) {
+    if let (FairRow::HogsAlone, Some(procs_file)) = (work.row, &work.hogs_procs) {
         // Before the engine starts its threads.
-        std::fs::write(door, "0").with_context(|| format!("the hogs may not enter {}", door.display()))?;
+        std::fs::write(procs_file, "0")
+            .with_context(|| format!("the hogs may not enter {}", procs_file.display()))?;
     }
-    let others = match (work.row, &work.hogs_door) {
+    let others = match (work.row, &work.hogs_procs) {
         (FairRow::CgroupIo, Some(_)) => Some(OtherHogs::start(path, work)?),
         (FairRow::CgroupIo, None) => anyhow::bail!("no cgroup was made for the hogs"),
         _ => None,
@@ -46,7 +47,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &FairWork) -
     let small = engine.open(path, Open::read()).wait()?;
     let large = hog_engine.open(path, if work.writes { Open::write() } else { Open::read() }).wait()?;
     let gauge = Gauge::start(device_stat)?;
-    if work.row == FairRow::HogsAlone && work.hogs_door.is_some() {
+    if work.row == FairRow::HogsAlone && work.hogs_procs.is_some() {
         // The reader, in the other process, begins now.
         print("begun\n")?;
     }
@@ -77,16 +78,16 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &FairWork) -
     let [p50_us, p99_us, p99_9_us] = [0.5, 0.99, 0.999].map(|quantile| latency.quantile_us(quantile));
     let times =
         if work.row.has_reader() { [("latency".to_owned(), latency.clone())].into() } else { [].into() };
-    let answer = FairAnswer {
+    let result = FairnessResult {
         seconds: work.seconds,
         reads: latency.count(),
         hog_bytes,
         p50_us,
         p99_us,
         p99_9_us,
-        evidence: Evidence { witness: cost.witness, times },
+        evidence: Evidence { counter_deltas: cost.counter_deltas, times },
     };
-    Ok(serde_json::to_string(&answer)?)
+    Ok(serde_json::to_string(&result)?)
 }
 
 /// Puts a thread into the kernel's idle class: ionice(1).
@@ -163,7 +164,7 @@ mod tests {
     use crate::cleanup::Cleanup;
 
     #[test]
-    fn every_row_has_whom_it_says() {
+    fn every_row_has_its_participants() {
         let cleanup = Cleanup::default();
         for (row, writes) in FairRow::ALL.into_iter().flat_map(|row| [(row, false), (row, true)]) {
             let temp =
@@ -176,7 +177,7 @@ mod tests {
                 file_bytes: 8 << 20,
                 seconds: 0.5,
                 seed: 3,
-                hogs_door: None,
+                hogs_procs: None,
             };
             let text = match sample(temp.path(), None, &work) {
                 // This row needs another program.
@@ -191,10 +192,10 @@ mod tests {
                 }
                 text => text.unwrap_or_else(|error| panic!("{row:?}: {error:#}")),
             };
-            let answer: FairAnswer = serde_json::from_str(&text).expect("its own text");
-            assert_eq!(answer.reads > 0, row.has_reader(), "{row:?} {answer:?}");
-            assert_eq!(answer.p99_us.is_some_and(|time| time > 0.0), row.has_reader(), "{row:?} {answer:?}");
-            assert!(answer.hog_bytes.is_multiple_of(HOG_BYTES), "{row:?} {answer:?}");
+            let result: FairnessResult = serde_json::from_str(&text).expect("its own text");
+            assert_eq!(result.reads > 0, row.has_reader(), "{row:?} {result:?}");
+            assert_eq!(result.p99_us.is_some_and(|time| time > 0.0), row.has_reader(), "{row:?} {result:?}");
+            assert!(result.hog_bytes.is_multiple_of(HOG_BYTES), "{row:?} {result:?}");
             let found = std::fs::read(temp.path()).expect("readable");
             let written = writes && row.has_hogs();
             assert_eq!(found.iter().any(|byte| *byte != 0), written, "{row:?}");

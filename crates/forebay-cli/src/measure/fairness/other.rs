@@ -8,7 +8,7 @@ use anyhow::{Context as _, ensure};
 
 use super::super::CHILD_SUBCOMMAND;
 use super::super::job::Job;
-use super::job::{FairAnswer, FairRow, FairWork};
+use super::job::{FairRow, FairWork, FairnessResult};
 
 /// The process; it is killed when dropped.
 pub(super) struct OtherHogs {
@@ -48,9 +48,9 @@ impl OtherHogs {
         let mut text = String::new();
         self.out.read_to_string(&mut text)?;
         ensure!(self.child.wait()?.success(), "the hogs failed");
-        let answer: FairAnswer =
+        let result: FairnessResult =
             serde_json::from_str(&text).context("the hogs answered in an unknown way")?;
-        Ok(answer.hog_bytes)
+        Ok(result.hog_bytes)
     }
 }
 

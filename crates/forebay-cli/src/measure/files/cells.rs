@@ -5,15 +5,15 @@ use std::fmt;
 
 use anyhow::Context as _;
 
+use super::super::file_set::{FileSet, Files};
 use super::super::gates::Claim;
-use super::super::interleave::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
-use super::super::planted::{Files, Planted};
 use super::super::sampler::run_child;
-use super::super::scratch_dir::Home;
+use super::super::scratch_dir::ScratchDir;
 use super::super::units::show_bytes;
-use super::job::{Call, FilesAnswer, FilesRow, FilesWork};
+use super::job::{Call, FilesResult, FilesRow, FilesWork};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
@@ -46,26 +46,26 @@ impl fmt::Display for Setting {
 /// # Errors
 /// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, super::KIND.name)?;
-    let planted = Planted { files: plan.count, file_bytes: plan.file_bytes, seed: context.seed };
-    let files = Files::make(&home, planted, context)?;
+    let scratch = ScratchDir::find(context, super::KIND.name)?;
+    let file_set = FileSet { files: plan.count, file_bytes: plan.file_bytes, seed: context.seed };
+    let files = Files::make(&scratch, file_set, context)?;
     let mut cells = cells(&plan.settings, &plan.rows);
     let seconds = fit_seconds(plan.seconds, cells.len() * plan.repeats, context.remaining());
     let is_cold = Flag::new(true);
-    let turns = Turns {
+    let interleaving = Interleaving {
         label: format!("measure {}", super::KIND.name),
         repeats: plan.repeats,
         until: until(context),
-        place: &home.directory,
+        place: &scratch.directory,
         context,
     };
     let seeds = seeds(context, plan.repeats);
-    let done = turns.take(&mut cells, |setting, row, repeat| {
+    let done = interleaving.run(&mut cells, |setting, row, repeat| {
         let Setting { call, at_once } = *setting;
         let work = FilesWork {
             row,
             call,
-            planted,
+            file_set,
             at_once: at_once as usize,
             seconds_max: seconds,
             seed: seeds[repeat],
@@ -75,7 +75,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         }
         // Each sample has its own directory, which is removed after it.
         let new = match call {
-            Call::Create => Some(home.temp_directory(context, "new")?),
+            Call::Create => Some(scratch.temp_directory(context, "new")?),
             _ => None,
         };
         let directory = new.as_ref().unwrap_or(&files.directory).path();
@@ -83,9 +83,9 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         let mut job = Job::new(super::KIND.name, directory, &work, 10.0 * seconds)?;
         job.device_stat.clone_from(&files.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
-        let answer: FilesAnswer =
+        let result: FilesResult =
             serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
-        let bytes = answer.files * plan.file_bytes;
+        let bytes = result.files * plan.file_bytes;
         let claim = Claim {
             read_bytes: (call == Call::Read).then_some(bytes),
             written_bytes: (call == Call::Create).then_some(bytes),
@@ -95,9 +95,9 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             busy_on_purpose: call == Call::Stat,
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(call, &answer), evidence: answer.evidence, claim })
+        Ok(Taken { metrics: metrics(call, &result), evidence: result.evidence, claim })
     })?;
-    let conditions = files.ground.conditions();
+    let conditions = files.preconditions.conditions();
     let build = |setting: &Setting| {
         let mut experiment = Experiment::new(super::KIND.name, method(plan, setting.call, seconds))
             .parameter("call", setting.call.name())
@@ -106,7 +106,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             .parameter("file_bytes", plan.file_bytes)
             .parameter("seconds_max", seconds)
             .parameter("repeats", done)
-            .parameter("file_system", home.filesystem.as_str())
+            .parameter("file_system", scratch.filesystem.as_str())
             .parameter("seed", context.seed);
         experiment.notes = notes(setting.call, is_cold.get(), done, plan.repeats);
         experiment.conditions.clone_from(&conditions);
@@ -132,31 +132,31 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     Ok(plan.settings.iter().map(build).collect())
 }
 
-fn metrics(call: Call, answer: &FilesAnswer) -> Metrics {
-    let files = answer.files as f64;
+fn metrics(call: Call, result: &FilesResult) -> Metrics {
+    let files = result.files as f64;
     let mut metrics = Metrics::default();
     metrics
-        .set(metric::SECONDS, answer.seconds)
-        .set(metric::FILES_PER_S, files / answer.seconds)
-        .set(metric::CPU_US_PER_FILE, answer.cpu_seconds * 1e6 / files);
+        .set(metric::SECONDS, result.seconds)
+        .set(metric::FILES_PER_S, files / result.seconds)
+        .set(metric::CPU_US_PER_FILE, result.cpu_seconds * 1e6 / files);
     let parts: &[(&str, f64)] = match call {
         Call::Read => &[
-            (metric::OPEN_US, answer.open_s),
-            (metric::READ_US, answer.read_s),
-            (metric::CLOSE_US, answer.close_s),
+            (metric::OPEN_US, result.open_s),
+            (metric::READ_US, result.read_s),
+            (metric::CLOSE_US, result.close_s),
         ],
         Call::Create => &[
-            (metric::OPEN_US, answer.open_s),
-            (metric::WRITE_US, answer.write_s),
-            (metric::SYNC_US, answer.sync_s),
-            (metric::CLOSE_US, answer.close_s),
+            (metric::OPEN_US, result.open_s),
+            (metric::WRITE_US, result.write_s),
+            (metric::SYNC_US, result.sync_s),
+            (metric::CLOSE_US, result.close_s),
         ],
-        Call::Stat => &[(metric::STAT_US, answer.stat_s)],
+        Call::Stat => &[(metric::STAT_US, result.stat_s)],
     };
     for (name, seconds) in parts {
         metrics.set(name, seconds * 1e6 / files);
     }
-    for (name, value) in [(metric::P50_US, answer.p50_us), (metric::P99_US, answer.p99_us)] {
+    for (name, value) in [(metric::P50_US, result.p50_us), (metric::P99_US, result.p99_us)] {
         if let Some(value) = value {
             metrics.set(name, value);
         }
@@ -173,7 +173,7 @@ fn method(plan: &Plan, call: Call, seconds: f64) -> String {
          repeat, and a figure is the median of the repeats.",
         plan.count,
         show_bytes(plan.file_bytes),
-        call.words(),
+        call.phrase(),
     )
 }
 
@@ -206,19 +206,19 @@ mod tests {
 
     #[test]
     fn times_are_those_of_the_calls_that_were_made() {
-        let answer = FilesAnswer {
+        let result = FilesResult {
             seconds: 0.5,
             cpu_seconds: 0.1,
             files: 1000,
             open_s: 0.01,
             sync_s: 0.4,
-            ..FilesAnswer::default()
+            ..FilesResult::default()
         };
-        let create = metrics(Call::Create, &answer);
+        let create = metrics(Call::Create, &result);
         assert_eq!(create.get(metric::FILES_PER_S), Some(2000.0));
         assert_eq!((create.get(metric::SYNC_US), create.get(metric::OPEN_US)), (Some(400.0), Some(10.0)));
         assert_eq!((create.get(metric::READ_US), create.get(metric::STAT_US)), (None, None));
-        let stat = metrics(Call::Stat, &answer);
+        let stat = metrics(Call::Stat, &result);
         assert_eq!((stat.get(metric::OPEN_US), stat.get(metric::STAT_US)), (None, Some(0.0)));
     }
 }

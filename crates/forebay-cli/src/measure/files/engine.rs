@@ -14,7 +14,7 @@ use super::lane::{Course, Part, Tally};
 /// Fails with the errors of the engine.
 pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
-    let bytes = course.work.planted.file_bytes;
+    let bytes = course.work.file_set.file_bytes;
     let mut memory = vec![0; bytes as usize];
     while tally.begin(deadline) {
         let Some((number, path)) = course.next_file() else { break };
@@ -27,7 +27,7 @@ pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant)
                 tally.made(Part::Read);
                 file.close().await?;
                 tally.made(Part::Close);
-                course.look(number, &block)?;
+                course.check(number, &block)?;
             }
             Call::Create => {
                 course.fill(number, &mut memory);
@@ -45,7 +45,7 @@ pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant)
                 tally.resume();
                 let metadata = engine.metadata(path).await?;
                 tally.made(Part::Stat);
-                course.look_at_length(number, metadata.len())?;
+                course.check_length(number, metadata.len())?;
             }
         }
         tally.end();

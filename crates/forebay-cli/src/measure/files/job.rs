@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::super::file_set::FileSet;
 use super::super::interleave::{Evidence, Way};
 use super::super::pattern::SplitMix;
-use super::super::planted::Planted;
 
 /// One run of one row with one call and number of files at once.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,7 +14,7 @@ pub(super) struct FilesWork {
     pub(super) row: FilesRow,
     pub(super) call: Call,
     /// The existing files; new files have the same lengths and contents.
-    pub(super) planted: Planted,
+    pub(super) file_set: FileSet,
     pub(super) at_once: usize,
     /// The time in seconds after which no file begins.
     pub(super) seconds_max: f64,
@@ -26,7 +26,7 @@ impl FilesWork {
     /// Returns all files, in the order in which they are visited.
     pub(super) fn order(&self) -> Vec<u32> {
         let mut random = SplitMix::new(self.seed);
-        let mut order: Vec<u32> = (0..self.planted.files).collect();
+        let mut order: Vec<u32> = (0..self.file_set.files).collect();
         for index in (1..order.len()).rev() {
             order.swap(index, random.below(index as u64 + 1) as usize);
         }
@@ -35,7 +35,7 @@ impl FilesWork {
 
     /// Returns the present or future path of file number `file`.
     pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
-        Planted::path(directory, file)
+        FileSet::path(directory, file)
     }
 }
 
@@ -62,7 +62,7 @@ impl Call {
         }
     }
 
-    pub(super) const fn words(self) -> &'static str {
+    pub(super) const fn phrase(self) -> &'static str {
         match self {
             Self::Read => "opens it, reads it whole and closes it",
             Self::Create => "makes it, writes it whole, syncs it (fsync) and closes it",
@@ -108,7 +108,7 @@ impl FilesRow {
 
 /// The result that the child prints. Times of the calls are sums over all files.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct FilesAnswer {
+pub(super) struct FilesResult {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) files: u64,
@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn every_file_has_its_place_in_the_order() {
-        let planted = Planted { files: 500, file_bytes: 4096, seed: 1 };
+        let file_set = FileSet { files: 500, file_bytes: 4096, seed: 1 };
         let (row, call) = (FilesRow::Forebay, Call::Read);
-        let work = FilesWork { row, call, planted, at_once: 3, seconds_max: 1.0, seed: 9 };
+        let work = FilesWork { row, call, file_set, at_once: 3, seconds_max: 1.0, seed: 9 };
         let mut order = work.order();
         assert_ne!(order, (0..500).collect::<Vec<_>>());
         order.sort_unstable();

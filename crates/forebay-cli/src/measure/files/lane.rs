@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::gauge::Cost;
 use super::super::interleave::Evidence;
 use super::super::latency::Latency;
-use super::job::{Call, FilesAnswer, FilesWork};
+use super::job::{Call, FilesResult, FilesWork};
 
 /// The state common to all lanes.
 #[derive(Debug)]
@@ -57,17 +57,17 @@ impl Course {
 
     /// Fills `memory` with the contents of file number `file`.
     pub(super) fn fill(&self, file: u32, memory: &mut [u8]) {
-        self.work.planted.contents(file).fill(0, memory);
+        self.work.file_set.contents(file).fill(0, memory);
     }
 
     /// Checks that `found` is file number `file`: its length and its first bytes.
     ///
     /// # Errors
     /// Fails when it is not.
-    pub(super) fn look(&self, file: u32, found: &[u8]) -> anyhow::Result<()> {
-        let word = self.work.planted.contents(file).first_word(0).to_le_bytes();
+    pub(super) fn check(&self, file: u32, found: &[u8]) -> anyhow::Result<()> {
+        let word = self.work.file_set.contents(file).first_word(0).to_le_bytes();
         anyhow::ensure!(
-            found.len() as u64 == self.work.planted.file_bytes && found.starts_with(&word),
+            found.len() as u64 == self.work.file_set.file_bytes && found.starts_with(&word),
             "file {file} does not hold what was written there; the storage below it or the way it was read is faulty"
         );
         Ok(())
@@ -77,11 +77,11 @@ impl Course {
     ///
     /// # Errors
     /// Fails when it has not.
-    pub(super) fn look_at_length(&self, file: u32, length: u64) -> anyhow::Result<()> {
+    pub(super) fn check_length(&self, file: u32, length: u64) -> anyhow::Result<()> {
         anyhow::ensure!(
-            length == self.work.planted.file_bytes,
+            length == self.work.file_set.file_bytes,
             "file {file} is {length} bytes long and should have {}",
-            self.work.planted.file_bytes
+            self.work.file_set.file_bytes
         );
         Ok(())
     }
@@ -127,9 +127,9 @@ impl Tally {
         self.latency.add(&other.latency)
     }
 
-    pub(super) fn answer(self, cost: Cost) -> FilesAnswer {
+    pub(super) fn result(self, cost: Cost) -> FilesResult {
         let of = |part: Part| self.parts[part as usize].as_secs_f64();
-        FilesAnswer {
+        FilesResult {
             seconds: cost.seconds,
             cpu_seconds: cost.cpu_seconds,
             files: self.latency.count(),
@@ -142,7 +142,7 @@ impl Tally {
             p50_us: self.latency.quantile_us(0.5),
             p99_us: self.latency.quantile_us(0.99),
             evidence: Evidence {
-                witness: cost.witness,
+                counter_deltas: cost.counter_deltas,
                 times: [("latency".to_owned(), self.latency)].into(),
             },
         }

@@ -40,9 +40,9 @@ pub(super) fn sample(
         }
     };
     if work.call == Call::Create {
-        look(directory, &course, tally.latency.count())?;
+        verify(directory, &course, tally.latency.count())?;
     }
-    Ok(serde_json::to_string(&tally.answer(cost))?)
+    Ok(serde_json::to_string(&tally.result(cost))?)
 }
 
 fn from_tokio(
@@ -72,13 +72,13 @@ fn from_tokio(
 }
 
 /// Checks the files made. A row that made fewer files than it counted, or empty ones, would look fast.
-fn look(directory: &Path, course: &Course, files: u64) -> anyhow::Result<()> {
+fn verify(directory: &Path, course: &Course, files: u64) -> anyhow::Result<()> {
     let mut found = 0;
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
         let number = number.with_context(|| format!("{} is not one of these files", path.display()))?;
-        course.look(number, &std::fs::read(path)?)?;
+        course.check(number, &std::fs::read(path)?)?;
         found += 1;
     }
     anyhow::ensure!(found == files, "{files} files were counted, and {found} are there");
@@ -87,15 +87,15 @@ fn look(directory: &Path, course: &Course, files: u64) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::planted::{Files, Planted};
-    use super::super::super::scratch_dir::Home;
-    use super::super::job::FilesAnswer;
+    use super::super::super::file_set::{FileSet, Files};
+    use super::super::super::scratch_dir::ScratchDir;
+    use super::super::job::FilesResult;
     use super::*;
     use crate::cleanup::Cleanup;
     use crate::context::{Context, Target};
     use crate::progress::Progress;
 
-    const PLANTED: Planted = Planted { files: 30, file_bytes: 8192, seed: 3 };
+    const PLANTED: FileSet = FileSet { files: 30, file_bytes: 8192, seed: 3 };
 
     fn context() -> Context {
         Context::new(
@@ -107,28 +107,28 @@ mod tests {
     }
 
     fn work(row: FilesRow, call: Call, at_once: usize) -> FilesWork {
-        FilesWork { row, call, planted: PLANTED, at_once, seconds_max: 60.0, seed: 5 }
+        FilesWork { row, call, file_set: PLANTED, at_once, seconds_max: 60.0, seed: 5 }
     }
 
     #[test]
-    fn every_row_visits_every_file_once_and_tells_its_calls() {
+    fn every_row_visits_every_file_once_and_times_its_calls() {
         let context = context();
-        let home = Home::find(&context, "files").expect("a directory on a disk");
-        let files = Files::make(&home, PLANTED, &context).expect("space for 240 KiB");
+        let scratch = ScratchDir::find(&context, "files").expect("a directory on a disk");
+        let files = Files::make(&scratch, PLANTED, &context).expect("space for 240 KiB");
         for row in FilesRow::ALL {
             for at_once in [1, 7] {
                 for call in [Call::Read, Call::Create] {
-                    let new = home.temp_directory(&context, "new").expect("writable");
+                    let new = scratch.temp_directory(&context, "new").expect("writable");
                     let directory = if call == Call::Read { files.directory.path() } else { new.path() };
                     let text = sample(directory, None, &work(row, call, at_once))
                         .unwrap_or_else(|error| panic!("{row:?} {call:?}: {error:#}"));
-                    let answer: FilesAnswer = serde_json::from_str(&text).expect("its own text");
-                    assert_eq!(answer.files, 30, "{row:?} {call:?}");
-                    assert!(answer.open_s > 0.0 && answer.close_s > 0.0, "{row:?} {answer:?}");
-                    assert_eq!(answer.read_s > 0.0, call == Call::Read, "{row:?} {answer:?}");
+                    let result: FilesResult = serde_json::from_str(&text).expect("its own text");
+                    assert_eq!(result.files, 30, "{row:?} {call:?}");
+                    assert!(result.open_s > 0.0 && result.close_s > 0.0, "{row:?} {result:?}");
+                    assert_eq!(result.read_s > 0.0, call == Call::Read, "{row:?} {result:?}");
                     let is_made = call == Call::Create;
-                    assert_eq!((answer.write_s > 0.0, answer.sync_s > 0.0), (is_made, is_made), "{row:?}");
-                    assert_eq!(answer.stat_s, 0.0, "{row:?}");
+                    assert_eq!((result.write_s > 0.0, result.sync_s > 0.0), (is_made, is_made), "{row:?}");
+                    assert_eq!(result.stat_s, 0.0, "{row:?}");
                 }
             }
             let mut stat = work(row, Call::Stat, 3);
@@ -136,9 +136,9 @@ mod tests {
             for seconds in [0.05, 0.0] {
                 stat.seconds_max = seconds;
                 let text = sample(files.directory.path(), None, &stat).expect("they are there");
-                let answer: FilesAnswer = serde_json::from_str(&text).expect("its own text");
-                assert!(answer.files >= 3, "one for each of the three: {row:?}, {}", answer.files);
-                assert!(answer.stat_s > 0.0 && answer.open_s == 0.0, "{row:?}");
+                let result: FilesResult = serde_json::from_str(&text).expect("its own text");
+                assert!(result.files >= 3, "one for each of the three: {row:?}, {}", result.files);
+                assert!(result.stat_s > 0.0 && result.open_s == 0.0, "{row:?}");
             }
         }
     }
@@ -146,15 +146,15 @@ mod tests {
     #[test]
     fn every_row_notices_a_wrong_file() {
         let context = context();
-        let home = Home::find(&context, "files").expect("a directory on a disk");
-        let files = Files::make(&home, PLANTED, &context).expect("space for 240 KiB");
+        let scratch = ScratchDir::find(&context, "files").expect("a directory on a disk");
+        let files = Files::make(&scratch, PLANTED, &context).expect("space for 240 KiB");
         for row in FilesRow::ALL {
             let mut work = work(row, Call::Read, 2);
-            work.planted.seed = 4;
+            work.file_set.seed = 4;
             let error = sample(files.directory.path(), None, &work).expect_err("other contents");
             assert!(format!("{error:#}").contains("does not hold what was written"), "{row:?}: {error:#}");
             let mut work = self::work(row, Call::Stat, 2);
-            work.planted.file_bytes = 4096;
+            work.file_set.file_bytes = 4096;
             let error = sample(files.directory.path(), None, &work).expect_err("another length");
             assert!(format!("{error:#}").contains("8192 bytes long"), "{row:?}: {error:#}");
             // The files exist already.
@@ -168,12 +168,13 @@ mod tests {
     #[test]
     fn a_file_that_was_counted_and_not_made_is_noticed() {
         let context = context();
-        let home = Home::find(&context, "files").expect("a directory on a disk");
-        let files = Files::make(&home, PLANTED, &context).expect("space for 240 KiB");
+        let scratch = ScratchDir::find(&context, "files").expect("a directory on a disk");
+        let files = Files::make(&scratch, PLANTED, &context).expect("space for 240 KiB");
         let course = Course::new(files.directory.path(), &work(FilesRow::Forebay, Call::Create, 1));
-        look(files.directory.path(), &course, 30).expect("all of them");
+        verify(files.directory.path(), &course, 30).expect("all of them");
         assert!(
-            look(files.directory.path(), &course, 31).is_err_and(|e| e.to_string().contains("30 are there"))
+            verify(files.directory.path(), &course, 31)
+                .is_err_and(|e| e.to_string().contains("30 are there"))
         );
     }
 }

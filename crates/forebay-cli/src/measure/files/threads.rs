@@ -42,7 +42,7 @@ pub(super) fn visit(course: &Course, device_stat: Option<&Path>) -> anyhow::Resu
 
 fn lane(course: &Course, gate: &RwLock<Option<Instant>>) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
-    let mut memory = vec![0; course.work.planted.file_bytes as usize];
+    let mut memory = vec![0; course.work.file_set.file_bytes as usize];
     let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
     let Some(deadline) = deadline else { return Ok(tally) };
     while tally.begin(deadline) {
@@ -56,7 +56,7 @@ fn lane(course: &Course, gate: &RwLock<Option<Instant>>) -> anyhow::Result<Tally
                 tally.made(Part::Read);
                 drop(file);
                 tally.made(Part::Close);
-                course.look(number, &memory)?;
+                course.check(number, &memory)?;
             }
             Call::Create => {
                 course.fill(number, &mut memory);
@@ -74,7 +74,7 @@ fn lane(course: &Course, gate: &RwLock<Option<Instant>>) -> anyhow::Result<Tally
                 tally.resume();
                 let metadata = std::fs::metadata(path)?;
                 tally.made(Part::Stat);
-                course.look_at_length(number, metadata.len())?;
+                course.check_length(number, metadata.len())?;
             }
         }
         tally.end();

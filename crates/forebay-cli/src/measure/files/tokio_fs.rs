@@ -15,7 +15,7 @@ use super::lane::{Course, Part, Tally};
 /// Fails when a call failed.
 pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
-    let mut memory = vec![0; course.work.planted.file_bytes as usize];
+    let mut memory = vec![0; course.work.file_set.file_bytes as usize];
     while tally.begin(deadline) {
         let Some((number, path)) = course.next_file() else { break };
         match course.work.call {
@@ -27,7 +27,7 @@ pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Resu
                 tally.made(Part::Read);
                 drop(file);
                 tally.made(Part::Close);
-                course.look(number, &memory)?;
+                course.check(number, &memory)?;
             }
             Call::Create => {
                 course.fill(number, &mut memory);
@@ -47,7 +47,7 @@ pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Resu
                 tally.resume();
                 let metadata = tokio::fs::metadata(path).await?;
                 tally.made(Part::Stat);
-                course.look_at_length(number, metadata.len())?;
+                course.check_length(number, metadata.len())?;
             }
         }
         tally.end();

@@ -129,8 +129,8 @@ impl Agent {
             agent.handshakes.leave(number);
             let outcome = link.and_then(|link| agent.serve(link, &peer));
             match outcome {
-                Ok(()) => agent.progress.say(&format!("{peer}: done")),
-                Err(error) => agent.progress.say(&format!("{peer}: {error:#}")),
+                Ok(()) => agent.progress.print_line(&format!("{peer}: done")),
+                Err(error) => agent.progress.print_line(&format!("{peer}: {error:#}")),
             }
         });
         if spawned.is_err() {
@@ -149,7 +149,7 @@ impl Agent {
                 anyhow::bail!("refused, because {other} is served");
             }
         };
-        self.progress.say(&format!("{peer}: is served"));
+        self.progress.print_line(&format!("{peer}: is served"));
         session::serve(link, &self.directory, facts(None), &self.cleanup)
             .with_context(|| format!("the measurement in {} was ended", self.directory.display()))
     }
@@ -163,9 +163,9 @@ struct Place {
 }
 
 impl Place {
-    /// Takes the place for `who`, or returns its present holder. Waits for a place that is about
+    /// Takes the place for `peer`, or returns its present holder. Waits for a place that is about
     /// to be released.
-    fn take(&self, who: &str) -> Result<Held<'_>, String> {
+    fn take(&self, peer: &str) -> Result<Held<'_>, String> {
         let held = self.taken_by.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut held, _) = self
             .given_back
@@ -174,7 +174,7 @@ impl Place {
         match &*held {
             Some(other) => Err(other.clone()),
             None => {
-                *held = Some(who.to_owned());
+                *held = Some(peer.to_owned());
                 Ok(Held(self))
             }
         }

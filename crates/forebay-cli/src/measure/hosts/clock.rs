@@ -6,8 +6,8 @@
 pub(super) struct RoundTrip {
     pub(super) sent_ns: u64,
     pub(super) arrived_ns: u64,
-    pub(super) answered_ns: u64,
-    pub(super) heard_ns: u64,
+    pub(super) replied_ns: u64,
+    pub(super) received_ns: u64,
 }
 
 /// The lead of another host's monotonic clock over this host's.
@@ -26,7 +26,7 @@ impl Offset {
 
     fn of(trip: &RoundTrip) -> Self {
         let there = i128::from(trip.arrived_ns) - i128::from(trip.sent_ns);
-        let back = i128::from(trip.answered_ns) - i128::from(trip.heard_ns);
+        let back = i128::from(trip.replied_ns) - i128::from(trip.received_ns);
         let on_the_way = (there - back).max(0);
         Self { ahead_ns: (there + back) / 2, error_ns: u64::try_from(on_the_way / 2).unwrap_or(u64::MAX) }
     }
@@ -54,13 +54,13 @@ mod tests {
         RoundTrip {
             sent_ns,
             arrived_ns: theirs(arrived),
-            answered_ns: theirs(arrived + thinking),
-            heard_ns: arrived + thinking + way_back,
+            replied_ns: theirs(arrived + thinking),
+            received_ns: arrived + thinking + way_back,
         }
     }
 
     #[test]
-    fn equal_ways_give_the_offset_exactly_however_long_the_answer_took() {
+    fn equal_ways_give_the_offset_exactly_however_long_the_reply_took() {
         let offset = Offset::estimate(&[trip(9_000_000_000, 40_000, 7_000_000, 40_000)]).expect("one trip");
         assert_eq!(offset, Offset { ahead_ns: AHEAD, error_ns: 40_000 });
         assert_eq!(offset.to_theirs(9_000_000_000), 4_000_000_000);

@@ -22,7 +22,7 @@ mod wait;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// The limit for any step that takes no more time than a message.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+const REPLY_WITHIN: Duration = Duration::from_secs(30);
 /// The limit for evicting a file from memory, starting a process, and ending it.
 const SAMPLE_WITHIN: Duration = Duration::from_secs(60);
 /// The slowest rate at which files are written and read.
@@ -57,24 +57,24 @@ pub(super) struct HostSample {
 }
 
 #[derive(Debug)]
-struct Heard {
+struct Received {
     host: usize,
     message: anyhow::Result<FromAgent>,
     arrived_ns: u64,
 }
 
-/// All agents. Dropping the fleet ends their measurements.
+/// All agents. Dropping the controller ends their measurements.
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub(super) struct Controller {
     pub(super) hosts: Vec<Host>,
-    inbox: Receiver<Heard>,
+    inbox: Receiver<Received>,
     listeners: Vec<JoinHandle<()>>,
     /// The instant when the agents were last notified that this side is alive.
-    said: Instant,
+    alive_sent: Instant,
     rounds: u64,
 }
 
-impl Fleet {
+impl Controller {
     /// Connects to all agents at once.
     ///
     /// # Errors
@@ -95,19 +95,19 @@ impl Fleet {
         Ok(Self::new(members))
     }
 
-    /// Returns a fleet of agents that were welcomed: label, name, link and facts of each.
+    /// Returns a controller of agents that were welcomed: label, name, link and facts of each.
     pub(super) fn new(members: Vec<(String, String, Link, Facts)>) -> Self {
         let (events, inbox) = sync_channel(EVENTS_MAX);
         let (mut hosts, mut listeners) = (Vec::new(), Vec::new());
         for (index, (label, name, link, facts)) in members.into_iter().enumerate() {
             let Link { sender, mut receiver } = link;
-            let events: SyncSender<Heard> = events.clone();
+            let events: SyncSender<Received> = events.clone();
             listeners.push(std::thread::spawn(move || {
                 loop {
                     let message = receiver.receive();
                     let last = message.is_err();
-                    let heard = Heard { host: index, message, arrived_ns: monotonic_ns() };
-                    if events.send(heard).is_err() || last {
+                    let received = Received { host: index, message, arrived_ns: monotonic_ns() };
+                    if events.send(received).is_err() || last {
                         return;
                     }
                 }
@@ -115,7 +115,7 @@ impl Fleet {
             let offset = Offset { ahead_ns: 0, error_ns: u64::MAX };
             hosts.push(Host { name, label, facts, prepared: None, sender, offset });
         }
-        Self { hosts, inbox, listeners, said: Instant::now(), rounds: 0 }
+        Self { hosts, inbox, listeners, alive_sent: Instant::now(), rounds: 0 }
     }
 
     /// Lets every host write its file, each with contents of its own.
@@ -127,13 +127,13 @@ impl Fleet {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             // Storage that detects equal blocks must not find any.
             let seed = (seed ^ (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)) & ((1 << 53) - 1);
-            host.tell(&ToAgent::Task(Task::Prepare { memory_bytes, file_bytes, seed }))?;
+            host.send(&ToAgent::Task(Task::Prepare { memory_bytes, file_bytes, seed }))?;
         }
         let limit = SAMPLE_WITHIN + Duration::from_secs_f64(file_bytes as f64 / BYTES_PER_S_MIN);
         let prepared = self.gather(limit, "prepare its file", |host, message, _| match message {
             FromAgent::Done(Done::Prepared(prepared)) => Ok(Some(prepared)),
             FromAgent::Done(Done::Failed { why, code, .. }) => Err(failure(host, &why, code)),
-            other => Err(host.strange(&other)),
+            other => Err(host.unexpected(&other)),
         })?;
         for (host, prepared) in self.hosts.iter_mut().zip(prepared) {
             anyhow::ensure!(
@@ -155,7 +155,7 @@ impl Fleet {
         self.rounds += 1;
         let round = self.rounds;
         for host in &mut self.hosts {
-            host.tell(&ToAgent::Task(Task::Sample { round, work: work.clone() }))?;
+            host.send(&ToAgent::Task(Task::Sample { round, work: work.clone() }))?;
         }
         let warm = match work {
             HostWork::Random(work) => work.warm_bytes as f64 / BYTES_PER_S_MIN,
@@ -167,18 +167,18 @@ impl Fleet {
             FromAgent::Done(Done::Failed { round: Some(of), why, .. }) if of == round => {
                 Ok(Some(Some(format!("{}: {why}", host.title()))))
             }
-            other => Err(host.strange(&other)),
+            other => Err(host.unexpected(&other)),
         })?;
         if let Some(why) = ready.iter().flatten().next() {
             self.call_off(round, &ready)?;
             return Ok(Err(why.clone()));
         }
-        self.ask_clocks()?;
+        self.read_clocks()?;
         let slowest_ns = self.hosts.iter().map(|host| host.offset.error_ns).max().unwrap_or(0);
         let at_ns = monotonic_ns() + LEAD.as_nanos() as u64 + slowest_ns.saturating_mul(4);
         for host in &mut self.hosts {
             let at_ns = Some(host.offset.to_theirs(at_ns));
-            host.tell(&ToAgent::Task(Task::Go { round, at_ns }))?;
+            host.send(&ToAgent::Task(Task::Go { round, at_ns }))?;
         }
         let limit = SAMPLE_WITHIN + Duration::from_secs_f64(work.seconds());
         let ended = self.gather(limit, "end its sample", |host, message, _| match message {
@@ -196,7 +196,7 @@ impl Fleet {
             FromAgent::Done(Done::Failed { round: Some(of), why, .. }) if of == round => {
                 Ok(Some(Err(format!("{}: {why}", host.title()))))
             }
-            other => Err(host.strange(&other)),
+            other => Err(host.unexpected(&other)),
         })?;
         Ok(ended.into_iter().collect())
     }
@@ -207,15 +207,15 @@ impl Fleet {
     /// Fails when an agent did not end in time.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         for host in &mut self.hosts {
-            host.tell(&ToAgent::End)?;
+            host.send(&ToAgent::End)?;
         }
         let mut left = self.hosts.len();
-        let deadline = Instant::now() + ANSWER_WITHIN;
+        let deadline = Instant::now() + REPLY_WITHIN;
         while left > 0 {
             match self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(heard) if heard.message.is_err() => left -= 1,
+                Ok(received) if received.message.is_err() => left -= 1,
                 Ok(_) => {}
-                Err(_) => anyhow::bail!("not all agents removed their files within {ANSWER_WITHIN:?}"),
+                Err(_) => anyhow::bail!("not all agents removed their files within {REPLY_WITHIN:?}"),
             }
         }
         Ok(())
@@ -225,26 +225,26 @@ impl Fleet {
     fn call_off(&mut self, round: u64, outcomes: &[Option<String>]) -> anyhow::Result<()> {
         for (host, outcome) in self.hosts.iter_mut().zip(outcomes) {
             if outcome.is_none() {
-                host.tell(&ToAgent::Task(Task::Go { round, at_ns: None }))?;
+                host.send(&ToAgent::Task(Task::Go { round, at_ns: None }))?;
             }
         }
         let waiting: Vec<bool> = outcomes.iter().map(Option::is_none).collect();
-        self.gather_from(&waiting, ANSWER_WITHIN, "give up a sample", |host, message, _| match message {
+        self.gather_from(&waiting, REPLY_WITHIN, "give up a sample", |host, message, _| match message {
             FromAgent::Done(Done::Failed { round: Some(of), .. }) if of == round => Ok(Some(())),
-            other => Err(host.strange(&other)),
+            other => Err(host.unexpected(&other)),
         })?;
         Ok(())
     }
 }
 
-impl Drop for Fleet {
+impl Drop for Controller {
     fn drop(&mut self) {
         for host in &self.hosts {
             host.sender.close();
         }
         // Listeners that wait for room in the inbox notice that it is gone.
-        let (_, nobody) = sync_channel(1);
-        self.inbox = nobody;
+        let (_, closed_inbox) = sync_channel(1);
+        self.inbox = closed_inbox;
         for listener in self.listeners.drain(..) {
             let _ = listener.join();
         }
@@ -260,15 +260,15 @@ impl Host {
         }
     }
 
-    fn tell(&mut self, message: &ToAgent) -> anyhow::Result<()> {
+    fn send(&mut self, message: &ToAgent) -> anyhow::Result<()> {
         let sent = self.sender.send(message);
         sent.with_context(|| format!("{} was lost; the others were stopped", self.title()))
     }
 
-    fn strange(&self, message: &FromAgent) -> anyhow::Error {
-        let mut words = format!("{message:?}");
-        words = words.chars().take(80).collect();
-        anyhow::anyhow!("{} answered out of turn: {words}", self.title())
+    fn unexpected(&self, message: &FromAgent) -> anyhow::Error {
+        let mut text = format!("{message:?}");
+        text = text.chars().take(80).collect();
+        anyhow::anyhow!("{} answered out of turn: {text}", self.title())
     }
 }
 

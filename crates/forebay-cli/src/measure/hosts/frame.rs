@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_frame_and_then_the_end_is_told_from_a_close() {
+    fn half_a_frame_and_then_the_end_is_distinguished_from_a_close() {
         let (mut here, there) = pair();
         here.write_all(&[0, 0]).expect("it is open");
         drop(here);

@@ -32,7 +32,7 @@ pub(super) const PROTOCOL: u32 = 1;
 const LIMIT: usize = 4096;
 
 /// The most characters shown of an unproven peer's text.
-const WORDS_MAX: usize = 300;
+const TEXT_MAX: usize = 300;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -186,8 +186,8 @@ fn transcript(controller: &[u8], agent: &[u8]) -> [u8; KEY_BYTES] {
 }
 
 /// Returns the text of an unproven peer in a form fit for a terminal.
-fn printable(words: &str) -> String {
-    words.chars().filter(|letter| !letter.is_control()).take(WORDS_MAX).collect()
+fn printable(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(TEXT_MAX).collect()
 }
 
 #[cfg(test)]

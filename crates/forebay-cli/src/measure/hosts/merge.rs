@@ -2,7 +2,7 @@
 //! merged; nothing is averaged over hosts.
 
 use super::super::interleave::{Evidence, Taken, row_of};
-use super::super::job::Answer;
+use super::super::job::SampleResult;
 use super::super::latency::Latency;
 use super::super::sampler::Outcome;
 use super::controller::{Host, HostSample};
@@ -68,16 +68,16 @@ fn finish(row: Row, way: &Way, host: Option<&Host>) -> Row {
 
 /// Returns one host's sample.
 fn alone(round: &Round, sample: &HostSample, cache: CacheState) -> Taken {
-    let answer = sample.timed.answer.clone();
-    round.work.taken(Outcome { answer, memory_peak_bytes: sample.memory_peak_bytes }, cache)
+    let result = sample.timed.result.clone();
+    round.work.taken(Outcome { result, memory_peak_bytes: sample.memory_peak_bytes }, cache)
 }
 
 /// Returns all hosts' samples of one round as one: operations of all, from the first start to the last end.
 fn together(round: &Round) -> anyhow::Result<Taken> {
     let window = Window::of(&round.hosts);
-    let answers = || round.hosts.iter().map(|sample| &sample.timed.answer);
+    let results = || round.hosts.iter().map(|sample| &sample.timed.result);
     let mut evidence = Evidence::default();
-    for (name, latency) in answers().flat_map(|answer| &answer.evidence.times) {
+    for (name, latency) in results().flat_map(|result| &result.evidence.times) {
         match evidence.times.get_mut(name) {
             Some(all) => all.add(latency)?,
             None => drop(evidence.times.insert(name.clone(), latency.clone())),
@@ -85,21 +85,21 @@ fn together(round: &Round) -> anyhow::Result<Taken> {
     }
     let latency = evidence.times.get("latency");
     let percentile = |quantile| latency.and_then(|latency| latency.quantile_us(quantile));
-    let answer = Answer {
+    let result = SampleResult {
         seconds: window.last_done_s,
-        cpu_seconds: answers().map(|answer| answer.cpu_seconds).sum(),
-        context_switches: answers().map(|answer| answer.context_switches).sum(),
+        cpu_seconds: results().map(|result| result.cpu_seconds).sum(),
+        context_switches: results().map(|result| result.context_switches).sum(),
         // Hosts may share a device; its requests would be counted for each of them.
         in_flight_avg: None,
-        bytes: answers().map(|answer| answer.bytes).sum(),
-        operations: answers().map(|answer| answer.operations).sum(),
+        bytes: results().map(|result| result.bytes).sum(),
+        operations: results().map(|result| result.operations).sum(),
         p50_us: percentile(0.5),
         p99_us: percentile(0.99),
         p99_9_us: percentile(0.999),
         evidence,
-        ..Answer::default()
+        ..SampleResult::default()
     };
-    let mut taken = round.work.taken(Outcome { answer, memory_peak_bytes: None }, CacheState::Warm);
+    let mut taken = round.work.taken(Outcome { result, memory_peak_bytes: None }, CacheState::Warm);
     let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
     taken
         .metrics
@@ -123,7 +123,7 @@ impl Window {
     fn of(hosts: &[HostSample]) -> Self {
         let first = hosts.iter().map(|sample| sample.begun_ns).min().unwrap_or(0);
         let starts = || hosts.iter().map(|sample| (sample.begun_ns - first) as f64 / 1e9);
-        let ends = || starts().zip(hosts).map(|(start, sample)| start + sample.timed.answer.seconds);
+        let ends = || starts().zip(hosts).map(|(start, sample)| start + sample.timed.result.seconds);
         Self {
             first_done_s: ends().fold(f64::INFINITY, f64::min),
             last_done_s: ends().fold(0.0, f64::max),
@@ -140,17 +140,18 @@ fn conditions(rounds: &[Round]) -> Vec<Condition> {
         (round.repeat, Condition::at_most("start_skew", share, SKEW_SHARE_MAX))
     });
     let counts = rounds.iter().filter_map(|round| {
-        let answers = || round.hosts.iter().map(|sample| &sample.timed.answer);
-        let operations: u64 = answers().map(|answer| answer.operations).sum();
-        let times = answers().filter_map(|answer| answer.evidence.times.get("latency"));
+        let results = || round.hosts.iter().map(|sample| &sample.timed.result);
+        let operations: u64 = results().map(|result| result.operations).sum();
+        let times = results().filter_map(|result| result.evidence.times.get("latency"));
         let counted = times.map(Latency::count).reduce(|one, other| one + other)?;
         let share = counted.min(operations) as f64 / counted.max(operations) as f64;
         Some((round.repeat, Condition::at_least("sums", share, 1.0)))
     });
-    let skew = worst(skews.collect())
-        .map(|gate| gate.because("how far the hosts' starts lay apart, as a share of the sample's time"));
+    let skew = worst(skews.collect()).map(|gate| {
+        gate.with_meaning("how far the hosts' starts lay apart, as a share of the sample's time")
+    });
     let count = worst(counts.collect()).map(|gate| {
-        gate.because("the hosts' operations and those in the merged histogram, smaller by larger")
+        gate.with_meaning("the hosts' operations and those in the merged histogram, smaller by larger")
     });
     skew.into_iter().chain(count).collect()
 }

@@ -28,7 +28,7 @@ fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample 
     }
     let mut evidence = Evidence::default();
     evidence.times.insert("latency".to_owned(), latency);
-    let answer = Answer {
+    let result = SampleResult {
         seconds,
         cpu_seconds: 0.1,
         bytes: operations * 4096,
@@ -36,10 +36,10 @@ fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample 
         p50_us: Some(us as f64),
         in_flight_avg: Some(4.0),
         evidence,
-        ..Answer::default()
+        ..SampleResult::default()
     };
     HostSample {
-        timed: Timed { answer, begun_ns: 0 },
+        timed: Timed { result, begun_ns: 0 },
         memory_peak_bytes: Some(1 << 20),
         conditions: Vec::new(),
         begun_ns,
@@ -90,14 +90,14 @@ fn gates_can_pass_and_can_fail_in_the_repeat_that_is_named() {
     assert_eq!(verdicts(late)[0], (skew, Some(false), vec![1]));
     for operations in [99, 101] {
         let mut wrong = sample(0, 1.0, 100, 50);
-        wrong.timed.answer.operations = operations;
+        wrong.timed.result.operations = operations;
         let wrong = round(1, vec![wrong, sample(0, 1.0, 100, 50)]);
         assert_eq!(verdicts(wrong)[1], (sums.clone(), Some(false), vec![1]));
     }
 }
 
 #[test]
-fn a_row_without_rounds_says_why() {
+fn a_row_without_rounds_has_its_reason() {
     let rows = rows(&way(), &Err("host 2 (b): no".to_owned()), &[]).expect("nothing to read");
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0].skipped.as_deref(), Some("host 2 (b): no"));

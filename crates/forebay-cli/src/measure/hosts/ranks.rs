@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_script_alone_is_no_rank_unless_it_is_said() {
+    fn a_batch_script_alone_is_no_rank_without_the_option() {
         let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")];
         assert_eq!(find(&batch, false), Ok(None));
         assert!(find(&batch, true).is_ok_and(|rank| rank.is_some_and(|rank| rank.size == 4)));

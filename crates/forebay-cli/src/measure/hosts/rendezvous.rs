@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use super::agent::facts;
-use super::controller::{Fleet, welcome};
+use super::controller::{Controller, welcome};
 use super::frame::Times;
 use super::link::Link;
 use super::message::{Facts, ToAgent};
@@ -20,26 +20,26 @@ use super::{ALIVE_EVERY, handshake, session};
 use crate::cleanup::Cleanup;
 
 /// The time for which ranks wait for each other. On a busy machine launchers start them minutes apart.
-pub(super) const MEET_WITHIN: Duration = Duration::from_secs(180);
+pub(super) const RENDEZVOUS_WITHIN: Duration = Duration::from_secs(180);
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 /// The interval at which a rank looks for rank 0's file. No file system notifies one host of
 /// another one's writes.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
-/// Rank 0's fleet, and the thread in which rank 0 itself serves it.
+/// The controller of rank 0, and the thread in which rank 0 is one of its agents.
 #[derive(Debug)]
-pub(super) struct Company {
-    pub(super) fleet: Fleet,
+pub(super) struct RankGroup {
+    pub(super) controller: Controller,
     own: JoinHandle<anyhow::Result<()>>,
 }
 
-impl Company {
-    /// Ends the measurement; see [`Fleet::end`].
+impl RankGroup {
+    /// Ends the measurement; see [`Controller::end`].
     ///
     /// # Errors
     /// Fails when a rank did not end, or this one's own part failed.
     pub(super) fn end(self) -> anyhow::Result<()> {
-        self.fleet.end()?;
+        self.controller.end()?;
         self.own.join().map_err(|_| anyhow::anyhow!("rank 0's own thread panicked"))?
     }
 }
@@ -48,7 +48,7 @@ impl Company {
 ///
 /// # Errors
 /// Fails with the ranks that did not come.
-pub(super) fn gather(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<Company> {
+pub(super) fn lead(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<RankGroup> {
     let secret = Key::random()?;
     let listener = TcpListener::bind(rank.listen()).context("nothing can be listened on")?;
     let address = listener.local_addr()?;
@@ -56,10 +56,10 @@ pub(super) fn gather(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow
     let _published = invitation
         .publish(&rank.file(directory), cleanup)
         .with_context(|| format!("the file by which ranks meet cannot be made in {}", directory.display()))?;
-    let (comers, inbox) = sync_channel(64);
-    let door = std::thread::spawn({
+    let (arrivals, inbox) = sync_channel(64);
+    let acceptor = std::thread::spawn({
         let secret = secret.clone();
-        move || receive_all(&listener, &secret, &comers)
+        move || receive_all(&listener, &secret, &arrivals)
     });
     let here = SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), address.port());
     let own = std::thread::spawn({
@@ -74,24 +74,24 @@ pub(super) fn gather(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow
     drop(inbox);
     // This connection wakes the listener, which finds that no task waits behind it, and ends.
     let _ = TcpStream::connect_timeout(&here, CONNECT_WITHIN);
-    let _ = door.join();
-    Ok(Company { fleet: Fleet::new(members?), own })
+    let _ = acceptor.join();
+    Ok(RankGroup { controller: Controller::new(members?), own })
 }
 
-type Comer = (Link, Facts);
+type Arrival = (Link, Facts);
 
-fn receive_all(listener: &TcpListener, secret: &Key, comers: &SyncSender<Option<Comer>>) {
+fn receive_all(listener: &TcpListener, secret: &Key, arrivals: &SyncSender<Option<Arrival>>) {
     for stream in listener.incoming() {
-        let (comers, secret) = (comers.clone(), secret.clone());
+        let (arrivals, secret) = (arrivals.clone(), secret.clone());
         // A connection came. The send only tests whether a receiver still waits for connections.
-        if comers.send(None).is_err() {
+        if arrivals.send(None).is_err() {
             return;
         }
         let Ok(stream) = stream else { continue };
         std::thread::spawn(move || {
-            let comer = handshake::as_controller(stream, &secret, Times::default()).and_then(welcome);
-            if let Ok(comer) = comer {
-                let _ = comers.send(Some(comer));
+            let arrival = handshake::as_controller(stream, &secret, Times::default()).and_then(welcome);
+            if let Ok(arrival) = arrival {
+                let _ = arrivals.send(Some(arrival));
             }
         });
     }
@@ -99,11 +99,11 @@ fn receive_all(listener: &TcpListener, secret: &Key, comers: &SyncSender<Option<
 
 fn wait_for_all(
     size: u32,
-    inbox: &Receiver<Option<Comer>>,
+    inbox: &Receiver<Option<Arrival>>,
 ) -> anyhow::Result<Vec<(String, String, Link, Facts)>> {
-    let deadline = Instant::now() + MEET_WITHIN;
-    let mut said = Instant::now();
-    let mut places: Vec<Option<Comer>> = (0..size).map(|_| None).collect();
+    let deadline = Instant::now() + RENDEZVOUS_WITHIN;
+    let mut alive_sent = Instant::now();
+    let mut places: Vec<Option<Arrival>> = (0..size).map(|_| None).collect();
     loop {
         let missing: Vec<String> =
             (0..places.len()).filter(|rank| places[*rank].is_none()).map(|rank| rank.to_string()).collect();
@@ -111,12 +111,12 @@ fn wait_for_all(
             break;
         }
         // Notifies the ranks that have come already that they are still wanted.
-        if said.elapsed() >= ALIVE_EVERY {
+        if alive_sent.elapsed() >= ALIVE_EVERY {
             for (link, facts) in places.iter_mut().flatten() {
-                let told = link.sender.send(&ToAgent::Alive);
-                told.with_context(|| format!("rank {:?} on {} was lost", facts.rank, facts.host))?;
+                let sent = link.sender.send(&ToAgent::Alive);
+                sent.with_context(|| format!("rank {:?} on {} was lost", facts.rank, facts.host))?;
             }
-            said = Instant::now();
+            alive_sent = Instant::now();
         }
         let left = deadline.saturating_duration_since(Instant::now());
         match inbox.recv_timeout(left.min(ALIVE_EVERY)) {
@@ -134,7 +134,7 @@ fn wait_for_all(
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => anyhow::bail!(
                 "of {size} ranks these did not come within {} s: {}; do all of them see the same directory?",
-                MEET_WITHIN.as_secs(),
+                RENDEZVOUS_WITHIN.as_secs(),
                 missing.join(", ")
             ),
         }
@@ -153,7 +153,7 @@ fn wait_for_all(
 /// Fails when rank 0 cannot be found, or has gone.
 pub(super) fn follow(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<()> {
     let file: PathBuf = rank.file(directory);
-    let deadline = Instant::now() + MEET_WITHIN;
+    let deadline = Instant::now() + RENDEZVOUS_WITHIN;
     let mut last = anyhow::anyhow!("the file {} did not appear", file.display());
     loop {
         match try_once(&file) {
@@ -166,11 +166,11 @@ pub(super) fn follow(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow
             Err(error) => last = error,
         }
         if Instant::now() >= deadline {
-            let patience = MEET_WITHIN.as_secs();
+            let patience = RENDEZVOUS_WITHIN.as_secs();
             return Err(last)
                 .with_context(|| format!("rank {} did not find rank 0 within {patience} s", rank.number));
         }
-        std::thread::park_timeout(LOOK_EVERY);
+        std::thread::park_timeout(POLL_EVERY);
     }
 }
 

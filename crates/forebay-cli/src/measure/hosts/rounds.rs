@@ -7,7 +7,7 @@ use super::super::random::{self, RandomOptions};
 use super::super::scan::ScanOptions;
 use super::super::span::{Span, check_spans};
 use super::super::units::show_bytes;
-use super::controller::{Fleet, Host, HostSample};
+use super::controller::{Controller, Host, HostSample};
 use super::merge::{Round, Rounds, Way, rows};
 use super::message::{HostWork, Prepared};
 use crate::exit::Failure;
@@ -38,14 +38,14 @@ struct Cell {
 /// # Errors
 /// Fails when a host was lost or cannot measure, or no row could be measured.
 pub(super) fn random(
-    fleet: &mut Fleet,
+    controller: &mut Controller,
     options: &RandomOptions,
     settings: Settings,
 ) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
-    let sizes = sizes(fleet, options.memory, options.size, settings.quick)?;
+    let sizes = sizes(controller, options.memory, options.size, settings.quick)?;
     check_spans(&sizes, block_bytes)?;
-    let prepared = prepare(fleet, &sizes, settings)?;
+    let prepared = prepare(controller, &sizes, settings)?;
     let threads = options.threads.unwrap_or(1) as usize;
     let seconds = options.seconds.unwrap_or(if settings.quick { 0.3 } else { 1.0 });
     let mut experiments = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn random(
     for span in Span::ALL {
         let span_bytes = span.bytes(sizes.memory_bytes, sizes.file_bytes, block_bytes);
         for depth in random::depths(options, settings.quick) {
-            let experiment = frame("random", fleet, &sizes, &prepared, settings)
+            let experiment = frame("random", controller, &sizes, &prepared, settings)
                 .parameter("span", span.name())
                 .parameter("span_bytes", span_bytes)
                 .parameter("depth", depth)
@@ -89,7 +89,7 @@ pub(super) fn random(
         }
     }
     let repeats = options.repeats.unwrap_or(if settings.quick { 2 } else { 3 }) as usize;
-    measure(fleet, experiments, cells, repeats, settings)
+    measure(controller, experiments, cells, repeats, settings)
 }
 
 /// Runs `measure scan` on all hosts.
@@ -97,18 +97,19 @@ pub(super) fn random(
 /// # Errors
 /// As for [`random()`].
 pub(super) fn scan(
-    fleet: &mut Fleet,
+    controller: &mut Controller,
     options: &ScanOptions,
     settings: Settings,
 ) -> anyhow::Result<Vec<Experiment>> {
     if !options.depth.is_empty() {
-        let told = "--depth is for one host: of several hosts a scan has its usual number in flight on each";
-        return Err(Failure::Usage(told.to_owned()).into());
+        let text = "--depth is for one host: of several hosts a scan has its usual number in flight on each";
+        return Err(Failure::Usage(text.to_owned()).into());
     }
-    let sizes = sizes(fleet, options.memory, options.size, settings.quick)?;
-    let prepared = prepare(fleet, &sizes, settings)?;
+    let sizes = sizes(controller, options.memory, options.size, settings.quick)?;
+    let prepared = prepare(controller, &sizes, settings)?;
     let seconds_max = options.seconds.unwrap_or(if settings.quick { 1.5 } else { 5.0 });
-    let experiment = frame("scan", fleet, &sizes, &prepared, settings).parameter("seconds_max", seconds_max);
+    let experiment =
+        frame("scan", controller, &sizes, &prepared, settings).parameter("seconds_max", seconds_max);
     let bytes = sizes.file_bytes;
     let cells = ScanRow::ALL
         .into_iter()
@@ -122,19 +123,19 @@ pub(super) fn scan(
         })
         .collect();
     let repeats = options.repeats.unwrap_or(if settings.quick { 3 } else { 5 }) as usize;
-    measure(fleet, vec![experiment], cells, repeats, settings)
+    measure(controller, vec![experiment], cells, repeats, settings)
 }
 
 /// Runs all cells in turn within each repeat, and builds their rows.
 fn measure(
-    fleet: &mut Fleet,
+    controller: &mut Controller,
     mut experiments: Vec<Experiment>,
     mut cells: Vec<Cell>,
     repeats: usize,
     settings: Settings,
 ) -> anyhow::Result<Vec<Experiment>> {
     let mut seeds = SplitMix::new(settings.seed);
-    let (name, hosts) = (experiments.first().map_or("", |first| first.name.as_str()), fleet.hosts.len());
+    let (name, hosts) = (experiments.first().map_or("", |first| first.name.as_str()), controller.hosts.len());
     let label = format!("measure {name} on {hosts} hosts");
     let step = settings.progress.step(label, (cells.len() * repeats) as u64, Unit::Count);
     for repeat in 0..repeats {
@@ -144,7 +145,7 @@ fn measure(
             step.message(cell.way.name);
             let Ok(rounds) = &mut cell.rounds else { continue };
             let work = (cell.work)(&mut seeds);
-            match fleet.round(&work)? {
+            match controller.round(&work)? {
                 Ok(hosts) => rounds.push(Round { repeat: repeat as u32, work, hosts }),
                 Err(why) => cell.rounds = Err(why),
             }
@@ -160,9 +161,9 @@ fn measure(
         let last = cell.rounds.as_ref().ok().and_then(|rounds| rounds.last());
         let experiment = &mut experiments[cell.experiment];
         if let Some(last) = last.filter(|_| experiment.conditions.is_empty()) {
-            experiment.conditions = ground(last, &fleet.hosts);
+            experiment.conditions = preconditions(last, &controller.hosts);
         }
-        experiment.rows.extend(rows(&cell.way, &cell.rounds, &fleet.hosts)?);
+        experiment.rows.extend(rows(&cell.way, &cell.rounds, &controller.hosts)?);
     }
     for experiment in &mut experiments {
         experiment.parameters.insert("repeats".to_owned(), repeats.into());
@@ -171,7 +172,7 @@ fn measure(
 }
 
 /// Returns the preconditions of each host, with the host's label.
-fn ground(round: &Round, hosts: &[Host]) -> Vec<Condition> {
+fn preconditions(round: &Round, hosts: &[Host]) -> Vec<Condition> {
     let of_host = |(sample, host): (&HostSample, &Host)| {
         let label = host.label.clone();
         let labelled =
@@ -182,9 +183,14 @@ fn ground(round: &Round, hosts: &[Host]) -> Vec<Condition> {
 }
 
 /// Returns sizes that every host can afford.
-fn sizes(fleet: &Fleet, memory: Option<u64>, size: Option<u64>, quick: bool) -> Result<Sizes, Failure> {
+fn sizes(
+    controller: &Controller,
+    memory: Option<u64>,
+    size: Option<u64>,
+    quick: bool,
+) -> Result<Sizes, Failure> {
     let (usual, factor) = if quick { (256 * MIB, 4) } else { (1024 * MIB, 3) };
-    let affordable = fleet.hosts.iter().map(|host| host.facts.memory_affordable_bytes).min();
+    let affordable = controller.hosts.iter().map(|host| host.facts.memory_affordable_bytes).min();
     let usual = usual.min(affordable.unwrap_or(usual));
     let memory_bytes = memory
         .unwrap_or_else(|| usual.min(size.map_or(u64::MAX, |bytes| bytes / factor)).max(MEMORY_MIN_BYTES));
@@ -200,25 +206,31 @@ fn sizes(fleet: &Fleet, memory: Option<u64>, size: Option<u64>, quick: bool) -> 
     Ok(Sizes { memory_bytes, file_bytes, limit_bytes: None })
 }
 
-fn prepare(fleet: &mut Fleet, sizes: &Sizes, settings: Settings) -> anyhow::Result<Vec<Prepared>> {
-    let hosts = fleet.hosts.len();
+fn prepare(controller: &mut Controller, sizes: &Sizes, settings: Settings) -> anyhow::Result<Vec<Prepared>> {
+    let hosts = controller.hosts.len();
     let label = format!("write {} of test data on each of {hosts} hosts", show_bytes(sizes.file_bytes));
     let step = settings.progress.step(label, hosts as u64, Unit::Count);
-    fleet.prepare(sizes.memory_bytes, sizes.file_bytes, settings.seed)?;
+    controller.prepare(sizes.memory_bytes, sizes.file_bytes, settings.seed)?;
     step.finish("done");
-    Ok(fleet.hosts.iter().filter_map(|host| host.prepared.clone()).collect())
+    Ok(controller.hosts.iter().filter_map(|host| host.prepared.clone()).collect())
 }
 
 /// Returns an experiment with the parts common to all its cells.
-fn frame(name: &str, fleet: &Fleet, sizes: &Sizes, prepared: &[Prepared], settings: Settings) -> Experiment {
-    let names: Vec<&str> = fleet.hosts.iter().map(|host| host.name.as_str()).collect();
+fn frame(
+    name: &str,
+    controller: &Controller,
+    sizes: &Sizes,
+    prepared: &[Prepared],
+    settings: Settings,
+) -> Experiment {
+    let names: Vec<&str> = controller.hosts.iter().map(|host| host.name.as_str()).collect();
     let mut experiment = Experiment::new(name, METHOD)
         .parameter("hosts", names)
         .parameter("file_bytes", sizes.file_bytes)
         .parameter("memory_limit_bytes", sizes.memory_bytes)
         .parameter("own_file", true)
         .parameter("seed", settings.seed);
-    for (host, prepared) in fleet.hosts.iter().zip(prepared) {
+    for (host, prepared) in controller.hosts.iter().zip(prepared) {
         let facts = &host.facts;
         experiment.notes.push(format!(
             "@{} is {}: {}, {} {}, {} processors, {}; {}{}",

@@ -74,13 +74,13 @@ fn listen(mut receiver: link::Receiver, events: &SyncSender<Event>) {
 }
 
 fn pass_on(sender: &mut Sender, worker: &mut Worker, inbox: &Receiver<Event>) -> anyhow::Result<()> {
-    let mut said = Instant::now();
+    let mut alive_sent = Instant::now();
     loop {
-        let event = match inbox.recv_timeout(ALIVE_EVERY.saturating_sub(said.elapsed())) {
+        let event = match inbox.recv_timeout(ALIVE_EVERY.saturating_sub(alive_sent.elapsed())) {
             Ok(event) => event,
             Err(RecvTimeoutError::Timeout) => {
                 sender.send(&FromAgent::Alive)?;
-                said = Instant::now();
+                alive_sent = Instant::now();
                 continue;
             }
             Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the connection's thread has ended"),
@@ -185,17 +185,17 @@ impl Worker {
 /// ended by itself.
 fn end(child: &Mutex<Child>) -> bool {
     let deadline = Instant::now() + END_WITHIN;
-    let mut asked = false;
+    let mut is_signalled = false;
     loop {
         let mut child = lock(child);
         match child.try_wait() {
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => return true,
         }
-        if !asked && let Some(id) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        if !is_signalled && let Some(id) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
             // The worker has not been waited for, so the process id is still its own.
             let _ = kill_process(id, Signal::TERM);
-            asked = true;
+            is_signalled = true;
         }
         if Instant::now() >= deadline {
             let _ = child.kill();

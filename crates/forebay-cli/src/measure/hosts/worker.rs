@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::super::cold::Cold;
 use super::super::plan::MEMORY_MIN_BYTES;
 use super::super::sampler::Sampler;
-use super::super::test_file::Subject;
+use super::super::test_file::TestFile;
 use super::message::{Done, HostWork, Prepared, Task};
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};
@@ -75,12 +75,12 @@ fn serve(
         memory_bytes >= MEMORY_MIN_BYTES && file_bytes > memory_bytes && file_bytes.is_multiple_of(1 << 20),
         "sizes that cannot be: {memory_bytes} bytes of memory, {file_bytes} of the file"
     );
-    let subject = Subject::prepare(context, file_bytes, None)?;
-    let (cold, notes) = Cold::choose(&subject, memory_bytes, &context.cleanup);
-    let mut sampler = Sampler::new(&subject, &cold, memory_bytes, &context.cleanup);
-    say(&Done::Prepared(Prepared {
-        file_bytes: subject.bytes,
-        file_system: subject.filesystem.clone(),
+    let test_file = TestFile::prepare(context, file_bytes, None)?;
+    let (cold, notes) = Cold::choose(&test_file, memory_bytes, &context.cleanup);
+    let mut sampler = Sampler::new(&test_file, &cold, memory_bytes, &context.cleanup);
+    send(&Done::Prepared(Prepared {
+        file_bytes: test_file.bytes,
+        file_system: test_file.filesystem.clone(),
         cold_method: cold.describe(memory_bytes),
         memory_limited: matches!(cold, Cold::Cgroup(_)),
         cache: cold.cache_state(),
@@ -88,8 +88,8 @@ fn serve(
     }))?;
     while let Ok(task) = tasks.recv() {
         match task {
-            Task::Sample { round, work } => match sample(&mut sampler, &subject, round, work, tasks) {
-                Ok(done) => say(&done)?,
+            Task::Sample { round, work } => match sample(&mut sampler, &test_file, round, work, tasks) {
+                Ok(done) => send(&done)?,
                 Err(error) => fail(Some(round), &error)?,
             },
             // The reply to a sample that has failed meanwhile.
@@ -102,15 +102,15 @@ fn serve(
 
 fn sample(
     sampler: &mut Sampler<'_>,
-    subject: &Subject,
+    test_file: &TestFile,
     round: u64,
     work: HostWork,
     tasks: &Receiver<Task>,
 ) -> anyhow::Result<Done> {
-    work.check(subject.bytes).context("the controller asks for what no sample can be")?;
-    let (job, cached) = work.job(&subject.path)?;
+    work.check(test_file.bytes).context("the controller asks for what no sample can be")?;
+    let (job, cached) = work.job(&test_file.path)?;
     let mut start = || {
-        say(&Done::Ready { round })?;
+        send(&Done::Ready { round })?;
         match tasks.recv() {
             Ok(Task::Go { round: of, at_ns: Some(at_ns) }) if of == round => Ok(at_ns),
             Ok(Task::Go { .. }) => anyhow::bail!("given up, because another host could not take part"),
@@ -118,16 +118,16 @@ fn sample(
         }
     };
     let (timed, memory_peak_bytes) = sampler.run_at(job, cached, &mut start)?;
-    let conditions = subject.ground.conditions();
+    let conditions = test_file.preconditions.conditions();
     Ok(Done::Sampled { round, timed: Box::new(timed), memory_peak_bytes, conditions })
 }
 
 fn fail(round: Option<u64>, error: &anyhow::Error) -> anyhow::Result<()> {
     let code = error.downcast_ref::<Failure>().map_or(1, Failure::code);
-    say(&Done::Failed { round, why: format!("{error:#}"), code })
+    send(&Done::Failed { round, why: format!("{error:#}"), code })
 }
 
-fn say(done: &Done) -> anyhow::Result<()> {
+fn send(done: &Done) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(done)?)?;
     Ok(out.flush()?)

@@ -5,14 +5,14 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Cell, Taken, Turns, cut_short, seeds, until};
+use super::super::interleave::{Cell, Interleaving, Taken, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::residency::evict;
 use super::super::sampler::run_child;
-use super::super::scratch_dir::Home;
-use super::super::test_file::Subject;
+use super::super::scratch_dir::ScratchDir;
+use super::super::test_file::TestFile;
 use super::super::units::show_bytes;
-use super::job::{BLOCK_BYTES, Pattern, PatternRow, PatternsAnswer, PatternsWork, RECORD_BYTES};
+use super::job::{BLOCK_BYTES, Pattern, PatternRow, PatternsResult, PatternsWork, RECORD_BYTES};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
@@ -92,8 +92,8 @@ impl fmt::Display for Setting {
 /// # Errors
 /// Fails when the path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, super::KIND.name)?;
-    let subject = Subject::prepare(context, plan.bytes, None)?;
+    let scratch = ScratchDir::find(context, super::KIND.name)?;
+    let test_file = TestFile::prepare(context, plan.bytes, None)?;
     let mut cells: Vec<Cell<Setting, PatternRow>> = plan
         .settings
         .iter()
@@ -101,17 +101,17 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         .filter(|(setting, row)| setting.has(*row))
         .map(|(setting, row)| Cell::new(setting, row))
         .collect();
-    let turns = Turns {
+    let interleaving = Interleaving {
         label: format!("measure {}", super::KIND.name),
         repeats: plan.repeats,
         until: until(context),
-        place: &home.directory,
+        place: &scratch.directory,
         context,
     };
     let seeds = seeds(context, plan.repeats);
-    let done = turns.take(&mut cells, |setting, row, repeat| {
+    let done = interleaving.run(&mut cells, |setting, row, repeat| {
         // Evicted so that no row finds the pages of another one in memory.
-        evict(&subject.handle)?;
+        evict(&test_file.handle)?;
         let work = PatternsWork {
             row,
             pattern: setting.pattern,
@@ -122,19 +122,19 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             seed: seeds[repeat] ^ ((row as u64) << 3) ^ (setting.memory << 8),
         };
         let mut job =
-            Job::new(super::KIND.name, subject.path.as_path(), &work, plan.seconds + CHILD_SECONDS)?;
-        job.device_stat.clone_from(&subject.device_stat);
+            Job::new(super::KIND.name, test_file.path.as_path(), &work, plan.seconds + CHILD_SECONDS)?;
+        job.device_stat.clone_from(&test_file.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
-        let answer: PatternsAnswer =
+        let result: PatternsResult =
             serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
         let claim = Claim {
-            written_bytes: Some(answer.bytes),
+            written_bytes: Some(result.bytes),
             workers: Some(work.participants + usize::from(row.is_forebay())),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(&answer), evidence: answer.evidence, claim })
+        Ok(Taken { metrics: metrics(&result), evidence: result.evidence, claim })
     })?;
-    let conditions = subject.ground.conditions();
+    let conditions = test_file.preconditions.conditions();
     let build = |setting: &Setting| {
         let mut experiment = Experiment::new(super::KIND.name, method(setting.pattern, plan.seconds))
             .parameter("pattern", setting.pattern.name())
@@ -142,10 +142,10 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             .parameter("memory_mib", setting.memory >> 20)
             .parameter("bytes", setting.bytes)
             .parameter("piece_bytes", setting.pattern.piece_bytes())
-            .parameter("file_bytes", subject.bytes)
+            .parameter("file_bytes", test_file.bytes)
             .parameter("seconds_max", plan.seconds)
             .parameter("repeats", done)
-            .parameter("file_system", home.filesystem.as_str())
+            .parameter("file_system", scratch.filesystem.as_str())
             .parameter("seed", context.seed);
         experiment.notes = cut_short(done, plan.repeats).into_iter().collect();
         experiment.conditions.clone_from(&conditions);
@@ -163,19 +163,19 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     Ok(experiments.filter(|experiment| !experiment.rows.is_empty()).collect())
 }
 
-fn metrics(answer: &PatternsAnswer) -> Metrics {
-    let bytes = answer.bytes as f64;
+fn metrics(result: &PatternsResult) -> Metrics {
+    let bytes = result.bytes as f64;
     let mut metrics = Metrics::default();
     metrics
-        .set(metric::SECONDS, answer.seconds)
-        .set(metric::TOTAL_MS, answer.seconds * 1e3)
-        .set(metric::MB_PER_S, bytes / 1e6 / answer.seconds)
-        .set(metric::CPU_S_PER_GB, answer.cpu_seconds * 1e9 / bytes);
-    let written = answer.evidence.witness.device.map(|moved| moved.written as f64);
-    if let Some(requests) = answer.requests {
+        .set(metric::SECONDS, result.seconds)
+        .set(metric::TOTAL_MS, result.seconds * 1e3)
+        .set(metric::MB_PER_S, bytes / 1e6 / result.seconds)
+        .set(metric::CPU_S_PER_GB, result.cpu_seconds * 1e9 / bytes);
+    let written = result.evidence.counter_deltas.device.map(|moved| moved.written as f64);
+    if let Some(requests) = result.requests {
         metrics.set(metric::DEVICE_REQUESTS, requests as f64);
     }
-    if let (Some(written), Some(requests)) = (written, answer.requests.filter(|requests| *requests > 0)) {
+    if let (Some(written), Some(requests)) = (written, result.requests.filter(|requests| *requests > 0)) {
         metrics.set(metric::REQUEST_BYTES_MEAN, written / requests as f64);
     }
     if let Some(written) = written {
@@ -211,21 +211,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_come_from_what_the_device_did() {
-        let mut answer = PatternsAnswer {
+    fn figures_come_from_the_counters_of_the_device() {
+        let mut result = PatternsResult {
             bytes: 1_000_000,
             seconds: 0.5,
             cpu_seconds: 0.001,
             requests: Some(10),
-            ..PatternsAnswer::default()
+            ..PatternsResult::default()
         };
-        answer.evidence.witness.device = Some(Bytes { read: 7, written: 2_000_000 });
-        let found = metrics(&answer);
+        result.evidence.counter_deltas.device = Some(Bytes { read: 7, written: 2_000_000 });
+        let found = metrics(&result);
         assert_eq!(found.get(metric::TOTAL_MS), Some(500.0));
         assert_eq!(found.get(metric::MB_PER_S), Some(2.0));
         assert_eq!(found.get(metric::REQUEST_BYTES_MEAN), Some(200_000.0));
         assert_eq!(found.get(metric::DEVICE_BYTES_PER_BYTE), Some(2.0));
-        let unknown = metrics(&PatternsAnswer { requests: None, ..answer });
+        let unknown = metrics(&PatternsResult { requests: None, ..result });
         assert_eq!(unknown.get(metric::DEVICE_REQUESTS), None);
     }
 

@@ -128,7 +128,7 @@ impl Way for PatternRow {
 
 /// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct PatternsAnswer {
+pub(super) struct PatternsResult {
     /// Bytes written and durable.
     pub(super) bytes: u64,
     pub(super) seconds: f64,

@@ -11,11 +11,11 @@ use super::super::gauge::Gauge;
 use super::super::interleave::Evidence;
 use super::super::pattern::Pattern as Contents;
 use super::super::residency::evict;
-use super::job::{PatternsAnswer, PatternsWork};
+use super::job::{PatternsResult, PatternsWork};
 use super::{blocking, engine};
 
 /// Pieces of each participant that are checked afterwards, evenly spread.
-const LOOKED_AT: usize = 1024;
+const CHECKED_MAX: usize = 1024;
 
 /// Runs the sample on the file at `path`; `device_stat` is the `stat` file of the device below.
 ///
@@ -38,15 +38,15 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &PatternsWor
     let cost = gauge.stop()?;
     let requests = before.zip(requests()).map(|(before, after)| after.saturating_sub(before));
     let pieces = done.iter().sum::<usize>() as u64;
-    look(path, work, &data, &done)?;
-    let answer = PatternsAnswer {
+    verify(path, work, &data, &done)?;
+    let result = PatternsResult {
         bytes: pieces * work.pattern.piece_bytes(),
         seconds: time.as_secs_f64(),
         cpu_seconds: cost.cpu_seconds,
         requests,
-        evidence: Evidence { witness: cost.witness, ..Evidence::default() },
+        evidence: Evidence { counter_deltas: cost.counter_deltas, ..Evidence::default() },
     };
-    Ok(serde_json::to_string(&answer)?)
+    Ok(serde_json::to_string(&result)?)
 }
 
 /// Returns field 5 of a block device's `stat`: writes completed.
@@ -55,14 +55,14 @@ fn parse_requests(stat: &str) -> Option<u64> {
 }
 
 /// Reads pieces back from the device and checks them. A row that did not write would look fast.
-fn look(path: &Path, work: &PatternsWork, data: &Bytes, done: &[usize]) -> anyhow::Result<()> {
+fn verify(path: &Path, work: &PatternsWork, data: &Bytes, done: &[usize]) -> anyhow::Result<()> {
     let file: File = OpenOptions::new().read(true).open(path)?;
     evict(&file)?;
     let mut found = vec![0; work.pattern.piece_bytes() as usize];
     for (participant, done) in done.iter().enumerate() {
         let mut pieces = work.pieces(participant);
         pieces.truncate(*done);
-        for piece in pieces.iter().step_by((done / LOOKED_AT).max(1)) {
+        for piece in pieces.iter().step_by((done / CHECKED_MAX).max(1)) {
             file.read_exact_at(&mut found, piece.start)?;
             anyhow::ensure!(
                 found == blocking::bytes(piece, data),
@@ -99,10 +99,10 @@ mod tests {
                         PatternsWork { row, pattern, bytes: BYTES, participants, memory, seconds_max, seed };
                     let text = sample(temp.path(), None, &work)
                         .unwrap_or_else(|error| panic!("{row:?} {pattern:?} {participants}: {error:#}"));
-                    let answer: PatternsAnswer = serde_json::from_str(&text).expect("its own text");
+                    let result: PatternsResult = serde_json::from_str(&text).expect("its own text");
                     let whole = BYTES / pattern.piece_bytes() * pattern.piece_bytes();
-                    assert_eq!(answer.bytes, whole, "{row:?} {pattern:?}");
-                    assert!(answer.seconds > 0.0);
+                    assert_eq!(result.bytes, whole, "{row:?} {pattern:?}");
+                    assert!(result.seconds > 0.0);
                     // All pieces are checked, not only those that a sample checks, and nothing
                     // may follow them.
                     let found = std::fs::read(temp.path()).expect("readable");
@@ -131,9 +131,9 @@ mod tests {
             seed: 3,
         };
         let data = Bytes::from(vec![7; 1 << 20]);
-        look(temp.path(), &work, &data, &[256]).expect("all are there");
+        verify(temp.path(), &work, &data, &[256]).expect("all are there");
         temp.file().write_all_at(&[0; 8], 8192).expect("it may be written");
-        let error = look(temp.path(), &work, &data, &[256]).expect_err("one is spoilt");
+        let error = verify(temp.path(), &work, &data, &[256]).expect_err("one is spoilt");
         assert!(error.to_string().contains("offset 8192 "), "{error}");
     }
 

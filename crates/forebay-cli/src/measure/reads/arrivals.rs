@@ -53,7 +53,7 @@ impl Arrivals {
 }
 
 /// Lets sleeps of the calling thread end on time, and not up to 50 us later.
-pub(super) fn sleep_sharply() {
+pub(super) fn minimise_timer_slack() {
     // SAFETY: the call has no pointers; it changes the calling thread's timer slack only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrivals_are_as_many_as_asked_and_as_scattered_as_independent_ones() {
+    fn arrivals_have_the_given_number_and_exponential_gaps() {
         let begins = Instant::now();
         let arrivals = Arrivals::new(10_000.0, Duration::from_secs(1), 7);
         arrivals.begin(begins);

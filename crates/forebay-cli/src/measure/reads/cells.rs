@@ -7,13 +7,13 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{self, Taken, Turns, until};
+use super::super::interleave::{self, Interleaving, Taken, until};
 use super::super::job::Job;
 use super::super::pattern::{Pattern, SplitMix};
 use super::super::residency::evict;
 use super::super::sampler::run_child;
-use super::super::test_file::Subject;
-use super::job::{Pacing, ReadAnswer, ReadWork, Way};
+use super::super::test_file::TestFile;
+use super::job::{Pacing, ReadResult, ReadWork, Way};
 use super::names;
 use super::pacer::{CALLS, WARM};
 use crate::context::Context;
@@ -45,7 +45,7 @@ impl fmt::Display for Setting {
 pub(in crate::measure) struct Shape<'a> {
     /// The name of the experiment.
     pub(in crate::measure) experiment: &'static str,
-    pub(in crate::measure) subject: &'a Subject,
+    pub(in crate::measure) test_file: &'a TestFile,
     pub(in crate::measure) context: &'a Context,
     /// The namespace, for the ways that send commands.
     pub(in crate::measure) namespace: Option<&'a Path>,
@@ -74,42 +74,42 @@ impl Shape<'_> {
         cells: &mut [Cell],
         repeats: usize,
         seeds: &mut SplitMix,
-        metrics: impl Fn(Way, &Setting, &ReadAnswer) -> Metrics,
+        metrics: impl Fn(Way, &Setting, &ReadResult) -> Metrics,
     ) -> anyhow::Result<usize> {
-        let turns = Turns {
+        let interleaving = Interleaving {
             label: format!("measure {}", self.experiment),
             repeats,
             until: until(self.context),
-            place: &self.subject.path,
+            place: &self.test_file.path,
             context: self.context,
         };
         let mut orders = SplitMix::new(seeds.next_u64());
         let order = |_, count| shuffled(count, &mut orders);
-        turns.take_in(cells, order, |setting, way, _| {
-            let answer = self.one(setting, way, seeds.next_u64())?;
+        interleaving.run_in_order(cells, order, |setting, way, _| {
+            let result = self.one(setting, way, seeds.next_u64())?;
             let claim = Claim {
                 // A page cache that fills during the sample reduces the requests to the device, and
                 // commands are not counted.
                 read_bytes: (!way.uses_page_cache() && !way.sends_commands())
-                    .then(|| answer.operations * self.block_bytes),
+                    .then(|| result.operations * self.block_bytes),
                 workers: way.is_one_thread().then_some(1),
                 busy_on_purpose: self.count_calls,
                 exact: true,
                 blocking: way.is_blocking(),
                 ..Claim::default()
             };
-            Ok(Taken { metrics: metrics(way, setting, &answer), evidence: answer.evidence, claim })
+            Ok(Taken { metrics: metrics(way, setting, &result), evidence: result.evidence, claim })
         })
     }
 
     /// Takes one sample in a process of its own.
-    fn one(&self, setting: &Setting, way: Way, seed: u64) -> anyhow::Result<ReadAnswer> {
+    fn one(&self, setting: &Setting, way: Way, seed: u64) -> anyhow::Result<ReadResult> {
         if way.uses_page_cache() {
-            evict(&self.subject.handle).context("evicting the file from memory")?;
+            evict(&self.test_file.handle).context("evicting the file from memory")?;
         }
         let work = ReadWork {
             way,
-            span_bytes: self.subject.bytes,
+            span_bytes: self.test_file.bytes,
             block_bytes: self.block_bytes,
             readers: setting.readers,
             workers: self.workers,
@@ -118,9 +118,9 @@ impl Shape<'_> {
             seed,
             count_calls: self.count_calls,
         };
-        let mut job = Job::new(self.experiment, &self.subject.path, &work, work.seconds)?;
-        job.pattern_seed = self.subject.pattern.map(Pattern::seed);
-        job.device_stat.clone_from(&self.subject.device_stat);
+        let mut job = Job::new(self.experiment, &self.test_file.path, &work, work.seconds)?;
+        job.pattern_seed = self.test_file.pattern.map(Pattern::seed);
+        job.device_stat.clone_from(&self.test_file.device_stat);
         job.namespace = self.namespace.map(Path::to_owned);
         let text = run_child(&job, None, &self.context.cleanup)?;
         serde_json::from_str(&text).context("the measuring child answered in an unknown way")
@@ -148,30 +148,30 @@ pub(in crate::measure) fn build_row(cell: Cell) -> Row {
 pub(in crate::measure) fn common_metrics(
     way: Way,
     setting: &Setting,
-    answer: &ReadAnswer,
+    result: &ReadResult,
     workers: usize,
 ) -> Metrics {
-    let operations = answer.operations as f64;
-    let cpu_ns = (answer.user_ns + answer.system_ns) as f64;
-    let switches = (answer.voluntary_switches + answer.involuntary_switches) as f64;
+    let operations = result.operations as f64;
+    let cpu_ns = (result.user_ns + result.system_ns) as f64;
+    let switches = (result.voluntary_switches + result.involuntary_switches) as f64;
     let processors = if way.is_one_thread() { 1.0 } else { workers as f64 };
     let mut metrics = Metrics::default();
     metrics
-        .set(metric::SECONDS, answer.seconds)
-        .set(metric::IOPS, operations / answer.seconds)
+        .set(metric::SECONDS, result.seconds)
+        .set(metric::IOPS, operations / result.seconds)
         .set(metric::CPU_US_PER_IO, cpu_ns / 1e3 / operations)
         .set(metric::CONTEXT_SWITCHES_PER_IO, switches / operations)
-        .set(names::CPU_SHARE, cpu_ns / 1e9 / answer.seconds / processors);
+        .set(names::CPU_SHARE, cpu_ns / 1e9 / result.seconds / processors);
     if let Pacing::Open { per_second } = setting.pacing {
-        metrics.set(names::OFFERED_PER_S, per_second).set(names::UNANSWERED, answer.unanswered as f64);
+        metrics.set(names::OFFERED_PER_S, per_second).set(names::UNANSWERED, result.unanswered as f64);
     }
     let optional = [
-        (names::MEAN_US, answer.mean_us),
-        (metric::P50_US, answer.p50_us),
-        (metric::P99_US, answer.p99_us),
-        (metric::P99_9_US, answer.p99_9_us),
-        (metric::LATE_P99_US, answer.late_p99_us),
-        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+        (names::MEAN_US, result.mean_us),
+        (metric::P50_US, result.p50_us),
+        (metric::P99_US, result.p99_us),
+        (metric::P99_9_US, result.p99_9_us),
+        (metric::LATE_P99_US, result.late_p99_us),
+        (metric::IN_FLIGHT_AVG, result.in_flight_avg),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -199,10 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_divided_by_the_reads_and_by_what_the_way_can_use() {
+    fn figures_are_divided_by_the_reads_and_by_the_usable_processors() {
         let setting = Setting { readers: 4, pacing: Pacing::Open { per_second: 900.0 }, experiment: 0 };
         assert_eq!(setting.to_string(), ", 900 a second");
-        let answer = ReadAnswer {
+        let result = ReadResult {
             seconds: 0.5,
             operations: 400,
             user_ns: 100_000_000,
@@ -211,9 +211,9 @@ mod tests {
             involuntary_switches: 100,
             unanswered: 7,
             mean_us: Some(12.0),
-            ..ReadAnswer::default()
+            ..ReadResult::default()
         };
-        let found = common_metrics(Way::Pread, &setting, &answer, 4);
+        let found = common_metrics(Way::Pread, &setting, &result, 4);
         let of_row = |name| found.get(name);
         assert_eq!((of_row(metric::IOPS), of_row(metric::CPU_US_PER_IO)), (Some(800.0), Some(500.0)));
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
         );
         assert_eq!((of_row(names::OFFERED_PER_S), of_row(names::UNANSWERED)), (Some(900.0), Some(7.0)));
         assert_eq!((of_row(names::MEAN_US), of_row(metric::P99_US)), (Some(12.0), None));
-        let alone = common_metrics(Way::Uring, &setting, &answer, 4);
+        let alone = common_metrics(Way::Uring, &setting, &result, 4);
         assert_eq!(alone.get(names::CPU_SHARE), Some(0.4));
     }
 }

@@ -191,7 +191,7 @@ impl interleave::Way for Way {
 
 /// The result that the child prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(in crate::measure) struct ReadAnswer {
+pub(in crate::measure) struct ReadResult {
     /// Seconds in which reads counted.
     pub(in crate::measure) seconds: f64,
     /// Reads that ended in that time.

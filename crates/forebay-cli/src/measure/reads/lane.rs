@@ -8,7 +8,7 @@ use super::super::latency::Latency;
 use super::super::pace::Offsets;
 use super::super::pattern::Checker;
 use super::job::ReadWork;
-use super::pacer::{Ask, Pacer, Phase};
+use super::pacer::{Pacer, Phase, Scheduled};
 
 /// A reader with its offsets, its check of the data and its results.
 #[derive(Debug)]
@@ -90,20 +90,20 @@ impl Lane {
     /// Fails when the bytes are not those written there.
     pub(super) fn ended(
         &mut self,
-        ask: Ask,
+        scheduled: Scheduled,
         begun: Instant,
         offset: u64,
         bytes: &[u8],
     ) -> anyhow::Result<()> {
         let now = Instant::now();
-        self.checker.look(offset, bytes)?;
+        self.checker.check(offset, bytes)?;
         let phase = self.pacer.phase();
         match phase {
             Phase::Counting => self.tally.operations += 1,
-            Phase::Calls if ask.calls_count => self.tally.operations_of_calls += 1,
+            Phase::Calls if scheduled.calls_count => self.tally.operations_of_calls += 1,
             _ => {}
         }
-        match ask.due {
+        match scheduled.due {
             Some(due) if self.pacer.counts(due) => {
                 self.tally.latency.record(now.saturating_duration_since(due));
                 self.tally.late.record(begun.saturating_duration_since(due));
@@ -115,8 +115,8 @@ impl Lane {
     }
 
     /// Records a due read that gets no result any more: it has waited at least until now.
-    pub(super) fn gave_up(&mut self, ask: Ask) {
-        if let Some(due) = ask.due.filter(|due| self.pacer.counts(*due)) {
+    pub(super) fn gave_up(&mut self, scheduled: Scheduled) {
+        if let Some(due) = scheduled.due.filter(|due| self.pacer.counts(*due)) {
             self.tally.latency.record(Instant::now().saturating_duration_since(due));
             self.tally.unanswered += 1;
         }
@@ -163,14 +163,14 @@ mod tests {
     fn only_reads_that_end_while_counting_count() {
         let (mut lane, pacer) = lane(Pacing::Closed);
         // This read began before system calls were counted, so its own call may be missing from the count.
-        let early = Ask { due: None, calls_count: false };
+        let early = Scheduled { due: None, calls_count: false };
         let mut read = |phase| {
             pacer.enter(phase);
             lane.called();
             let offset = lane.offset();
-            let ask = pacer.ask().unwrap_or(early);
-            for ask in [early, ask] {
-                lane.ended(ask, Instant::now(), offset, &[0; 4096]).expect("nothing to compare");
+            let scheduled = pacer.next_read().unwrap_or(early);
+            for scheduled in [early, scheduled] {
+                lane.ended(scheduled, Instant::now(), offset, &[0; 4096]).expect("nothing to compare");
             }
         };
         for phase in [Phase::Warming, Phase::Counting, Phase::Counting, Phase::Calls, Phase::Over] {
@@ -193,10 +193,10 @@ mod tests {
         // One is due before the warm-up ended, and one after it.
         let early = Instant::now().checked_sub(second).expect("the machine is up that long");
         for due in [early, due] {
-            lane.ended(Ask { due: Some(due), calls_count: false }, due + second, 0, &[0; 4096])
+            lane.ended(Scheduled { due: Some(due), calls_count: false }, due + second, 0, &[0; 4096])
                 .expect("nothing to compare");
         }
-        lane.gave_up(Ask { due: Some(due), calls_count: false });
+        lane.gave_up(Scheduled { due: Some(due), calls_count: false });
         let tally = lane.end();
         assert_eq!((tally.operations, tally.latency.count(), tally.unanswered), (0, 2, 1));
         assert!(tally.late.quantile_us(0.5).is_some_and(|late| late > 0.98e6));

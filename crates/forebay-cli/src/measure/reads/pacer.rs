@@ -48,7 +48,7 @@ pub(super) enum Phase {
 
 /// A read to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct Scheduled {
     /// Open loop: the instant when it is due.
     pub(super) due: Option<Instant>,
     /// Closed loop: whether it began while system calls are counted.
@@ -70,12 +70,12 @@ impl Pacer {
 
     /// Returns the next read for a free reader; in an open loop it may be due later. `None` means that the
     /// reader has ended.
-    pub(super) fn ask(&self) -> Option<Ask> {
+    pub(super) fn next_read(&self) -> Option<Scheduled> {
         match &self.arrivals {
-            Some(arrivals) => arrivals.take().map(|due| Ask { due: Some(due), calls_count: false }),
+            Some(arrivals) => arrivals.take().map(|due| Scheduled { due: Some(due), calls_count: false }),
             None => match self.phase() {
                 Phase::Over => None,
-                phase => Some(Ask { due: None, calls_count: phase == Phase::Calls }),
+                phase => Some(Scheduled { due: None, calls_count: phase == Phase::Calls }),
             },
         }
     }
@@ -164,10 +164,13 @@ mod tests {
         for phase in [Phase::Warming, Phase::Counting, Phase::Calls, Phase::Draining] {
             pacer.enter(phase);
             let calls_count = phase == Phase::Calls;
-            assert_eq!((pacer.phase(), pacer.ask()), (phase, Some(Ask { due: None, calls_count })));
+            assert_eq!(
+                (pacer.phase(), pacer.next_read()),
+                (phase, Some(Scheduled { due: None, calls_count }))
+            );
         }
         pacer.enter(Phase::Over);
-        assert_eq!((pacer.phase(), pacer.ask(), pacer.is_open()), (Phase::Over, None, false));
+        assert_eq!((pacer.phase(), pacer.next_read(), pacer.is_open()), (Phase::Over, None, false));
         assert!(pacer.gave_up());
     }
 
@@ -176,9 +179,9 @@ mod tests {
         let pacer = Pacer::new(&work(Pacing::Open { per_second: 1000.0 }));
         pacer.begin();
         let (mut all, mut counted) = (0, 0);
-        while let Some(ask) = pacer.ask() {
+        while let Some(next_read) = pacer.next_read() {
             all += 1;
-            counted += u32::from(ask.due.is_some_and(|due| pacer.counts(due)));
+            counted += u32::from(next_read.due.is_some_and(|due| pacer.counts(due)));
         }
         assert!(!pacer.gave_up(), "the sample has just begun");
         assert!(pacer.is_open() && all > counted && counted > 200, "{all} {counted}");

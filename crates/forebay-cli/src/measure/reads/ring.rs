@@ -13,10 +13,10 @@ use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue, opc
 use super::super::aligned::AlignedBuffer;
 use super::super::commands::Namespace;
 use super::super::job::Job;
-use super::arrivals::sleep_sharply;
+use super::arrivals::minimise_timer_slack;
 use super::job::{ReadWork, Way};
 use super::lane::{Lane, Tally};
-use super::pacer::{Ask, Pacer};
+use super::pacer::{Pacer, Scheduled};
 use super::threads::NO_POLLING;
 
 /// The time without work after which the kernel's thread of a ring with SQPOLL sleeps.
@@ -68,7 +68,7 @@ trait Entry: squeue::EntryMarker {
     type Ended: cqueue::EntryMarker + Into<cqueue::Entry>;
     /// Whether a completion holds the number of bytes read. The completion of a command only
     /// reports success.
-    const TELLS_BYTES: bool;
+    const REPORTS_BYTES: bool;
 
     /// Returns a read at `offset` into a piece of memory.
     fn read(pieces: &Pieces, piece: *mut u8, offset: u64, slot: u64) -> Self;
@@ -76,7 +76,7 @@ trait Entry: squeue::EntryMarker {
 
 impl Entry for squeue::Entry {
     type Ended = cqueue::Entry;
-    const TELLS_BYTES: bool = true;
+    const REPORTS_BYTES: bool = true;
 
     fn read(pieces: &Pieces, piece: *mut u8, offset: u64, slot: u64) -> Self {
         let (length, fixed) = (pieces.piece_bytes as u32, types::Fixed(0));
@@ -92,7 +92,7 @@ impl Entry for squeue::Entry {
 
 impl Entry for squeue::Entry128 {
     type Ended = cqueue::Entry32;
-    const TELLS_BYTES: bool = false;
+    const REPORTS_BYTES: bool = false;
 
     fn read(pieces: &Pieces, piece: *mut u8, offset: u64, slot: u64) -> Self {
         pieces.namespace.read(offset, piece, pieces.piece_bytes as u32).user_data(slot)
@@ -102,7 +102,7 @@ impl Entry for squeue::Entry128 {
 /// The read in one place of the ring.
 #[derive(Debug, Clone, Copy)]
 struct Read {
-    ask: Ask,
+    scheduled: Scheduled,
     offset: u64,
     begun: Instant,
 }
@@ -144,32 +144,32 @@ fn run<E: Entry>(
     let (mut submitter, mut sq, mut cq) = ring.split();
     // The kernel refuses this before Linux 5.18; then each enter looks the ring up.
     _ = submitter.register_ring_fd();
-    sleep_sharply();
+    minimise_timer_slack();
     let mut free: Vec<usize> = (0..work.readers).rev().collect();
     let mut reads: Vec<Option<Read>> = vec![None; work.readers];
-    let mut next = pacer.ask();
+    let mut next = pacer.next_read();
     loop {
-        while let (Some(ask), Some(slot)) = (next, free.last().copied()) {
+        while let (Some(scheduled), Some(slot)) = (next, free.last().copied()) {
             let begun = Instant::now();
-            if ask.due.is_some_and(|due| due > begun) {
+            if scheduled.due.is_some_and(|due| due > begun) {
                 break;
             }
-            if ask.due.is_some() && pacer.gave_up() {
-                lane.gave_up(ask);
+            if scheduled.due.is_some() && pacer.gave_up() {
+                lane.gave_up(scheduled);
             } else {
                 free.pop();
                 let offset = lane.offset();
-                reads[slot] = Some(Read { ask, offset, begun });
+                reads[slot] = Some(Read { scheduled, offset, begun });
                 make_room(&submitter, &mut sq, &mut lane)?;
                 memory.push(&mut sq, slot, offset)?;
             }
-            next = pacer.ask();
+            next = pacer.next_read();
         }
         if memory.in_flight == 0 && next.is_none() {
             return Ok(lane.end());
         }
         // Without a free place nothing can begin.
-        let due = next.and_then(|ask| ask.due).filter(|_| !free.is_empty());
+        let due = next.and_then(|scheduled| scheduled.due).filter(|_| !free.is_empty());
         wait(&submitter, &mut sq, &mut cq, due, &mut lane)?;
         for completion in &mut cq {
             let completion: cqueue::Entry = completion.into();
@@ -182,10 +182,10 @@ fn run<E: Entry>(
             if result < 0 {
                 return Err(io::Error::from_raw_os_error(-result)).context("a read failed");
             }
-            let wanted = if E::TELLS_BYTES { work.block_bytes } else { 0 };
+            let wanted = if E::REPORTS_BYTES { work.block_bytes } else { 0 };
             anyhow::ensure!(result as u64 == wanted, "a read gave {result} and not {wanted}");
             let read = reads[slot].take().context("a completion that nobody waits for")?;
-            lane.ended(read.ask, read.begun, read.offset, memory.piece(slot))?;
+            lane.ended(read.scheduled, read.begun, read.offset, memory.piece(slot))?;
             free.push(slot);
         }
     }
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_has_what_its_name_says_and_what_the_rows_before_it_have() {
+    fn each_row_adds_a_feature_to_the_rows_before_it() {
         let setup = |fixed_buffers, fixed_file, defer_taskrun, sqpoll, iopoll| Setup {
             fixed_buffers,
             fixed_file,

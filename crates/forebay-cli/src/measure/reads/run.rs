@@ -10,7 +10,7 @@ use super::super::gauge::{Cost, Gauge};
 use super::super::interleave::Evidence;
 use super::super::job::Job;
 use super::calls::CallCounter;
-use super::job::{Calls, ReadAnswer, ReadWork, Way};
+use super::job::{Calls, ReadResult, ReadWork, Way};
 use super::lane::Tally;
 use super::pacer::{CALLS, Pacer, Phase};
 use super::runtime::{self, Readers, Shared};
@@ -25,7 +25,7 @@ pub(in crate::measure) fn sample(job: &Job) -> anyhow::Result<String> {
     Ok(serde_json::to_string(&run(job, &job.work()?)?)?)
 }
 
-fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
+fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadResult> {
     if work.way.sends_commands() {
         return run_commands(job, work);
     }
@@ -33,15 +33,15 @@ fn run(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
 }
 
 /// Does the same on the namespace, within the length of the file.
-fn run_commands(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
+fn run_commands(job: &Job, work: &ReadWork) -> anyhow::Result<ReadResult> {
     let job = commands::of_namespace(job)?;
     let mut work = work.clone();
-    work.span_bytes = work.span_bytes.min(Namespace::look(&job.path)?.bytes);
+    work.span_bytes = work.span_bytes.min(Namespace::open(&job.path)?.bytes);
     anyhow::ensure!(work.span_bytes >= work.block_bytes, "the namespace is shorter than a block");
     run_on(&job, &work)
 }
 
-fn run_on(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
+fn run_on(job: &Job, work: &ReadWork) -> anyhow::Result<ReadResult> {
     let shared: Shared = Arc::new((job.clone(), work.clone()));
     let (tally, gauged) = match work.way {
         Way::Pread | Way::PreadHipri => on_threads(job, work)?,
@@ -54,7 +54,7 @@ fn run_on(job: &Job, work: &ReadWork) -> anyhow::Result<ReadAnswer> {
         }
         _ => on_a_ring(job, work)?,
     };
-    Ok(answer(tally, gauged))
+    Ok(result(tally, gauged))
 }
 
 /// The cost of the sample while it counted.
@@ -67,7 +67,7 @@ struct Gauged {
     calls_wanted: bool,
 }
 
-fn answer(tally: Tally, gauged: Gauged) -> ReadAnswer {
+fn result(tally: Tally, gauged: Gauged) -> ReadResult {
     let operations = tally.operations_of_calls;
     let calls = match gauged.calls {
         Some(count) => Some(Calls { count, operations, by_kernel: true }),
@@ -83,7 +83,7 @@ fn answer(tally: Tally, gauged: Gauged) -> ReadAnswer {
     if tally.late.count() > 0 {
         times.insert("late".to_owned(), tally.late);
     }
-    ReadAnswer {
+    ReadResult {
         seconds: gauged.cost.seconds,
         operations: tally.operations,
         unanswered: tally.unanswered,
@@ -99,7 +99,7 @@ fn answer(tally: Tally, gauged: Gauged) -> ReadAnswer {
         calls: calls.filter(|calls| calls.operations > 0),
         in_flight_avg: gauged.cost.in_flight_avg,
         folded: tally.folded,
-        evidence: Evidence { witness: gauged.cost.witness, times },
+        evidence: Evidence { counter_deltas: gauged.cost.counter_deltas, times },
     }
 }
 
@@ -167,7 +167,7 @@ fn on_threads(job: &Job, work: &ReadWork) -> anyhow::Result<(Tally, Gauged)> {
 fn on_a_ring(job: &Job, work: &ReadWork) -> anyhow::Result<(Tally, Gauged)> {
     let pacer = Arc::new(Pacer::new(work));
     if work.way == Way::UringCommands {
-        let (namespace, file) = (Namespace::look(&job.path)?, File::open(&job.path)?);
+        let (namespace, file) = (Namespace::open(&job.path)?, File::open(&job.path)?);
         return beside(job, work, &pacer, || ring::commands(job, work, &file, namespace, &pacer));
     }
     let file = threads::open_direct(&job.path)?;
@@ -259,15 +259,15 @@ mod tests {
 
     /// Runs a sample, and a longer one when a busy machine let no read complete in the time, which would
     /// prove nothing.
-    fn run_long_enough(temp: &TempFile, seed: u64, way: Way) -> anyhow::Result<ReadAnswer> {
+    fn run_long_enough(temp: &TempFile, seed: u64, way: Way) -> anyhow::Result<ReadResult> {
         let mut seconds = 0.05;
         loop {
             let (job, mut work) = job(temp, seed, way, Pacing::Closed);
             work.seconds = seconds;
-            let answer = run(&job, &work)?;
-            let counted = answer.calls.as_ref().is_none_or(|calls| calls.operations > 0);
-            if (answer.operations > 0 && counted) || seconds > 10.0 {
-                return Ok(answer);
+            let result = run(&job, &work)?;
+            let counted = result.calls.as_ref().is_none_or(|calls| calls.operations > 0);
+            if (result.operations > 0 && counted) || seconds > 10.0 {
+                return Ok(result);
             }
             seconds *= 4.0;
         }
@@ -285,17 +285,17 @@ mod tests {
         let temp = planted(&cleanup);
         // There is no namespace here: `vm/tests/polled` has one.
         for way in Way::ALL.into_iter().filter(|way| !way.sends_commands()) {
-            let answer = match run_long_enough(&temp, 5, way) {
-                Ok(answer) => answer,
+            let result = match run_long_enough(&temp, 5, way) {
+                Ok(result) => result,
                 Err(error) if refused(way, &error) => continue,
                 Err(error) => panic!("{}: {error:#}", way.name()),
             };
             let name = way.name();
-            assert!(answer.operations > 0 && answer.seconds >= 0.05, "{name}: {answer:?}");
-            assert!(answer.user_ns + answer.system_ns > 0, "{name}: {answer:?}");
-            assert!(answer.p50_us <= answer.p99_us && answer.mean_us > Some(0.0), "{name}: {answer:?}");
-            assert_eq!((answer.unanswered, answer.late_p99_us), (0, None), "{name}");
-            match (&answer.calls, way) {
+            assert!(result.operations > 0 && result.seconds >= 0.05, "{name}: {result:?}");
+            assert!(result.user_ns + result.system_ns > 0, "{name}: {result:?}");
+            assert!(result.p50_us <= result.p99_us && result.mean_us > Some(0.0), "{name}: {result:?}");
+            assert_eq!((result.unanswered, result.late_p99_us), (0, None), "{name}");
+            match (&result.calls, way) {
                 // No thread of this program makes a system call for each read there.
                 (Some(calls), Way::UringSqpoll | Way::UringIopoll | Way::ForebayPolled) => {
                     assert!(calls.operations > 0)
@@ -319,20 +319,20 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_answers_what_was_due_at_its_rate() {
+    fn an_open_loop_reads_at_its_rate() {
         let cleanup = Cleanup::default();
         let temp = planted(&cleanup);
         for way in [Way::Pread, Way::UringDeferTaskrun, Way::ForebayTokio] {
             let (job, work) = job(&temp, 5, way, Pacing::Open { per_second: 400.0 });
-            let answer = match run(&job, &work) {
-                Ok(answer) => answer,
+            let result = match run(&job, &work) {
+                Ok(result) => result,
                 Err(error) if refused(way, &error) => continue,
                 Err(error) => panic!("{}: {error:#}", way.name()),
             };
             let name = way.name();
-            assert!(answer.operations < 400, "the rate is not what the device could do: {name}: {answer:?}");
-            assert!(answer.late_p99_us.is_some() && answer.calls.is_none(), "{name}: {answer:?}");
-            assert!(answer.p50_us <= answer.p99_9_us, "{name}: {answer:?}");
+            assert!(result.operations < 400, "the rate is not what the device could do: {name}: {result:?}");
+            assert!(result.late_p99_us.is_some() && result.calls.is_none(), "{name}: {result:?}");
+            assert!(result.p50_us <= result.p99_9_us, "{name}: {result:?}");
         }
     }
 }

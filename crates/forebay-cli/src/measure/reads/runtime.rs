@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 
 use super::super::aligned::AlignedBuffer;
 use super::super::job::Job;
-use super::arrivals::{sleep_sharply, sleep_until};
+use super::arrivals::{minimise_timer_slack, sleep_until};
 use super::job::{ReadWork, Way};
 use super::lane::{Lane, Tally};
-use super::pacer::{Ask, Pacer};
+use super::pacer::{Pacer, Scheduled};
 use super::shards;
 use super::threads::open_direct;
 
@@ -83,11 +83,11 @@ async fn tokio_fs(shared: Shared, file: File, lane: usize, pacer: Arc<Pacer>) ->
     // Otherwise it reads more than the block, or a larger block in pieces.
     file.set_max_buf_size(work.block_bytes as usize);
     let mut block = vec![0; work.block_bytes as usize];
-    while let Some(ask) = pacer.ask() {
+    while let Some(scheduled) = pacer.next_read() {
         let (offset, begun) = (lane.offset(), Instant::now());
         file.seek(SeekFrom::Start(offset)).await?;
         file.read_exact(&mut block).await?;
-        lane.ended(ask, begun, offset, &block)?;
+        lane.ended(scheduled, begun, offset, &block)?;
     }
     Ok(lane.end())
 }
@@ -102,7 +102,7 @@ async fn spawn_blocking(
     let (job, work) = &*shared;
     let mut lane = Lane::new(job, work, lane, &pacer)?;
     let mut buffer = AlignedBuffer::new(work.block_bytes as usize);
-    while let Some(ask) = pacer.ask() {
+    while let Some(scheduled) = pacer.next_read() {
         let (offset, begun) = (lane.offset(), Instant::now());
         let file = Arc::clone(&file);
         let reading = tokio::task::spawn_blocking(move || {
@@ -112,7 +112,7 @@ async fn spawn_blocking(
         let (result, back) = reading.await.context("a read panicked")?;
         buffer = back;
         result?;
-        lane.ended(ask, begun, offset, buffer.bytes())?;
+        lane.ended(scheduled, begun, offset, buffer.bytes())?;
     }
     Ok(lane.end())
 }
@@ -154,18 +154,20 @@ fn begin_all(
     pacer: &Arc<Pacer>,
     lanes: &Arc<Vec<Mutex<Lane>>>,
 ) -> Vec<JoinHandle<anyhow::Result<()>>> {
-    let turns = Arc::new(Semaphore::new(work.readers));
+    let permits = Arc::new(Semaphore::new(work.readers));
     let (mut tasks, block_bytes) = (Vec::new(), work.block_bytes);
-    sleep_sharply();
-    while let Some(ask) = pacer.ask() {
-        if let Some(due) = ask.due {
+    minimise_timer_slack();
+    while let Some(scheduled) = pacer.next_read() {
+        if let Some(due) = scheduled.due {
             sleep_until(due);
         }
-        let (file, pacer, lanes, turns) =
-            (file.clone(), Arc::clone(pacer), Arc::clone(lanes), Arc::clone(&turns));
+        let (file, pacer, lanes, permits) =
+            (file.clone(), Arc::clone(pacer), Arc::clone(lanes), Arc::clone(&permits));
         let lane = tasks.len() % LANES;
         tasks.push(
-            handle.spawn(async move { one(&file, ask, block_bytes, &pacer, &lanes[lane], &turns).await }),
+            handle.spawn(
+                async move { one(&file, scheduled, block_bytes, &pacer, &lanes[lane], &permits).await },
+            ),
         );
     }
     tasks
@@ -173,19 +175,19 @@ fn begin_all(
 
 async fn one(
     file: &forebay::File,
-    ask: Ask,
+    scheduled: Scheduled,
     block_bytes: u64,
     pacer: &Pacer,
     lane: &Mutex<Lane>,
-    turns: &Semaphore,
+    permits: &Semaphore,
 ) -> anyhow::Result<()> {
-    let _turn = turns.acquire().await?;
+    let _permit = permits.acquire().await?;
     let locked = || lane.lock().unwrap_or_else(PoisonError::into_inner);
     if pacer.gave_up() {
-        locked().gave_up(ask);
+        locked().gave_up(scheduled);
         return Ok(());
     }
     let (offset, begun) = (locked().offset(), Instant::now());
     let block = file.read(offset..offset + block_bytes).await?;
-    locked().ended(ask, begun, offset, &block)
+    locked().ended(scheduled, begun, offset, &block)
 }

@@ -37,8 +37,8 @@ pub(super) fn open(path: &Path, way: Way) -> anyhow::Result<(Engine, File)> {
 
 /// Returns why an engine that was to poll does not, if so.
 pub(in crate::measure) fn why_not_polled(engine: &Engine) -> Option<String> {
-    let told = engine.health().degraded.into_iter().find(|told| told.what == "polled I/O");
-    told.map(|told| told.why)
+    let degraded = engine.health().degraded.into_iter().find(|degraded| degraded.what == "polled I/O");
+    degraded.map(|degraded| degraded.why)
 }
 
 /// Closes the engine after the figures were taken. An engine that does not end well cannot be trusted.
@@ -69,10 +69,10 @@ pub(super) async fn read(
 ) -> anyhow::Result<Tally> {
     let (job, work) = &*shared;
     let mut lane = Lane::new(job, work, lane, &pacer)?;
-    while let Some(ask) = pacer.ask() {
+    while let Some(scheduled) = pacer.next_read() {
         let (offset, begun) = (lane.offset(), Instant::now());
         let block = file.read(offset..offset + work.block_bytes).await?;
-        lane.ended(ask, begun, offset, &block)?;
+        lane.ended(scheduled, begun, offset, &block)?;
     }
     Ok(lane.end())
 }

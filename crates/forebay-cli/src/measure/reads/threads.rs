@@ -12,7 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::super::aligned::AlignedBuffer;
 use super::super::job::Job;
-use super::arrivals::{sleep_sharply, sleep_until};
+use super::arrivals::{minimise_timer_slack, sleep_until};
 use super::job::{ReadWork, Way};
 use super::lane::{Lane, Tally};
 use super::pacer::Pacer;
@@ -42,12 +42,12 @@ pub(super) fn read(
 ) -> anyhow::Result<Tally> {
     let mut lane = Lane::new(job, work, lane, pacer)?;
     let mut buffer = AlignedBuffer::new(work.block_bytes as usize);
-    sleep_sharply();
-    while let Some(ask) = pacer.ask() {
-        if let Some(due) = ask.due {
+    minimise_timer_slack();
+    while let Some(scheduled) = pacer.next_read() {
+        if let Some(due) = scheduled.due {
             sleep_until(due);
             if pacer.gave_up() {
-                lane.gave_up(ask);
+                lane.gave_up(scheduled);
                 continue;
             }
         }
@@ -57,7 +57,7 @@ pub(super) fn read(
             _ => file.read_exact_at(buffer.bytes_mut(), offset)?,
         }
         lane.called();
-        lane.ended(ask, begun, offset, buffer.bytes())?;
+        lane.ended(scheduled, begun, offset, buffer.bytes())?;
     }
     Ok(lane.end())
 }

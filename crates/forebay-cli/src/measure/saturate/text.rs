@@ -7,19 +7,19 @@ use crate::result::Experiment;
 
 /// Returns an experiment of the loop, without its distinguishing parameters, and without rows.
 pub(super) fn experiment(shape: &Shape<'_>, kind: &str, repeats: usize) -> Experiment {
-    let subject = shape.subject;
+    let test_file = shape.test_file;
     let mut experiment = Experiment::new(super::KIND.name, method(shape, kind))
         .parameter("loop", kind)
         .parameter("block_bytes", shape.block_bytes)
-        .parameter("file_bytes", subject.bytes)
+        .parameter("file_bytes", test_file.bytes)
         .parameter("workers", shape.workers)
         .parameter("seconds", shape.seconds)
         .parameter("repeats", repeats)
-        .parameter("file_system", subject.filesystem.as_str())
-        .parameter("own_file", subject.pattern.is_some())
+        .parameter("file_system", test_file.filesystem.as_str())
+        .parameter("own_file", test_file.pattern.is_some())
         .parameter("seed", shape.context.seed);
     experiment.notes = notes(shape, repeats);
-    IoLimit::note(subject.io_limit.as_ref(), experiment)
+    IoLimit::note(test_file.io_limit.as_ref(), experiment)
 }
 
 fn method(shape: &Shape<'_>, kind: &str) -> String {
@@ -51,7 +51,7 @@ fn notes(shape: &Shape<'_>, repeats: usize) -> Vec<String> {
          limit of the path to it and not of the medium"
             .to_owned(),
     ];
-    if shape.subject.pattern.is_none() {
+    if shape.test_file.pattern.is_none() {
         notes.push(
             "the file existed before and was only read: holes that no device is asked for are not known"
                 .to_owned(),

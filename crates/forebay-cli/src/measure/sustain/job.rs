@@ -112,7 +112,7 @@ impl Ended {
 
 /// The result that the child process prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct SustainAnswer {
+pub(super) struct SustainResult {
     pub(super) ended: Ended,
     /// Seconds until the last operation completed.
     pub(super) seconds: f64,
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_belongs_to_its_bin_and_its_step() {
+    fn completions_belong_to_their_bin_and_their_step() {
         let mut ended = Ended::new(0.3);
         for (milliseconds, bytes) in [(10, 1), (99, 2), (101, 4), (250, 8), (300, 16), (900, 32)] {
             ended.count(Duration::from_millis(milliseconds), bytes);

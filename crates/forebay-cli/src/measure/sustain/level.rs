@@ -122,7 +122,7 @@ mod tests {
     /// A token bucket that runs empty, or a write cache that fills up: early, late, in a short and
     /// in a long run.
     #[test]
-    fn a_planted_drop_is_found_where_it_is() {
+    fn a_simulated_drop_is_found_at_its_time() {
         for seed in 1..=20 {
             for (before, after) in [(10, 590), (300, 300), (560, 40), (15, 35)] {
                 for (low, share) in [(50.0, 0.1), (30.0, 0.2), (5.0, 0.2)] {

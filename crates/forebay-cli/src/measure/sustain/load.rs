@@ -12,7 +12,7 @@ use super::super::gauge::Gauge;
 use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::pattern::{PAGE_BYTES, Pattern, SplitMix};
-use super::job::{Ended, LoadRow, SustainAnswer, SustainWork};
+use super::job::{Ended, LoadRow, SustainResult, SustainWork};
 
 /// Runs the load on the file at `path` after the idle time, and returns the result as text.
 ///
@@ -41,7 +41,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &SustainWork
         report.lost_shards,
         report.leaked_operations
     );
-    let answer = SustainAnswer {
+    let result = SustainResult {
         ended: tally.ended,
         seconds: (written - begun).as_secs_f64(),
         cpu_seconds: cost.cpu_seconds,
@@ -49,9 +49,12 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &SustainWork
         p50_us: tally.latency.quantile_us(0.5),
         p99_us: tally.latency.quantile_us(0.99),
         sync_s,
-        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), tally.latency)].into() },
+        evidence: Evidence {
+            counter_deltas: cost.counter_deltas,
+            times: [("latency".to_owned(), tally.latency)].into(),
+        },
     };
-    Ok(serde_json::to_string(&answer)?)
+    Ok(serde_json::to_string(&result)?)
 }
 
 /// State that the lanes share; they never leave their thread.
@@ -141,12 +144,12 @@ mod tests {
             let work =
                 SustainWork { row, file_bytes: 8 << 20, depth: 4, idle_seconds: 0.01, seconds: 0.5, seed: 2 };
             let text = sample(temp.path(), None, &work).unwrap_or_else(|error| panic!("{row:?}: {error:#}"));
-            let answer: SustainAnswer = serde_json::from_str(&text).expect("its own text");
-            assert_eq!((answer.ended.bins.len(), answer.ended.steps.len()), (5, 50), "{row:?}");
-            let bytes: u64 = answer.ended.bins.iter().sum();
+            let result: SustainResult = serde_json::from_str(&text).expect("its own text");
+            assert_eq!((result.ended.bins.len(), result.ended.steps.len()), (5, 50), "{row:?}");
+            let bytes: u64 = result.ended.bins.iter().sum();
             // The bytes of the last operations, which completed too late, are in no bin.
-            assert!(bytes > 0 && bytes <= answer.operations * work.block_bytes(), "{row:?} {answer:?}");
-            assert!(bytes.is_multiple_of(work.block_bytes()) && answer.seconds >= 0.5, "{row:?} {answer:?}");
+            assert!(bytes > 0 && bytes <= result.operations * work.block_bytes(), "{row:?} {result:?}");
+            assert!(bytes.is_multiple_of(work.block_bytes()) && result.seconds >= 0.5, "{row:?} {result:?}");
             let found = std::fs::read(temp.path()).expect("readable");
             assert_eq!(found.len(), 8 << 20, "{row:?}");
             assert_eq!(found.iter().all(|byte| *byte == 0), row == LoadRow::RandomRead, "{row:?}");

@@ -167,8 +167,11 @@ mod tests {
                 let load = steady(100.0, seconds, &mut random);
                 let planted = still(load, (phase..seconds * SECOND).step_by(every), length);
                 let found = find(&planted, 8).expect("it is long enough");
-                let said = found.every_s.unwrap_or_else(|| panic!("{seed} {every} {length}: {found:?}"));
-                assert!((said / (every as f64 / 100.0) - 1.0).abs() < 0.02, "{every} {length}: {found:?}");
+                let period_s = found.every_s.unwrap_or_else(|| panic!("{seed} {every} {length}: {found:?}"));
+                assert!(
+                    (period_s / (every as f64 / 100.0) - 1.0).abs() < 0.02,
+                    "{every} {length}: {found:?}"
+                );
                 assert!(
                     (found.length_ms / (length as f64 * 10.0) - 1.0).abs() < 0.2,
                     "{every} {length}: {found:?}"
@@ -193,7 +196,7 @@ mod tests {
 
     /// A few standstills can look like a rhythm by chance, though seldom.
     #[test]
-    fn standstills_at_random_times_are_told_without_a_rhythm() {
+    fn standstills_at_random_times_have_no_rhythm() {
         let mut claimed = 0;
         for seed in 1..=400 {
             let mut random = SplitMix::new(seed);
@@ -242,7 +245,7 @@ mod tests {
 
     /// Standstills shorter than the steps are not guessed; the result reports the width of the steps.
     #[test]
-    fn steps_are_as_wide_as_the_number_of_operations_asks_for() {
+    fn the_width_of_a_step_follows_the_number_of_operations() {
         let mut random = SplitMix::new(4);
         let found = find(&steady(100.0, 10, &mut random), 8).expect("long");
         assert_eq!(found.step_ms, 10.0);

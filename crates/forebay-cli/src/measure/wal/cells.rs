@@ -11,16 +11,16 @@ use anyhow::Context as _;
 use super::super::backing_device::device_stat;
 use super::super::extents::Extents;
 use super::super::gates::Claim;
-use super::super::interleave::{Cell, Taken, Turns, cut_short, until};
+use super::super::interleave::{Cell, Interleaving, Taken, cut_short, until};
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
-use super::super::preconditions::Ground;
+use super::super::preconditions::Preconditions;
 use super::super::sampler::run_child;
-use super::super::scratch_dir::Home;
+use super::super::scratch_dir::ScratchDir;
 use super::super::test_file::check_space;
 use super::super::timers;
-use super::job::{FlushChoice, Load, Times, WalAnswer, WalRow, WalWork, Workload};
+use super::job::{FlushChoice, Load, Times, WalResult, WalRow, WalWork, Workload};
 use super::load::{SORTED, TASKS_PER_WORKER, workers};
 use super::published;
 use super::text::method;
@@ -70,7 +70,7 @@ impl fmt::Display for Setting {
 
 /// Remarks of the children on a cell, beside its figures.
 #[derive(Debug, Default)]
-struct Said {
+struct Remarks {
     degraded: BTreeMap<&'static str, String>,
     source: Option<String>,
 }
@@ -86,24 +86,24 @@ const EXTRA_SECONDS: f64 = 0.35;
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, plan.name)?;
-    check_space(&home.directory, plan.file_bytes * FILES_MAX, "name a directory with more space")?;
+    let scratch = ScratchDir::find(context, plan.name)?;
+    check_space(&scratch.directory, plan.file_bytes * FILES_MAX, "name a directory with more space")?;
     let mut cells = cells(plan);
     let share = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), context.remaining());
     let seconds = (share - EXTRA_SECONDS).max(plan.seconds.min(0.1));
     let mut seeds = SplitMix::new(context.seed);
-    let device_stat = File::open(&home.directory).ok().and_then(|directory| device_stat(&directory));
-    let mut ground = Ground::of_device(device_stat.as_deref());
-    let mut said: Vec<(Setting, Said)> =
-        plan.settings.iter().map(|setting| (*setting, Said::default())).collect();
-    let turns = Turns {
+    let device_stat = File::open(&scratch.directory).ok().and_then(|directory| device_stat(&directory));
+    let mut preconditions = Preconditions::of_device(device_stat.as_deref());
+    let mut remarks: Vec<(Setting, Remarks)> =
+        plan.settings.iter().map(|setting| (*setting, Remarks::default())).collect();
+    let interleaving = Interleaving {
         label: format!("measure {}", plan.name),
         repeats: plan.repeats,
         until: until(context),
-        place: &home.directory,
+        place: &scratch.directory,
         context,
     };
-    let done = turns.take(&mut cells, |setting, row, _| {
+    let done = interleaving.run(&mut cells, |setting, row, _| {
         let work = WalWork {
             row,
             workload: setting.workload,
@@ -117,30 +117,30 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
             flush: plan.flush,
             seed: seeds.next_u64(),
         };
-        let (answer, extents) = one(plan.name, &home, device_stat.as_deref(), work, context)?;
-        if let Some((_, said)) = said.iter_mut().find(|(known, _)| known == setting) {
-            if let Some(why) = &answer.degraded {
-                said.degraded.entry(row.name()).or_insert_with(|| why.clone());
+        let (result, extents) = one(plan.name, &scratch, device_stat.as_deref(), work, context)?;
+        if let Some((_, remarks)) = remarks.iter_mut().find(|(known, _)| known == setting) {
+            if let Some(why) = &result.degraded {
+                remarks.degraded.entry(row.name()).or_insert_with(|| why.clone());
             }
-            said.source = said.source.take().or_else(|| answer.source.clone());
+            remarks.source = remarks.source.take().or_else(|| result.source.clone());
         }
         // Rows without files have none to inspect.
         if row != WalRow::NoAppends {
-            ground.see(extents);
+            preconditions.see(extents);
         }
-        Ok(taken(answer, plan, *setting))
+        Ok(taken(result, plan, *setting))
     })?;
-    let conditions = ground.conditions();
-    let build = |(setting, said): (Setting, Said)| {
+    let conditions = preconditions.conditions();
+    let build = |(setting, remarks): (Setting, Remarks)| {
         let of_this = cells.extract_if(.., |cell| cell.setting == setting).collect();
-        let mut experiment = experiment(plan, setting, of_this, said, seconds, done)
+        let mut experiment = experiment(plan, setting, of_this, remarks, seconds, done)
             .parameter("seed", context.seed)
-            .parameter("file_system", home.filesystem.as_str());
+            .parameter("file_system", scratch.filesystem.as_str());
         experiment.notes.extend(cut_short(done, plan.repeats));
         experiment.conditions.clone_from(&conditions);
         experiment
     };
-    Ok(said.into_iter().map(build).collect())
+    Ok(remarks.into_iter().map(build).collect())
 }
 
 /// Returns all cells. Those of one setting are adjacent, so that rows that are compared run one after
@@ -160,58 +160,58 @@ fn cells(plan: &Plan) -> Vec<Cell<Setting, WalRow>> {
 /// Runs one sample in a process and a directory of its own. Returns its result and the layout of its files.
 fn one(
     name: &str,
-    home: &Home,
+    scratch: &ScratchDir,
     device_stat: Option<&Path>,
     work: WalWork,
     context: &Context,
-) -> anyhow::Result<(WalAnswer, io::Result<Extents>)> {
-    let own = home.temp_directory(context, "wal")?;
+) -> anyhow::Result<(WalResult, io::Result<Extents>)> {
+    let own = scratch.temp_directory(context, "wal")?;
     // Time enough to write the files through at 20 MB/s, for the slowest disks.
     let seconds_max = work.seconds + 2.0 * work.file_bytes as f64 / 20e6;
     let mut job = Job::new(name, own.path(), &work, seconds_max)?;
     job.device_stat = device_stat.map(Path::to_owned);
     let text = run_child(&job, None, &context.cleanup)?;
-    let answer = serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
-    Ok((answer, Extents::of_directory(own.path())))
+    let result = serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+    Ok((result, Extents::of_directory(own.path())))
 }
 
-fn taken(answer: WalAnswer, plan: &Plan, setting: Setting) -> Taken {
-    let bytes = answer.appends * plan.record_bytes as u64 * plan.batch as u64;
+fn taken(result: WalResult, plan: &Plan, setting: Setting) -> Taken {
+    let bytes = result.appends * plan.record_bytes as u64 * plan.batch as u64;
     let claim = Claim {
         // Without appends nothing is written.
-        written_bytes: answer.durable.is_some().then_some(bytes),
+        written_bytes: result.durable.is_some().then_some(bytes),
         busy_on_purpose: setting.load == Load::Cpu,
         ..Claim::default()
     };
-    Taken { metrics: metrics(&answer, plan.batch, setting.load), evidence: answer.evidence, claim }
+    Taken { metrics: metrics(&result, plan.batch, setting.load), evidence: result.evidence, claim }
 }
 
-fn metrics(answer: &WalAnswer, batch: usize, load: Load) -> Metrics {
-    let appends = answer.appends as f64;
+fn metrics(result: &WalResult, batch: usize, load: Load) -> Metrics {
+    let appends = result.appends as f64;
     let mut metrics = Metrics::default();
-    metrics.set(metric::SECONDS, answer.seconds);
-    if let (Some(durable), Some(seen)) = (answer.durable, answer.seen) {
-        metrics.set(metric::APPENDS_PER_S, appends / answer.seconds);
+    metrics.set(metric::SECONDS, result.seconds);
+    if let (Some(durable), Some(seen)) = (result.durable, result.seen) {
+        metrics.set(metric::APPENDS_PER_S, appends / result.seconds);
         if batch > 1 {
-            metrics.set(metric::RECORDS_PER_S, appends * batch as f64 / answer.seconds);
+            metrics.set(metric::RECORDS_PER_S, appends * batch as f64 / result.seconds);
         }
         set_times(&mut metrics, &metric::DURABLE, durable);
         set_times(&mut metrics, &metric::SEEN, seen);
     }
-    if let Some(late) = answer.late {
+    if let Some(late) = result.late {
         metrics.set(metric::LATE_P99_US, late.p99_us);
     }
     match load {
-        Load::Cpu => metrics.set(metric::WORK_PER_S, answer.work as f64 / answer.seconds),
+        Load::Cpu => metrics.set(metric::WORK_PER_S, result.work as f64 / result.seconds),
         // Beside a load, this would include the load's own time.
-        Load::None => metrics.set(metric::CPU_US_PER_APPEND, answer.cpu_seconds * 1e6 / appends),
-        Load::Timers => match answer.durable {
+        Load::None => metrics.set(metric::CPU_US_PER_APPEND, result.cpu_seconds * 1e6 / appends),
+        Load::Timers => match result.durable {
             // Without appends, the timer tasks show their own cost.
-            None => metrics.set(metric::TIMERS_CPU_SHARE, answer.cpu_seconds / answer.seconds),
+            None => metrics.set(metric::TIMERS_CPU_SHARE, result.cpu_seconds / result.seconds),
             Some(_) => &mut metrics,
         },
     };
-    if let Some(late) = answer.timers {
+    if let Some(late) = result.timers {
         set_times(&mut metrics, &metric::TIMERS_LATE, late);
     }
     metrics
@@ -228,11 +228,11 @@ fn experiment(
     plan: &Plan,
     setting: Setting,
     mut cells: Vec<Cell<Setting, WalRow>>,
-    mut said: Said,
+    mut remarks: Remarks,
     seconds: f64,
     repeats: usize,
 ) -> Experiment {
-    keep_shares(&mut cells);
+    set_work_kept(&mut cells);
     let mut experiment = Experiment::new(plan.name, method(plan, setting, seconds))
         .parameter("load", setting.load.name())
         .parameter("record_bytes", plan.record_bytes)
@@ -261,7 +261,7 @@ fn experiment(
     if plan.as_published {
         experiment = experiment.parameter("as_published", true);
     }
-    if let Some(source) = said.source.take() {
+    if let Some(source) = remarks.source.take() {
         experiment = experiment.parameter("source_priority", source);
     }
     if !plan.as_published && plan.rows.iter().any(|row| !row.is_log()) {
@@ -271,16 +271,16 @@ fn experiment(
                 .to_owned(),
         );
     }
-    for (row, why) in &said.degraded {
+    for (row, why) in &remarks.degraded {
         experiment.notes.push(format!("`{row}` did not get what it asks for: {why}"));
     }
-    experiment.rows = cells.into_iter().map(|cell| build_row(cell, &mut said, plan)).collect();
+    experiment.rows = cells.into_iter().map(|cell| build_row(cell, &mut remarks, plan)).collect();
     experiment.notes.extend(interference::own_cost(&experiment, WalRow::NoAppends.name()));
     experiment
 }
 
 /// Sets the share of the runtime's own work that remains, against the row without appends of the same repeat.
-fn keep_shares(cells: &mut [Cell<Setting, WalRow>]) {
+fn set_work_kept(cells: &mut [Cell<Setting, WalRow>]) {
     let base: Vec<(u32, f64)> = cells
         .iter()
         .filter(|cell| cell.way == WalRow::NoAppends)
@@ -296,10 +296,10 @@ fn keep_shares(cells: &mut [Cell<Setting, WalRow>]) {
     }
 }
 
-fn build_row(cell: Cell<Setting, WalRow>, said: &mut Said, plan: &Plan) -> Row {
+fn build_row(cell: Cell<Setting, WalRow>, remarks: &mut Remarks, plan: &Plan) -> Row {
     let way = cell.way;
     let mut row = cell.into_row();
-    row.degraded = said.degraded.remove(way.name());
+    row.degraded = remarks.degraded.remove(way.name());
     if plan.as_published && row.skipped.is_none() {
         return row.describe(published::description(way));
     }
@@ -324,7 +324,7 @@ mod tests {
     fn work_is_compared_within_a_repeat() {
         let mut cells =
             [cell(WalRow::NoAppends, &[1000.0, 500.0]), cell(WalRow::Forebay, &[900.0, 500.0, 7.0])];
-        keep_shares(&mut cells);
+        set_work_kept(&mut cells);
         let kept = |cell: &Cell<Setting, WalRow>| -> Vec<Option<f64>> {
             let samples = cell.taken.as_ref().expect("measured");
             samples.iter().map(|(_, taken)| taken.metrics.get(metric::WORK_KEPT)).collect()
@@ -334,12 +334,12 @@ mod tests {
     }
 
     #[test]
-    fn the_processors_time_is_told_without_load_only() {
-        let answer =
-            WalAnswer { seconds: 2.0, appends: 10, cpu_seconds: 1e-3, work: 8, ..WalAnswer::default() };
-        let idle = metrics(&answer, 1, Load::None);
+    fn the_processor_time_is_reported_without_load_only() {
+        let result =
+            WalResult { seconds: 2.0, appends: 10, cpu_seconds: 1e-3, work: 8, ..WalResult::default() };
+        let idle = metrics(&result, 1, Load::None);
         assert_eq!((idle.get(metric::CPU_US_PER_APPEND), idle.get(metric::WORK_PER_S)), (Some(100.0), None));
-        let busy = metrics(&answer, 1, Load::Cpu);
+        let busy = metrics(&result, 1, Load::Cpu);
         assert_eq!((busy.get(metric::CPU_US_PER_APPEND), busy.get(metric::WORK_PER_S)), (None, Some(4.0)));
     }
 }

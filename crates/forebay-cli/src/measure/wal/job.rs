@@ -261,7 +261,7 @@ impl Times {
 
 /// The result that the child process prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(in crate::measure) struct WalAnswer {
+pub(in crate::measure) struct WalResult {
     /// Seconds in which appends and work were counted.
     pub(in crate::measure) seconds: f64,
     /// Appends that completed in that time for their caller.
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_an_experiment_are_told_apart() {
+    fn names_of_an_experiment_are_unique() {
         for rows in [&WalRow::APPENDS[..], &WalRow::BATCHES[..]] {
             let mut names: Vec<&str> = rows.iter().map(|row| row.name()).collect();
             names.sort_unstable();

@@ -118,13 +118,13 @@ fn priority(row: WalRow) -> Priority {
 }
 
 /// Returns the reason why the engine has less than requested.
-fn refusal(health: &Health, asked: Priority) -> Option<String> {
+fn refusal(health: &Health, requested: Priority) -> Option<String> {
     let concerned = |text: &String| ["priority", "slice", "nice"].iter().any(|word| text.contains(word));
     let whys: Vec<String> = health.degraded.iter().map(ToString::to_string).filter(concerned).collect();
-    if health.priority >= asked && (whys.is_empty() || asked == Priority::Default) {
+    if health.priority >= requested && (whys.is_empty() || requested == Priority::Default) {
         return None;
     }
-    Some(format!("priority {asked} was asked for and {} granted: {}", health.priority, whys.join("; ")))
+    Some(format!("priority {requested} was asked for and {} granted: {}", health.priority, whys.join("; ")))
 }
 
 struct Append {

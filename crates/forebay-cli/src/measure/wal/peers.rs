@@ -110,9 +110,9 @@ fn commit_groups(file: &PeerFile, requests: &Receiver<Request>) {
         let written = file.append_together(group.len() as u64, &mut memory);
         let now = Instant::now();
         for request in group.drain(..) {
-            let answer = written.as_ref().map(|()| now).map_err(|error| std::io::Error::from(error.kind()));
+            let reply = written.as_ref().map(|()| now).map_err(|error| std::io::Error::from(error.kind()));
             // A requester that no longer waits needs no reply.
-            let _ = request.send(answer);
+            let _ = request.send(reply);
         }
     }
 }
@@ -121,9 +121,9 @@ impl Appender for OneThread {
     fn append(&self, _lane: usize) -> Appending {
         let sender = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Box::pin(async move {
-            let (request, answer) = oneshot::channel();
+            let (request, reply) = oneshot::channel();
             sender.context("the row was closed")?.send(request).ok().context("the appending thread ended")?;
-            Ok(answer.await.context("the appending thread ended")??)
+            Ok(reply.await.context("the appending thread ended")??)
         })
     }
 

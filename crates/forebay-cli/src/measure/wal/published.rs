@@ -146,10 +146,10 @@ impl Appender for Published {
             How::Thread(thread) => {
                 let sender = locked(thread).as_ref().map(|thread| thread.requests.clone());
                 Box::pin(async move {
-                    let (request, answer) = oneshot::channel();
+                    let (request, reply) = oneshot::channel();
                     let sender = sender.context("the row was closed")?;
                     sender.send(request).ok().context("the appending thread ended")?;
-                    Ok(answer.await.context("the appending thread ended")??)
+                    Ok(reply.await.context("the appending thread ended")??)
                 })
             }
             How::TokioFs => Box::pin(async move { Ok(files.with_tokio().await?) }),
@@ -244,13 +244,13 @@ mod tests {
                     flush: FlushChoice::default(),
                     seed: 3,
                 };
-                let answer = sample(directory.path(), None, &work)
+                let reply = sample(directory.path(), None, &work)
                     .unwrap_or_else(|error| panic!("{row:?} {workload:?}: {error:#}"));
-                let (durable, seen) = (answer.durable.expect("some"), answer.seen.expect("some"));
+                let (durable, seen) = (reply.durable.expect("some"), reply.seen.expect("some"));
                 // The task is notified only after the file is removed.
-                assert!(durable.p50_us > 0.0 && durable.p50_us <= seen.p50_us * 1.02, "{row:?} {answer:?}");
-                let late = answer.timers.expect("they were due");
-                assert!(late.p50_us <= late.p99_us && late.p99_us <= late.max_us, "{row:?} {answer:?}");
+                assert!(durable.p50_us > 0.0 && durable.p50_us <= seen.p50_us * 1.02, "{row:?} {reply:?}");
+                let late = reply.timers.expect("they were due");
+                assert!(late.p50_us <= late.p99_us && late.p99_us <= late.max_us, "{row:?} {reply:?}");
                 let left = fs::read_dir(directory.path()).expect("it is there").count();
                 assert_eq!(left, 0, "{row:?} left files");
             }

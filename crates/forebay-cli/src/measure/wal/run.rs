@@ -15,15 +15,15 @@ use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::timers::{self, Timers};
 use super::appender::Appender;
-use super::job::{Load, Times, WalAnswer, WalRow, WalWork, Workload};
+use super::job::{Load, Times, WalResult, WalRow, WalWork, Workload};
 use super::load::{Working, runtime};
-use super::source::{Schedule, become_punctual, sleep_until};
+use super::source::{Schedule, raise_priority, sleep_until};
 use super::{log, peers, published, store};
 
 /// Warm-up, not measured: threads and files are used for the first time.
 const WARM: Duration = Duration::from_millis(100);
 /// Limit for the last completions of an open loop; a row that needs longer is overloaded.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+const COMPLETIONS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Runs the sample with files in `directory` and returns its result.
 ///
@@ -33,7 +33,7 @@ pub(in crate::measure) fn sample(
     directory: &Path,
     device_stat: Option<&Path>,
     work: &WalWork,
-) -> anyhow::Result<WalAnswer> {
+) -> anyhow::Result<WalResult> {
     // Before the runtime starts: the engine's threads must not inherit the scheduling of the runtime's workers.
     let appender = match (work.row, work.row.way()) {
         (WalRow::NoAppends, _) => None,
@@ -49,7 +49,7 @@ pub(in crate::measure) fn sample(
     let working = Working::start(runtime.handle(), work.load, work.workers, work.seed);
     let timers = (work.load == Load::Timers).then(|| Timers::start(runtime.handle())).transpose()?;
     let beside = Beside { working: &working, timers: timers.as_ref(), device_stat };
-    let (mut answer, appends) = match (&appender, work.workload) {
+    let (mut result, appends) = match (&appender, work.workload) {
         (None, _) => (nothing(work, &beside)?, 0),
         (Some(appender), Workload::Open { rate }) => open_loop(&runtime, &beside, appender, work, rate)?,
         (Some(appender), Workload::Closed { appenders }) => {
@@ -58,17 +58,17 @@ pub(in crate::measure) fn sample(
     };
     if let Some(timers) = timers {
         let late = timers.stop(&runtime)?;
-        answer.timers = Times::of(&late);
-        answer.evidence.times.insert(timers::NAME.to_owned(), late);
+        result.timers = Times::of(&late);
+        result.evidence.times.insert(timers::NAME.to_owned(), late);
     }
     working.stop(&runtime)?;
     drop(runtime);
-    answer.workers = work.workers;
+    result.workers = work.workers;
     if let Some(appender) = appender {
-        answer.degraded = appender.degraded();
+        result.degraded = appender.degraded();
         appender.close(appends)?;
     }
-    Ok(answer)
+    Ok(result)
 }
 
 /// Measurements beside the appends.
@@ -102,19 +102,19 @@ impl Window {
         self.gauge.begin_again()
     }
 
-    fn close(self, beside: &Beside<'_>) -> std::io::Result<WalAnswer> {
+    fn close(self, beside: &Beside<'_>) -> std::io::Result<WalResult> {
         let work = beside.working.done() - self.work;
         if let Some(timers) = beside.timers {
             timers.end();
         }
         let cost = self.gauge.stop()?;
-        let evidence = Evidence { witness: cost.witness, ..Evidence::default() };
+        let evidence = Evidence { counter_deltas: cost.counter_deltas, ..Evidence::default() };
         let (seconds, cpu_seconds) = (cost.seconds, cost.cpu_seconds);
-        Ok(WalAnswer { seconds, cpu_seconds, work, evidence, ..WalAnswer::default() })
+        Ok(WalResult { seconds, cpu_seconds, work, evidence, ..WalResult::default() })
     }
 }
 
-fn nothing(work: &WalWork, beside: &Beside<'_>) -> anyhow::Result<WalAnswer> {
+fn nothing(work: &WalWork, beside: &Beside<'_>) -> anyhow::Result<WalResult> {
     std::thread::sleep(WARM);
     let window = Window::open(beside)?;
     std::thread::sleep(Duration::from_secs_f64(work.seconds));
@@ -145,12 +145,12 @@ impl Tally {
         self.in_time += u64::from(seen <= window.1);
     }
 
-    fn put(self, answer: &mut WalAnswer) {
-        answer.appends = self.in_time;
-        answer.durable = Times::of(&self.durable);
-        answer.seen = Times::of(&self.seen);
+    fn put(self, result: &mut WalResult) {
+        result.appends = self.in_time;
+        result.durable = Times::of(&self.durable);
+        result.seen = Times::of(&self.seen);
         let times = [("durable", self.durable), ("seen", self.seen)];
-        answer.evidence.times.extend(times.map(|(name, latency)| (name.to_owned(), latency)));
+        result.evidence.times.extend(times.map(|(name, latency)| (name.to_owned(), latency)));
     }
 }
 
@@ -161,7 +161,7 @@ fn closed_loop(
     appender: &Arc<dyn Appender>,
     work: &WalWork,
     appenders: usize,
-) -> anyhow::Result<(WalAnswer, u64)> {
+) -> anyhow::Result<(WalResult, u64)> {
     let begins = Instant::now() + WARM;
     let window = (begins, begins + Duration::from_secs_f64(work.seconds));
     let lanes: Vec<_> = (0..appenders)
@@ -184,7 +184,7 @@ fn closed_loop(
     sleep_until(window.0);
     let counted = Window::open(beside)?;
     sleep_until(window.1);
-    let mut answer = counted.close(beside)?;
+    let mut result = counted.close(beside)?;
     let mut all = Tally::new()?;
     for lane in lanes {
         let part = runtime.block_on(lane).context("an appending task panicked")??;
@@ -194,13 +194,13 @@ fn closed_loop(
         all.in_time += part.in_time;
     }
     let appends = all.appends;
-    all.put(&mut answer);
-    Ok((answer, appends))
+    all.put(&mut result);
+    Ok((result, appends))
 }
 
 /// The outcome of one append: its number, the time when it was durable, and the time when its task was
 /// notified.
-type Fate = (u32, anyhow::Result<(Instant, Instant)>);
+type Completion = (u32, anyhow::Result<(Instant, Instant)>);
 
 /// Runs the open loop: a separate thread begins each append at its time, and a task of the loaded
 /// runtime awaits it.
@@ -210,16 +210,16 @@ fn open_loop(
     appender: &Arc<dyn Appender>,
     work: &WalWork,
     rate: u32,
-) -> anyhow::Result<(WalAnswer, u64)> {
+) -> anyhow::Result<(WalResult, u64)> {
     let warm = (WARM.as_secs_f64() * f64::from(rate)).ceil() as u32;
     let total = warm + (work.seconds * f64::from(rate)).ceil().max(1.0) as u32;
     let schedule = Schedule::new(rate);
     let window = (schedule.due(warm), schedule.due(total));
-    let (sender, fates) = mpsc::channel();
+    let (sender, completions) = mpsc::channel();
     let (handle, lanes) = (runtime.handle(), work.workload.lanes());
-    let (mut answer, late, source) = std::thread::scope(|scope| {
+    let (mut result, late, source) = std::thread::scope(|scope| {
         let source = scope.spawn(move || {
-            let source = become_punctual();
+            let source = raise_priority();
             let _runtime = handle.enter();
             let mut late = Latency::new()?;
             let mut counted = None;
@@ -238,27 +238,27 @@ fn open_loop(
                 begin(handle, appender, index, lanes, &sender);
             }
             sleep_until(window.1);
-            let answer = counted.context("something was measured")?.close(beside)?;
-            anyhow::Ok((answer, late, source))
+            let result = counted.context("something was measured")?.close(beside)?;
+            anyhow::Ok((result, late, source))
         });
         source.join().ok().context("the thread with the appends panicked")?
     })?;
     let mut tally = Tally::new()?;
-    let deadline = Instant::now() + ANSWERS_WITHIN;
+    let deadline = Instant::now() + COMPLETIONS_WITHIN;
     for _ in 0..total {
         let left = deadline.saturating_duration_since(Instant::now());
-        let (index, fate): Fate = fates.recv_timeout(left).with_context(|| {
-            format!("not all of {total} appends were answered within {} s", ANSWERS_WITHIN.as_secs())
+        let (index, completion): Completion = completions.recv_timeout(left).with_context(|| {
+            format!("not all of {total} appends were answered within {} s", COMPLETIONS_WITHIN.as_secs())
         })?;
-        let (durable, seen) = fate?;
+        let (durable, seen) = completion?;
         tally.add(schedule.due(index), durable, seen, window);
     }
     let appends = tally.appends;
-    tally.put(&mut answer);
-    answer.late = Times::of(&late);
-    answer.evidence.times.insert("late".to_owned(), late);
-    answer.source = Some(source.to_owned());
-    Ok((answer, appends))
+    tally.put(&mut result);
+    result.late = Times::of(&late);
+    result.evidence.times.insert("late".to_owned(), late);
+    result.source = Some(source.to_owned());
+    Ok((result, appends))
 }
 
 /// Begins an append, on this thread where the row allows it, and passes it to a task.
@@ -267,7 +267,7 @@ fn begin(
     appender: &Arc<dyn Appender>,
     index: u32,
     lanes: usize,
-    fates: &mpsc::Sender<Fate>,
+    completions: &mpsc::Sender<Completion>,
 ) {
     let mut appending = appender.append(index as usize % lanes);
     let mut early = None;
@@ -276,14 +276,14 @@ fn begin(
     {
         early = Some(durable);
     }
-    let fates = fates.clone();
+    let completions = completions.clone();
     handle.spawn(async move {
         let durable = match early {
             Some(durable) => durable,
             None => appending.await,
         };
         // The receiver is gone only after an error, which is reported.
-        let _ = fates.send((index, durable.map(|durable| (durable, Instant::now()))));
+        let _ = completions.send((index, durable.map(|durable| (durable, Instant::now()))));
     });
 }
 
@@ -317,22 +317,22 @@ mod tests {
             for workload in workloads {
                 let beside = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
                 let directory = cleanup.temp_directory(beside, "run").expect("writable");
-                let answer = sample(directory.path(), None, &work(row, workload))
+                let result = sample(directory.path(), None, &work(row, workload))
                     .unwrap_or_else(|error| panic!("{row:?} {workload:?}: {error:#}"));
-                let (durable, seen) = (answer.durable.expect("some"), answer.seen.expect("some"));
-                assert!(durable.p50_us > 0.0 && durable.p50_us <= seen.p50_us * 1.02, "{row:?} {answer:?}");
-                assert!(seen.p50_us <= seen.p99_us && seen.p99_us <= seen.max_us, "{row:?} {answer:?}");
-                assert!(answer.seconds > 0.0 && answer.workers > 0, "{row:?} {answer:?}");
+                let (durable, seen) = (result.durable.expect("some"), result.seen.expect("some"));
+                assert!(durable.p50_us > 0.0 && durable.p50_us <= seen.p50_us * 1.02, "{row:?} {result:?}");
+                assert!(seen.p50_us <= seen.p99_us && seen.p99_us <= seen.max_us, "{row:?} {result:?}");
+                assert!(result.seconds > 0.0 && result.workers > 0, "{row:?} {result:?}");
                 let open = matches!(workload, Workload::Open { .. });
-                assert_eq!((answer.late.is_some(), answer.source.is_some()), (open, open));
+                assert_eq!((result.late.is_some(), result.source.is_some()), (open, open));
             }
         }
     }
 
     #[test]
-    fn nobody_appends_in_the_row_without_appends() {
-        let answer = sample(Path::new("/"), None, &work(WalRow::NoAppends, Workload::Open { rate: 9 }))
+    fn the_row_without_appends_has_none() {
+        let result = sample(Path::new("/"), None, &work(WalRow::NoAppends, Workload::Open { rate: 9 }))
             .expect("no file");
-        assert_eq!((answer.appends, answer.durable), (0, None));
+        assert_eq!((result.appends, result.durable), (0, None));
     }
 }

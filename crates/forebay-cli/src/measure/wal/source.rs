@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Raises the calling thread to the highest scheduling priority allowed, and returns a description of
 /// it. Threads that it starts, such as a runtime's blocking threads, are ordinary ones.
-pub(super) fn become_punctual() -> &'static str {
+pub(super) fn raise_priority() -> &'static str {
     if schedule(libc::SCHED_FIFO, 1, 0).is_ok() {
         return "SCHED_FIFO 1";
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_does_not_depend_on_what_was_late() {
+    fn due_times_do_not_depend_on_late_reads() {
         let schedule = Schedule::new(500);
         assert_eq!(schedule.due(500) - schedule.due(0), Duration::from_secs(1));
         sleep_until(schedule.due(2));
@@ -86,7 +86,7 @@ mod tests {
         };
         let ordinary = policy();
         let inherited = std::thread::spawn(move || {
-            let how = become_punctual();
+            let how = raise_priority();
             assert!(how == "default" || policy() != ordinary || how.contains("slice"), "{how}");
             std::thread::spawn(policy).join().expect("it does not panic")
         });

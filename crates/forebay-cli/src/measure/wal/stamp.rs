@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ready_at_once_is_stamped_with_now() {
+    fn a_future_that_is_ready_at_once_is_stamped_with_now() {
         let before = Instant::now();
         let mut ready = Box::pin(stamped(std::future::ready(7)));
         let Poll::Ready((output, at)) = ready.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {

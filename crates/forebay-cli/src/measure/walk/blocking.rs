@@ -51,7 +51,7 @@ pub(super) fn pread(work: &WalkWork, file: &File, lane: usize, phase: &Arc<Phase
     let mut buffer = AlignedBuffer::new(work.read_bytes());
     loop {
         let value = whole(work, file, &mut buffer, lane.root(), lane.key())?;
-        if !lane.answered(value, 0)? {
+        if !lane.completed(value, 0)? {
             return Ok(lane.end());
         }
     }
@@ -100,7 +100,7 @@ pub(super) async fn per_hop(
     loop {
         let descent = hop_by_hop(&work, &file, &mut buffer, lane.root(), lane.key());
         let (value, wakes) = count_wakes(descent).await;
-        if !lane.answered(value?, wakes)? {
+        if !lane.completed(value?, wakes)? {
             return Ok(lane.end());
         }
     }
@@ -129,7 +129,7 @@ pub(super) async fn descent(
         let (outcome, wakes) = count_wakes(descended).await;
         let (value, back) = outcome.context("a descent panicked")?;
         buffer = Some(back);
-        if !lane.answered(value?, wakes)? {
+        if !lane.completed(value?, wakes)? {
             return Ok(lane.end());
         }
     }
@@ -173,7 +173,7 @@ pub(super) async fn tokio_fs(
     let mut node = vec![0; work.tree.node_bytes as usize];
     loop {
         let (value, wakes) = count_wakes(seek_and_read(&mut file, &mut node, lane.root(), lane.key())).await;
-        if !lane.answered(value?, wakes)? {
+        if !lane.completed(value?, wakes)? {
             return Ok(lane.end());
         }
     }

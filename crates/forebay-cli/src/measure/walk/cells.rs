@@ -6,14 +6,14 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Cell, Taken, Turns};
+use super::super::interleave::{Cell, Interleaving, Taken};
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
-use super::super::scratch_dir::Home;
-use super::job::{WalkAnswer, WalkRow, WalkWork};
-use super::plant::Planted;
+use super::super::scratch_dir::ScratchDir;
+use super::index_file::IndexFile;
+use super::job::{WalkResult, WalkRow, WalkWork};
 use super::published::tree_of;
 use super::text::{method, notes};
 use super::tree::{Tree, fan_out_max};
@@ -61,10 +61,10 @@ const EXTRA_SECONDS: f64 = 0.1;
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, super::KIND.name)?;
+    let scratch = ScratchDir::find(context, super::KIND.name)?;
     let mut experiments = Vec::new();
     for (done, node_bytes) in plan.nodes.iter().enumerate() {
-        experiments.extend(of_node(plan, *node_bytes, plan.nodes.len() - done, &home, context)?);
+        experiments.extend(of_node(plan, *node_bytes, plan.nodes.len() - done, &scratch, context)?);
     }
     Ok(experiments)
 }
@@ -75,7 +75,7 @@ fn of_node(
     plan: &Plan,
     node_bytes: u64,
     files: usize,
-    home: &Home,
+    scratch: &ScratchDir,
     context: &Context,
 ) -> anyhow::Result<Vec<Experiment>> {
     let levels = plan.settings.iter().map(|setting| setting.depth).max().unwrap_or(1);
@@ -91,7 +91,7 @@ fn of_node(
     let remaining = || share.map(|share| share.saturating_sub(begun.elapsed()));
     // Where each lookup has a file of its own, this file only shows the needs of a direct read.
     let tree = if plan.as_published { tree_of(tree, levels) } else { tree };
-    let planted = Planted::make(home, tree, context)?;
+    let index_file = IndexFile::make(scratch, tree, context)?;
     let mut cells: Vec<Cell<Setting, WalkRow>> = plan
         .settings
         .iter()
@@ -103,21 +103,21 @@ fn of_node(
         .collect();
     let fitted = fit_seconds(plan.seconds + EXTRA_SECONDS, cells.len(), remaining());
     let seconds = (fitted - EXTRA_SECONDS).max(plan.seconds.min(0.1));
-    let turns = Turns {
+    let interleaving = Interleaving {
         label: format!("measure walk, nodes of {node_bytes} bytes"),
         repeats: plan.repeats,
         until: remaining().and_then(|left| Instant::now().checked_add(left)),
-        place: &home.directory,
+        place: &scratch.directory,
         context,
     };
     // All rows of a repeat have the same keys; each repeat has different ones.
     let mut seeds = SplitMix::new(context.seed);
     let seeds: Vec<u64> = (0..plan.repeats).map(|_| seeds.next_u64()).collect();
-    let done = turns.take(&mut cells, |setting, row, repeat| {
+    let done = interleaving.run(&mut cells, |setting, row, repeat| {
         let work = WalkWork {
             row,
             tree: if plan.as_published { tree_of(tree, setting.depth) } else { tree },
-            unit_bytes: planted.unit_bytes,
+            unit_bytes: index_file.unit_bytes,
             depth: setting.depth,
             in_flight: plan.in_flight,
             threads: setting.threads,
@@ -126,11 +126,11 @@ fn of_node(
             seconds,
             seed: seeds[repeat],
         };
-        Ok(taken(one(home, &planted, &work, context)?, &work))
+        Ok(taken(one(scratch, &index_file, &work, context)?, &work))
     })?;
-    let conditions = planted.ground.conditions();
+    let conditions = index_file.preconditions.conditions();
     let build = |setting: &Setting| {
-        let mut experiment = Experiment::new(super::KIND.name, method(&planted, *setting, plan, seconds))
+        let mut experiment = Experiment::new(super::KIND.name, method(&index_file, *setting, plan, seconds))
             .parameter("depth", setting.depth)
             .parameter("threads", setting.threads)
             .parameter("beside", if setting.timers { "timers" } else { "nothing" })
@@ -140,12 +140,12 @@ fn of_node(
             .parameter("levels", tree.levels)
             .parameter("nodes_per_level", tree.nodes)
             .parameter("file_bytes", tree.file_bytes())
-            .parameter("read_bytes", node_bytes.max(planted.unit_bytes))
+            .parameter("read_bytes", node_bytes.max(index_file.unit_bytes))
             .parameter("seconds", seconds)
             .parameter("repeats", done)
-            .parameter("file_system", home.filesystem.as_str())
+            .parameter("file_system", scratch.filesystem.as_str())
             .parameter("seed", context.seed);
-        if let Some(device) = &planted.device {
+        if let Some(device) = &index_file.device {
             experiment = experiment.parameter("device", device.as_str());
         }
         if plan.as_published {
@@ -162,45 +162,50 @@ fn of_node(
 }
 
 /// Runs one sample in a process of its own.
-fn one(home: &Home, planted: &Planted, work: &WalkWork, context: &Context) -> anyhow::Result<WalkAnswer> {
-    planted.evict()?;
-    let own = work.as_published.then(|| home.temp_directory(context, "walk")).transpose()?;
-    let place = own.as_ref().map_or(planted.temp.path(), |own| own.path());
+fn one(
+    scratch: &ScratchDir,
+    index_file: &IndexFile,
+    work: &WalkWork,
+    context: &Context,
+) -> anyhow::Result<WalkResult> {
+    index_file.evict()?;
+    let own = work.as_published.then(|| scratch.temp_directory(context, "walk")).transpose()?;
+    let place = own.as_ref().map_or(index_file.temp.path(), |own| own.path());
     let mut job = Job::new(super::KIND.name, place, work, work.seconds)?;
-    job.device_stat.clone_from(&planted.device_stat);
+    job.device_stat.clone_from(&index_file.device_stat);
     let text = run_child(&job, None, &context.cleanup)?;
     serde_json::from_str(&text).context("the measuring child answered in an unknown way")
 }
 
-fn metrics(answer: &WalkAnswer, row: WalkRow, in_flight: usize) -> Metrics {
-    let lookups = answer.lookups as f64;
+fn metrics(result: &WalkResult, row: WalkRow, in_flight: usize) -> Metrics {
+    let lookups = result.lookups as f64;
     let mut metrics = Metrics::default();
-    metrics.set(metric::SECONDS, answer.seconds);
-    if let Some(late) = answer.timers {
+    metrics.set(metric::SECONDS, result.seconds);
+    if let Some(late) = result.timers {
         let values = [late.p50_us, late.p99_us, late.p99_9_us, late.max_us];
         for (name, value) in metric::TIMERS_LATE.iter().zip(values) {
             metrics.set(name, value);
         }
         if row == WalkRow::NoLookups {
             // Without lookups, the timer tasks show their own cost.
-            metrics.set(metric::TIMERS_CPU_SHARE, answer.cpu_seconds / answer.seconds);
+            metrics.set(metric::TIMERS_CPU_SHARE, result.cpu_seconds / result.seconds);
             return metrics;
         }
     } else {
         // Beside the timers, this would include the timers' own time.
         metrics
-            .set(metric::CPU_US_PER_LOOKUP, answer.cpu_seconds * 1e6 / lookups)
-            .set(metric::CONTEXT_SWITCHES_PER_LOOKUP, answer.context_switches as f64 / lookups);
+            .set(metric::CPU_US_PER_LOOKUP, result.cpu_seconds * 1e6 / lookups)
+            .set(metric::CONTEXT_SWITCHES_PER_LOOKUP, result.context_switches as f64 / lookups);
     }
-    metrics.set(metric::LOOKUPS_PER_S, lookups / answer.seconds);
+    metrics.set(metric::LOOKUPS_PER_S, lookups / result.seconds);
     let optional = [
-        (metric::P50_US, answer.p50_us),
-        (metric::P99_US, answer.p99_us),
-        (metric::WAKES_PER_LOOKUP, answer.wakes.map(|wakes| wakes as f64 / lookups)),
-        (metric::IN_FLIGHT_AVG, answer.in_flight_avg),
+        (metric::P50_US, result.p50_us),
+        (metric::P99_US, result.p99_us),
+        (metric::WAKES_PER_LOOKUP, result.wakes.map(|wakes| wakes as f64 / lookups)),
+        (metric::IN_FLIGHT_AVG, result.in_flight_avg),
         // A lookup has one read at a time, so the lookups on the device are those whose reads are in flight
         // there.
-        (metric::DEVICE_SHARE, answer.in_flight_avg.map(|reads| (reads / in_flight as f64).min(1.0))),
+        (metric::DEVICE_SHARE, result.in_flight_avg.map(|reads| (reads / in_flight as f64).min(1.0))),
     ];
     for (name, value) in optional {
         if let Some(value) = value {
@@ -210,16 +215,16 @@ fn metrics(answer: &WalkAnswer, row: WalkRow, in_flight: usize) -> Metrics {
     metrics
 }
 
-fn taken(answer: WalkAnswer, work: &WalkWork) -> Taken {
+fn taken(result: WalkResult, work: &WalkWork) -> Taken {
     let claim = Claim {
         // A page cache that fills during the reads requests less from the device.
         read_bytes: (!work.row.uses_page_cache() && work.row != WalkRow::NoLookups)
-            .then(|| answer.lookups * work.depth * work.read_bytes() as u64),
+            .then(|| result.lookups * work.depth * work.read_bytes() as u64),
         workers: Some(work.workers()),
         exact: true,
         ..Claim::default()
     };
-    Taken { metrics: metrics(&answer, work.row, work.in_flight), evidence: answer.evidence, claim }
+    Taken { metrics: metrics(&result, work.row, work.in_flight), evidence: result.evidence, claim }
 }
 
 fn build_row(cell: Cell<Setting, WalkRow>, as_published: bool) -> Row {
@@ -239,7 +244,7 @@ mod tests {
 
     #[test]
     fn metrics_are_divided_by_the_lookups() {
-        let answer = WalkAnswer {
+        let result = WalkResult {
             seconds: 0.5,
             cpu_seconds: 0.1,
             context_switches: 2_000,
@@ -247,16 +252,16 @@ mod tests {
             p50_us: Some(50.0),
             wakes: Some(6_000),
             in_flight_avg: Some(48.0),
-            ..WalkAnswer::default()
+            ..WalkResult::default()
         };
-        let metrics = metrics(&answer, WalkRow::Pread, 64);
+        let metrics = metrics(&result, WalkRow::Pread, 64);
         assert_eq!(metrics.get(metric::DEVICE_SHARE), Some(0.75));
         assert_eq!(metrics.get(metric::LOOKUPS_PER_S), Some(2_000.0));
         assert_eq!(metrics.get(metric::CPU_US_PER_LOOKUP), Some(100.0));
         assert_eq!(metrics.get(metric::CONTEXT_SWITCHES_PER_LOOKUP), Some(2.0));
         assert_eq!(metrics.get(metric::WAKES_PER_LOOKUP), Some(6.0));
         assert_eq!((metrics.get(metric::P50_US), metrics.get(metric::P99_US)), (Some(50.0), None));
-        let none = super::metrics(&WalkAnswer::default(), WalkRow::Pread, 64);
+        let none = super::metrics(&WalkResult::default(), WalkRow::Pread, 64);
         assert_eq!(none.get(metric::CPU_US_PER_LOOKUP), None);
     }
 }

@@ -56,7 +56,7 @@ pub(super) async fn walk(
         let (root, key) = (lane.root(), lane.key());
         let walk = file.walk(root..root + node_bytes, Lookup { key, node_bytes });
         let (value, wakes) = count_wakes(walk.into_future()).await;
-        if !lane.answered(value?, wakes)? {
+        if !lane.completed(value?, wakes)? {
             return Ok(lane.end());
         }
     }
@@ -91,7 +91,7 @@ pub(super) async fn task(
     let node_bytes = work.tree.node_bytes;
     loop {
         let (value, wakes) = count_wakes(read_by_read(&file, node_bytes, lane.root(), lane.key())).await;
-        if !lane.answered(value?, wakes)? {
+        if !lane.completed(value?, wakes)? {
             return Ok(lane.end());
         }
     }

@@ -159,7 +159,7 @@ impl WalkRow {
 
 /// The result that the child process prints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct WalkAnswer {
+pub(super) struct WalkResult {
     pub(super) seconds: f64,
     pub(super) cpu_seconds: f64,
     pub(super) context_switches: u64,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_read_with_what_is_around_it() {
+    fn a_node_is_read_with_the_bytes_around_it() {
         let tree = Tree { node_bytes: 512, fan_out: 30, levels: 1, nodes: 8, seed: 0 };
         let mut work = WalkWork {
             row: WalkRow::Pread,

@@ -86,7 +86,7 @@ impl Lane {
     ///
     /// # Errors
     /// The value is wrong.
-    pub(super) fn answered(&mut self, value: u64, wakes: u64) -> anyhow::Result<bool> {
+    pub(super) fn completed(&mut self, value: u64, wakes: u64) -> anyhow::Result<bool> {
         let expected = self.work.tree.expected(self.work.depth, self.key);
         anyhow::ensure!(
             value == expected,
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_right_answers_of_the_middle_phase_count() {
+    fn only_right_values_of_the_middle_phase_count() {
         let tree = Tree { node_bytes: 512, fan_out: 30, levels: 2, nodes: 8, seed: 0 };
         let work = WalkWork {
             row: WalkRow::Pread,
@@ -148,13 +148,13 @@ mod tests {
         let mut lane = Lane::new(&work, 0, &phase).expect("a few kilobytes");
         let right = |lane: &mut Lane| {
             let value = tree.expected(2, lane.key());
-            lane.answered(value, 2).expect("the right answer")
+            lane.completed(value, 2).expect("the right answer")
         };
         assert!(right(&mut lane), "warming up");
         phase.count();
         assert!(right(&mut lane));
         let wrong = tree.expected(2, lane.key()) ^ 1;
-        assert!(lane.answered(wrong, 2).is_err());
+        assert!(lane.completed(wrong, 2).is_err());
         phase.end();
         assert!(!right(&mut lane));
         let tally = lane.end();

@@ -94,7 +94,7 @@ pub(super) fn pread(
     let mut buffer = AlignedBuffer::new(work.read_bytes());
     loop {
         let value = files.descend(work, &mut buffer, lane.root(), lane.key())?;
-        if !lane.answered(value, 0)? {
+        if !lane.completed(value, 0)? {
             return Ok(lane.end());
         }
     }
@@ -128,7 +128,7 @@ pub(super) async fn forebay(
             anyhow::Ok(value)
         };
         let (value, wakes) = count_wakes(lookup).await;
-        if !lane.answered(value?, wakes)? {
+        if !lane.completed(value?, wakes)? {
             return Ok(lane.end());
         }
     }
@@ -163,7 +163,7 @@ pub(super) async fn from_tokio(
             }
         };
         let (value, wakes) = count_wakes(lookup).await;
-        if !lane.answered(value?, wakes)? {
+        if !lane.completed(value?, wakes)? {
             return Ok(lane.end());
         }
     }

@@ -74,7 +74,7 @@ pub(super) fn descend(
             let node = &memory.piece(slot)[at..at + work.tree.node_bytes as usize];
             positions[slot] = match search(node, position, lanes[slot].key()) {
                 Some(Next::Child(child)) => child,
-                Some(Next::Found(value)) if lanes[slot].answered(value, 0)? => lanes[slot].root(),
+                Some(Next::Found(value)) if lanes[slot].completed(value, 0)? => lanes[slot].root(),
                 Some(Next::Found(_)) => {
                     in_flight -= 1;
                     continue;

@@ -15,9 +15,9 @@ use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::super::timers::{self, Timers};
 use super::super::wal::Times;
-use super::job::{WalkAnswer, WalkRow, WalkWork};
+use super::index_file::open_direct;
+use super::job::{WalkResult, WalkRow, WalkWork};
 use super::lane::{Phase, Tally};
-use super::plant::open_direct;
 use super::published::{self, Files};
 use super::{blocking, engine, ring};
 
@@ -53,8 +53,8 @@ pub(in crate::measure) fn sample(
     };
     files.map_or(Ok(()), |files| files.check())?;
     let is_task = !matches!(work.row, WalkRow::NoLookups | WalkRow::Pread | WalkRow::IoUring);
-    let mut evidence = Evidence { witness: cost.witness, ..Evidence::default() };
-    let answer = WalkAnswer {
+    let mut evidence = Evidence { counter_deltas: cost.counter_deltas, ..Evidence::default() };
+    let result = WalkResult {
         seconds: cost.seconds,
         cpu_seconds: cost.cpu_seconds,
         context_switches: cost.context_switches,
@@ -70,7 +70,7 @@ pub(in crate::measure) fn sample(
             evidence
         },
     };
-    Ok(serde_json::to_string(&answer)?)
+    Ok(serde_json::to_string(&result)?)
 }
 
 /// Files that a sample works on.
@@ -269,24 +269,24 @@ fn open_buffered(path: &Path) -> anyhow::Result<File> {
 mod tests {
     use std::os::unix::fs::FileExt;
 
-    use super::super::super::scratch_dir::Home;
-    use super::super::plant::Planted;
+    use super::super::super::scratch_dir::ScratchDir;
+    use super::super::index_file::IndexFile;
     use super::super::tree::Tree;
     use super::*;
     use crate::cleanup::Cleanup;
     use crate::context::{Context, Target};
     use crate::progress::Progress;
 
-    fn planted(node_bytes: u64, seed: u64) -> Planted {
+    fn index_file(node_bytes: u64, seed: u64) -> IndexFile {
         let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
         let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
-        let home = Home::find(&context, "walk").expect("a directory on a disk");
+        let scratch = ScratchDir::find(&context, "walk").expect("a directory on a disk");
         let tree = Tree { node_bytes, fan_out: 11, levels: 4, nodes: 100, seed };
-        Planted::make(&home, tree, &context).expect("space for 2 MiB")
+        IndexFile::make(&scratch, tree, &context).expect("space for 2 MiB")
     }
 
-    fn work(planted: &Planted, row: WalkRow, depth: u64, in_flight: usize, threads: usize) -> WalkWork {
-        let (tree, unit_bytes) = (planted.tree, planted.unit_bytes);
+    fn work(index_file: &IndexFile, row: WalkRow, depth: u64, in_flight: usize, threads: usize) -> WalkWork {
+        let (tree, unit_bytes) = (index_file.tree, index_file.unit_bytes);
         let (as_published, timers) = (false, false);
         let (seconds, seed) = (0.05, 9);
         WalkWork { row, tree, unit_bytes, depth, in_flight, threads, as_published, timers, seconds, seed }
@@ -295,17 +295,17 @@ mod tests {
     #[test]
     fn every_row_descends_and_counts() {
         for node_bytes in [512, 4096] {
-            let planted = planted(node_bytes, 3);
+            let index_file = index_file(node_bytes, 3);
             for row in WalkRow::ALL {
                 for (depth, in_flight, threads) in [(1, 1, 1), (4, 19, 3)] {
-                    let work = work(&planted, row, depth, in_flight, threads);
-                    let text = sample(planted.temp.path(), planted.device_stat.as_deref(), &work)
+                    let work = work(&index_file, row, depth, in_flight, threads);
+                    let text = sample(index_file.temp.path(), index_file.device_stat.as_deref(), &work)
                         .unwrap_or_else(|error| panic!("{row:?} {node_bytes}: {error:#}"));
-                    let answer: WalkAnswer = serde_json::from_str(&text).expect("its own text");
-                    assert!(answer.seconds >= 0.05, "{row:?} {answer:?}");
+                    let result: WalkResult = serde_json::from_str(&text).expect("its own text");
+                    assert!(result.seconds >= 0.05, "{row:?} {result:?}");
                     let has_tasks = !matches!(row, WalkRow::Pread | WalkRow::IoUring);
-                    assert_eq!(answer.wakes.is_some(), has_tasks, "{row:?} {answer:?}");
-                    assert_eq!(answer.p50_us.is_some(), answer.lookups > 0, "{row:?} {answer:?}");
+                    assert_eq!(result.wakes.is_some(), has_tasks, "{row:?} {result:?}");
+                    assert_eq!(result.p50_us.is_some(), result.lookups > 0, "{row:?} {result:?}");
                 }
             }
         }
@@ -313,20 +313,21 @@ mod tests {
 
     /// A row that trusted its reads would look faster than it is.
     #[test]
-    fn every_row_notices_wrong_nodes_and_wrong_answers() {
-        let planted = planted(512, 3);
+    fn every_row_notices_wrong_nodes_and_wrong_values() {
+        let index_file = index_file(512, 3);
         for row in WalkRow::ALL {
-            let mut work = work(&planted, row, 4, 3, 1);
+            let mut work = work(&index_file, row, 4, 3, 1);
             // The values of another tree, found in nodes that are whole.
             work.tree.seed = 4;
-            let error = sample(planted.temp.path(), None, &work).expect_err("answers of another tree");
+            let error = sample(index_file.temp.path(), None, &work).expect_err("answers of another tree");
             assert!(format!("{error:#}").contains("gave 0x"), "{row:?}: {error:#}");
         }
-        let file = std::fs::OpenOptions::new().write(true).open(planted.temp.path()).expect("it is ours");
-        file.write_all_at(&vec![0; planted.tree.file_bytes() as usize], 0).expect("it may be written");
+        let file = std::fs::OpenOptions::new().write(true).open(index_file.temp.path()).expect("it is ours");
+        file.write_all_at(&vec![0; index_file.tree.file_bytes() as usize], 0).expect("it may be written");
         file.sync_all().expect("it can be flushed");
         for row in WalkRow::ALL {
-            let error = sample(planted.temp.path(), None, &work(&planted, row, 4, 3, 1)).expect_err("zeros");
+            let error =
+                sample(index_file.temp.path(), None, &work(&index_file, row, 4, 3, 1)).expect_err("zeros");
             assert!(format!("{error:#}").contains("not the node that was written"), "{row:?}: {error:#}");
         }
     }

@@ -3,16 +3,16 @@
 use super::super::timers;
 use super::super::units::show_bytes;
 use super::cells::{Plan, Setting};
-use super::plant::Planted;
+use super::index_file::IndexFile;
 
 /// Returns one paragraph for the page.
-pub(super) fn method(planted: &Planted, setting: Setting, plan: &Plan, seconds: f64) -> String {
-    let (tree, in_flight) = (planted.tree, plan.in_flight);
+pub(super) fn method(index_file: &IndexFile, setting: Setting, plan: &Plan, seconds: f64) -> String {
+    let (tree, in_flight) = (index_file.tree, plan.in_flight);
     let beside = if setting.timers { format!(" {}", timers::method()) } else { String::new() };
-    let around = if planted.unit_bytes > tree.node_bytes {
+    let around = if index_file.unit_bytes > tree.node_bytes {
         format!(
             " The device reads no less than {} directly, so every direct row reads that much around a node.",
-            show_bytes(planted.unit_bytes)
+            show_bytes(index_file.unit_bytes)
         )
     } else {
         String::new()

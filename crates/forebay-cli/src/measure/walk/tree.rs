@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_elsewhere_is_not_believed() {
+    fn a_node_with_another_number_is_refused() {
         let tree = tree(512, 30);
         let mut node = vec![0; 512];
         tree.fill(1024, &mut node);

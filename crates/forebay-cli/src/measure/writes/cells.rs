@@ -5,14 +5,14 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Taken, Turns, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::residency::evict;
 use super::super::sampler::run_child;
-use super::super::test_file::Subject;
+use super::super::test_file::TestFile;
 use super::super::units::show_bytes;
-use super::super::{plan::fit_seconds, scratch_dir::Home};
-use super::job::{BLOCK_BYTES, Pattern, WriteRow, WritesAnswer, WritesWork};
+use super::super::{plan::fit_seconds, scratch_dir::ScratchDir};
+use super::job::{BLOCK_BYTES, Pattern, WriteRow, WritesResult, WritesWork};
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
@@ -45,26 +45,26 @@ impl fmt::Display for Setting {
 /// # Errors
 /// The path cannot be used (a [`Failure`](crate::exit::Failure)), or nothing could be measured.
 pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Experiment>> {
-    let home = Home::find(context, super::KIND.name)?;
-    let subject = Subject::prepare(context, plan.file_bytes, None)?;
+    let scratch = ScratchDir::find(context, super::KIND.name)?;
+    let test_file = TestFile::prepare(context, plan.file_bytes, None)?;
     let mut cells = cells(&plan.settings, &plan.rows);
     // The bytes written in that time still have to reach the device, in a row that syncs at the end.
     let seconds = fit_seconds(2.0 * plan.seconds, cells.len() * plan.repeats, context.remaining()) / 2.0;
-    let turns = Turns {
+    let interleaving = Interleaving {
         label: format!("measure {}", super::KIND.name),
         repeats: plan.repeats,
         until: until(context),
-        place: &home.directory,
+        place: &scratch.directory,
         context,
     };
     let seeds = seeds(context, plan.repeats);
-    let done = turns.take(&mut cells, |setting, row, repeat| {
+    let done = interleaving.run(&mut cells, |setting, row, repeat| {
         // No row must find the pages of another one in memory.
-        evict(&subject.handle)?;
+        evict(&test_file.handle)?;
         let work = WritesWork {
             row,
             pattern: setting.pattern,
-            file_bytes: subject.bytes,
+            file_bytes: test_file.bytes,
             clients: setting.clients as usize,
             operations: plan.operations,
             seconds_max: seconds,
@@ -73,29 +73,29 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             seed: seeds[repeat] ^ ((row as u64) << 3) ^ (u64::from(setting.clients) << 8),
         };
         // Syncing takes as long as the device needs for the bytes written in that time.
-        let mut job = Job::new(super::KIND.name, subject.path.as_path(), &work, 10.0 * seconds)?;
-        job.device_stat.clone_from(&subject.device_stat);
+        let mut job = Job::new(super::KIND.name, test_file.path.as_path(), &work, 10.0 * seconds)?;
+        job.device_stat.clone_from(&test_file.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
-        let answer: WritesAnswer =
+        let result: WritesResult =
             serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
         let claim = Claim {
-            written_bytes: Some(answer.operations * BLOCK_BYTES),
+            written_bytes: Some(result.operations * BLOCK_BYTES),
             workers: Some(work.clients + usize::from(row.is_forebay())),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(row, &answer), evidence: answer.evidence, claim })
+        Ok(Taken { metrics: metrics(row, &result), evidence: result.evidence, claim })
     })?;
-    let conditions = subject.ground.conditions();
+    let conditions = test_file.preconditions.conditions();
     let build = |setting: &Setting| {
         let mut experiment = Experiment::new(super::KIND.name, method(setting.pattern, seconds))
             .parameter("pattern", setting.pattern.name())
             .parameter("clients", setting.clients)
             .parameter("operations", plan.operations)
             .parameter("block_bytes", BLOCK_BYTES)
-            .parameter("file_bytes", subject.bytes)
+            .parameter("file_bytes", test_file.bytes)
             .parameter("seconds_max", seconds)
             .parameter("repeats", done)
-            .parameter("file_system", home.filesystem.as_str())
+            .parameter("file_system", scratch.filesystem.as_str())
             .parameter("seed", context.seed);
         experiment.notes = notes(done, plan.repeats);
         experiment.conditions.clone_from(&conditions);
@@ -112,29 +112,29 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
     Ok(plan.settings.iter().map(build).collect())
 }
 
-fn metrics(row: WriteRow, answer: &WritesAnswer) -> Metrics {
-    let operations = answer.operations as f64;
+fn metrics(row: WriteRow, result: &WritesResult) -> Metrics {
+    let operations = result.operations as f64;
     let mut metrics = Metrics::default();
     metrics
-        .set(metric::SECONDS, answer.total_s)
-        .set(metric::OPEN_MS, answer.open_s * 1e3)
-        .set(metric::WRITE_MS, answer.write_s * 1e3)
-        .set(metric::SYNC_MS, answer.sync_s * 1e3)
-        .set(metric::CLOSE_MS, answer.close_s * 1e3)
-        .set(metric::TOTAL_MS, answer.total_s * 1e3)
-        .set(metric::IOPS_ADVERTISED, operations / answer.write_s)
-        .set(metric::CPU_US_PER_IO, answer.cpu_seconds * 1e6 / operations);
+        .set(metric::SECONDS, result.total_s)
+        .set(metric::OPEN_MS, result.open_s * 1e3)
+        .set(metric::WRITE_MS, result.write_s * 1e3)
+        .set(metric::SYNC_MS, result.sync_s * 1e3)
+        .set(metric::CLOSE_MS, result.close_s * 1e3)
+        .set(metric::TOTAL_MS, result.total_s * 1e3)
+        .set(metric::IOPS_ADVERTISED, operations / result.write_s)
+        .set(metric::CPU_US_PER_IO, result.cpu_seconds * 1e6 / operations);
     if row.is_durable() {
-        metrics.set(metric::IOPS_RELIABLE, operations / answer.total_s);
+        metrics.set(metric::IOPS_RELIABLE, operations / result.total_s);
     }
     let bytes = operations * BLOCK_BYTES as f64;
     let optional = [
-        (metric::P50_US, answer.p50_us),
-        (metric::P99_US, answer.p99_us),
-        (metric::SYNC_LEFT_OUT_MS, answer.left_out_s.map(|seconds| seconds * 1e3)),
+        (metric::P50_US, result.p50_us),
+        (metric::P99_US, result.p99_us),
+        (metric::SYNC_LEFT_OUT_MS, result.left_out_s.map(|seconds| seconds * 1e3)),
         (
             metric::DEVICE_BYTES_PER_BYTE,
-            answer.evidence.witness.device.map(|moved| moved.written as f64 / bytes),
+            result.evidence.counter_deltas.device.map(|moved| moved.written as f64 / bytes),
         ),
     ];
     for (name, value) in optional {
@@ -187,14 +187,14 @@ pub(crate) fn simulated(rows: &[(&str, Vec<Simulated>)]) -> Experiment {
     for (name, repeats) in rows {
         let way = WriteRow::ALL.into_iter().find(|way| way.name() == *name).expect("a row");
         let sample = |(writes, time, left_out): &Simulated| {
-            let answer = WritesAnswer {
+            let result = WritesResult {
                 operations: u64::from(*writes),
                 write_s: time.as_secs_f64(),
                 total_s: time.as_secs_f64(),
                 left_out_s: left_out.map(|time| time.as_secs_f64()),
-                ..WritesAnswer::default()
+                ..WritesResult::default()
             };
-            Sample { repeat: 0, metrics: metrics(way, &answer) }
+            Sample { repeat: 0, metrics: metrics(way, &result) }
         };
         experiment.rows.push(Row::from_samples(*name, repeats.iter().map(sample).collect()));
     }
@@ -207,16 +207,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_advertised_leaves_out_what_can_be_relied_on() {
-        let mut answer = WritesAnswer {
+    fn advertised_features_leave_out_the_reliable_ones() {
+        let mut result = WritesResult {
             operations: 1000,
             write_s: 0.01,
             sync_s: 0.4,
             total_s: 0.5,
-            ..WritesAnswer::default()
+            ..WritesResult::default()
         };
-        answer.evidence.witness.device = Some(Bytes { read: 7, written: 8_192_000 });
-        let durable = metrics(WriteRow::SyncClose, &answer);
+        result.evidence.counter_deltas.device = Some(Bytes { read: 7, written: 8_192_000 });
+        let durable = metrics(WriteRow::SyncClose, &result);
         assert_eq!(durable.get(metric::IOPS_ADVERTISED), Some(100_000.0));
         assert_eq!(durable.get(metric::IOPS_RELIABLE), Some(2_000.0));
         assert_eq!(durable.get(metric::DEVICE_BYTES_PER_BYTE), Some(2.0));
@@ -224,7 +224,7 @@ mod tests {
             (durable.get(metric::SYNC_MS), durable.get(metric::SYNC_LEFT_OUT_MS)),
             (Some(400.0), None)
         );
-        let naive = metrics(WriteRow::Naive, &WritesAnswer { left_out_s: Some(0.3), ..answer });
+        let naive = metrics(WriteRow::Naive, &WritesResult { left_out_s: Some(0.3), ..result });
         assert_eq!(
             (naive.get(metric::IOPS_RELIABLE), naive.get(metric::SYNC_LEFT_OUT_MS)),
             (None, Some(300.0))

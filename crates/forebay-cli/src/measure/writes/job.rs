@@ -156,7 +156,7 @@ impl WriteRow {
 /// The result that the child process prints. Times of the calls are sums over a client's calls,
 /// averaged over the clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct WritesAnswer {
+pub(super) struct WritesResult {
     pub(super) operations: u64,
     pub(super) open_s: f64,
     pub(super) write_s: f64,

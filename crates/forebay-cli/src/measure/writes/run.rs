@@ -10,11 +10,11 @@ use super::super::gauge::Gauge;
 use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::client::{Client, Contents, part};
-use super::job::{BLOCK_BYTES, WritesAnswer, WritesWork};
+use super::job::{BLOCK_BYTES, WritesResult, WritesWork};
 use super::{blocking, engine};
 
 /// Number of blocks of each client that are checked afterwards, the last ones that it wrote.
-const LOOKED_AT: usize = 64;
+const CHECKED_MAX: usize = 64;
 
 /// Runs the sample on the file at `path` and returns its result; `device_stat` is the `stat` file of
 /// the device below.
@@ -35,7 +35,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork)
     OpenOptions::new().write(true).open(path)?.sync_all()?;
     let left_out = left_out.elapsed();
     let cost = gauge.stop()?;
-    look(path, work, &offsets, &clients)?;
+    verify(path, work, &offsets, &clients)?;
 
     let mut latency = Latency::new()?;
     for client in &clients {
@@ -45,7 +45,7 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork)
         clients.iter().map(|client| of(client).as_secs_f64()).sum::<f64>() / clients.len().max(1) as f64
     };
     let ended = clients.iter().map(|client| client.ended).max().unwrap_or(begun);
-    let answer = WritesAnswer {
+    let result = WritesResult {
         operations: latency.count(),
         open_s: average(|client| client.open),
         write_s: average(|client| client.write),
@@ -56,20 +56,23 @@ pub(super) fn sample(path: &Path, device_stat: Option<&Path>, work: &WritesWork)
         cpu_seconds: cost.cpu_seconds,
         p50_us: latency.quantile_us(0.5),
         p99_us: latency.quantile_us(0.99),
-        evidence: Evidence { witness: cost.witness, times: [("latency".to_owned(), latency)].into() },
+        evidence: Evidence {
+            counter_deltas: cost.counter_deltas,
+            times: [("latency".to_owned(), latency)].into(),
+        },
     };
-    Ok(serde_json::to_string(&answer)?)
+    Ok(serde_json::to_string(&result)?)
 }
 
 /// Reads the last blocks of each client back, past the page cache: a row that did not write would look fast.
-fn look(path: &Path, work: &WritesWork, offsets: &[u64], clients: &[Client]) -> anyhow::Result<()> {
+fn verify(path: &Path, work: &WritesWork, offsets: &[u64], clients: &[Client]) -> anyhow::Result<()> {
     let file: File = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let mut buffer = AlignedBuffer::new(BLOCK_BYTES as usize);
     let contents = Contents::new(work);
     for (number, client) in clients.iter().enumerate() {
         let written = client.latency.count() as usize;
         let mine = part(work, offsets, number);
-        for offset in mine.iter().take(written).skip(written.saturating_sub(LOOKED_AT)) {
+        for offset in mine.iter().take(written).skip(written.saturating_sub(CHECKED_MAX)) {
             file.read_exact_at(buffer.bytes_mut(), *offset)?;
             let mut word = [0; 8];
             word.copy_from_slice(&buffer.bytes()[..8]);
@@ -116,10 +119,10 @@ mod tests {
                 let work = work(row, pattern, clients, 20, 2 * seed + clients as u64 / 2);
                 let text = sample(temp.path(), None, &work)
                     .unwrap_or_else(|error| panic!("{row:?} {pattern:?}: {error:#}"));
-                let answer: WritesAnswer = serde_json::from_str(&text).expect("its own text");
-                assert_eq!(answer.operations, 20, "{row:?}");
-                assert!(answer.total_s >= answer.write_s && answer.write_s > 0.0, "{row:?} {answer:?}");
-                assert_eq!(answer.left_out_s.is_none(), row.is_durable(), "{row:?}");
+                let result: WritesResult = serde_json::from_str(&text).expect("its own text");
+                assert_eq!(result.operations, 20, "{row:?}");
+                assert!(result.total_s >= result.write_s && result.write_s > 0.0, "{row:?} {result:?}");
+                assert_eq!(result.left_out_s.is_none(), row.is_durable(), "{row:?}");
                 let after = std::fs::read(temp.path()).expect("readable");
                 let mut changed: Vec<u64> = (0..BYTES / BLOCK_BYTES)
                     .filter(|block| {
@@ -143,9 +146,9 @@ mod tests {
         let work = work(WriteRow::Naive, Pattern::Dense, 1, 8, 3);
         let offsets = work.offsets();
         let (_, clients) = blocking::write(temp.path(), &work, &offsets).expect("it can be written");
-        look(temp.path(), &work, &offsets, &clients).expect("all are there");
+        verify(temp.path(), &work, &offsets, &clients).expect("all are there");
         temp.file().write_all_at(&[0; 8], offsets[5]).expect("it may be written");
-        let error = look(temp.path(), &work, &offsets, &clients).expect_err("one is spoilt");
+        let error = verify(temp.path(), &work, &offsets, &clients).expect_err("one is spoilt");
         assert!(error.to_string().contains(&format!("offset {} ", offsets[5])), "{error}");
     }
 
@@ -157,8 +160,8 @@ mod tests {
             let mut work = work(row, Pattern::Dense, 2, 100, 4);
             work.seconds_max = 0.0;
             let text = sample(temp.path(), None, &work).expect("it ends");
-            let answer: WritesAnswer = serde_json::from_str(&text).expect("its own text");
-            assert_eq!(answer.operations, 2, "each client has begun one: {row:?}");
+            let result: WritesResult = serde_json::from_str(&text).expect("its own text");
+            assert_eq!(result.operations, 2, "each client has begun one: {row:?}");
         }
     }
 }

@@ -2,12 +2,12 @@
 //! data, the one that the sentence names, and each product and share must be of figures of that cell.
 
 use super::observe::{self, Seen};
-use super::planted::Device;
+use super::simulated::Device;
 use super::{devices, saturate_of};
 use crate::environment::Environment;
 use crate::measure::reads::names;
 use crate::report::advice::advice;
-use crate::report::answers::{Answer, answers};
+use crate::report::questions::{KeyQuestion, key_questions};
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Metrics, Report, Row, Sample, metric};
 
 const BLOCK: f64 = 4096.0;
@@ -85,7 +85,7 @@ fn figure(report: &Report, row: &str, readers: f64, name: &str) -> Option<f64> {
 }
 
 /// Returns the faults of the results.
-fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String> {
+fn wrong(report: &Report, questions: &[KeyQuestion; 5], gains: &[String]) -> Vec<String> {
     let rate = |readers: f64| figure(report, "forebay", readers, metric::IOPS).unwrap_or(f64::NAN);
     let loads: Vec<f64> = report
         .experiments
@@ -100,7 +100,7 @@ fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String
             wrong.push(format!("{what}: {sentence}"));
         }
     };
-    let [pattern, saturated, processor, ..] = answers;
+    let [pattern, saturated, processor, ..] = questions;
 
     // The bandwidth is that of the scan that the device served. Both rates are those of the loads named.
     let text = &pattern.sentence;
@@ -120,8 +120,8 @@ fn wrong(report: &Report, answers: &[Answer; 5], gains: &[String]) -> Vec<String
     let own = at.and_then(|at| figure(report, "forebay", at, metric::CPU_US_PER_IO));
     check(cost.zip(own).map(|(found, own)| near(found, own)), "a cost of another cell", text);
     let product = own.map(|own| most * own / 1e6);
-    let told = processor.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " of "));
-    check(told.zip(product).map(|(found, product)| near(found, product)), "a product of two cells", text);
+    let found = processor.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " of "));
+    check(found.zip(product).map(|(found, product)| near(found, product)), "a product of two cells", text);
 
     // Claims about more load need a measurement.
     for text in [&saturated.sentence].into_iter().chain(gains) {
@@ -158,7 +158,7 @@ fn every_figure_is_of_the_cell_that_its_sentence_names() {
     let mut all = Vec::new();
     for (index, device) in devices.iter().enumerate() {
         let report = report(&observe::reads(device, 1 + index as u64));
-        let wrong = wrong(&report, &answers(&report), &gains(&report));
+        let wrong = wrong(&report, &key_questions(&report), &gains(&report));
         all.extend(wrong.into_iter().map(|complaint| format!("{}: {complaint}", device.name)));
     }
     assert!(all.is_empty(), "{} sentences are wrong\n{}", all.len(), all.join("\n"));
@@ -170,28 +170,30 @@ fn figures_of_other_cells_are_noticed() {
     let all = devices();
     let device = all.iter().find(|device| device.name == "16 at a time").expect("it is in the table");
     let report = report(&observe::reads(device, 1));
-    let right = answers(&report);
+    let right = key_questions(&report);
     let gains = gains(&report);
     assert_eq!(wrong(&report, &right, &gains), [""; 0]);
-    let with = |change: &dyn Fn(&mut [Answer; 5])| {
-        let mut answers = right.clone();
-        change(&mut answers);
-        wrong(&report, &answers, &gains).join("\n")
+    let with = |change: &dyn Fn(&mut [KeyQuestion; 5])| {
+        let mut questions = right.clone();
+        change(&mut questions);
+        wrong(&report, &questions, &gains).join("\n")
     };
     // The cost at one reader, times the rate of all.
     let most = figure(&report, "forebay", 16.0, metric::IOPS).expect("measured");
     let product = format!("{:.2} of 2 processors", most * 3300.0 / 1e6);
-    assert!(with(&|answers| answers[2].figure = Some(product.clone())).contains("a product of two cells"));
-    let other = |answers: &mut [Answer; 5]| {
-        answers[2].sentence = answers[2].sentence.replace("readers: ", "readers: 1,");
+    assert!(
+        with(&|questions| questions[2].figure = Some(product.clone())).contains("a product of two cells")
+    );
+    let other = |questions: &mut [KeyQuestion; 5]| {
+        questions[2].sentence = questions[2].sentence.replace("readers: ", "readers: 1,");
     };
     assert!(with(&other).contains("of another cell"));
-    let none = |answers: &mut [Answer; 5]| {
-        answers[1].sentence = answers[1].sentence.replace("measured up to 256", "measured up to 512");
+    let none = |questions: &mut [KeyQuestion; 5]| {
+        questions[1].sentence = questions[1].sentence.replace("measured up to 256", "measured up to 512");
     };
     assert!(with(&none).contains("not the last load"));
-    let cached = |answers: &mut [Answer; 5]| {
-        answers[0].sentence = answers[0].sentence.replace("`forebay`", "`cached`");
+    let cached = |questions: &mut [KeyQuestion; 5]| {
+        questions[0].sentence = questions[0].sentence.replace("`forebay`", "`cached`");
     };
     assert!(with(&cached).contains("not the device's work"));
 }

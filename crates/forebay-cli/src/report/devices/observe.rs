@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay::sim::{self, World};
 use forebay::{Config, Durability, Engine, File, Open};
 
-use super::planted::{Device, MS, READ};
+use super::simulated::{Device, MS, READ};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 256;

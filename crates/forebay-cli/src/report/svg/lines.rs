@@ -229,21 +229,22 @@ mod tests {
         let (_, texts) = chart.split_once("text-anchor=\"middle\">").expect("the lower ticks");
         let texts = texts.split_once("</g>").expect("they end").0;
         let mut free = 0.0;
-        let mut told = 0;
+        let mut count = 0;
         for text in texts.split("<text x=\"").skip(1) {
             let (place, rest) = text.split_once('"').expect("a place");
-            let words = rest.split_once('>').and_then(|(_, words)| words.split_once('<')).expect("a text").0;
-            let (middle, half) = (place.parse::<f64>().expect("a number"), width_of(words) / 2.0);
-            assert!(middle - half >= free - 0.1, "{words} in {texts}");
+            let phrase =
+                rest.split_once('>').and_then(|(_, phrase)| phrase.split_once('<')).expect("a text").0;
+            let (middle, half) = (place.parse::<f64>().expect("a number"), width_of(phrase) / 2.0);
+            assert!(middle - half >= free - 0.1, "{phrase} in {texts}");
             free = middle + half;
-            told += 1;
+            count += 1;
         }
         // Ticks without a text have their line.
-        assert!(told >= 4 && chart.matches("v4").count() > told, "{told}: {chart}");
+        assert!(count >= 4 && chart.matches("v4").count() > count, "{count}: {chart}");
     }
 
     #[test]
-    fn values_far_apart_are_drawn_over_a_log_axis_that_says_so() {
+    fn values_far_apart_are_drawn_over_a_labelled_log_axis() {
         let chart = lines("", &axis(), "p99 µs", &[line([(1.0, 10.0), (8.0, 20_000.0)])], &[]).into_string();
         assert!(chart.contains("p99 µs (log axis)"));
     }

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_flush_and_a_volatile_cache_are_told_apart() {
+    fn a_slow_flush_and_a_volatile_cache_are_distinguished() {
         let slow = flushes(100.0, 5_100.0, 5.0);
         assert_eq!(slow.len(), 1, "{slow:?}");
         assert!(

@@ -131,7 +131,7 @@ fn found(machine: Machine, repeats: u32, slower: usize) -> f64 {
 }
 
 #[test]
-fn what_is_slower_by_a_tenth_is_found_nine_times_of_ten() {
+fn a_slowdown_of_a_tenth_is_found_nine_times_of_ten() {
     for (name, machine, repeats) in [("quiet", QUIET, 3), ("quiet", QUIET, 5), ("usual", USUAL, 10)] {
         for slower in [10, 2] {
             let share = found(machine, repeats, slower);
@@ -142,7 +142,7 @@ fn what_is_slower_by_a_tenth_is_found_nine_times_of_ten() {
 
 /// An undecided figure reports the number of repeats needed, and with that number it is decided.
 #[test]
-fn as_many_repeats_as_are_asked_for_are_enough() {
+fn the_recommended_number_of_repeats_suffices() {
     let mut dice = Dice(7);
     let [first, second] = [(); 2].map(|()| run(&mut dice, USUAL, 10, 1, |_| 1.0));
     let once = compare(&first, &second).expect("the same experiment");

@@ -13,7 +13,7 @@ impl Comparison {
             format!("not measured alike: {}: {}", unlike.experiment, unlike.parameters.join(", "))
         });
         // Writing to a String cannot fail.
-        for line in unlike.chain(self.lonely()) {
+        for line in unlike.chain(self.unpaired()) {
             let _ = writeln!(text, "{line}");
         }
         if !self.rows.is_empty() {
@@ -39,7 +39,7 @@ impl Comparison {
     }
 
     /// Returns the parts that only one of the two results has.
-    pub(super) fn lonely(&self) -> Vec<String> {
+    pub(super) fn unpaired(&self) -> Vec<String> {
         let first = self.only_in_first.iter().map(|label| format!("only in the first: {label}"));
         first.chain(self.only_in_second.iter().map(|label| format!("only in the second: {label}"))).collect()
     }
@@ -65,12 +65,13 @@ fn row_text(text: &mut String, row: &Changed) {
     }
     for change in &row.changes {
         let (first, second) = (figure(&change.first), figure(&change.second));
-        let words = words(change);
-        let _ = writeln!(text, "    {} ({}): {first} -> {second}: {words}", change.metric, change.heading);
+        let description = description(change);
+        let _ =
+            writeln!(text, "    {} ({}): {first} -> {second}: {description}", change.metric, change.heading);
     }
 }
 
-fn words(change: &Change) -> String {
+fn description(change: &Change) -> String {
     match (change.change, change.times) {
         (Direction::More, Some(times)) => format!("{} times more", number(times)),
         (Direction::Less, Some(times)) => format!("{} times less", number(times)),

@@ -9,32 +9,32 @@ use super::super::super::start_barrier::monotonic_ns;
 use super::super::ALIVE_EVERY;
 use super::super::clock::{Offset, RoundTrip};
 use super::super::message::{FromAgent, ToAgent};
-use super::{ANSWER_WITHIN, Fleet, Host};
+use super::{Controller, Host, REPLY_WITHIN};
 
 /// Requests for each host's clock before each start.
-const QUESTIONS: u64 = 8;
+const CLOCK_REQUESTS: u64 = 8;
 
-impl Fleet {
+impl Controller {
     /// Reads all clocks at once. Offsets of a minute ago would be off by the difference of the crystals.
-    pub(super) fn ask_clocks(&mut self) -> anyhow::Result<()> {
+    pub(super) fn read_clocks(&mut self) -> anyhow::Result<()> {
         let mut trips = vec![Vec::new(); self.hosts.len()];
-        for number in 0..QUESTIONS {
+        for number in 0..CLOCK_REQUESTS {
             let mut sent = Vec::with_capacity(self.hosts.len());
             for host in &mut self.hosts {
                 sent.push(monotonic_ns());
-                host.tell(&ToAgent::Clock { number })?;
+                host.send(&ToAgent::Clock { number })?;
             }
-            let answers =
-                self.gather(ANSWER_WITHIN, "tell its clock", |host, message, heard_ns| match message {
+            let replies =
+                self.gather(REPLY_WITHIN, "tell its clock", |host, message, received_ns| match message {
                     FromAgent::Clock { number: of, arrived_ns, sent_ns } if of == number => {
-                        Ok(Some((arrived_ns, sent_ns, heard_ns)))
+                        Ok(Some((arrived_ns, sent_ns, received_ns)))
                     }
-                    other => Err(host.strange(&other)),
+                    other => Err(host.unexpected(&other)),
                 })?;
-            for ((trips, sent_ns), (arrived_ns, answered_ns, heard_ns)) in
-                trips.iter_mut().zip(sent).zip(answers)
+            for ((trips, sent_ns), (arrived_ns, replied_ns, received_ns)) in
+                trips.iter_mut().zip(sent).zip(replies)
             {
-                trips.push(RoundTrip { sent_ns, arrived_ns, answered_ns, heard_ns });
+                trips.push(RoundTrip { sent_ns, arrived_ns, replied_ns, received_ns });
             }
         }
         for (host, trips) in self.hosts.iter_mut().zip(&trips) {
@@ -66,32 +66,32 @@ impl Fleet {
         let deadline = Instant::now() + limit;
         let mut outcomes: Vec<Option<T>> = wanted.iter().map(|_| None).collect();
         while let Some(late) = (0..wanted.len()).find(|index| wanted[*index] && outcomes[*index].is_none()) {
-            if self.said.elapsed() >= ALIVE_EVERY {
+            if self.alive_sent.elapsed() >= ALIVE_EVERY {
                 for host in &mut self.hosts {
-                    host.tell(&ToAgent::Alive)?;
+                    host.send(&ToAgent::Alive)?;
                 }
-                self.said = Instant::now();
+                self.alive_sent = Instant::now();
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            let until_said = ALIVE_EVERY.saturating_sub(self.said.elapsed());
-            let heard = match self.inbox.recv_timeout(left.min(until_said)) {
-                Ok(heard) => heard,
-                Err(RecvTimeoutError::Timeout) if left > until_said => continue,
+            let until_alive = ALIVE_EVERY.saturating_sub(self.alive_sent.elapsed());
+            let received = match self.inbox.recv_timeout(left.min(until_alive)) {
+                Ok(received) => received,
+                Err(RecvTimeoutError::Timeout) if left > until_alive => continue,
                 Err(_) => anyhow::bail!(
                     "{} did not {what} within {} s; the others were stopped",
                     self.hosts[late].title(),
                     limit.as_secs()
                 ),
             };
-            let host = &self.hosts[heard.host];
-            match heard.message {
+            let host = &self.hosts[received.host];
+            match received.message {
                 Ok(FromAgent::Alive) => {}
                 Ok(FromAgent::Lost { why }) => {
                     anyhow::bail!("{} was lost: {why}; the others were stopped", host.title());
                 }
                 Ok(message) => {
-                    let outcome = take(host, message, heard.arrived_ns)?;
-                    outcomes[heard.host] = outcomes[heard.host].take().or(outcome);
+                    let outcome = take(host, message, received.arrived_ns)?;
+                    outcomes[received.host] = outcomes[received.host].take().or(outcome);
                 }
                 Err(error) => {
                     return Err(error)

@@ -20,7 +20,7 @@ fn shake(controller: Key, agent: Key) -> (anyhow::Result<Link>, anyhow::Result<L
     (ours, other.join().expect("no panic"))
 }
 
-fn words<T>(result: anyhow::Result<T>) -> String {
+fn text<T>(result: anyhow::Result<T>) -> String {
     match result {
         Ok(_) => "no error".to_owned(),
         Err(error) => format!("{error:#}"),
@@ -42,12 +42,12 @@ fn the_same_secret_makes_a_link_in_both_directions() {
 #[test]
 fn another_secret_is_refused_on_both_sides_with_a_reason() {
     let (ours, theirs) = shake(key('A'), key('E'));
-    assert!(words(ours).contains("another secret than this controller"));
-    assert!(words(theirs).contains("the controller has another secret"));
+    assert!(text(ours).contains("another secret than this controller"));
+    assert!(text(theirs).contains("the controller has another secret"));
 }
 
 #[test]
-fn a_false_agent_that_knows_no_secret_cannot_answer() {
+fn an_agent_without_the_secret_cannot_complete_the_handshake() {
     let (here, there) = pair();
     let impostor = std::thread::spawn(move || {
         next(&there, Times::default()).expect("a hello");
@@ -57,7 +57,7 @@ fn a_false_agent_that_knows_no_secret_cannot_answer() {
         frame::write(&there, &proof).expect("open");
         there
     });
-    let error = words(as_controller(here, &key('A'), Times::default()));
+    let error = text(as_controller(here, &key('A'), Times::default()));
     assert!(error.contains("the agent has another secret"), "{error}");
     impostor.join().expect("no panic");
 }
@@ -103,7 +103,7 @@ fn a_recorded_handshake_is_worth_nothing_the_second_time() {
     let recorded = record(&secret);
     let (mut stranger, agent) = pair();
     stranger.write_all(&recorded).expect("open");
-    let error = words(as_agent(agent, &secret, Times::default()));
+    let error = text(as_agent(agent, &secret, Times::default()));
     assert!(error.contains("the controller has another secret"), "{error}");
 }
 
@@ -128,7 +128,7 @@ fn a_changed_byte_a_repeated_and_a_dropped_message_are_noticed() {
     let right = tagged(&ours.sender, 1, b"2");
     for wrong in [repeated, from_later, changed, b"short".to_vec()] {
         ours.sender.write_raw_for_test(&wrong);
-        let error = words(theirs.receiver.receive::<u32>());
+        let error = text(theirs.receiver.receive::<u32>());
         assert!(error.contains("somebody else") || error.contains("without a tag"), "{error}");
     }
     // The check can also pass: the failures above came from the tags.
@@ -143,7 +143,7 @@ fn a_message_cannot_be_sent_back_to_its_maker() {
     let mut body = b"1".to_vec();
     body.extend_from_slice(&ours.sender.tag_for_test(0, b"1"));
     theirs.sender.write_raw_for_test(&body);
-    assert!(words(ours.receiver.receive::<u32>()).contains("somebody else"));
+    assert!(text(ours.receiver.receive::<u32>()).contains("somebody else"));
 }
 
 #[test]
@@ -153,10 +153,10 @@ fn another_version_is_named_on_both_sides() {
         let agent = std::thread::spawn(move || as_agent(there, &key('A'), Times::default()));
         let hello = format!(r#"{{"forebay_protocol":{protocol},"program":{program:?},"future":[1]}}"#);
         frame::write(&here, hello.replace("\\u{1b}", "\\u001b").as_bytes()).expect("open");
-        let answer = next(&here, Times::default()).expect("a reason");
-        let told = words(check(&answer, Role::Agent));
-        let known = words(agent.join().expect("no panic"));
-        for sentence in [told, known] {
+        let result = next(&here, Times::default()).expect("a reason");
+        let error = text(check(&result, Role::Agent));
+        let known = text(agent.join().expect("no panic"));
+        for sentence in [error, known] {
             assert!(sentence.contains("versions differ"), "{sentence}");
             assert!(sentence.contains(&format!("protocol {protocol}")), "{sentence}");
             assert!(!sentence.contains('\u{1b}'), "{sentence}");
@@ -165,21 +165,21 @@ fn another_version_is_named_on_both_sides() {
 }
 
 #[test]
-fn strangers_that_speak_something_else_are_told_apart_and_time_is_limited() {
+fn peers_of_another_protocol_are_distinguished_and_time_is_limited() {
     let (mut here, there) = pair();
     here.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("open");
-    let error = words(as_agent(there, &key('A'), Times::default()));
+    let error = text(as_agent(there, &key('A'), Times::default()));
     assert!(error.contains("at most 4096"), "{error}");
 
     let (here, there) = pair();
     frame::write(&here, b"hello?").expect("open");
-    let error = words(as_agent(there, &key('A'), Times::default()));
+    let error = text(as_agent(there, &key('A'), Times::default()));
     assert!(error.contains("not forebay"), "{error}");
 
     let (mut here, there) = pair();
     here.write_all(&[0, 0, 0, 200, b'{']).expect("open");
     let short = Times { handshake: Duration::from_millis(20), ..Times::default() };
-    let error = words(as_agent(there, &key('A'), short));
+    let error = text(as_agent(there, &key('A'), short));
     assert!(error.contains("1 of 200 bytes"), "{error}");
 }
 
@@ -190,7 +190,7 @@ fn a_handshake_that_drips_ends_at_its_deadline() {
     let (mut here, there) = pair();
     let short = Times { handshake: Duration::from_millis(300), ..Times::default() };
     let begun = std::time::Instant::now();
-    let agent = std::thread::spawn(move || words(as_agent(there, &key('A'), short)));
+    let agent = std::thread::spawn(move || text(as_agent(there, &key('A'), short)));
     // Half of the time passes before the first byte; the message's end never comes.
     std::thread::sleep(Duration::from_millis(200));
     here.write_all(&[0, 0, 0, 200]).expect("open");
@@ -203,7 +203,7 @@ fn a_handshake_that_drips_ends_at_its_deadline() {
 fn two_controllers_do_not_make_a_pair() {
     let (here, there) = pair();
     let other = std::thread::spawn(move || as_controller(there, &key('A'), Times::default()));
-    let ours = words(as_controller(here, &key('A'), Times::default()));
+    let ours = text(as_controller(here, &key('A'), Times::default()));
     assert!(ours.contains("two of the same kind"), "{ours}");
     assert!(other.join().expect("no panic").is_err());
 }

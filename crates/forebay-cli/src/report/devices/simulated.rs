@@ -27,7 +27,7 @@ pub(super) struct Device {
     /// The interval from one stall to the next, and the length of a stall.
     pub(super) stall: Option<(Duration, Duration)>,
     /// Number of writes it takes at full speed, and the factor by which it is slower afterwards.
-    pub(super) purse: Option<(f64, f64)>,
+    pub(super) burst_credits: Option<(f64, f64)>,
     /// Its service depends on earlier requests, so that nothing can be said of its reads.
     pub(super) remembers: bool,
 }
@@ -42,7 +42,7 @@ fn device(name: &'static str, profile: Profile) -> Device {
         flush: None,
         cache: false,
         stall: None,
-        purse: None,
+        burst_credits: None,
         remembers: false,
     }
 }
@@ -101,8 +101,8 @@ impl Device {
     }
 
     /// Works at full speed until `writes` have been made.
-    fn purse(self, writes: f64, times: f64) -> Self {
-        Self { purse: Some((writes, times)), ..self }
+    fn burst_credits(self, writes: f64, times: f64) -> Self {
+        Self { burst_credits: Some((writes, times)), ..self }
     }
 
     fn remembers(self) -> Self {
@@ -179,9 +179,11 @@ pub(super) fn write_devices() -> Vec<Device> {
             .flushes(MS * 60, 0)
             .slow_flush(15.0),
         device("stalls too short to be seen", wide().stall(MS * 500, MS * 6)),
-        device("a purse of 3,000", wide().iops(500, 3_000)).purse(4_000.0, 4.0).remembers(),
-        device("a purse of 4,000", wide().iops(1_000, 4_000)).purse(8_000.0, 2.0).remembers(),
-        device("a purse and jitter", wide().jitter(20).iops(400, 4_000)).purse(5_130.0, 4.54).remembers(),
+        device("a purse of 3,000", wide().iops(500, 3_000)).burst_credits(4_000.0, 4.0).remembers(),
+        device("a purse of 4,000", wide().iops(1_000, 4_000)).burst_credits(8_000.0, 2.0).remembers(),
+        device("a purse and jitter", wide().jitter(20).iops(400, 4_000))
+            .burst_credits(5_130.0, 4.54)
+            .remembers(),
         device("a purse beyond reach", wide().iops(500, 50_000)).remembers(),
         device("a purse that hardly matters", wide().iops(1_850, 500)).remembers(),
     ]

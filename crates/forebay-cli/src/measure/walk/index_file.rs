@@ -11,8 +11,8 @@ use rustix::fs::{Advice, fadvise};
 
 use super::super::aligned::AlignedBuffer;
 use super::super::backing_device::device_stat;
-use super::super::preconditions::Ground;
-use super::super::scratch_dir::Home;
+use super::super::preconditions::Preconditions;
+use super::super::scratch_dir::ScratchDir;
 use super::super::test_file::check_space;
 use super::super::units::show_bytes;
 use super::tree::Tree;
@@ -26,7 +26,7 @@ const WRITERS: usize = 4;
 
 /// A file with an index.
 #[derive(Debug)]
-pub(super) struct Planted {
+pub(super) struct IndexFile {
     pub(super) temp: TempFile,
     pub(super) tree: Tree,
     /// Alignment of a direct read.
@@ -34,30 +34,30 @@ pub(super) struct Planted {
     /// The `stat` file of the block device below, when there is one.
     pub(super) device_stat: Option<PathBuf>,
     /// The storage beneath the file.
-    pub(super) ground: Ground,
+    pub(super) preconditions: Preconditions,
     /// Name of that device: `vda`, `zram0`.
     pub(super) device: Option<String>,
 }
 
-impl Planted {
+impl IndexFile {
     /// Writes the file, past the page cache and through to the device.
     ///
     /// # Errors
     /// No space, no direct I/O: each a [`Failure`].
-    pub(super) fn make(home: &Home, tree: Tree, context: &Context) -> anyhow::Result<Self> {
+    pub(super) fn make(scratch: &ScratchDir, tree: Tree, context: &Context) -> anyhow::Result<Self> {
         let bytes = tree.file_bytes().next_multiple_of(WRITE_BYTES);
-        check_space(&home.directory, bytes, "give a smaller --size, or name a directory with more space")?;
-        let temp = context.cleanup.temp_file(&home.directory, "walk").map_err(|error| {
+        check_space(&scratch.directory, bytes, "give a smaller --size, or name a directory with more space")?;
+        let temp = context.cleanup.temp_file(&scratch.directory, "walk").map_err(|error| {
             Failure::Path(format!(
                 "no file can be made in {}: {error}; name a directory that this user may write to",
-                home.directory.display()
+                scratch.directory.display()
             ))
         })?;
         let direct = open_direct(temp.path(), true).map_err(|error| {
             Failure::Unsuitable(format!(
                 "{} cannot be opened for direct I/O on {}: {error}; name a directory on another file system",
                 temp.path().display(),
-                home.filesystem
+                scratch.filesystem
             ))
         })?;
         let label = format!("write {} of nodes", show_bytes(bytes));
@@ -67,8 +67,8 @@ impl Planted {
         let unit_bytes = direct_unit(&direct)?;
         let device_stat = device_stat(temp.file());
         let device = device_stat.as_deref().and_then(device_name);
-        let ground = Ground::of_file(temp.file(), bytes, device_stat.as_deref());
-        Ok(Self { temp, tree, unit_bytes, device_stat, ground, device })
+        let preconditions = Preconditions::of_file(temp.file(), bytes, device_stat.as_deref());
+        Ok(Self { temp, tree, unit_bytes, device_stat, preconditions, device })
     }
 
     /// Drops the file from the page cache, so that no sample finds pages that another one left there.
@@ -156,17 +156,17 @@ mod tests {
     use crate::progress::Progress;
 
     #[test]
-    fn what_is_written_is_the_tree() {
+    fn the_file_contains_the_tree() {
         let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
         let context = Context::new(target, Progress::Silent, crate::cleanup::Cleanup::default(), 1);
-        let home = Home::find(&context, "walk").expect("a directory on a disk");
+        let scratch = ScratchDir::find(&context, "walk").expect("a directory on a disk");
         let tree = Tree { node_bytes: 512, fan_out: 9, levels: 3, nodes: 1000, seed: 5 };
-        let planted = Planted::make(&home, tree, &context).expect("space for 2 MiB");
-        assert!([512, 1024, 2048, 4096].contains(&planted.unit_bytes), "{planted:?}");
-        planted.evict().expect("our own file");
+        let index_file = IndexFile::make(&scratch, tree, &context).expect("space for 2 MiB");
+        assert!([512, 1024, 2048, 4096].contains(&index_file.unit_bytes), "{index_file:?}");
+        index_file.evict().expect("our own file");
         let mut expected = vec![0; tree.file_bytes() as usize];
         tree.fill(0, &mut expected);
-        let found = fs::read(planted.temp.path()).expect("it can be read buffered");
+        let found = fs::read(index_file.temp.path()).expect("it can be read buffered");
         assert_eq!(found.len(), 2 << 20);
         assert!(found.starts_with(&expected));
     }
@@ -175,6 +175,6 @@ mod tests {
     fn only_a_directory_will_do() {
         let target = Target::Existing("/proc/self/exe".into());
         let context = Context::new(target, Progress::Silent, crate::cleanup::Cleanup::default(), 1);
-        assert!(Home::find(&context, "walk").expect_err("a file").to_string().contains("no directory"));
+        assert!(ScratchDir::find(&context, "walk").expect_err("a file").to_string().contains("no directory"));
     }
 }

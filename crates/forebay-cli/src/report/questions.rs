@@ -1,6 +1,6 @@
 //! The summary: five questions that show whether a program can use its storage, in this order, each with its figure.
 
-mod questions;
+mod derive;
 
 use maud::{Markup, html};
 
@@ -45,7 +45,7 @@ impl Verdict {
 
 /// A question with its verdict.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct KeyQuestion {
     /// The question.
     pub(crate) question: &'static str,
     /// The verdict.
@@ -60,7 +60,7 @@ pub(crate) struct Answer {
     pub(crate) command: Option<&'static str>,
 }
 
-impl Answer {
+impl KeyQuestion {
     fn unknown(question: &'static str, sentence: &str, command: &'static str) -> Self {
         Self {
             question,
@@ -80,20 +80,20 @@ pub(crate) fn of(report: &Report) -> Markup {
         section aria-labelledby="summary" {
             h2 id="summary" { "Five questions before buying more IOPS" }
             ol.answers {
-                @for answer in answers(report) {
+                @for key in key_questions(report) {
                     li {
-                        h3 { (answer.question) }
+                        h3 { (key.question) }
                         p.answer {
-                            span class=(answer.verdict.class()) { (answer.verdict.label()) }
-                            @if let Some(figure) = &answer.figure { " " span.figure { (figure) } }
+                            span class=(key.verdict.class()) { (key.verdict.label()) }
+                            @if let Some(figure) = &key.figure { " " span.figure { (figure) } }
                         }
-                        p { (page::prose(&answer.sentence)) }
-                        @if answer.section.is_some() || answer.command.is_some() {
+                        p { (page::prose(&key.sentence)) }
+                        @if key.section.is_some() || key.command.is_some() {
                             p.small {
-                                @if let Some(section) = answer.section { (sections::link(section, &groups)) }
-                                @if answer.section.is_some() && answer.command.is_some() { " · " }
-                                @if let Some(command) = answer.command {
-                                    @if answer.section.is_some() { "Says more: " } @else { "Answers it: " }
+                                @if let Some(section) = key.section { (sections::link(section, &groups)) }
+                                @if key.section.is_some() && key.command.is_some() { " · " }
+                                @if let Some(command) = key.command {
+                                    @if key.section.is_some() { "Says more: " } @else { "Answers it: " }
                                     code { (command) }
                                 }
                             }
@@ -106,12 +106,12 @@ pub(crate) fn of(report: &Report) -> Markup {
 }
 
 /// Returns all five, in their order.
-pub(crate) fn answers(report: &Report) -> [Answer; 5] {
+pub(crate) fn key_questions(report: &Report) -> [KeyQuestion; 5] {
     [
-        questions::pattern(report),
-        questions::saturated(report),
-        questions::processor(report),
-        questions::starving(report),
-        questions::waiting(report),
+        derive::pattern(report),
+        derive::saturated(report),
+        derive::processor(report),
+        derive::starving(report),
+        derive::waiting(report),
     ]
 }

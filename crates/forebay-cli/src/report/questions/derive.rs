@@ -1,6 +1,6 @@
 //! The derivation of each of the five results from the numbers.
 
-use super::{Answer, Verdict, page};
+use super::{KeyQuestion, Verdict, page};
 use crate::doctor::units::{bytes, number};
 use crate::report::facts::{self, Curve, rows};
 use crate::report::waits::{command, short};
@@ -15,11 +15,11 @@ const KEPT_FROM: f64 = 0.5;
 /// Share of the processors from which they are the limit.
 const BUSY: f64 = 0.9;
 
-pub(super) fn pattern(report: &Report) -> Answer {
+pub(super) fn pattern(report: &Report) -> KeyQuestion {
     let question = "Does the pattern keep the device from its bandwidth?";
     let scans = facts::of_device(report, "scan", metric::MB_PER_S).into_iter();
     let Some(scan) = scans.max_by(|a, b| a.value.total_cmp(&b.value)) else {
-        return Answer::unknown(
+        return KeyQuestion::unknown(
             question,
             "How fast the device reads in sequence was not measured.",
             "forebay measure scan",
@@ -27,7 +27,7 @@ pub(super) fn pattern(report: &Report) -> Answer {
     };
     let bandwidth = scan.value;
     let Some(curve) = facts::curve(report) else {
-        return Answer::unknown(
+        return KeyQuestion::unknown(
             question,
             &format!(
                 "In sequence `{}` gets {} MB/s of the device; reads at random were not measured.",
@@ -46,7 +46,7 @@ pub(super) fn pattern(report: &Report) -> Answer {
         share if share < KEPT_FROM => Verdict::Yes,
         _ => Verdict::Partly,
     };
-    Answer {
+    KeyQuestion {
         question,
         verdict,
         figure: Some(format!("{} % of the bandwidth", number(share * 100.0))),
@@ -78,10 +78,10 @@ fn unproven(curve: &Curve<'_>) -> &'static str {
     }
 }
 
-pub(super) fn saturated(report: &Report) -> Answer {
+pub(super) fn saturated(report: &Report) -> KeyQuestion {
     let question = "Is the device saturated already, and by how many?";
     let Some(curve) = facts::curve(report) else {
-        return Answer::unknown(
+        return KeyQuestion::unknown(
             question,
             "How throughput goes with the number of readers was not measured.",
             "forebay measure saturate",
@@ -96,7 +96,7 @@ pub(super) fn saturated(report: &Report) -> Answer {
         .limit()
         .map_or_else(String::new, |limit| format!(" That is {limit}: the device may have more to give."));
     if knee >= last {
-        return Answer {
+        return KeyQuestion {
             question,
             verdict: Verdict::No,
             figure: Some(format!("{} IOPS and rising", number(curve.most()))),
@@ -121,7 +121,7 @@ pub(super) fn saturated(report: &Report) -> Answer {
         ),
         _ => String::new(),
     };
-    Answer {
+    KeyQuestion {
         question,
         verdict: if knee <= curve.first().0 { Verdict::Yes } else { Verdict::Partly },
         figure: Some(format!("from {} on", number(knee))),
@@ -166,7 +166,7 @@ impl<'a> Cell<'a> {
         gate.value
     }
 
-    fn words(&self) -> String {
+    fn text(&self) -> String {
         format!(
             "`{}` {} µs at {} reads a second, {} processors",
             self.row.name,
@@ -191,7 +191,7 @@ fn costs(report: &Report) -> Vec<Cell<'_>> {
     cells
 }
 
-pub(super) fn processor(report: &Report) -> Answer {
+pub(super) fn processor(report: &Report) -> KeyQuestion {
     let question = "Is a processor the limit?";
     let costs = costs(report);
     let best = facts::curve(report).and_then(|curve| {
@@ -200,7 +200,7 @@ pub(super) fn processor(report: &Report) -> Answer {
     });
     let fastest = || self::costs(report).into_iter().max_by(|a, b| a.per_second.total_cmp(&b.per_second));
     let Some(best) = best.or_else(fastest) else {
-        return Answer::unknown(
+        return KeyQuestion::unknown(
             question,
             "The processor time of a read, beside how many there were in a second, was not measured.",
             "forebay measure cpu",
@@ -227,8 +227,8 @@ pub(super) fn processor(report: &Report) -> Answer {
         sentence.push_str(&format!(
             " Side by side ({}), a read costs from {} to {}.",
             first.load,
-            first.words(),
-            last.words()
+            first.text(),
+            last.text()
         ));
     }
     let verdict = match is_busy(&best) {
@@ -236,7 +236,7 @@ pub(super) fn processor(report: &Report) -> Answer {
         false if best.bound_by_a_thread().is_some() || costs.iter().any(is_busy) => Verdict::Partly,
         false => Verdict::No,
     };
-    Answer {
+    KeyQuestion {
         question,
         verdict,
         figure: Some(format!("{} of {} processors", number(best.processors()), number(processors))),
@@ -246,11 +246,11 @@ pub(super) fn processor(report: &Report) -> Answer {
     }
 }
 
-pub(super) fn starving(report: &Report) -> Answer {
+pub(super) fn starving(report: &Report) -> KeyQuestion {
     let question = "Do many users starve each other?";
     let groups = columns::groups(&report.experiments);
     if let Some((section, group)) = groups.iter().enumerate().find(|(_, group)| group[0].name == "fairness") {
-        return Answer {
+        return KeyQuestion {
             question,
             verdict: Verdict::Measured,
             figure: None,
@@ -264,12 +264,12 @@ pub(super) fn starving(report: &Report) -> Answer {
     }
     let known = "Shares of users beside each other were not measured.";
     let tail = facts::curve(report).and_then(|curve| tail(&curve).map(|sentence| (sentence, curve.section)));
-    let mut answer = Answer::unknown(question, known, "forebay measure fairness");
+    let mut key = KeyQuestion::unknown(question, known, "forebay measure fairness");
     if let Some((sentence, section)) = tail {
-        answer.sentence = format!("{known} {sentence}");
-        answer.section = Some(section);
+        key.sentence = format!("{known} {sentence}");
+        key.section = Some(section);
     }
-    answer
+    key
 }
 
 /// Returns a sentence on the distance of the slowest reads from the median at the largest load.
@@ -286,14 +286,14 @@ fn tail(curve: &Curve<'_>) -> Option<String> {
     ))
 }
 
-pub(super) fn waiting(report: &Report) -> Answer {
+pub(super) fn waiting(report: &Report) -> KeyQuestion {
     let question = "How long does the program wait?";
     let waits = rows(report, waited::NAME, metric::FULL_WAIT_SHARE);
     if let Some(wait) = waits.first() {
         let some = wait.row.metrics.get(metric::SOME_WAIT_SHARE).map_or_else(String::new, |some| {
             format!(", and in {} % of it at least one thread did", number(some * 100.0))
         });
-        return Answer {
+        return KeyQuestion {
             question,
             verdict: Verdict::Measured,
             figure: Some(format!("{} % of its time", number(wait.value * 100.0))),
@@ -305,7 +305,7 @@ pub(super) fn waiting(report: &Report) -> Answer {
             command: None,
         };
     }
-    let mut answer = Answer::unknown(
+    let mut key = KeyQuestion::unknown(
         question,
         "Only the program itself can tell; the time it stands still counts, not the device's figures. `forebay report` \
          with `--wait WAIT.json` puts the answer here.",
@@ -316,14 +316,14 @@ pub(super) fn waiting(report: &Report) -> Answer {
     let share = each.filter_map(|found| Some((found.value / found.row.metrics.get("total_ms")?, found)));
     if let Some((share, found)) = share.filter(|(share, _)| *share <= 1.0).max_by(|a, b| a.0.total_cmp(&b.0))
     {
-        answer.sentence.push_str(&format!(
+        key.sentence.push_str(&format!(
             " As an example, a writer that syncs each of its writes (`{}`) waits {} % of its time in sync here.",
             found.row.name,
             number(share * 100.0)
         ));
-        answer.section = Some(found.section);
+        key.section = Some(found.section);
     }
-    answer
+    key
 }
 
 fn iops(row: &Row) -> f64 {
@@ -337,8 +337,8 @@ fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::answers::answers;
     use crate::report::facts::tests::{random, report, row};
+    use crate::report::questions::key_questions;
     use crate::result::Experiment;
 
     fn scan(mb_per_s: f64) -> Experiment {
@@ -348,25 +348,25 @@ mod tests {
     }
 
     #[test]
-    fn without_numbers_each_question_names_the_command_that_answers_it() {
-        for answer in answers(&report(Vec::new())) {
-            assert_eq!(answer.verdict, Verdict::Unknown, "{answer:?}");
-            assert!(answer.command.is_some_and(|command| command.starts_with("forebay ")), "{answer:?}");
+    fn without_numbers_each_question_names_its_command() {
+        for key in key_questions(&report(Vec::new())) {
+            assert_eq!(key.verdict, Verdict::Unknown, "{key:?}");
+            assert!(key.command.is_some_and(|command| command.starts_with("forebay ")), "{key:?}");
         }
     }
 
     #[test]
-    fn a_pattern_that_keeps_the_device_from_its_bandwidth_is_told() {
+    fn a_pattern_that_keeps_the_device_from_its_bandwidth_is_reported() {
         let figures = [(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)];
         let mut experiments = random(figures);
         experiments.push(scan(2400.0));
-        let answer = pattern(&report(experiments));
-        assert_eq!(answer.verdict, Verdict::Yes);
+        let key = pattern(&report(experiments));
+        assert_eq!(key.verdict, Verdict::Yes);
         assert!(
-            answer.sentence.contains(
+            key.sentence.contains(
                 "with `direct` reach 336 MB/s (reads in flight: 128), and 41.0 MB/s (1.71 %) with 1."
             ),
-            "{answer:?}"
+            "{key:?}"
         );
         let mut experiments = random(figures);
         experiments.push(scan(340.0));
@@ -374,10 +374,10 @@ mod tests {
     }
 
     #[test]
-    fn saturation_is_told_with_its_knee_and_latency() {
-        let answer = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)])));
-        assert_eq!((answer.verdict, answer.figure.as_deref()), (Verdict::Partly, Some("from 32 on")));
-        assert!(answer.sentence.contains("600 µs there, and 2.34 ms at 128"), "{answer:?}");
+    fn saturation_is_reported_with_its_knee_and_latency() {
+        let key = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)])));
+        assert_eq!((key.verdict, key.figure.as_deref()), (Verdict::Partly, Some("from 32 on")));
+        assert!(key.sentence.contains("600 µs there, and 2.34 ms at 128"), "{key:?}");
         let level = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 88e3)])));
         assert_eq!(
             level.figure.as_deref(),
@@ -413,27 +413,27 @@ mod tests {
             all.push(alone(cost));
             processor(&report(all))
         };
-        let answer = of(36.0);
-        assert_eq!((answer.verdict, answer.figure.as_deref()), (Verdict::No, Some("0.443 of 2 processors")));
+        let key = of(36.0);
+        assert_eq!((key.verdict, key.figure.as_deref()), (Verdict::No, Some("0.443 of 2 processors")));
         assert!(
-            answer.sentence.starts_with(
+            key.sentence.starts_with(
                 "`direct` reached the most, 82,000 reads a second (reads in flight: 128). Each took 5.40 µs of processor time: \
                  0.443 of 2 processors."
-            ) && answer.sentence.contains("`tokio-fs` 72 µs at 9,000 reads a second, 0.648 processors"),
-            "{answer:?}"
+            ) && key.sentence.contains("`tokio-fs` 72 µs at 9,000 reads a second, 0.648 processors"),
+            "{key:?}"
         );
         // A way that keeps both processors busy, and a thread that has no time left.
         assert_eq!(of(110.0).verdict, Verdict::Partly);
         let busy = crate::result::Condition::at_most("generator", 0.97, 0.9);
         experiments[3].rows[0].conditions.push(busy);
-        let answer = processor(&report(experiments));
-        assert_eq!(answer.verdict, Verdict::Partly);
-        assert!(answer.sentence.contains("Its busiest thread worked 97 % of the time."), "{answer:?}");
+        let key = processor(&report(experiments));
+        assert_eq!(key.verdict, Verdict::Partly);
+        assert!(key.sentence.contains("Its busiest thread worked 97 % of the time."), "{key:?}");
     }
 
     /// Regression: "IOPS that the device gives" was `buffered`, of which the page cache served 22 %.
     #[test]
-    fn what_the_page_cache_serves_in_part_is_not_the_device() {
+    fn reads_partly_from_the_page_cache_are_not_the_device() {
         let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
         for experiment in &mut experiments {
             let mut cached = row("buffered", &[(metric::IOPS, 110e3), (metric::CPU_US_PER_IO, 9.0)]);
@@ -445,17 +445,14 @@ mod tests {
             short.conditions = vec![crate::result::Condition::within("device_bytes", 0.78, 0.95, 1.02)];
             experiment.rows.push(short);
         }
-        for answer in answers(&report(experiments)) {
-            assert!(
-                !answer.sentence.contains("110,000") && !answer.sentence.contains("120,000"),
-                "{answer:?}"
-            );
+        for key in key_questions(&report(experiments)) {
+            assert!(!key.sentence.contains("110,000") && !key.sentence.contains("120,000"), "{key:?}");
         }
     }
 
     /// Regression: "more than 128 gives none", where 128 was the maximum measured.
     #[test]
-    fn nothing_is_said_of_loads_that_were_not_measured() {
+    fn loads_that_were_not_measured_have_no_sentence() {
         let rising = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 200e3)]));
         assert!(saturated(&rising).sentence.ends_with("more than 128 was not measured."), "{rising:?}");
         let flat = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 80e3)])));

@@ -12,7 +12,7 @@ const CHUNK_BYTES: u64 = 32 << 20;
 
 /// Writes to `bytes` of memory, or to half of the available memory where that is less, and frees
 /// all of it. Returns the bytes written. The kernel allocates the most recently freed memory first.
-pub(super) fn touch(bytes: u64) -> u64 {
+pub(super) fn prefault(bytes: u64) -> u64 {
     let wanted = bytes.min(affordable_bytes());
     let (mut held, mut touched) = (Vec::new(), 0);
     while touched < wanted {
@@ -37,9 +37,9 @@ mod tests {
     /// Regression: README compared rows of the page cache, on memory that the guest had never used,
     /// with direct reads.
     #[test]
-    fn what_is_touched_was_in_memory() {
+    fn touched_bytes_were_in_memory() {
         let wanted = (3 * CHUNK_BYTES / 2).min(affordable_bytes());
-        assert_eq!(touch(wanted), wanted);
+        assert_eq!(prefault(wanted), wanted);
         let peak = peak_resident_bytes().expect("the kernel counts it");
         assert!(peak >= wanted, "{peak} of {wanted}");
     }
