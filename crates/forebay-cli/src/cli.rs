@@ -14,7 +14,7 @@ use crate::top::TopArgs;
 use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 
-/// What a storage path can do, and what programs really get from it.
+/// Tests the I/O features of a storage path and measures the performance that programs get from it.
 #[derive(Debug, Parser)]
 #[command(
     name = "forebay",
@@ -27,7 +27,7 @@ use crate::wal::WalCommand;
     4 the path is not suitable (no space, no direct I/O, file too small); \
     5 this build or this user cannot do it; 128+N ended by signal N.")]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -35,43 +35,43 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say what is under a path and which of Forebay's mechanisms work there.
+    /// Show the storage under a path and the features of Forebay that work there.
     Doctor(DoctorArgs),
     /// Measure one way of using storage.
     #[command(subcommand)]
     Measure(Measure),
-    /// Measure once what a device does, and write it down for engines to begin with.
+    /// Measure a device once and save its figures, with which engines start.
     Calibrate(CalibrateArgs),
     /// Serve one directory to a controller that measures on several hosts at once.
     Agent(AgentArgs),
     /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
-    /// Say what changed beyond noise between two results.
+    /// Show the differences between two results that exceed the noise.
     Diff(DiffArgs),
     /// Check figures of a result: exit code 0 when all expressions hold, 1 when one does not.
     Assert(AssertArgs),
     /// Convert fio's JSON into this program's, and this program's into CSV.
     Convert(ConvertArgs),
-    /// Run a command and say how long it stood still for I/O, and for which files.
+    /// Run a command and show how long it waited for I/O, and for which files.
     Wait(WaitArgs),
-    /// Show what the classes, devices and files of a running engine do.
+    /// Show the activity of a running engine by class, device and file.
     Top(TopArgs),
-    /// Look at a write-ahead log, verify it, or save what a damaged one still holds.
+    /// Inspect or verify a write-ahead log, or save the intact records of a damaged one.
     #[command(subcommand)]
     Wal(WalCommand),
     /// Read, write, load, verify and compact a key-value store.
     #[command(subcommand)]
     Kv(KvCommand),
-    /// What measures for an agent; the agent starts the program with it.
+    /// Measure for an agent; the agent starts the program with it.
     #[command(name = crate::measure::hosts::WORKER_SUBCOMMAND, hide = true)]
     AgentWorker {
         /// The directory that the agent serves.
         directory: PathBuf,
     },
-    /// One sample in a process of its own; the experiments start the program with it.
+    /// Run one sample in a process of its own; the experiments start the program with it.
     #[command(name = crate::measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {
-        /// What to do, as the parent process wrote it.
+        /// The job, as the parent process wrote it.
         job: String,
         /// Wait for the instant at which to begin.
         #[arg(long)]
@@ -148,7 +148,7 @@ impl Measure {
     }
 }
 
-/// Where an experiment works; apart, so that the help tells it before the experiment's own options.
+/// The path of an experiment; a struct of its own, so that the help lists it before the experiment's own options.
 #[derive(Debug, Args)]
 struct MeasurePath {
     /// A directory (temp files are written there and removed), or an existing file or block device (only read);
@@ -173,10 +173,10 @@ pub(crate) struct CommonArgs {
     /// Smaller files and fewer repeats; `report --quick` ends within three minutes.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// The seed of file contents and offsets; without it every run takes a new one, and says which.
+    /// The seed of file contents and offsets [default: a new one for each run, stored in the result]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
-    /// Say nothing about progress.
+    /// Print no progress.
     #[arg(long)]
     pub(crate) quiet: bool,
     /// First of two permissions to REPLACE THE CONTENTS of the file or device that was named.
@@ -193,7 +193,7 @@ pub(crate) struct CalibrateArgs {
     /// A directory on the device (a temp file is written there and removed).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
-    /// Where to write what was found; `-` prints it.
+    /// The file to write; `-` prints to standard output.
     #[arg(long, value_name = "FILE.toml", default_value = "forebay-calibration.toml")]
     pub(crate) out: PathBuf,
     #[command(flatten)]
@@ -201,7 +201,7 @@ pub(crate) struct CalibrateArgs {
     /// A smaller file and less time: about five seconds.
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Say nothing about progress.
+    /// Print no progress.
     #[arg(long)]
     pub(crate) quiet: bool,
 }
@@ -216,13 +216,13 @@ pub(crate) struct ReportArgs {
     /// Measure nothing: make the page of a result that was saved with `--json`.
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["path", "json", "only", "quick", "seed", "overwrite", "destroy_data"])]
     pub(crate) from: Option<PathBuf>,
-    /// What `forebay wait --json` wrote about a program: it answers the question how long that waits.
+    /// A result of `forebay wait --json` to include: how long a program waits.
     #[arg(long, value_name = "WAIT.json")]
     pub(crate) wait: Option<PathBuf>,
-    /// Where to write the page.
+    /// The file for the page.
     #[arg(long, value_name = "FILE.html", default_value = "forebay-report.html")]
     pub(crate) out: PathBuf,
-    /// Where to write all numbers as JSON; `-` prints them instead of the summary.
+    /// The file for all numbers as JSON; `-` prints them instead of the summary.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Only these experiments, in the report's order

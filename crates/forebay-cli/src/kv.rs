@@ -126,10 +126,10 @@ fn engine() -> anyhow::Result<Engine> {
 /// Returns the message for a store that does not open, with the remedy.
 fn failure(error: &Error) -> Failure {
     Failure::Store(match error.kind() {
-        ErrorKind::NotFound => format!("{error} (put and load make one with --create)"),
+        ErrorKind::NotFound => format!("{error} (put and load create one with --create)"),
         ErrorKind::Corruption | ErrorKind::MissingTable => {
             format!(
-                "{error} (`forebay kv verify` says what else is damaged; `forebay kv salvage` goes on with what is left \
+                "{error} (`forebay kv verify` lists all damage; `forebay kv salvage` opens the store with the rest \
                  of a log)"
             )
         }
@@ -143,7 +143,7 @@ fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
     let found = opened.keyspace(&args.store.keyspace, false)?.get(&key).wait()?;
     opened.close()?;
     let Some(value) = found else {
-        stderr_line("forebay: there is no such key");
+        stderr_line("forebay: the key does not exist");
         return Ok(ExitCode::from(NO));
     };
     match args.hex {

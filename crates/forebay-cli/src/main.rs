@@ -97,7 +97,7 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         return Ok(ExitCode::SUCCESS);
     }
     Err(Failure::Unsuitable(format!(
-        "direct I/O cannot be used at {}; the lines marked `unavailable` say why",
+        "direct I/O cannot be used at {}; see the lines marked `unavailable` for the reason",
         args.path.display()
     ))
     .into())
@@ -177,7 +177,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     };
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let kinds = kinds(&args.only, &context)?;
-    context.progress.print_line("doctor: trying what works here");
+    context.progress.print_line("doctor: testing the features of this path");
     let environment = doctor::examine(&context.target, cleanup)?;
     let mut experiments = Vec::new();
     for (done, kind) in kinds.iter().enumerate() {
@@ -233,7 +233,7 @@ fn prepare(path: &Path, common: &CommonArgs, cleanup: &Cleanup) -> anyhow::Resul
     context.quick = common.quick;
     if cfg!(debug_assertions) {
         progress.print_line(
-            "this is an unoptimised build: its figures are not worth much (build with --release)",
+            "this is an unoptimised build: its figures are not representative; build with --release",
         );
     }
     Ok(context)

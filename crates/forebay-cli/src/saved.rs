@@ -38,7 +38,8 @@ pub(crate) struct DiffArgs {
 pub(crate) struct AssertArgs {
     /// A result (JSON; `-` is standard input).
     file: PathBuf,
-    /// What must hold: `EXPERIMENT[param=value,..].ROW.METRIC OP NUMBER`, or `.. OP NUMBER * SAME`, or `.. OP SAME`;
+    /// A condition that must hold: `EXPERIMENT[param=value,..].ROW.METRIC OP NUMBER`, or `.. OP NUMBER * SAME`, or
+    /// `.. OP SAME`;
     /// OP is one of >= <= > < == !=
     #[arg(required = true, value_name = "EXPRESSION")]
     expressions: Vec<String>,
@@ -49,7 +50,7 @@ pub(crate) struct AssertArgs {
 pub(crate) struct ConvertArgs {
     /// A result of this program, or the JSON of fio (`fio --output-format=json`); `-` is standard input.
     file: PathBuf,
-    /// What is printed [default: csv of a result of this program, json of one of fio]
+    /// The output format [default: csv of a result of this program, json of one of fio]
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
 }

@@ -26,10 +26,10 @@ pub(crate) struct TopArgs {
     /// Show one interval and end.
     #[arg(long)]
     once: bool,
-    /// Print what the engine tells, one line of JSON for each interval; with --once one line at once.
+    /// Print the engine's statistics, one line of JSON for each interval; with --once one line immediately.
     #[arg(long)]
     json: bool,
-    /// Seconds from one look to the next.
+    /// Seconds from one update to the next.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
 }

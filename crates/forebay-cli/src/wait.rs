@@ -23,23 +23,23 @@ use crate::doctor::Check;
 /// Options of `wait`.
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// Look at a process that runs already, and at what it starts, instead of starting a command.
+    /// Observe a running process, and the processes that it starts, instead of starting a command.
     #[arg(long, value_name = "PID", requires = "seconds", conflicts_with = "command")]
     pub(crate) pid: Option<u32>,
-    /// For how long.
+    /// Seconds to observe it.
     #[arg(long, value_name = "SECONDS", requires = "pid", conflicts_with = "command", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
-    /// Where to write the numbers as JSON; `-` prints them instead of the text.
+    /// The file for the numbers as JSON; `-` prints them instead of the text.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Where to write a page that needs nothing else.
+    /// The file for a self-contained HTML page.
     #[arg(long, value_name = "FILE.html")]
     pub(crate) html: Option<PathBuf>,
-    /// A result of `measure saturate --json`, or of `report --json`, from the device that the command uses: the advice
-    /// then says what several reads at once would bring.
+    /// A result of `measure saturate --json`, or of `report --json`, from the device that the command uses: the
+    /// advice then includes the gain from several reads at once.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) report: Option<PathBuf>,
-    /// How many files the text and the page name, those with the longest wait first.
+    /// Number of files in the text and on the page, the longest wait first.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     pub(crate) files: usize,
     /// The command and its arguments, behind `--`.

@@ -19,14 +19,14 @@ use crate::output::print;
 /// The commands on logs.
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Exit codes: 0 the log is whole (inspect: it was shown; repair: every record was saved); \
-    1 it is damaged, or something was cut off behind its last good group; 2 it cannot be read, is in \
-    use, or is none."
+    after_help = "Exit codes: 0 the log is whole (inspect: it was shown; repair: every record was saved); 1 it is \
+        damaged, or bytes after its last good group were cut off; 2 it cannot be read or is in use, or there is no \
+        log."
 )]
 pub(crate) enum WalCommand {
-    /// Show segments, groups, record numbers and watermarks, and what opening the log would say.
+    /// Show segments, groups, record numbers and watermarks, and the outcome of opening the log.
     Inspect(InspectArgs),
-    /// Say whether the log is whole; what is lost and where if not.
+    /// Check whether the log is whole; list the lost records and their position if not.
     Verify(VerifyArgs),
     /// Write every record that can be saved into a new log; the damaged one is only read.
     Repair(RepairArgs),

@@ -107,7 +107,7 @@ fn a_priority_that_was_not_granted_is_reported_and_fails_no_gate() {
         experiments(&value).iter().find(|found| found["parameters"]["load"] == "cpu").expect("both loads");
     let row = rows(busy).iter().find(|row| row["name"] == "forebay-realtime").expect("it was asked for");
     let gates = row["gates"].as_array().expect("gates is a list");
-    let is_reported = busy["notes"].to_string().contains("did not get what it asks for");
+    let is_reported = busy["notes"].to_string().contains("ran degraded");
     // Root and a few other users have the permission. Without it, the figures are not a result.
     if row["degraded"].is_string() {
         assert!(gates.is_empty() && is_reported, "{row}");

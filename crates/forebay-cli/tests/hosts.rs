@@ -467,7 +467,7 @@ fn agents_on_other_hosts_of_a_network() {
     errors.read_to_string(&mut stderr).expect("readable");
     assert_eq!(child.wait().expect("it ends").code(), Some(1), "{stderr}");
     assert!(
-        stderr.contains("host 2 (10.77.0.3) was lost") && stderr.contains("nothing was heard"),
+        stderr.contains("host 2 (10.77.0.3) was lost") && stderr.contains("no message arrived"),
         "{stderr}"
     );
     for directory in &directories {

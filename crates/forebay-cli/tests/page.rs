@@ -209,7 +209,7 @@ fn a_failed_gate_is_marked_where_the_row_stands() {
     for mark in marks() {
         assert_eq!(mark.around.last().map(String::as_str), Some("th"), "{}", mark.text());
     }
-    assert!(page.contains("What to distrust"));
+    assert!(page.contains("Failed gates"));
 }
 
 /// Returns the colours of one scheme: the values of `--name:` in the style sheet, at the first

@@ -78,9 +78,9 @@ fn two_runs_are_compared_beyond_their_noise() {
     expect_output(
         &["diff", &before, &after],
         0,
-        &[changed, "4 figures compared: 1 changed beyond noise, 1 alike, 2 cannot be told: "],
+        &[changed, "4 figures compared: 1 changed beyond noise, 1 alike, 2 unclear: "],
     );
-    expect_output(&["diff", &before, &before], 0, &["0 changed beyond noise, 2 alike, 2 cannot be told: "]);
+    expect_output(&["diff", &before, &before], 0, &["0 changed beyond noise, 2 alike, 2 unclear: "]);
     let found: Value = serde_json::from_str(&run(&["diff", &before, &after, "--json"]).out).expect("JSON");
     let change = &found["diff"]["rows"][0]["changes"][0];
     assert_eq!((&change["metric"], &change["times"]), (&json!("iops"), &json!(2.0)), "{found}");
@@ -116,7 +116,7 @@ fn an_expression_that_fails_has_an_exit_code_of_its_own() {
     expect_output(
         &["assert", &file, "random.direct.iops > 1"],
         2,
-        &["say which", "random[depth=1]", "random[depth=32]"],
+        &["experiments fit", "random[depth=1]", "random[depth=32]"],
     );
     expect_output(
         &["assert", &file, "random[depth=2].direct.iops > 1"],
@@ -175,7 +175,7 @@ fn a_result_of_fio_is_converted_and_can_be_compared() {
     expect_output(
         &["diff", &one, &other],
         0,
-        &["0 changed beyond noise, 0 alike, 1 cannot be told: ", " repeats of both"],
+        &["0 changed beyond noise, 0 alike, 1 unclear: ", " repeats of both"],
     );
     expect_output(&["assert", &one, "fio[depth=8].read.iops == 100"], 0, &["holds"]);
     expect_output(
@@ -279,7 +279,7 @@ fn the_wait_of_a_program_is_in_the_last_question_of_the_report() {
         assert!(text.contains("72 % of its time"), "the figure is told");
         assert!(text.contains("<code>index --build</code> stood still for I/O"), "and of which program");
         assert!(text.contains("/srv/index.db") && text.contains("a note"));
-        assert!(!text.contains("/srv/unused</th>"), "a file that nobody waited for is not told");
+        assert!(!text.contains("/srv/unused</th>"), "a file without waits is not shown");
     }
     assert!(!alone.contains("0 of 0 processors"), "what is not known is not told");
     assert!(both.contains("random"));

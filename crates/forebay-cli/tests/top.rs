@@ -121,7 +121,7 @@ fn a_socket_without_an_engine_is_reported() {
     });
     let text = |path: &PathBuf| path.to_str().expect("readable").to_owned();
     for (socket, code, known) in [
-        (text(&dead), 3, "nobody serves at"),
+        (text(&dead), 3, "no engine serves"),
         (text(&scene.directory.join("missing")), 3, "does not exist"),
         (text(&unrelated), 1, "not an engine's statistics"),
     ] {

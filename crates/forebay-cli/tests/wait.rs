@@ -159,7 +159,7 @@ mod with {
             assert_eq!(file.expect("the file was read")["bytes"], 1 << 20);
         }
         let page = fs::read_to_string(&html).expect("it was written");
-        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("What the numbers say"));
+        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("Verdicts"));
         assert!(!page.contains("data<b>"), "names are escaped");
         assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
         // It also serves the report's last question.

@@ -161,11 +161,7 @@ fn a_damaged_record_is_named_and_all_others_are_saved() {
 
     let verified = reading(&log, &["wal", "verify", text(&log)]);
     assert_eq!(verified.code, Some(1), "{}{}", verified.out, verified.err);
-    assert!(
-        verified
-            .out
-            .starts_with("DAMAGED: opening it is refused; what can be saved is 99 records, 1 to 100\n")
-    );
+    assert!(verified.out.starts_with("DAMAGED: an open is refused; repair can save 99 records, 1 to 100\n"));
     let sentence = format!("lost: record 50, durable once, from byte {offset} of {} on\n", file.display());
     assert!(verified.out.contains(&sentence), "{}", verified.out);
     assert_eq!(reading(&log, &["wal", "inspect", text(&log)]).code, Some(0));
@@ -271,7 +267,7 @@ fn an_unfinished_end_is_reported_as_at_most_the_last_group() {
     let verified = reading(&log, &["wal", "verify", text(&log)]);
     assert_eq!(verified.code, Some(1), "{}{}", verified.out, verified.err);
     assert!(verified.out.contains("9 records, 1 to 9"), "{}", verified.out);
-    assert!(verified.out.contains(&format!("cut off: what begins at byte {offset} of")), "{}", verified.out);
+    assert!(verified.out.contains(&format!("cut off: the bytes from {offset} of")), "{}", verified.out);
     assert!(verified.out.contains("at most the last group"), "{}", verified.out);
     let repaired = reading(&log, &["wal", "repair", text(&log), "--to", text(&out), "--json"]);
     assert_eq!(repaired.code, Some(1), "{}", repaired.err);

@@ -169,8 +169,8 @@ fn write_cache(top: &DeviceInfo) -> Check {
         None => Check::degraded(
             GROUP,
             "write_cache",
-            format!("{} does not tell whether it has a write cache", top.name),
-            "ask for durability explicitly; the kernel flushes when it must",
+            format!("{} does not report whether it has a write cache", top.name),
+            "request durability explicitly; the kernel flushes when it must",
         ),
     }
 }
@@ -188,7 +188,7 @@ fn scheduler(top: &DeviceInfo, disk: &str) -> Check {
             GROUP,
             "scheduler",
             format!(
-                "{name}; the device says it is rotational (virtual disks often say so: then `none` is faster)"
+                "{name}; the device reports that it is rotational (virtual disks often do: then `none` is faster)"
             ),
         ),
         None => Check::ok(GROUP, "scheduler", "the device has none of its own"),

@@ -16,7 +16,7 @@ pub(crate) fn examine() -> (Option<EngineInfo>, Vec<Check>) {
                 GROUP,
                 "start",
                 format!("the engine does not start: {error}"),
-                "the findings above say what is missing",
+                "see the findings above",
             );
             return (None, vec![check]);
         }

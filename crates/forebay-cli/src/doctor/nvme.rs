@@ -49,7 +49,9 @@ fn verdict(disk: &str, node: &Path, opened: io::Result<()>, ring: impl FnOnce() 
         Ok(()) => Check::ok(
             GROUP,
             NAME,
-            format!("Engine::open_nvme can send commands to {disk} by {node}, while nobody else uses it"),
+            format!(
+                "Engine::open_nvme can send commands to {disk} by {node}, while no other program uses it"
+            ),
         ),
         Err(error) => Check::degraded(
             GROUP,

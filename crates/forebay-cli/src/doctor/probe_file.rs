@@ -207,7 +207,7 @@ fn nowait(probed: &ProbedFile<'_>) -> Check {
             GROUP,
             "rwf_nowait",
             format!("refused: {error}; buffered reads always go through the ring"),
-            "use a file system that knows it (ext4, XFS, btrfs)",
+            "use a file system that supports it (ext4, XFS, btrfs)",
         ),
     }
 }
@@ -311,7 +311,7 @@ fn allocate(probed: &ProbedFile<'_>) -> Check {
             GROUP,
             "allocate",
             format!("fallocate is refused: {error}; appends may find the disk full late"),
-            "use a file system that knows fallocate (ext4, XFS, btrfs)",
+            "use a file system with fallocate (ext4, XFS, btrfs)",
         ),
     }
 }
@@ -324,7 +324,7 @@ fn punch(probed: &ProbedFile<'_>) -> Check {
             GROUP,
             "punch_hole",
             format!("refused: {error}; space inside a file cannot be given back"),
-            "use a file system that knows it (ext4, XFS, btrfs)",
+            "use a file system that supports it (ext4, XFS, btrfs)",
         ),
     }
 }

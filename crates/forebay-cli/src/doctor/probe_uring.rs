@@ -29,7 +29,7 @@ pub(crate) fn examine() -> Vec<Check> {
     checks.push(setup_flag("single_issuer", "one thread submits: no locking in the kernel", |b| {
         b.setup_single_issuer();
     }));
-    checks.push(setup_flag("defer_taskrun", "completions are processed when the shard asks for them", |b| {
+    checks.push(setup_flag("defer_taskrun", "completions are processed when the shard requests them", |b| {
         b.setup_single_issuer().setup_defer_taskrun();
     }));
     checks.push(setup_flag("coop_taskrun", "completions do not interrupt the shard's thread", |b| {
@@ -73,7 +73,7 @@ fn refused(error: &io::Error) -> Check {
 fn explain(errno: Option<i32>, disabled: Option<u32>, seccomp: u32) -> (&'static str, &'static str) {
     match (errno, disabled, seccomp) {
         (Some(libc::EPERM), Some(2), _) => (
-            "the sysctl kernel.io_uring_disabled is 2: nobody may use io_uring",
+            "the sysctl kernel.io_uring_disabled is 2: no process may use io_uring",
             "set it to 0: sysctl -w kernel.io_uring_disabled=0",
         ),
         (Some(libc::EPERM), Some(1), _) => (
@@ -92,7 +92,7 @@ fn explain(errno: Option<i32>, disabled: Option<u32>, seccomp: u32) -> (&'static
             ("this kernel has no io_uring", "use a kernel that is built with CONFIG_IO_URING")
         }
         (Some(libc::ENOMEM), _, _) => (
-            "the memory for a ring may not be had",
+            "there is not enough memory for a ring",
             "raise the limit on locked memory (ulimit -l) or the cgroup's memory limit",
         ),
         (Some(libc::EMFILE | libc::ENFILE), _, _) => {
@@ -168,7 +168,7 @@ fn opcodes(ring: &IoUring) -> Check {
         return Check::degraded(
             GROUP,
             "opcodes",
-            format!("the kernel does not tell its operations: {error}"),
+            format!("the kernel does not list its operations: {error}"),
             newer_kernel("5.6"),
         );
     }

@@ -9,8 +9,8 @@ use super::input::Format;
 /// The commands on stores.
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Exit codes: 0 done; 1 there is no such key (get), or the store is damaged; 2 it could not \
-    be done. A store is made only with --create."
+    after_help = "Exit codes: 0 done; 1 the key does not exist (get), or the store is damaged; 2 the command failed. \
+        Only --create creates a store."
 )]
 pub(crate) enum KvCommand {
     /// Print the value of a key; exit code 1 when there is none.
@@ -23,13 +23,13 @@ pub(crate) enum KvCommand {
     Scan(ScanArgs),
     /// Load keys and values from a file of CSV, TSV or JSON lines.
     Load(LoadArgs),
-    /// Say what the store has.
+    /// Show the figures of the store.
     Stats(StatsArgs),
     /// Read and check everything; changes nothing.
     Verify(VerifyArgs),
-    /// Bring everything to the last level, so that nothing old takes space.
+    /// Move everything to the last level, which frees the space of replaced and deleted entries.
     Compact(CompactArgs),
-    /// Open a store that lost a part of its logs with what is left, so that other commands take it again.
+    /// Open a store whose logs lost a part, with the remaining records, so that other commands accept it again.
     Salvage(SalvageArgs),
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct GetArgs {
     /// The key is given as hexadecimal digits.
     #[arg(long)]
     pub(super) hex_key: bool,
-    /// Print the value as hexadecimal digits, with an end of line; otherwise its bytes and nothing else.
+    /// Print the value as hexadecimal digits, with an end of line; otherwise only its bytes.
     #[arg(long)]
     pub(super) hex: bool,
 }
@@ -74,13 +74,13 @@ pub(crate) struct PutArgs {
     /// The key is given as hexadecimal digits.
     #[arg(long)]
     pub(super) hex_key: bool,
-    /// Take the bytes of this file as the value; `-` is standard input.
+    /// Use the bytes of this file as the value; `-` is standard input.
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub(super) file: Option<PathBuf>,
     /// Let the value expire after so many seconds.
     #[arg(long, value_name = "SECONDS")]
     pub(super) expires_in: Option<u64>,
-    /// Make the store and the keyspace where there is none.
+    /// Create the store and the keyspace if they do not exist.
     #[arg(long)]
     pub(super) create: bool,
 }
@@ -105,10 +105,10 @@ pub(crate) struct ScanArgs {
     /// The first key.
     #[arg(long, value_name = "KEY")]
     pub(super) from: Option<String>,
-    /// The key to end before.
+    /// The key before which the scan ends.
     #[arg(long, value_name = "KEY")]
     pub(super) to: Option<String>,
-    /// Only keys that begin so.
+    /// Only keys with this prefix.
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
     pub(super) prefix: Option<String>,
     /// --from, --to and --prefix are given as hexadecimal digits.
@@ -135,7 +135,7 @@ pub(crate) struct LoadArgs {
     pub(super) store: StoreArgs,
     /// The file; `-` is standard input.
     pub(super) file: PathBuf,
-    /// What the file holds; without it the end of its name says so (.csv, .tsv, .jsonl, .ndjson).
+    /// The format of the file [default: by the end of its name: .csv, .tsv, .jsonl or .ndjson]
     #[arg(long, value_enum)]
     pub(super) format: Option<Format>,
     /// The first line of CSV or TSV names the columns: `key` and `value` are taken, wherever they stand.
@@ -144,10 +144,10 @@ pub(crate) struct LoadArgs {
     /// The keys are in ascending order: write them straight into tables, all or none.
     #[arg(long)]
     pub(super) sorted: bool,
-    /// Make the store and the keyspace where there is none.
+    /// Create the store and the keyspace if they do not exist.
     #[arg(long)]
     pub(super) create: bool,
-    /// Say nothing about progress.
+    /// Print no progress.
     #[arg(long)]
     pub(super) quiet: bool,
 }
@@ -170,7 +170,7 @@ pub(crate) struct VerifyArgs {
     /// Print JSON instead of lines.
     #[arg(long)]
     pub(super) json: bool,
-    /// Say nothing about progress.
+    /// Print no progress.
     #[arg(long)]
     pub(super) quiet: bool,
 }
@@ -190,7 +190,7 @@ pub(crate) struct SalvageArgs {
 pub(crate) struct CompactArgs {
     /// The store's directory.
     pub(super) dir: PathBuf,
-    /// The part of the store; without it all of it.
+    /// The part of the store [default: all of it]
     #[arg(long, value_name = "NAME")]
     pub(super) keyspace: Option<String>,
     /// The most memory of the store, in MiB.

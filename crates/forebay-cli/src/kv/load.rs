@@ -23,7 +23,9 @@ const STEP: u64 = 256;
 pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     let format = args.format.or_else(|| Format::of(&args.file)).ok_or_else(|| {
         let file = args.file.display();
-        Failure::Usage(format!("{file} has no end that says what it holds: add --format csv, tsv or jsonl"))
+        Failure::Usage(format!(
+            "the name of {file} does not end in a known format: add --format csv, tsv or jsonl"
+        ))
     })?;
     if args.header && format == Format::Jsonl {
         return Err(Failure::Usage("JSON lines have no header: leave out --header".to_owned()).into());

@@ -76,12 +76,11 @@ pub(super) fn verified(verified: &Verified) -> String {
         let _ = writeln!(out, "{finding}");
     }
     if verified.cut {
-        out +=
-            "something unfinished stands at the end of the log, which an open cuts off: a crash in a write\n";
+        out += "the log ends with an unfinished write, as after a crash; an open cuts it off\n";
     }
     for kept in &verified.kept {
         let _ =
-            writeln!(out, "kept: the manifest does not name {}; it may hold what is missing", kept.display());
+            writeln!(out, "kept: the manifest does not name {}; it may hold missing records", kept.display());
     }
     for leftover in &verified.leftovers {
         let _ = writeln!(out, "not needed, an open removes it: {}", leftover.display());
@@ -100,7 +99,7 @@ pub(super) fn recovered(recovery: &Recovery) -> String {
         let _ = writeln!(out, "{error}");
     }
     for kept in &recovery.kept {
-        let _ = writeln!(out, "kept: no manifest names {}; it may hold what is missing", kept.display());
+        let _ = writeln!(out, "kept: no manifest names {}; it may hold missing records", kept.display());
     }
     if out.is_empty() {
         out += "nothing was missing\n";

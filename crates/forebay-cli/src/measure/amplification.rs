@@ -25,7 +25,8 @@ use job::ReadRow;
 /// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "amplification",
-    about: "Read pieces of less than a page from one file and from many, and count what the device reads for them",
+    about: "Read pieces of less than a page from one file and from many, and count the bytes that the device reads \
+        for them",
     quick_seconds: 8,
     full_seconds: 60,
     needs_directory: true,

@@ -155,7 +155,7 @@ fn cold(test_file: &TestFile) -> Result<(), String> {
         Ok(())
     } else {
         Err(format!(
-            "mincore still finds {} of it, which it tells truly to the file's owner only",
+            "mincore still finds {} of it; its result is exact for the file's owner only",
             show_bytes(resident)
         ))
     }

@@ -57,8 +57,8 @@ impl NamespaceArgs {
 /// Returns the note beside such rows.
 pub(super) fn note(namespace: &Path) -> String {
     format!(
-        "rows of commands read from {} whatever lies there, no further in than the file is long; blocks that were never written \
-         may ask the medium for nothing, and the block layer does not count commands",
+        "rows of commands read the existing contents of {}, up to the length of the file; a device may return blocks \
+         that were never written without reading its medium, and the block layer does not count commands",
         namespace.display()
     )
 }
@@ -95,8 +95,10 @@ impl Namespace {
         let device = File::open(path)?;
         // SAFETY: the call takes no pointer.
         let id = unsafe { libc::ioctl(device.as_raw_fd(), NVME_IOCTL_ID as _) };
-        let id =
-            u32::try_from(id).ok().filter(|id| *id > 0).context("the namespace does not tell its number")?;
+        let id = u32::try_from(id)
+            .ok()
+            .filter(|id| *id > 0)
+            .context("the number of the namespace cannot be read")?;
         anyhow::ensure!(block.is_power_of_two(), "the namespace has blocks of {block} bytes");
         Ok(Self { id, block_shift: block.trailing_zeros(), bytes })
     }

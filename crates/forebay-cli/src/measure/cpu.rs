@@ -28,7 +28,7 @@ use crate::result::{Experiment, Metrics, Row, metric};
 /// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "cpu",
-    about: "Tell what a read costs the processor, in thirteen ways of reading and, with --namespace, two more",
+    about: "Measure the processor time of a read, in thirteen ways of reading and, with --namespace, two more",
     quick_seconds: 14,
     full_seconds: 110,
     needs_directory: false,
@@ -201,14 +201,15 @@ fn has_poll_queues(stat: &Path) -> Option<bool> {
 
 fn method(shape: &Shape<'_>) -> String {
     format!(
-        "Each reader reads {} at random offsets and begins its next read as the last one ends. Each sample is a fresh \
-         process that reads for {:.2} s after a warm-up of 0.1 s; the order of all samples of a repeat is shuffled anew, \
-         and a figure is the median of the repeats. Processor time and context switches are those of all threads of the \
-         process in that time (getrusage), a kernel's thread that polls for it included; how much of it is user time the \
-         kernel may know by the ticks of its clock only, the sum it knows exactly. The time of interrupts is whoever's they \
-         hit. Every row looks at the first eight bytes of each page. System calls are counted in a further 0.1 s of the same \
-         sample, because counting makes them slower. One core drives as many reads as there are in a second when each takes \
-         this processor time; at another depth it is another number.",
+        "Each reader reads {} at random offsets and begins its next read as the last one ends. Each sample is a \
+         fresh process that reads for {:.2} s after a warm-up of 0.1 s; the order of all samples of a repeat is \
+         shuffled anew, and a figure is the median of the repeats. Processor time and context switches are those of \
+         all threads of the process in that time (getrusage), a kernel's thread that polls for it included; how much \
+         of it is user time the kernel may know by the ticks of its clock only, the sum it knows exactly. The time \
+         of an interrupt counts for the thread that it interrupts. Every row looks at the first eight bytes of each \
+         page. System calls are counted in a further 0.1 s of the same sample, because counting makes them slower. \
+         One core drives as many reads as there are in a second when each takes this processor time; at another \
+         depth it is another number.",
         show_bytes(shape.block_bytes),
         shape.seconds
     )
@@ -220,10 +221,13 @@ fn notes(by_kernel: bool, repeats: usize) -> Vec<String> {
             .to_owned(),
     ];
     notes.push(match by_kernel {
-        true => "system calls were counted by the kernel (tracepoint raw_syscalls:sys_enter), all threads".to_owned(),
-        false => "system calls were counted by the rows themselves, because the kernel counts them only for who may trace \
-                  (root, or CAP_PERFMON and CAP_SYS_ADMIN): rows with other threads have no figure"
+        true => "system calls were counted by the kernel (tracepoint raw_syscalls:sys_enter), all threads"
             .to_owned(),
+        false => {
+            "system calls were counted by the rows themselves, because the kernel counts them only for users who may \
+             trace (root, or CAP_PERFMON and CAP_SYS_ADMIN): rows with other threads have no figure"
+                .to_owned()
+        }
     });
     if repeats < 3 {
         notes.push(format!("only {repeats} repeat(s): take small differences for chance"));
@@ -268,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_polling_is_skipped_with_the_reason() {
+    fn a_polled_row_without_poll_queues_is_degraded() {
         let row = |name: &str| Row::from_samples(name, Vec::new());
         assert!(polled(row("preadv2-hipri"), Some(false)).degraded.is_some());
         assert!(polled(row("preadv2-hipri"), Some(true)).degraded.is_none());

@@ -136,7 +136,7 @@ pub(super) fn gate(extents: &io::Result<Extents>) -> Condition {
             let all = written + unwritten + holes;
             let share = if all == 0 { 0.0 } else { (unwritten + holes) as f64 / all as f64 };
             Condition::at_most(NAME, share, UNWRITTEN_SHARE).with_meaning(
-                "share of the file that was never written (reserved only, or holes): no device is asked for it",
+                "share of the file that was never written (reserved only, or holes): no device reads it",
             )
         }
         Err(error) => Condition::unknown(NAME, format!("the file system does not map its files ({error})")),

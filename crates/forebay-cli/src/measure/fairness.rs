@@ -25,7 +25,7 @@ use job::{FairRow, HOG_BYTES};
 /// The program's description of this experiment.
 pub(crate) static KIND: Kind = Kind {
     name: "fairness",
-    about: "Read 4 KiB at random, one at a time, beside programs that take all they can get of the same device",
+    about: "Read 4 KiB at random, one at a time, beside programs that saturate the same device",
     quick_seconds: 8,
     full_seconds: 120,
     needs_directory: true,

@@ -56,7 +56,7 @@ const COLUMNS: &[Column] = &[
     column(metric::WRITE_US, "write µs", 1.0, "mean time of writing one file"),
     column(metric::SYNC_US, "sync µs", 1.0, "mean time of making one file durable"),
     column(metric::CLOSE_US, "close µs", 1.0, "mean time of closing one file"),
-    column(metric::STAT_US, "stat µs", 1.0, "mean time of asking for what is known about one file"),
+    column(metric::STAT_US, "stat µs", 1.0, "mean time of reading the metadata of one file"),
     columns::P50_US,
     columns::P99_US,
     column(
@@ -78,10 +78,10 @@ pub(crate) struct FilesOptions {
     /// Only these calls: read (open, read, close), create (create, write, sync, close), stat [default: all]
     #[arg(long, value_name = "CALL,..", value_delimiter = ',', value_parser = parse_call)]
     calls: Vec<Call>,
-    /// Files at once: threads, or tasks [default: 1,4,16,64, with --quick 16]
+    /// Files in progress at once, each with a thread or a task [default: 1,4,16,64, with --quick 16]
     #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     at_once: Vec<u32>,
-    /// Files that there are, and the most that a sample makes [default: 10000, with --quick 2000]
+    /// Number of files, and the most that a sample creates [default: 10000, with --quick 2000]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count: Option<u32>,
     /// Bytes of a file, a multiple of 4KiB [default: 4KiB]

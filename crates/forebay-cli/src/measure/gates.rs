@@ -235,7 +235,7 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
             let means = if before.contains("back") {
                 "a write is durable only after a flush"
             } else {
-                "the device says that a finished write is durable"
+                "the device reports that a finished write is durable"
             };
             Condition { passed: Some(true), ..Condition::unknown(NAME, format!("{before}: {means}")) }
         }
@@ -243,7 +243,7 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
             let why = format!("it was changed from {before} to {after} while it was measured");
             Condition { passed: Some(false), ..Condition::unknown(NAME, why) }
         }
-        _ => Condition::unknown(NAME, "no block device says what it has"),
+        _ => Condition::unknown(NAME, "no block device reports a write cache"),
     }
 }
 

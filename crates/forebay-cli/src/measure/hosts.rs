@@ -70,19 +70,19 @@ const HOSTS_MAX: usize = 1024;
 /// Where an experiment runs, when it is not here alone.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct HostsArgs {
-    /// Measure on these hosts at once, where `forebay agent` serves a directory, and nothing here [default port: 7317]
+    /// Measure on these hosts at once, each with a `forebay agent`, and not on this one [default port: 7317]
     #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
     hosts: Vec<String>,
     /// The same from a file: one host a line, # begins a comment
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     hosts_file: Option<PathBuf>,
-    /// A file with the secret that the agents know, readable by its owner only [default: the variable FOREBAY_SECRET]
+    /// A file with the secret of the agents, readable by its owner only [default: the variable FOREBAY_SECRET]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// This is one of several processes that srun or mpirun started on PATH; found out without this option in most cases
+    /// This process is one of several that srun or mpirun started on PATH; detected without this option in most cases
     #[arg(long, conflicts_with_all = ["hosts", "hosts_file", "alone"])]
     mpi_like: bool,
-    /// Measure here alone, whatever srun or mpirun say
+    /// Measure on this host only, also under srun or mpirun
     #[arg(long, conflicts_with_all = ["hosts", "hosts_file"])]
     alone: bool,
 }
@@ -247,7 +247,7 @@ fn check_hosts(hosts: &[String]) -> Result<(), Failure> {
     }
     for (index, host) in hosts.iter().enumerate() {
         if host.is_empty() || host.contains(char::is_whitespace) {
-            return Err(Failure::Usage(format!("{host:?} is no HOST:PORT")));
+            return Err(Failure::Usage(format!("{host:?} is not HOST:PORT: write for example node-a:7317")));
         }
         if hosts[..index].contains(host) {
             return Err(Failure::Usage(format!(

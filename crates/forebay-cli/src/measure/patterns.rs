@@ -60,7 +60,7 @@ const COLUMNS: &[Column] = &[
         metric::DEVICE_REQUESTS,
         "device requests",
         1.0,
-        "writes that the block device completed meanwhile; everyone's count",
+        "writes that the block device completed meanwhile; all processes count",
     ),
     column(metric::REQUEST_BYTES_MEAN, "KiB/request", 1024.0, "bytes of a write at the device, on average"),
     columns::DEVICE_BYTES_PER_BYTE,
@@ -76,7 +76,7 @@ const PARTICIPANTS: [u32; 3] = [1, 2, 8];
 /// What can be chosen for write patterns.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PatternsOptions {
-    /// Which pieces: random (4 KiB each, every one of a range once), strided (records of 47,008 bytes in turn)
+    /// Pattern of the pieces: random (4 KiB each, every one of a range once), strided (records of 47,008 bytes in turn)
     /// [default: both]
     #[arg(long, value_name = "PATTERN,..", value_delimiter = ',', value_parser = parse_pattern)]
     pattern: Vec<Pattern>,

@@ -276,12 +276,12 @@ impl Shape<'_> {
 
     fn method(&self, cold: &Cold) -> String {
         format!(
-            "{} Each sample is a fresh process that reads blocks of {} at random offsets for {:.2} s with the stated number \
-             of reads in flight; every sample has its own random seed, because a device or a host that caches would \
-             otherwise know the offsets. Rows take turns within a repeat, and a figure is the median of the repeats. \
-             Latency is what the caller waited, from asking to having the block. CPU is user and system time of all \
-             threads of the process, divided by the reads; context switches are voluntary and involuntary ones of all \
-             threads. Memory is the peak of {}.",
+            "{} Each sample is a fresh process that reads blocks of {} at random offsets for {:.2} s with the stated \
+             number of reads in flight; every sample has its own random seed, because a device or a host that caches \
+             would otherwise know the offsets. Rows take turns within a repeat, and a figure is the median of the \
+             repeats. Latency is the caller's wait, from the request to the block. CPU is user and system time of \
+             all threads of the process, divided by the reads; context switches are voluntary and involuntary ones \
+             of all threads. Memory is the peak of {}.",
             cold.describe(self.sizes.memory_bytes),
             show_bytes(self.block_bytes),
             self.seconds,

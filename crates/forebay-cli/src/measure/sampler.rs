@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(60);
 /// The time for which a ready sample waits for those of other hosts.
 const OTHERS: Duration = Duration::from_secs(300);
 
-const UNREADABLE_RESULT: &str = "the measuring child answered in an unknown way";
+const UNREADABLE_RESULT: &str = "the result of the measuring process cannot be read";
 
 /// A function called when a sample is ready; it returns the instant at which the sample begins.
 pub(super) type Start<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
@@ -241,7 +241,7 @@ fn pass_start(
 }
 
 fn command(job: &Job) -> anyhow::Result<Command> {
-    let program = std::env::current_exe().context("this program's own file is not known")?;
+    let program = std::env::current_exe().context("the path of this program's file is not known")?;
     let mut command = Command::new(program);
     command
         .arg(CHILD_SUBCOMMAND)

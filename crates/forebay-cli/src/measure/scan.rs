@@ -267,8 +267,8 @@ pub(super) fn general_notes(test_file: &TestFile, done: usize, wanted: usize) ->
         ));
     } else {
         notes.push(
-            "the file existed before and was only read: whether its contents compress, and whether it has holes that \
-             no device is asked for, is not known"
+            "the file existed before and was only read: whether its contents compress, and whether it has holes, \
+             which no device reads, is not known"
                 .to_owned(),
         );
     }

@@ -106,7 +106,7 @@ const FILE_BYTES_QUICK: u64 = 256 << 20;
 /// What can be chosen for a long load.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SustainOptions {
-    /// Seconds of each load, 1 to 1800; less than 60 do not tell a sustained level [default: 60, with --quick 5]
+    /// Seconds of each load, 1 to 1800; fewer than 60 do not show a sustained level [default: 60, with --quick 5]
     #[arg(long, value_name = "SECONDS", value_parser = parse_duration)]
     seconds: Option<f64>,
     /// Seconds without any load before each [default: 10, with --quick 0.5]

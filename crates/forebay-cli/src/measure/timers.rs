@@ -23,10 +23,10 @@ pub(super) const NAME: &str = "timers_late";
 /// Describes the method in words.
 pub(super) fn method() -> String {
     format!(
-        "Beside it {TASKS} tasks of a Tokio runtime wait for a time each {} ms, so that {} times a millisecond are due, and \
-         do nothing else. How long after it is due a time is noticed is their lateness; one that is missed counts, and so do \
-         those that follow it. Tokio's timers have a grain of one millisecond: what the row in which nothing else is done \
-         says is nobody's harm.",
+        "Beside it {TASKS} tasks of a Tokio runtime wait for a time each {} ms, so that {} times a millisecond are \
+         due, and do nothing else. How long after it is due a time is noticed is their lateness; one that is missed \
+         counts, and so do those that follow it. Tokio's timers have a grain of one millisecond: the lateness in the \
+         row without other work is their own.",
         PERIOD.as_millis(),
         u128::from(TASKS) / PERIOD.as_millis()
     )

@@ -101,11 +101,11 @@ const FILE_BYTES_QUICK: u64 = 16 << 20;
 /// What can be chosen for durable appends.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WalOptions {
-    /// Only with idle workers (none), with workers that compute (cpu), or beside a thousand timer tasks whose lateness is
-    /// told (timers) [default: all, with --quick none and cpu]
+    /// Only with idle workers (none), with workers that compute (cpu), or beside a thousand timer tasks whose
+    /// lateness is measured (timers) [default: all, with --quick none and cpu]
     #[arg(long, value_name = "LOAD")]
     load: Option<LoadChoice>,
-    /// Only appends at fixed times (open), or only appenders that wait for each answer (closed) [default:
+    /// Only appends at fixed times (open), or only appenders that wait for each append (closed) [default:
     /// both]
     #[arg(long = "loop", value_name = "LOOP")]
     kind: Option<LoopChoice>,
@@ -132,13 +132,13 @@ pub(crate) struct WalOptions {
     /// forebay-prompt, forebay-realtime
     #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
     rows: Vec<String>,
-    /// Who waits for the device in the log's rows [default: when-alone, as the log itself]
+    /// How the log's rows wait for the device [default: when-alone, as the log itself]
     #[arg(long, value_name = "FLUSH")]
     flush: Option<FlushChoice>,
     /// Count as the published benchmarks do: each append makes a file of its own and removes it
     #[arg(long)]
     as_published: bool,
-    /// Hold the figures against the project's limits; the exit code is 1 when one is missed
+    /// Compare the figures with the project's limits; the exit code is 1 when one is missed
     #[arg(long, conflicts_with = "as_published")]
     check: bool,
 }
@@ -158,7 +158,7 @@ pub(crate) enum LoadChoice {
 enum LoopChoice {
     /// Appends at fixed times.
     Open,
-    /// The next append after the answer.
+    /// The next append when the last one is durable.
     Closed,
 }
 

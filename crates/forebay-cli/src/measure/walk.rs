@@ -99,8 +99,8 @@ pub(crate) struct WalkOptions {
     /// 1]
     #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// Only lookups with nothing beside them (nothing), or only beside a thousand timer tasks whose lateness is told
-    /// (timers) [default: nothing, and timers at depth 6 from one thread, with --quick nothing]
+    /// Only lookups with nothing beside them (nothing), or only beside a thousand timer tasks whose lateness is
+    /// measured (timers) [default: nothing, and timers at depth 6 from one thread, with --quick nothing]
     #[arg(long, value_name = "WHAT")]
     beside: Option<Beside>,
     /// Size of a file [default: 1GiB, with --quick 128MiB]
@@ -120,10 +120,10 @@ pub(crate) struct WalkOptions {
     /// is registered once, is left out
     #[arg(long)]
     as_published: bool,
-    /// What the report measures, which is not every depth, but also the harm.
+    /// Measure the selection of the report: not every depth, but also the interference with timers.
     #[arg(skip)]
     in_report: bool,
-    /// Hold the figures against the project's limits; the exit code is 1 when one is missed
+    /// Compare the figures with the project's limits; the exit code is 1 when one is missed
     #[arg(long, conflicts_with_all = ["as_published", "beside"])]
     check: bool,
 }

@@ -96,7 +96,7 @@ const SPARSE_BLOCKS: u64 = 4;
 /// What can be chosen for random writes.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct WritesOptions {
-    /// Where the blocks lie: dense (each block of a range once), sparse (few blocks of the whole file)
+    /// Pattern of the blocks: dense (each block of a range once), sparse (few blocks of the whole file)
     /// [default: both]
     #[arg(long, value_name = "PATTERN,..", value_delimiter = ',', value_parser = parse_pattern)]
     pattern: Vec<Pattern>,

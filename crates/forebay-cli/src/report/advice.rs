@@ -58,7 +58,7 @@ const RULES: [Rule; 10] = [
         more: true,
         usual: &["fsync-each", "fdatasync-each"],
         counts: "durable writes a second",
-        what: "Make many writes durable together, where nobody waits for each of them",
+        what: "Make many writes durable together, where no task waits for each of them",
     },
     Rule {
         experiment: "cpu",
@@ -135,9 +135,9 @@ pub(crate) fn of(report: &Report) -> Markup {
         .collect();
     html! {
         section aria-labelledby="change" {
-            h2 id="change" { "What to change first, and what it would give" }
+            h2 id="change" { "Changes with the largest gain" }
             @if advice.is_empty() {
-                p { "Nothing that was measured differs enough from what programs usually do to be worth a change." }
+                p { "No measured way is clearly better than the usual one." }
             } @else {
                 ol.advice {
                     @for advice in advice.iter().take(SHOWN) {
@@ -150,7 +150,7 @@ pub(crate) fn of(report: &Report) -> Markup {
                 }
             }
             @if !remedies.is_empty() {
-                p { "What the machine could do better, as the doctor found:" }
+                p { "Degraded or unavailable features, as the doctor found:" }
                 ul { @for check in remedies { li { strong { (check.name) } ": " (page::prose(check.remedy.as_deref().unwrap_or(""))) } } }
             }
         }

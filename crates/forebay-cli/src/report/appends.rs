@@ -69,7 +69,7 @@ pub(crate) fn wal(experiments: &[&Experiment]) -> Vec<String> {
     for row in experiments.iter().flat_map(|experiment| &experiment.rows) {
         if let Some(why) = row.degraded.as_ref().filter(|_| !reported.contains(&&row.name)) {
             reported.push(&row.name);
-            sentences.push(format!("`{}` did not get what it asks for, so it says nothing: {why}", row.name));
+            sentences.push(format!("`{}` ran degraded, so its figures are not compared: {why}", row.name));
         }
     }
     sentences

@@ -29,7 +29,7 @@ pub(crate) const MB_PER_S: Column = column(
 pub(crate) const IOPS: Column =
     column(metric::IOPS, "IOPS", 1.0, "blocks or pieces that the program got in a second");
 pub(crate) const LOOKUPS_PER_S: Column =
-    column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that were answered and verified in a second");
+    column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that completed and were verified in a second");
 pub(crate) const P50_US: Column =
     column(metric::P50_US, "p50 µs", 1.0, "half of the operations took no longer, seen from the caller");
 pub(crate) const P99_US: Column =
@@ -74,19 +74,19 @@ pub(crate) const DEVICE_SHARE: Column = column(
     metric::DEVICE_SHARE,
     "on the device %",
     0.01,
-    "share of a lookup's time in which its read is at the block device; everyone's requests count",
+    "share of a lookup's time in which its read is at the block device; requests of all processes count",
 );
 pub(crate) const DEVICE_BYTES_PER_BYTE: Column = column(
     metric::DEVICE_BYTES_PER_BYTE,
     "device bytes/byte",
     1.0,
-    "bytes that the block device moved for each byte that the program asked for; everyone's count",
+    "bytes that the block device moved for each byte that the program requested; all processes count",
 );
 pub(crate) const PROCESS_BYTES_PER_BYTE: Column = column(
     metric::PROCESS_BYTES_PER_BYTE,
     "process bytes/byte",
     1.0,
-    "the same by the kernel's account of the process: what others move is not in it",
+    "the same by the kernel's account of the process, without the bytes of other processes",
 );
 pub(crate) const MEMORY_PEAK_BYTES: Column = column(
     metric::MEMORY_PEAK_BYTES,
@@ -97,7 +97,7 @@ pub(crate) const MEMORY_PEAK_BYTES: Column = column(
 pub(crate) const BUFFERS_PEAK_BYTES: Column =
     column(metric::BUFFERS_PEAK_BYTES, "buffers MiB", 1_048_576.0, "the largest sum of buffers held at once");
 pub(crate) const APPENDS_PER_S: Column =
-    column(metric::APPENDS_PER_S, "appends/s", 1.0, "appends that were answered in a second");
+    column(metric::APPENDS_PER_S, "appends/s", 1.0, "appends that completed in a second");
 pub(crate) const RECORDS_PER_S: Column =
     column(metric::RECORDS_PER_S, "records/s", 1.0, "records of those appends");
 pub(crate) const DURABLE: [Column; 4] = [
@@ -111,7 +111,7 @@ pub(crate) const SEEN: [Column; 4] = [
         metric::SEEN[0],
         "seen p50 µs",
         1.0,
-        "the awaiting tasks of half of the appends were told by then",
+        "the awaiting tasks of half of the appends were woken by then",
     ),
     column(metric::SEEN[1], "seen p99", 1.0, "those of 99 of 100 appends, in µs"),
     column(metric::SEEN[2], "seen p99.9", 1.0, "those of 999 of 1,000 appends, in µs"),

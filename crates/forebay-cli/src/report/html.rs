@@ -43,7 +43,7 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                     h1 { (title) }
                     p.soft { (machine_line(&report.environment)) ". Measured on " (place::date(report.environment.time_unix_s)) "." }
                     @if !report.environment.optimized_build {
-                        p.note { "Measured with an unoptimised build: the figures are not worth much." }
+                        p.note { "Measured with an unoptimised build: the figures are not representative." }
                     }
                 }
                 main id="content" tabindex="-1" {
@@ -53,7 +53,7 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                     (contents(report))
                     @if !report.verdicts.is_empty() {
                         section aria-labelledby="verdicts" {
-                            h2 id="verdicts" { "What the numbers say" }
+                            h2 id="verdicts" { "Verdicts" }
                             ul.verdicts { @for verdict in &report.verdicts { li { (sentence(verdict)) } } }
                         }
                     }
@@ -85,7 +85,7 @@ fn failed_gates(report: &Report) -> Markup {
     html! {
         @if !warnings.is_empty() {
             section aria-labelledby="distrust" {
-                h2 id="distrust" { "What to distrust" }
+                h2 id="distrust" { "Failed gates" }
                 p { "These rows failed a gate; their figures are shown, and marked." }
                 ul.warnings { @for warning in &warnings { li { (sentence(warning)) } } }
             }
@@ -99,13 +99,13 @@ fn contents(report: &Report) -> Markup {
         nav aria-labelledby="contents" {
             h2 id="contents" { "On this page" }
             ul {
-                @if !report.verdicts.is_empty() { li { a href="#verdicts" { "What the numbers say" } } }
+                @if !report.verdicts.is_empty() { li { a href="#verdicts" { "Verdicts" } } }
                 @for (index, group) in groups.iter().enumerate() {
                     li { a href=(format!("#{}", sections::id(index))) { (heading(group)) } }
                 }
-                li { a href="#doctor" { "What works here" } }
-                li { a href="#place" { "Where it was measured" } }
-                li { a href="#columns" { "What each column counts" } }
+                li { a href="#doctor" { "Features at this path" } }
+                li { a href="#place" { "Environment" } }
+                li { a href="#columns" { "Columns" } }
             }
         }
     }
@@ -120,10 +120,10 @@ fn legend(report: &Report) -> Markup {
     }
     html! {
         section aria-labelledby="columns" {
-            h2 id="columns" { "What each column counts" }
-            div.scroll tabindex="0" role="region" aria-label="What each column counts" {
+            h2 id="columns" { "Columns" }
+            div.scroll tabindex="0" role="region" aria-label="Columns" {
                 table {
-                    caption.unseen { "What each column counts" }
+                    caption.unseen { "Columns" }
                     thead { tr { th scope="col" { "column" } th scope="col" { "meaning" } } }
                     tbody { @for column in &columns { tr { th scope="row" { (column.heading) } td { (column.meaning) } } } }
                 }

@@ -100,17 +100,17 @@ pub(crate) fn of(group: &[&Experiment]) -> Markup {
         }
     }
     if kinds.is_empty() {
-        return html! { p { "No gate was held against these rows." } };
+        return html! { p { "These rows have no gates." } };
     }
     html! {
         div.scroll tabindex="0" role="region" aria-label="Gates" {
             table {
-                caption.unseen { "Gates: what was held against a limit" }
+                caption.unseen { "Gates: figures compared with a limit" }
                 thead {
                     tr {
                         @for head in ["gate", "limit"] { th scope="col" { (head) } }
                         th.number scope="col" { "worst value" }
-                        @for head in ["result", "what it counts"] { th scope="col" { (head) } }
+                        @for head in ["result", "meaning"] { th scope="col" { (head) } }
                     }
                 }
                 tbody {

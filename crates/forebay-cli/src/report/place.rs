@@ -9,12 +9,12 @@ use crate::environment::{DeviceInfo, Environment};
 pub(crate) fn doctor(environment: &Environment) -> Markup {
     html! {
         section aria-labelledby="doctor" {
-            h2 id="doctor" { "What works here" }
+            h2 id="doctor" { "Features at this path" }
             p { "Everything that can be tried was tried by calling it." }
-            div.scroll tabindex="0" role="region" aria-label="What works here" {
+            div.scroll tabindex="0" role="region" aria-label="Features at this path" {
                 table {
-                    caption.unseen { "What works here" }
-                    thead { tr { @for head in ["mechanism", "verdict", "what was seen", "remedy"] { th scope="col" { (head) } } } }
+                    caption.unseen { "Features at this path" }
+                    thead { tr { @for head in ["mechanism", "verdict", "observation", "remedy"] { th scope="col" { (head) } } } }
                     tbody {
                         @for check in &environment.checks {
                             tr {
@@ -88,10 +88,10 @@ pub(crate) fn environment(environment: &Environment) -> Markup {
     }
     html! {
         section aria-labelledby="place" {
-            h2 id="place" { "Where it was measured" }
-            div.scroll tabindex="0" role="region" aria-label="Where it was measured" {
+            h2 id="place" { "Environment" }
+            div.scroll tabindex="0" role="region" aria-label="Environment" {
                 table {
-                    caption.unseen { "Where it was measured" }
+                    caption.unseen { "Environment" }
                     thead { tr { th scope="col" { "fact" } th scope="col" { "value" } } }
                     tbody { @for (name, value) in &facts { tr { th scope="row" { (name) } td { (value) } } } }
                 }

@@ -93,7 +93,7 @@ pub(crate) fn of(report: &Report) -> Markup {
                                 @if let Some(section) = key.section { (sections::link(section, &groups)) }
                                 @if key.section.is_some() && key.command.is_some() { " · " }
                                 @if let Some(command) = key.command {
-                                    @if key.section.is_some() { "Says more: " } @else { "Answers it: " }
+                                    @if key.section.is_some() { "More: " } @else { "Measured by: " }
                                     code { (command) }
                                 }
                             }

@@ -266,7 +266,7 @@ fn at_a_rate(name: &str, experiments: &[&Experiment]) -> Option<String> {
         None => String::new(),
     };
     Some(format!(
-        "`{name}`, asked at times of the callers' choosing for a share of its most, answers 99 of 100 within {}{end}",
+        "`{name}`, at a share of its highest rate in the open loop, completes 99 of 100 within {}{end}",
         parts.join(", ")
     ))
 }

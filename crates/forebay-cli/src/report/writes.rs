@@ -94,7 +94,7 @@ fn ratio(experiment: &Experiment) -> Option<String> {
         format!("{} (`{}`) to {} (`{}`)", number(smallest), bottom.name, number(most), best.name)
     };
     Some(format!(
-        "{title}: `{}` advertises {} writes a second, and what can be relied on is {range}: the largest of these figures is \
+        "{title}: `{}` advertises {} writes a second, and {range} can be relied on: the largest of these figures is \
          {} times the smallest, for the same writes on the same device{}",
         top.name,
         number(largest),

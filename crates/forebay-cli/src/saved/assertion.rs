@@ -192,7 +192,8 @@ impl Figure {
             [only] => only,
             [] => return Err(none("no experiment has these parameters".to_owned(), labels(&named))),
             several => {
-                let what = format!("{} experiments fit: say which", several.len());
+                let what =
+                    format!("{} experiments fit: add parameters that only one of them has", several.len());
                 return Err(none(what, labels(several)));
             }
         };

@@ -43,7 +43,7 @@ fn of_job(job: &Value, global: &Map<String, Value>, version: &str) -> Experiment
     let mut experiment = Experiment::new(
         FIO,
         format!(
-            "Measured by {version} and converted: one run, so nothing tells how far runs lie apart. Times are fio's \
+            "Measured by {version} and converted: one run, so the spread between runs is unknown. Times are fio's \
              completion latencies: from when an operation was submitted, not from when it was due."
         ),
     );
@@ -59,7 +59,7 @@ fn of_job(job: &Value, global: &Map<String, Value>, version: &str) -> Experiment
     }
     experiment.rows = KINDS.iter().filter_map(|kind| row(kind, job)).collect();
     if job.get("error").and_then(Value::as_i64).is_some_and(|error| error != 0) {
-        experiment.notes.push(format!("fio says that the job failed with error {}", job["error"]));
+        experiment.notes.push(format!("fio reports that the job failed with error {}", job["error"]));
     }
     experiment
 }

@@ -352,10 +352,7 @@ mod tests {
         );
         assert!(!text.contains("depth=1]"), "{text}");
         assert!(text.contains("only in the first: random[depth=32]"), "{text}");
-        assert!(
-            text.contains("3 figures compared: 1 changed beyond noise, 1 alike, 1 cannot be told"),
-            "{text}"
-        );
+        assert!(text.contains("3 figures compared: 1 changed beyond noise, 1 alike, 1 unclear"), "{text}");
         assert!(text.contains("repeats of both are needed") && !text.contains("depth=16"), "{text}");
         let same = render(&before, &before);
         assert!(!same.contains("changed beyond noise\n ") && same.contains("0 changed"), "{same}");

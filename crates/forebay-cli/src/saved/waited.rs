@@ -65,9 +65,10 @@ fn of(waited: Waited) -> Report {
         _ => "the kernel's tracepoints",
     };
     let method = format!(
-        "`forebay wait` followed the program and all that it started, by {from}. Full wait is the share of its time in which \
-         at least one thread stood still for I/O and none ran; some wait the share in which at least one did. It is one \
-         run, so nothing tells how far runs lie apart. A file's share is that of the waits of all threads."
+        "`forebay wait` followed the program and all that it started, by {from}. Full wait is the share of its time \
+         in which at least one thread stood still for I/O and none ran; some wait the share in which at least one \
+         did. It is one run, so the spread between runs is unknown. A file's share is that of the waits of all \
+         threads."
     );
     let row = |name: &str, figures: &[(&str, f64)]| {
         let mut metrics = Metrics::default();

@@ -27,10 +27,11 @@ impl Client {
         let name = path.display();
         let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => Failure::Path(format!(
-                "nobody serves at {name}: its program ended without removing it, or it is no engine's socket"
+                "no engine serves {name}: its program ended without removing it, or it is no engine's socket; name \
+                 the socket of a running engine"
             )),
             io::ErrorKind::PermissionDenied => Failure::Lacking(format!(
-                "{name} belongs to another user: only that user and root may look at its engine"
+                "{name} belongs to another user: only that user and root may read the statistics of its engine"
             )),
             _ => Failure::missing(path, &error),
         })?;
@@ -50,11 +51,9 @@ impl Client {
         match received {
             Ok(0) => Ok(None),
             Ok(_) if line.ends_with('\n') => Ok(Some(line)),
-            Ok(_) => {
-                Err(Failure::Unsuitable("what is told there is not an engine's statistics".to_owned()).into())
-            }
+            Ok(_) => Err(Failure::Unsuitable("the reply is not an engine's statistics".to_owned()).into()),
             Err(error) if has_ended(&error) => Ok(None),
-            Err(error) => Err(error).context("the engine cannot be asked"),
+            Err(error) => Err(error).context("the statistics of the engine cannot be read"),
         }
     }
 
@@ -67,15 +66,16 @@ impl Client {
         loop {
             return match self.stream.fill_buf() {
                 Ok([]) => Ok(false),
-                Ok(_) => {
-                    Err(Failure::Unsuitable("something was told that nobody asked for".to_owned()).into())
-                }
+                Ok(_) => Err(Failure::Unsuitable(
+                    "the engine sent a line without a request; this is not an engine's statistics".to_owned(),
+                )
+                .into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     Ok(true)
                 }
                 Err(error) if has_ended(&error) => Ok(false),
-                Err(error) => Err(error).context("the engine cannot be asked"),
+                Err(error) => Err(error).context("the statistics of the engine cannot be read"),
             };
         }
     }

@@ -130,13 +130,12 @@ impl Snapshot {
     /// # Errors
     /// The line is not JSON, or has another version than this program understands.
     pub(super) fn parse(line: &str) -> anyhow::Result<Self> {
-        let snapshot: Self =
-            serde_json::from_str(line).context("what is told there is not an engine's statistics")?;
+        let snapshot: Self = serde_json::from_str(line).context("the reply is not an engine's statistics")?;
         if snapshot.forebay_stats != VERSION {
             let version = snapshot.forebay_stats;
             return Err(Failure::Unsuitable(format!(
-                "the engine tells version {version} of its statistics, this program knows version {VERSION}: use the program \
-                 of the engine's release"
+                "the engine has version {version} of the statistics, this program reads version {VERSION}: use the \
+                 program of the engine's release"
             ))
             .into());
         }

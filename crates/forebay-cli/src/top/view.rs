@@ -180,7 +180,7 @@ fn files(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>, column
         lines.push(format!("{}  {}", rates(counts, seconds), path_end(path, room)));
     }
     if now.files_left_out > 0 {
-        lines.push(format!("{} files with fewer operations are not told", now.files_left_out));
+        lines.push(format!("{} files with fewer operations are not shown", now.files_left_out));
     }
     lines
 }

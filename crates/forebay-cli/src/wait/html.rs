@@ -42,13 +42,13 @@ fn page_with(document: &Document, files: usize, source: &str, known: Option<usiz
                     p.soft { (document.kernel) }
                 }
                 main {
-                    h2 { "What the numbers say" }
+                    h2 { "Verdicts" }
                     ul.verdicts { @for sentence in &report.advice { li { (page::sentence(sentence)) } } }
                     (time_bar(report))
                     (totals(report))
                     (waits(report, files))
                     @if !report.notes.is_empty() {
-                        h2 { "To know when reading" }
+                        h2 { "Notes" }
                         ul { @for note in &report.notes { li { (page::sentence(note)) } } }
                     }
                     p.small {
@@ -80,7 +80,7 @@ fn time_bar(report: &Report) -> Markup {
         (at_name, at, "s3"),
         ("all stood still, above the device", above, "s1"),
         ("some waited while others ran", beside, "s0"),
-        ("nobody waited for I/O", rest, "s7"),
+        ("no thread waited for I/O", rest, "s7"),
     ];
     let shares: Vec<f64> = parts.iter().map(|part| part.1 as f64 / report.wall_ns.max(1) as f64).collect();
     let starts = shares.iter().scan(0.0, |sum, share| {
@@ -132,7 +132,7 @@ fn waits(report: &Report, files: usize) -> Markup {
     }
     html! {
         h2 { "For what" }
-        div.scroll tabindex="0" role="region" aria-label="For what it waited" {
+        div.scroll tabindex="0" role="region" aria-label="Files and calls with waits" {
             table {
                 thead {
                     tr {

@@ -22,8 +22,8 @@ pub(super) fn served(file: &Path) -> Result<Vec<Served>, Failure> {
     match of(&report, &name) {
         Some(served) => Ok(vec![served]),
         None => Err(Failure::Usage(format!(
-            "{} does not say what this device serves one read at a time and with several in flight: give a result of \
-             `forebay measure saturate --json` or of `forebay report --json FILE`",
+            "{} has no figures of this device with one read and with several in flight: give a result of `forebay \
+             measure saturate --json` or of `forebay report --json FILE`",
             file.display()
         ))),
     }

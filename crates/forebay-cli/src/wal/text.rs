@@ -10,7 +10,7 @@ pub(super) fn inspected(report: &Report, groups: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "log {}", report.dir.display());
     if report.in_use {
-        out += "  IN USE: what follows was read while it was being written; its end may look unfinished\n";
+        out += "  IN USE: the log was read while it was being written; its end may look unfinished\n";
     }
     if let Some(id) = report.log_id {
         let _ = writeln!(out, "  id              {id:032x}");
@@ -68,10 +68,7 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
             all.push(format!("opens, but not whole: {}; {}", holds(report, recovery), proven(recovery)));
         }
         (Verdict::Damaged(_), Some(recovery)) => {
-            all.push(format!(
-                "DAMAGED: opening it is refused; what can be saved is {}",
-                holds(report, recovery)
-            ));
+            all.push(format!("DAMAGED: an open is refused; repair can save {}", holds(report, recovery)));
         }
         (Verdict::Damaged(error), None) => all.push(format!("DAMAGED: nothing can be saved; {error}")),
         (Verdict::Refused(error), _) => all.push(format!("refused: {error}")),
@@ -92,8 +89,8 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
     if let Some(cut) = &recovery.cut {
         let (file, offset, why) = (cut.file.display(), cut.offset, &cut.why);
         all.push(format!(
-            "cut off: what begins at byte {offset} of {file} ({why}); at most the last group, which may \
-             have been acknowledged or not"
+            "cut off: the bytes from {offset} of {file} on ({why}); at most the last group, which may have been \
+             acknowledged or not"
         ));
     }
     for (file, bytes) in report.unreadable() {

@@ -91,7 +91,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         job.device_stat.clone_from(&files.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
         let result: AmplificationResult =
-            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+            serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
         let claim = Claim {
             // The other rows may read a page that holds several pieces once for all of them.
             read_bytes: (row == ReadRow::Direct).then_some(result.bytes),
@@ -156,13 +156,13 @@ fn metrics(result: &AmplificationResult) -> Metrics {
 
 fn method(plan: &Plan, seconds: f64) -> String {
     format!(
-        "{} of data that do not compress lie in as many files as stated, all of one length, written through and evicted from \
-         the page cache before each sample. Each sample is a fresh process that opens all files, and then wants {} pieces of \
-         {} to {}, each length equally likely, at any byte of any file, {} at once, and begins no more after {seconds:.2} s. \
-         Every byte is compared with what was written. Device bytes are what the block device's counters say it read \
-         meanwhile, for whomever; bytes read for the process are the kernel's account in /proc/self/io; both are divided by \
-         the bytes of the pieces. Rows of a repeat want the same pieces; rows take turns within a repeat, and a figure is \
-         the median of the repeats.",
+        "{} of data that do not compress lie in as many files as stated, all of one length, written through and \
+         evicted from the page cache before each sample. Each sample is a fresh process that opens all files, and \
+         then wants {} pieces of {} to {}, each length equally likely, at any byte of any file, {} at once, and \
+         begins no more after {seconds:.2} s. Every byte is compared with what was written. Device bytes are what \
+         the block device's counters say it read meanwhile, for all processes; bytes read for the process are the \
+         kernel's account in /proc/self/io; both are divided by the bytes of the pieces. Rows of a repeat want the \
+         same pieces; rows take turns within a repeat, and a figure is the median of the repeats.",
         show_bytes(plan.bytes),
         plan.reads,
         show_bytes(plan.least),
@@ -173,8 +173,8 @@ fn method(plan: &Plan, seconds: f64) -> String {
 
 fn notes(is_cold: bool, repeats: usize, wanted: usize) -> Vec<String> {
     let mut notes = vec![
-        "rows of a repeat read the same pieces: a device or a host of a virtual machine that caches answers from its memory, \
-         so compare bytes and take the rates for what they are"
+        "rows of a repeat read the same pieces: a device, or the host of a virtual machine, that caches serves them \
+         from its memory, so compare bytes and not rates"
             .to_owned(),
         "in `read-many` each piece counts the time of its whole call".to_owned(),
     ];

@@ -77,7 +77,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         job.device_stat.clone_from(&test_file.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
         let result: FairnessResult =
-            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+            serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
         let small = result.reads * READ_BYTES;
         let claim = Claim {
             read_bytes: Some(if plan.writes { small } else { small + result.hog_bytes })

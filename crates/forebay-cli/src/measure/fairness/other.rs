@@ -25,13 +25,13 @@ impl OtherHogs {
     pub(super) fn start(path: &Path, work: &FairWork) -> anyhow::Result<Self> {
         let work = FairWork { row: FairRow::HogsAlone, ..work.clone() };
         let job = Job::new(super::KIND.name, path, &work, work.seconds * 2.0)?;
-        let program = std::env::current_exe().context("the program does not find itself")?;
+        let program = std::env::current_exe().context("the path of this program's file is not known")?;
         let mut child = Command::new(program)
             .args([CHILD_SUBCOMMAND, &serde_json::to_string(&job)?])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .context("no process for the hogs")?;
+            .context("the process of the hogs could not be started")?;
         let out = BufReader::new(child.stdout.take().context("the hogs' process has no output")?);
         let mut others = Self { child, out };
         let mut line = String::new();
@@ -49,7 +49,7 @@ impl OtherHogs {
         self.out.read_to_string(&mut text)?;
         ensure!(self.child.wait()?.success(), "the hogs failed");
         let result: FairnessResult =
-            serde_json::from_str(&text).context("the hogs answered in an unknown way")?;
+            serde_json::from_str(&text).context("the result of the hogs' process cannot be read")?;
         Ok(result.hog_bytes)
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         job.device_stat.clone_from(&files.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
         let result: FilesResult =
-            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+            serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
         let bytes = result.files * plan.file_bytes;
         let claim = Claim {
             read_bytes: (call == Call::Read).then_some(bytes),

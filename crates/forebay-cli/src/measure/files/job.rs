@@ -66,7 +66,7 @@ impl Call {
         match self {
             Self::Read => "opens it, reads it whole and closes it",
             Self::Create => "makes it, writes it whole, syncs it (fsync) and closes it",
-            Self::Stat => "asks for its metadata (statx)",
+            Self::Stat => "reads its metadata (statx)",
         }
     }
 }

@@ -34,14 +34,14 @@ const PLACE_WITHIN: Duration = Duration::from_millis(500);
 pub(crate) struct AgentArgs {
     /// The directory that is measured: temp files are written there and removed, nothing else is touched
     dir: PathBuf,
-    /// Where to listen; an address of another machine's network must be named here, and port 0 takes a free one
+    /// Address to listen on; controllers on other machines need one of their network; port 0 takes a free port
     #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT))]
     listen: SocketAddr,
-    /// A file with the secret that the controller must know, readable by its owner only [default: the variable
+    /// A file with the secret shared with the controller, readable by its owner only [default: the variable
     /// FOREBAY_SECRET]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// Say nothing about who comes and goes
+    /// Print no lines about controllers
     #[arg(long)]
     quiet: bool,
 }
@@ -146,10 +146,10 @@ impl Agent {
                     format!("this agent is measuring for the controller at {other}: it serves one at a time");
                 link.sender.send(&FromAgent::Refused { why })?;
                 link.sender.close();
-                anyhow::bail!("refused, because {other} is served");
+                anyhow::bail!("refused: the agent measures for {other}");
             }
         };
-        self.progress.print_line(&format!("{peer}: is served"));
+        self.progress.print_line(&format!("{peer}: connected"));
         session::serve(link, &self.directory, facts(None), &self.cleanup)
             .with_context(|| format!("the measurement in {} was ended", self.directory.display()))
     }

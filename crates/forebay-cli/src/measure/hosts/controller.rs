@@ -268,7 +268,7 @@ impl Host {
     fn unexpected(&self, message: &FromAgent) -> anyhow::Error {
         let mut text = format!("{message:?}");
         text = text.chars().take(80).collect();
-        anyhow::anyhow!("{} answered out of turn: {text}", self.title())
+        anyhow::anyhow!("{} sent an unexpected message: {text}", self.title())
     }
 }
 
@@ -308,7 +308,9 @@ pub(super) fn welcome(mut link: Link) -> anyhow::Result<(Link, Facts)> {
     match link.receiver.receive()? {
         FromAgent::Welcome(facts) => Ok((link, facts)),
         FromAgent::Refused { why } => anyhow::bail!("refused: {why}"),
-        _ => anyhow::bail!("it said something else than welcome"),
+        _ => anyhow::bail!(
+            "the first message of the agent is not a welcome; install the same version of forebay on all hosts"
+        ),
     }
 }
 
@@ -317,7 +319,7 @@ fn addresses(name: &str) -> anyhow::Result<Vec<SocketAddr>> {
         return Ok(vec![SocketAddr::new(address, PORT)]);
     }
     let found = if name.contains(':') { name.to_socket_addrs() } else { (name, PORT).to_socket_addrs() };
-    Ok(found.context("this is no HOST:PORT that can be found")?.collect())
+    Ok(found.context("the name cannot be resolved; write HOST:PORT")?.collect())
 }
 
 #[cfg(test)]

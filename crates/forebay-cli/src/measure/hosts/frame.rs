@@ -48,10 +48,10 @@ impl fmt::Display for FrameError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => formatter.write_str("the connection was closed"),
-            Self::Silent(time) => write!(formatter, "nothing was heard for {:.1} s", time.as_secs_f64()),
+            Self::Silent(time) => write!(formatter, "no message arrived for {:.1} s", time.as_secs_f64()),
             Self::Half { got, of } => write!(formatter, "a message ended after {got} of {of} bytes"),
             Self::TooLarge { bytes, limit } => {
-                write!(formatter, "a message of {bytes} bytes was announced; at most {limit} are taken")
+                write!(formatter, "a message of {bytes} bytes was announced; at most {limit} are accepted")
             }
             Self::Io(error) => write!(formatter, "the connection failed: {error}"),
         }

@@ -143,10 +143,9 @@ fn check(bytes: &[u8], role: Role) -> anyhow::Result<()> {
     if let Ok(Proof::Refused(why)) = serde_json::from_slice(bytes) {
         anyhow::bail!("refused: {}", printable(&why));
     }
-    let value: serde_json::Value =
-        serde_json::from_slice(bytes).context("what answers there is not forebay")?;
+    let value: serde_json::Value = serde_json::from_slice(bytes).context("the peer is not forebay")?;
     let protocol = value.get("forebay_protocol").and_then(serde_json::Value::as_u64);
-    let protocol = protocol.context("what answers there is not forebay")?;
+    let protocol = protocol.context("the peer is not forebay")?;
     let program = value.get("program").and_then(serde_json::Value::as_str).unwrap_or("unknown");
     let own = env!("CARGO_PKG_VERSION");
     // Figures of two versions do not belong to one measurement, even where their messages agree.
@@ -155,8 +154,8 @@ fn check(bytes: &[u8], role: Role) -> anyhow::Result<()> {
         "versions differ: forebay {} with protocol {protocol} there, {own} with protocol {PROTOCOL} here; install the same",
         printable(program)
     );
-    let hello: Hello = serde_json::from_value(value).context("a hello that makes no sense")?;
-    anyhow::ensure!(hello.role == role, "two of the same kind: both say that they are the {:?}", hello.role);
+    let hello: Hello = serde_json::from_value(value).context("a hello that cannot be read")?;
+    anyhow::ensure!(hello.role == role, "two of the same kind: both are the {:?}", hello.role);
     let nonce = BASE64.decode(&hello.nonce).unwrap_or_default();
     anyhow::ensure!(nonce.len() == KEY_BYTES, "a hello without a usable nonce");
     Ok(())
@@ -167,7 +166,7 @@ fn check(bytes: &[u8], role: Role) -> anyhow::Result<()> {
 /// # Errors
 /// Fails when the message is no proof.
 fn proven(bytes: &[u8], secret: &Key, role: Role, transcript: &[u8]) -> anyhow::Result<bool> {
-    match serde_json::from_slice(bytes).context("a proof that makes no sense")? {
+    match serde_json::from_slice(bytes).context("a proof that cannot be read")? {
         Proof::Tag(tag) => {
             Ok(secret.verify(&[role.label(), transcript], &BASE64.decode(tag).unwrap_or_default()))
         }

@@ -106,11 +106,7 @@ impl Receiver {
             })?;
         let text = body.len().checked_sub(KEY_BYTES).context("a message without a tag")?;
         let genuine = self.key.verify(&[&self.number.to_be_bytes(), &body[..text]], &body[text..]);
-        anyhow::ensure!(
-            genuine,
-            "message {} was changed, repeated or made by somebody else on the way",
-            self.number
-        );
+        anyhow::ensure!(genuine, "message {} was changed, repeated or forged on the way", self.number);
         self.number += 1;
         body.truncate(text);
         Ok(body)

@@ -53,7 +53,7 @@ impl Rank {
             };
             if number >= size {
                 return Err(Failure::Usage(format!(
-                    "the launcher says that this is rank {number} of {size}"
+                    "the launcher's variables give rank {number} of {size}, which is out of range"
                 )));
             }
             if size == 1 && !insist {

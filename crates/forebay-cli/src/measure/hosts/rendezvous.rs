@@ -50,7 +50,7 @@ impl RankGroup {
 /// Fails with the ranks that did not come.
 pub(super) fn lead(rank: &Rank, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<RankGroup> {
     let secret = Key::random()?;
-    let listener = TcpListener::bind(rank.listen()).context("nothing can be listened on")?;
+    let listener = TcpListener::bind(rank.listen()).context("no port can be opened for the other ranks")?;
     let address = listener.local_addr()?;
     let invitation = Invitation::new(address, &secret)?;
     let _published = invitation
@@ -127,13 +127,14 @@ fn wait_for_all(
                 match place {
                     Some(place) if place.is_none() => *place = Some((link, facts)),
                     _ => anyhow::bail!(
-                        "rank {:?} of {size} came twice or cannot be: is another job of the same name in this directory?",
+                        "rank {:?} of {size} connected twice or is out of range: is another job of the same name in \
+                         this directory?",
                         facts.rank
                     ),
                 }
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => anyhow::bail!(
-                "of {size} ranks these did not come within {} s: {}; do all of them see the same directory?",
+                "of {size} ranks these did not connect within {} s: {}; do all of them see the same directory?",
                 RENDEZVOUS_WITHIN.as_secs(),
                 missing.join(", ")
             ),

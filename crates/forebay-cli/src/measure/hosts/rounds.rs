@@ -245,7 +245,7 @@ fn frame(
             if facts.optimized_build {
                 ""
             } else {
-                "; an unoptimised build, whose figures are not worth much"
+                "; an unoptimised build, whose figures are not representative"
             },
         ));
         for note in &prepared.notes {

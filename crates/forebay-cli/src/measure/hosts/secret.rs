@@ -112,7 +112,8 @@ impl Key {
 /// Fails when the system returns none.
 pub(super) fn nonce() -> anyhow::Result<[u8; KEY_BYTES]> {
     let mut bytes = [0; KEY_BYTES];
-    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("no random bytes can be had: {error}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow::anyhow!("the kernel returned no random bytes: {error}"))?;
     Ok(bytes)
 }
 

@@ -38,7 +38,7 @@ enum Event {
 /// its file is gone.
 ///
 /// # Errors
-/// Fails with the reason for an earlier end: the controller has gone, or the worker.
+/// Fails with the reason for an earlier end: the connection to the controller has ended, or the worker.
 pub(super) fn serve(link: Link, directory: &Path, facts: Facts, cleanup: &Cleanup) -> anyhow::Result<()> {
     let Link { mut sender, receiver } = link;
     let (events, inbox) = sync_channel(EVENTS_MAX);
@@ -86,14 +86,16 @@ fn pass_on(sender: &mut Sender, worker: &mut Worker, inbox: &Receiver<Event>) ->
             Err(RecvTimeoutError::Disconnected) => anyhow::bail!("the connection's thread has ended"),
         };
         match event {
-            Event::Controller { message, arrived_ns } => match message.context("the controller has gone")? {
-                ToAgent::Alive => {}
-                ToAgent::Clock { number } => {
-                    sender.send(&FromAgent::Clock { number, arrived_ns, sent_ns: monotonic_ns() })?;
+            Event::Controller { message, arrived_ns } => {
+                match message.context("the connection to the controller has ended")? {
+                    ToAgent::Alive => {}
+                    ToAgent::Clock { number } => {
+                        sender.send(&FromAgent::Clock { number, arrived_ns, sent_ns: monotonic_ns() })?;
+                    }
+                    ToAgent::Task(task) => worker.give(&task)?,
+                    ToAgent::End => return Ok(()),
                 }
-                ToAgent::Task(task) => worker.give(&task)?,
-                ToAgent::End => return Ok(()),
-            },
+            }
             Event::Worker(Some(done)) => sender.send(&FromAgent::Done(done))?,
             Event::Worker(None) => {
                 let why = "the process that measures has ended";
@@ -116,7 +118,7 @@ struct Worker {
 
 impl Worker {
     fn start(directory: &Path, cleanup: &Cleanup, events: SyncSender<Event>) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("this program's own file is not known")?;
+        let program = std::env::current_exe().context("the path of this program's file is not known")?;
         let mut command = Command::new(program);
         command
             .arg(super::WORKER_SUBCOMMAND)

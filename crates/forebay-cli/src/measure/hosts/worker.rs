@@ -38,7 +38,7 @@ pub(crate) fn run(directory: &Path) -> anyhow::Result<()> {
     })?;
     let Ok(task) = tasks.recv() else { return wait_for_the_end() };
     let Task::Prepare { memory_bytes, file_bytes, seed } = task else {
-        return fail(None, &anyhow::anyhow!("a sample before anything was prepared"));
+        return fail(None, &anyhow::anyhow!("a sample was requested before the file was prepared"));
     };
     let context =
         Context::new(Target::Directory(directory.to_owned()), Progress::Silent, cleanup.clone(), seed);
@@ -73,7 +73,7 @@ fn serve(
 ) -> anyhow::Result<()> {
     anyhow::ensure!(
         memory_bytes >= MEMORY_MIN_BYTES && file_bytes > memory_bytes && file_bytes.is_multiple_of(1 << 20),
-        "sizes that cannot be: {memory_bytes} bytes of memory, {file_bytes} of the file"
+        "impossible sizes: {memory_bytes} bytes of memory, {file_bytes} of the file"
     );
     let test_file = TestFile::prepare(context, file_bytes, None)?;
     let (cold, notes) = Cold::choose(&test_file, memory_bytes, &context.cleanup);
@@ -94,7 +94,7 @@ fn serve(
             },
             // The reply to a sample that has failed meanwhile.
             Task::Go { .. } => {}
-            Task::Prepare { .. } => anyhow::bail!("it was prepared already"),
+            Task::Prepare { .. } => anyhow::bail!("the file was prepared already"),
         }
     }
     Ok(())
@@ -107,7 +107,7 @@ fn sample(
     work: HostWork,
     tasks: &Receiver<Task>,
 ) -> anyhow::Result<Done> {
-    work.check(test_file.bytes).context("the controller asks for what no sample can be")?;
+    work.check(test_file.bytes).context("the controller requested an impossible sample")?;
     let (job, cached) = work.job(&test_file.path)?;
     let mut start = || {
         send(&Done::Ready { round })?;

@@ -126,7 +126,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         job.device_stat.clone_from(&test_file.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
         let result: PatternsResult =
-            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+            serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
         let claim = Claim {
             written_bytes: Some(result.bytes),
             workers: Some(work.participants + usize::from(row.is_forebay())),
@@ -196,12 +196,12 @@ fn method(pattern: Pattern, seconds: f64) -> String {
         ),
     };
     format!(
-        "The file is written through with data that do not compress before anything is measured, so no write allocates. \
-         Each sample is a fresh process that has all bytes in memory and the file open, and gathering rows their memory, \
-         before the time begins; it writes {pieces}, and the time ends when all of it is durable. `o-direct` begins no more \
-         writes after {seconds:.1} s, so where it could not write all compare MB/s. Device requests and bytes are the block \
-         device's own counters, everyone's. Pieces are read back afterwards and compared. Rows take turns within a repeat, \
-         and a figure is the median of the repeats."
+        "The file is written through with data that do not compress before anything is measured, so no write \
+         allocates. Each sample is a fresh process that has all bytes in memory and the file open, and gathering \
+         rows their memory, before the time begins; it writes {pieces}, and the time ends when all of it is durable. \
+         `o-direct` begins no more writes after {seconds:.1} s, so where it could not write all compare MB/s. Device \
+         requests and bytes are the block device's own counters, for all processes. Pieces are read back afterwards \
+         and compared. Rows take turns within a repeat, and a figure is the median of the repeats."
     )
 }
 

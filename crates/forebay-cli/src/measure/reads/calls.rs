@@ -104,7 +104,7 @@ fn event_number() -> anyhow::Result<u64> {
             return Ok(text.trim().parse()?);
         }
     }
-    let context = "the tracepoints of the kernel cannot be looked at";
+    let context = "the tracepoints of the kernel cannot be read";
     let tracefs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC).context(context)?;
     fsconfig_create(tracefs.as_fd()).context(context)?;
     let root = fsmount(tracefs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)

@@ -123,7 +123,7 @@ impl Shape<'_> {
         job.device_stat.clone_from(&self.test_file.device_stat);
         job.namespace = self.namespace.map(Path::to_owned);
         let text = run_child(&job, None, &self.context.cleanup)?;
-        serde_json::from_str(&text).context("the measuring child answered in an unknown way")
+        serde_json::from_str(&text).context("the result of the measuring process cannot be read")
     }
 }
 

@@ -25,15 +25,15 @@ pub(crate) const INVOLUNTARY_SWITCHES_PER_IO: &str = "involuntary_switches_per_i
 
 pub(in crate::measure) const OFFERED: Column =
     column(OFFERED_PER_S, "asked/s", 1.0, "reads that were due in a second");
-pub(in crate::measure) const MEAN: Column = column(MEAN_US, "mean µs", 1.0, "the mean of what reads took");
+pub(in crate::measure) const MEAN: Column = column(MEAN_US, "mean µs", 1.0, "mean time of a read");
 pub(in crate::measure) const SHARE: Column = column(
     CPU_SHARE,
     "CPU busy %",
     0.01,
-    "processor time as a share of what this way can use: one processor, or all",
+    "processor time as a share of the processors that this way can use: one, or all",
 );
 pub(in crate::measure) const WITHOUT_ANSWER: Column =
-    column(UNANSWERED, "unanswered", 1.0, "reads that had no answer when the sample was given up");
+    column(UNANSWERED, "unanswered", 1.0, "reads that had not completed when the sample was given up");
 pub(in crate::measure) const USER: Column =
     column(CPU_USER_NS_PER_IO, "user ns/IO", 1.0, "of that, outside of the kernel, in nanoseconds");
 pub(in crate::measure) const SYSTEM: Column =
@@ -48,5 +48,5 @@ pub(in crate::measure) const FORCED: Column = column(
     INVOLUNTARY_SWITCHES_PER_IO,
     "forced/IO",
     1.0,
-    "of the switches, those of threads that had to make way",
+    "of the switches, those of threads that were preempted",
 );

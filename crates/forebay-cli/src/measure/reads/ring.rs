@@ -183,8 +183,8 @@ fn run<E: Entry>(
                 return Err(io::Error::from_raw_os_error(-result)).context("a read failed");
             }
             let wanted = if E::REPORTS_BYTES { work.block_bytes } else { 0 };
-            anyhow::ensure!(result as u64 == wanted, "a read gave {result} and not {wanted}");
-            let read = reads[slot].take().context("a completion that nobody waits for")?;
+            anyhow::ensure!(result as u64 == wanted, "a read returned {result} and not {wanted}");
+            let read = reads[slot].take().context("a completion without a read")?;
             lane.ended(read.scheduled, read.begun, read.offset, memory.piece(slot))?;
             free.push(slot);
         }

@@ -28,19 +28,19 @@ fn method(shape: &Shape<'_>, kind: &str) -> String {
                  the median of the repeats.";
     if kind == "closed" {
         return format!(
-            "Closed loop: each reader reads {block} at random offsets, directly, and begins its next read as the last one \
-             ends, for {:.2} s after a warm-up of 0.1 s. {cells} Latency is what the caller waited for its read. CPU is \
-             user and system time of all threads of the process.",
+            "Closed loop: each reader reads {block} at random offsets, directly, and begins its next read as the \
+             last one ends, for {:.2} s after a warm-up of 0.1 s. {cells} Latency is the caller's wait for its read. \
+             CPU is user and system time of all threads of the process.",
             shape.seconds
         );
     }
     format!(
-        "Open loop: reads of {block} at random offsets are due at random times (exponentially distributed gaps, as of many \
-         independent callers), at a share of the most that the row reached in the closed loop, for {:.2} s after a \
-         warm-up of 0.1 s. {cells} The times are fixed beforehand, and latency counts from when a read was due, however \
-         late it was begun: a device that falls behind cannot hide it (no coordinated omission). `late` is from when a \
-         read was due until it was begun; it is part of the latency. A read without an answer one second after the end \
-         counts with the time that it had waited.",
+        "Open loop: reads of {block} at random offsets are due at random times (exponentially distributed gaps, as \
+         of many independent callers), at a share of the most that the row reached in the closed loop, for {:.2} s \
+         after a warm-up of 0.1 s. {cells} The times are fixed beforehand, and latency counts from when a read was \
+         due, however late it was begun: a device that falls behind cannot hide it (no coordinated omission). `late` \
+         is from when a read was due until it was begun; it is part of the latency. A read that has not completed \
+         one second after the end counts with the time that it had waited.",
         shape.seconds
     )
 }
@@ -53,7 +53,7 @@ fn notes(shape: &Shape<'_>, repeats: usize) -> Vec<String> {
     ];
     if shape.test_file.pattern.is_none() {
         notes.push(
-            "the file existed before and was only read: holes that no device is asked for are not known"
+            "the file existed before and was only read: holes, which no device reads, are not known"
                 .to_owned(),
         );
     }

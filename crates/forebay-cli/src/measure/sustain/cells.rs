@@ -77,7 +77,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         job.device_stat.clone_from(&test_file.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
         let result: SustainResult =
-            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+            serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
         series.entry(row).or_insert_with(|| series_of(&result));
         let bytes = result.operations * work.block_bytes();
         let is_read = row == LoadRow::RandomRead;
@@ -178,17 +178,17 @@ pub(super) fn metrics(result: &SustainResult, depth: usize) -> anyhow::Result<Me
 
 fn method(plan: &Plan, seconds: f64) -> String {
     format!(
-        "The file is written through with data that do not compress. Each load is a fresh process that waits {:.1} s without \
-         doing anything, then reads or writes for {seconds:.1} s, {} in flight at random and 8 in sequence, past the page \
-         cache; writes are not synced before the end, so a device's own cache takes part, and the sync at the end is told \
-         apart. Bytes count for the tenth of a second in which their operation ended. The change is the one cut of that \
-         series around whose two means the sum of squares is least; it counts when it explains far more than chance would, \
-         when the medians of the two sides differ by a seventh at least and by three times the scatter of either side. Burst \
-         and sustained level are these medians; without a change both are the median of everything. Variation is the standard \
-         deviation of the tenths of a second at the sustained level, divided by their mean. Standstills are looked for at the \
-         sustained level, in steps of at least 10 ms in which 32 operations, and four times as many as are in flight, end on \
-         average: a step with less than a quarter of what busy ones have is one, and what is shorter than two steps may not \
-         show.",
+        "The file is written through with data that do not compress. Each load is a fresh process that waits {:.1} s \
+         without doing anything, then reads or writes for {seconds:.1} s, {} in flight at random and 8 in sequence, \
+         past the page cache; writes are not synced before the end, so a device's own cache takes part, and the sync \
+         at the end is measured separately. Bytes count for the tenth of a second in which their operation ended. \
+         The change is the one cut of that series around whose two means the sum of squares is least; it counts when \
+         it explains far more than chance would, when the medians of the two sides differ by a seventh at least and \
+         by three times the scatter of either side. Burst and sustained level are these medians; without a change \
+         both are the median of everything. Variation is the standard deviation of the tenths of a second at the \
+         sustained level, divided by their mean. Standstills are looked for at the sustained level, in steps of at \
+         least 10 ms in which 32 operations, and four times as many as are in flight, end on average: a step with \
+         less than a quarter of what busy ones have is one, and what is shorter than two steps may not show.",
         plan.idle_seconds, plan.depth
     )
 }

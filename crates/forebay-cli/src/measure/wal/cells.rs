@@ -171,7 +171,7 @@ fn one(
     let mut job = Job::new(name, own.path(), &work, seconds_max)?;
     job.device_stat = device_stat.map(Path::to_owned);
     let text = run_child(&job, None, &context.cleanup)?;
-    let result = serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+    let result = serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
     Ok((result, Extents::of_directory(own.path())))
 }
 
@@ -272,7 +272,7 @@ fn experiment(
         );
     }
     for (row, why) in &remarks.degraded {
-        experiment.notes.push(format!("`{row}` did not get what it asks for: {why}"));
+        experiment.notes.push(format!("`{row}` ran degraded: {why}"));
     }
     experiment.rows = cells.into_iter().map(|cell| build_row(cell, &mut remarks, plan)).collect();
     experiment.notes.extend(interference::own_cost(&experiment, WalRow::NoAppends.name()));

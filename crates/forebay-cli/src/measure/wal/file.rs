@@ -114,7 +114,7 @@ impl PeerFile {
     /// A record is missing, or fewer than `appends` were written.
     pub(super) fn check(&self, appends: u64) -> anyhow::Result<()> {
         let written = self.next.load(Ordering::Relaxed);
-        anyhow::ensure!(written >= appends, "{appends} appends were answered and {written} were written");
+        anyhow::ensure!(written >= appends, "{appends} appends completed and {written} were written");
         let mut found = vec![0; self.record.len()];
         for number in written.saturating_sub(self.places)..written {
             self.file.read_exact_at(&mut found, self.offset(number))?;

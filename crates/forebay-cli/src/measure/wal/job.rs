@@ -35,7 +35,7 @@ pub(crate) enum FlushChoice {
     Queued,
     /// The shard's thread waits for the device.
     Blocking,
-    /// It does while it has nothing else in flight.
+    /// The shard's thread waits while nothing else is in flight.
     #[default]
     WhenAlone,
 }
@@ -198,13 +198,14 @@ impl WalRow {
 
     pub(super) const fn description(self) -> &'static str {
         match self {
-            Self::NoAppends => "nobody appends: what becomes of the runtime's other tasks then",
+            Self::NoAppends => "no appends: the runtime's other tasks alone",
             Self::TokioFs => {
                 "tokio::fs::File: write_all and flush under a lock, then sync_data beside the others' on a handle of its own"
             }
             Self::StdInTask => "pwrite and fdatasync in the task itself, whose worker waits meanwhile",
             Self::StdThread => {
-                "one std thread that takes what waits in a channel, writes it together, flushes once and answers through oneshots"
+                "one std thread that takes what waits in a channel, writes it together, flushes once and replies \
+                 through oneshots"
             }
             Self::SpawnBlocking => "pwrite and fdatasync in a spawn_blocking of each append",
             Self::OwnRuntime => "as tokio-fs, in a second Tokio runtime with as many workers",

@@ -124,7 +124,7 @@ fn refusal(health: &Health, requested: Priority) -> Option<String> {
     if health.priority >= requested && (whys.is_empty() || requested == Priority::Default) {
         return None;
     }
-    Some(format!("priority {requested} was asked for and {} granted: {}", health.priority, whys.join("; ")))
+    Some(format!("priority {requested} was requested and {} granted: {}", health.priority, whys.join("; ")))
 }
 
 struct Append {
@@ -171,7 +171,7 @@ impl Appender for Log {
         let durable = self.wal.stats().records.saturating_sub(self.aged);
         anyhow::ensure!(
             durable >= appends * self.records.batch,
-            "{appends} appends of {} were answered and {durable} records are durable",
+            "{appends} appends of {} completed and {durable} records are durable",
             self.records.batch
         );
         close_engine(&self.engine)

@@ -188,7 +188,7 @@ impl Appender for Published {
             _ => {}
         }
         let made = self.files.next.load(Ordering::Relaxed);
-        anyhow::ensure!(made >= appends, "{appends} appends were answered and {made} files were made");
+        anyhow::ensure!(made >= appends, "{appends} appends completed and {made} files were made");
         let left = fs::read_dir(&self.files.directory)?.count();
         anyhow::ensure!(left == 0, "{left} files were not removed");
         Ok(())

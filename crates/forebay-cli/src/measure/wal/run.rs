@@ -248,7 +248,7 @@ fn open_loop(
     for _ in 0..total {
         let left = deadline.saturating_duration_since(Instant::now());
         let (index, completion): Completion = completions.recv_timeout(left).with_context(|| {
-            format!("not all of {total} appends were answered within {} s", COMPLETIONS_WITHIN.as_secs())
+            format!("not all of {total} appends completed within {} s", COMPLETIONS_WITHIN.as_secs())
         })?;
         let (durable, seen) = completion?;
         tally.add(schedule.due(index), durable, seen, window);

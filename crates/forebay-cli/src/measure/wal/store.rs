@@ -92,7 +92,7 @@ impl Appender for Records {
             let last = self.keyspace.get(&key(number, self.batch - 1)).wait()?;
             whole += u64::from(last.is_some());
         }
-        anyhow::ensure!(whole >= appends, "{appends} batches were answered and {whole} are in the store");
+        anyhow::ensure!(whole >= appends, "{appends} batches completed and {whole} are in the store");
         self.store.close().wait()?;
         close_engine(&self.engine)
     }

@@ -19,8 +19,8 @@ pub(super) fn method(plan: &Plan, setting: Setting, seconds: f64) -> String {
              due, however late it was begun (`late`)"
         ),
         Workload::Closed { appenders } => format!(
-            "{appenders} task{} of the runtime append one {what} after the other, each after the answer to the last. Times \
-             count from the call",
+            "{appenders} task{} of the runtime append one {what} after the other, each when the last one is durable. \
+             Times count from the call",
             if appenders == 1 { "" } else { "s" }
         ),
     };
@@ -35,22 +35,24 @@ pub(super) fn method(plan: &Plan, setting: Setting, seconds: f64) -> String {
     };
     if plan.as_published {
         return format!(
-            "As the published benchmarks count: each append makes a file, writes {what} into it, syncs it (fdatasync) and \
-             removes it, and all of that is in its time. `durable` is when the sync was over, with the file's making; `seen` \
-             is when the task that awaits it was told, with its removal. Each sample is a fresh process with a Tokio runtime \
-             of {} workers, measured for {seconds:.2} s after 0.1 s of warming up. {workload}. {load} Neither the file's name \
-             nor its removal is made durable. After each sample it is made sure that as many files were made as appends were \
-             answered, and that none is left. Rows take turns within a repeat; a figure is the median of the repeats.",
+            "As the published benchmarks count: each append makes a file, writes {what} into it, syncs it \
+             (fdatasync) and removes it, and all of that is in its time. `durable` is when the sync was over, with \
+             the file's making; `seen` is when the task that awaits it was woken, with its removal. Each sample is a \
+             fresh process with a Tokio runtime of {} workers, measured for {seconds:.2} s after 0.1 s of warming \
+             up. {workload}. {load} Neither the file's name nor its removal is made durable. After each sample the \
+             program checks that as many files were made as appends completed, and that none is left. Rows take \
+             turns within a repeat; a figure is the median of the repeats.",
             setting.workers(),
         );
     }
     format!(
         "Each sample is a fresh process with a Tokio runtime of {} workers and a fresh file or log, measured for \
-         {seconds:.2} s after 0.1 s of warming up: {what}, each durable (fdatasync) before it is answered. {workload}. {load} \
-         `durable` is when the write and its flush were over, stamped where that ran: on the log's shard, or on the thread \
-         that made the blocking call. `seen` is when the task that awaits it was told, which the runtime's queue decides. \
-         Files and segments of the log have {} and are written through before. After each sample it is made sure that \
-         what was answered is there. Rows take turns within a repeat; a figure is the median of the repeats.",
+         {seconds:.2} s after 0.1 s of warming up: {what}, each durable (fdatasync) before it completes. {workload}. \
+         {load} `durable` is when the write and its flush were over, stamped where that ran: on the log's shard, or \
+         on the thread that made the blocking call. `seen` is when the task that awaits it was woken, which the \
+         runtime's queue decides. Files and segments of the log have {} and are written through before. After each \
+         sample the completed records are looked up. Rows take turns within a repeat; a figure is the median of the \
+         repeats.",
         setting.workers(),
         show_bytes(plan.file_bytes),
     )

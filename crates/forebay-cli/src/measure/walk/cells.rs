@@ -174,7 +174,7 @@ fn one(
     let mut job = Job::new(super::KIND.name, place, work, work.seconds)?;
     job.device_stat.clone_from(&index_file.device_stat);
     let text = run_child(&job, None, &context.cleanup)?;
-    serde_json::from_str(&text).context("the measuring child answered in an unknown way")
+    serde_json::from_str(&text).context("the result of the measuring process cannot be read")
 }
 
 fn metrics(result: &WalkResult, row: WalkRow, in_flight: usize) -> Metrics {

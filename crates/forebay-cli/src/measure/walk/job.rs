@@ -117,7 +117,7 @@ impl WalkRow {
 
     pub(super) const fn description(self) -> &'static str {
         match self {
-            Self::NoLookups => "nobody looks anything up: what becomes of the timer tasks then",
+            Self::NoLookups => "no lookups: the timer tasks alone",
             Self::Pread => "a std thread for each lookup in flight, pread with O_DIRECT",
             Self::IoUring => {
                 "a loop on a bare ring that submits the next read where the last one completes, with \

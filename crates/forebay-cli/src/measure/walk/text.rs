@@ -19,28 +19,28 @@ pub(super) fn method(index_file: &IndexFile, setting: Setting, plan: &Plan, seco
     };
     if plan.as_published {
         return format!(
-            "As the published benchmarks count: each lookup makes a file of {} nodes of {} each, descends it from node to node, \
-             and removes it, and all of that is in its time. Files are written and read directly, in `tokio-fs` through the \
-             page cache, and not synced. Each sample is a fresh process with {in_flight} lookup(s) in flight from {} \
-             thread(s), measured for {seconds:.2} s after 0.1 s of warming up; every answer is compared with one computed \
-             without the file, and it is made sure that no file is left. Rows take turns within a repeat, and a figure is \
-             the median of the repeats.{beside}",
+            "As the published benchmarks count: each lookup makes a file of {} nodes of {} each, descends it from \
+             node to node, and removes it, and all of that is in its time. Files are written and read directly, in \
+             `tokio-fs` through the page cache, and not synced. Each sample is a fresh process with {in_flight} \
+             lookup(s) in flight from {} thread(s), measured for {seconds:.2} s after 0.1 s of warming up; every \
+             result is compared with one computed without the file, and the program checks that no file is left. \
+             Rows take turns within a repeat, and a figure is the median of the repeats.{beside}",
             setting.depth,
             show_bytes(tree.node_bytes),
             setting.threads,
         );
     }
     format!(
-        "Each sample is a fresh process with {in_flight} lookup(s) in flight from {} thread(s), measured \
-         for {seconds:.2} s after 0.1 s of warming up. The index has nodes of {} with {} records and {} \
-         levels of {} nodes each, so that no level is small enough for a cache: every hop is a read at \
-         random within {}, one after the other in a lookup, of which each has {} hops. Every node is \
-         checked to be the one that was meant, and every answer against one computed without the file. All \
-         rows of a repeat look up the same keys, and each repeat has its own.{around} Latency counts from \
-         the last answer, which is when a lookup begins, to the next. CPU is user and system time of all \
-         threads of the process, the checking included, divided by the lookups; context switches are \
-         voluntary and involuntary ones of all threads; wakes are how often a lookup's task was polled \
-         again. Rows take turns within a repeat, and a figure is the median of the repeats.{beside}",
+        "Each sample is a fresh process with {in_flight} lookup(s) in flight from {} thread(s), measured for \
+         {seconds:.2} s after 0.1 s of warming up. The index has nodes of {} with {} records and {} levels of {} \
+         nodes each, so that no level is small enough for a cache: every hop is a read at random within {}, one \
+         after the other in a lookup, of which each has {} hops. Every node is checked to be the right one, and \
+         every result against one computed without the file. All rows of a repeat look up the same keys, and each \
+         repeat has its own.{around} Latency counts from the end of the last lookup, when the next one begins, to \
+         the end of the next. CPU is user and system time of all threads of the process, the checking included, \
+         divided by the lookups; context switches are voluntary and involuntary ones of all threads; wakes are how \
+         often a lookup's task was polled again. Rows take turns within a repeat, and a figure is the median of the \
+         repeats.{beside}",
         setting.threads,
         show_bytes(tree.node_bytes),
         tree.fan_out,
@@ -55,8 +55,8 @@ pub(super) fn method(index_file: &IndexFile, setting: Setting, plan: &Plan, seco
 pub(super) fn notes(plan: &Plan, repeats: usize) -> Vec<String> {
     let wanted = plan.repeats;
     let mut notes = vec![
-        "the file has just been written and rows of a repeat read the same nodes: a device or a host of a \
-         virtual machine that caches answers from its memory, to all rows alike"
+        "the file has just been written and rows of a repeat read the same nodes: a device, or the host of a virtual \
+         machine, that caches serves them from its memory, to all rows alike"
             .to_owned(),
         "`tokio-fs` reads through the page cache, which is emptied of the file before each sample; all \
          other rows go past it"

@@ -77,7 +77,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
         job.device_stat.clone_from(&test_file.device_stat);
         let text = run_child(&job, None, &context.cleanup)?;
         let result: WritesResult =
-            serde_json::from_str(&text).context("the measuring child answered in an unknown way")?;
+            serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
         let claim = Claim {
             written_bytes: Some(result.operations * BLOCK_BYTES),
             workers: Some(work.clients + usize::from(row.is_forebay())),
@@ -151,14 +151,14 @@ fn method(pattern: Pattern, seconds: f64) -> String {
         Pattern::Sparse => "few blocks of the file, far apart, in random order, none twice",
     };
     format!(
-        "The file is written through with data that do not compress before anything is measured, so no write allocates. \
-         Each sample is a fresh process whose clients open the file, write blocks of {} ({places}), sync and close as the \
-         row says, and begin no more writes after {seconds:.2} s. Open, write, sync and close are the times that a client \
-         spent in these calls, averaged over the clients; total is from the beginning until the last client was ready. \
-         \"As advertised\" divides the writes by the time in write calls alone; \"you can rely on\" divides them by the \
-         total, and is told only of rows that are durable when they end. For the others \"sync left out\" is how long the \
-         sync took that they did not make. The last blocks of each client are read back from the device. Rows take turns \
-         within a repeat, and a figure is the median of the repeats.",
+        "The file is written through with data that do not compress before anything is measured, so no write \
+         allocates. Each sample is a fresh process whose clients open the file, write blocks of {} ({places}), sync \
+         and close as the row says, and begin no more writes after {seconds:.2} s. Open, write, sync and close are \
+         the times that a client spent in these calls, averaged over the clients; total is from the beginning until \
+         the last client was ready. \"As advertised\" divides the writes by the time in write calls alone; \"you can \
+         rely on\" divides them by the total, and is given only of rows that are durable when they end. For the \
+         others \"sync left out\" is how long the sync took that they did not make. The last blocks of each client \
+         are read back from the device. Rows take turns within a repeat, and a figure is the median of the repeats.",
         show_bytes(BLOCK_BYTES),
     )
 }

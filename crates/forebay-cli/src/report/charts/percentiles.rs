@@ -23,7 +23,7 @@ const FAMILIES: [Family; 3] = [
     },
     Family {
         histogram: "seen",
-        what: "time until told",
+        what: "time until seen",
         percentiles: [(0.5, metric::SEEN[0]), (0.99, metric::SEEN[1]), (0.999, metric::SEEN[2])],
     },
 ];

@@ -307,8 +307,8 @@ pub(super) fn waiting(report: &Report) -> KeyQuestion {
     }
     let mut key = KeyQuestion::unknown(
         question,
-        "Only the program itself can tell; the time it stands still counts, not the device's figures. `forebay report` \
-         with `--wait WAIT.json` puts the answer here.",
+        "Only the program itself shows it; the time for which it stands still counts, not the device's figures. \
+         `forebay report` with `--wait WAIT.json` puts the result here.",
         "forebay wait --json WAIT.json -- COMMAND",
     );
     let each =

@@ -37,16 +37,16 @@ pub(super) fn flush(experiment: &Experiment) -> Vec<String> {
         && let Some(spread) = spread(&[(plain, ADVERTISED), (durable, ADVERTISED)])
     {
         return vec![format!(
-            "{title}: {spread} to say what a flush costs: a write that must be durable takes {} µs and any other {} µs, as \
-             medians{hint}",
+            "{title}: {spread} to show the cost of a flush: a write that must be durable takes {} µs and any other \
+             {} µs, as medians{hint}",
             number(durable_us),
             number(write_us)
         )];
     }
     if !is_slower {
         return vec![format!(
-            "{title}: a write that must be durable takes {} µs and any other {} µs: nothing shows that the device acknowledges \
-             what is not durable{hint}",
+            "{title}: a write that must be durable takes {} µs and any other {} µs: nothing shows that the device \
+             acknowledges writes before they are durable{hint}",
             number(durable_us),
             number(write_us)
         )];
@@ -72,8 +72,8 @@ pub(super) fn flush(experiment: &Experiment) -> Vec<String> {
     let share = left_out_ms / (left_out_ms + total_ms);
     if least >= DRAINS * flush_us && share >= DRAIN_SHARE {
         sentences.push(format!(
-            "{title}: writes are acknowledged from a volatile cache: when `o-direct` had its last answer, {} of the {} ms were \
-             still to come until all was durable{hint}",
+            "{title}: writes are acknowledged from a volatile cache: when the last write of `o-direct` completed, {} \
+             of the {} ms were still to come until all was durable{hint}",
             number(left_out_ms),
             number(left_out_ms + total_ms)
         ));
@@ -109,7 +109,9 @@ mod tests {
         let cache = flushes(20.0, 80.0, 60.0);
         assert_eq!(cache.len(), 1, "{cache:?}");
         assert!(
-            cache[0].contains("from a volatile cache: when `o-direct` had its last answer, 60 of the 80 ms"),
+            cache[0].contains(
+                "from a volatile cache: when the last write of `o-direct` completed, 60 of the 80 ms"
+            ),
             "{cache:?}"
         );
         assert_eq!(flushes(20.0, 420.0, 200.0).len(), 2, "both");

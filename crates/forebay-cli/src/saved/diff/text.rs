@@ -22,7 +22,7 @@ impl Comparison {
         }
         let _ = write!(
             text,
-            "\n{} figures compared: {} changed beyond noise, {} alike, {} cannot be told",
+            "\n{} figures compared: {} changed beyond noise, {} alike, {} unclear",
             self.compared, self.changed, self.alike, self.unclear
         );
         match (self.unclear, self.repeats_needed) {
@@ -76,7 +76,7 @@ fn description(change: &Change) -> String {
         (Direction::More, Some(times)) => format!("{} times more", number(times)),
         (Direction::Less, Some(times)) => format!("{} times less", number(times)),
         (Direction::More, None) => "was nothing".to_owned(),
-        (Direction::Less, None) => "is nothing now".to_owned(),
+        (Direction::Less, None) => "is 0 now".to_owned(),
     }
 }
 

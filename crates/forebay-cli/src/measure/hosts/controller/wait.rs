@@ -25,7 +25,7 @@ impl Controller {
                 host.send(&ToAgent::Clock { number })?;
             }
             let replies =
-                self.gather(REPLY_WITHIN, "tell its clock", |host, message, received_ns| match message {
+                self.gather(REPLY_WITHIN, "report its clock", |host, message, received_ns| match message {
                     FromAgent::Clock { number: of, arrived_ns, sent_ns } if of == number => {
                         Ok(Some((arrived_ns, sent_ns, received_ns)))
                     }
@@ -38,7 +38,7 @@ impl Controller {
             }
         }
         for (host, trips) in self.hosts.iter_mut().zip(&trips) {
-            host.offset = Offset::estimate(trips).context("every host was asked")?;
+            host.offset = Offset::estimate(trips).context("every host replied")?;
         }
         Ok(())
     }
