@@ -61,7 +61,7 @@ fn every_experiment_is_covered() {
 
 #[test]
 fn values_that_make_no_sense() {
-    let mut looked_at = 0;
+    let mut covered = 0;
     for experiment in EXPERIMENTS {
         for (option, value) in options(experiment) {
             // Names of files and hosts are tested elsewhere.
@@ -78,14 +78,14 @@ fn values_that_make_no_sense() {
                     assert_eq!(outcome.code, Some(3), "{experiment} {argument}: {}", outcome.err);
                     continue;
                 }
-                looked_at += 1;
+                covered += 1;
                 assert_eq!(outcome.code, Some(2), "{experiment} {argument}: {}{}", outcome.out, outcome.err);
                 assert!(outcome.err.contains(&option), "{experiment} {argument}: {}", outcome.err);
                 assert!(outcome.out.is_empty() && !outcome.err.contains("panicked"), "{}", outcome.err);
             }
         }
     }
-    assert!(looked_at > 500, "{looked_at}: the help was not understood");
+    assert!(covered > 500, "{covered}: the help was not understood");
 }
 
 /// Sizes that can be written down but that no disk has: no sum of them overflows.

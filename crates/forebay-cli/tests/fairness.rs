@@ -44,8 +44,11 @@ fn every_row_has_the_figures_of_those_it_has() {
                 for metric in ["p50_us", "p99_us", "p99_9_us"] {
                     assert!(!has(metric) || name != "hogs-alone", "{metric}: {row}");
                 }
-                let tells = !row["samples"].as_array().expect("a list").is_empty();
-                assert!(tells && (name == "hogs-alone" || row["histograms"]["latency"].is_string()), "{row}");
+                let reports = !row["samples"].as_array().expect("a list").is_empty();
+                assert!(
+                    reports && (name == "hogs-alone" || row["histograms"]["latency"].is_string()),
+                    "{row}"
+                );
             }
         }
         // A sentence needs percentiles, too.

@@ -44,7 +44,7 @@ fn memlock(limit: Option<&MemoryLimit>) -> Check {
                 return Check::ok(
                     GROUP,
                     "memlock",
-                    format!("{} were really registered; the limit says {rlimit}", bytes(tried as u64)),
+                    format!("{} were registered; the limit is {rlimit}", bytes(tried as u64)),
                 );
             }
             Ok(_) => {

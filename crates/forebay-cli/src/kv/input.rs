@@ -17,7 +17,7 @@ use crate::exit::Failure;
 /// further columns.
 const RECORD_BYTES_MAX: u64 = 40 << 20;
 
-/// What a file holds.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// Fields between commas, in quotes where they hold one, a quote or an end of line.

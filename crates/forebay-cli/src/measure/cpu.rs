@@ -183,8 +183,8 @@ fn metrics(way: Way, setting: &Setting, result: &ReadResult, workers: usize) -> 
 /// Marks a polling row as degraded when the device has no poll queues. Some kernels accept the flag for
 /// polling and still wait for the interrupt.
 fn polled(mut row: Row, polls: Option<bool>) -> Row {
-    let asks = [Way::PreadHipri, Way::UringIopoll].map(Way::name).contains(&row.name.as_str());
-    if asks && row.skipped.is_none() && polls == Some(false) {
+    let wants_polling = [Way::PreadHipri, Way::UringIopoll].map(Way::name).contains(&row.name.as_str());
+    if wants_polling && row.skipped.is_none() && polls == Some(false) {
         row.degraded =
             Some("the device has no poll queues: completions come by interrupt all the same".to_owned());
     }

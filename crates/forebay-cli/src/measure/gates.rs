@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::interleave::Taken;
+use super::interleave::SampleFigures;
 use super::latency::Latency;
 use super::reads::names;
 use super::system_counters::{Bytes, CounterDeltas};
@@ -94,22 +94,22 @@ const COSTS: [&str; 5] = [
 
 /// Returns the figures of a sample that cannot be true or that rest on too few operations, each with the
 /// reason. They are left out of the sample, so that no row, table or verdict has them.
-pub(super) fn implausible(taken: &Taken) -> BTreeMap<String, String> {
-    let (figures, mut found) = (&taken.metrics, BTreeMap::new());
+pub(super) fn implausible(sampled: &SampleFigures) -> BTreeMap<String, String> {
+    let (figures, mut found) = (&sampled.metrics, BTreeMap::new());
     let mut is = |metric: &str, why: String| {
         if figures.get(metric).is_some() {
             found.entry(metric.to_owned()).or_insert(why);
         }
     };
     // Times of the operations themselves. The evidence also has other times, of timers beside them.
-    let own = ["latency", "durable"].iter().filter_map(|name| taken.evidence.times.get(*name));
+    let own = ["latency", "durable"].iter().filter_map(|name| sampled.evidence.times.get(*name));
     let operations = own.map(Latency::count).max().unwrap_or(0);
     for rate in
         RATES.iter().filter(|rate| figures.get(rate).is_some_and(|value| value <= 0.0) && operations > 0)
     {
         is(rate, format!("0, although {operations} operations have a time: the sample is too short"));
     }
-    for (name, times) in &taken.evidence.times {
+    for (name, times) in &sampled.evidence.times {
         let prefix = if name == "latency" { String::new() } else { format!("{name}_") };
         for (percentile, needed) in [("p99", OPERATIONS_OF_P99), ("p99_9", OPERATIONS_OF_P99_9)] {
             if times.count() < needed {
@@ -118,7 +118,7 @@ pub(super) fn implausible(taken: &Taken) -> BTreeMap<String, String> {
             }
         }
     }
-    if taken.claim.blocking && figures.get(names::SYSTEM_CALLS_PER_IO).is_some_and(|calls| calls < 1.0) {
+    if sampled.claim.blocking && figures.get(names::SYSTEM_CALLS_PER_IO).is_some_and(|calls| calls < 1.0) {
         is(names::SYSTEM_CALLS_PER_IO, "less than one for an operation that makes one at least".to_owned());
     }
     for cost in COSTS.iter().filter(|cost| figures.get(cost).is_some_and(|value| value <= 0.0)) {
@@ -292,15 +292,16 @@ mod tests {
         assert_eq!(failed(CounterDeltas { throttled: Some(1), ..good() }, claim()), ["throttling"]);
     }
 
-    fn sample(times: u64, figures: &[(&str, f64)]) -> Taken {
+    fn sample(times: u64, figures: &[(&str, f64)]) -> SampleFigures {
         let mut latency = Latency::new().expect("a few kilobytes");
         (0..times).for_each(|_| latency.record(std::time::Duration::from_micros(100)));
-        let mut taken = Taken { claim: Claim { blocking: true, ..claim() }, ..Taken::default() };
+        let mut sampled =
+            SampleFigures { claim: Claim { blocking: true, ..claim() }, ..SampleFigures::default() };
         for (name, value) in figures {
-            taken.metrics.set(name, *value);
+            sampled.metrics.set(name, *value);
         }
-        taken.evidence.times.insert("latency".to_owned(), latency);
-        taken
+        sampled.evidence.times.insert("latency".to_owned(), latency);
+        sampled
     }
 
     /// Story: the JSON had 0.695 system calls for each `pread`, 0.0 IOPS beside a latency, and a p99 of 3 reads, and
@@ -333,12 +334,12 @@ mod tests {
         let of = |read: u64, exact| {
             let bytes = Some(Bytes { read, written: 0 });
             let counter_deltas = CounterDeltas { device: bytes, own: bytes, ..good() };
-            let taken = Taken {
+            let sampled = SampleFigures {
                 claim: Claim { exact, ..claim() },
                 evidence: Evidence { counter_deltas, ..Evidence::default() },
-                ..Taken::default()
+                ..SampleFigures::default()
             };
-            row_of("direct", vec![(0, taken)], 2).cache(CacheState::Direct)
+            row_of("direct", vec![(0, sampled)], 2).cache(CacheState::Direct)
         };
         let row = of(122 << 20, true);
         assert!(row.is_marked() && !row.is_proven());
@@ -372,12 +373,12 @@ mod tests {
             device: Some(Bytes::default()),
             ..good()
         };
-        let taken = || Taken {
+        let sampled = || SampleFigures {
             claim: claim(),
             evidence: Evidence { counter_deltas: busy.clone(), ..Evidence::default() },
-            ..Taken::default()
+            ..SampleFigures::default()
         };
-        let row = |cache| row_of("buffered", vec![(0, taken())], 2).cache(cache);
+        let row = |cache| row_of("buffered", vec![(0, sampled())], 2).cache(cache);
         assert!(row(CacheState::Evicted).is_marked());
         let warm = row(CacheState::Warm);
         assert!(!warm.is_marked(), "{warm:?}");

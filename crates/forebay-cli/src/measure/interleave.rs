@@ -57,7 +57,7 @@ pub(super) struct Evidence {
 
 /// The result of one sample.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct SampleFigures {
     pub(super) metrics: Metrics,
     pub(super) evidence: Evidence,
     pub(super) claim: Claim,
@@ -69,7 +69,7 @@ pub(super) struct Cell<S, W> {
     pub(super) setting: S,
     pub(super) way: W,
     /// Samples by number of repeat, or the reason why there are none.
-    pub(super) taken: Result<Vec<(u32, Taken)>, String>,
+    pub(super) sampled: Result<Vec<(u32, SampleFigures)>, String>,
 }
 
 /// How many turns the cells take, and until when.
@@ -93,7 +93,7 @@ impl Interleaving<'_> {
     pub(super) fn run<S: Display, W: Way>(
         &self,
         cells: &mut [Cell<S, W>],
-        sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
+        sample: impl FnMut(&S, W, usize) -> anyhow::Result<SampleFigures>,
     ) -> anyhow::Result<usize> {
         self.run_in_order(cells, |repeat, count| interleaved(repeat, count).collect(), sample)
     }
@@ -107,7 +107,7 @@ impl Interleaving<'_> {
         &self,
         cells: &mut [Cell<S, W>],
         mut order: impl FnMut(usize, usize) -> Vec<usize>,
-        mut sample: impl FnMut(&S, W, usize) -> anyhow::Result<Taken>,
+        mut sample: impl FnMut(&S, W, usize) -> anyhow::Result<SampleFigures>,
     ) -> anyhow::Result<usize> {
         let count = cells.len();
         let step = self.context.step(self.label.as_str(), (count * self.repeats) as u64, Unit::Count);
@@ -115,19 +115,19 @@ impl Interleaving<'_> {
         let remaining = || self.until.map(|until| until.saturating_duration_since(Instant::now()));
         while done < self.repeats && another_repeat(done, begun.elapsed(), remaining()) {
             for (position, index) in order(done, count).into_iter().enumerate() {
-                let Cell { setting, way, taken } = &mut cells[index];
+                let Cell { setting, way, sampled } = &mut cells[index];
                 step.set((done * count + position) as u64);
                 step.message(format!("{}{setting}", way.name()));
-                let Ok(samples) = taken else { continue };
+                let Ok(samples) = sampled else { continue };
                 match sample(setting, *way, done) {
                     Ok(found) => samples.push((done as u32, found)),
-                    Err(error) => *taken = Err(format!("{error:#}")),
+                    Err(error) => *sampled = Err(format!("{error:#}")),
                 }
             }
             done += 1;
         }
         step.finish(&format!("{done} repeats of {count} cells"));
-        let failed: Vec<&String> = cells.iter().filter_map(|cell| cell.taken.as_ref().err()).collect();
+        let failed: Vec<&String> = cells.iter().filter_map(|cell| cell.sampled.as_ref().err()).collect();
         if let Some(why) = failed.first().filter(|_| failed.len() == count) {
             anyhow::bail!("nothing could be measured on {}: {why}", self.place.display());
         }
@@ -137,14 +137,14 @@ impl Interleaving<'_> {
 
 impl<S, W: Way> Cell<S, W> {
     pub(super) fn new(setting: S, way: W) -> Self {
-        Self { setting, way, taken: Ok(Vec::new()) }
+        Self { setting, way, sampled: Ok(Vec::new()) }
     }
 
     /// Returns the row: medians of the samples, percentiles over the operations of all samples
     /// together, and the gates.
     pub(super) fn into_row(self) -> Row {
-        let row = match self.taken {
-            Ok(taken) => row_of(self.way.name(), taken, gates::processors()),
+        let row = match self.sampled {
+            Ok(sampled) => row_of(self.way.name(), sampled, gates::processors()),
             Err(why) => Row::skipped(self.way.name(), why),
         };
         row.describe(self.way.description())
@@ -170,26 +170,28 @@ pub(super) fn cut_short(done: usize, wanted: usize) -> Option<String> {
 }
 
 /// Returns the row of samples taken on `processors` processors, by number of repeat; see [`Cell::into_row`].
-pub(super) fn row_of(name: &str, taken: Vec<(u32, Taken)>, processors: usize) -> Row {
-    let seen: Vec<_> =
-        taken.iter().map(|(repeat, taken)| (*repeat, &taken.evidence.counter_deltas, taken.claim)).collect();
+pub(super) fn row_of(name: &str, sampled: Vec<(u32, SampleFigures)>, processors: usize) -> Row {
+    let seen: Vec<_> = sampled
+        .iter()
+        .map(|(repeat, sampled)| (*repeat, &sampled.evidence.counter_deltas, sampled.claim))
+        .collect();
     let conditions = gates::of_row(&seen, processors);
     let mut merged: BTreeMap<String, Latency> = BTreeMap::new();
-    let mut samples = Vec::with_capacity(taken.len());
+    let mut samples = Vec::with_capacity(sampled.len());
     let mut left_out = BTreeMap::new();
-    for (repeat, mut taken) in taken {
-        for (metric, why) in gates::implausible(&taken) {
-            taken.metrics.0.remove(&metric);
+    for (repeat, mut sampled) in sampled {
+        for (metric, why) in gates::implausible(&sampled) {
+            sampled.metrics.0.remove(&metric);
             left_out.entry(metric).or_insert(why);
         }
-        for (name, latency) in taken.evidence.times {
+        for (name, latency) in sampled.evidence.times {
             match merged.get_mut(&name) {
                 // All histograms of this program have the same bounds.
                 Some(all) => drop(all.add(&latency)),
                 None => drop(merged.insert(name, latency)),
             }
         }
-        samples.push(Sample { repeat, metrics: taken.metrics });
+        samples.push(Sample { repeat, metrics: sampled.metrics });
     }
     let mut row = Row::from_samples(name, samples);
     for (name, latency) in &merged {
@@ -236,10 +238,10 @@ mod tests {
         }
     }
 
-    fn taken(times_us: &[u64]) -> Taken {
+    fn sampled(times_us: &[u64]) -> SampleFigures {
         let mut latency = Latency::new().expect("a few kilobytes");
         times_us.iter().for_each(|time| latency.record(Duration::from_micros(*time)));
-        let mut found = Taken::default();
+        let mut found = SampleFigures::default();
         found.metrics.set(metric::P50_US, latency.quantile_us(0.5).expect("some"));
         found.evidence.times.insert("latency".to_owned(), latency);
         found
@@ -247,7 +249,7 @@ mod tests {
 
     fn run(
         cells: &mut [Cell<&str, Named>],
-        sample: impl FnMut(&&str, Named, usize) -> anyhow::Result<Taken>,
+        sample: impl FnMut(&&str, Named, usize) -> anyhow::Result<SampleFigures>,
     ) -> anyhow::Result<usize> {
         let target = Target::Directory("/".into());
         let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
@@ -261,7 +263,7 @@ mod tests {
     fn percentiles_are_those_of_all_operations_and_the_spread_is_that_of_the_samples() {
         let times: [&[u64]; 3] = [&[10, 10, 10], &[10], &[1000, 1000, 1000, 1000, 1000]];
         let mut cells = [Cell::new("", Named("a"))];
-        let done = run(&mut cells, |_, _, repeat| Ok(taken(times[repeat]))).expect("all work");
+        let done = run(&mut cells, |_, _, repeat| Ok(sampled(times[repeat]))).expect("all work");
         assert_eq!(done, 3);
         let [cell] = cells;
         let row = cell.into_row();
@@ -282,7 +284,7 @@ mod tests {
         run(&mut cells, |_, way, repeat| {
             calls.push(format!("{}{repeat}", way.name()));
             anyhow::ensure!(way.name() != "b", "refused");
-            Ok(taken(&[1]))
+            Ok(sampled(&[1]))
         })
         .expect("one works");
         assert_eq!(calls, ["a0", "b0", "a1", "a2"]);

@@ -32,7 +32,7 @@ impl Preconditions {
     }
 
     /// Replaces the recorded extents of the files.
-    pub(super) fn see(&mut self, extents: io::Result<Extents>) {
+    pub(super) fn set_extents(&mut self, extents: io::Result<Extents>) {
         self.extents = Some(extents);
     }
 
@@ -65,7 +65,7 @@ mod tests {
         };
         let mut preconditions = Preconditions::of_device(None);
         assert_eq!(names(&preconditions), [("write_cache".to_owned(), None)]);
-        preconditions.see(Ok(Extents { written: 1, unwritten: 1, holes: 0 }));
+        preconditions.set_extents(Ok(Extents { written: 1, unwritten: 1, holes: 0 }));
         assert_eq!(names(&preconditions)[1], ("extents".to_owned(), Some(false)));
     }
 }

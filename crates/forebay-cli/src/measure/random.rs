@@ -10,7 +10,7 @@ use super::cold::Cold;
 use super::commands::{self, NamespaceArgs};
 use super::gates::Claim;
 use super::hosts::HostsArgs;
-use super::interleave::{Cell, Interleaving, Taken, parse_way, until};
+use super::interleave::{Cell, Interleaving, SampleFigures, parse_way, until};
 use super::io_limit::IoLimit;
 use super::job::{Job, RandomRow, RandomWork};
 use super::kind::{DEPTH, Kind, parsed};
@@ -154,7 +154,7 @@ pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Res
         let work = shape.work(setting.span, setting.depth, row, &mut seeds);
         let (mut job, cached) = job(&test_file.path, &work)?;
         job.namespace = namespace.map(Path::to_owned);
-        Ok(taken(sampler.run(job, cached)?, &work))
+        Ok(sampled(sampler.run(job, cached)?, &work))
     })?;
     let mut notes: Vec<String> = notes.into_iter().chain(general_notes(&test_file, done, repeats)).collect();
     notes.extend(namespace.map(commands::note));
@@ -264,7 +264,7 @@ impl Shape<'_> {
             .parameter("seed", self.seed);
         experiment.notes.push(match span {
             Span::TenthOfMemory => {
-                "the span fits into memory: `buffered` is warm on purpose, and shows what the page cache is worth when all fits".to_owned()
+                "the span fits into memory: `buffered` is warm on purpose, and shows the page cache when all fits".to_owned()
             }
             Span::WholeFile => format!(
                 "`buffered` begins with {} of the file in memory, as after a long run, and goes to the device for the rest",
@@ -302,7 +302,7 @@ fn build_row(cell: Cell<Setting, RandomRow>, cold: &Cold) -> Row {
 }
 
 /// Returns the figures and claims of a sample.
-pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
+pub(super) fn sampled(outcome: Outcome, work: &RandomWork) -> SampleFigures {
     let workers = match work.row {
         RandomRow::Buffered | RandomRow::Mmap | RandomRow::DirectPread => work.depth,
         RandomRow::Direct | RandomRow::DirectPolled => work.threads,
@@ -320,7 +320,7 @@ pub(super) fn taken(outcome: Outcome, work: &RandomWork) -> Taken {
         exact: !matches!(work.row, RandomRow::ReadMany | RandomRow::ReadManyWide),
         ..Claim::default()
     };
-    Taken { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
+    SampleFigures { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
 }
 
 fn metrics(outcome: &Outcome) -> Metrics {

@@ -42,7 +42,7 @@ pub(crate) static KIND: Kind = Kind {
         columns::P99_US,
         columns::P99_9_US,
         columns::LATE_P99_US,
-        names::WITHOUT_ANSWER,
+        names::INCOMPLETE,
         columns::CPU_US_PER_IO,
         names::SHARE,
         columns::CONTEXT_SWITCHES_PER_IO,

@@ -10,7 +10,7 @@ use super::child;
 use super::cold::Cold;
 use super::gates::Claim;
 use super::hosts::HostsArgs;
-use super::interleave::{Cell, Interleaving, Taken, chosen, cut_short, parse_way, until};
+use super::interleave::{Cell, Interleaving, SampleFigures, chosen, cut_short, parse_way, until};
 use super::job::{Job, ScanRow, ScanWork};
 use super::kind::{DEPTH, Kind, parsed};
 use super::plan::{Sizes, fit_seconds};
@@ -148,7 +148,7 @@ pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Resul
         let depth = setting.0.map(|depth| depth as usize);
         let work = ScanWork { row, bytes: test_file.bytes, seconds_max, depth };
         let (job, cached) = job(&test_file.path, &work)?;
-        Ok(taken(sampler.run(job, cached)?, row, cold.cache_state()))
+        Ok(sampled(sampler.run(job, cached)?, row, cold.cache_state()))
     })?;
     notes.extend(general_notes(&test_file, done, repeats));
     let mut settings: Vec<Setting> = cells.iter().map(|cell| cell.setting).collect();
@@ -200,7 +200,7 @@ fn build_row(cell: Cell<Setting, ScanRow>, cold: &Cold) -> Row {
 }
 
 /// Returns the figures and claims of a sample; `cache` is the state of the page cache for rows that use it.
-pub(super) fn taken(outcome: Outcome, row: ScanRow, cache: CacheState) -> Taken {
+pub(super) fn sampled(outcome: Outcome, row: ScanRow, cache: CacheState) -> SampleFigures {
     let from_device = !row.uses_page_cache() || cache != CacheState::Warm;
     // One worker is the reader; the second is a shard that does its reads.
     let workers = Some(if matches!(row, ScanRow::Buffered | ScanRow::Mmap) { 1 } else { 2 });
@@ -210,7 +210,7 @@ pub(super) fn taken(outcome: Outcome, row: ScanRow, cache: CacheState) -> Taken 
         exact: true,
         ..Claim::default()
     };
-    Taken { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
+    SampleFigures { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
 }
 
 fn metrics(outcome: &Outcome) -> Metrics {
@@ -252,7 +252,8 @@ pub(super) fn memory_source(cold: &Cold) -> &'static str {
     match cold {
         Cold::Cgroup(_) => "the sample's cgroup: process, page cache and kernel memory, from start to end",
         _ => {
-            "the process's resident memory, plus what the page cache holds of the file after the sample for rows that use it"
+            "the process's resident memory, plus the part of the file in the page cache after the sample, for rows \
+             that use it"
         }
     }
 }
@@ -314,7 +315,7 @@ mod tests {
     #[test]
     fn a_failed_row_has_its_reason_and_direct_rows_are_never_warm() {
         let mut cell = Cell::new(Setting(None), ScanRow::Uncached);
-        cell.taken = Err("no".to_owned());
+        cell.sampled = Err("no".to_owned());
         let row = build_row(cell, &Cold::Warm);
         assert_eq!((row.skipped.as_deref(), row.cache), (Some("no"), Some(CacheState::Warm)));
         let row = build_row(Cell::new(Setting(None), ScanRow::DirectLarge), &Cold::Warm);

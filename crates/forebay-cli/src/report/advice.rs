@@ -145,7 +145,7 @@ pub(crate) fn of(report: &Report) -> Markup {
                     }
                 }
                 p.small {
-                    "Each compares a way of doing the work that programs usually take with the best that was measured beside it. It \
+                    "Each compares the usual way of doing the work with the best that was measured beside it. It \
                      holds for this device and this load, and for the part of a program's time that is such work."
                 }
             }

@@ -126,7 +126,7 @@ pub(crate) const LATE_P99_US: Column = column(
 pub(crate) const WORK_PER_S: Column =
     column(metric::WORK_PER_S, "work/s", 1.0, "vectors that the load sorted in a second");
 pub(crate) const WORK_KEPT: Column =
-    column(metric::WORK_KEPT, "work kept %", 0.01, "that, as a share of what there was without appends");
+    column(metric::WORK_KEPT, "work kept %", 0.01, "that, as a share of the vectors without appends");
 pub(crate) const TIMERS_LATE: [Column; 3] = [
     column(
         metric::TIMERS_LATE[0],

@@ -29,7 +29,7 @@ pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
     let count = |passed| all().filter(|(_, gate)| gate.passed == passed).count();
     if all().next().is_some() {
         lines.push(format!(
-            "gates: {} held, {} failed, {} not known or not applying (the JSON says why)",
+            "gates: {} held, {} failed, {} unknown or not applicable (reasons in the JSON)",
             count(Some(true)),
             count(Some(false)),
             count(None)
@@ -100,7 +100,7 @@ mod tests {
             lines(&[&experiment]),
             [
                 "GATE FAILED: device_bytes of direct is 0.500, wanted at least 0.950, in 1 of 3 repeats: a share",
-                "gates: 2 held, 1 failed, 1 not known or not applying (the JSON says why)",
+                "gates: 2 held, 1 failed, 1 unknown or not applicable (reasons in the JSON)",
             ]
         );
         assert!(lines(&[&Experiment::new("random", "")]).is_empty());

@@ -40,10 +40,10 @@ fn saturate_of(seen: &Seen) -> Experiment {
     experiment
 }
 
-/// Returns the number before `words` in the sentences.
-fn number_before(sentences: &[String], words: &str) -> Option<f64> {
-    let sentence = sentences.iter().find(|sentence| sentence.contains(words))?;
-    let before = sentence.split(words).next()?;
+/// Returns the number before `fragment` in the sentences.
+fn number_before(sentences: &[String], fragment: &str) -> Option<f64> {
+    let sentence = sentences.iter().find(|sentence| sentence.contains(fragment))?;
+    let before = sentence.split(fragment).next()?;
     before.rsplit([' ', '(']).next()?.replace(',', "").parse().ok()
 }
 
@@ -191,7 +191,7 @@ fn wrong_claims_of_writes_are_noticed() {
 
 /// Checks the limit, and how many programs the device serves.
 fn limit(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = |words: &str| sentences.iter().any(|sentence| sentence.contains(words));
+    let found = |fragment: &str| sentences.iter().any(|sentence| sentence.contains(fragment));
     let claimed = found("each further one only adds latency");
     if claimed == found("no limit was found") {
         return Some("neither a limit nor none, or both".to_owned());
@@ -231,8 +231,8 @@ fn sorts(device: &Device, sentences: &[String]) -> Option<String> {
     }
 }
 
-fn find_sentence<'a>(sentences: &'a [String], words: &str) -> Option<&'a String> {
-    sentences.iter().find(|sentence| sentence.contains(words))
+fn find_sentence<'a>(sentences: &'a [String], fragment: &str) -> Option<&'a String> {
+    sentences.iter().find(|sentence| sentence.contains(fragment))
 }
 
 fn flush(device: &Device, sentences: &[String]) -> Option<String> {

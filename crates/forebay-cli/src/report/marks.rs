@@ -148,7 +148,7 @@ fn result(all: &[&Limit<'_>]) -> String {
         parts.push(format!("{held} held"));
     }
     if unknown > 0 {
-        parts.push(format!("{unknown} not known or not applying"));
+        parts.push(format!("{unknown} unknown or not applicable"));
     }
     parts.join("; ")
 }

@@ -10,7 +10,7 @@ pub(crate) fn doctor(environment: &Environment) -> Markup {
     html! {
         section aria-labelledby="doctor" {
             h2 id="doctor" { "Features at this path" }
-            p { "Everything that can be tried was tried by calling it." }
+            p { "Each feature was tested by calling it." }
             div.scroll tabindex="0" role="region" aria-label="Features at this path" {
                 table {
                     caption.unseen { "Features at this path" }

@@ -30,8 +30,7 @@ pub(crate) fn render(report: &Report) -> String {
         report.environment.checks.iter().filter(|check| check.verdict != Verdict::Ok).collect();
     if !wanting.is_empty() {
         let names: Vec<&str> = wanting.iter().map(|check| check.name.as_str()).collect();
-        let _ =
-            writeln!(text, "works less well or not at all here: {} (see `forebay doctor`)", names.join(", "));
+        let _ = writeln!(text, "degraded or unavailable here: {} (see `forebay doctor`)", names.join(", "));
     }
     for group in groups(&report.experiments) {
         text.push('\n');

@@ -71,13 +71,13 @@ fn scan(experiment: &Experiment, sentences: &mut Vec<String>) {
         ("uncached reading (RWF_DONTCACHE)", "uncached", "buffered"),
         ("handing blocks over without a copy", "direct-no-copy", "direct-read-ahead"),
     ] {
-        let other_words = match other_name {
+        let other_phrase = match other_name {
             "buffered" => "std::fs",
             "direct-read-ahead" => "copying them through AsyncRead",
             name => name,
         };
         if let (Some(row), Some(other)) = (measured(row), measured(other_name)) {
-            push(sentences, compare(subject, row, other_words, other, metric::MB_PER_S, ""));
+            push(sentences, compare(subject, row, other_phrase, other, metric::MB_PER_S, ""));
         }
     }
     let rows: Vec<&Row> = experiment.rows.iter().collect();
@@ -238,9 +238,8 @@ fn compare(
         }
     };
     if [row, other_row].iter().any(|row| row.cache == Some(CacheState::Warm)) {
-        sentence.push_str(
-            "; warm: the page cache may hold all that is read, so this says little about the device",
-        );
+        sentence
+            .push_str("; warm: the page cache may hold all that is read, so this is no figure of the device");
         if matches!(difference, Difference::Less(_)) {
             sentence.push_str(" (data that are hot and fit into memory are best read buffered)");
         }

@@ -68,8 +68,8 @@ fn ratio(experiment: &Experiment) -> Option<String> {
         && let Some(spread) = spread(&[(top, ADVERTISED), (bottom, RELIABLE)])
     {
         return Some(format!(
-            "{title}: {spread} to say whether it makes a difference which time is counted: `{}` advertises {} writes a second, \
-             and {} can be relied on (`{}`), as medians{}",
+            "{title}: {spread} to show whether it makes a difference which time is counted: `{}` advertises {} \
+             writes a second, and {} can be relied on (`{}`), as medians{}",
             top.name,
             number(largest),
             number(smallest),
@@ -127,8 +127,8 @@ fn each_durable(experiment: &Experiment) -> Option<String> {
         )
     } else if let Some(spread) = spread(&rows.iter().map(|(row, _)| (*row, RELIABLE)).collect::<Vec<_>>()) {
         format!(
-            "{title}, each durable before the next: {spread} to say which way is fastest, or that they are alike ({list}, as \
-             medians){hint}"
+            "{title}, each durable before the next: {spread} to show which way is fastest, or that they are alike \
+             ({list}, as medians){hint}"
         )
     } else {
         format!("{title}, each durable before the next: all ways are about as fast ({list}){hint}")

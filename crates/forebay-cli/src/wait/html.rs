@@ -88,7 +88,7 @@ fn time_bar(report: &Report) -> Markup {
         *sum += share;
         Some(start)
     });
-    let label = "the time by what the threads did; the numbers stand below";
+    let label = "the time by state of the threads; the numbers are in the table below";
     html! {
         h2 { "Where the time went" }
         figure {

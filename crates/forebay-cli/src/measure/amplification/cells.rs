@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::super::file_set::{FileSet, Files};
 use super::super::gates::Claim;
-use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, SampleFigures, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
@@ -98,7 +98,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             workers: Some(plan.in_flight + usize::from(!row.uses_page_cache())),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(&result), evidence: result.evidence, claim })
+        Ok(SampleFigures { metrics: metrics(&result), evidence: result.evidence, claim })
     })?;
     let build = |setting: Setting| {
         let Files { file_set, preconditions, .. } = &sets[setting.set];
@@ -159,8 +159,8 @@ fn method(plan: &Plan, seconds: f64) -> String {
         "{} of data that do not compress lie in as many files as stated, all of one length, written through and \
          evicted from the page cache before each sample. Each sample is a fresh process that opens all files, and \
          then wants {} pieces of {} to {}, each length equally likely, at any byte of any file, {} at once, and \
-         begins no more after {seconds:.2} s. Every byte is compared with what was written. Device bytes are what \
-         the block device's counters say it read meanwhile, for all processes; bytes read for the process are the \
+         begins no more after {seconds:.2} s. Every byte is compared with the written one. Device bytes are what the \
+         block device's counters say it read meanwhile, for all processes; bytes read for the process are the \
          kernel's account in /proc/self/io; both are divided by the bytes of the pieces. Rows of a repeat want the \
          same pieces; rows take turns within a repeat, and a figure is the median of the repeats.",
         show_bytes(plan.bytes),

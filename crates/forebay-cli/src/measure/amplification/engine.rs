@@ -10,7 +10,7 @@ use forebay::{Config, Engine, File, Open};
 
 use super::super::file_set::FileSet;
 use super::super::gauge::Gauge;
-use super::job::{AmplificationResult, AmplificationWork, Comparing, Piece, Pieces};
+use super::job::{AmplificationResult, AmplificationWork, ContentChecker, Piece, Pieces};
 use super::run::{Tally, deadline, result, share};
 
 /// Pieces that a program of the row `read-many` can request at once.
@@ -45,7 +45,7 @@ async fn one_by_one(
     lane: usize,
     deadline: Instant,
 ) -> anyhow::Result<Tally> {
-    let (mut pieces, mut comparing) = (Pieces::new(&work, lane), Comparing::new(work.file_set));
+    let (mut pieces, mut checker) = (Pieces::new(&work, lane), ContentChecker::new(work.file_set));
     let mut tally = Tally::new()?;
     for _ in 0..share(&work, lane) {
         let piece = pieces.next_piece();
@@ -57,7 +57,7 @@ async fn one_by_one(
         let block = file.read(piece.offset..piece.offset + piece.bytes).await?;
         tally.latency.record(begun.elapsed());
         tally.bytes += piece.bytes;
-        comparing.check(piece, &block)?;
+        checker.check(piece, &block)?;
     }
     Ok(tally)
 }
@@ -113,7 +113,7 @@ async fn together(
     work: AmplificationWork,
     groups: Vec<Vec<Piece>>,
 ) -> anyhow::Result<Tally> {
-    let mut comparing = Comparing::new(work.file_set);
+    let mut checker = ContentChecker::new(work.file_set);
     let mut tally = Tally::new()?;
     for group in groups {
         let Some(first) = group.first() else { continue };
@@ -125,7 +125,7 @@ async fn together(
         for (piece, block) in group.into_iter().zip(blocks) {
             tally.latency.record(waited);
             tally.bytes += piece.bytes;
-            comparing.check(piece, &block?)?;
+            checker.check(piece, &block?)?;
         }
     }
     Ok(tally)

@@ -58,12 +58,12 @@ impl Pieces {
 
 /// A comparison of pieces with the data written.
 #[derive(Debug)]
-pub(super) struct Comparing {
+pub(super) struct ContentChecker {
     file_set: FileSet,
     page: Vec<u8>,
 }
 
-impl Comparing {
+impl ContentChecker {
     pub(super) fn new(file_set: FileSet) -> Self {
         Self { file_set, page: vec![0; PAGE_BYTES] }
     }
@@ -132,8 +132,8 @@ impl ReadRow {
                 "Forebay from Tokio, O_DIRECT, File::read_many with 256 pieces at a time, those of one file in one call"
             }
             Self::Direct => {
-                "Forebay from tasks of a Tokio runtime, O_DIRECT, one File::read for each piece, widened to what the \
-                 device reads at least"
+                "Forebay from tasks of a Tokio runtime, O_DIRECT, one File::read for each piece, widened to the \
+                 least that the device reads"
             }
         }
     }
@@ -170,7 +170,7 @@ impl Way for ReadRow {
 mod tests {
     use super::*;
 
-    const PLANTED: FileSet = FileSet { files: 3, file_bytes: 16 << 10, seed: 7 };
+    const FILE_SET: FileSet = FileSet { files: 3, file_bytes: 16 << 10, seed: 7 };
 
     #[test]
     fn names_in_json_are_the_names_in_the_tables() {
@@ -183,7 +183,7 @@ mod tests {
     fn pieces_stay_in_their_files_and_reach_all_of_them() {
         let work = AmplificationWork {
             row: ReadRow::Direct,
-            file_set: PLANTED,
+            file_set: FILE_SET,
             least: 512,
             most: 4096,
             reads: 1,
@@ -207,16 +207,16 @@ mod tests {
     #[test]
     fn every_wrong_byte_of_a_piece_is_noticed() {
         let mut memory = vec![0; 16 << 10];
-        PLANTED.contents(2).fill(0, &mut memory);
+        FILE_SET.contents(2).fill(0, &mut memory);
         let piece = Piece { file: 2, offset: 4000, bytes: 4300 };
         let mut found = memory[4000..8300].to_vec();
-        let mut comparing = Comparing::new(PLANTED);
-        comparing.check(piece, &found).expect("as it was written");
-        assert!(comparing.check(Piece { file: 1, ..piece }, &found).is_err());
-        assert!(comparing.check(piece, &found[1..]).is_err());
+        let mut checker = ContentChecker::new(FILE_SET);
+        checker.check(piece, &found).expect("as it was written");
+        assert!(checker.check(Piece { file: 1, ..piece }, &found).is_err());
+        assert!(checker.check(piece, &found[1..]).is_err());
         for at in [0, 100, 4299] {
             found[at] ^= 1;
-            let error = comparing.check(piece, &found).expect_err("one byte is wrong");
+            let error = checker.check(piece, &found).expect_err("one byte is wrong");
             assert!(error.to_string().contains("offset 4000 of file 2"), "{error}");
             found[at] ^= 1;
         }

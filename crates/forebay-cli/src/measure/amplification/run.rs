@@ -14,7 +14,7 @@ use super::super::gauge::Gauge;
 use super::super::interleave::Evidence;
 use super::super::latency::Latency;
 use super::engine;
-use super::job::{AmplificationResult, AmplificationWork, Comparing, Pieces, ReadRow};
+use super::job::{AmplificationResult, AmplificationWork, ContentChecker, Pieces, ReadRow};
 
 /// The reads of one lane, or of all lanes.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ fn pread_lane(
     lane: usize,
     gate: &RwLock<Option<Instant>>,
 ) -> anyhow::Result<Tally> {
-    let (mut pieces, mut comparing) = (Pieces::new(work, lane), Comparing::new(work.file_set));
+    let (mut pieces, mut checker) = (Pieces::new(work, lane), ContentChecker::new(work.file_set));
     let mut tally = Tally::new()?;
     let mut buffer = vec![0; work.most as usize];
     let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +154,7 @@ fn pread_lane(
         files[piece.file as usize].read_exact_at(memory, piece.offset)?;
         tally.latency.record(begun.elapsed());
         tally.bytes += piece.bytes;
-        comparing.check(piece, memory)?;
+        checker.check(piece, memory)?;
     }
     Ok(tally)
 }

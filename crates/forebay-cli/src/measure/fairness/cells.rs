@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, SampleFigures, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
@@ -86,7 +86,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             workers: Some(1),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(row, &result), evidence: result.evidence, claim })
+        Ok(SampleFigures { metrics: metrics(row, &result), evidence: result.evidence, claim })
     })?;
     let mut experiments = Vec::new();
     let mut cells = cells.into_iter().peekable();

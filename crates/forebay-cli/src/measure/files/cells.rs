@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::super::file_set::{FileSet, Files};
 use super::super::gates::Claim;
-use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, SampleFigures, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
@@ -95,7 +95,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             busy_on_purpose: call == Call::Stat,
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(call, &result), evidence: result.evidence, claim })
+        Ok(SampleFigures { metrics: metrics(call, &result), evidence: result.evidence, claim })
     })?;
     let conditions = files.preconditions.conditions();
     let build = |setting: &Setting| {
@@ -166,11 +166,11 @@ fn metrics(call: Call, result: &FilesResult) -> Metrics {
 
 fn method(plan: &Plan, call: Call, seconds: f64) -> String {
     format!(
-        "Each sample is a fresh process with as many threads or tasks as files are visited at once. Each takes the next file \
-         of {} in one directory, {} each, in an order that is new in each repeat, and {}; no file is begun after {seconds:.2} \
-         s. The time of a call is its mean over all files; percentiles are of all calls with one file. Making what is written \
-         and looking at what was read is the program's own and in none of the times of calls. Rows take turns within a \
-         repeat, and a figure is the median of the repeats.",
+        "Each sample is a fresh process with as many threads or tasks as files are visited at once. Each takes the \
+         next file of {} in one directory, {} each, in an order that is new in each repeat, and {}; no file is begun \
+         after {seconds:.2} s. The time of a call is its mean over all files; percentiles are of all calls with one \
+         file. Making the data to write and checking the data read are the program's own work and in none of the \
+         times of calls. Rows take turns within a repeat, and a figure is the median of the repeats.",
         plan.count,
         show_bytes(plan.file_bytes),
         call.phrase(),

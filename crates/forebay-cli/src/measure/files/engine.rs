@@ -6,19 +6,19 @@ use std::time::Instant;
 use forebay::{Durability, Engine, Open};
 
 use super::job::Call;
-use super::lane::{Course, Part, Tally};
+use super::lane::{FileQueue, Part, Tally};
 
 /// Runs one lane.
 ///
 /// # Errors
 /// Fails with the errors of the engine.
-pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant) -> anyhow::Result<Tally> {
+pub(super) async fn lane(engine: Engine, queue: Arc<FileQueue>, deadline: Instant) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
-    let bytes = course.work.file_set.file_bytes;
+    let bytes = queue.work.file_set.file_bytes;
     let mut memory = vec![0; bytes as usize];
     while tally.begin(deadline) {
-        let Some((number, path)) = course.next_file() else { break };
-        match course.work.call {
+        let Some((number, path)) = queue.next_file() else { break };
+        match queue.work.call {
             Call::Read => {
                 tally.resume();
                 let file = engine.open(path, Open::read()).await?;
@@ -27,10 +27,10 @@ pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant)
                 tally.made(Part::Read);
                 file.close().await?;
                 tally.made(Part::Close);
-                course.check(number, &block)?;
+                queue.check(number, &block)?;
             }
             Call::Create => {
-                course.fill(number, &mut memory);
+                queue.fill(number, &mut memory);
                 tally.resume();
                 let file = engine.open(path, Open::create_new().permissions(0o600)).await?;
                 tally.made(Part::Open);
@@ -45,7 +45,7 @@ pub(super) async fn lane(engine: Engine, course: Arc<Course>, deadline: Instant)
                 tally.resume();
                 let metadata = engine.metadata(path).await?;
                 tally.made(Part::Stat);
-                course.check_length(number, metadata.len())?;
+                queue.check_length(number, metadata.len())?;
             }
         }
         tally.end();

@@ -11,7 +11,7 @@ use super::job::{Call, FilesResult, FilesWork};
 
 /// The state common to all lanes.
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct FileQueue {
     pub(super) work: FilesWork,
     directory: PathBuf,
     order: Vec<u32>,
@@ -39,7 +39,7 @@ pub(super) struct Tally {
     last: Instant,
 }
 
-impl Course {
+impl FileQueue {
     pub(super) fn new(directory: &Path, work: &FilesWork) -> Self {
         let (work, directory) = (work.clone(), directory.to_owned());
         Self { order: work.order(), work, directory, next: AtomicU64::new(0) }
@@ -68,7 +68,7 @@ impl Course {
         let word = self.work.file_set.contents(file).first_word(0).to_le_bytes();
         anyhow::ensure!(
             found.len() as u64 == self.work.file_set.file_bytes && found.starts_with(&word),
-            "file {file} does not hold what was written there; the storage below it or the way it was read is faulty"
+            "file {file} does not hold the bytes written there; the storage below it or the way it was read is faulty"
         );
         Ok(())
     }

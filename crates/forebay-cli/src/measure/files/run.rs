@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 
 use super::super::gauge::{Cost, Gauge};
 use super::job::{Call, FilesRow, FilesWork};
-use super::lane::{Course, Tally};
+use super::lane::{FileQueue, Tally};
 use super::{engine, threads, tokio_fs};
 
 /// Runs the sample on the files in `directory`, or creates files there.
@@ -22,13 +22,13 @@ pub(super) fn sample(
     device_stat: Option<&Path>,
     work: &FilesWork,
 ) -> anyhow::Result<String> {
-    let course = Arc::new(Course::new(directory, work));
+    let queue = Arc::new(FileQueue::new(directory, work));
     let (tally, cost) = match work.row {
-        FilesRow::StdThreads => threads::visit(&course, device_stat)?,
-        FilesRow::TokioFs => from_tokio(&course, device_stat, None)?,
+        FilesRow::StdThreads => threads::visit(&queue, device_stat)?,
+        FilesRow::TokioFs => from_tokio(&queue, device_stat, None)?,
         FilesRow::Forebay => {
             let engine = Engine::start(Config::default())?;
-            let outcome = from_tokio(&course, device_stat, Some(&engine))?;
+            let outcome = from_tokio(&queue, device_stat, Some(&engine))?;
             let report = engine.close().wait()?;
             anyhow::ensure!(
                 report.leaked_operations == 0 && report.lost_shards == 0,
@@ -40,26 +40,26 @@ pub(super) fn sample(
         }
     };
     if work.call == Call::Create {
-        verify(directory, &course, tally.latency.count())?;
+        verify(directory, &queue, tally.latency.count())?;
     }
     Ok(serde_json::to_string(&tally.result(cost))?)
 }
 
 fn from_tokio(
-    course: &Arc<Course>,
+    queue: &Arc<FileQueue>,
     device_stat: Option<&Path>,
     engine: Option<&Engine>,
 ) -> anyhow::Result<(Tally, Cost)> {
     let runtime = Builder::new_multi_thread().build()?;
     runtime.block_on(async {
         let gauge = Gauge::start(device_stat)?;
-        let deadline = gauge.begun() + Duration::from_secs_f64(course.work.seconds_max);
-        let lanes: Vec<_> = (0..course.work.at_once)
+        let deadline = gauge.begun() + Duration::from_secs_f64(queue.work.seconds_max);
+        let lanes: Vec<_> = (0..queue.work.at_once)
             .map(|_| {
-                let course = Arc::clone(course);
+                let queue = Arc::clone(queue);
                 match engine {
-                    Some(engine) => tokio::spawn(engine::lane(engine.clone(), course, deadline)),
-                    None => tokio::spawn(tokio_fs::lane(course, deadline)),
+                    Some(engine) => tokio::spawn(engine::lane(engine.clone(), queue, deadline)),
+                    None => tokio::spawn(tokio_fs::lane(queue, deadline)),
                 }
             })
             .collect();
@@ -72,13 +72,13 @@ fn from_tokio(
 }
 
 /// Checks the files made. A row that made fewer files than it counted, or empty ones, would look fast.
-fn verify(directory: &Path, course: &Course, files: u64) -> anyhow::Result<()> {
+fn verify(directory: &Path, queue: &FileQueue, files: u64) -> anyhow::Result<()> {
     let mut found = 0;
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
         let number = number.with_context(|| format!("{} is not one of these files", path.display()))?;
-        course.check(number, &std::fs::read(path)?)?;
+        queue.check(number, &std::fs::read(path)?)?;
         found += 1;
     }
     anyhow::ensure!(found == files, "{files} files were counted, and {found} are there");
@@ -95,7 +95,7 @@ mod tests {
     use crate::context::{Context, Target};
     use crate::progress::Progress;
 
-    const PLANTED: FileSet = FileSet { files: 30, file_bytes: 8192, seed: 3 };
+    const FILE_SET: FileSet = FileSet { files: 30, file_bytes: 8192, seed: 3 };
 
     fn context() -> Context {
         Context::new(
@@ -107,14 +107,14 @@ mod tests {
     }
 
     fn work(row: FilesRow, call: Call, at_once: usize) -> FilesWork {
-        FilesWork { row, call, file_set: PLANTED, at_once, seconds_max: 60.0, seed: 5 }
+        FilesWork { row, call, file_set: FILE_SET, at_once, seconds_max: 60.0, seed: 5 }
     }
 
     #[test]
     fn every_row_visits_every_file_once_and_times_its_calls() {
         let context = context();
         let scratch = ScratchDir::find(&context, "files").expect("a directory on a disk");
-        let files = Files::make(&scratch, PLANTED, &context).expect("space for 240 KiB");
+        let files = Files::make(&scratch, FILE_SET, &context).expect("space for 240 KiB");
         for row in FilesRow::ALL {
             for at_once in [1, 7] {
                 for call in [Call::Read, Call::Create] {
@@ -147,7 +147,7 @@ mod tests {
     fn every_row_notices_a_wrong_file() {
         let context = context();
         let scratch = ScratchDir::find(&context, "files").expect("a directory on a disk");
-        let files = Files::make(&scratch, PLANTED, &context).expect("space for 240 KiB");
+        let files = Files::make(&scratch, FILE_SET, &context).expect("space for 240 KiB");
         for row in FilesRow::ALL {
             let mut work = work(row, Call::Read, 2);
             work.file_set.seed = 4;
@@ -169,12 +169,11 @@ mod tests {
     fn a_file_that_was_counted_and_not_made_is_noticed() {
         let context = context();
         let scratch = ScratchDir::find(&context, "files").expect("a directory on a disk");
-        let files = Files::make(&scratch, PLANTED, &context).expect("space for 240 KiB");
-        let course = Course::new(files.directory.path(), &work(FilesRow::Forebay, Call::Create, 1));
-        verify(files.directory.path(), &course, 30).expect("all of them");
+        let files = Files::make(&scratch, FILE_SET, &context).expect("space for 240 KiB");
+        let queue = FileQueue::new(files.directory.path(), &work(FilesRow::Forebay, Call::Create, 1));
+        verify(files.directory.path(), &queue, 30).expect("all of them");
         assert!(
-            verify(files.directory.path(), &course, 31)
-                .is_err_and(|e| e.to_string().contains("30 are there"))
+            verify(files.directory.path(), &queue, 31).is_err_and(|e| e.to_string().contains("30 are there"))
         );
     }
 }

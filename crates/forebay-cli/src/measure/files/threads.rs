@@ -9,26 +9,26 @@ use std::time::{Duration, Instant};
 
 use super::super::gauge::{Cost, Gauge};
 use super::job::Call;
-use super::lane::{Course, Part, Tally};
+use super::lane::{FileQueue, Part, Tally};
 
 /// Runs all lanes.
 ///
 /// # Errors
 /// Fails when a call failed.
-pub(super) fn visit(course: &Course, device_stat: Option<&Path>) -> anyhow::Result<(Tally, Cost)> {
+pub(super) fn visit(queue: &FileQueue, device_stat: Option<&Path>) -> anyhow::Result<(Tally, Cost)> {
     // Held until all threads exist; then it passes them the deadline. If a thread cannot be created, the
     // lock opens without a deadline, and the others end at once.
     let gate = RwLock::new(None);
     std::thread::scope(|scope| {
         let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);
-        let mut lanes = Vec::with_capacity(course.work.at_once);
-        for _ in 0..course.work.at_once {
+        let mut lanes = Vec::with_capacity(queue.work.at_once);
+        for _ in 0..queue.work.at_once {
             let builder = std::thread::Builder::new().stack_size(256 * 1024);
             let gate = &gate;
-            lanes.push(builder.spawn_scoped(scope, move || lane(course, gate))?);
+            lanes.push(builder.spawn_scoped(scope, move || lane(queue, gate))?);
         }
         let gauge = Gauge::start(device_stat)?;
-        *closed = Some(gauge.begun() + Duration::from_secs_f64(course.work.seconds_max));
+        *closed = Some(gauge.begun() + Duration::from_secs_f64(queue.work.seconds_max));
         drop(closed);
         let outcomes: Vec<_> = lanes.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         let cost = gauge.stop()?;
@@ -40,14 +40,14 @@ pub(super) fn visit(course: &Course, device_stat: Option<&Path>) -> anyhow::Resu
     })
 }
 
-fn lane(course: &Course, gate: &RwLock<Option<Instant>>) -> anyhow::Result<Tally> {
+fn lane(queue: &FileQueue, gate: &RwLock<Option<Instant>>) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
-    let mut memory = vec![0; course.work.file_set.file_bytes as usize];
+    let mut memory = vec![0; queue.work.file_set.file_bytes as usize];
     let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
     let Some(deadline) = deadline else { return Ok(tally) };
     while tally.begin(deadline) {
-        let Some((number, path)) = course.next_file() else { break };
-        match course.work.call {
+        let Some((number, path)) = queue.next_file() else { break };
+        match queue.work.call {
             Call::Read => {
                 tally.resume();
                 let mut file = File::open(path)?;
@@ -56,10 +56,10 @@ fn lane(course: &Course, gate: &RwLock<Option<Instant>>) -> anyhow::Result<Tally
                 tally.made(Part::Read);
                 drop(file);
                 tally.made(Part::Close);
-                course.check(number, &memory)?;
+                queue.check(number, &memory)?;
             }
             Call::Create => {
-                course.fill(number, &mut memory);
+                queue.fill(number, &mut memory);
                 tally.resume();
                 let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
                 tally.made(Part::Open);
@@ -74,7 +74,7 @@ fn lane(course: &Course, gate: &RwLock<Option<Instant>>) -> anyhow::Result<Tally
                 tally.resume();
                 let metadata = std::fs::metadata(path)?;
                 tally.made(Part::Stat);
-                course.check_length(number, metadata.len())?;
+                queue.check_length(number, metadata.len())?;
             }
         }
         tally.end();

@@ -7,18 +7,18 @@ use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::job::Call;
-use super::lane::{Course, Part, Tally};
+use super::lane::{FileQueue, Part, Tally};
 
 /// Runs one lane.
 ///
 /// # Errors
 /// Fails when a call failed.
-pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Result<Tally> {
+pub(super) async fn lane(queue: Arc<FileQueue>, deadline: Instant) -> anyhow::Result<Tally> {
     let mut tally = Tally::new()?;
-    let mut memory = vec![0; course.work.file_set.file_bytes as usize];
+    let mut memory = vec![0; queue.work.file_set.file_bytes as usize];
     while tally.begin(deadline) {
-        let Some((number, path)) = course.next_file() else { break };
-        match course.work.call {
+        let Some((number, path)) = queue.next_file() else { break };
+        match queue.work.call {
             Call::Read => {
                 tally.resume();
                 let mut file = File::open(path).await?;
@@ -27,10 +27,10 @@ pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Resu
                 tally.made(Part::Read);
                 drop(file);
                 tally.made(Part::Close);
-                course.check(number, &memory)?;
+                queue.check(number, &memory)?;
             }
             Call::Create => {
-                course.fill(number, &mut memory);
+                queue.fill(number, &mut memory);
                 tally.resume();
                 let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).await?;
                 tally.made(Part::Open);
@@ -47,7 +47,7 @@ pub(super) async fn lane(course: Arc<Course>, deadline: Instant) -> anyhow::Resu
                 tally.resume();
                 let metadata = tokio::fs::metadata(path).await?;
                 tally.made(Part::Stat);
-                course.check_length(number, metadata.len())?;
+                queue.check_length(number, metadata.len())?;
             }
         }
         tally.end();

@@ -1,7 +1,7 @@
 //! Builds rows from the results of each host: one for all hosts together, and one for each. Histograms are
 //! merged; nothing is averaged over hosts.
 
-use super::super::interleave::{Evidence, Taken, row_of};
+use super::super::interleave::{Evidence, SampleFigures, row_of};
 use super::super::job::SampleResult;
 use super::super::latency::Latency;
 use super::super::sampler::Outcome;
@@ -41,20 +41,20 @@ pub(super) fn rows(way: &Way, rounds: &Rounds, hosts: &[Host]) -> anyhow::Result
         Ok(rounds) => rounds,
         Err(why) => return Ok(vec![finish(Row::skipped(way.name, why.as_str()), way, None)]),
     };
-    let taken = rounds
+    let sampled = rounds
         .iter()
         .map(|round| Ok((round.repeat, together(round)?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let mut all = row_of(way.name, taken, 1);
+    let mut all = row_of(way.name, sampled, 1);
     // Gates of a process belong to the hosts' rows.
     all.conditions = conditions(rounds);
     let mut rows = vec![finish(all, way, None)];
     for (index, host) in hosts.iter().enumerate() {
         let cache = host.prepared.as_ref().map_or(CacheState::Warm, |prepared| prepared.cache);
-        let taken =
+        let sampled =
             rounds.iter().map(|round| (round.repeat, alone(round, &round.hosts[index], cache))).collect();
         let processors = host.facts.cpus_allowed.clamp(1, 1 << 16) as usize;
-        let row = row_of(&format!("{}@{}", way.name, host.label), taken, processors);
+        let row = row_of(&format!("{}@{}", way.name, host.label), sampled, processors);
         rows.push(finish(row, way, Some(host)));
     }
     Ok(rows)
@@ -67,13 +67,13 @@ fn finish(row: Row, way: &Way, host: Option<&Host>) -> Row {
 }
 
 /// Returns one host's sample.
-fn alone(round: &Round, sample: &HostSample, cache: CacheState) -> Taken {
+fn alone(round: &Round, sample: &HostSample, cache: CacheState) -> SampleFigures {
     let result = sample.timed.result.clone();
-    round.work.taken(Outcome { result, memory_peak_bytes: sample.memory_peak_bytes }, cache)
+    round.work.sampled(Outcome { result, memory_peak_bytes: sample.memory_peak_bytes }, cache)
 }
 
 /// Returns all hosts' samples of one round as one: operations of all, from the first start to the last end.
-fn together(round: &Round) -> anyhow::Result<Taken> {
+fn together(round: &Round) -> anyhow::Result<SampleFigures> {
     let window = Window::of(&round.hosts);
     let results = || round.hosts.iter().map(|sample| &sample.timed.result);
     let mut evidence = Evidence::default();
@@ -99,15 +99,15 @@ fn together(round: &Round) -> anyhow::Result<Taken> {
         evidence,
         ..SampleResult::default()
     };
-    let mut taken = round.work.taken(Outcome { result, memory_peak_bytes: None }, CacheState::Warm);
+    let mut sampled = round.work.sampled(Outcome { result, memory_peak_bytes: None }, CacheState::Warm);
     let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
-    taken
+    sampled
         .metrics
         .set(metric::FIRST_DONE_S, window.first_done_s)
         .set(metric::LAST_DONE_S, window.last_done_s)
         .set(metric::START_SKEW_US, window.skew_s * 1e6)
         .set(metric::CLOCK_ERROR_US, error_ns as f64 / 1e3);
-    Ok(taken)
+    Ok(sampled)
 }
 
 /// Times in seconds since the first host's start.

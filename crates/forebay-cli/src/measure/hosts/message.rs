@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::interleave::Taken;
+use super::super::interleave::SampleFigures;
 use super::super::job::{Job, RandomWork, ScanWork};
 use super::super::sampler::{Cached, Outcome};
 use super::super::start_barrier::Timed;
@@ -69,10 +69,10 @@ impl HostWork {
 
     /// Returns the figures and claims of a sample; `cache` is the state of the page cache for
     /// rows that use it.
-    pub(super) fn taken(&self, outcome: Outcome, cache: CacheState) -> Taken {
+    pub(super) fn sampled(&self, outcome: Outcome, cache: CacheState) -> SampleFigures {
         match self {
-            Self::Scan(work) => scan::taken(outcome, work.row, cache),
-            Self::Random(work) => random::taken(outcome, work),
+            Self::Scan(work) => scan::sampled(outcome, work.row, cache),
+            Self::Random(work) => random::sampled(outcome, work),
         }
     }
 

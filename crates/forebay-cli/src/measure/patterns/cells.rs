@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Cell, Interleaving, Taken, cut_short, seeds, until};
+use super::super::interleave::{Cell, Interleaving, SampleFigures, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::residency::evict;
 use super::super::sampler::run_child;
@@ -132,7 +132,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             workers: Some(work.participants + usize::from(row.is_forebay())),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(&result), evidence: result.evidence, claim })
+        Ok(SampleFigures { metrics: metrics(&result), evidence: result.evidence, claim })
     })?;
     let conditions = test_file.preconditions.conditions();
     let build = |setting: &Setting| {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{self, Interleaving, Taken, until};
+use super::super::interleave::{self, Interleaving, SampleFigures, until};
 use super::super::job::Job;
 use super::super::pattern::{Pattern, SplitMix};
 use super::super::residency::evict;
@@ -98,7 +98,7 @@ impl Shape<'_> {
                 blocking: way.is_blocking(),
                 ..Claim::default()
             };
-            Ok(Taken { metrics: metrics(way, setting, &result), evidence: result.evidence, claim })
+            Ok(SampleFigures { metrics: metrics(way, setting, &result), evidence: result.evidence, claim })
         })
     }
 

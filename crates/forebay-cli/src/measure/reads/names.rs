@@ -32,7 +32,7 @@ pub(in crate::measure) const SHARE: Column = column(
     0.01,
     "processor time as a share of the processors that this way can use: one, or all",
 );
-pub(in crate::measure) const WITHOUT_ANSWER: Column =
+pub(in crate::measure) const INCOMPLETE: Column =
     column(UNANSWERED, "unanswered", 1.0, "reads that had not completed when the sample was given up");
 pub(in crate::measure) const USER: Column =
     column(CPU_USER_NS_PER_IO, "user ns/IO", 1.0, "of that, outside of the kernel, in nanoseconds");

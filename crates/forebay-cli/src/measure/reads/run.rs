@@ -230,7 +230,7 @@ mod tests {
 
     const BYTES: u64 = 2 << 20;
 
-    fn planted(cleanup: &Cleanup) -> TempFile {
+    fn prepared_file(cleanup: &Cleanup) -> TempFile {
         let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let temp = cleanup.temp_file(directory, "reads").expect("writable");
         let mut memory = vec![0; BYTES as usize];
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn every_way_reads_checks_and_counts() {
         let cleanup = Cleanup::default();
-        let temp = planted(&cleanup);
+        let temp = prepared_file(&cleanup);
         // There is no namespace here: `vm/tests/polled` has one.
         for way in Way::ALL.into_iter().filter(|way| !way.sends_commands()) {
             let result = match run_long_enough(&temp, 5, way) {
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn an_open_loop_reads_at_its_rate() {
         let cleanup = Cleanup::default();
-        let temp = planted(&cleanup);
+        let temp = prepared_file(&cleanup);
         for way in [Way::Pread, Way::UringDeferTaskrun, Way::ForebayTokio] {
             let (job, work) = job(&temp, 5, way, Pacing::Open { per_second: 400.0 });
             let result = match run(&job, &work) {

@@ -6,7 +6,7 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, SampleFigures, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::plan::fit_seconds;
 use super::super::sampler::run_child;
@@ -87,7 +87,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             workers: Some(1),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(&result, work.depth())?, evidence: result.evidence, claim })
+        Ok(SampleFigures { metrics: metrics(&result, work.depth())?, evidence: result.evidence, claim })
     })?;
     let is_too_short = seconds < super::SECONDS;
     let mut experiment = Experiment::new(super::KIND.name, method(plan, seconds))

@@ -112,7 +112,7 @@ mod tests {
         (0..count).map(|_| level * (1.0 + share * (2.0 * unit(random.next_u64()) - 1.0))).collect()
     }
 
-    fn planted(parts: &[(f64, usize)], share: f64, seed: u64) -> Vec<f64> {
+    fn simulated(parts: &[(f64, usize)], share: f64, seed: u64) -> Vec<f64> {
         let of = |(index, (level, count)): (usize, &(f64, usize))| {
             noise(*level, share, *count, seed * 100 + index as u64)
         };
@@ -126,7 +126,7 @@ mod tests {
         for seed in 1..=20 {
             for (before, after) in [(10, 590), (300, 300), (560, 40), (15, 35)] {
                 for (low, share) in [(50.0, 0.1), (30.0, 0.2), (5.0, 0.2)] {
-                    let bins = planted(&[(100.0, before), (low, after)], share, seed);
+                    let bins = simulated(&[(100.0, before), (low, after)], share, seed);
                     let found = find(&bins).expect("it has bins");
                     let at = found.change.unwrap_or_else(|| panic!("{before} {low} {share}: {found:?}"));
                     assert!(at.abs_diff(before) <= 1, "{before} {low} {share}: {found:?}");
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_rise_is_a_change_too() {
-        let found = find(&planted(&[(50.0, 100), (100.0, 300)], 0.1, 1)).expect("it has bins");
+        let found = find(&simulated(&[(50.0, 100), (100.0, 300)], 0.1, 1)).expect("it has bins");
         assert_eq!(found.change, Some(100));
         assert!(found.sustained > found.burst);
     }
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_change_below_a_seventh_is_none() {
-        let found = find(&planted(&[(100.0, 200), (90.0, 200)], 0.02, 6)).expect("it has bins");
+        let found = find(&simulated(&[(100.0, 200), (90.0, 200)], 0.02, 6)).expect("it has bins");
         assert_eq!(found.change, None, "{found:?}");
     }
 

@@ -165,8 +165,8 @@ mod tests {
             {
                 let phase = 7 + seed as usize % (every - length);
                 let load = steady(100.0, seconds, &mut random);
-                let planted = still(load, (phase..seconds * SECOND).step_by(every), length);
-                let found = find(&planted, 8).expect("it is long enough");
+                let simulated = still(load, (phase..seconds * SECOND).step_by(every), length);
+                let found = find(&simulated, 8).expect("it is long enough");
                 let period_s = found.every_s.unwrap_or_else(|| panic!("{seed} {every} {length}: {found:?}"));
                 assert!(
                     (period_s / (every as f64 / 100.0) - 1.0).abs() < 0.02,

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use super::super::backing_device::device_stat;
 use super::super::extents::Extents;
 use super::super::gates::Claim;
-use super::super::interleave::{Cell, Interleaving, Taken, cut_short, until};
+use super::super::interleave::{Cell, Interleaving, SampleFigures, cut_short, until};
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
@@ -126,9 +126,9 @@ pub(in crate::measure) fn measure(plan: &Plan, context: &Context) -> anyhow::Res
         }
         // Rows without files have none to inspect.
         if row != WalRow::NoAppends {
-            preconditions.see(extents);
+            preconditions.set_extents(extents);
         }
-        Ok(taken(result, plan, *setting))
+        Ok(sampled(result, plan, *setting))
     })?;
     let conditions = preconditions.conditions();
     let build = |(setting, remarks): (Setting, Remarks)| {
@@ -175,7 +175,7 @@ fn one(
     Ok((result, Extents::of_directory(own.path())))
 }
 
-fn taken(result: WalResult, plan: &Plan, setting: Setting) -> Taken {
+fn sampled(result: WalResult, plan: &Plan, setting: Setting) -> SampleFigures {
     let bytes = result.appends * plan.record_bytes as u64 * plan.batch as u64;
     let claim = Claim {
         // Without appends nothing is written.
@@ -183,7 +183,7 @@ fn taken(result: WalResult, plan: &Plan, setting: Setting) -> Taken {
         busy_on_purpose: setting.load == Load::Cpu,
         ..Claim::default()
     };
-    Taken { metrics: metrics(&result, plan.batch, setting.load), evidence: result.evidence, claim }
+    SampleFigures { metrics: metrics(&result, plan.batch, setting.load), evidence: result.evidence, claim }
 }
 
 fn metrics(result: &WalResult, batch: usize, load: Load) -> Metrics {
@@ -284,14 +284,14 @@ fn set_work_kept(cells: &mut [Cell<Setting, WalRow>]) {
     let base: Vec<(u32, f64)> = cells
         .iter()
         .filter(|cell| cell.way == WalRow::NoAppends)
-        .filter_map(|cell| cell.taken.as_ref().ok())
+        .filter_map(|cell| cell.sampled.as_ref().ok())
         .flatten()
-        .filter_map(|(repeat, taken)| Some((*repeat, taken.metrics.get(metric::WORK_PER_S)?)))
+        .filter_map(|(repeat, sampled)| Some((*repeat, sampled.metrics.get(metric::WORK_PER_S)?)))
         .collect();
-    for (repeat, taken) in cells.iter_mut().filter_map(|cell| cell.taken.as_mut().ok()).flatten() {
+    for (repeat, sampled) in cells.iter_mut().filter_map(|cell| cell.sampled.as_mut().ok()).flatten() {
         let alone = base.iter().find(|(other, _)| other == repeat);
-        if let (Some((_, alone)), Some(work)) = (alone, taken.metrics.get(metric::WORK_PER_S)) {
-            taken.metrics.set(metric::WORK_KEPT, work / alone);
+        if let (Some((_, alone)), Some(work)) = (alone, sampled.metrics.get(metric::WORK_PER_S)) {
+            sampled.metrics.set(metric::WORK_KEPT, work / alone);
         }
     }
 }
@@ -312,12 +312,12 @@ mod tests {
 
     fn cell(row: WalRow, work: &[f64]) -> Cell<Setting, WalRow> {
         let sample = |(repeat, rate): (usize, &f64)| {
-            let mut taken = Taken::default();
-            taken.metrics.set(metric::WORK_PER_S, *rate);
-            (repeat as u32, taken)
+            let mut sampled = SampleFigures::default();
+            sampled.metrics.set(metric::WORK_PER_S, *rate);
+            (repeat as u32, sampled)
         };
         let setting = Setting { workload: Workload::Open { rate: 1 }, load: Load::Cpu, threads: None };
-        Cell { taken: Ok(work.iter().enumerate().map(sample).collect()), ..Cell::new(setting, row) }
+        Cell { sampled: Ok(work.iter().enumerate().map(sample).collect()), ..Cell::new(setting, row) }
     }
 
     #[test]
@@ -326,8 +326,8 @@ mod tests {
             [cell(WalRow::NoAppends, &[1000.0, 500.0]), cell(WalRow::Forebay, &[900.0, 500.0, 7.0])];
         set_work_kept(&mut cells);
         let kept = |cell: &Cell<Setting, WalRow>| -> Vec<Option<f64>> {
-            let samples = cell.taken.as_ref().expect("measured");
-            samples.iter().map(|(_, taken)| taken.metrics.get(metric::WORK_KEPT)).collect()
+            let samples = cell.sampled.as_ref().expect("measured");
+            samples.iter().map(|(_, sampled)| sampled.metrics.get(metric::WORK_KEPT)).collect()
         };
         assert_eq!(kept(&cells[0]), [Some(1.0), Some(1.0)]);
         assert_eq!(kept(&cells[1]), [Some(0.9), Some(1.0), None]);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Cell, Interleaving, Taken};
+use super::super::interleave::{Cell, Interleaving, SampleFigures};
 use super::super::job::Job;
 use super::super::pattern::SplitMix;
 use super::super::plan::fit_seconds;
@@ -126,7 +126,7 @@ fn of_node(
             seconds,
             seed: seeds[repeat],
         };
-        Ok(taken(one(scratch, &index_file, &work, context)?, &work))
+        Ok(sampled(one(scratch, &index_file, &work, context)?, &work))
     })?;
     let conditions = index_file.preconditions.conditions();
     let build = |setting: &Setting| {
@@ -215,7 +215,7 @@ fn metrics(result: &WalkResult, row: WalkRow, in_flight: usize) -> Metrics {
     metrics
 }
 
-fn taken(result: WalkResult, work: &WalkWork) -> Taken {
+fn sampled(result: WalkResult, work: &WalkWork) -> SampleFigures {
     let claim = Claim {
         // A page cache that fills during the reads requests less from the device.
         read_bytes: (!work.row.uses_page_cache() && work.row != WalkRow::NoLookups)
@@ -224,7 +224,7 @@ fn taken(result: WalkResult, work: &WalkWork) -> Taken {
         exact: true,
         ..Claim::default()
     };
-    Taken { metrics: metrics(&result, work.row, work.in_flight), evidence: result.evidence, claim }
+    SampleFigures { metrics: metrics(&result, work.row, work.in_flight), evidence: result.evidence, claim }
 }
 
 fn build_row(cell: Cell<Setting, WalkRow>, as_published: bool) -> Row {

@@ -64,7 +64,7 @@ pub(super) fn notes(plan: &Plan, repeats: usize) -> Vec<String> {
     ];
     if plan.as_published {
         notes = vec![
-            "`tokio-fs` reads what it has just written from the page cache; all other rows write and read past it"
+            "`tokio-fs` reads its fresh data from the page cache; all other rows write and read past it"
                 .to_owned(),
         ];
     }

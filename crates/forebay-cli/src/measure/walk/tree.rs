@@ -191,8 +191,8 @@ impl std::fmt::Display for LookupError {
             Self::Damaged { position } => {
                 write!(
                     f,
-                    "what was read at offset {position} is not the node that was written there; the storage \
-                     below the file or the way it was read is faulty"
+                    "the bytes read at offset {position} are not the node that was written there; the storage below \
+                     the file or the way it was read is faulty"
                 )
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::Context as _;
 
 use super::super::gates::Claim;
-use super::super::interleave::{Interleaving, Taken, cells, cut_short, seeds, until};
+use super::super::interleave::{Interleaving, SampleFigures, cells, cut_short, seeds, until};
 use super::super::job::Job;
 use super::super::residency::evict;
 use super::super::sampler::run_child;
@@ -83,7 +83,7 @@ pub(super) fn measure(plan: &Plan, context: &Context) -> anyhow::Result<Vec<Expe
             workers: Some(work.clients + usize::from(row.is_forebay())),
             ..Claim::default()
         };
-        Ok(Taken { metrics: metrics(row, &result), evidence: result.evidence, claim })
+        Ok(SampleFigures { metrics: metrics(row, &result), evidence: result.evidence, claim })
     })?;
     let conditions = test_file.preconditions.conditions();
     let build = |setting: &Setting| {

@@ -29,15 +29,15 @@ pub(super) struct Seen {
     pub(super) times: Vec<Duration>,
 }
 
-/// Runs `look` on the device, in the world of one seed.
-fn in_world<T>(device: &Device, seed: u64, look: impl AsyncFnOnce(Engine) -> forebay::Result<T>) -> T {
+/// Runs `observe` on the device, in the world of one seed.
+fn in_world<T>(device: &Device, seed: u64, observe: impl AsyncFnOnce(Engine) -> forebay::Result<T>) -> T {
     let mut world = World::new(seed)
         .disk(device.profile.clone())
         .stalls_ppm(0)
         .wanders_ppm(0)
         .config(Config::default().shards(1).arena_bytes_max(16 << 20));
     world
-        .run(look)
+        .run(observe)
         .unwrap_or_else(|failure| panic!("{}: {failure}", device.name))
         .unwrap_or_else(|error| panic!("{}: {error}", device.name))
 }
