@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | something failed while measuring; `wal`: the log is damaged; `kv`: the store is, or there is no such key |
+//! | 1 | something failed while measuring; `wal`: the log is damaged; `kv`: the store is, or the key does not exist |
 //! | 2 | the command line is wrong; `wal`: the log cannot be read; `kv`: it could not be done |
 //! | 3 | the path cannot be used: missing, not a file or directory, not readable or writable |
 //! | 4 | the path can be used, but not for this: no space, a file that is too small, a file system without O_DIRECT |

@@ -66,7 +66,7 @@ fn values_are_put_got_and_deleted() {
     assert_eq!(ends(0, &["kv", "get", store, "a"]).out, "one");
     assert_eq!(ends(0, &["kv", "get", store, "61", "--hex-key", "--hex"]).out, "6f6e65\n");
     let absent = ends(1, &["kv", "get", store, "b"]);
-    assert!(absent.out.is_empty() && absent.err.contains("no such key"), "{}", absent.err);
+    assert!(absent.out.is_empty() && absent.err.contains("the key does not exist"), "{}", absent.err);
     ends(0, &["kv", "delete", store, "a"]);
     ends(0, &["kv", "delete", store, "a"]);
     ends(1, &["kv", "get", store, "a"]);

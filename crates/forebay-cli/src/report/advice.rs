@@ -279,6 +279,6 @@ mod tests {
             row("direct-large", &[(metric::MB_PER_S, 1010.0)]),
         ];
         assert!(advice(&report(vec![scan])).is_empty());
-        assert!(of(&report(Vec::new())).into_string().contains("Nothing that was measured"));
+        assert!(of(&report(Vec::new())).into_string().contains("No measured way is clearly better"));
     }
 }

@@ -242,7 +242,7 @@ mod tests {
             Condition::at_least("device_bytes", 1.0, 0.95),
         ]);
         let page = of(&[&experiment]).into_string();
-        assert!(page.contains("2 held; 1 not known") && page.contains("0.990"), "{page}");
+        assert!(page.contains("2 held; 1 unknown") && page.contains("0.990"), "{page}");
         assert!(page.contains("at least 0.950"), "{page}");
         assert_eq!(page.matches("scope=\"row\"").count(), 1);
     }

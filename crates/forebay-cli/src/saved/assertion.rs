@@ -303,7 +303,7 @@ mod tests {
             ("write.direct.iops > 1", "no experiment \"write\"; there are random, scan"),
             (
                 "random.direct.iops > 1",
-                "4 experiments fit: say which; there are random[depth=1,span=whole file]",
+                "4 experiments fit: add parameters that only one of them has; there are random[depth=1,span=whole file]",
             ),
             ("random[depth=32].direct.iops > 1", "2 experiments fit"),
             (

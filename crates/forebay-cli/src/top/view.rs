@@ -297,7 +297,7 @@ mod tests {
             "      3   25.0ms  app::index::build::{{closure}}\n                 at app::index::sum (a.rs:3)\n                 at b (a.rs:9)",
             "  1.00k   1.00M       0       0       0  ~/whose/name/matters/table-000123.?[31m",
             "      0       0       0       0       0  /data/idle",
-            "4 files with fewer operations are not told",
+            "4 files with fewer operations are not shown",
         ] {
             assert!(text.contains(line), "{line:?} is not in:\n{text}");
         }

@@ -152,7 +152,7 @@ mod tests {
             let mut work = work(row, Call::Read, 2);
             work.file_set.seed = 4;
             let error = sample(files.directory.path(), None, &work).expect_err("other contents");
-            assert!(format!("{error:#}").contains("does not hold what was written"), "{row:?}: {error:#}");
+            assert!(format!("{error:#}").contains("does not hold the bytes written"), "{row:?}: {error:#}");
             let mut work = self::work(row, Call::Stat, 2);
             work.file_set.file_bytes = 4096;
             let error = sample(files.directory.path(), None, &work).expect_err("another length");
