@@ -11,7 +11,7 @@
 //! - **Requests to an agent**: to write a file of a size, to run a sample of `scan` or `random` with
 //!   parameters within the limits of the command line, and to report its clock. No request names a path.
 //! - **A round** ([`controller`]): every host makes the sample ready, in a process that then waits
-//!   ([`super::startline`]). When all are ready, the controller reads their clocks ([`clock`]). It sends
+//!   ([`super::start_barrier`]). When all are ready, the controller reads their clocks ([`clock`]). It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
 //!   make a sample ready, the round is given up on all hosts.
 //! - **Failures.** A host that dies or is cut off ends its connection, or nothing arrives from it for the

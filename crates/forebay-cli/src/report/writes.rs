@@ -249,10 +249,7 @@ mod tests {
         assert!(!text.contains("about as fast") && !text.contains("no clear difference"), "{text}");
         // A row above all others is mentioned, however wide its own spread is.
         let clear = of(&[&experiment("dense", 1, rows([150e3, 310e3, 800e3]))]);
-        assert!(
-            clear[0].contains("`o-direct` advertises 310,000 writes a second, and "),
-            "{clear:?}"
-        );
+        assert!(clear[0].contains("`o-direct` advertises 310,000 writes a second, and "), "{clear:?}");
     }
 
     #[test]
