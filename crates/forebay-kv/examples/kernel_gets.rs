@@ -12,7 +12,7 @@ use std::time::Instant;
 use forebay::{Config, Engine};
 use forebay_kv::{Keyspace, Options, Stats, Store};
 
-type Answer<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+type Pending<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Records that have all but the end of their keys in common, for example those of one account.
 const GROUP: u64 = 200;
@@ -20,9 +20,9 @@ const VALUE_BYTES: usize = 400;
 /// YCSB's constant for the skew: how strongly the most popular keys are preferred.
 const THETA: f64 = 0.99;
 
-fn main() -> Answer<()> {
+fn main() -> Pending<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize| -> Answer<u64> { Ok(arguments.get(at).ok_or("too few arguments")?.parse()?) };
+    let number = |at: usize| -> Pending<u64> { Ok(arguments.get(at).ok_or("too few arguments")?.parse()?) };
     let dir = Path::new(arguments.get(1).ok_or("kernel_gets plant|run DIR RECORDS ...")?);
     match arguments[0].as_str() {
         "plant" => plant(dir, number(2)?),
@@ -60,7 +60,7 @@ fn value(record: u64, version: u64) -> Vec<u8> {
     bytes
 }
 
-fn check(record: u64, bytes: &[u8]) -> Answer<()> {
+fn check(record: u64, bytes: &[u8]) -> Pending<()> {
     let version = bytes.get(8..).and_then(|rest| rest.first_chunk()).ok_or("a value that is too short")?;
     match bytes == value(record, u64::from_le_bytes(*version)) {
         true => Ok(()),
@@ -68,7 +68,7 @@ fn check(record: u64, bytes: &[u8]) -> Answer<()> {
     }
 }
 
-fn plant(dir: &Path, records: u64) -> Answer<()> {
+fn plant(dir: &Path, records: u64) -> Pending<()> {
     let engine = Engine::start(Config::default())?;
     let store = Store::open(&engine, dir, options()).wait()?;
     let mut groups: Vec<u64> = (0..records / GROUP).collect();
@@ -108,7 +108,7 @@ struct Sample {
     walked: f64,
 }
 
-fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64) -> Answer<()> {
+fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64) -> Pending<()> {
     let dice = Dice::new(records);
     println!("{threads} threads, {operations} operations a sample, {repeats} repeats");
     println!("| workload | kernel walk | a get, ns | p99, ns | operations/s | walked, % |");
@@ -166,7 +166,7 @@ fn sample(
     operations: u64,
     kernel_walk: bool,
     seed: u64,
-) -> Answer<Sample> {
+) -> Pending<Sample> {
     let engine = Engine::start(Config::default())?;
     let store = Store::open(&engine, dir, options().kernel_walk(kernel_walk)).wait()?;
     let keyspace = store.default_keyspace();
@@ -191,7 +191,7 @@ fn sample(
         let before = store.stats();
         let begun = Instant::now();
         barrier.wait();
-        let lanes: Answer<Vec<Vec<u64>>> =
+        let lanes: Pending<Vec<Vec<u64>>> =
             handles.into_iter().map(|lane| lane.join().map_err(|_| "a thread panicked")?).collect();
         (begun, before, lanes)
     });
@@ -220,7 +220,7 @@ fn lane(
     dice: &Dice,
     operations: u64,
     seed: u64,
-) -> Answer<Vec<u64>> {
+) -> Pending<Vec<u64>> {
     let mut took = Vec::with_capacity(operations as usize);
     for operation in 0..operations {
         let luck = mix(seed.wrapping_add(operation));

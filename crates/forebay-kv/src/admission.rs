@@ -236,9 +236,9 @@ impl Line {
 
 /// Returns whether this store was broken on purpose to keep room for gets that do not come for it.
 fn keeps_its_room() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::WokenKeepsItsRoom.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::WokenKeepsItsRoom.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::async_mutex::AsyncMutex;
 use crate::error::{ErrorKind, Result};
 use crate::manifest::version::Version;
 use crate::merge::Bounds;
 use crate::store::flush;
 use crate::store::shared::Shared;
 use crate::store::space::Work;
-use crate::turn::Turn;
 
 mod out;
 pub(crate) mod pick;
@@ -30,7 +30,7 @@ const EXPIRY_MAX: Duration = Duration::from_secs(600);
 #[derive(Debug, Default)]
 pub(crate) struct Compaction {
     /// Serializes compactions: the tables below level 0 change only while this turn is held.
-    pub(crate) turn: Turn,
+    pub(crate) turn: AsyncMutex,
     /// Counts the changes of the tables.
     edits: AtomicU64,
     /// The count of changes at which no work was found, not even work for a store at rest. Stored plus 1,
@@ -86,7 +86,7 @@ pub(crate) async fn run(shared: &Arc<Shared>) {
                 if is_resting {
                     compaction.is_awaited.store(false, Ordering::Release);
                     compaction.rested.store(edits + 1, Ordering::Release);
-                    shared.changed.tell();
+                    shared.changed.notify();
                 }
                 break;
             };
@@ -175,7 +175,7 @@ pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
         }
         // Tables flushed in the meantime need another request.
         if !compaction.is_awaited.swap(true, Ordering::AcqRel) {
-            shared.changed.tell();
+            shared.changed.notify();
         }
         None
     };

@@ -92,7 +92,7 @@ impl KernelWalks {
             Descent { table: lookup.table().id(), position: child.position, level, key: key.to_vec() };
         let at_leaf = self.at_leaf(shared, lookup, &descent);
         let (count, found) = match at_leaf {
-            AtLeaf::Answer(found) => (&self.walks, Some(found)),
+            AtLeaf::Pending(found) => (&self.walks, Some(found)),
             AtLeaf::GoesOn => (&self.walks, None),
             AtLeaf::Undecided => (&self.fell_back, None),
         };

@@ -11,11 +11,11 @@ use crate::merge::Bounds;
 use crate::range::Range;
 use crate::record::{self, Change, HEADER_BYTES, Record};
 use crate::store::commit::{Ready, Write};
-use crate::store::get::{Get, MultiGet, Wanted};
+use crate::store::get::{Get, GetParams, MultiGet};
 use crate::store::swap::{self, Swapped};
 use crate::store::{Handle, Store};
 use crate::view::View;
-use crate::wait::Answer;
+use crate::wait::Pending;
 
 /// A named part of a store with its own keys; see [`Store::keyspace`].
 ///
@@ -86,7 +86,7 @@ impl Keyspace {
 
     pub(crate) fn get_at<'a>(&'a self, key: &'a [u8], pinned: Option<(Arc<View>, u64)>) -> Get<'a> {
         match record::check(key, &Change::Delete) {
-            Ok(()) => Get::new(&self.handle.shared, Wanted { keyspace: self.id, key, pinned }),
+            Ok(()) => Get::new(&self.handle.shared, GetParams { keyspace: self.id, key, pinned }),
             Err(error) => Get::failed(&self.handle.shared, error),
         }
     }
@@ -275,7 +275,7 @@ impl Keyspace {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn bulk_load<'a, K, V, I>(&'a self, entries: I) -> Answer<'a, u64>
+    pub fn bulk_load<'a, K, V, I>(&'a self, entries: I) -> Pending<'a, u64>
     where
         K: AsRef<[u8]> + Send,
         V: AsRef<[u8]> + Send,
@@ -283,7 +283,7 @@ impl Keyspace {
         I::IntoIter: Send + 'a,
     {
         let entries = entries.into_iter();
-        Answer::new(&self.handle.shared.engine, async move {
+        Pending::new(&self.handle.shared.engine, async move {
             let mut load = self.loader();
             for (key, value) in entries {
                 load.add(key, value).await?;
@@ -316,9 +316,9 @@ impl Keyspace {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Answer<'_, ()> {
+    pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Pending<'_, ()> {
         let (shared, bounds) = (&self.handle.shared, Bounds::of(&range));
-        Answer::new(&shared.engine, compact::range(shared, self.id, bounds))
+        Pending::new(&shared.engine, compact::range(shared, self.id, bounds))
     }
 
     /// Sets a key's value; durable when it returns.
@@ -444,7 +444,7 @@ impl Keyspace {
         key: &'a (impl AsRef<[u8]> + ?Sized),
         expected: Option<&'a [u8]>,
         new: Option<&'a [u8]>,
-    ) -> Answer<'a, Swapped> {
+    ) -> Pending<'a, Swapped> {
         let (shared, key) = (&self.handle.shared, key.as_ref());
         let change = match new {
             Some(value) => Change::Put { value, expires_s: None },
@@ -452,7 +452,7 @@ impl Keyspace {
         };
         let ready = self.single(key, &change);
         let keyspace = self.id;
-        Answer::new(&shared.engine, async move {
+        Pending::new(&shared.engine, async move {
             swap::compare_and_set(shared, keyspace, key, expected, ready?).await
         })
     }

@@ -74,15 +74,14 @@
 )]
 
 mod admission;
+mod async_mutex;
 mod batch;
-#[cfg(feature = "_breakage")]
-#[doc(hidden)]
-pub mod breakage;
 mod budget;
 mod cache;
 mod checkpoint;
 mod compact;
 mod error;
+mod event;
 #[cfg_attr(not(all(feature = "kernel", target_os = "linux")), path = "kernel/absent.rs")]
 mod kernel;
 mod keyspace;
@@ -90,16 +89,17 @@ mod load;
 mod manifest;
 mod memtable;
 mod merge;
+#[cfg(feature = "_mutants")]
+#[doc(hidden)]
+pub mod mutants;
 mod names;
 mod node;
 mod options;
 mod range;
 mod record;
-mod signal;
 mod snapshot;
 mod store;
 mod table;
-mod turn;
 mod value;
 mod verify;
 mod view;
@@ -117,7 +117,7 @@ pub use store::{
 };
 pub use value::Value;
 pub use verify::{Verified, verify, verify_with};
-pub use wait::Answer;
+pub use wait::Pending;
 
 // The examples of the pages use the core, the log and the store; this crate depends on all three.
 #[cfg(doctest)]

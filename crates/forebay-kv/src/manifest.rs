@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use forebay::{Class, Dir, Engine};
 use forebay_wal::{End, Lsn, Recovery, Wal};
 
+use crate::async_mutex::AsyncMutex;
 use crate::error::{Error, ErrorKind, Result};
 use crate::table::TableMeta;
-use crate::turn::Turn;
 
 pub(crate) mod edit;
 mod frame;
@@ -37,7 +37,7 @@ pub(crate) struct Manifest {
     dir: PathBuf,
     wal: Wal,
     /// Serializes the edits.
-    turn: Turn,
+    turn: AsyncMutex,
     inner: Mutex<Inner>,
 }
 
@@ -129,8 +129,12 @@ impl Manifest {
             }
         };
         let inner = Inner { state: replay.state, edits: replay.edits };
-        let manifest =
-            Manifest { dir: dir.path().to_path_buf(), wal, turn: Turn::default(), inner: Mutex::new(inner) };
+        let manifest = Manifest {
+            dir: dir.path().to_path_buf(),
+            wal,
+            turn: AsyncMutex::default(),
+            inner: Mutex::new(inner),
+        };
         Ok((manifest, recovery))
     }
 

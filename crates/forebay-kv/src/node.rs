@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
+pub(crate) mod bloom;
 pub(crate) mod build;
-pub(crate) mod filter;
 pub(crate) mod read;
 #[cfg(test)]
 mod tests;

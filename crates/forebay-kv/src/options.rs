@@ -106,7 +106,7 @@ impl Options {
     }
 
     /// For this crate's own tests: walks in the kernel even where the cache is worth filling.
-    #[cfg(all(feature = "kernel", feature = "_breakage"))]
+    #[cfg(all(feature = "kernel", feature = "_mutants"))]
     #[doc(hidden)]
     pub fn kernel_walk_again(mut self) -> Options {
         self.kernel_walk_again = true;

@@ -36,7 +36,7 @@ const READ_BYTES_MAX: u64 = 1 << 20;
 /// which they lie, as those of gets do.
 pub struct Range {
     handle: Arc<Handle>,
-    wanted: Wanted,
+    wanted: RangeSpec,
     stage: Stage,
     fetched: VecDeque<Pair>,
     count: usize,
@@ -44,7 +44,7 @@ pub struct Range {
 
 /// The source and the bounds of a range.
 #[derive(Clone)]
-struct Wanted {
+struct RangeSpec {
     keyspace: u32,
     view: Arc<View>,
     lsn: u64,
@@ -89,7 +89,7 @@ impl Range {
     ) -> Range {
         let (view, lsn) = at.unwrap_or_else(|| handle.shared.pin());
         let (bounds, now_s) = (Arc::new(bounds), handle.shared.now_s());
-        let wanted = Wanted { keyspace, view, lsn, bounds, direction: Direction::Forward, now_s };
+        let wanted = RangeSpec { keyspace, view, lsn, bounds, direction: Direction::Forward, now_s };
         Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
     }
 
@@ -192,8 +192,8 @@ impl Range {
 }
 
 impl Work {
-    fn begin(shared: &Arc<Shared>, wanted: &Wanted) -> Result<Box<Work>> {
-        let Wanted { keyspace, view, lsn, bounds, direction, now_s } = wanted;
+    fn begin(shared: &Arc<Shared>, wanted: &RangeSpec) -> Result<Box<Work>> {
+        let RangeSpec { keyspace, view, lsn, bounds, direction, now_s } = wanted;
         let mut how = CursorHow { class: forebay::shard::class(), ..CursorHow::range(*direction) };
         let mut sources: Vec<Source> = view
             .memtables()

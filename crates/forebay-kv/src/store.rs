@@ -14,7 +14,7 @@ use crate::merge::Bounds;
 use crate::options::Options;
 use crate::snapshot::Snapshot;
 use crate::verify::{self, Verified};
-use crate::wait::Answer;
+use crate::wait::Pending;
 
 pub(crate) mod commit;
 pub(crate) mod flush;
@@ -29,7 +29,7 @@ pub(crate) mod space;
 mod stats;
 pub(crate) mod swap;
 mod tasks;
-mod throttle;
+mod write_stall;
 
 pub use commit::Write;
 pub use get::{Get, MultiGet};
@@ -193,9 +193,9 @@ impl Store {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn keyspace<'a>(&'a self, name: &'a str) -> Answer<'a, Keyspace> {
+    pub fn keyspace<'a>(&'a self, name: &'a str) -> Pending<'a, Keyspace> {
         let handle = &self.handle;
-        Answer::new(&handle.shared.engine, async move {
+        Pending::new(&handle.shared.engine, async move {
             let id = tasks::keyspace(&handle.shared, name, KEYSPACES_MAX).await?;
             Ok(Keyspace::new(handle.clone(), id, Arc::from(name)))
         })
@@ -284,8 +284,8 @@ impl Store {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn flush(&self) -> Answer<'_, ()> {
-        Answer::new(&self.shared().engine, flush::everything(self.shared()))
+    pub fn flush(&self) -> Pending<'_, ()> {
+        Pending::new(&self.shared().engine, flush::everything(self.shared()))
     }
 
     /// Flushes the memtables to tables and compacts everything to the last level. Entries that were deleted,
@@ -309,9 +309,9 @@ impl Store {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn compact(&self) -> Answer<'_, ()> {
+    pub fn compact(&self) -> Pending<'_, ()> {
         let shared = self.shared();
-        Answer::new(&shared.engine, async move {
+        Pending::new(&shared.engine, async move {
             let ids: Vec<u32> = shared.with_view(|view| view.version.keyspaces().map(|(id, _)| id).collect());
             for id in ids {
                 compact::range(shared, id, Bounds::ALL).await?;
@@ -338,8 +338,8 @@ impl Store {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn settle(&self) -> Answer<'_, ()> {
-        Answer::new(&self.shared().engine, compact::settle(self.shared()))
+    pub fn settle(&self) -> Pending<'_, ()> {
+        Pending::new(&self.shared().engine, compact::settle(self.shared()))
     }
 
     /// Creates a checkpoint: a copy of the store in a new directory, which opens as an independent store. It
@@ -384,9 +384,9 @@ impl Store {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Answer<'_, ()> {
+    pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Pending<'_, ()> {
         let (shared, dir) = (self.shared(), dir.as_ref().to_path_buf());
-        Answer::new(&shared.engine, async move { checkpoint::checkpoint(shared, &dir).await })
+        Pending::new(&shared.engine, async move { checkpoint::checkpoint(shared, &dir).await })
     }
 
     /// Reads and checks everything that the store has on disk now (all tables, the durable part of the log,
@@ -418,8 +418,8 @@ impl Store {
     /// # store.close().wait()?;
     /// # Ok(()) }
     /// ```
-    pub fn verify(&self) -> Answer<'_, Verified> {
-        Answer::new(&self.shared().engine, verify::open_store(self.shared()))
+    pub fn verify(&self) -> Pending<'_, Verified> {
+        Pending::new(&self.shared().engine, verify::open_store(self.shared()))
     }
 
     /// Returns the store's counters, its memory use and the state of its levels.
@@ -465,9 +465,9 @@ impl Store {
     /// assert!(users.put("bert", "2").await.is_err());
     /// # Ok(()) }
     /// ```
-    pub fn close(&self) -> Answer<'_, ()> {
+    pub fn close(&self) -> Pending<'_, ()> {
         self.shared().begin_close();
-        Answer::new(&self.shared().engine, tasks::closed(self.shared()))
+        Pending::new(&self.shared().engine, tasks::closed(self.shared()))
     }
 }
 

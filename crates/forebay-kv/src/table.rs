@@ -15,8 +15,8 @@ use crate::node::{Child, FILTER, Identity, LEAF, UNIT};
 use crate::value::Value;
 
 mod ahead;
+mod blob;
 mod cursor;
-mod far;
 mod footer;
 mod lookup;
 mod open;
@@ -27,8 +27,8 @@ mod verify;
 mod walk;
 mod write;
 
+pub(crate) use blob::Blob;
 pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef};
-pub(crate) use far::Far;
 use footer::Footer;
 pub(crate) use footer::{HeaderFound, read_header};
 pub(crate) use lookup::Lookup;
@@ -109,14 +109,14 @@ pub(crate) struct TableMeta {
 pub(crate) enum Found {
     Value(Value),
     /// A value that must still be read; memory for it must be claimed first.
-    Far(Far),
+    Blob(Blob),
     Deleted,
 }
 
 /// The result of [`Table::get_cached`].
 #[derive(Debug)]
 pub(crate) enum Cached {
-    Answer(Option<Found>),
+    Pending(Option<Found>),
     /// Something must be read first; the lookup has its range and continues from there.
     NeedsRead(Lookup),
 }

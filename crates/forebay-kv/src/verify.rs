@@ -7,7 +7,7 @@ use forebay::{Class, Engine};
 
 use crate::error::{Error, Result};
 use crate::store::shared::Shared;
-use crate::wait::Answer;
+use crate::wait::Pending;
 
 mod run;
 
@@ -83,7 +83,7 @@ impl Verified {
 /// assert!(verified.is_whole());
 /// # Ok(()) }
 /// ```
-pub fn verify(engine: &Engine, dir: impl AsRef<Path>) -> Answer<'static, Verified> {
+pub fn verify(engine: &Engine, dir: impl AsRef<Path>) -> Pending<'static, Verified> {
     verify_with(engine, dir, |_, _| ())
 }
 
@@ -96,9 +96,9 @@ pub fn verify_with(
     engine: &Engine,
     dir: impl AsRef<Path>,
     progress: impl FnMut(u64, u64) + Send + 'static,
-) -> Answer<'static, Verified> {
+) -> Pending<'static, Verified> {
     let (owned, dir) = (engine.clone(), dir.as_ref().to_path_buf());
-    Answer::new(engine, async move {
+    Pending::new(engine, async move {
         let awaited = Arc::new(());
         let (engine, watch) = (owned.clone(), Arc::downgrade(&awaited));
         let verifying = owned.spawn_on_shard(0, Class::DEFAULT, move || async move {

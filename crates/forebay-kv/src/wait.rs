@@ -26,17 +26,20 @@ pub(crate) fn block_on<T>(engine: &Engine, future: impl Future<Output = Result<T
 /// A boxed future.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// The result of an infrequent operation: await it, or [`wait`](Answer::wait) for it. The operation begins at
+/// The result of an infrequent operation: await it, or [`wait`](Pending::wait) for it. The operation begins at
 /// the first poll, unless its documentation says otherwise.
 #[must_use = "nothing happens unless this is awaited or waited for"]
-pub struct Answer<'a, T> {
+pub struct Pending<'a, T> {
     engine: Engine,
     future: Boxed<'a, T>,
 }
 
-impl<'a, T> Answer<'a, T> {
-    pub(crate) fn new(engine: &Engine, future: impl Future<Output = Result<T>> + Send + 'a) -> Answer<'a, T> {
-        Answer { engine: engine.clone(), future: Box::pin(future) }
+impl<'a, T> Pending<'a, T> {
+    pub(crate) fn new(
+        engine: &Engine,
+        future: impl Future<Output = Result<T>> + Send + 'a,
+    ) -> Pending<'a, T> {
+        Pending { engine: engine.clone(), future: Box::pin(future) }
     }
 
     /// Blocks the calling thread until the result is there.
@@ -49,7 +52,7 @@ impl<'a, T> Answer<'a, T> {
     }
 }
 
-impl<T> Future for Answer<'_, T> {
+impl<T> Future for Pending<'_, T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
@@ -57,8 +60,8 @@ impl<T> Future for Answer<'_, T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<'_, T> {
+impl<T> fmt::Debug for Pending<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").finish_non_exhaustive()
+        f.debug_struct("Pending").finish_non_exhaustive()
     }
 }

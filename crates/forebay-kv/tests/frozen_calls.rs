@@ -394,14 +394,14 @@ fn no_call_waits_for_one_that_is_not_polled_in_any_world() {
 }
 
 /// Test of the test: a wake-up swallowed by a kept get is detected.
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 #[test]
 fn a_wake_up_that_a_kept_get_swallows_is_caught() {
-    use forebay_kv::breakage::{self, Breakage};
+    use forebay_kv::mutants::{self, Mutant};
 
     for seed in [0, 6, 12] {
         let what =
-            breakage::with(Breakage::WokenKeepsItsRoom, || simulate(seed)).expect_err("each seed catches it");
+            mutants::with(Mutant::WokenKeepsItsRoom, || simulate(seed)).expect_err("each seed catches it");
         println!("seed {seed}: {what}");
     }
 }

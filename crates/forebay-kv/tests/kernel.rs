@@ -1,7 +1,7 @@
 //! Gets that walk inside the kernel return the same results as the others. On machines whose kernel cannot,
 //! all walks fall back and the tests must pass as well. `FOREBAY_KERNEL_ENGINES=bpf-loop` requires a kernel
 //! that can (`scripts/checks/kernel-walks`).
-#![cfg(all(feature = "kernel", feature = "_breakage", target_os = "linux"))]
+#![cfg(all(feature = "kernel", feature = "_mutants", target_os = "linux"))]
 
 mod common;
 

@@ -158,20 +158,20 @@ fn worlds_repeat_themselves() {
 
 /// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct
 /// store passes the same ones.
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 mod broken {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use forebay_kv::breakage::{self, Breakage};
+    use forebay_kv::mutants::{self, Mutant};
 
     use super::*;
 
     /// No more seeds than CI runs.
     const SEEDS: u64 = 150;
 
-    fn is_caught(breakage: Breakage) {
+    fn is_caught(mutant: Mutant) {
         for seed in 0..SEEDS {
-            let broken = || breakage::with(breakage, || attempt(&mut World::new(seed), Trouble::Crashes));
+            let broken = || mutants::with(mutant, || attempt(&mut World::new(seed), Trouble::Crashes));
             match catch_unwind(AssertUnwindSafe(broken)) {
                 Ok(Ok(())) => continue,
                 Ok(Err(why)) => println!("seed {seed}: {why}"),
@@ -180,31 +180,31 @@ mod broken {
             attempt(&mut World::new(seed), Trouble::Crashes).expect("the store as it is");
             return;
         }
-        panic!("{breakage:?} survived {SEEDS} seeds");
+        panic!("{mutant:?} survived {SEEDS} seeds");
     }
 
     #[test]
     fn a_manifest_that_names_a_table_too_soon_is_caught() {
-        is_caught(Breakage::TableNotSynced);
+        is_caught(Mutant::TableNotSynced);
     }
 
     #[test]
     fn deletions_that_are_dropped_too_soon_are_caught() {
-        is_caught(Breakage::DeletionDroppedTooSoon);
+        is_caught(Mutant::DeletionDroppedTooSoon);
     }
 
     #[test]
     fn inputs_that_are_removed_too_soon_are_caught() {
-        is_caught(Breakage::InputsRemovedTooSoon);
+        is_caught(Mutant::InputsRemovedTooSoon);
     }
 
     #[test]
     fn what_is_visible_before_it_is_durable_is_caught() {
-        is_caught(Breakage::VisibleBeforeDurable);
+        is_caught(Mutant::VisibleBeforeDurable);
     }
 
     #[test]
     fn a_log_that_is_cut_too_soon_is_caught() {
-        is_caught(Breakage::LogCutTooSoon);
+        is_caught(Mutant::LogCutTooSoon);
     }
 }

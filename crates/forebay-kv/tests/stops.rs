@@ -125,12 +125,12 @@ fn a_writer_that_is_not_polled_any_more_stops_nobody() {
 }
 
 /// Test of the test: without the pacing, a writer waits for most of a flush.
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 #[test]
 fn writers_that_nothing_paces_are_seen_to_stop() {
-    use forebay_kv::breakage::{self, Breakage};
+    use forebay_kv::mutants::{self, Mutant};
     for load in LOADS {
-        let (longest, _) = breakage::with(Breakage::WritersNotPaced, || longest_wait(load));
+        let (longest, _) = mutants::with(Mutant::WritersNotPaced, || longest_wait(load));
         println!("{load:?}, not paced: {longest:?}");
         assert!(longest > WAIT_MAX, "{load:?}: {longest:?} is no stop");
     }

@@ -12,7 +12,7 @@ use crate::pressure::Group;
 
 /// A child process that waits before it executes the command.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct StoppedChild {
     /// The child's process number, which stays the command's.
     pub(crate) pid: u32,
     program: String,
@@ -21,7 +21,7 @@ pub(crate) struct Held {
     spawning: JoinHandle<io::Result<Child>>,
 }
 
-impl Held {
+impl StoppedChild {
     /// Forks a process for `command` (its program and arguments) in `group`, if any, and holds it.
     pub(crate) fn new(command: &[OsString], group: Option<&Group>) -> Result<Self, Error> {
         let Some((program, arguments)) = command.split_first() else {

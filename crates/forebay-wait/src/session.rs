@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::launch::Held;
+use crate::launch::StoppedChild;
 use crate::object::Tracer;
 use crate::pressure::Group;
 use crate::report::{Parts, Report};
@@ -51,7 +51,7 @@ pub fn run(command: &[OsString], started: impl FnOnce(u32)) -> Result<Report, Er
         (Err(error), _) => return Err(error),
     };
     let mut tracer = tracer;
-    let held = Held::new(command, group.as_ref().ok())?;
+    let held = StoppedChild::new(command, group.as_ref().ok())?;
     let pid = held.pid;
     parts.pid = pid;
     if let Some(tracer) = &mut tracer {

@@ -64,16 +64,15 @@
 )]
 
 mod append;
-mod appended;
-#[cfg(feature = "_breakage")]
-#[doc(hidden)]
-pub mod breakage;
 mod end;
 mod error;
 mod format;
 pub mod inspect;
 mod lost;
 mod lsn;
+#[cfg(feature = "_mutants")]
+#[doc(hidden)]
+pub mod mutants;
 mod open;
 mod options;
 mod queue;
@@ -81,12 +80,12 @@ mod reader;
 mod recover;
 mod segment;
 mod stats;
+mod try_append;
 mod wait;
 mod wal;
 mod writer;
 
 pub use append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
-pub use appended::{Appended, Room};
 pub use error::{Error, ErrorKind, Result};
 pub use lost::Lost;
 pub use lsn::{End, Lsn};
@@ -95,6 +94,7 @@ pub use options::Options;
 pub use reader::{Reader, Record};
 pub use recover::{Cut, Damage, Recovery};
 pub use stats::{Distribution, Stats};
+pub use try_append::{Appended, Room};
 pub use wal::Wal;
 
 #[cfg(doctest)]

@@ -17,12 +17,12 @@ use crate::recover::{Needed, Recovery, Scan, recover};
 use crate::segment::{Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes, scan_file};
 use crate::wal::Wal;
 
-mod first;
-mod go_on;
+mod bootstrap;
+mod resume;
 mod salvage;
 mod spare;
 
-pub(crate) use go_on::NEW_NAME;
+pub(crate) use resume::NEW_NAME;
 
 /// The file whose lock marks a log as open.
 pub(crate) const LOCK_NAME: &str = "wal.lock";
@@ -306,7 +306,7 @@ impl Scene {
                 if self.options.salvage {
                     self.keep_copies(&outcome).await?;
                 }
-                self.go_on(outcome).await?
+                self.resume(outcome).await?
             }
             None if self.options.create => self.create().await?,
             None => {

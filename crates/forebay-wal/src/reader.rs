@@ -92,7 +92,7 @@ impl Reader {
     /// future may be dropped at any await; no record is skipped.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] if the record was truncated away or lies beyond the next one to be appended;
+    /// [`ErrorKind::OutOfRange`] if the record was truncated away or lies beyond the next one to be try_append;
     /// [`ErrorKind::Corruption`] if it is damaged or was lost before; system errors. The position does not
     /// change.
     ///

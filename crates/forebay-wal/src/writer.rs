@@ -134,8 +134,8 @@ impl Writer {
         self.next.retire(retired);
         // Without space, a group after this one is due soon: it frees the segments.
         self.chain.marked &= !(self.shared.is_short() && self.next.is_leaving());
-        #[cfg(feature = "_breakage")]
-        if crate::breakage::Breakage::SegmentGoneEarly.is_on() {
+        #[cfg(feature = "_mutants")]
+        if crate::mutants::Mutant::SegmentGoneEarly.is_on() {
             self.next.settle(&self.maker);
         }
         self.prepare_ahead();
@@ -350,8 +350,8 @@ fn emptied(block: Block) -> BlockMut {
 
 /// Returns whether this log was broken on purpose and treats a failed write as a good one.
 fn is_ignored() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::PoisonIgnored.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::PoisonIgnored.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }

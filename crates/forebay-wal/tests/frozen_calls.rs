@@ -235,7 +235,7 @@ async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
 }
 
 /// Runs all calls concurrently, each polled only when it was woken itself.
-async fn go_on(calls: Vec<Named>) -> Result<(), String> {
+async fn resume(calls: Vec<Named>) -> Result<(), String> {
     let named =
         calls.into_iter().map(async |(name, call)| call.await.map_err(|wrong| format!("{name}: {wrong}")));
     let mut going: FuturesUnordered<_> = named.collect();
@@ -248,7 +248,7 @@ async fn go_on(calls: Vec<Named>) -> Result<(), String> {
 /// Keeps one call of each kind while one of each kind completes.
 async fn one_of_each(scene: &Scene, polls: usize) -> Result<Vec<Named>, String> {
     let kept = freeze(scene.calls(), polls).await?;
-    go_on(scene.calls()).await?;
+    resume(scene.calls()).await?;
     Ok(kept)
 }
 
@@ -258,7 +258,7 @@ async fn many_of_one(scene: &Scene, kind: usize, polls: usize) -> Result<Vec<Nam
         0 => begin(scene.many(kind))?,
         _ => freeze(scene.many(kind), polls).await?,
     };
-    go_on(scene.calls()).await?;
+    resume(scene.calls()).await?;
     Ok(kept)
 }
 
@@ -282,7 +282,7 @@ fn round(
     in_time(&what, move || {
         let kept = futures::executor::block_on(freeze(here.clone()))?;
         if !is_dropped {
-            let thread = std::thread::spawn(move || futures::executor::block_on(go_on(kept)));
+            let thread = std::thread::spawn(move || futures::executor::block_on(resume(kept)));
             thread.join().map_err(|_| "a panic".to_string())??;
         }
         futures::executor::block_on(here.check())
@@ -319,7 +319,7 @@ async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), 
             let kept = freeze(vec![(name, call)], polls).await?;
             left.lock().unwrap().extend(kept);
         } else {
-            go_on(vec![(name, call)]).await?;
+            resume(vec![(name, call)]).await?;
         }
         if sim::random(5) == 0 {
             let taken = {
@@ -328,7 +328,7 @@ async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), 
                 (count > 0).then(|| left.swap_remove(sim::random(count) as usize))
             };
             if sim::random(2) == 0 {
-                go_on(taken.into_iter().collect()).await?;
+                resume(taken.into_iter().collect()).await?;
             }
         }
     }
@@ -349,7 +349,7 @@ async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
         task.await.map_err(text)??;
     }
     let left = std::mem::take(&mut *left.lock().unwrap());
-    sim::spawn(go_on(left)).await.map_err(text)??;
+    sim::spawn(resume(left)).await.map_err(text)??;
     scene.check().await
 }
 
@@ -374,14 +374,14 @@ fn no_call_waits_for_one_that_is_not_polled_in_any_world() {
 }
 
 /// Checks the test itself: a wake-up that a kept append swallows is detected.
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 #[test]
 fn a_wake_up_that_a_kept_append_swallows_is_caught() {
-    use forebay_wal::breakage::{self, Breakage};
+    use forebay_wal::mutants::{self, Mutant};
 
     for seed in [0, 3, 6] {
         let what =
-            breakage::with(Breakage::WokenKeepsItsTurn, || simulate(seed)).expect_err("each seed catches it");
+            mutants::with(Mutant::WokenKeepsItsTurn, || simulate(seed)).expect_err("each seed catches it");
         println!("seed {seed}: {what}");
     }
 }

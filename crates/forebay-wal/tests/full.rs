@@ -168,7 +168,7 @@ async fn open_full(engine: &Engine, last: u64) -> Wal {
 
 /// Gives up all records but the last, then appends `count` and truncates whenever there is no space. Returns
 /// the last record.
-async fn go_on(wal: &Wal, count: u64) -> u64 {
+async fn resume(wal: &Wal, count: u64) -> u64 {
     wal.truncate_before(wal.durable_lsn()).await.unwrap();
     until_space(wal).await;
     for _ in 0..count {
@@ -191,7 +191,7 @@ fn a_log_on_a_full_disk_opens_and_truncates_and_goes_on() {
         let ran = world.run(async |engine| {
             let wal = open_full(&engine, last).await;
             assert!(wal.no_space().is_some());
-            let last = go_on(&wal, 300).await;
+            let last = resume(&wal, 300).await;
             wal.close().await.unwrap();
             last
         });
@@ -229,7 +229,7 @@ fn the_power_may_go_at_any_operation_of_opens_on_a_full_disk() {
             world.reboot();
             let ran = world.run(async |engine| {
                 let wal = open_full(&engine, last).await;
-                let last = go_on(&wal, 200).await;
+                let last = resume(&wal, 200).await;
                 wal.close().await.unwrap();
                 last
             });
@@ -318,7 +318,7 @@ fn a_log_lives_on_a_disk_that_stays_full() {
         for life in 1..8 {
             let ran = world.run(async |engine| {
                 let wal = open_full(&engine, last).await;
-                let last = go_on(&wal, sim::random(60)).await;
+                let last = resume(&wal, sim::random(60)).await;
                 std::mem::forget(wal);
                 last
             });

@@ -194,20 +194,20 @@ fn worlds_repeat_themselves() {
 
 /// Checks the oracle itself: the worlds that CI runs catch a log that is broken on purpose, and the intact
 /// log survives the same ones.
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 mod broken {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use forebay_wal::breakage::{self, Breakage};
+    use forebay_wal::mutants::{self, Mutant};
 
     use super::*;
 
     /// Fewer seeds than CI runs.
     const SEEDS: u64 = 250;
 
-    fn is_caught(breakage: Breakage, trouble: Trouble) {
+    fn is_caught(mutant: Mutant, trouble: Trouble) {
         for seed in 0..SEEDS {
-            let broken = || breakage::with(breakage, || attempt(&mut World::new(seed), trouble));
+            let broken = || mutants::with(mutant, || attempt(&mut World::new(seed), trouble));
             match catch_unwind(AssertUnwindSafe(broken)) {
                 Ok(Ok(())) => continue,
                 Ok(Err(why)) => println!("seed {seed}: {why}"),
@@ -216,16 +216,16 @@ mod broken {
             attempt(&mut World::new(seed), trouble).expect("the log as it is");
             return;
         }
-        panic!("{breakage:?} survived {SEEDS} seeds");
+        panic!("{mutant:?} survived {SEEDS} seeds");
     }
 
     #[test]
     fn a_watermark_that_is_ignored_is_caught() {
-        is_caught(Breakage::WatermarkIgnored, Trouble::Damage);
+        is_caught(Mutant::WatermarkIgnored, Trouble::Damage);
     }
 
     #[test]
     fn a_poison_that_is_ignored_is_caught() {
-        is_caught(Breakage::PoisonIgnored, Trouble::Errors);
+        is_caught(Mutant::PoisonIgnored, Trouble::Errors);
     }
 }

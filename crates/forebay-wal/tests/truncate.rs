@@ -1,7 +1,7 @@
 //! Truncations, resets, and the segments that they free or need.
 
 mod common;
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 #[allow(dead_code, reason = "shared with the simulation")]
 #[path = "simulation/groups.rs"]
 mod groups;
@@ -212,14 +212,14 @@ fn a_segment_stays_until_a_group_behind_the_one_that_gave_it_up_is_durable() {
 
 /// The same regression on a simulated disk, where the old fault can be injected. With the segments gone early
 /// the log is refused; without the fault it opens with everything from before the damaged group.
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 mod early {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
     use forebay::sim::{self, Profile, World};
     use forebay::{Durability, Engine, Open};
-    use forebay_wal::breakage::{self, Breakage};
+    use forebay_wal::mutants::{self, Mutant};
     use forebay_wal::{ErrorKind, Lsn, Recovery, Result, Wal};
 
     use super::common::{options, record};
@@ -268,7 +268,7 @@ mod early {
     fn a_segment_that_goes_early_costs_the_log() {
         let recovery = opened_after_the_last_group_rotted().unwrap();
         assert!(recovery.first < Lsn(2_900) && recovery.last >= Lsn(2_900), "{recovery:?}");
-        let broken = breakage::with(Breakage::SegmentGoneEarly, opened_after_the_last_group_rotted);
+        let broken = mutants::with(Mutant::SegmentGoneEarly, opened_after_the_last_group_rotted);
         assert!(matches!(broken.unwrap_err().kind(), ErrorKind::Corruption(_)));
     }
 }

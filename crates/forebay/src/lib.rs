@@ -28,7 +28,7 @@
 //! | a chain of reads: a tree, a list | [`File::walk`] |
 //! | to write a range, durably if wanted | [`File::write`], [`Write::durable`] |
 //! | to write from front to back, any sizes | [`File::append`] |
-//! | small writes at any offsets merged into large ones | [`File::combine`] |
+//! | small writes at any offsets merged into large ones | [`File::write_combiner`] |
 //! | to write one file from many tasks | [`File::collective`] |
 //! | code next to the device, without hand-over between threads | [`Engine::spawn_on_shard`], [`shard`] |
 //! | one class of work before another, or a limit for it | [`Class`], [`ClassSpec`] |
@@ -58,7 +58,7 @@
 //! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
 //! - [Classes](https://github.com/forebay-rs/forebay/blob/main/docs/classes.md): shares, limits and tenants
-//! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/gathering.md): small writes merged into large ones
+//! - [Gathering](https://github.com/forebay-rs/forebay/blob/main/docs/coalescing.md): small writes merged into large ones
 //! - [Walks](https://github.com/forebay-rs/forebay/blob/main/docs/walks.md): dependent reads
 //! - [Polling and NVMe](https://github.com/forebay-rs/forebay/blob/main/docs/polling.md): without interrupts, without a file system
 //! - [Calibration](https://github.com/forebay-rs/forebay/blob/main/docs/calibration.md): figures of a device, measured once
@@ -118,10 +118,9 @@ pub use io::stats::{
 };
 pub use memory::block::{Block, BlockMut};
 pub use ops::append::{Append, AppendBuilder};
+pub use ops::coalesce::CoalesceStats;
 pub use ops::collective::{Collective, CollectiveBuilder};
-pub use ops::combine::{Combine, CombineBuilder};
 pub use ops::dir::Dir;
-pub use ops::gather::GatherStats;
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;
 pub use ops::read::{Read, ReadInto, ReadUpTo};
@@ -132,6 +131,7 @@ pub use ops::scan::{Scan, ScanBuilder};
 pub use ops::stats_server::StatsServer;
 pub use ops::walk::{Ranges, Step, Walk, WalkMany, WalkOne};
 pub use ops::write::{Sync, Write, WriteData};
+pub use ops::write_combiner::{WriteCombiner, WriteCombinerBuilder};
 pub use reactor::class_scope::ClassScope;
 pub use reactor::shard;
 
@@ -154,7 +154,7 @@ struct Walks;
 #[doc = include_str!("../../../docs/polling.md")]
 struct PollingPage;
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/gathering.md")]
+#[doc = include_str!("../../../docs/coalescing.md")]
 struct Gathering;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/classes.md")]

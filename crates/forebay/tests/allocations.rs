@@ -1,5 +1,5 @@
 //! Counts heap allocations on a shard's thread: none per I/O once it is warm, for reads, writes, scans, batches
-//! and walks; and none per write on the thread that writes into a combine.
+//! and walks; and none per write on the thread that writes into a write combiner.
 //!
 //! Seen to fail when `Shard::stage` boxed a byte for each operation: 4,000 allocations instead of none.
 
@@ -325,12 +325,12 @@ fn walks_allocate_nothing_on_a_shard() {
     assert!(allocations <= allowance(&engine), "{allocations} allocations in 100 walks of 40 hops");
 }
 
-/// Pages in the combine are overwritten without memory of the heap; a new one costs its part of a node of the
+/// Pages in the write combiner are overwritten without memory of the heap; a new one costs its part of a node of the
 /// index.
 #[test]
 fn writes_into_a_combine_allocate_nothing_on_pages_that_are_held() {
     let (engine, _dir, file) = scene();
-    let combine = file.combine().memory(8 << 20).start();
+    let combine = file.write_combiner().memory(8 << 20).start();
     let bytes = bytes_of(0..4096);
     let fill = async || {
         for page in 0..1_000u64 {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use forebay::sim::{self, Fault, Profile, Rule, World};
-#[cfg(feature = "_breakage")]
-use forebay::testing::breakage::{self, Breakage};
+#[cfg(feature = "_mutants")]
+use forebay::testing::mutants::{self, Mutant};
 use forebay::{Class, Collective, Durability, Engine, ErrorKind, Open};
 
 const PATH: &str = "/collective";
@@ -233,16 +233,16 @@ fn one_who_is_gone_ends_it_for_all() {
 }
 
 /// The check itself is tested: a collective that is broken on purpose is caught by these seeds.
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 #[test]
 fn a_broken_collective_is_caught() {
-    for breakage in [Breakage::LowestRankWins, Breakage::EdgeNotRead, Breakage::IgnoredFlush] {
+    for mutant in [Mutant::LowestRankWins, Mutant::EdgeNotRead, Mutant::IgnoredFlush] {
         let broken = |seed| {
-            let run = std::panic::AssertUnwindSafe(|| breakage::with(breakage, || attempt(seed)));
+            let run = std::panic::AssertUnwindSafe(|| mutants::with(mutant, || attempt(seed)));
             std::panic::catch_unwind(run).unwrap_or_else(|_| Err("panicked".to_string()))
         };
         let caught = (0..300).find_map(|seed| broken(seed).err().map(|why| (seed, why)));
-        let (seed, why) = caught.unwrap_or_else(|| panic!("{breakage:?} survived"));
-        println!("{breakage:?}: seed {seed}: {why}");
+        let (seed, why) = caught.unwrap_or_else(|| panic!("{mutant:?} survived"));
+        println!("{mutant:?}: seed {seed}: {why}");
     }
 }

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use common::{Numbers, assert_file, bytes_of, config, dir, engine, modes, write_file};
-use forebay::{Class, Combine, Config, Durability, Engine, ErrorKind, File, Open};
+use forebay::{Class, Config, Durability, Engine, ErrorKind, File, Open, WriteCombiner};
 
 const KIB: usize = 1024;
 const PAGE: u64 = 4096;
@@ -27,7 +27,7 @@ fn random_pieces_equal_a_model() {
         let mut model = bytes_of(0..numbers.below(300_000));
         std::fs::write(&path, &model).unwrap();
         let file = open(&engine, &path, mode);
-        let combine = file.combine().memory((64 * KIB) << numbers.below(4)).depth(1 + round).start();
+        let combine = file.write_combiner().memory((64 * KIB) << numbers.below(4)).depth(1 + round).start();
         for number in 0..300u64 {
             let offset = numbers.below(500_000);
             let longest = [10, 500, 9_000][numbers.below(3) as usize];
@@ -64,7 +64,7 @@ fn whole_pages_in_any_order_become_few_requests_and_no_byte_more() {
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("pages");
     let file = open(&engine, &path, Open::create());
-    let combine = file.combine().memory(8 << 20).request(512 * KIB).start();
+    let combine = file.write_combiner().memory(8 << 20).request(512 * KIB).start();
     let data = bytes_of(0..4 << 20);
     for page in Numbers(7).shuffled(1024) {
         let at = (page * PAGE) as usize;
@@ -86,7 +86,7 @@ fn only_edges_are_read_and_each_once() {
     write_file(&path, 1 << 20);
     let mut expected = bytes_of(0..1 << 20);
     let file = open(&engine, &path, Open::write());
-    let combine = file.combine().memory(4 << 20).start();
+    let combine = file.write_combiner().memory(4 << 20).start();
     let (first, piece, count) = (10_001u64, 4_701u64, 150u64);
     for number in Numbers(3).shuffled(count) {
         let offset = first + number * piece;
@@ -126,7 +126,7 @@ fn past_the_end_the_length_is_exact_and_holes_are_zero() {
             let path = dir.path().join("long");
             write_file(&path, before);
             let file = open(&engine, &path, mode);
-            let combine = file.combine().memory(64 * KIB).start();
+            let combine = file.write_combiner().memory(64 * KIB).start();
             combine.write(offset, &vec![0xA5; len]).wait().unwrap();
             combine.flush(Durability::Data).wait().unwrap();
             let mut expected = bytes_of(0..before);
@@ -149,7 +149,7 @@ fn memory_is_bounded_and_comes_back() {
     let memory = 1 << 20;
     let path = dir.path().join("bounded");
     let file = open(&engine, &path, Open::create());
-    let combine = file.combine().memory(memory).start();
+    let combine = file.write_combiner().memory(memory).start();
     let (mut most, data) = (0, bytes_of(0..16 << 20));
     for page in Numbers(11).shuffled(4096) {
         let at = (page * PAGE) as usize;
@@ -167,7 +167,7 @@ fn memory_is_bounded_and_comes_back() {
     assert_file(&path, &data, "bounded");
 }
 
-/// Other users hold the arena: the combine must make do with its memory, and without any the call fails with
+/// Other users hold the arena: the write combiner must make do with its memory, and without any the call fails with
 /// that error and can be made again.
 #[test]
 fn goes_on_with_the_memory_there_is() {
@@ -176,7 +176,7 @@ fn goes_on_with_the_memory_there_is() {
     let engine = Engine::start(small).unwrap();
     let path = dir.path().join("scarce");
     let file = open(&engine, &path, Open::create());
-    let combine = file.combine().memory(1 << 20).start();
+    let combine = file.write_combiner().memory(1 << 20).start();
     let mut held: Vec<_> = std::iter::from_fn(|| engine.block(4 * KIB).ok()).collect();
     let error = combine.write(0, b"too early").wait().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
@@ -191,7 +191,7 @@ fn goes_on_with_the_memory_there_is() {
 }
 
 fn fill(
-    combine: &Combine,
+    combine: &WriteCombiner,
     thread: u64,
     threads: u64,
     pieces: u64,
@@ -213,7 +213,7 @@ fn threads_tokio_and_shards_share_one() {
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("shared");
     let file = open(&engine, &path, Open::create());
-    let combine = file.combine().memory(64 * KIB).start();
+    let combine = file.write_combiner().memory(64 * KIB).start();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     std::thread::scope(|scope| {
         for thread in 0..2 {
@@ -243,7 +243,7 @@ fn the_first_error_ends_it_and_is_told_once_as_it_was() {
     let path = dir.path().join("read-only");
     write_file(&path, 10_000);
     let file = open(&engine, &path, Open::read());
-    let combine = file.combine().start();
+    let combine = file.write_combiner().start();
     combine.write(0, b"nobody may").wait().unwrap();
     let first = combine.flush(Durability::Data).wait().unwrap_err();
     assert_eq!((first.raw_os_error(), first.operation()), (Some(libc::EBADF), "write"), "{first}");
@@ -255,7 +255,7 @@ fn the_first_error_ends_it_and_is_told_once_as_it_was() {
         combine.read(0..1).wait().unwrap_err(),
     ] {
         assert_eq!(later.raw_os_error(), Some(libc::EBADF));
-        assert!(later.to_string().contains("this combine had failed before"), "{later}");
+        assert!(later.to_string().contains("this write combiner had failed before"), "{later}");
     }
     assert_eq!(combine.held_bytes(), 0);
     assert_file(&path, &bytes_of(0..10_000), "nothing was written");
@@ -265,14 +265,14 @@ fn the_first_error_ends_it_and_is_told_once_as_it_was() {
 fn arguments_that_cannot_be_are_refused() {
     let (engine, dir) = (engine(), dir());
     let file = open(&engine, &dir.path().join("refused"), Open::create());
-    let combine = file.combine().start();
+    let combine = file.write_combiner().start();
     for offset in [u64::MAX, i64::MAX as u64 - 100] {
         assert_eq!(combine.write(offset, b"x").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     }
     let backwards = std::ops::Range { start: 5, end: 4 };
     assert_eq!(combine.read(backwards).wait().unwrap_err().kind(), ErrorKind::InvalidInput);
     assert!(matches!(combine.read(0..2 << 30).wait().unwrap_err().kind(), ErrorKind::TooLarge { .. }));
-    // None of these ended the combine, and a call with nothing to do returns at once.
+    // None of these ended the write combiner, and a call with nothing to do returns at once.
     combine.write(77, b"").wait().unwrap();
     combine.barrier().unwrap();
     combine.flush(Durability::Data).wait().unwrap();
@@ -286,7 +286,7 @@ fn arguments_that_cannot_be_are_refused() {
 fn dropped_it_lets_go_of_the_file_and_closed_it_tells_everybody() {
     let (engine, dir) = (engine(), dir());
     let file = open(&engine, &dir.path().join("dropped"), Open::create());
-    let combine = file.combine().memory(64 * KIB).start();
+    let combine = file.write_combiner().memory(64 * KIB).start();
     combine.write(0, &[1; 10_000]).wait().unwrap();
     drop(combine.clone());
     combine.flush(Durability::None).wait().unwrap();
@@ -296,7 +296,7 @@ fn dropped_it_lets_go_of_the_file_and_closed_it_tells_everybody() {
     file.close().wait().unwrap();
     let file = open(&engine, &dir.path().join("dropped"), Open::create());
     assert_eq!(&file.read(0..2).wait().unwrap()[..], [1, 1], "what was not flushed was given up");
-    let combine = file.combine().start();
+    let combine = file.write_combiner().start();
     combine.write(0, b"never").wait().unwrap();
     engine.close().wait().unwrap();
     let error = combine.flush(Durability::Data).wait().unwrap_err();
@@ -309,7 +309,7 @@ fn a_write_given_up_while_it_waits_holds_nobody_up() {
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("given-up");
     let file = open(&engine, &path, Open::create());
-    let combine = file.combine().memory(64 * KIB).start();
+    let combine = file.write_combiner().memory(64 * KIB).start();
     let data = bytes_of(0..1 << 20);
     for round in 0..20 {
         let write = pin!(combine.write(0, &data));
@@ -328,7 +328,7 @@ fn handles_are_send_and_say_what_they_are() {
     }
     let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
     let file = open(&engine, &dir.path().join("named"), Open::create());
-    let combine = file.combine().class(Class::BACKGROUND).start();
+    let combine = file.write_combiner().class(Class::BACKGROUND).start();
     assert!(format!("{:?}", shared(&combine)).contains("named"));
     assert!(combine.file().path().ends_with("named"));
 }

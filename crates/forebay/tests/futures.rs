@@ -244,7 +244,7 @@ fn combined_calls_are_awaited_and_waited_for() {
     append.write_block(engine.block_from(b", more").unwrap().freeze()).wait().unwrap();
     append.sync(Durability::Data).wait().unwrap();
     assert_eq!(append.close().wait().unwrap(), 16);
-    let combine = new.combine().start();
+    let combine = new.write_combiner().start();
     combine.write(0, b"S").wait().unwrap();
     assert_eq!(&combine.read(0..4).wait().unwrap()[..], b"Some");
     combine.flush(Durability::Data).wait().unwrap();
@@ -256,7 +256,7 @@ fn combined_calls_are_awaited_and_waited_for() {
         let page = outer.block(4096).unwrap();
         [
             inner.append().start().write(b"x").wait().unwrap_err().kind(),
-            inner.combine().start().flush(Durability::Data).wait().unwrap_err().kind(),
+            inner.write_combiner().start().flush(Durability::Data).wait().unwrap_err().kind(),
             inner.scan().start().next().wait().unwrap().unwrap_err().kind(),
             inner.read_many([0..1, 5..6]).stream().next().wait().unwrap().1.unwrap_err().kind(),
             inner.read_into(0, page).wait().0.unwrap_err().kind(),

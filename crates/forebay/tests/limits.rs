@@ -93,7 +93,7 @@ fn every_number_of_a_builder_works_or_is_refused_with_a_sentence() {
             append.close().await
         })
     };
-    let combine = |builder: forebay::CombineBuilder| {
+    let combine = |builder: forebay::WriteCombinerBuilder| {
         engine.block_on(async {
             let combine = builder.start();
             combine.write(5, &[7; 100]).await?;
@@ -121,9 +121,9 @@ fn every_number_of_a_builder_works_or_is_refused_with_a_sentence() {
             .unwrap_or_else(|e| panic!("append.depth({number}): {e}"));
         let last = append(open("at").append().at(number as u64)).unwrap();
         assert!(last.is_ok() || number == usize::MAX, "append.at({number}): {last:?}");
-        combine(open("memory").combine().memory(number)).unwrap().unwrap();
-        combine(open("request").combine().request(number)).unwrap().unwrap();
-        combine(open("writes").combine().depth(number)).unwrap().unwrap();
+        combine(open("memory").write_combiner().memory(number)).unwrap().unwrap();
+        combine(open("request").write_combiner().request(number)).unwrap().unwrap();
+        combine(open("writes").write_combiner().depth(number)).unwrap().unwrap();
         let there = engine.open(dir.path().join("shard"), Open::create().shard(number)).wait();
         assert!(there.is_ok() || there.unwrap_err().kind() == ErrorKind::InvalidInput);
         for set in [

@@ -364,9 +364,9 @@ fn an_unaligned_direct_write_names_append_and_combine_which_do_it() {
         let error = file.write(5_001, b"five.").wait().unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Misaligned { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("File::append") && text.contains("File::combine"), "{text}");
+        assert!(text.contains("File::append") && text.contains("File::write_combiner"), "{text}");
     }
-    let combine = file.combine().start();
+    let combine = file.write_combiner().start();
     combine.write(5_001, b"five.").wait().unwrap();
     combine.flush(Durability::Data).wait().unwrap();
     drop(combine);

@@ -222,8 +222,8 @@ fn calls_that_are_not_polled_again_stop_no_call_behind_them() {
     }
 }
 
-/// Regression: a task that found the inbox full lay in its handle until that was polled. A combine that was
-/// started then held the handle, which held the task, which held the combine: dropped without having waited
+/// Regression: a task that found the inbox full lay in its handle until that was polled. A write combiner that was
+/// started then held the handle, which held the task, which held the write combiner: dropped without having waited
 /// it was never freed, and its file never closed. A store's tasks, whose handles are dropped, never began at
 /// all.
 #[test]
@@ -236,7 +236,7 @@ fn a_task_begins_though_the_inbox_was_full_and_its_handle_is_not_polled() {
     drop(engine.spawn_on_shard(0, Class::DEFAULT, move || async move { dropped.send("dropped").unwrap() }));
     let kept = engine.spawn_on_shard(0, Class::DEFAULT, move || async move { began.send("kept").unwrap() });
     let writes = engine.open(_dir.path().join("new"), Open::create()).wait().unwrap();
-    let combine = writes.combine().memory(64 << 10).start();
+    let combine = writes.write_combiner().memory(64 << 10).start();
     assert!(matches!(poll_once(&mut Box::pin(combine.write(0, &[7; 100]))), Poll::Ready(Ok(()))));
     drop((combine, writes));
     release.send(()).unwrap();

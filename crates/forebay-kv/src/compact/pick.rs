@@ -380,8 +380,8 @@ impl Job {
 
 /// Returns whether this store was broken on purpose to drop deletions too soon.
 fn is_forgetful() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::DeletionDroppedTooSoon.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::DeletionDroppedTooSoon.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }

@@ -172,8 +172,8 @@ async fn merge(
 /// Returns whether this store was broken on purpose to remove a compaction's inputs before the manifest
 /// names the outputs.
 fn is_hasty() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::InputsRemovedTooSoon.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::InputsRemovedTooSoon.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
+use super::bloom::{self, Hash};
 use super::build::{Content, common, separator};
-use super::filter::{self, Hash};
 use super::*;
 
 /// SplitMix64.
@@ -253,22 +253,22 @@ fn separators_separate_and_are_short() {
 #[test]
 fn a_filter_forgets_no_key_and_knows_ninety_eight_of_a_hundred_others() {
     for keys in [1u64, 100, 3225, 3226, 50_000] {
-        let partitions = filter::partitions(keys);
+        let partitions = bloom::partitions(keys);
         let mut bytes = vec![vec![0; UNIT]; partitions as usize];
         let hash = |key: u64| Hash::of(&key.to_be_bytes());
         for key in 0..keys {
             let hash = hash(key);
-            filter::insert(&mut bytes[hash.partition(partitions) as usize], hash, partitions);
+            bloom::insert(&mut bytes[hash.partition(partitions) as usize], hash, partitions);
         }
         let says = |key| {
             let hash = hash(key);
-            filter::contains(&bytes[hash.partition(partitions) as usize], hash, partitions)
+            bloom::contains(&bytes[hash.partition(partitions) as usize], hash, partitions)
         };
         assert!((0..keys).all(says), "{keys}");
         let wrong = (1 << 40..(1 << 40) + 20_000).filter(|key| says(*key)).count();
         assert!(wrong < 400, "{wrong} of 20,000 for {keys} keys");
         assert!(bytes.iter().all(|partition| partition[..64].iter().all(|byte| *byte == 0)));
     }
-    assert_eq!((filter::partitions(3225), filter::partitions(3226)), (1, 2));
-    assert!(filter::contains(&[], Hash(1), 1), "a partition that is not there knows nothing");
+    assert_eq!((bloom::partitions(3225), bloom::partitions(3226)), (1, 2));
+    assert!(bloom::contains(&[], Hash(1), 1), "a partition that is not there knows nothing");
 }

@@ -150,7 +150,7 @@ impl Shared {
             self.next_flush(commit);
         }
         self.show(commit);
-        self.work.tell();
+        self.work.notify();
     }
 
     /// Makes the flush of the oldest sealed memtables the one that paces writers from now on.

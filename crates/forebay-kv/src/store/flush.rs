@@ -58,7 +58,7 @@ pub(crate) struct Hold<'a>(&'a Shared);
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         self.0.flush_limit.store(u64::MAX, Ordering::Release);
-        self.0.work.tell();
+        self.0.work.notify();
     }
 }
 
@@ -98,10 +98,10 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     shared.gate.start(shared.engine.now_ns());
     shared.gate.watch(flush(shared, &memtables)).await?;
     shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
-    shared.space.tell();
+    shared.space.notify();
     match shared.lock().sealed.is_empty() {
-        true => shared.gate.tell_all(),
-        false => shared.gate.tell(),
+        true => shared.gate.notify_all(),
+        false => shared.gate.notify(),
     }
     match Arc::into_inner(memtables) {
         Some(memtables) => memtables.take_down().await,
@@ -236,8 +236,8 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
 
 /// Returns whether this store was broken on purpose and cuts its log before the manifest names the tables.
 fn is_cut_too_soon() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::LogCutTooSoon.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::LogCutTooSoon.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }

@@ -91,7 +91,7 @@ impl Gate {
     }
 
     /// Wakes the first in the line, which checks again.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         if self.waiting.load(Ordering::Acquire) > 0 {
             let first = self.lock().line.front_mut().and_then(|(_, waker)| waker.take());
             first.into_iter().for_each(Waker::wake);
@@ -99,7 +99,7 @@ impl Gate {
     }
 
     /// Wakes all in the line, which check again: there is memory for all of them.
-    pub(crate) fn tell_all(&self) {
+    pub(crate) fn notify_all(&self) {
         let mut wakers = Vec::new();
         wakers.extend(self.lock().line.iter_mut().filter_map(|(_, waker)| waker.take()));
         wakers.into_iter().for_each(Waker::wake);
@@ -123,7 +123,7 @@ impl Gate {
         if let Some(flush) = &mut self.lock().flush {
             flush.written += keys as u64;
         }
-        self.tell();
+        self.notify();
     }
 
     /// Marks the end of writing entries. The keys written may be fewer than the entries, since a key may have
@@ -132,7 +132,7 @@ impl Gate {
         if let Some(flush) = &mut self.lock().flush {
             flush.ending_ns = Some(now_ns);
         }
-        self.tell();
+        self.notify();
     }
 
     /// Marks the end of the flush and records how long its two phases took.
@@ -169,7 +169,7 @@ impl Gate {
                     return Poll::Pending;
                 }
                 tick = None;
-                self.tell();
+                self.notify();
             }
         })
         .await
@@ -197,8 +197,8 @@ impl State {
 
 impl Place<'_> {
     /// Waits until `check` returns a value, and returns that. `check` gets whether this is the first place in
-    /// the line. It is called again after each [`tell`](Gate::tell), once the place is the first, and after
-    /// each [`tell_all`](Gate::tell_all).
+    /// the line. It is called again after each [`notify`](Gate::notify), once the place is the first, and after
+    /// each [`notify_all`](Gate::notify_all).
     pub(crate) async fn until<T>(&self, mut check: impl FnMut(bool) -> Option<T>) -> T {
         poll_fn(|context| {
             let is_first = {
@@ -224,14 +224,14 @@ impl Drop for Place<'_> {
             state.line.retain(|(number, _)| *number != self.number);
             self.gate.waiting.store(state.line.len(), Ordering::Release);
         }
-        self.gate.tell();
+        self.gate.notify();
     }
 }
 
 /// Returns whether this store was broken on purpose and lets writers use all memory at once.
 fn is_unpaced() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::WritersNotPaced.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::WritersNotPaced.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }

@@ -15,14 +15,14 @@ use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable;
 use crate::node::UNIT;
-use crate::table::{Cached, Far, FilterUse, Found, GetHow, Lookup, Table, walk_all};
+use crate::table::{Blob, Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
 use crate::value::{Held, Value};
 use crate::view::View;
 use crate::wait::{Boxed, block_on};
 
 /// The parameters of a get.
 #[derive(Clone)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct GetParams<'a> {
     pub(crate) keyspace: u32,
     pub(crate) key: &'a [u8],
     /// A view and the newest record to see; the current ones if `None`.
@@ -30,16 +30,16 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// The result of a search in memory.
-enum Looked {
+enum InMemory {
     Known(Option<Value>),
     /// The candidate with this number needs reads.
     Reads(Lookup, usize),
     /// The value exists and must be read.
-    Far(Far),
+    Blob(Blob),
 }
 
 /// The state of a get after its first step.
-enum Begun<'a> {
+enum GetState<'a> {
     Known(Option<Value>),
     Reads(Boxed<'a, Option<Value>>),
 }
@@ -67,33 +67,33 @@ impl Shared {
     }
 
     /// Searches memory for a key, as of record `lsn`.
-    fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<Looked> {
+    fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<InMemory> {
         match view.in_memtables(keyspace, key, lsn) {
-            Some(found) => Ok(Looked::Known(self.value_of(&found, || self.now_s()))),
+            Some(found) => Ok(InMemory::Known(self.value_of(&found, || self.now_s()))),
             None => self.look_in_tables(view, keyspace, key, 0),
         }
     }
 
     /// Searches memory for a key in the tables, from the candidate with the number `first` on.
-    fn look_in_tables(&self, view: &View, keyspace: u32, key: &[u8], first: usize) -> Result<Looked> {
-        let Some(levels) = view.version.keyspace(keyspace) else { return Ok(Looked::Known(None)) };
+    fn look_in_tables(&self, view: &View, keyspace: u32, key: &[u8], first: usize) -> Result<InMemory> {
+        let Some(levels) = view.version.keyspace(keyspace) else { return Ok(InMemory::Known(None)) };
         for (number, (level, table)) in levels.candidates(key).enumerate().skip(first) {
             match table.get_cached(key, self.how(levels, level, table))? {
-                Cached::Answer(Some(Found::Value(value))) => return Ok(Looked::Known(Some(value))),
-                Cached::Answer(Some(Found::Far(far))) => return Ok(Looked::Far(far)),
-                Cached::Answer(Some(Found::Deleted)) => return Ok(Looked::Known(None)),
-                Cached::Answer(None) => {}
-                Cached::NeedsRead(lookup) => return Ok(Looked::Reads(lookup, number)),
+                Cached::Pending(Some(Found::Value(value))) => return Ok(InMemory::Known(Some(value))),
+                Cached::Pending(Some(Found::Blob(far))) => return Ok(InMemory::Blob(far)),
+                Cached::Pending(Some(Found::Deleted)) => return Ok(InMemory::Known(None)),
+                Cached::Pending(None) => {}
+                Cached::NeedsRead(lookup) => return Ok(InMemory::Reads(lookup, number)),
             }
         }
-        Ok(Looked::Known(None))
+        Ok(InMemory::Known(None))
     }
 
     /// Completes from memory or begins to read. `may_block`: the future is polled by a thread that waits for
     /// it.
-    fn begin<'a>(self: &'a Arc<Self>, wanted: Wanted<'a>, may_block: bool) -> Result<Begun<'a>> {
+    fn begin<'a>(self: &'a Arc<Self>, wanted: GetParams<'a>, may_block: bool) -> Result<GetState<'a>> {
         self.check_open()?;
-        let Wanted { keyspace, key, pinned } = wanted;
+        let GetParams { keyspace, key, pinned } = wanted;
         let (looked, view) = match pinned {
             Some((view, lsn)) => (self.look(&view, lsn, keyspace, key)?, view),
             None => {
@@ -101,15 +101,15 @@ impl Shared {
                 let lsn = self.visible();
                 let view = self.loaded_view();
                 match self.look(&view, lsn, keyspace, key)? {
-                    Looked::Known(answer) => return Ok(Begun::Known(answer)),
+                    InMemory::Known(answer) => return Ok(GetState::Known(answer)),
                     reads => (reads, Guard::into_inner(view)),
                 }
             }
         };
         Ok(match looked {
-            Looked::Known(answer) => Begun::Known(answer),
+            InMemory::Known(answer) => GetState::Known(answer),
             looked => {
-                Begun::Reads(Box::pin(
+                GetState::Reads(Box::pin(
                     async move { self.read(&view, keyspace, key, looked, may_block).await },
                 ))
             }
@@ -138,15 +138,15 @@ impl Shared {
         view: &View,
         keyspace: u32,
         key: &[u8],
-        mut looked: Looked,
+        mut looked: InMemory,
         may_block: bool,
     ) -> Result<Option<Value>> {
         let mut is_again = false;
         loop {
             let (mut lookup, candidate) = match looked {
-                Looked::Known(answer) => return Ok(answer),
-                Looked::Far(far) => return self.read_far(far).await.map(Some),
-                Looked::Reads(lookup, candidate) => (lookup, candidate),
+                InMemory::Known(answer) => return Ok(answer),
+                InMemory::Blob(far) => return self.read_far(far).await.map(Some),
+                InMemory::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;
             let permit = self.budget.gets_under_way.begin(self.get_bytes()).await;
@@ -177,18 +177,18 @@ impl Shared {
         keyspace: u32,
         key: &[u8],
         candidate: usize,
-    ) -> Result<Looked> {
+    ) -> Result<InMemory> {
         Ok(match found {
-            Some(Some(Found::Value(value))) => Looked::Known(Some(value)),
-            Some(Some(Found::Far(far))) => Looked::Far(far),
-            Some(Some(Found::Deleted)) => Looked::Known(None),
+            Some(Some(Found::Value(value))) => InMemory::Known(Some(value)),
+            Some(Some(Found::Blob(far))) => InMemory::Blob(far),
+            Some(Some(Found::Deleted)) => InMemory::Known(None),
             Some(None) => self.look_in_tables(view, keyspace, key, candidate + 1)?,
             None => self.look_in_tables(view, keyspace, key, candidate)?,
         })
     }
 
     /// Reads a long value, once there is memory for it; it counts as held by the program from then on.
-    async fn read_far(&self, far: Far) -> Result<Value> {
+    async fn read_far(&self, far: Blob) -> Result<Value> {
         let (bytes, class) = (far.memory_bytes(), forebay::shard::class());
         let mut is_again = false;
         loop {
@@ -238,15 +238,15 @@ impl Shared {
         let mut fresh = keys.iter().enumerate();
         // Each with the key's index, and its candidate.
         let mut lookups: Vec<((usize, usize), Lookup)> = Vec::new();
-        let mut far: Vec<(usize, Far)> = Vec::new();
+        let mut far: Vec<(usize, Blob)> = Vec::new();
         loop {
             while lookups.len() < most
                 && let Some((place, key)) = fresh.next()
             {
                 match self.look(&view, lsn, keyspace, key)? {
-                    Looked::Known(answer) => answers[place] = answer,
-                    Looked::Far(value) => far.push((place, value)),
-                    Looked::Reads(lookup, candidate) => lookups.push(((place, candidate), lookup)),
+                    InMemory::Known(answer) => answers[place] = answer,
+                    InMemory::Blob(value) => far.push((place, value)),
+                    InMemory::Reads(lookup, candidate) => lookups.push(((place, candidate), lookup)),
                 }
             }
             if lookups.is_empty() {
@@ -257,9 +257,9 @@ impl Shared {
             for ((place, candidate), found) in walk_all(under_way, class).await? {
                 let is_again = found.is_none();
                 match self.go_on(found, &view, keyspace, keys[place], candidate)? {
-                    Looked::Known(answer) => answers[place] = answer,
-                    Looked::Far(value) => far.push((place, value)),
-                    Looked::Reads(mut lookup, candidate) => {
+                    InMemory::Known(answer) => answers[place] = answer,
+                    InMemory::Blob(value) => far.push((place, value)),
+                    InMemory::Reads(mut lookup, candidate) => {
                         lookup.is_again = is_again;
                         lookups.push(((place, candidate), lookup));
                     }
@@ -283,15 +283,15 @@ pub struct Get<'a> {
 }
 
 enum Stage<'a> {
-    Begun(Wanted<'a>),
+    GetState(GetParams<'a>),
     Reading(Boxed<'a, Option<Value>>),
     Failed(Error),
     Over,
 }
 
 impl<'a> Get<'a> {
-    pub(crate) fn new(shared: &'a Arc<Shared>, wanted: Wanted<'a>) -> Get<'a> {
-        Get { shared, stage: Stage::Begun(wanted), may_block: false }
+    pub(crate) fn new(shared: &'a Arc<Shared>, wanted: GetParams<'a>) -> Get<'a> {
+        Get { shared, stage: Stage::GetState(wanted), may_block: false }
     }
 
     pub(crate) fn failed(shared: &'a Arc<Shared>, error: Error) -> Get<'a> {
@@ -316,9 +316,9 @@ impl Future for Get<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Begun(wanted) => match self.shared.begin(wanted, self.may_block)? {
-                    Begun::Known(answer) => return Poll::Ready(Ok(answer)),
-                    Begun::Reads(read) => self.stage = Stage::Reading(read),
+                Stage::GetState(wanted) => match self.shared.begin(wanted, self.may_block)? {
+                    GetState::Known(answer) => return Poll::Ready(Ok(answer)),
+                    GetState::Reads(read) => self.stage = Stage::Reading(read),
                 },
                 Stage::Reading(mut read) => {
                     let answer = read.as_mut().poll(context);

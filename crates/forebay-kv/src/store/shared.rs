@@ -12,20 +12,20 @@ use forebay_wal::Wal;
 use super::gate::Gate;
 use super::space::Space;
 use super::stats::Counters;
-use super::throttle::Throttle;
+use super::write_stall::WriteStall;
+use crate::async_mutex::AsyncMutex;
 use crate::budget::Budget;
 use crate::cache::{Cache, Pin, Pinning};
 use crate::compact::{Compaction, pick};
 use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
 use crate::kernel::KernelWalks;
 use crate::manifest::version::Version;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
 use crate::names::table_name;
 use crate::options::Options;
-use crate::signal::Signal;
 use crate::table::Table;
-use crate::turn::Turn;
 use crate::view::View;
 
 mod life;
@@ -63,8 +63,8 @@ pub(crate) struct Shared {
     /// Memory that the cache lends to the program.
     lent: Mutex<Vec<Pin>>,
     lent_bytes: AtomicU64,
-    pub(super) keyspace_turn: Turn,
-    pub(crate) throttle: Throttle,
+    pub(super) keyspace_turn: AsyncMutex,
+    pub(crate) throttle: WriteStall,
     /// The line in which writers wait for memory.
     pub(crate) gate: Gate,
     pub(crate) compaction: Compaction,
@@ -76,12 +76,12 @@ pub(crate) struct Shared {
     /// State of the descents inside the kernel.
     pub(crate) kernel: KernelWalks,
     /// Notified when there are memtables to flush, or the store closes.
-    pub(crate) work: Signal,
+    pub(crate) work: Event,
     /// Notified when a flush has ended, or the store failed.
-    pub(crate) space: Signal,
+    pub(crate) space: Event,
     /// Notified when the tables changed, or the store closes: compaction checks whether it has work.
-    pub(crate) changed: Signal,
-    pub(crate) end: Signal,
+    pub(crate) changed: Event,
+    pub(crate) end: Event,
 }
 
 /// State that only the commit section reads and writes.
@@ -161,17 +161,17 @@ impl Shared {
             tasks: AtomicUsize::new(0),
             lent: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
-            keyspace_turn: Turn::default(),
-            throttle: Throttle::default(),
+            keyspace_turn: AsyncMutex::default(),
+            throttle: WriteStall::default(),
             gate: Gate::default(),
             compaction: Compaction::default(),
             full: Space::default(),
             flush_limit: AtomicU64::new(u64::MAX),
             counters: Counters::default(),
-            work: Signal::default(),
-            space: Signal::default(),
-            changed: Signal::default(),
-            end: Signal::default(),
+            work: Event::default(),
+            space: Event::default(),
+            changed: Event::default(),
+            end: Event::default(),
         }
     }
 
@@ -324,7 +324,7 @@ impl Shared {
         }
         retired.iter().for_each(|table| table.retire());
         self.pace();
-        self.changed.tell();
+        self.changed.notify();
         Ok(())
     }
 
@@ -340,8 +340,8 @@ impl Shared {
 
 /// Returns whether this store was broken on purpose and shows records that are not durable yet.
 fn is_early() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::VisibleBeforeDurable.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::VisibleBeforeDurable.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }

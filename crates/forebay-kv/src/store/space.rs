@@ -15,7 +15,7 @@ use forebay::Open;
 
 use super::shared::Shared;
 use crate::error::{Error, ErrorKind, Result};
-use crate::signal::Signal;
+use crate::event::Event;
 
 /// The file whose only purpose is to reserve space.
 pub(crate) const RESERVE: &str = "reserve";
@@ -62,7 +62,7 @@ pub(crate) struct Space {
     /// Whether space may have become free.
     is_rung: AtomicBool,
     /// Notified when the store becomes full, when space may have become free, and when the store ends.
-    pub(super) bell: Signal,
+    pub(super) bell: Event,
 }
 
 impl Tries {
@@ -141,7 +141,7 @@ impl Space {
     fn ring(&self) {
         if self.is_full() {
             self.is_rung.store(true, Ordering::Release);
-            self.bell.tell();
+            self.bell.notify();
         }
     }
 }
@@ -161,7 +161,7 @@ impl Shared {
                 space.is_full.store(true, Ordering::Release);
             }
         }
-        self.tell_all();
+        self.notify_all();
     }
 
     /// Makes the store full if the next segment of a log finds no space.
@@ -208,8 +208,8 @@ impl Shared {
     pub(crate) fn try_again(&self) {
         if self.full.is_full() {
             self.full.attempts.fetch_add(1, Ordering::AcqRel);
-            self.work.tell();
-            self.changed.tell();
+            self.work.notify();
+            self.changed.notify();
         }
     }
 
@@ -302,7 +302,7 @@ impl Shared {
             self.full.is_full.store(false, Ordering::Release);
             *why = None;
         }
-        self.tell_all();
+        self.notify_all();
     }
 }
 

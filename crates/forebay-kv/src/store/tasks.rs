@@ -27,7 +27,7 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
     let rung = Arc::downgrade(shared);
     shared.cache.removals().on_push(move || {
         if let Some(shared) = rung.upgrade() {
-            shared.changed.tell();
+            shared.changed.notify();
         }
     });
     shared.pace();

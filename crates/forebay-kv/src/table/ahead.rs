@@ -46,17 +46,17 @@ pub(super) struct Arrived {
     pub(super) leaf: Block,
     /// Whether the leaf was checked before.
     pub(super) checked: bool,
-    pub(super) around: Around,
+    pub(super) around: ChunkBytes,
 }
 
 /// The bytes of one read, with their place in the file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Around {
+pub(super) struct ChunkBytes {
     begin: u64,
     block: Block,
 }
 
-impl Around {
+impl ChunkBytes {
     /// Returns the bytes of a range of the file, if the read covered it.
     pub(super) fn part(&self, range: Range<u64>) -> Option<Block> {
         let begin = usize::try_from(range.start.checked_sub(self.begin)?).ok()?;
@@ -122,7 +122,7 @@ impl Ahead {
         let chunk = self.chunks.front_mut()?;
         let answer = match (&chunk.state, chunk.leaves.pop_front()) {
             (State::Read(block), Some(child)) => {
-                let around = Around { begin: chunk.range.start, block: block.clone() };
+                let around = ChunkBytes { begin: chunk.range.start, block: block.clone() };
                 let checked = chunk.checked;
                 around.part(child.range()).map(|leaf| Ok(Arrived { child, leaf, checked, around }))
             }

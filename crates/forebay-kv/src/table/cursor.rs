@@ -7,12 +7,12 @@ use std::sync::Arc;
 use forebay::{Block, Class};
 
 use super::Table;
-use super::ahead::{Ahead, Around};
+use super::ahead::{Ahead, ChunkBytes};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
 use crate::value::Value;
 
-mod far;
+mod blob;
 mod path;
 
 use path::Path;
@@ -84,7 +84,7 @@ pub(crate) struct Cursor {
 struct Leaf {
     child: Child,
     block: Block,
-    around: Around,
+    around: ChunkBytes,
     count: usize,
     /// Number of entries passed, in the cursor's direction.
     passed: usize,
@@ -94,7 +94,7 @@ enum Current {
     None,
     Deleted,
     /// A value that was not read yet.
-    Far(BlobAt, Option<u64>),
+    Blob(BlobAt, Option<u64>),
     Value {
         block: Block,
         range: Range<usize>,
@@ -150,7 +150,7 @@ impl Cursor {
     /// seek.
     pub(crate) async fn next(&mut self) -> Result<bool> {
         // An earlier call may have been dropped while it read the value.
-        let moved = matches!(self.current, Current::Far(..)) || self.next_key().await?;
+        let moved = matches!(self.current, Current::Blob(..)) || self.next_key().await?;
         self.load().await?;
         Ok(moved)
     }
@@ -177,7 +177,7 @@ impl Cursor {
     /// value is not read.
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
         match &self.current {
-            Current::None | Current::Far(..) => None,
+            Current::None | Current::Blob(..) => None,
             Current::Deleted => Some(EntryRef::Deleted),
             Current::Value { block, range, expires_s } => {
                 let bytes = block.get(range.clone()).unwrap_or_default();
@@ -247,7 +247,7 @@ impl Cursor {
             Payload::Blob(blob) => {
                 table.check_blob_place(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
                 match leaf.around.part(blob.range()) {
-                    None => Current::Far(blob, entry.expires_s),
+                    None => Current::Blob(blob, entry.expires_s),
                     Some(block) => {
                         table.check_blob(blob, &block)?;
                         Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use forebay::Block;
 
-use super::far::{Far, WALKED_BYTES_MAX};
+use super::blob::{Blob, WALKED_BYTES_MAX};
 use super::{Cached, FilterUse, Found, GetHow, Table};
 use crate::admission::Permit;
 use crate::error::Result;
-use crate::node::filter::{self, Hash};
+use crate::node::bloom::{self, Hash};
 use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, checksum, is};
 use crate::value::Value;
 
@@ -45,7 +45,7 @@ enum At {
 enum Progress {
     Done(Option<Found>),
     /// A long value, to be read when there is memory for it.
-    Far(BlobAt),
+    Blob(BlobAt),
     Needs(At),
 }
 
@@ -63,11 +63,11 @@ impl Table {
     #[cfg(test)]
     pub(crate) async fn get(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Option<Found>> {
         let found = match self.get_cached(key, how)? {
-            Cached::Answer(found) => found,
+            Cached::Pending(found) => found,
             Cached::NeedsRead(lookup) => lookup.walk(forebay::Class::DEFAULT).await?.take(self).flatten(),
         };
         match found {
-            Some(Found::Far(far)) => {
+            Some(Found::Blob(far)) => {
                 let block = self.read(far.blob.range(), forebay::Class::DEFAULT).await?;
                 self.check_blob(far.blob, &block)?;
                 Ok(Some(self.value(block)))
@@ -83,12 +83,12 @@ impl Table {
     /// `Corruption`, with file and offset.
     pub(crate) fn get_cached(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Cached> {
         if !self.covers(key) {
-            return Ok(Cached::Answer(None));
+            return Ok(Cached::Pending(None));
         }
         let hash = Hash::of(key);
         let partition = self.footer.filter_first + hash.partition(self.footer.filter_partitions);
         let at = match (self.filter_says(hash, partition), how.filter) {
-            (Some(false), _) => return Ok(Cached::Answer(None)),
+            (Some(false), _) => return Ok(Cached::Pending(None)),
             (Some(true), _) | (None, FilterUse::InMemory) => self.root(),
             (None, FilterUse::Read) => At::Filter(partition),
         };
@@ -97,8 +97,8 @@ impl Table {
             at => self.advance(key, how.now_s, at)?,
         };
         Ok(match progress {
-            Progress::Done(found) => Cached::Answer(found),
-            Progress::Far(blob) => Cached::Answer(Some(Found::Far(Far { table: self.clone(), blob }))),
+            Progress::Done(found) => Cached::Pending(found),
+            Progress::Blob(blob) => Cached::Pending(Some(Found::Blob(Blob { table: self.clone(), blob }))),
             Progress::Needs(at) => Cached::NeedsRead(Lookup {
                 table: self.clone(),
                 key: Key::new(key),
@@ -120,10 +120,10 @@ impl Table {
     fn filter_says(&self, hash: Hash, partition: u32) -> Option<bool> {
         let partitions = self.footer.filter_partitions;
         if let Some(bytes) = self.pinned.partition(partition) {
-            return Some(filter::contains(bytes, hash, partitions));
+            return Some(bloom::contains(bytes, hash, partitions));
         }
         let block = self.cache.peek(self.meta.id, u64::from(partition) * UNIT as u64)?;
-        Some(filter::contains(&block, hash, partitions))
+        Some(bloom::contains(&block, hash, partitions))
     }
 
     /// Descends as long as the nodes are in memory.
@@ -145,7 +145,7 @@ impl Table {
                 }
                 At::Blob(blob) => {
                     if blob.len > WALKED_BYTES_MAX {
-                        return Ok(Progress::Far(blob));
+                        return Ok(Progress::Blob(blob));
                     }
                     let block = self.cache.get(self.meta.id, blob.offset);
                     return Ok(match block.filter(|block| block.len() == blob.len as usize) {
@@ -249,7 +249,7 @@ impl Lookup {
         };
         Ok(match progress? {
             Progress::Done(found) => Some(found),
-            Progress::Far(blob) => Some(Some(Found::Far(Far { table: self.table.clone(), blob }))),
+            Progress::Blob(blob) => Some(Some(Found::Blob(Blob { table: self.table.clone(), blob }))),
             Progress::Needs(at) => {
                 self.at = at;
                 None
@@ -265,7 +265,7 @@ impl Lookup {
                 check(block, table.identity(child, FILTER))
                     .map_err(|wrong| table.corrupt(child.offset(), wrong))?;
                 self.keep(child.offset(), block);
-                if !filter::contains(block, self.hash, table.footer.filter_partitions) {
+                if !bloom::contains(block, self.hash, table.footer.filter_partitions) {
                     return Ok(Progress::Done(None));
                 }
                 table.root()

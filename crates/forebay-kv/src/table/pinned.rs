@@ -306,7 +306,7 @@ mod tests {
                 let before = reads(&engine);
                 for number in 0..300 {
                     let found = match table.get_cached(&key(number), how(FilterUse::Read)).unwrap() {
-                        Cached::Answer(found) => found,
+                        Cached::Pending(found) => found,
                         Cached::NeedsRead(_) => table.get(&key(number), how(FilterUse::Read)).await.unwrap(),
                     };
                     assert!(matches!(found, Some(Found::Value(value)) if *value == [7; 100]));

@@ -116,7 +116,7 @@ fn expected(model: &Model, key: &[u8]) -> Option<Option<Vec<u8>>> {
 fn found(found: Option<Found>) -> Option<Option<Vec<u8>>> {
     Some(match found? {
         Found::Value(value) => Some(value.to_vec()),
-        Found::Far(far) => panic!("{far:?} was to be read"),
+        Found::Blob(far) => panic!("{far:?} was to be read"),
         Found::Deleted => None,
     })
 }

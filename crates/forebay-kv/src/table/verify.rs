@@ -9,7 +9,7 @@ use super::footer::{HeaderFound, read_header};
 use super::pinned::Reading;
 use super::{EntryRef, Table};
 use crate::error::{Error, ErrorKind, Result};
-use crate::node::filter::{self, Hash};
+use crate::node::bloom::{self, Hash};
 use crate::node::{Child, FILTER, Node, Payload, UNIT, check};
 
 /// Totals of a table that was found intact.
@@ -122,7 +122,7 @@ impl Table {
             let hash = Hash::of(key);
             let partitions = self.footer.filter_partitions;
             let at = hash.partition(partitions) as usize * UNIT;
-            if !filter.get(at..at + UNIT).is_some_and(|part| filter::contains(part, hash, partitions)) {
+            if !filter.get(at..at + UNIT).is_some_and(|part| bloom::contains(part, hash, partitions)) {
                 return wrong("the filter does not know one of this leaf's keys");
             }
             if leaf != Some(child) {

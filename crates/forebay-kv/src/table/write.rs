@@ -10,8 +10,8 @@ use super::footer::{Footer, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
+use crate::node::bloom::{self, Hash};
 use crate::node::build::{Content, separator};
-use crate::node::filter::{self, Hash};
 use crate::node::{
     BlobAt, Builder, Child, FILTER, INLINE_BYTES_MAX, Identity, LEAF, LEAF_BYTES, LEVELS_MAX, UNIT,
     VALUE_BYTES_MAX, checksum, seal,
@@ -148,7 +148,7 @@ impl TableWriter {
 
     /// Returns the approximate length of the table in bytes if it was finished now.
     pub(crate) fn bytes(&self) -> u64 {
-        let filter = u64::from(filter::partitions(self.hashes.len)) * UNIT as u64;
+        let filter = u64::from(bloom::partitions(self.hashes.len)) * UNIT as u64;
         self.out.position() + (self.leaf.len() + self.inner.len()) as u64 + filter + UNIT as u64
     }
 
@@ -283,12 +283,12 @@ impl TableWriter {
     }
 
     async fn write_filter(&mut self) -> Result<u32> {
-        let partitions = filter::partitions(self.hashes.len);
+        let partitions = bloom::partitions(self.hashes.len);
         let mut filter = vec![0; partitions as usize * UNIT];
         for part in &self.hashes.parts {
             for &hash in part {
                 let at = hash.partition(partitions) as usize * UNIT;
-                filter::insert(&mut filter[at..at + UNIT], hash, partitions);
+                bloom::insert(&mut filter[at..at + UNIT], hash, partitions);
             }
             shard::yield_if_needed().await;
         }
@@ -350,8 +350,8 @@ fn blob_at(offset: u64, bytes: &[u8]) -> BlobAt {
 
 /// Returns `Data`, unless this store was broken on purpose and names tables that are not durable.
 fn durability() -> Durability {
-    #[cfg(feature = "_breakage")]
-    if crate::breakage::Breakage::TableNotSynced.is_on() {
+    #[cfg(feature = "_mutants")]
+    if crate::mutants::Mutant::TableNotSynced.is_on() {
         return Durability::None;
     }
     Durability::Data

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay::{File, Open};
 
 use super::Scene;
-use super::go_on::Reopening;
+use super::resume::Reopening;
 use crate::error::{Error, Result};
 use crate::format::segment_name;
 use crate::recover::{Outcome, recover};

@@ -144,9 +144,9 @@ impl Line {
 
 /// Returns whether this log was broken on purpose and never passes a called waiter.
 fn keeps_its_turn() -> bool {
-    #[cfg(feature = "_breakage")]
-    return crate::breakage::Breakage::WokenKeepsItsTurn.is_on();
-    #[cfg(not(feature = "_breakage"))]
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::WokenKeepsItsTurn.is_on();
+    #[cfg(not(feature = "_mutants"))]
     false
 }
 

@@ -96,9 +96,9 @@ pub(super) fn without_dead(groups: Vec<Header>) -> Vec<Header> {
 /// after it.
 pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
     let watermark = live.iter().map(|header| header.watermark).max()?;
-    #[cfg(feature = "_breakage")]
+    #[cfg(feature = "_mutants")]
     let watermark =
-        if crate::breakage::Breakage::WatermarkIgnored.is_on() { Position::default() } else { watermark };
+        if crate::mutants::Mutant::WatermarkIgnored.is_on() { Position::default() } else { watermark };
     let declared: Vec<_> = live.iter().filter(|header| header.kind == Kind::Gap).collect();
     loop {
         let newest = live.last()?;

@@ -1,15 +1,15 @@
 //! Names that every layer uses: errors, classes, priorities, health, one-shot channels, waiting, and the
 //! switch to model checking. Imports no other layer.
 
-#[cfg(feature = "_breakage")]
-pub mod breakage;
 pub(crate) mod class;
 pub(crate) mod error;
 pub(crate) mod fork;
 pub(crate) mod health;
 pub(crate) mod here;
+#[cfg(feature = "_mutants")]
+pub mod mutants;
 pub(crate) mod pending;
 pub(crate) mod priority;
-pub(crate) mod signals;
+pub(crate) mod signal_mask;
 pub(crate) mod sync;
 pub(crate) mod wait;

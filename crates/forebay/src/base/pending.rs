@@ -57,7 +57,7 @@ impl<T> Pending<T> {
             State::Channel(operation, _) | State::Future(operation, _) => {
                 crate::base::wait::block_on(operation, self)
             }
-            State::Answered => Err(answered_before()),
+            State::Answered => Err(completed_before()),
         }
     }
 
@@ -82,7 +82,7 @@ impl<T: Send + 'static> Pending<T> {
             State::Channel(operation, _) | State::Future(operation, _) => {
                 Pending::from_future(operation, Box::pin(async move { f(self.await?) }))
             }
-            State::Answered => Pending::ready(Err(answered_before())),
+            State::Answered => Pending::ready(Err(completed_before())),
         }
     }
 }
@@ -98,7 +98,7 @@ impl<T> Future for Pending<T> {
             State::Ready(_) | State::Answered => {
                 return match std::mem::replace(&mut this.state, State::Answered) {
                     State::Ready(result) => Poll::Ready(result),
-                    _ => Poll::Ready(Err(answered_before())),
+                    _ => Poll::Ready(Err(completed_before())),
                 };
             }
         };
@@ -120,7 +120,7 @@ impl<T> fmt::Debug for Pending<T> {
     }
 }
 
-fn answered_before() -> Error {
+fn completed_before() -> Error {
     Error::invalid("wait", "this call was polled again after it had completed")
 }
 
@@ -184,7 +184,7 @@ impl<T> Cell<T> {
         let mut slot = self.lock();
         match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Filled(result) => Poll::Ready(result),
-            Slot::Taken => Poll::Ready(Err(answered_before())),
+            Slot::Taken => Poll::Ready(Err(completed_before())),
             // The thread that would complete the call exists in the parent only.
             Slot::Waiting(_) if self.origin.is_elsewhere() => {
                 Poll::Ready(Err(Error::new(ErrorKind::Forked, operation)))

@@ -194,7 +194,7 @@ impl Shared {
     }
 
     fn work(&self) {
-        crate::base::signals::shield_thread();
+        crate::base::signal_mask::shield_thread();
         let mut state = self.lock();
         loop {
             if let Some(job) = state.queue.pop_front() {

@@ -24,7 +24,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
-use crate::reactor::watch::Watch;
+use crate::reactor::stall_profiler::Watch;
 
 mod classes;
 mod closing;

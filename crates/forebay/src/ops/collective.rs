@@ -12,7 +12,7 @@ use crate::base::error::{Error, Result};
 use crate::base::wait::Waitable;
 use crate::handle::file::File;
 use crate::io::op::Durability;
-use crate::ops::gather::{GatherStats, Shape};
+use crate::ops::coalesce::{CoalesceStats, Shape};
 use crate::reactor::shard;
 
 mod aggregate;
@@ -250,7 +250,7 @@ impl Collective {
     }
 
     /// Returns the bytes that all participants gave and the requests sent to the device for them so far.
-    pub fn stats(&self) -> GatherStats {
+    pub fn stats(&self) -> CoalesceStats {
         self.shared.lock().stats
     }
 }

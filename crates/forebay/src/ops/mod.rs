@@ -11,10 +11,10 @@ pub(crate) mod walk;
 
 pub(crate) mod append;
 pub(crate) mod collective;
-pub(crate) mod combine;
+pub(crate) mod write_combiner;
 
+pub(crate) mod coalesce;
 pub(crate) mod dir;
-pub(crate) mod gather;
 pub(crate) mod nop;
 pub(crate) mod nvme;
 pub(crate) mod stats_server;

@@ -60,7 +60,7 @@ impl StatsServer {
         engine.ring_at_end(&bell);
         let (weak, own) = (Arc::downgrade(engine), bell.clone());
         let body = move || {
-            crate::base::signals::shield_thread();
+            crate::base::signal_mask::shield_thread();
             // The listener goes first: later clients are refused rather than kept waiting by a listener that
             // no thread serves.
             serve(listener, &heard, &weak);
@@ -166,12 +166,12 @@ impl EngineShared {
     }
 
     /// Returns the statistics to serve; `None` when the engine has ended.
-    fn tell(shared: &Weak<EngineShared>) -> Option<Told> {
+    fn tell(shared: &Weak<EngineShared>) -> Option<Snapshot> {
         let shared = shared.upgrade().filter(|shared| shared.failure().is_none())?;
         let stats = Pending::from_future("stats", Box::pin(gather(shared.clone()))).wait().ok()?;
         let files = Pending::from_future("stats", Box::pin(gather_files(shared.clone()))).wait().ok()?;
         let clock = shared.clock();
-        Some(Told {
+        Some(Snapshot {
             at_ns: clock.ns(clock.now()),
             driver: shared.driver.get().copied().unwrap_or("threads"),
             degraded: shared.lock_degraded().iter().map(ToString::to_string).collect(),
@@ -182,7 +182,7 @@ impl EngineShared {
 }
 
 /// The served statistics of an engine at one moment.
-pub(crate) struct Told {
+pub(crate) struct Snapshot {
     /// On a clock with an arbitrary beginning.
     pub(crate) at_ns: u64,
     pub(crate) driver: &'static str,
@@ -216,7 +216,7 @@ fn serve(listener: UnixListener, heard: &UnixStream, engine: &Weak<EngineShared>
         let may_accept = first == 2 && !fds[1].revents().is_empty();
         let ready: Vec<bool> = fds[first..].iter().map(|fd| !fd.revents().is_empty()).collect();
         drop(fds);
-        if !clients.work(&ready, || EngineShared::tell(engine).map(|told| json::line(&told))) {
+        if !clients.work(&ready, || EngineShared::tell(engine).map(|snapshot| json::line(&snapshot))) {
             return;
         }
         if may_accept {

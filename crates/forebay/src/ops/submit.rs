@@ -49,38 +49,38 @@ impl Target<'_> {
 }
 
 /// A file, borrowed from a handle or kept for as long as the operation lives.
-pub(crate) enum Held<'f> {
+pub(crate) enum FileRef<'f> {
     Borrowed(&'f Arc<FileCore>),
     Owned(Arc<FileCore>),
 }
 
-impl<'f> Held<'f> {
+impl<'f> FileRef<'f> {
     #[inline]
     pub(crate) fn target(&self) -> Target<'f> {
         match self {
-            Held::Borrowed(core) => Target::File(core),
-            Held::Owned(core) => Target::Owned(core.clone()),
+            FileRef::Borrowed(core) => Target::File(core),
+            FileRef::Owned(core) => Target::Owned(core.clone()),
         }
     }
 
     /// Returns the same with its own reference count of the file.
-    pub(crate) fn into_owned(self) -> Held<'static> {
+    pub(crate) fn into_owned(self) -> FileRef<'static> {
         match self {
-            Held::Borrowed(core) => Held::Owned(core.clone()),
-            Held::Owned(core) => Held::Owned(core),
+            FileRef::Borrowed(core) => FileRef::Owned(core.clone()),
+            FileRef::Owned(core) => FileRef::Owned(core),
         }
     }
 
     #[inline]
     pub(crate) fn shared(&self) -> &Arc<FileCore> {
         match self {
-            Held::Borrowed(core) => core,
-            Held::Owned(core) => core,
+            FileRef::Borrowed(core) => core,
+            FileRef::Owned(core) => core,
         }
     }
 }
 
-impl std::ops::Deref for Held<'_> {
+impl std::ops::Deref for FileRef<'_> {
     type Target = FileCore;
 
     #[inline]
@@ -202,25 +202,25 @@ impl<'f> OpFuture<'f> {
         let begun = with_current(|shard| match Arc::as_ptr(shard.engine()) == engine {
             true => self.begin_on(shard, context),
             // A shard of another engine counts as "elsewhere" too.
-            false => Begun::Elsewhere,
+            false => Attempt::Elsewhere,
         });
         match begun {
-            Some(Begun::Waiting) => Poll::Pending,
-            Some(Begun::Failed(failure)) => self.fail(failure),
-            Some(Begun::Elsewhere) | None => self.send(context),
+            Some(Attempt::Waiting) => Poll::Pending,
+            Some(Attempt::Failed(failure)) => self.fail(failure),
+            Some(Attempt::Elsewhere) | None => self.send(context),
         }
     }
 
     #[inline]
-    fn begin_on(&mut self, shard: &Shard, context: &mut Context<'_>) -> Begun {
+    fn begin_on(&mut self, shard: &Shard, context: &mut Context<'_>) -> Attempt {
         if !shard.has_slot_room(context.waker()) {
-            return Begun::Waiting;
+            return Attempt::Waiting;
         }
         let file = match self.target.file() {
             None => NO_FILE,
             Some(core) => match shard.enter_file(core) {
                 Ok(file) => file,
-                Err(failure) => return Begun::Failed(failure),
+                Err(failure) => return Attempt::Failed(failure),
             },
         };
         // The class of the task that polls first, which need not be the one that made the operation.
@@ -240,10 +240,10 @@ impl<'f> OpFuture<'f> {
             None => {
                 // Room was seen above; only the clone of a foreign waker can have taken it.
                 shard.leave_file(file);
-                return Begun::Failed(OpFailure::Errno(libc::EAGAIN));
+                return Attempt::Failed(OpFailure::Errno(libc::EAGAIN));
             }
         }
-        Begun::Waiting
+        Attempt::Waiting
     }
 
     /// Ends the operation before it began. Its memory stays here to be taken.
@@ -285,7 +285,7 @@ impl<'f> OpFuture<'f> {
             Some(inbox) => {
                 let node = cell.queue();
                 // SAFETY: a fresh cell's node is in no list; the list owns one count of the cell.
-                let pushed = unsafe { inbox.foreign.push(node) };
+                let pushed = unsafe { inbox.remote_list.push(node) };
                 if !pushed {
                     // SAFETY: the node was not pushed, so this is its one taker.
                     drop(unsafe { RemoteCell::from_node(node) });
@@ -310,7 +310,7 @@ impl<'f> OpFuture<'f> {
 }
 
 /// The result of an attempt to begin on the current thread.
-enum Begun {
+enum Attempt {
     /// In a slot, or waiting for one; the waker is registered either way.
     Waiting,
     Failed(OpFailure),
@@ -363,7 +363,7 @@ impl OpFuture<'_> {
 fn drop_remote(inbox: &Arc<Inbox>, cell: RemotePtr) {
     if let Some(node) = cell.cancel() {
         // SAFETY: `cancel` returns a node that is in no list, with one count of the cell.
-        let pushed = unsafe { inbox.foreign.push(node) };
+        let pushed = unsafe { inbox.remote_list.push(node) };
         if !pushed {
             // The shard has ended: take back the count that the list would have owned.
             // SAFETY: the node was not pushed, so this is its one taker.

@@ -15,7 +15,7 @@ use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::memory::block::{Block, BlockMut};
 use crate::ops::read::operation;
-use crate::ops::submit::{Held, OpFuture};
+use crate::ops::submit::{FileRef, OpFuture};
 
 impl File {
     /// Returns a write of all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or
@@ -23,7 +23,7 @@ impl File {
     /// once into I/O memory.
     ///
     /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
-    /// read first. [`append`](File::append) does that for bytes from front to back, [`combine`](File::combine) for pieces
+    /// read first. [`append`](File::append) does that for bytes from front to back, [`write_combiner`](File::write_combiner) for pieces
     /// at any offsets. Dropping the future may or may not stop the write.
     ///
     /// # Errors
@@ -307,7 +307,7 @@ impl Future for Sync<'_> {
 
 /// An operation of a file that moves no bytes to the caller.
 struct FileOp<'f> {
-    core: Held<'f>,
+    core: FileRef<'f>,
     state: State<'f>,
     call: Call,
 }
@@ -343,7 +343,7 @@ enum State<'f> {
 impl<'f> FileOp<'f> {
     #[inline]
     fn new(file: &'f File, call: Call, request: Result<OpRequest>) -> FileOp<'f> {
-        let core = Held::Borrowed(file.core());
+        let core = FileRef::Borrowed(file.core());
         let state = match request {
             Ok(request) => State::Op(OpFuture::new(core.target(), request)),
             Err(error) => State::Fault(Some(error)),

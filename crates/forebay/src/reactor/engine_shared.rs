@@ -23,7 +23,7 @@ use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
-use crate::reactor::watch::Watch;
+use crate::reactor::stall_profiler::Watch;
 #[cfg(feature = "sim")]
 use crate::reactor::world::World;
 
@@ -249,12 +249,12 @@ impl EngineShared {
         }
         // Read from sysfs outside the lock: it takes some system calls.
         let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
-        self.tell_uncalibrated(&device);
+        self.report_uncalibrated(&device);
         self.lock_devices().add(number, device, &self.config, self.inboxes.len())
     }
 
     /// Reports a degradation if calibrations were given, but none for this device.
-    fn tell_uncalibrated(&self, device: &Device) {
+    fn report_uncalibrated(&self, device: &Device) {
         let given = &self.config.calibrations;
         let (name, model, _) = device.scheduled();
         // A file system in memory has no device to calibrate.
@@ -280,7 +280,7 @@ impl EngineShared {
     /// As [`device_of`](Self::device_of), for a device that is known already.
     #[cfg(any(feature = "sim", target_os = "linux"))]
     pub(crate) fn device_known(&self, number: u64, device: Arc<Device>) -> (u16, Arc<Device>) {
-        self.tell_uncalibrated(&device);
+        self.report_uncalibrated(&device);
         self.lock_devices().add(number, device, &self.config, self.inboxes.len())
     }
 

@@ -8,7 +8,7 @@ pub(crate) mod ranges;
 pub(crate) mod read_many;
 pub(crate) mod scheduler;
 pub mod shard;
+pub(crate) mod stall_profiler;
 pub(crate) mod walk;
-pub(crate) mod watch;
 #[cfg(feature = "sim")]
 pub(crate) mod world;

@@ -17,7 +17,7 @@ use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
 use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 /// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries,
 /// running calls.
@@ -231,14 +231,14 @@ impl FileCore {
     pub(crate) fn drop_handle(self: &Arc<Self>) {
         if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.engine.inboxes[self.home].files.fetch_sub(1, Ordering::Relaxed);
-            self.tell_shards();
+            self.notify_shards();
         }
     }
 
     /// Rejects further operations and notifies the shards to release the file.
     pub(crate) fn close(self: &Arc<Self>) {
         self.closed.store(true, Ordering::SeqCst);
-        self.tell_shards();
+        self.notify_shards();
     }
 
     /// Completes when all shards' entries are gone; for the task that closed the file.
@@ -251,7 +251,7 @@ impl FileCore {
         Poll::Pending
     }
 
-    fn tell_shards(self: &Arc<Self>) {
+    fn notify_shards(self: &Arc<Self>) {
         if self.engine.is_forked() {
             return;
         }
@@ -262,7 +262,7 @@ impl FileCore {
             if let Some(node) = self.close_nodes[shard].give(self) {
                 // SAFETY: the node is in no list (its flag says so), lives in this file, and the file is kept
                 // by the count that `give` put into it.
-                if unsafe { inbox.foreign.push(node) } {
+                if unsafe { inbox.remote_list.push(node) } {
                     inbox.kick();
                 } else {
                     // SAFETY: the node was not pushed, so this is its one taker.
@@ -309,7 +309,7 @@ impl Described for FileCore {
 /// A notice to one shard to release a file. It lies in the file itself, so that a destructor needs no memory.
 #[repr(C)]
 pub(crate) struct CloseNode {
-    node: ForeignNode,
+    node: RemoteNode,
     queued: AtomicBool,
     /// One count of the file, while the node is in a list.
     file: std::cell::UnsafeCell<Option<Arc<FileCore>>>,
@@ -323,14 +323,14 @@ unsafe impl Sync for CloseNode {}
 impl CloseNode {
     fn new() -> CloseNode {
         CloseNode {
-            node: ForeignNode::new(NodeKind::File),
+            node: RemoteNode::new(NodeKind::File),
             queued: AtomicBool::new(false),
             file: std::cell::UnsafeCell::new(None),
         }
     }
 
     /// Returns the node to push, holding a count of `file`; `None` while it is in a list already.
-    fn give(&self, file: &Arc<FileCore>) -> Option<NonNull<ForeignNode>> {
+    fn give(&self, file: &Arc<FileCore>) -> Option<NonNull<RemoteNode>> {
         if self.queued.swap(true, Ordering::AcqRel) {
             return None;
         }
@@ -343,7 +343,7 @@ impl CloseNode {
     ///
     /// # Safety
     /// `node` must come from `give`, and be taken once.
-    pub(crate) unsafe fn take(node: NonNull<ForeignNode>) -> Arc<FileCore> {
+    pub(crate) unsafe fn take(node: NonNull<RemoteNode>) -> Arc<FileCore> {
         // SAFETY: the node is the first field of a repr(C) CloseNode, which the file that it holds keeps alive, and
         // `give` derived the pointer from the whole.
         let this = unsafe { node.cast::<CloseNode>().as_ref() };

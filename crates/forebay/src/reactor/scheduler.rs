@@ -3,7 +3,7 @@
 //! - **A quiet device** (one class on one shard at a time, and no other within 100 ms) costs one comparison
 //!   per operation: it passes, and nothing is counted. Only requests above 64 KiB are counted, so that no more
 //!   than 8 MiB of them are with the device when another class or shard arrives.
-//! - **A contended device** has a budget of bytes in flight: the least that keeps its throughput ([`Knee`]).
+//! - **A contended device** has a budget of bytes in flight: the least that keeps its throughput ([`DepthController`]).
 //!   Shards hold leases of it. Operations without room wait in the slots of the op table, linked per class.
 //!   The class that has had the least of its share is dispatched next (start-time fair queueing: Goyal, Vin
 //!   and Cheng 1996), piece by piece: a request larger than a piece goes to the device as several.
@@ -16,13 +16,13 @@
 //! contended devices and of capped classes only, and once a turn to check whether the device is still quiet.
 
 mod cost;
+mod depth_controller;
 mod device;
-mod knee;
-mod lane;
-mod lanes;
+mod device_queue;
+mod device_queues;
 mod queue;
 mod write_cost;
 
 pub(crate) use device::DeviceScheduler;
-pub(crate) use lane::Counts;
-pub(crate) use lanes::{Admission, Here, Lanes};
+pub(crate) use device_queue::Counts;
+pub(crate) use device_queues::{Admission, DeviceQueues, ShardContext};

@@ -9,7 +9,7 @@ pub mod sequence;
 mod storage;
 pub mod suite;
 
-#[cfg(feature = "_breakage")]
+#[cfg(feature = "_mutants")]
 #[doc(hidden)]
-pub use crate::base::breakage;
+pub use crate::base::mutants;
 pub use env::Env;

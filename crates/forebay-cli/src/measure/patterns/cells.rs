@@ -16,7 +16,7 @@ use super::job::{BLOCK_BYTES, Pattern, PatternRow, PatternsResult, PatternsWork,
 use crate::context::Context;
 use crate::result::{CacheState, Experiment, Metrics, metric};
 
-/// The memory that a combine needs beside its pages, so that a whole range fits: requests in flight, and
+/// The memory that a write combiner needs beside its pages, so that a whole range fits: requests in flight, and
 /// pages that stay free.
 const BESIDE_BYTES: u64 = 24 << 20;
 /// The memory for strided records, which come in the order of the file.

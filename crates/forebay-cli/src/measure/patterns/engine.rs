@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forebay::{Collective, Combine, Config, Durability, Engine, Open};
+use forebay::{Collective, Config, Durability, Engine, Open, WriteCombiner};
 
 use super::blocking;
 use super::job::{PatternRow, PatternsWork};
@@ -34,7 +34,7 @@ pub(super) fn write(
             on_threads(handles, &line, |handle| strided(handle, work, data), || Ok(()))
         }
         _ => {
-            let combine = file.combine().memory(memory).start();
+            let combine = file.write_combiner().memory(memory).start();
             let clones = (0..work.participants).map(|number| (number, combine.clone())).collect();
             let flush = || Ok(combine.flush(Durability::Data).wait()?);
             on_threads(clones, &line, |clone| small(clone, work, data), flush)
@@ -86,7 +86,11 @@ fn on_threads<'w, H: Send>(
     Ok((begun.elapsed(), done))
 }
 
-fn small<'w>((number, combine): (usize, Combine), work: &'w PatternsWork, data: &'w Bytes) -> Begin<'w> {
+fn small<'w>(
+    (number, combine): (usize, WriteCombiner),
+    work: &'w PatternsWork,
+    data: &'w Bytes,
+) -> Begin<'w> {
     let pieces = work.pieces(number);
     Box::new(move || {
         for piece in &pieces {

@@ -117,7 +117,7 @@ impl Way for PatternRow {
                  is not aligned is widened to whole pages, whose ends are read before, under a lock"
             }
             Self::Combine => {
-                "File::combine of Forebay, one for all threads, with the memory of the table, one flush at the end"
+                "File::write_combiner of Forebay, one for all threads, with the memory of the table, one flush at the end"
             }
             Self::Collective => {
                 "File::collective of Forebay, each thread a participant, one durable write of all"

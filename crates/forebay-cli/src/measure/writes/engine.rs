@@ -76,7 +76,7 @@ async fn one(
     client.open = now - begun;
     let combine = (work.row == WriteRow::ForebayCombine).then(|| {
         let bytes = offsets.len() * BLOCK_BYTES as usize + COMBINE_SPARE_BYTES;
-        file.combine().memory(bytes).start()
+        file.write_combiner().memory(bytes).start()
     });
     for offset in offsets {
         contents.stamp(offset, buffer.bytes_mut());

@@ -133,7 +133,7 @@ impl WriteRow {
                 "Forebay from tasks of a Tokio runtime, O_DIRECT, each write durable(Durability::Data)"
             }
             Self::ForebayCombine => {
-                "Forebay from tasks of a Tokio runtime, O_DIRECT, writes gathered by a Combine of each client with memory for \
+                "Forebay from tasks of a Tokio runtime, O_DIRECT, writes gathered by a WriteCombiner of each client with memory for \
                  all of them, one flush at the end"
             }
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::Shared;
 use crate::error::{Error, ErrorKind, Result};
-use crate::signal::Signal;
+use crate::event::Event;
 
 impl Shared {
     /// Makes the store read-only with its first failure, and returns that failure.
@@ -15,7 +15,7 @@ impl Shared {
             failed.get_or_insert_with(|| error.read_only()).clone()
         };
         self.is_failed.store(true, Ordering::Release);
-        self.tell_all();
+        self.notify_all();
         first
     }
 
@@ -47,7 +47,7 @@ impl Shared {
 
     pub(crate) fn begin_close(&self) {
         self.closing.store(true, Ordering::Release);
-        self.tell_all();
+        self.notify_all();
     }
 
     pub(in crate::store) fn set_ended(&self) {
@@ -56,19 +56,19 @@ impl Shared {
         self.budget.release();
         self.ended.store(true, Ordering::Release);
         self.closing.store(true, Ordering::Release);
-        self.tell_all();
+        self.notify_all();
     }
 
     pub(in crate::store) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
 
-    pub(in crate::store) fn tell_all(&self) {
+    pub(in crate::store) fn notify_all(&self) {
         [&self.work, &self.space, &self.changed, &self.end, &self.full.bell]
             .into_iter()
-            .for_each(Signal::tell);
-        self.throttle.tell();
-        self.gate.tell_all();
+            .for_each(Event::notify);
+        self.throttle.notify();
+        self.gate.notify_all();
     }
 
     /// Counts a background task until the returned guard is dropped; closing waits for it. Such a task checks
@@ -90,6 +90,6 @@ pub(crate) struct Task(Arc<Shared>);
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.tasks.fetch_sub(1, Ordering::AcqRel);
-        self.0.end.tell();
+        self.0.end.notify();
     }
 }

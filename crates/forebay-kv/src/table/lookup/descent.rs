@@ -4,14 +4,14 @@ use bytes::Bytes;
 use forebay::File;
 
 use super::super::{Found, Table};
-use super::{At, Far, Lookup, Progress};
+use super::{At, Blob, Lookup, Progress};
 use crate::node::read::u32_at;
 use crate::node::{Child, LEAF, Node, Payload, UNIT, check};
 use crate::value::Value;
 
 /// The effect of a leaf on a lookup; see [`Lookup::take_leaf`].
 pub(crate) enum AtLeaf {
-    Answer(Option<Found>),
+    Pending(Option<Found>),
     /// The value is elsewhere: the lookup continues there.
     GoesOn,
     /// The leaf does not decide, and nothing has changed.
@@ -55,12 +55,12 @@ impl Lookup {
         let node = Node::of(leaf).ok()?;
         let index = match node.search(key).ok()? {
             Ok(index) => index,
-            Err(behind) if (1..node.count()).contains(&behind) => return Some(AtLeaf::Answer(None)),
+            Err(behind) if (1..node.count()).contains(&behind) => return Some(AtLeaf::Pending(None)),
             Err(_) => return None,
         };
         let entry = node.entry(index).ok()?;
         if entry.expires_s.is_some_and(|time| time <= self.now_s) {
-            return Some(AtLeaf::Answer(Some(Found::Deleted)));
+            return Some(AtLeaf::Pending(Some(Found::Deleted)));
         }
         let found = match entry.payload {
             Payload::Deleted => Found::Deleted,
@@ -72,8 +72,8 @@ impl Lookup {
             Payload::Blob(blob) => {
                 table.check_blob_place(blob).ok()?;
                 match table.advance(key, self.now_s, At::Blob(blob)).ok()? {
-                    Progress::Done(found) => return Some(AtLeaf::Answer(found)),
-                    Progress::Far(blob) => Found::Far(Far { table: table.clone(), blob }),
+                    Progress::Done(found) => return Some(AtLeaf::Pending(found)),
+                    Progress::Blob(blob) => Found::Blob(Blob { table: table.clone(), blob }),
                     Progress::Needs(at) => {
                         self.at = at;
                         return Some(AtLeaf::GoesOn);
@@ -81,6 +81,6 @@ impl Lookup {
                 }
             }
         };
-        Some(AtLeaf::Answer(Some(found)))
+        Some(AtLeaf::Pending(Some(found)))
     }
 }

@@ -96,7 +96,7 @@ fn a_hundred_thousand_entries_take_two_percent_more_than_they_have() {
             for key in keys.iter().step_by(997) {
                 assert_eq!(found(table.get(key, HOW).await.unwrap()), Some(Some(value.clone())));
                 // The blocks read before are in memory now.
-                assert!(matches!(table.get_cached(key, HOW), Ok(Cached::Answer(Some(Found::Value(_))))));
+                assert!(matches!(table.get_cached(key, HOW), Ok(Cached::Pending(Some(Found::Value(_))))));
                 let absent = [&key[..], b"x"].concat();
                 assert_eq!(table.get(&absent, HOW).await.unwrap(), None);
             }

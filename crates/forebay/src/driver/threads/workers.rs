@@ -126,7 +126,7 @@ impl Workers {
     }
 
     fn work(&self) {
-        crate::base::signals::shield_thread();
+        crate::base::signal_mask::shield_thread();
         let mut state = self.lock();
         state.idle -= 1;
         loop {

@@ -7,13 +7,13 @@ use std::task::{Context, Poll};
 
 use super::plan::{self, Part, Run};
 use super::shared::{Shared, Turn};
-#[cfg(feature = "_breakage")]
-use crate::base::breakage::Breakage;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
+#[cfg(feature = "_mutants")]
+use crate::base::mutants::Mutant;
 use crate::handle::file::File;
 use crate::memory::block::BlockMut;
-use crate::ops::gather::{Edges, Gathered, Runs, Source, Tail};
+use crate::ops::coalesce::{Edges, Gathered, Runs, Source, Tail};
 
 /// An aggregator's task. It ends the collective for all when it ends, for whatever reason.
 pub(super) struct Aggregate {
@@ -82,8 +82,8 @@ fn poll_part(runs: &mut Runs, writing: &mut Writing<'_>, context: &mut Context<'
             let Some(mut next) = writing.part.take() else { break };
             let mut incomplete = std::mem::take(&mut next.incomplete);
             incomplete.retain(|part| part.start < writing.length);
-            #[cfg(feature = "_breakage")]
-            if Breakage::EdgeNotRead.is_on() {
+            #[cfg(feature = "_mutants")]
+            if Mutant::EdgeNotRead.is_on() {
                 incomplete.clear();
             }
             runs.begin(next.range.clone(), incomplete);

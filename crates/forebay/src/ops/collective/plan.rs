@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::ops::gather::Shape;
+use crate::ops::coalesce::Shape;
 
 /// The pieces that each participant gave, by rank.
 pub(super) type Deposits = Arc<Vec<Vec<(u64, Bytes)>>>;
@@ -185,8 +185,8 @@ impl Run {
         self.add_incomplete(whole_until, self.range.end, page);
         // The highest rank comes last, and of one participant its last piece: so they win.
         self.pieces.sort_unstable_by_key(|piece| (piece.rank, piece.number));
-        #[cfg(feature = "_breakage")]
-        if crate::base::breakage::Breakage::LowestRankWins.is_on() {
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::LowestRankWins.is_on() {
             self.pieces.reverse();
         }
         self

@@ -10,7 +10,7 @@ use crate::base::error::{Error, ErrorKind, Failure, Result};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::handle::file::File;
 use crate::io::op::Durability;
-use crate::ops::gather::{GatherStats, Shape, Tail, stronger};
+use crate::ops::coalesce::{CoalesceStats, Shape, Tail, stronger};
 
 pub(super) struct Shared {
     pub(super) shape: Shape,
@@ -41,7 +41,7 @@ pub(super) struct State {
     /// Participants that wait for the end of a write; `idle` has the aggregators that wait for their turn.
     waiters: Vec<Waker>,
     idle: Vec<Waker>,
-    pub(super) stats: GatherStats,
+    pub(super) stats: CoalesceStats,
 }
 
 /// The phase of the write under way.
@@ -80,7 +80,7 @@ impl Shared {
             gone: 0,
             waiters: Vec::new(),
             idle: Vec::new(),
-            stats: GatherStats::default(),
+            stats: CoalesceStats::default(),
         };
         Shared { shape, participants, aggregators, state: Mutex::new(state) }
     }
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     /// Notes that an aggregator has written its part, with the end and padding of that part.
-    pub(super) fn wrote(&self, tail: Tail, stats: GatherStats) {
+    pub(super) fn wrote(&self, tail: Tail, stats: CoalesceStats) {
         self.change(|state| {
             state.tail.end = state.tail.end.max(tail.end);
             state.tail.padded = state.tail.padded.max(tail.padded);

@@ -14,7 +14,7 @@ use crate::base::wait;
 use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::block::BlockMut;
-use crate::ops::submit::{Held, OpFuture};
+use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::ranges::Widened;
 
 /// A read into the caller's memory, which begins when it is first polled; see [`File::read_into`].
@@ -41,7 +41,7 @@ impl<'f> ReadInto<'f> {
             }
             Ok(_) => None,
         };
-        let core = Held::Borrowed(core);
+        let core = FileRef::Borrowed(core);
         let state = match fault {
             Some(fault) if !range.is_empty() || !matches!(fault.kind(), ErrorKind::Misaligned { .. }) => {
                 let fault =
@@ -84,7 +84,7 @@ impl Future for ReadInto<'_> {
 }
 
 struct IntoRead<'f> {
-    core: Held<'f>,
+    core: FileRef<'f>,
     range: Range<u64>,
     state: State<'f>,
 }

@@ -11,7 +11,7 @@ use crate::handle::file::File;
 use crate::io::mode::Mode;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest, OpResult};
 use crate::memory::block::Block;
-use crate::ops::submit::{Held, OpFuture};
+use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::{Widened, cut, from_page_cache};
 
@@ -19,7 +19,7 @@ use crate::reactor::ranges::{Widened, cut, from_page_cache};
 ///
 /// `EXACT`: a range that the file has only a part of is an error.
 pub(crate) struct RangeRead<'f, const EXACT: bool = false> {
-    core: Held<'f>,
+    core: FileRef<'f>,
     pub(super) range: Range<u64>,
     stage: Stage<'f>,
 }
@@ -37,19 +37,19 @@ enum Stage<'f> {
 impl RangeRead<'static> {
     /// Returns a read of the bytes that the file has of the range, with its own reference count of the file.
     pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Class) -> RangeRead<'static> {
-        RangeRead::of_core(Held::Owned(core), range, class)
+        RangeRead::of_core(FileRef::Owned(core), range, class)
     }
 
     /// Returns a read that has completed with `result`.
     pub(crate) fn known(core: Arc<FileCore>, range: Range<u64>, result: Result<Block>) -> RangeRead<'static> {
-        RangeRead { core: Held::Owned(core), range, stage: Stage::Known(Some(result)) }
+        RangeRead { core: FileRef::Owned(core), range, stage: Stage::Known(Some(result)) }
     }
 }
 
 impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
     #[inline]
     pub(crate) fn new(file: &'f File, range: Range<u64>) -> RangeRead<'f, EXACT> {
-        RangeRead::of_core(Held::Borrowed(file.core()), range, Class::OF_TASK)
+        RangeRead::of_core(FileRef::Borrowed(file.core()), range, Class::OF_TASK)
     }
 
     /// Sets the class; changes nothing once the read has begun.
@@ -86,7 +86,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
     }
 
     #[inline]
-    fn of_core(core: Held<'f>, range: Range<u64>, class: Class) -> RangeRead<'f, EXACT> {
+    fn of_core(core: FileRef<'f>, range: Range<u64>, class: Class) -> RangeRead<'f, EXACT> {
         let stage = match Widened::of(&range, core.alignment().read_offset) {
             Err(fault) => Stage::Known(Some(Err(core.describe(fault)))),
             Ok(_) if range.is_empty() => Stage::Empty,

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::Told;
+use super::Snapshot;
 use crate::io::stats::{ClassStats, DeviceStats, FileStats, FlowStats, ShardStats, Stall};
 
 /// The version of the line's format.
@@ -11,8 +11,8 @@ const VERSION: u32 = 1;
 const FILES_MAX: usize = 256;
 
 /// Returns the line, including its line end.
-pub(super) fn line(told: &Told) -> String {
-    let Told { at_ns, driver, degraded, stats, files } = told;
+pub(super) fn line(snapshot: &Snapshot) -> String {
+    let Snapshot { at_ns, driver, degraded, stats, files } = snapshot;
     let mut busiest: Vec<&FileStats> = files.iter().collect();
     busiest.sort_by_key(|file| std::cmp::Reverse(file.reads + file.writes + file.syncs));
     let left_out = busiest.len().saturating_sub(FILES_MAX);
@@ -177,14 +177,14 @@ mod tests {
     use super::*;
     use crate::io::stats::Stats;
 
-    fn told(files: Vec<FileStats>) -> Told {
+    fn snapshot(files: Vec<FileStats>) -> Snapshot {
         let degraded = vec!["a \"b\" \\ \n\u{e9}".to_string()];
-        Told { at_ns: 5, driver: "uring", degraded, stats: Stats::default(), files }
+        Snapshot { at_ns: 5, driver: "uring", degraded, stats: Stats::default(), files }
     }
 
     #[test]
     fn texts_are_escaped_and_the_line_is_one_line() {
-        let line = line(&told(vec![FileStats { path: "/a\u{1}\"".into(), ..FileStats::default() }]));
+        let line = line(&snapshot(vec![FileStats { path: "/a\u{1}\"".into(), ..FileStats::default() }]));
         assert_eq!(line.matches('\n').count(), 1);
         assert!(line.starts_with("{\"forebay_stats\":1,\"version\":\"") && line.ends_with("}\n"));
         assert!(line.contains(r#""degraded":["a \"b\" \\ \u000aé"]"#), "{line}");
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn the_busiest_files_are_told_and_the_others_counted() {
         let files = (0..300).map(|reads| FileStats { reads, ..FileStats::default() }).collect();
-        let line = line(&told(files));
+        let line = line(&snapshot(files));
         assert_eq!(line.matches("\"path\":").count(), FILES_MAX);
         assert!(line.contains("\"files_left_out\":44") && line.contains("\"reads\":299"));
         assert!(!line.contains("\"reads\":43,"), "the least busy are left out");

@@ -13,7 +13,7 @@ use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::wait;
 use crate::io::op::OpFailure;
-use crate::ops::submit::Held;
+use crate::ops::submit::FileRef;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::with_current;
@@ -26,7 +26,7 @@ use crate::reactor::walk::{many, run};
 /// the walk.
 #[must_use = "a walk begins only when it is awaited or waited for"]
 pub struct WalkOne<'f, W: Walk> {
-    core: Held<'f>,
+    core: FileRef<'f>,
     root: Range<u64>,
     settings: Settings,
     state: State<W>,
@@ -98,14 +98,14 @@ impl<'f, W: Walk> WalkOne<'f, W> {
     #[inline]
     pub(super) fn new(core: &'f Arc<FileCore>, root: Range<u64>, walk: W) -> Self {
         let settings = Settings { class: Class::OF_TASK, hops_max: HOPS_MAX, depth: 1 };
-        WalkOne { core: Held::Borrowed(core), root, settings, state: State::New(walk) }
+        WalkOne { core: FileRef::Borrowed(core), root, settings, state: State::New(walk) }
     }
 
     /// Returns the same walk with its own reference count of the file instead of a borrowed handle, for tasks
     /// that need `'static`. Costs an atomic increment.
     pub fn owned(mut self) -> WalkOne<'static, W> {
         WalkOne {
-            core: Held::Owned(self.core.shared().clone()),
+            core: FileRef::Owned(self.core.shared().clone()),
             root: self.root.clone(),
             settings: self.settings,
             state: std::mem::replace(&mut self.state, State::Over),
@@ -233,7 +233,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         batch.set_shard(inbox.index);
         // The waker is in place before the shard can see the batch.
         batch.register(context.waker());
-        if !batch.tell_shard() {
+        if !batch.notify_shard() {
             let failure = inbox.failure().unwrap_or(OpFailure::EngineClosed);
             return Poll::Ready(Err(self.failed(failure)));
         }

@@ -19,7 +19,7 @@ use crate::io::op::OpFailure;
 use crate::memory::block::Block;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::Widened;
-use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 type Answer = Option<Result<Block>>;
 type Results = ArrayQueue<(usize, Result<Block>)>;
@@ -27,7 +27,7 @@ type Results = ArrayQueue<(usize, Result<Block>)>;
 /// A batch of ranges; see the module's text. `progress` and `collected` belong to the shard until `done`.
 #[repr(C)]
 pub(crate) struct Batch {
-    node: ForeignNode,
+    node: RemoteNode,
     /// The node is in the shard's list.
     queued: AtomicBool,
     pub(crate) cancelled: AtomicBool,
@@ -90,7 +90,7 @@ impl Batch {
         }
         let gate = Gate::new(file.engine().config.is_real_time());
         Arc::new(Batch {
-            node: ForeignNode::new(NodeKind::Batch),
+            node: RemoteNode::new(NodeKind::Batch),
             queued: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             done: AtomicBool::new(false),
@@ -158,7 +158,7 @@ impl Batch {
             }
         }
         if queue.len() <= queue.capacity() / 2 && self.stalled.swap(false, Ordering::AcqRel) {
-            self.tell_shard();
+            self.notify_shard();
         }
         Poll::Ready(taken)
     }
@@ -176,20 +176,20 @@ impl Batch {
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.done.load(Ordering::Acquire) {
-            self.tell_shard();
+            self.notify_shard();
         }
     }
 
-    fn tell_shard(self: &Arc<Self>) {
+    fn notify_shard(self: &Arc<Self>) {
         let Some(inbox) = self.file.engine().inboxes.get(self.shard.load(Ordering::Relaxed)) else { return };
         if self.queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let raw = Arc::into_raw(self.clone()).cast_mut().cast::<ForeignNode>();
+        let raw = Arc::into_raw(self.clone()).cast_mut().cast::<RemoteNode>();
         // SAFETY: a pointer out of an Arc is never null.
         let node = unsafe { NonNull::new_unchecked(raw) };
         // SAFETY: the flag says that the node is in no list; the list owns the count that was just taken.
-        if unsafe { inbox.foreign.push(node) } {
+        if unsafe { inbox.remote_list.push(node) } {
             inbox.kick();
         } else {
             // SAFETY: the node was not pushed, so this is its one taker.
@@ -200,8 +200,8 @@ impl Batch {
     /// Returns the batch of a node, for the shard that took it.
     ///
     /// # Safety
-    /// `node` must come from `tell_shard`, once.
-    pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> Arc<Batch> {
+    /// `node` must come from `notify_shard`, once.
+    pub(crate) unsafe fn from_node(node: NonNull<RemoteNode>) -> Arc<Batch> {
         // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
         let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
         // A notification is not sent while another is under way. The swap makes the work before such a

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::cost::PIECE_COST;
-use super::knee::{Knee, Window};
+use super::depth_controller::{DepthController, Window};
 use super::write_cost::{EVEN, Mix, WriteCost};
 use crate::base::class::{CLASSES_MAX, Spec, TENANTS_MAX};
 use crate::device::calibration::Calibration;
@@ -65,7 +65,7 @@ pub(crate) struct DeviceScheduler {
 /// The device's properties that are measured while classes compete for it.
 #[derive(Debug)]
 struct Found {
-    knee: Knee,
+    depth_controller: DepthController,
     write_cost: WriteCost,
 }
 
@@ -103,7 +103,9 @@ struct WindowCounts {
 
 impl DeviceScheduler {
     pub(crate) fn new(name: &str, shards: usize, known: Option<&Calibration>) -> DeviceScheduler {
-        let knee = known.map_or_else(Knee::new, |known| Knee::at(u64::from(known.knee_depth) * PIECE_COST));
+        let depth_controller = known.map_or_else(DepthController::new, |known| {
+            DepthController::at(u64::from(known.knee_depth) * PIECE_COST)
+        });
         let write_cost = known.map_or(EVEN, |known| (known.write_cost * f64::from(EVEN)).round() as u32);
         DeviceScheduler {
             name: name.to_string(),
@@ -112,7 +114,7 @@ impl DeviceScheduler {
             beats: (0..shards).map(|_| Beat::default()).collect(),
             waiting: AtomicU64::new(0),
             leased: AtomicU64::new(0),
-            budget: AtomicU64::new(knee.budget),
+            budget: AtomicU64::new(depth_controller.budget),
             write_ratio: AtomicU32::new(write_cost),
             tags: [const { AtomicU64::new(0) }; TAGS],
             now: [const { AtomicU64::new(0) }; 1 + TENANTS_MAX],
@@ -128,7 +130,7 @@ impl DeviceScheduler {
                 met: AtomicU32::new(0),
                 missed: AtomicU32::new(0),
             },
-            found: Mutex::new(Found { knee, write_cost: WriteCost::new(write_cost) }),
+            found: Mutex::new(Found { depth_controller, write_cost: WriteCost::new(write_cost) }),
         }
     }
 
@@ -261,15 +263,15 @@ impl DeviceScheduler {
             missed: self.window.missed.swap(0, Ordering::Relaxed),
         };
         self.window.began_ns.store(now_ns, Ordering::Relaxed);
-        let tells = found.knee.end_window(&window);
+        let tells = found.depth_controller.end_window(&window);
         if tells {
             let before = weight(mix, found.write_cost.ratio);
             found.write_cost.end_window(mix);
             let after = weight(mix, found.write_cost.ratio);
-            found.knee.reweigh(before, after);
+            found.depth_controller.reweigh(before, after);
             self.write_ratio.store(found.write_cost.ratio, Ordering::Relaxed);
         }
-        self.budget.store(found.knee.budget, Ordering::Relaxed);
+        self.budget.store(found.depth_controller.budget, Ordering::Relaxed);
     }
 }
 

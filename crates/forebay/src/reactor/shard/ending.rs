@@ -42,12 +42,12 @@ impl Shard {
             if left.is_zero() {
                 break;
             }
-            self.take_word();
+            self.drain_remote();
             self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left), in_flight });
             // Short transfers and the syncs of durable writes continue until they complete.
             self.submit_staged();
         }
-        self.inbox.foreign.close(|node| self.heed(node));
+        self.inbox.remote_list.close(|node| self.handle_node(node));
         let leaked = self.leak_in_flight(OpFailure::EngineClosed);
         self.drain_files(false);
         if leaked == 0 {
@@ -65,8 +65,8 @@ impl Shard {
             &|| self.inbox.close(true),
             &|| self.end_tasks(10_000),
             &|| {
-                self.inbox.foreign.close(|node| {
-                    let _ = catch_unwind(AssertUnwindSafe(|| self.heed(node)));
+                self.inbox.remote_list.close(|node| {
+                    let _ = catch_unwind(AssertUnwindSafe(|| self.handle_node(node)));
                 })
             },
             &|| read_many::refuse_all(self, OpFailure::ShardLost),
@@ -124,7 +124,7 @@ impl Shard {
         let me = self.index();
         self.ops.with(|ops| {
             ops.forget_staged(me);
-            ops.lanes.open();
+            ops.device_queues.open();
         });
     }
 

@@ -11,10 +11,10 @@ use crate::reactor::read_many::{self, Batch};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::ending::Ended;
-use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 use crate::reactor::shard::inbox::{MESSAGES_PER_TURN, Message};
 use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
+use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 use crate::reactor::walk;
 
 /// A wait for several completions ends with one after this long.
@@ -55,7 +55,7 @@ impl Shard {
     pub(crate) fn work(&self) -> Wait {
         self.counters.turns.set(self.counters.turns.get() + 1);
         self.take_messages();
-        self.take_word();
+        self.drain_remote();
         self.wake_sleepers();
         read_many::retry_blocked(self);
         self.executor.run(self);
@@ -104,7 +104,7 @@ impl Shard {
             taken += 1;
         }
         self.late_calls.take(&self.inbox, taken, |call| call(self));
-        self.inbox.tell_room();
+        self.inbox.notify_room();
         for _ in 0..MESSAGES_PER_TURN {
             match self.inbox.pop_runnable() {
                 Some(runnable) => self.executor.push(runnable),
@@ -114,17 +114,17 @@ impl Shard {
     }
 
     /// Handles the notices that destructors on other threads left.
-    pub(super) fn take_word(&self) {
+    pub(super) fn drain_remote(&self) {
         let capacity = self.ops.with(|ops| ops.table.capacity());
         self.inbox.dropped.take(capacity, |index| self.drop_op_at(index));
         if !self.inbox.dropped_walks.is_empty() {
             let capacity = self.walks.with(|walks| walks.capacity());
             self.inbox.dropped_walks.take(capacity, |index| walk::drop_walk_at(self, index));
         }
-        self.inbox.foreign.take_all(|node| self.heed(node));
+        self.inbox.remote_list.take_all(|node| self.handle_node(node));
     }
 
-    pub(super) fn heed(&self, node: NonNull<ForeignNode>) {
+    pub(super) fn handle_node(&self, node: NonNull<RemoteNode>) {
         // SAFETY: nodes in the list are live, and this call owns the object that each of them begins.
         match unsafe { node.as_ref() }.kind {
             NodeKind::Remote => {
@@ -154,7 +154,7 @@ impl Shard {
                 read_many::resume(self, &batch);
             }
             NodeKind::Walks => {
-                // SAFETY: a node of this kind comes from `walk::Batch::tell_shard`, and is taken once.
+                // SAFETY: a node of this kind comes from `walk::Batch::notify_shard`, and is taken once.
                 let batch = unsafe { walk::Batch::from_node(node) };
                 walk::resume(self, &batch);
             }
@@ -207,9 +207,9 @@ impl Shard {
         if self.driver.with(|driver| driver.is_polling()) {
             return Wait::Poll;
         }
-        let (in_flight, starved, look_at_ns) = self
-            .ops
-            .with(|ops| (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0, ops.lanes.look_at_ns()));
+        let (in_flight, starved, wake_at_ns) = self.ops.with(|ops| {
+            (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0, ops.device_queues.wake_at_ns())
+        });
         if self.spin_until_news(in_flight) {
             return Wait::Poll;
         }
@@ -228,7 +228,7 @@ impl Shard {
         // tasks does not, so it checks again soon.
         let limit = if starved { limit.into_iter().chain([PATIENCE * 20]).min() } else { limit };
         // A capped class, or one that lets others catch up, proceeds without an event.
-        let limit = look_at_ns.map_or(limit, |at_ns| {
+        let limit = wake_at_ns.map_or(limit, |at_ns| {
             let left_ns = at_ns.saturating_sub(self.clock.ns(self.clock.now()));
             limit.into_iter().chain([Duration::from_nanos(left_ns + 1_000)]).min()
         });
@@ -293,7 +293,7 @@ impl Shard {
         let reaped =
             self.driver.with(|driver| driver.complete(wait, |key, result| batch.push((key, result))));
         if let Err(error) = reaped {
-            self.tell_driver_failure(&error);
+            self.report_driver_failure(&error);
         }
         if !batch.is_empty() {
             // Read once for all completions, and only if some operation is sampled.
@@ -311,7 +311,7 @@ impl Shard {
 
     /// Reports the driver's own account of a failure, or else the failure itself.
     #[cold]
-    fn tell_driver_failure(&self, error: &std::io::Error) {
+    fn report_driver_failure(&self, error: &std::io::Error) {
         if !self.tell_degradations() {
             let why = format!("waiting for completions failed: {error}");
             self.engine.degrade_once("driver", &why, "report this");

@@ -17,7 +17,7 @@ use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::{self, Shard};
-use crate::reactor::watch::Beat;
+use crate::reactor::stall_profiler::Beat;
 use guarded::Guarded;
 use queues::Queues;
 use stalls::Stalls;

@@ -7,8 +7,8 @@ use std::task::Waker;
 
 use crossbeam_utils::CachePadded;
 
-#[cfg(feature = "_breakage")]
-use crate::base::breakage::Breakage;
+#[cfg(feature = "_mutants")]
+use crate::base::mutants::Mutant;
 use crate::base::priority::Gate;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::base::sync::{ArrayQueue, Mutex, SegQueue};
@@ -17,9 +17,9 @@ use crate::io::op::{OpBuffer, OpFailure, OpOutcome};
 use crate::reactor::read_many::Batch;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::executor::Runnable;
-use crate::reactor::shard::foreign::ForeignList;
 use crate::reactor::shard::optable::SLOTS_MAX;
 use crate::reactor::shard::remote::RemotePtr;
+use crate::reactor::shard::remote_list::RemoteList;
 use crate::reactor::walk::{self, WALKS_MAX};
 
 /// The number of messages, and of late calls, that a turn takes before tasks and completions have their turn.
@@ -98,7 +98,7 @@ pub(crate) struct Inbox {
     /// call itself.
     calls: SegQueue<Call>,
     /// Cancels, adoptions and closes. Never full.
-    pub(crate) foreign: ForeignList,
+    pub(crate) remote_list: RemoteList,
     /// Tasks woken by other threads; at most one entry per task.
     runnables: SegQueue<Runnable>,
     /// Guards both queues.
@@ -132,7 +132,7 @@ impl Inbox {
             index,
             messages: ArrayQueue::new(depth.max(1)),
             calls: SegQueue::new(),
-            foreign: ForeignList::new(),
+            remote_list: RemoteList::new(),
             runnables: SegQueue::new(),
             gate: Gate::default(),
             dropped: Dropped::new(SLOTS_MAX),
@@ -208,7 +208,7 @@ impl Inbox {
             self.refuse_all();
             // A sender that found the inbox full of the messages just refused waits for room; no shard
             // reports room any more.
-            self.tell_room();
+            self.notify_room();
         } else {
             // The fence above also serves this.
             self.kick_fenced();
@@ -245,7 +245,7 @@ impl Inbox {
 
     /// Wakes the senders that found the inbox full; called by the shard after it took messages.
     #[inline]
-    pub(crate) fn tell_room(&self) {
+    pub(crate) fn notify_room(&self) {
         if self.room_waiters.load(Ordering::SeqCst) != 0 {
             self.wake_waiters();
         }
@@ -257,8 +257,8 @@ impl Inbox {
     fn wake_waiters(&self) {
         let waiting = {
             let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-            #[cfg(feature = "_breakage")]
-            if Breakage::OneSenderWoken.is_on() && !room.is_empty() {
+            #[cfg(feature = "_mutants")]
+            if Mutant::OneSenderWoken.is_on() && !room.is_empty() {
                 self.room_waiters.store(room.len() - 1, Ordering::SeqCst);
                 let first = room.remove(0);
                 drop(room);
@@ -303,7 +303,7 @@ impl Inbox {
     pub(crate) fn is_quiet(&self) -> bool {
         self.messages.is_empty()
             && self.runnables.is_empty()
-            && self.foreign.is_empty()
+            && self.remote_list.is_empty()
             && self.calls.is_empty()
             && !self.is_ending()
     }
@@ -362,7 +362,7 @@ impl Inbox {
         self.closed.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.refuse_all();
-        self.tell_room();
+        self.notify_room();
     }
 
     /// Returns the reason for which messages are rejected, once the inbox is closed.

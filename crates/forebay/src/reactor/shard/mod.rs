@@ -23,12 +23,12 @@ mod ending;
 mod event_loop;
 pub(crate) mod executor;
 mod files;
-pub(crate) mod foreign;
 pub(crate) mod inbox;
 pub(crate) mod local;
 mod ops;
 pub(crate) mod optable;
 pub(crate) mod remote;
+pub(crate) mod remote_list;
 mod report;
 mod start;
 mod task;
@@ -185,7 +185,7 @@ impl Shard {
     }
 
     #[inline]
-    fn tell_slot_room(&self) {
+    fn notify_slot_room(&self) {
         if self.slot_waiters.with(|waiters| !waiters.is_empty()) {
             let waiters = self.slot_waiters.with(std::mem::take);
             waiters.into_iter().for_each(Waker::wake);

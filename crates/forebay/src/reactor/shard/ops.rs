@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-#[cfg(feature = "_breakage")]
-use crate::base::breakage::Breakage;
+#[cfg(feature = "_mutants")]
+use crate::base::mutants::Mutant;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
 use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::io::stats::Moved;
 use crate::memory::arena::AllocError;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
-use crate::reactor::scheduler::{Admission, Here, Lanes};
+use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::files::{FileTarget, Refused};
@@ -28,7 +28,7 @@ pub(crate) struct Ops {
     /// Reads that found no memory, in order of arrival.
     starved: VecDeque<u32>,
     /// Operations that wait for their device, by device and class.
-    pub(crate) lanes: Lanes,
+    pub(crate) device_queues: DeviceQueues,
     /// Whether the arena was notified that this shard waits for memory.
     starving: bool,
     pub(crate) in_flight: u32,
@@ -74,7 +74,7 @@ impl Ops {
             table: OpTable::new(),
             staged: VecDeque::with_capacity(256),
             starved: VecDeque::new(),
-            lanes: Lanes::new(),
+            device_queues: DeviceQueues::new(),
             starving: false,
             in_flight: 0,
             returning: 0,
@@ -91,7 +91,7 @@ impl Ops {
     pub(crate) fn forget_staged(&mut self, me: usize) {
         self.staged.clear();
         self.starved.clear();
-        self.lanes.retire(me);
+        self.device_queues.retire(me);
     }
 
     /// Returns whether the next staged operation goes before reads that lack memory: it will return memory,
@@ -107,7 +107,7 @@ impl Ops {
     /// Returns the number of operations that wait for the queue depth, for memory or for their device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        (self.staged.len() + self.starved.len()) as u32 + self.lanes.waiting()
+        (self.staged.len() + self.starved.len()) as u32 + self.device_queues.waiting()
     }
 }
 
@@ -173,8 +173,8 @@ impl Shard {
             let slot = ops.table.slot(key.index);
             slot.state = SlotState::Staged;
             slot.kind = request.kind;
-            #[cfg(feature = "_breakage")]
-            if Breakage::IgnoredFlush.is_on() && matches!(slot.kind, OpKind::SyncData | OpKind::SyncAll) {
+            #[cfg(feature = "_mutants")]
+            if Mutant::IgnoredFlush.is_on() && matches!(slot.kind, OpKind::SyncData | OpKind::SyncAll) {
                 slot.kind = OpKind::Nop;
             }
             slot.class = request.class;
@@ -224,7 +224,7 @@ impl Shard {
         });
         match polled {
             Some(result) => {
-                self.tell_slot_room();
+                self.notify_slot_room();
                 Poll::Ready(result)
             }
             None => {
@@ -268,11 +268,11 @@ impl Shard {
                     ops.table.give_back(key.index);
                 }
                 SlotState::InFlight => {
-                    #[cfg(feature = "_breakage")]
-                    let freed = Breakage::BufferFreedAtDrop.is_on()
-                        || (Breakage::AbandonedReadFreed.is_on()
+                    #[cfg(feature = "_mutants")]
+                    let freed = Mutant::BufferFreedAtDrop.is_on()
+                        || (Mutant::AbandonedReadFreed.is_on()
                             && matches!(continuation, Continuation::Walk { .. }));
-                    #[cfg(feature = "_breakage")]
+                    #[cfg(feature = "_mutants")]
                     if freed && matches!(slot.memory(), Some((_, Some(_)))) {
                         // Only memory of a region: it stays mapped, so that the device's late bytes hit a
                         // neighbour.
@@ -295,7 +295,7 @@ impl Shard {
         if cancel {
             self.driver.with(|driver| driver.cancel(key));
         }
-        self.tell_slot_room();
+        self.notify_slot_room();
     }
 
     /// Orphans an operation at a shard's end: no task waits for it any more.
@@ -339,21 +339,21 @@ impl Shard {
             return;
         }
         self.register_new_regions();
-        self.ops.with(|ops| ops.lanes.begin_turn(self.here()));
+        self.ops.with(|ops| ops.device_queues.begin_turn(self.here()));
         let mut now = None;
         while let Some((index, failure)) = self.submit_until_failure(&mut now) {
             self.finish(index, Err(failure));
         }
-        let wake = self.ops.with(|ops| ops.lanes.end_turn(self.here()));
+        let wake = self.ops.with(|ops| ops.device_queues.end_turn(self.here()));
         if wake != 0 {
             self.wake_shards(wake);
         }
     }
 
-    /// Returns this shard's context for the lanes.
+    /// Returns this shard's context for the device queues.
     #[inline]
-    fn here(&self) -> Here<'_> {
-        Here { engine: &self.engine, clock: &self.clock, me: self.index() }
+    fn here(&self) -> ShardContext<'_> {
+        ShardContext { engine: &self.engine, clock: &self.clock, me: self.index() }
     }
 
     /// Wakes the shards that wait for the room that this shard has just returned.
@@ -377,9 +377,9 @@ impl Shard {
                     Some(index) => (index, false),
                     // Without memory only one is picked per turn: the queues drain by themselves, and keep
                     // their order until then.
-                    None if ops.lanes.waiting() > 0 && !picked_starving => {
+                    None if ops.device_queues.waiting() > 0 && !picked_starving => {
                         picked_starving = starved_again;
-                        match ops.lanes.pick(&mut ops.table, self.here()) {
+                        match ops.device_queues.dispatch(&mut ops.table, self.here()) {
                             Some(index) => (index, true),
                             None => break,
                         }
@@ -396,11 +396,11 @@ impl Shard {
                 };
                 let Some(target) = target else { return Some((index, OpFailure::FileClosed)) };
                 let counted = picked
-                    || match ops.lanes.admit(target.device, slot, self.here()) {
+                    || match ops.device_queues.admit(target.device, slot, self.here()) {
                         Admission::Pass => false,
                         Admission::Count => true,
                         Admission::Wait => {
-                            ops.lanes.enqueue(&mut ops.table, target.device, index, self.here());
+                            ops.device_queues.enqueue(&mut ops.table, target.device, index, self.here());
                             continue;
                         }
                     };
@@ -414,7 +414,7 @@ impl Shard {
                     let len = slot.len as usize;
                     match self.take_memory(
                         len,
-                        ops.returning > 0 || ops.lanes.waiting() > 0,
+                        ops.returning > 0 || ops.device_queues.waiting() > 0,
                         &mut ops.starving,
                     ) {
                         Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
@@ -441,7 +441,7 @@ impl Shard {
                 let len = match counted {
                     // An operation that the shard's thread executes itself is not split into pieces.
                     true if slot.flush != Flush::Blocking => {
-                        rest.min(ops.lanes.piece_bytes(target.device, target.read_grain))
+                        rest.min(ops.device_queues.piece_bytes(target.device, target.read_grain))
                     }
                     _ => rest,
                 };
@@ -475,7 +475,7 @@ impl Shard {
                 slot.state = SlotState::InFlight;
                 slot.device = target.device;
                 if counted {
-                    slot.charge = ops.lanes.charge(target.device, slot, len, self.here());
+                    slot.charge = ops.device_queues.charge(target.device, slot, len, self.here());
                 }
                 if synced {
                     *now = None;
@@ -541,7 +541,7 @@ impl Shard {
                 self.flows.with(|flows| flows.of(slot.class.0, slot.device).device_ns.record(ns));
             }
             if slot.charge != 0 {
-                ops.lanes.complete(slot, device_ns, self.here());
+                ops.device_queues.complete(slot, device_ns, self.here());
             }
             let verdict = self.judge(slot, result, orphan);
             if !matches!(verdict, Verdict::Finished(_)) {
@@ -592,8 +592,8 @@ impl Shard {
                 if slot.done >= slot.len || result == 0 || orphan {
                     return Verdict::Finished(Ok(slot.done.min(slot.len)));
                 }
-                #[cfg(feature = "_breakage")]
-                if Breakage::ShortReadIsSuccess.is_on() {
+                #[cfg(feature = "_mutants")]
+                if Mutant::ShortReadIsSuccess.is_on() {
                     return Verdict::Finished(Ok(slot.len));
                 }
                 // A direct read ends off the device's grain only at the end of the file.
@@ -615,8 +615,8 @@ impl Shard {
                     };
                 }
                 let sync_kind = slot.durability.sync_kind();
-                #[cfg(feature = "_breakage")]
-                let sync_kind = sync_kind.filter(|_| !Breakage::IgnoredFlush.is_on());
+                #[cfg(feature = "_mutants")]
+                let sync_kind = sync_kind.filter(|_| !Mutant::IgnoredFlush.is_on());
                 match sync_kind {
                     // The sync is the same operation's second half: same slot, same key, submitted with this turn.
                     Some(sync) => {
@@ -685,7 +685,7 @@ impl Shard {
             }
             Continuation::Orphan | Continuation::Wake(_) | Continuation::Task(_) => drop(buffer),
         }
-        self.tell_slot_room();
+        self.notify_slot_room();
     }
 
     /// Adds a finished operation to the statistics.

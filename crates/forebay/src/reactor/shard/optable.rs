@@ -156,8 +156,8 @@ impl OpTable {
         let chunk = self.chunks.get_mut((key.index / CHUNK_SLOTS) as usize)?;
         let slot = &mut chunk[(key.index % CHUNK_SLOTS) as usize];
         let same_use = slot.generation == key.generation;
-        #[cfg(feature = "_breakage")]
-        let same_use = same_use || crate::base::breakage::Breakage::NoGenerationCheck.is_on();
+        #[cfg(feature = "_mutants")]
+        let same_use = same_use || crate::base::mutants::Mutant::NoGenerationCheck.is_on();
         (same_use && slot.state != SlotState::Free).then_some(slot)
     }
 

@@ -9,7 +9,7 @@ use crate::base::sync::{AtomicWaker, UnsafeCell};
 use crate::io::op::OpKey;
 use crate::io::op::{OpFailure, OpOutcome, OpRequest};
 use crate::reactor::open_file::FileCore;
-use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 /// A cell shared by the future and the shard; see [`RemoteCell`].
 pub(crate) type RemotePtr = Arc<RemoteCell>;
@@ -22,7 +22,7 @@ pub(crate) type RemotePtr = Arc<RemoteCell>;
 /// instead and travels through the foreign list.
 #[repr(C)]
 pub(crate) struct RemoteCell {
-    node: ForeignNode,
+    node: RemoteNode,
     state: AtomicU8,
     /// `QUEUED`: the node is in the shard's foreign list. `CANCELLED`: the future is gone.
     flags: AtomicU8,
@@ -67,7 +67,7 @@ impl RemoteCell {
 
     fn new(request: Option<Sent>, key: u64) -> RemotePtr {
         Arc::new(RemoteCell {
-            node: ForeignNode::new(NodeKind::Remote),
+            node: RemoteNode::new(NodeKind::Remote),
             state: AtomicU8::new(PENDING),
             flags: AtomicU8::new(0),
             waker: AtomicWaker::new(),
@@ -137,14 +137,14 @@ impl RemoteCell {
     }
 
     /// Marks an adopting future's node as queued and returns the pointer to push.
-    pub(crate) fn queue(self: &Arc<Self>) -> NonNull<ForeignNode> {
+    pub(crate) fn queue(self: &Arc<Self>) -> NonNull<RemoteNode> {
         self.flags.fetch_or(QUEUED, Ordering::Relaxed);
         into_node(self.clone())
     }
 
     /// Marks that no task waits any more; called by the future's drop. Returns a node to push, unless one is
     /// already on its way; the shard will then see the mark when it takes that one.
-    pub(crate) fn cancel(self: Arc<Self>) -> Option<NonNull<ForeignNode>> {
+    pub(crate) fn cancel(self: Arc<Self>) -> Option<NonNull<RemoteNode>> {
         if self.is_done() {
             return None;
         }
@@ -156,7 +156,7 @@ impl RemoteCell {
     ///
     /// # Safety
     /// `node` must come from [`queue`](Self::queue) or [`cancel`](Self::cancel), once.
-    pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> (RemotePtr, bool) {
+    pub(crate) unsafe fn from_node(node: NonNull<RemoteNode>) -> (RemotePtr, bool) {
         // SAFETY: `into_node` made the pointer from an Arc whose count this takes over; the node is the first field
         // of a repr(C) struct and the pointer kept the provenance of the whole.
         let cell = unsafe { Arc::from_raw(node.as_ptr().cast::<RemoteCell>().cast_const()) };
@@ -165,8 +165,8 @@ impl RemoteCell {
     }
 }
 
-fn into_node(cell: RemotePtr) -> NonNull<ForeignNode> {
-    let raw = Arc::into_raw(cell).cast_mut().cast::<ForeignNode>();
+fn into_node(cell: RemotePtr) -> NonNull<RemoteNode> {
+    let raw = Arc::into_raw(cell).cast_mut().cast::<RemoteNode>();
     // SAFETY: a pointer out of an Arc is never null.
     unsafe { NonNull::new_unchecked(raw) }
 }

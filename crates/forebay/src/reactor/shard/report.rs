@@ -45,7 +45,7 @@ impl Shard {
         };
         let flows = self.flows.with(|flows| flows.snapshot());
         let walks = self.walks.with(|walks| walks.counts());
-        let classes = self.ops.with(|ops| ops.lanes.counts());
+        let classes = self.ops.with(|ops| ops.device_queues.counts());
         let stalls = self.executor.stalls();
         answer.send(Ok(ShardReport { stats, flows, walks, classes, stalls }));
     }

@@ -53,7 +53,7 @@ fn start_with(
         let (engine, maker, tell) = (engine.clone(), maker.clone(), tell.clone());
         let (decide, decided) = mpsc::channel();
         let body = move || {
-            crate::base::signals::shield_thread();
+            crate::base::signal_mask::shield_thread();
             // Before the ring: the kernel's workers for it inherit their owner's priority when they start.
             let granted =
                 priority::raise_thread(engine.config.priority, |Degradation { what, why, remedy }| {

@@ -15,13 +15,13 @@ use super::table::WalkKey;
 use crate::base::class::Class;
 use crate::io::op::OpFailure;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
+use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 /// A batch of walks; see the module's documentation. `places` and `progress` belong to the shard until
 /// `done`.
 #[repr(C)]
 pub(crate) struct Batch {
-    node: ForeignNode,
+    node: RemoteNode,
     /// Whether the node is in the shard's list.
     queued: AtomicBool,
     cancelled: AtomicBool,
@@ -83,7 +83,7 @@ impl Batch {
         adopts: Option<WalkKey>,
     ) -> Arc<Batch> {
         Arc::new(Batch {
-            node: ForeignNode::new(NodeKind::Walks),
+            node: RemoteNode::new(NodeKind::Walks),
             queued: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             done: AtomicBool::new(false),
@@ -130,23 +130,23 @@ impl Batch {
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.is_done() {
-            self.tell_shard();
+            self.notify_shard();
         }
     }
 
     /// Notifies the shard to check the state of this batch. Returns false when the shard has ended.
-    pub(crate) fn tell_shard(self: &Arc<Self>) -> bool {
+    pub(crate) fn notify_shard(self: &Arc<Self>) -> bool {
         let Some(inbox) = self.file.engine().inboxes.get(self.shard.load(Ordering::Relaxed)) else {
             return false;
         };
         if self.queued.swap(true, Ordering::AcqRel) {
             return true;
         }
-        let raw = Arc::into_raw(self.clone()).cast_mut().cast::<ForeignNode>();
+        let raw = Arc::into_raw(self.clone()).cast_mut().cast::<RemoteNode>();
         // SAFETY: a pointer out of an Arc is never null.
         let node = unsafe { NonNull::new_unchecked(raw) };
         // SAFETY: the flag shows that the node is in no list; the list owns the count that was just taken.
-        let pushed = unsafe { inbox.foreign.push(node) };
+        let pushed = unsafe { inbox.remote_list.push(node) };
         if pushed {
             inbox.kick();
         } else {
@@ -159,8 +159,8 @@ impl Batch {
     /// Takes the batch back from its node, for the shard that popped it.
     ///
     /// # Safety
-    /// `node` must come from `tell_shard`, once.
-    pub(crate) unsafe fn from_node(node: NonNull<ForeignNode>) -> Arc<Batch> {
+    /// `node` must come from `notify_shard`, once.
+    pub(crate) unsafe fn from_node(node: NonNull<RemoteNode>) -> Arc<Batch> {
         // SAFETY: the node is the first field of a repr(C) Batch, and the count was left for us.
         let batch = unsafe { Arc::from_raw(node.as_ptr().cast::<Batch>().cast_const()) };
         // A swap: changes made before a notification that was skipped, because this one was under way, are

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::batch::{Batch, Place};
-use super::run::{begin_with, drop_walk, tell_room};
+use super::run::{begin_with, drop_walk, notify_room};
 use super::table::{Owner, WalkKey, WalkState};
 use crate::io::op::OpFailure;
 use crate::reactor::shard::Shard;
@@ -65,7 +65,7 @@ fn adopt(shard: &Shard, batch: &Arc<Batch>, key: WalkKey) {
         batch.replace(0, Place::Over(job));
     }
     batch.end();
-    tell_room(shard);
+    notify_room(shard);
 }
 
 /// Begins walks of a batch while there is room, and ends the batch when none is left.
@@ -161,7 +161,7 @@ pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
             guarded(|| batch.refuse(failure));
         }
     }
-    tell_room(shard);
+    notify_room(shard);
 }
 
 /// Wakes a waiter. A waker that panics must not keep the others from their results.

@@ -95,7 +95,7 @@ pub(crate) fn poll(shard: &Shard, key: WalkKey, waker: &Waker) -> Poll<Option<Jo
         Some(_) => None,
     });
     if let Some(job) = over {
-        tell_room(shard);
+        notify_room(shard);
         return Poll::Ready(job);
     }
     let task = shard.executor().own_task(waker);
@@ -127,7 +127,7 @@ pub(crate) fn drop_walk(shard: &Shard, key: WalkKey) {
         Some(WalkState::Reading | WalkState::Over) => {
             drop_reads(shard, key.index);
             drop(clear(shard, key.index));
-            tell_room(shard);
+            notify_room(shard);
         }
     }
 }
@@ -146,7 +146,7 @@ fn clear(shard: &Shard, index: u32) -> (Option<Job>, Owner) {
 }
 
 /// Wakes the futures that found no slot, because one is free again.
-pub(crate) fn tell_room(shard: &Shard) {
+pub(crate) fn notify_room(shard: &Shard) {
     if !shard.walks.with(|walks| walks.waiters.is_empty()) {
         let waiters = shard.walks.with(|walks| std::mem::take(&mut walks.waiters));
         waiters.into_iter().for_each(Waker::wake);
@@ -320,5 +320,5 @@ fn over(shard: &Shard, index: u32, job: Job) {
     } else {
         drop(job);
     }
-    tell_room(shard);
+    notify_room(shard);
 }

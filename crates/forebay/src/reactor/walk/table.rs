@@ -56,7 +56,7 @@ pub(crate) enum Owner {
 }
 
 /// The former content of a slot, which is dropped or used where nothing is borrowed.
-pub(crate) struct Held {
+pub(crate) struct Former {
     pub(crate) job: Option<Job>,
     pub(crate) owner: Owner,
     pub(crate) file: u32,
@@ -212,11 +212,11 @@ impl Walks {
     }
 
     /// Empties a slot, frees it, and returns its content.
-    pub(crate) fn clear(&mut self, index: u32) -> Held {
+    pub(crate) fn clear(&mut self, index: u32) -> Former {
         let slot = self.slot(index);
         let file = std::mem::replace(&mut slot.file, NO_FILE);
         let owner = std::mem::replace(&mut slot.owner, Owner::Nobody);
-        let held = Held { job: slot.job.take(), owner, file };
+        let held = Former { job: slot.job.take(), owner, file };
         self.give_back(index);
         held
     }

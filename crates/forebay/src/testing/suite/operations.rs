@@ -142,7 +142,7 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
     }
     let dir = env.dir().to_path_buf();
     operation!("combine", engine, dir => {
-        let combine = engine.temp_file(dir, Open::create()).await?.combine().memory(64 << 10).start();
+        let combine = engine.temp_file(dir, Open::create()).await?.write_combiner().memory(64 << 10).start();
         // More than its memory, so that the last ones wait for room.
         for n in 0..25u64 {
             combine.write(n * 5_000, &bytes_of(n * 5_000..n * 5_000 + 4_000)).await?;

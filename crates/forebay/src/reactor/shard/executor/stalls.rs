@@ -2,7 +2,7 @@
 //! poll took long.
 
 use crate::io::stats::Stall;
-use crate::reactor::watch::Beat;
+use crate::reactor::stall_profiler::Beat;
 
 /// Names kept per shard. Further ones count under the last.
 const NAMES_MAX: usize = 64;

@@ -12,8 +12,8 @@ use crate::base::sync::model::{Bell, Broken, breaking, check, check_large};
 use crate::driver::Wait;
 use crate::driver::threads::ThreadsDriver;
 use crate::io::op::{Durability, Flush, OpKind, OpRequest};
-use crate::reactor::shard::foreign::{ForeignNode, NodeKind};
 use crate::reactor::shard::remote::RemoteCell;
+use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 /// A model of `Shard::turn`'s use of an inbox, in the same order.
 struct ModelShard {
@@ -36,8 +36,8 @@ impl ModelShard {
             while self.inbox.pop().is_some() {
                 messages_taken += 1;
             }
-            self.inbox.tell_room();
-            self.inbox.foreign.take_all(|_| nodes_taken += 1);
+            self.inbox.notify_room();
+            self.inbox.remote_list.take_all(|_| nodes_taken += 1);
             if (messages_taken, nodes_taken) == (messages, nodes) {
                 break;
             }
@@ -118,9 +118,9 @@ fn without_its_fences_a_message_is_missed() {
 fn a_node_wakes_a_sleeping_shard() {
     let mut shard = ModelShard::new(1);
     let pusher = shard.other(|inbox| {
-        let node = Box::leak(Box::new(ForeignNode::new(NodeKind::File)));
+        let node = Box::leak(Box::new(RemoteNode::new(NodeKind::File)));
         // SAFETY: a fresh node that is never freed.
-        assert!(unsafe { inbox.foreign.push(node.into()) });
+        assert!(unsafe { inbox.remote_list.push(node.into()) });
         inbox.kick();
     });
     shard.run_until(0, 1);
@@ -175,7 +175,7 @@ fn the_last_look_tells_of_room() {
     assert!(shard.inbox.send(message(), None).is_ok());
     let sender = shard.other(|inbox| send_until_taken(inbox, message()));
     assert!(shard.inbox.pop().is_some());
-    shard.inbox.tell_room();
+    shard.inbox.notify_room();
     sender.join().unwrap();
 }
 

@@ -10,7 +10,7 @@ use crate::base::class::Class;
 use crate::base::sync::ArrayQueue;
 use crate::base::sync::model::{Bell, Broken, breaking, check};
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind};
-use crate::reactor::shard::foreign::ForeignList;
+use crate::reactor::shard::remote_list::RemoteList;
 
 const KEY: OpKey = OpKey { index: 5, generation: 3 };
 
@@ -44,13 +44,13 @@ fn wait_for(cell: &RemoteCell) -> OpOutcome {
     }
 }
 
-fn push(list: &ForeignList, node: NonNull<ForeignNode>) {
+fn push(list: &RemoteList, node: NonNull<RemoteNode>) {
     // SAFETY: cells return their node only when it is in no list; the list owns one count of the cell.
     assert!(unsafe { list.push(node) });
 }
 
 /// Takes the cells in the list and visits each with its key and whether its future is gone.
-fn heed(list: &ForeignList, mut visit: impl FnMut(Option<OpKey>, bool)) {
+fn handle_node(list: &RemoteList, mut visit: impl FnMut(Option<OpKey>, bool)) {
     list.take_all(|node| {
         // SAFETY: the list holds only cells, and returns each node once.
         let (cell, cancelled) = unsafe { RemoteCell::from_node(node) };
@@ -102,7 +102,7 @@ fn without_release_the_outcome_is_read_before_it_is_written() {
 
 /// The future of a running operation is polled on another thread, and dropped at once.
 fn an_adopting_future_is_dropped() {
-    let list = Arc::new(ForeignList::new());
+    let list = Arc::new(RemoteList::new());
     let cell = RemoteCell::adopt(KEY);
     let adopted = Arc::downgrade(&cell);
     let future = {
@@ -115,10 +115,10 @@ fn an_adopting_future_is_dropped() {
         })
     };
     let mut heard = Vec::new();
-    heed(&list, |key, cancelled| heard.push((key, cancelled)));
-    heed(&list, |key, cancelled| heard.push((key, cancelled)));
+    handle_node(&list, |key, cancelled| heard.push((key, cancelled)));
+    handle_node(&list, |key, cancelled| heard.push((key, cancelled)));
     future.join().unwrap();
-    heed(&list, |key, cancelled| heard.push((key, cancelled)));
+    handle_node(&list, |key, cancelled| heard.push((key, cancelled)));
     assert!(heard.iter().all(|(key, _)| *key == Some(KEY)));
     let cancels = heard.iter().filter(|(_, cancelled)| *cancelled).count();
     assert_eq!(cancels, 1, "the shard hears of the cancel, once: {heard:?}");
@@ -133,7 +133,7 @@ fn a_cancel_behind_an_adoption_is_heard_once() {
 /// A future is dropped while its request may still be in the inbox: the shard learns of it from the mark or from the
 /// node, whichever it sees second.
 fn a_request_is_cancelled_on_its_way() {
-    let list = Arc::new(ForeignList::new());
+    let list = Arc::new(RemoteList::new());
     let messages = Arc::new(ArrayQueue::new(1));
     let cell = request();
     let sent = Arc::downgrade(&cell);
@@ -156,7 +156,7 @@ fn a_request_is_cancelled_on_its_way() {
                 false => cell.set_key(KEY),
             }
         }
-        heed(&list, |key, cancelled| heard += usize::from(key.is_some() && cancelled));
+        handle_node(&list, |key, cancelled| heard += usize::from(key.is_some() && cancelled));
     };
     turn();
     turn();
@@ -173,7 +173,7 @@ fn a_cancel_is_heard_wherever_the_request_is() {
 
 /// The operation ends on the shard while its future is being dropped.
 fn an_outcome_meets_a_cancel() {
-    let list = Arc::new(ForeignList::new());
+    let list = Arc::new(RemoteList::new());
     let cell = request();
     let sent = Arc::downgrade(&cell);
     let future = {
@@ -186,9 +186,9 @@ fn an_outcome_meets_a_cancel() {
     };
     cell.finish(outcome());
     drop(cell);
-    heed(&list, |_, cancelled| assert!(cancelled));
+    handle_node(&list, |_, cancelled| assert!(cancelled));
     future.join().unwrap();
-    heed(&list, |_, cancelled| assert!(cancelled));
+    handle_node(&list, |_, cancelled| assert!(cancelled));
     assert!(freed(&sent));
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::base::class::Class;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind};
-use crate::reactor::shard::foreign::ForeignList;
+use crate::reactor::shard::remote_list::RemoteList;
 
 const KEY: OpKey = OpKey { index: 5, generation: 3 };
 
@@ -28,7 +28,7 @@ fn poll(cell: &RemoteCell) -> Poll<Result<u32, OpFailure>> {
 }
 
 /// Returns the node's cell and whether its future is gone.
-fn taken(node: NonNull<ForeignNode>) -> (RemotePtr, bool) {
+fn taken(node: NonNull<RemoteNode>) -> (RemotePtr, bool) {
     // SAFETY: the tests pass each node that a cell returned once.
     unsafe { RemoteCell::from_node(node) }
 }
@@ -77,7 +77,7 @@ fn a_cancel_after_the_end_says_nothing() {
 fn outcomes_and_cancels_cross_threads() {
     const ROUNDS: u32 = if cfg!(miri) { 10 } else { 2_000 };
     for round in 0..ROUNDS {
-        let list = Arc::new(ForeignList::new());
+        let list = Arc::new(RemoteList::new());
         let cell = request();
         let kept = Arc::downgrade(&cell);
         let shard = {

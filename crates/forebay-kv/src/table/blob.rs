@@ -1,0 +1,98 @@
+//! Long values outside of their leaves: a walk finds them, and they are read when there is memory for them.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay::{Block, Class, Step, Walk};
+
+use super::Table;
+use crate::admission::{Admission, Admitted, Permit, Ticket};
+use crate::error::{Error, Result};
+use crate::node::BlobAt;
+use crate::value::{Held, Value};
+
+/// Length in bytes above which a value does not go into the cache and is not read by the walk that finds it.
+pub(super) const WALKED_BYTES_MAX: u32 = 64 << 10;
+
+/// The place of a value that must still be read.
+#[derive(Clone)]
+pub(crate) struct Blob {
+    pub(super) table: Arc<Table>,
+    pub(super) blob: BlobAt,
+}
+
+impl Blob {
+    /// Returns the bytes of I/O memory that the read takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        memory_bytes(self.blob)
+    }
+
+    /// Reads the value. The permit and the value's memory, which counts as held by the program, go to the
+    /// shard with the read. Returns `None` if the value was evicted before this future was polled again. On a
+    /// second attempt (`is_again`) it is kept.
+    ///
+    /// # Errors
+    /// `Corruption`, with file and offset; the system's.
+    pub(crate) async fn read(
+        &self,
+        class: Class,
+        permit: Permit,
+        held: Held,
+        is_again: bool,
+    ) -> Result<Option<Value>> {
+        let (table, blob) = (&self.table, self.blob);
+        let read = Reading { permit: Some(permit), held: Some(held), is_again };
+        let walk = table.file.walk(blob.range(), read).class(class);
+        let left = Admission::new(walk).wait().await.map_err(|error| table.walk_error(error))?;
+        let Some(block) = left.and_then(Ticket::take) else { return Ok(None) };
+        table.check_blob(blob, &block)?;
+        Ok(Some(Value::of_block(block, table.cache.held())))
+    }
+}
+
+/// The read of a value: a walk of one hop, because its permit and memory go where the read completes and not
+/// where its program is polled. The checksum of a value of many megabytes is not computed there.
+struct Reading {
+    permit: Option<Permit>,
+    held: Option<Held>,
+    is_again: bool,
+}
+
+impl Walk for Reading {
+    type Output = Option<Ticket>;
+    type Error = Error;
+
+    fn step(&mut self, block: &Block, _: Range<u64>) -> Step<Option<Ticket>, Error> {
+        let (held, is_again) = (self.held.take(), self.is_again);
+        Step::Done(self.permit.take().map(|permit| permit.leave(block.clone(), held, is_again)))
+    }
+}
+
+impl Admitted for Reading {
+    fn permit(&mut self) -> &mut Option<Permit> {
+        &mut self.permit
+    }
+}
+
+/// Returns the bytes of I/O memory that a value is read into.
+pub(super) fn memory_bytes(blob: BlobAt) -> u64 {
+    u64::from(blob.len).next_power_of_two().max(4096)
+}
+
+impl PartialEq for Blob {
+    fn eq(&self, other: &Blob) -> bool {
+        Arc::ptr_eq(&self.table, &other.table) && self.blob == other.blob
+    }
+}
+
+impl Eq for Blob {}
+
+impl fmt::Debug for Blob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blob")
+            .field("table", &self.table.meta.id)
+            .field("blob", &self.blob)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,44 @@
+//! Deliberate faults of a log, which show that the tests catch the bugs they are meant for.
+//!
+//! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
+//! whole. The log of a real engine, whose task runs on a shard, is never affected.
+
+use std::cell::Cell;
+
+/// The fault to inject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mutant {
+    /// Recovery treats every damaged place as the log's end, whatever the watermark of a later group proves.
+    WatermarkIgnored,
+    /// After a failed write or flush the writer goes on with the next group.
+    PoisonIgnored,
+    /// A segment is reused or removed once the group that gives it up is durable, without another group after
+    /// that.
+    SegmentGoneEarly,
+    /// An append that was woken because there is room blocks all others until it takes the room.
+    WokenKeepsItsTurn,
+}
+
+thread_local! {
+    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Runs `f` with the fault injected into this thread's simulated logs.
+pub fn with<T>(mutant: Mutant, f: impl FnOnce() -> T) -> T {
+    struct Mended(Option<Mutant>);
+    impl Drop for Mended {
+        fn drop(&mut self) {
+            ON.set(self.0);
+        }
+    }
+    let _mended = Mended(ON.replace(Some(mutant)));
+    f()
+}
+
+impl Mutant {
+    #[inline]
+    pub(crate) fn is_on(self) -> bool {
+        ON.try_with(Cell::get).ok().flatten() == Some(self)
+    }
+}

@@ -1,0 +1,53 @@
+//! A core that is broken on purpose, to show that the tests catch the faults that they exist for.
+//!
+//! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
+//! whole; a real engine's shards are never touched.
+
+use std::cell::Cell;
+
+/// The kinds of mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mutant {
+    /// Returns memory at once when the future of an operation in flight is dropped.
+    BufferFreedAtDrop,
+    /// Like `BufferFreedAtDrop`, for reads of a walk that the walk's step abandoned.
+    AbandonedReadFreed,
+    /// A stale key still finds its slot after the slot was reused.
+    NoGenerationCheck,
+    /// Treats a read that the device completed only in part as complete.
+    ShortReadIsSuccess,
+    /// A sync completes without having been requested. So does the sync of a durable write.
+    IgnoredFlush,
+    /// The barrier of a write combiner does nothing.
+    BarrierIgnored,
+    /// A page written in part has zeros in its other part.
+    EdgeNotRead,
+    /// Where pieces of a collective write overlap, the lowest rank wins.
+    LowestRankWins,
+    /// A full inbox that has room again wakes one sender a turn and relies on that one to send.
+    OneSenderWoken,
+}
+
+thread_local! {
+    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Runs `f` with this thread's simulated cores broken.
+pub fn with<T>(mutant: Mutant, f: impl FnOnce() -> T) -> T {
+    struct Mended(Option<Mutant>);
+    impl Drop for Mended {
+        fn drop(&mut self) {
+            ON.set(self.0);
+        }
+    }
+    let _mended = Mended(ON.replace(Some(mutant)));
+    f()
+}
+
+impl Mutant {
+    #[inline]
+    pub(crate) fn is_on(self) -> bool {
+        ON.try_with(Cell::get).ok().flatten() == Some(self)
+    }
+}

@@ -1,0 +1,233 @@
+//! The task on the file's home shard that writes pages to the device.
+
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::shared::Shared;
+use super::state::{State, Waiters};
+use crate::base::class::Class;
+use crate::base::error::{Error, ErrorKind, Result};
+#[cfg(feature = "_mutants")]
+use crate::base::mutants::Mutant;
+use crate::handle::file::File;
+use crate::io::op::Durability;
+use crate::memory::block::BlockMut;
+use crate::ops::coalesce::{Edges, Gathered, Runs, Source, Tail, empty, is_lack};
+
+/// The sweep's task. It ends the write combiner for all when it ends, for whatever reason.
+pub(super) struct Elevator {
+    shared: Arc<Shared>,
+    file: File,
+    class: Class,
+    runs: Runs,
+    tail: Tail,
+    /// Whether `tail` has the length that the file had.
+    measured: bool,
+    /// The page behind the last one that left. Pages leave in the order of the file, around and around, so
+    /// that those behind have the longest time to get neighbours.
+    cursor: u64,
+    /// Whether pages leave until there is room enough.
+    draining: bool,
+    /// Whether memory was lacking; the next request tries again.
+    lacking: bool,
+}
+
+/// Work that cannot be done within a poll.
+enum Step {
+    /// Gets the file's length.
+    Length,
+    Settle(Durability),
+    End,
+}
+
+impl Elevator {
+    pub(super) fn new(shared: Arc<Shared>, file: File, class: Class) -> Elevator {
+        let shape = shared.shape;
+        let runs = Runs::new(file.clone(), class, shape);
+        Elevator {
+            shared,
+            file,
+            class,
+            runs,
+            tail: Tail::default(),
+            measured: false,
+            cursor: 0,
+            draining: false,
+            lacking: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        if let Err(error) = self.work().await {
+            self.shared.fail(error);
+        }
+    }
+
+    async fn work(&mut self) -> Result<()> {
+        loop {
+            match poll_fn(|context| self.poll(context)).await? {
+                Step::End => return Ok(()),
+                Step::Length => {
+                    self.tail.end = self.shared.length(&self.file).await?;
+                    self.measured = true;
+                }
+                Step::Settle(durability) => {
+                    self.tail.settle(&self.file, self.class, durability).await?;
+                    self.shared.settled(durability);
+                }
+            }
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Step>> {
+        let shared = self.shared.clone();
+        loop {
+            let mut pages = Pages { shared: &shared, tail: &mut self.tail };
+            match self.runs.poll(context, &mut pages) {
+                Err(error) if is_lack(&error) => {
+                    self.lacking = true;
+                    shared.lack();
+                }
+                polled => polled?,
+            }
+            let mut state = shared.lock();
+            state.stats.add_requests(&self.runs.take_stats());
+            if state.closed {
+                return Poll::Ready(Ok(Step::End));
+            }
+            if !self.lacking && self.wants(&state) && !self.measured {
+                return Poll::Ready(Ok(Step::Length));
+            }
+            let mut began = false;
+            while !self.lacking && self.wants(&state) && self.begin_next(&state) {
+                began = true;
+            }
+            if began {
+                drop(state);
+                // The first poll of the runs begun.
+                continue;
+            }
+            if self.runs.is_empty()
+                && let Some(front) = state.epochs.front()
+                && front.pages.is_empty()
+                && let Some(durability) = front.seal
+            {
+                state.settling = true;
+                return Poll::Ready(Ok(Step::Settle(durability)));
+            }
+            let enough = state.slots.room() >= (state.reserve() / 4).max(1) || self.runs.is_empty();
+            let woken = enough && state.slots.room() > 0 && !state.writers.is_empty();
+            let writers = if woken { std::mem::take(&mut state.writers) } else { Waiters::default() };
+            self.keep_spare(&mut state);
+            if !self.wants(&state) || self.lacking {
+                state.sweeper = Some(context.waker().clone());
+            }
+            self.lacking = false;
+            drop(state);
+            writers.wake();
+            return Poll::Pending;
+        }
+    }
+
+    /// Returns whether pages are to leave.
+    fn wants(&mut self, state: &State) -> bool {
+        let sealed = state.epochs.front().is_some_and(|front| front.seal.is_some());
+        // Goes on for a while once it has begun, so that it is not woken for every few pages.
+        self.draining = state.is_tight() || (self.draining && state.slots.room() < 2 * state.reserve());
+        (sealed || self.draining) && state.epochs.front().is_some_and(|front| !front.pages.is_empty())
+    }
+
+    /// Replaces the spare buffer, when it was used, as soon as there is memory; releases it to the engine
+    /// with the last page.
+    fn keep_spare(&self, state: &mut State) {
+        if state.slots.held_bytes() == 0 {
+            state.spare = None;
+        } else if state.spare.is_none() {
+            let arena = &self.file.core().engine().arena;
+            state.spare = arena.alloc_local(state.shape.request as usize).ok().map(empty);
+        }
+    }
+
+    /// Begins with the next run, if one may begin; returns whether it did.
+    fn begin_next(&mut self, state: &State) -> bool {
+        let page = state.shape.page;
+        let Some(pages) = state.pick(self.cursor) else { return false };
+        let run = pages.start * page..pages.end * page;
+        if !self.runs.has_room(run.end - run.start) || self.runs.meet(&run) {
+            return false;
+        }
+        self.cursor = pages.end;
+        let incomplete = state.incomplete(&pages, self.tail.end);
+        #[cfg(feature = "_mutants")]
+        let incomplete = if Mutant::EdgeNotRead.is_on() { Vec::new() } else { incomplete };
+        self.runs.begin(run, incomplete);
+        true
+    }
+}
+
+impl Drop for Elevator {
+    fn drop(&mut self) {
+        // After an orderly end there is no caller left to get this error.
+        let engine = self.file.core().engine();
+        let ended = match engine.failure() {
+            Some(failure) => failure.into_error("combine", Some(self.file.core())),
+            None => self.file.core().describe(Error::new(ErrorKind::TaskCancelled, "combine")),
+        };
+        self.shared.fail(ended);
+    }
+}
+
+/// The pages as the source of runs.
+struct Pages<'s> {
+    shared: &'s Shared,
+    tail: &'s mut Tail,
+}
+
+impl Source for Pages<'_> {
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<Gathered> {
+        let mut state = self.shared.lock();
+        let State { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
+        let page = shape.page;
+        // No other code takes pages out.
+        let gone = |start, len| Error::os("combine", libc::EIO).with_range(start, len);
+        let mut asked = 0;
+        let mut valid = range.end;
+        for start in range.clone().step_by(page as usize) {
+            let known = epochs.front_mut().and_then(|front| front.pages.remove(&(start / page)));
+            let Some(known) = known else { return Err(gone(start, page)) };
+            let bytes = slots.bytes(known.slot);
+            asked += known.dirty.len() as u64;
+            if known.dirty.is_whole(page as usize) {
+                into.extend_from_slice(bytes)?;
+            } else {
+                let at = into.len();
+                into.extend_from_slice(edges.page(start, page))?;
+                into.resize(at + page as usize)?;
+                for dirty in known.dirty.ranges() {
+                    into[at + dirty.start..at + dirty.end].copy_from_slice(&bytes[dirty]);
+                }
+            }
+            if start + page == range.end {
+                let dirty_end = start + known.dirty.end() as u64;
+                valid = dirty_end.max(self.tail.end.min(range.end));
+            }
+            slots.give(known.slot);
+        }
+        let len = self.tail.extend(range.start, valid, shape.grain);
+        into.truncate(len as usize);
+        *unsynced = true;
+        let block = into.freeze();
+        flying.push((range.start, block.clone()));
+        Ok(Gathered { block, asked })
+    }
+
+    fn written(&mut self, start: u64) {
+        self.shared.lock().flying.retain(|(begins, _)| *begins != start);
+    }
+
+    fn spare(&mut self) -> Option<BlockMut> {
+        self.shared.lock().spare.take()
+    }
+}

@@ -1,0 +1,298 @@
+//! One shard's side of a device: the operations that wait on this shard, those in flight from it, and its
+//! lease.
+
+mod accounting;
+mod dispatch;
+mod users;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::cost::{PIECE_BYTES, cost};
+use super::device::{Beat, DeviceScheduler, Done};
+use super::device_queues::Admission;
+use super::queue::Queue;
+use crate::base::class::{CLASSES_MAX, NO_TENANT, Specs};
+use crate::io::op::OpKind;
+use crate::reactor::shard::optable::{OpTable, Slot};
+
+/// A class counts as in use until it has made no request for this long.
+pub(super) const ACTIVE_NS: u64 = 100_000_000;
+
+/// The shard's state that a decision depends on.
+#[derive(Clone, Copy)]
+pub(super) struct ShardView<'s> {
+    /// The shard's number.
+    pub(super) me: usize,
+    pub(super) now_ns: u64,
+    pub(super) specs: &'s Specs,
+}
+
+/// The properties of a request that the scheduler decides by.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    pub(super) class: usize,
+    pub(super) kind: OpKind,
+    pub(super) bytes: u32,
+}
+
+impl Request {
+    #[inline]
+    pub(super) fn of(slot: &Slot) -> Request {
+        Request { class: slot.class.index(), kind: slot.kind, bytes: slot.len - slot.done }
+    }
+
+    fn is_write(self) -> bool {
+        !matches!(self.kind, OpKind::Read | OpKind::Nop)
+    }
+}
+
+/// One class's use of a device from one shard, as cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) queued: u64,
+    pub(crate) received: u64,
+    pub(crate) due: u64,
+    pub(crate) starved_ns: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Flow {
+    queue: Queue,
+    used_ns: u64,
+    in_flight: u32,
+    /// Whether the class is counted in the device's backlog.
+    backlogged: bool,
+    /// The time since which it waits with nothing in flight.
+    starved_since_ns: Option<u64>,
+    counts: Counts,
+}
+
+pub(super) struct DeviceQueue {
+    pub(super) shared: Arc<DeviceScheduler>,
+    flows: [Flow; CLASSES_MAX],
+    /// One bit per class with waiting operations.
+    pub(super) waiting: u32,
+    /// One bit per class that this shard has used lately.
+    pub(super) active: u32,
+    pub(super) contended: bool,
+    lease: u64,
+    used: u64,
+    users_found_ns: u64,
+    /// Other shards' turn counts as last seen, and the times at which they changed.
+    seen: Box<[(u64, u64)]>,
+    /// The time since which this shard lets others catch up, and how far those had come.
+    held: Option<(u64, u64)>,
+    completed: Done,
+    /// Operations completed since the last check.
+    reaped: u32,
+}
+
+fn bit(class: usize) -> u32 {
+    1 << class
+}
+
+fn bits(mask: u32) -> impl Iterator<Item = usize> {
+    (0..CLASSES_MAX).filter(move |class| mask & bit(*class) != 0)
+}
+
+/// Returns the index of the virtual time that counts for a class, its own or its tenant's, and the shares
+/// that count there.
+fn top(class: usize, specs: &Specs) -> (usize, u64) {
+    match specs.classes[class].tenant {
+        NO_TENANT => (class, u64::from(specs.classes[class].shares.max(1))),
+        tenant => (CLASSES_MAX + usize::from(tenant), u64::from(specs.tenants[usize::from(tenant)].max(1))),
+    }
+}
+
+impl DeviceQueue {
+    pub(super) fn new(shared: Arc<DeviceScheduler>, now_ns: u64) -> DeviceQueue {
+        let flow = Flow {
+            queue: Queue::EMPTY,
+            used_ns: 0,
+            in_flight: 0,
+            backlogged: false,
+            starved_since_ns: None,
+            counts: Counts::default(),
+        };
+        DeviceQueue {
+            flows: [flow; CLASSES_MAX],
+            waiting: 0,
+            active: 0,
+            contended: false,
+            lease: 0,
+            used: 0,
+            users_found_ns: 0,
+            seen: shared
+                .beats
+                .iter()
+                .map(|beat| (beat.turns.load(Ordering::Relaxed), now_ns.saturating_sub(ACTIVE_NS / 2)))
+                .collect(),
+            held: None,
+            completed: Done::default(),
+            reaped: 0,
+            shared,
+        }
+    }
+
+    #[inline]
+    pub(super) fn beat(&self, me: usize) -> &Beat {
+        &self.shared.beats[me]
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting != 0
+    }
+
+    /// Returns whether no classes compete and nothing waits.
+    pub(super) fn is_calm(&self) -> bool {
+        !self.contended && self.waiting == 0
+    }
+
+    /// Decides whether an operation that just came may go to the device now.
+    pub(super) fn admit(&mut self, request: Request, view: ShardView<'_>) -> Admission {
+        let class = request.class;
+        self.note_use(class, view);
+        let beat = self.beat(view.me);
+        beat.turns.store(beat.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let spec = &view.specs.classes[class];
+        if self.waiting & bit(class) != 0 {
+            return Admission::Wait;
+        }
+        if !self.contended && request.bytes <= PIECE_BYTES && !spec.is_capped() && self.waiting == 0 {
+            return Admission::Pass;
+        }
+        self.catch_up(class, view.specs);
+        if spec.is_capped() && self.shared.cap_opens_ns(class, spec, request.is_write(), view.now_ns) != 0 {
+            return Admission::Wait;
+        }
+        let free = self.waiting == 0 && self.has_room(self.cost(request));
+        if free || self.is_owed(class, view.specs) { Admission::Count } else { Admission::Wait }
+    }
+
+    fn cost(&self, request: Request) -> u64 {
+        let piece = if self.contended { PIECE_BYTES } else { u32::MAX };
+        cost(request.bytes.min(piece))
+    }
+
+    /// Returns whether the lease has room for `cost`, extending the lease if possible.
+    fn has_room(&mut self, cost: u64) -> bool {
+        let needs = self.used + cost;
+        if needs <= self.lease {
+            return true;
+        }
+        if self.shared.lease(needs - self.lease, self.contended) {
+            self.lease = needs;
+            return true;
+        }
+        // Each shard may always have one operation, whatever others hold.
+        self.used == 0
+    }
+
+    /// Returns whether the class has had less than its share and has nothing in flight. It then need not wait
+    /// for room.
+    fn is_owed(&self, class: usize, specs: &Specs) -> bool {
+        let spec = &specs.classes[class];
+        let tag = |place: usize| self.shared.tags[place].load(Ordering::Relaxed);
+        let now = |level: usize| self.shared.now[level].load(Ordering::Relaxed);
+        self.contended
+            && self.flows[class].in_flight == 0
+            && tag(top(class, specs).0) <= now(0)
+            && (spec.tenant == NO_TENANT || tag(class) <= now(1 + usize::from(spec.tenant)))
+    }
+
+    /// Brings an idle class's virtual time up to now: a class does not catch up on a share that it did not
+    /// request.
+    fn catch_up(&self, class: usize, specs: &Specs) {
+        let now = self.shared.now[0].load(Ordering::Relaxed);
+        self.shared.tags[top(class, specs).0].fetch_max(now, Ordering::Relaxed);
+        if let Some(now) = self.shared.now.get(1 + usize::from(specs.classes[class].tenant)) {
+            self.shared.tags[class].fetch_max(now.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Puts an operation into its class's queue. One that has already begun goes to the front.
+    pub(super) fn enqueue(&mut self, table: &mut OpTable, index: u32, now_ns: u64) {
+        let slot = table.slot(index);
+        let (class, begun) = (slot.class.index(), slot.done > 0 || slot.retries > 0);
+        let flow = &mut self.flows[class];
+        match begun {
+            true => flow.queue.push_front(table, index),
+            false => flow.queue.push_back(table, index),
+        }
+        flow.counts.queued += u64::from(!begun);
+        if self.waiting & bit(class) == 0 {
+            self.waiting |= bit(class);
+            flow.starved_since_ns = (flow.in_flight == 0).then_some(now_ns);
+            self.set_backlogged(class, true);
+        }
+        if self.contended {
+            self.shared.note_limited();
+        }
+    }
+
+    fn set_backlogged(&mut self, class: usize, backlogged: bool) {
+        if std::mem::replace(&mut self.flows[class].backlogged, backlogged) != backlogged {
+            match backlogged {
+                true => self.shared.backlog[class].fetch_add(1, Ordering::Relaxed),
+                false => self.shared.backlog[class].fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+    }
+
+    /// Returns the number of bytes of a request that may go as one piece.
+    pub(super) fn piece_bytes(&self, grain: u32) -> u32 {
+        if self.contended { PIECE_BYTES.max(grain) } else { u32::MAX }
+    }
+
+    /// Runs before a turn's operations: reports the operations completed since the last turn.
+    pub(super) fn begin_turn(&mut self, now_ns: u64) {
+        if self.contended && self.completed.cost > 0 {
+            if self.reaped > 1 && self.used == 0 && self.waiting != 0 {
+                self.shared.note_late();
+            }
+            self.shared.completed(self.completed, now_ns);
+        }
+        (self.completed, self.reaped) = (Done::default(), 0);
+        if self.contended && self.shared.is_overdrawn() {
+            self.give_back_surplus();
+        }
+    }
+
+    /// Runs after a turn's operations: releases the unused part of the lease to the other shards. Returns the
+    /// shards to wake, one bit each.
+    pub(super) fn end_turn(&mut self, me: usize) -> u64 {
+        let others = self.shared.waiting.load(Ordering::Relaxed) & !(1 << me);
+        if self.lease > self.used && (self.waiting == 0 || others != 0 || self.shared.is_overdrawn()) {
+            self.give_back_surplus();
+        }
+        match others {
+            0 => 0,
+            others => self.shared.waiting.fetch_and(!others, Ordering::Relaxed) & others,
+        }
+    }
+
+    fn give_back_surplus(&mut self) {
+        let surplus = self.lease - self.used;
+        if surplus > 0 {
+            self.shared.give_back(surplus);
+            self.lease = self.used;
+        }
+    }
+
+    /// Retires the device queue of a shard that ends: nothing waits any more, and its lease goes back to the others.
+    pub(super) fn retire(&mut self, me: usize) {
+        for class in 0..CLASSES_MAX {
+            self.set_backlogged(class, false);
+            self.flows[class].queue = Queue::EMPTY;
+        }
+        self.waiting = 0;
+        self.beat(me).classes.store(0, Ordering::Relaxed);
+        self.give_back_surplus();
+    }
+
+    /// Returns the counters of each class on this device queue.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (usize, Counts)> + '_ {
+        self.flows.iter().map(|flow| flow.counts).enumerate()
+    }
+}

@@ -1,0 +1,286 @@
+//! A shard's device queues: one for each physical device that the shard uses.
+
+use std::sync::atomic::Ordering;
+
+use super::cost::PIECE_BYTES;
+use super::device_queue::{Counts, DeviceQueue, Request, ShardView};
+use crate::base::class::Specs;
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::shard::clock::Clock;
+use crate::reactor::shard::optable::{OpTable, Slot};
+
+/// The decision on an operation that is to go to its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It goes and is not counted.
+    Pass,
+    /// It goes, and is counted once it has gone.
+    Count,
+    /// It waits in its class's queue.
+    Wait,
+}
+
+/// Value of `quiet` while no device and class is the quiet one.
+const NONE: u32 = u32::MAX;
+const NO_LANE: u16 = u16::MAX;
+/// Value of `wake_at_ns` while there is no later time to check at.
+const NEVER: u64 = u64::MAX;
+
+/// All device queues of a shard. Small operations of the one quiet device and class, if there is one, pass without a
+/// check.
+pub(crate) struct DeviceQueues {
+    quiet: u32,
+    quiet_queue: usize,
+    version: u32,
+    /// Index of the device queue by the device's number. Several numbers may be one physical device.
+    places: Vec<u16>,
+    list: Vec<DeviceQueue>,
+    specs: Specs,
+    /// The number of operations in all queues.
+    waiting: u32,
+    wake_at_ns: u64,
+    /// Set at the shard's end: nothing waits from then on.
+    open: bool,
+}
+
+/// The calling shard's context.
+#[derive(Clone, Copy)]
+pub(crate) struct ShardContext<'s> {
+    pub(crate) engine: &'s EngineShared,
+    pub(crate) clock: &'s Clock,
+    pub(crate) me: usize,
+}
+
+impl ShardContext<'_> {
+    fn now_ns(&self) -> u64 {
+        self.clock.ns(self.clock.now())
+    }
+}
+
+#[inline]
+fn key(device: u16, slot: &Slot) -> u32 {
+    u32::from(device) << 8 | u32::from(slot.class.0)
+}
+
+impl DeviceQueues {
+    pub(crate) fn new() -> DeviceQueues {
+        DeviceQueues {
+            quiet: NONE,
+            quiet_queue: 0,
+            version: 0,
+            places: Vec::new(),
+            list: Vec::new(),
+            specs: Specs::default(),
+            waiting: 0,
+            wake_at_ns: NEVER,
+            open: false,
+        }
+    }
+
+    /// Returns the number of operations that wait for their turn.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Returns the time at which a waiting operation may go even if nothing completes until then.
+    #[inline]
+    pub(crate) fn wake_at_ns(&self) -> Option<u64> {
+        (self.waiting > 0 && self.wake_at_ns != NEVER).then_some(self.wake_at_ns)
+    }
+
+    /// Runs before a turn's operations: checks whether the quiet class is still the only one.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, here: ShardContext<'_>) {
+        if self.list.is_empty() {
+            return;
+        }
+        if self.quiet != NONE {
+            let device_queue = &self.list[self.quiet_queue];
+            let beat = device_queue.beat(here.me);
+            // Only this shard writes it, so no atomic addition is needed.
+            beat.turns.store(beat.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            if device_queue.shared.classes.load(Ordering::Relaxed) == device_queue.active
+                && self.version == here.engine.classes.version()
+            {
+                return;
+            }
+        }
+        self.begin_loud_turn(here);
+    }
+
+    #[cold]
+    fn begin_loud_turn(&mut self, here: ShardContext<'_>) {
+        let now_ns = here.now_ns();
+        self.renew_specs(here.engine);
+        self.end_quiet(here.me, now_ns);
+        for device_queue in &mut self.list {
+            device_queue.begin_turn(now_ns);
+        }
+        self.wake_at_ns = NEVER;
+    }
+
+    /// Ends the quiet state. Its class was in use until now, although its last use was not recorded.
+    fn end_quiet(&mut self, me: usize, now_ns: u64) {
+        if self.quiet != NONE {
+            let class = (self.quiet & 0xff) as usize % crate::base::class::CLASSES_MAX;
+            let view = ShardView { me, now_ns, specs: &self.specs };
+            self.list[self.quiet_queue].note_use(class, view);
+            self.list[self.quiet_queue].find_users(view);
+            self.quiet = NONE;
+        }
+    }
+
+    fn renew_specs(&mut self, engine: &EngineShared) {
+        if self.version != engine.classes.version() {
+            (self.specs, self.version) = engine.classes.specs();
+        }
+    }
+
+    /// Decides whether an operation may go to its device. Costs one comparison where the device is quiet.
+    #[inline]
+    pub(crate) fn admit(&mut self, device: u16, slot: &Slot, here: ShardContext<'_>) -> Admission {
+        if (key(device, slot) == self.quiet && slot.len <= PIECE_BYTES) || device == 0 {
+            return Admission::Pass;
+        }
+        self.admit_loud(device, slot, here)
+    }
+
+    #[cold]
+    fn admit_loud(&mut self, device: u16, slot: &Slot, here: ShardContext<'_>) -> Admission {
+        let now_ns = here.now_ns();
+        self.renew_specs(here.engine);
+        let place = self.device_queue_of(device, here.engine, now_ns);
+        if key(device, slot) != self.quiet {
+            self.end_quiet(here.me, now_ns);
+        }
+        let view = ShardView { me: here.me, now_ns, specs: &self.specs };
+        let Some(device_queue) = self.list.get_mut(place) else { return Admission::Pass };
+        let admission = match device_queue.admit(Request::of(slot), view) {
+            Admission::Wait if self.open => Admission::Count,
+            admission => admission,
+        };
+        let alone =
+            device_queue.active == 1 << slot.class.index() && self.list.iter().all(DeviceQueue::is_calm);
+        if alone && !self.specs.classes[slot.class.index()].is_capped() && admission != Admission::Wait {
+            (self.quiet, self.quiet_queue) = (key(device, slot), place);
+        }
+        admission
+    }
+
+    /// Returns the index of a device's device queue. The first use of a device creates the device queue.
+    fn device_queue_of(&mut self, device: u16, engine: &EngineShared, now_ns: u64) -> usize {
+        if let Some(&place) = self.places.get(usize::from(device))
+            && place != NO_LANE
+        {
+            return usize::from(place);
+        }
+        let Some(shared) = engine.scheduler_of(device) else { return usize::MAX };
+        if self.places.len() <= usize::from(device) {
+            self.places.resize(usize::from(device) + 1, NO_LANE);
+        }
+        let known =
+            self.list.iter().position(|device_queue| std::sync::Arc::ptr_eq(&device_queue.shared, &shared));
+        let place = known.unwrap_or_else(|| {
+            self.list.push(DeviceQueue::new(shared, now_ns));
+            self.list.len() - 1
+        });
+        self.places[usize::from(device)] = place as u16;
+        place
+    }
+
+    fn place(&self, device: u16) -> Option<usize> {
+        self.places
+            .get(usize::from(device))
+            .filter(|&&place| place != NO_LANE)
+            .map(|&place| usize::from(place))
+    }
+
+    /// Queues an operation that was not admitted.
+    #[cold]
+    pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, here: ShardContext<'_>) {
+        let Some(place) = self.place(device) else { return };
+        self.list[place].enqueue(table, index, here.now_ns());
+        self.waiting += 1;
+        self.quiet = NONE;
+    }
+
+    /// Returns the waiting operation that goes next, if one may go now.
+    #[cold]
+    pub(crate) fn dispatch(&mut self, table: &mut OpTable, here: ShardContext<'_>) -> Option<u32> {
+        let view = ShardView { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
+        let wake_at_ns = &mut self.wake_at_ns;
+        let index = self
+            .list
+            .iter_mut()
+            .filter(|device_queue| device_queue.is_waiting())
+            .find_map(|device_queue| device_queue.dispatch(table, view, wake_at_ns))?;
+        self.waiting -= 1;
+        Some(index)
+    }
+
+    /// Returns the longest piece that may go to a device as one request.
+    #[inline]
+    pub(crate) fn piece_bytes(&self, device: u16, grain: u32) -> u32 {
+        self.place(device).map_or(u32::MAX, |place| self.list[place].piece_bytes(grain))
+    }
+
+    /// Counts an operation of `bytes` that went to the device. Returns the charge that its slot stores.
+    #[cold]
+    pub(crate) fn charge(&mut self, device: u16, slot: &Slot, bytes: u32, here: ShardContext<'_>) -> u32 {
+        let Some(place) = self.place(device) else { return 0 };
+        let view = ShardView { me: here.me, now_ns: here.now_ns(), specs: &self.specs };
+        self.list[place].charge(Request { bytes, ..Request::of(slot) }, view)
+    }
+
+    /// Counts the completion of an operation that was charged.
+    #[cold]
+    pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, here: ShardContext<'_>) {
+        let cost = std::mem::take(&mut slot.charge);
+        let Some(place) = self.place(slot.device) else { return };
+        let device_queue = &mut self.list[place];
+        device_queue.complete(slot.class.index(), slot.kind, cost, here.now_ns());
+        let goal_ns = self.specs.classes[slot.class.index()].goal_ns;
+        if let Some(ns) = device_ns.filter(|_| device_queue.contended && goal_ns != 0) {
+            device_queue.shared.note_time(ns, goal_ns);
+        }
+    }
+
+    /// Runs after a turn's operations: releases the leases that this shard does not use. Returns the shards
+    /// to wake, one bit each.
+    #[inline]
+    pub(crate) fn end_turn(&mut self, here: ShardContext<'_>) -> u64 {
+        if self.quiet != NONE {
+            return 0;
+        }
+        let busy =
+            self.list.iter_mut().filter(|device_queue| device_queue.contended || device_queue.is_waiting());
+        busy.fold(0, |wake, device_queue| wake | device_queue.end_turn(here.me))
+    }
+
+    /// Lets every operation go at once from now on, because the shard is ending.
+    pub(crate) fn open(&mut self) {
+        self.open = true;
+        self.quiet = NONE;
+    }
+
+    /// Forgets the waiting operations, after each was ended another way, and releases all leases.
+    pub(crate) fn retire(&mut self, me: usize) {
+        self.waiting = 0;
+        self.quiet = NONE;
+        self.list.iter_mut().for_each(|device_queue| device_queue.retire(me));
+    }
+
+    /// Returns the counters by the device's name and the class.
+    pub(crate) fn counts(&self) -> Vec<(String, usize, Counts)> {
+        let of_lane = |device_queue: &DeviceQueue| {
+            let name = device_queue.shared.name.clone();
+            device_queue.counts().map(|(class, counts)| (name.clone(), class, counts)).collect::<Vec<_>>()
+        };
+        self.list
+            .iter()
+            .flat_map(of_lane)
+            .filter(|(_, _, counts)| counts.received > 0 || counts.queued > 0)
+            .collect()
+    }
+}

@@ -1,0 +1,135 @@
+//! The thread that checks the shards.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::unwind::Unwinder;
+use super::{Beat, Pulse, Shared, WHAT, signal, text};
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::shard::clock::Clock;
+
+/// The interval between two checks, while polls run, is half of the bound within these limits.
+const LOOK_MIN: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// After this long without a new poll on any shard the watcher waits for one to wake it.
+const AWAKE: Duration = Duration::from_secs(1);
+/// It still checks this often, because a poll that begins at this very moment may not see that it should wake
+/// the watcher.
+const ASLEEP: Duration = Duration::from_secs(1);
+
+pub(super) struct Watcher {
+    shared: Arc<Shared>,
+    engine: Weak<EngineShared>,
+    seen: Vec<Seen>,
+    unwinder: Unwinder,
+}
+
+/// The state of a shard at the last check.
+struct Seen {
+    beat: u64,
+    since: Instant,
+    /// Whether a sample of this very poll was requested.
+    asked: bool,
+}
+
+impl Watcher {
+    pub(super) fn new(shared: Arc<Shared>, engine: Weak<EngineShared>) -> Watcher {
+        let seen =
+            shared.shards.iter().map(|_| Seen { beat: 0, since: Instant::now(), asked: false }).collect();
+        Watcher { shared, engine, seen, unwinder: Unwinder::new() }
+    }
+
+    pub(super) fn run(mut self) {
+        let every = (self.shared.bound / 2).clamp(LOOK_MIN, LOOK_MAX);
+        let mut active = Instant::now();
+        while !self.shared.ending.load(Ordering::Acquire) {
+            let now = Instant::now();
+            let Some(news) = self.look(now) else { return };
+            if news {
+                active = now;
+            }
+            let sleeps = now.duration_since(active) >= AWAKE;
+            self.shared.alarm.asleep.store(sleeps, Ordering::SeqCst);
+            // An end notified since the check above has left a token: this does not wait then.
+            std::thread::park_timeout(if sleeps { ASLEEP } else { every });
+        }
+    }
+
+    /// Checks every shard once. Returns whether anything requires the next check soon, or `None` when the
+    /// signal is not ours any more.
+    fn look(&mut self, now: Instant) -> Option<bool> {
+        let mut news = false;
+        for shard in 0..self.seen.len() {
+            let Beat(pulse) = &self.shared.shards[shard];
+            let pulse = pulse.clone();
+            news |= self.take_sample(shard, &pulse);
+            let beat = pulse.now.load(Ordering::Relaxed);
+            let seen = &mut self.seen[shard];
+            if seen.beat != beat {
+                *seen = Seen { beat, since: now, asked: false };
+                news = true;
+            } else if beat & 1 == 1 && !seen.asked {
+                news = true;
+                if now.duration_since(seen.since) > self.shared.bound {
+                    seen.asked = true;
+                    let clock = Clock::system();
+                    let held = u64::try_from(seen.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                    pulse.since.store(clock.now().wrapping_sub(clock.ticks(held)), Ordering::Relaxed);
+                    if !ask(&pulse, beat) {
+                        self.report_lost();
+                        return None;
+                    }
+                }
+            }
+        }
+        Some(news)
+    }
+
+    /// Makes a text of the sample that a shard has left, if it has left one. Returns whether there was one.
+    fn take_sample(&mut self, shard: usize, pulse: &Pulse) -> bool {
+        let Some(sample) = pulse.sample.get() else { return false };
+        let unwinder = &mut self.unwinder;
+        let taken = sample.read(|poll, sample| {
+            unwinder.refresh();
+            (poll, unwinder.places(sample))
+        });
+        let Some((poll, places)) = taken else { return false };
+        if let Some(text) = text::text(&places, &self.unwinder) {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(shard, back_trace = &*text, "a task holds its shard");
+            #[cfg(not(feature = "tracing"))]
+            let _ = shard;
+            pulse.lock_findings().push((poll, text));
+        }
+        true
+    }
+
+    #[cold]
+    fn report_lost(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            let why = "the program handles SIGURG itself since the engine was started";
+            engine.degrade_once(
+                WHAT,
+                why,
+                "leave SIGURG to the engine; Stats::stalls has the names all the same",
+            );
+        }
+    }
+}
+
+/// Requests a sample of a poll. Returns false when the signal belongs to other code by now. A thread that
+/// cannot respond (it sleeps in the kernel, or blocks the signal) is not waited for; the request stands until
+/// it does or until another poll's sample is requested.
+fn ask(pulse: &Pulse, poll: u64) -> bool {
+    if !signal::is_ours() {
+        return false;
+    }
+    let sitter = pulse.lock_sitter();
+    if let (Some(sitter), Some(sample)) = (*sitter, pulse.sample.get())
+        && sample.ask(poll)
+    {
+        signal::ask(sitter.thread);
+    }
+    true
+}
