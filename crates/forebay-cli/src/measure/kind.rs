@@ -1,5 +1,5 @@
 //! The registry of experiments. A [`Kind`], which the experiment's module calls `KIND`, has all that
-//! the program needs about one. [`ALL`] names them, and nothing else does. A new experiment is a module
+//! the program needs about one. [`ALL`] lists them. A new experiment is a module
 //! and a line there.
 
 use clap::{ArgMatches, Command};

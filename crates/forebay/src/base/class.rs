@@ -23,6 +23,8 @@ pub(crate) use table::{CLASSES_MAX, ClassTable, NO_TENANT, Spec, Specs, TENANTS_
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[doc(alias = "QoS")]
+#[doc(alias = "ionice")]
 pub struct Class(pub(crate) u8);
 
 impl Class {

@@ -27,6 +27,7 @@ use crate::reactor::open_file::{FileCore, Opened};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[doc(alias = "OpenOptions")]
 #[must_use = "it describes a file to open; give it to Engine::open"]
 pub struct Open {
     how: OpenHow,
