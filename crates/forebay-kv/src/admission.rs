@@ -193,13 +193,12 @@ impl Pool {
         let mut evicted = Vec::new();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let is_kept = is_again && left.kept_bytes + bytes <= self.left_max / 2;
-        let number = match is_kept {
-            true => left.keep(entry, bytes),
-            false => {
-                left.evictable.push_back(Some(entry));
-                left.bytes += bytes;
-                left.first + left.evictable.len() as u64 - 1
-            }
+        let number = if is_kept {
+            left.keep(entry, bytes)
+        } else {
+            left.evictable.push_back(Some(entry));
+            left.bytes += bytes;
+            left.first + left.evictable.len() as u64 - 1
         };
         while left.bytes + left.kept_bytes > self.left_max && left.evictable.len() > 1 {
             evicted.extend(left.pop());

@@ -189,9 +189,10 @@ impl Manifest {
     /// # Errors
     /// Those of [`apply`](Self::apply).
     pub(crate) async fn note_log_end(&self, end: End) -> Result<()> {
-        match self.with(|state| state.log_end == Some(end)) {
-            true => Ok(()),
-            false => self.apply(&Edit { log_end: Some(end), ..Edit::default() }).await,
+        if self.with(|state| state.log_end == Some(end)) {
+            Ok(())
+        } else {
+            self.apply(&Edit { log_end: Some(end), ..Edit::default() }).await
         }
     }
 
@@ -247,9 +248,10 @@ impl Manifest {
         // Nothing is dropped while the turn is held.
         let _turn = self.turn.take().await;
         let replay = replay(&self.wal, &self.dir, self.wal.first_lsn()).await?;
-        match replay.state == self.state() {
-            true => Ok(()),
-            false => Err(Error::at(ErrorKind::Corruption, &self.dir, "the manifest is not what it was")),
+        if replay.state == self.state() {
+            Ok(())
+        } else {
+            Err(Error::at(ErrorKind::Corruption, &self.dir, "the manifest is not what it was"))
         }
     }
 

@@ -212,10 +212,7 @@ impl Memtables {
     ) -> Batch {
         let inner = self.read();
         let mut walk = Walk { inner: &inner, keyspace, range, lsn, batch: Batch::default(), bytes: 0 };
-        walk.batch.is_last = match backwards {
-            false => walk.forwards(count),
-            true => walk.backwards(count),
-        };
+        walk.batch.is_last = if backwards { walk.backwards(count) } else { walk.forwards(count) };
         walk.batch
     }
 

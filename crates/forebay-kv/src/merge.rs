@@ -224,9 +224,12 @@ impl Merge {
     pub(crate) fn entry(&self) -> Option<EntryRef<'_>> {
         match self.at()? {
             Source::Run(run) => run.cursor.as_ref()?.entry(),
-            Source::Memory(memory) => memory.batch.front().map(|found| match found.deleted {
-                true => EntryRef::Deleted,
-                false => EntryRef::Value { bytes: found.value(), expires_s: found.expires_s },
+            Source::Memory(memory) => memory.batch.front().map(|found| {
+                if found.deleted {
+                    EntryRef::Deleted
+                } else {
+                    EntryRef::Value { bytes: found.value(), expires_s: found.expires_s }
+                }
             }),
         }
     }

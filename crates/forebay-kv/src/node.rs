@@ -140,9 +140,10 @@ pub(crate) fn is(node: &[u8], identity: Identity) -> bool {
 pub(crate) fn check(node: &[u8], identity: Identity) -> Result<(), Wrong> {
     let Some(head) = node.first_chunk::<HEADER_BYTES>() else { return Err("a node's bytes end too soon") };
     if u32::from_le_bytes([head[0], head[1], head[2], head[3]]) != checksum(&node[4..]) {
-        return Err(match node.iter().all(|&byte| byte == 0) {
-            true => "zeros stand where a node should",
-            false => "the node's checksum is wrong",
+        return Err(if node.iter().all(|&byte| byte == 0) {
+            "zeros stand where a node should"
+        } else {
+            "the node's checksum is wrong"
         });
     }
     if read::u32_at(head, 4) != identity.table {
@@ -154,8 +155,5 @@ pub(crate) fn check(node: &[u8], identity: Identity) -> Result<(), Wrong> {
     if head[12] != identity.level {
         return Err("a node of another level stands here");
     }
-    match usize::from(head[13]) * UNIT == node.len() {
-        true => Ok(()),
-        false => Err("the node's length is wrong"),
-    }
+    if usize::from(head[13]) * UNIT == node.len() { Ok(()) } else { Err("the node's length is wrong") }
 }

@@ -166,10 +166,7 @@ pub(crate) fn entry_at(record: &[u8], at: usize) -> Option<(Entry, usize)> {
     let key_len = usize::from(u16::from_le_bytes(word(record, at + 5)?));
     let value_len = usize::try_from(u32::from_le_bytes(word(record, at + 7)?)).ok()?;
     let expires = flags & EXPIRES != 0;
-    let expires_s = match expires {
-        true => Some(u64::from_le_bytes(word(record, at + ENTRY_BYTES)?)),
-        false => None,
-    };
+    let expires_s = if expires { Some(u64::from_le_bytes(word(record, at + ENTRY_BYTES)?)) } else { None };
     let key_at = at + ENTRY_BYTES + if expires { 8 } else { 0 };
     let (value_at, end) = (key_at + key_len, key_at + key_len + value_len);
     if flags & !(DELETED | EXPIRES) != 0 || key_len == 0 || end > record.len() {

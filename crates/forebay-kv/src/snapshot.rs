@@ -45,9 +45,10 @@ impl Snapshot {
     /// Those of [`Keyspace::get`]; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a keyspace
     /// of another store.
     pub fn get<'a>(&self, keyspace: &'a Keyspace, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Get<'a> {
-        match keyspace.store_number() == self.handle.number {
-            true => keyspace.get_at(key.as_ref(), Some(self.pinned())),
-            false => keyspace.get_failed(other_store()),
+        if keyspace.store_number() == self.handle.number {
+            keyspace.get_at(key.as_ref(), Some(self.pinned()))
+        } else {
+            keyspace.get_failed(other_store())
         }
     }
 
@@ -78,9 +79,10 @@ impl Snapshot {
         keyspace: &'a Keyspace,
         keys: impl IntoIterator<Item = &'a K>,
     ) -> MultiGet<'a> {
-        match keyspace.store_number() == self.handle.number {
-            true => keyspace.multi_get_at(keys, Some(self.pinned())),
-            false => keyspace.multi_get_failed(other_store()),
+        if keyspace.store_number() == self.handle.number {
+            keyspace.multi_get_at(keys, Some(self.pinned()))
+        } else {
+            keyspace.multi_get_failed(other_store())
         }
     }
 
@@ -122,9 +124,10 @@ impl Snapshot {
     }
 
     fn range_of(&self, keyspace: &Keyspace, bounds: Bounds) -> Range {
-        match keyspace.store_number() == self.handle.number {
-            true => keyspace.range_at(bounds, Some(self.pinned())),
-            false => keyspace.range_failed(other_store()),
+        if keyspace.store_number() == self.handle.number {
+            keyspace.range_at(bounds, Some(self.pinned()))
+        } else {
+            keyspace.range_failed(other_store())
         }
     }
 }

@@ -123,9 +123,10 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     if all.by_ref().count() != header.record_count as usize || !all.rest.is_empty() {
         return Parsed::Torn { why: "the group's records do not add up" };
     }
-    match header.position() == (Position { generation, offset }) {
-        true => Parsed::Valid(header),
-        false => Parsed::Stale(header),
+    if header.position() == (Position { generation, offset }) {
+        Parsed::Valid(header)
+    } else {
+        Parsed::Stale(header)
     }
 }
 

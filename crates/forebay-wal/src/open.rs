@@ -361,13 +361,14 @@ impl Scene {
     /// Returns the write unit: offsets and lengths of writes to this file are multiples of it.
     fn unit(&self, file: &File) -> Result<u32> {
         let unit = file.alignment().offset.max(GRAIN);
-        match unit.is_power_of_two() && unit <= UNIT_MAX {
-            true => Ok(unit),
-            false => Err(Error::at(
+        if unit.is_power_of_two() && unit <= UNIT_MAX {
+            Ok(unit)
+        } else {
+            Err(Error::at(
                 ErrorKind::InvalidInput,
                 file.path(),
                 format!("the device writes in units of {unit} bytes, and a log knows at most {UNIT_MAX}"),
-            )),
+            ))
         }
     }
 }

@@ -241,9 +241,10 @@ const LOCK_TRIES: u32 = 200;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 async fn lock(file: &File) -> Result<()> {
-    match locked_in_time(file, Lock::Exclusive).await? {
-        true => Ok(()),
-        false => Err(Error::at(ErrorKind::Locked, file.path(), "somebody else has this segment open")),
+    if locked_in_time(file, Lock::Exclusive).await? {
+        Ok(())
+    } else {
+        Err(Error::at(ErrorKind::Locked, file.path(), "somebody else has this segment open"))
     }
 }
 

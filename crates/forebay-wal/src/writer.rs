@@ -218,9 +218,10 @@ impl Writer {
         self.maker.check_named(&self.segment).await?;
         let flush_ns = self.shared.engine.now_ns().saturating_sub(began_ns);
         let queued_ns = group.began_ns.map(|came_ns| began_ns.saturating_sub(came_ns));
-        match small {
-            true => self.small = emptied(block),
-            false => group.buffer = emptied(block),
+        if small {
+            self.small = emptied(block);
+        } else {
+            group.buffer = emptied(block);
         }
         let header = Header { total_len: total, ..header };
         self.offset += u64::from(total);
@@ -301,9 +302,10 @@ impl Writer {
         self.chain.base_lsn = self.chain.next_lsn;
         let mut state = self.shared.lock();
         state.index.add_segment(self.segment.clone());
-        match recycled {
-            true => state.stats.segments_recycled += 1,
-            false => state.stats.segments_made += 1,
+        if recycled {
+            state.stats.segments_recycled += 1;
+        } else {
+            state.stats.segments_made += 1;
         }
         Ok(())
     }

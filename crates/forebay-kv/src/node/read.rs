@@ -163,9 +163,10 @@ impl<'a> Node<'a> {
             Ok(rest) => BlobAt { offset: u64_at(rest, 0), len: u32_at(rest, 8), crc: u32_at(rest, 12) },
             Err(_) => return Err(TAG),
         };
-        match blob.len as usize <= VALUE_BYTES_MAX && blob.offset < u64::MAX / 2 {
-            true => Ok(Entry { expires_s, payload: Payload::Blob(blob) }),
-            false => Err(TAG),
+        if blob.len as usize <= VALUE_BYTES_MAX && blob.offset < u64::MAX / 2 {
+            Ok(Entry { expires_s, payload: Payload::Blob(blob) })
+        } else {
+            Err(TAG)
         }
     }
 
@@ -183,9 +184,10 @@ impl<'a> Node<'a> {
             }
             last = Some(suffix);
         }
-        match self.bytes[self.end..].iter().all(|&byte| byte == 0) {
-            true => Ok(()),
-            false => Err("something stands behind the node's records"),
+        if self.bytes[self.end..].iter().all(|&byte| byte == 0) {
+            Ok(())
+        } else {
+            Err("something stands behind the node's records")
         }
     }
 
@@ -204,9 +206,10 @@ impl<'a> Node<'a> {
         let (begin, len, tagged) = self.slot(index)?;
         let end = if index + 1 < self.count { self.slot(index + 1)?.0 } else { self.end };
         let middle = begin + len;
-        match self.first <= begin && middle <= end && end <= self.end {
-            true => Ok(Record { suffix: begin..middle, value: middle..end, tagged }),
-            false => Err(RECORD),
+        if self.first <= begin && middle <= end && end <= self.end {
+            Ok(Record { suffix: begin..middle, value: middle..end, tagged })
+        } else {
+            Err(RECORD)
         }
     }
 }

@@ -72,9 +72,10 @@ impl Shared {
         self.look_at_logs();
         let mut commit = self.lock();
         self.check_writable()?;
-        match ready.grows {
-            true => self.full.check_growth()?,
-            false => self.check_log_room(ready.record.len())?,
+        if ready.grows {
+            self.full.check_growth()?;
+        } else {
+            self.check_log_room(ready.record.len())?;
         }
         if !check(&commit) {
             return Ok(Tried::Refused);
@@ -181,19 +182,23 @@ impl Shared {
     ) -> Result<Place<'a>> {
         let place = place.unwrap_or_else(|| self.gate.join());
         let cost = memtable::cost(ready.record.len(), ready.places.len());
-        let check = || match ready.grows {
-            true => self.check_writable().and_then(|()| self.full.check_growth()),
-            false => self.check_writable(),
+        let check = || {
+            if ready.grows {
+                self.check_writable().and_then(|()| self.full.check_growth())
+            } else {
+                self.check_writable()
+            }
         };
         let is_free = |is_first| match check() {
             Err(error) => Some(Err(error)),
             Ok(()) => {
                 let commit = self.lock();
                 let is_turn = is_first || commit.sealed.is_empty();
-                match is_turn && self.is_free(&commit, cost) {
-                    true => Some(Ok(())),
+                if is_turn && self.is_free(&commit, cost) {
+                    Some(Ok(()))
+                } else {
                     // No room can become free while flushes find no space.
-                    false => self.full.check_flush().err().map(Err),
+                    self.full.check_flush().err().map(Err)
                 }
             }
         };

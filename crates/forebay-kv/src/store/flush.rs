@@ -99,9 +99,10 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     shared.gate.watch(flush(shared, &memtables)).await?;
     shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
     shared.space.notify();
-    match shared.lock().sealed.is_empty() {
-        true => shared.gate.notify_all(),
-        false => shared.gate.notify(),
+    if shared.lock().sealed.is_empty() {
+        shared.gate.notify_all();
+    } else {
+        shared.gate.notify();
     }
     match Arc::into_inner(memtables) {
         Some(memtables) => memtables.take_down().await,
@@ -188,10 +189,12 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
         let from = if last.is_empty() { Bound::Unbounded } else { Bound::Excluded(&last[..]) };
         let batch = memtables.batch(keyspace, (from, Bound::Unbounded), false, u64::MAX, BATCH);
         for found in &batch.found {
-            let entry = match found.deleted {
-                true if below.as_ref().is_none_or(|levels| !levels.covers(found.key())) => continue,
-                true => Entry::Deleted,
-                false => Entry::Value { bytes: found.value(), expires_s: found.expires_s },
+            let entry = if !found.deleted {
+                Entry::Value { bytes: found.value(), expires_s: found.expires_s }
+            } else if below.as_ref().is_some_and(|levels| levels.covers(found.key())) {
+                Entry::Deleted
+            } else {
+                continue;
             };
             let added = match &mut writer {
                 Some(writer) => writer.add(found.key(), entry).await,

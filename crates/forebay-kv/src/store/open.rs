@@ -274,10 +274,7 @@ impl Scene {
         for (id, name) in &state.keyspaces {
             version = version.with_keyspace(*id, name);
         }
-        let home = match there.tables {
-            true => Some(self.dir.open_dir(TABLES).await?),
-            false => None,
-        };
+        let home = if there.tables { Some(self.dir.open_dir(TABLES).await?) } else { None };
         let mut tables = Vec::new();
         for (level, meta) in state.tables.values() {
             let Some(home) = &home else {

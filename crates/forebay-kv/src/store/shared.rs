@@ -243,9 +243,10 @@ impl Shared {
         }
         drop(lent);
         // Long values not yet taken by their futures are evicted; the futures read them again.
-        match self.budget.long_under_way.evict() {
-            true => self.check_held(),
-            false => Err(self.budget.exhausted(self.held_bytes())),
+        if self.budget.long_under_way.evict() {
+            self.check_held()
+        } else {
+            Err(self.budget.exhausted(self.held_bytes()))
         }
     }
 

@@ -78,10 +78,7 @@ impl Space {
 
     /// Returns why the store is full, if it is.
     pub(crate) fn why(&self) -> Option<Error> {
-        match self.is_full() {
-            true => self.why.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            false => None,
-        }
+        if self.is_full() { self.why.lock().unwrap_or_else(PoisonError::into_inner).clone() } else { None }
     }
 
     /// Returns an error if the store is full; for calls that need more space.
@@ -91,10 +88,7 @@ impl Space {
 
     /// Returns an error if flushes find no space; for calls that wait for a flush.
     pub(crate) fn check_flush(&self) -> Result<()> {
-        match self.flush.is_lacking() {
-            true => self.check_growth(),
-            false => Ok(()),
-        }
+        if self.flush.is_lacking() { self.check_growth() } else { Ok(()) }
     }
 
     /// Returns the number of the present attempt. Work that found no space in it waits for the next.
@@ -110,9 +104,10 @@ impl Space {
 
     /// Returns an error once some work has failed more often than `patience`.
     pub(crate) fn check_tries(&self, work: Work, patience: u64) -> Result<()> {
-        match self.failures(work) > patience && self.tries(work).is_some_and(Tries::is_lacking) {
-            true => self.check_growth(),
-            false => Ok(()),
+        if self.failures(work) > patience && self.tries(work).is_some_and(Tries::is_lacking) {
+            self.check_growth()
+        } else {
+            Ok(())
         }
     }
 

@@ -294,10 +294,12 @@ impl Cursor {
     async fn plan(&mut self) -> Result<()> {
         let first = self.window == 0;
         let (most, leaf) = (u64::from(self.how.read_bytes_max), u64::from(self.table.leaf_bytes()));
-        self.window = match (self.how.ramp, first) {
-            (false, _) => most,
-            (true, true) => leaf,
-            (true, false) => (self.window * 2).min(most),
+        self.window = if !self.how.ramp {
+            most
+        } else if first {
+            leaf
+        } else {
+            (self.window * 2).min(most)
         };
         let reads_max = if first && self.how.ramp { 1 } else { self.how.reads_max.max(1) as usize };
         loop {
@@ -309,9 +311,10 @@ impl Cursor {
                 if self.ahead.chunks() >= reads_max {
                     return Ok(());
                 }
-                let cached = match self.how.cache {
-                    true => self.table.cache.get(self.table.meta.id, child.offset()),
-                    false => None,
+                let cached = if self.how.cache {
+                    self.table.cache.get(self.table.meta.id, child.offset())
+                } else {
+                    None
                 };
                 match cached {
                     Some(leaf) => self.ahead.push_read(*child, leaf),

@@ -43,9 +43,10 @@ impl Footer {
         if u32::from(level) > self.levels {
             return None;
         }
-        let end = match u32::from(level) == self.levels {
-            true => self.filter_first,
-            false => *self.level_first.get(index + 1)?,
+        let end = if u32::from(level) == self.levels {
+            self.filter_first
+        } else {
+            *self.level_first.get(index + 1)?
         };
         Some((*self.level_first.get(index)?).into()..end.into())
     }
@@ -100,10 +101,7 @@ impl Footer {
             level_first: std::array::from_fn(|index| u32_at(unit, LEVELS_AT + 4 * index)),
             position,
         };
-        match footer.fits_together() {
-            true => Ok(footer),
-            false => Err(wrong("its fields contradict each other")),
-        }
+        if footer.fits_together() { Ok(footer) } else { Err(wrong("its fields contradict each other")) }
     }
 
     fn fits_together(&self) -> bool {

@@ -207,9 +207,10 @@ impl Table {
 
     /// Checks the length and the checksum of a blob.
     pub(super) fn check_blob(&self, blob: BlobAt, bytes: &[u8]) -> Result<()> {
-        match bytes.len() == blob.len as usize && checksum(bytes) == blob.crc {
-            true => Ok(()),
-            false => Err(self.corrupt(blob.offset, "a value's checksum is wrong")),
+        if bytes.len() == blob.len as usize && checksum(bytes) == blob.crc {
+            Ok(())
+        } else {
+            Err(self.corrupt(blob.offset, "a value's checksum is wrong"))
         }
     }
 }
@@ -241,11 +242,10 @@ impl Lookup {
     /// Continues with the block read at `at`, as far as memory goes. Returns `None` if there is more to
     /// [read](Lookup::range). Costs a checksum over the block, and a search.
     pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<Option<Option<Found>>> {
-        let progress = match at == self.range() && block.len() as u64 == at.end - at.start {
-            true => self.take(block),
-            false => {
-                Err(self.table.corrupt(at.start, "another part of the table was read than was asked for"))
-            }
+        let progress = if at == self.range() && block.len() as u64 == at.end - at.start {
+            self.take(block)
+        } else {
+            Err(self.table.corrupt(at.start, "another part of the table was read than was asked for"))
         };
         Ok(match progress? {
             Progress::Done(found) => Some(found),

@@ -97,9 +97,10 @@ impl Table {
                 Ok(())
             })
             .await?;
-        match next == below.end {
-            true => Ok(()),
-            false => Err(self.corrupt(area.start * UNIT as u64, "the nodes below do not reach to their end")),
+        if next == below.end {
+            Ok(())
+        } else {
+            Err(self.corrupt(area.start * UNIT as u64, "the nodes below do not reach to their end"))
         }
     }
 
@@ -146,9 +147,10 @@ impl Table {
             let text = "the largest key is not the one that the manifest names";
             return Err(Error::at(ErrorKind::Corruption, self.path(), text));
         }
-        match place.end == u64::from(self.footer.leaf_end) * UNIT as u64 {
-            true => Ok(verified),
-            false => Err(self.corrupt(place.end, "something stands behind the last leaf")),
+        if place.end == u64::from(self.footer.leaf_end) * UNIT as u64 {
+            Ok(verified)
+        } else {
+            Err(self.corrupt(place.end, "something stands behind the last leaf"))
         }
     }
 
@@ -200,9 +202,10 @@ impl Table {
             child = next.map_err(|wrong| self.corrupt(child.offset(), wrong))?;
             level -= 1;
         }
-        match child == leaf {
-            true => Ok(()),
-            false => Err(self.corrupt(leaf.offset(), "the inner nodes lead to another leaf than this one")),
+        if child == leaf {
+            Ok(())
+        } else {
+            Err(self.corrupt(leaf.offset(), "the inner nodes lead to another leaf than this one"))
         }
     }
 }

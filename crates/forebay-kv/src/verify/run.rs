@@ -69,9 +69,10 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
         let unnamed = entries.unnamed(&state).map(|(_, path)| path.clone()).collect();
         // An open removes such files only if it accepts the store: one may be the only copy of damaged data.
-        match self.found.is_whole() && entries.has_leftovers_only() {
-            true => self.found.leftovers = unnamed,
-            false => self.found.kept = unnamed,
+        if self.found.is_whole() && entries.has_leftovers_only() {
+            self.found.leftovers = unnamed
+        } else {
+            self.found.kept = unnamed
         }
         drop(manifest);
         Ok(self.found)
@@ -153,10 +154,12 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         if entries.is_unfinished {
             return Err(checkpoint::unfinished(dir));
         }
-        match entries.manifest {
-            true => Ok(Some(entries)),
-            false if !entries.is_young() => self.judge(rules::manifest_lost(dir, "is gone")).map(|()| None),
-            false => Err(Error::at(ErrorKind::NotFound, dir, "there is no store in this directory")),
+        if entries.manifest {
+            Ok(Some(entries))
+        } else if !entries.is_young() {
+            self.judge(rules::manifest_lost(dir, "is gone")).map(|()| None)
+        } else {
+            Err(Error::at(ErrorKind::NotFound, dir, "there is no store in this directory"))
         }
     }
 

@@ -43,10 +43,11 @@ pub(super) async fn find(engine: &Engine, dir: &Path) -> Result<Found> {
     }
     let entries = engine.read_dir(dir).await?;
     let has_lock = entries.iter().any(|entry| entry.name() == LOCK_NAME);
-    let (lock, mut in_use) = match has_lock {
-        true => shared_lock(engine, &dir.join(LOCK_NAME)).await?,
+    let (lock, mut in_use) = if has_lock {
+        shared_lock(engine, &dir.join(LOCK_NAME)).await?
+    } else {
         // A copy of a log has no lock file, and a tool that only reads creates none.
-        false => (None, false),
+        (None, false)
     };
     // Before the segments: if the log is open, they can only be newer.
     let end = end::find(&engine.open_dir(dir).await?, true).await?;

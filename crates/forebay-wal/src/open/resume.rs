@@ -72,9 +72,10 @@ impl Scene {
 
     /// Continues an existing log.
     pub(super) async fn resume(self, outcome: Outcome) -> Result<(Wal, Recovery)> {
-        match outcome.clean && self.has_place(outcome.end).await? {
-            true => self.go_on_in_place(outcome).await,
-            false => self.go_on_afresh(outcome).await,
+        if outcome.clean && self.has_place(outcome.end).await? {
+            self.go_on_in_place(outcome).await
+        } else {
+            self.go_on_afresh(outcome).await
         }
     }
 

@@ -76,10 +76,7 @@ impl Group {
             larger.extend_from_slice(&self.buffer)?;
             self.buffer = larger;
         }
-        match self.buffer.is_empty() {
-            true => self.buffer.resize(HEADER_BYTES),
-            false => Ok(()),
-        }
+        if self.buffer.is_empty() { self.buffer.resize(HEADER_BYTES) } else { Ok(()) }
     }
 }
 

@@ -199,9 +199,8 @@ impl State {
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
                 // Within a loss, no group in the segments is left to prove where the log begins.
-                let behind = |lsn: u64, lost: &Lost| match lost.first.0 <= lsn && lsn <= lost.last.0 {
-                    true => lost.last.0 + 1,
-                    false => lsn,
+                let behind = |lsn: u64, lost: &Lost| {
+                    if lost.first.0 <= lsn && lsn <= lost.last.0 { lost.last.0 + 1 } else { lsn }
                 };
                 let lsn = state.holes.iter().fold(lsn, behind);
                 state.first_lsn = lsn;

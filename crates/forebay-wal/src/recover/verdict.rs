@@ -64,10 +64,8 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     let first = first.map_or(walk.next_lsn, |last| last.first_retained);
     let proven = proven(&walk, kept);
     let number = reopen_epoch(&proven, walk.groups.get(kept), epoch_max.unwrap_or(0), max_generation);
-    let max_generation = match end_lost {
-        true => max_generation.max(leap(&walk, &proven, number)),
-        false => max_generation,
-    };
+    let max_generation =
+        if end_lost { max_generation.max(leap(&walk, &proven, number)) } else { max_generation };
     let recovery = Recovery {
         created: false,
         first: Lsn(first),
@@ -311,18 +309,20 @@ fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
     let generation = scans.first().map_or(1, |scan| scan.generation);
     let recorded = end.record.map(|end| end.first_retained..end.next_lsn).filter(|lost| !lost.is_empty());
     let (first, last) = recorded.map_or((1, u64::MAX), |lost| (lost.start, lost.end - 1));
-    let file = match scans.is_empty() {
-        true => end.path.with_file_name(segment_name(generation)),
-        false => file_of(scans, generation),
+    let file = if scans.is_empty() {
+        end.path.with_file_name(segment_name(generation))
+    } else {
+        file_of(scans, generation)
     };
     let lost = Lost { first: Lsn(first), last: Lsn(last), file, offset: 0 };
-    let text = match scans.is_empty() {
-        true => format!(
+    let text = if scans.is_empty() {
+        format!(
             "the log's segments are gone, and {} says that there were some; where that is meant to be, remove that \
              file, too",
             end.path.display()
-        ),
-        false => "there are segments, and not one whole group in them: everything is lost".to_owned(),
+        )
+    } else {
+        "there are segments, and not one whole group in them: everything is lost".to_owned()
     };
     Error::at(ErrorKind::Corruption(lost.clone()), &lost.file, text)
 }
@@ -330,15 +330,16 @@ fn nothing_left(scans: &[Scan], end: &FoundEnd) -> Error {
 /// Returns the record of the log's end, if it belongs to this log.
 fn end_of(end: &FoundEnd, log_id: Option<u128>, salvage: bool) -> Result<Option<EndRecord>> {
     match (end.record, log_id) {
-        (Some(record), Some(log_id)) if record.log_id != log_id => match salvage {
-            // The record is written anew.
-            true => Ok(None),
-            false => {
+        (Some(record), Some(log_id)) if record.log_id != log_id => {
+            if salvage {
+                // The record is written anew.
+                Ok(None)
+            } else {
                 let text = "this record of a log's end belongs to another log than the segments beside it; where the \
                             segments are the right ones, remove this file";
                 Err(Error::at(ErrorKind::Foreign, &end.path, text))
             }
-        },
+        }
         (record, _) => Ok(record),
     }
 }

@@ -82,9 +82,10 @@ impl Next {
         self.recycled = used.is_some() || found;
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
         let task = maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
-            let segment = match found {
-                true => maker.adopt(generation).await,
-                false => maker.make(generation, used, Some(&shared.stop)).await,
+            let segment = if found {
+                maker.adopt(generation).await
+            } else {
+                maker.make(generation, used, Some(&shared.stop)).await
             };
             shared.note_space(&segment);
             let reserving = if segment.is_ok() { reserve(&maker, &shared) } else { None };
@@ -180,9 +181,10 @@ impl Next {
     /// segments given up by that group are [retired](Self::retire).
     pub(crate) fn settle(&mut self, maker: &Maker) {
         for segment in std::mem::take(&mut self.leaving) {
-            match segment.bytes == maker.bytes {
-                true => self.used.push(segment),
-                false => maker.remove(segment.generation),
+            if segment.bytes == maker.bytes {
+                self.used.push(segment)
+            } else {
+                maker.remove(segment.generation)
             }
         }
         // Removed oldest first. A drive that lied about a flush and forgets the newer removals has forgotten

@@ -68,9 +68,10 @@ pub(crate) fn open(path: &Path, writable: bool, in_use: bool, part: Option<Range
     };
     let block = Path::new("/dev").join(&block_name);
     let has_block = Path::new("/sys/class/block").join(&block_name).exists();
-    let claim = match in_use || !has_block {
-        true => None,
-        false => Some(claim(&block).map_err(|cause| not_claimed(path, &block, &block_name, cause))?),
+    let claim = if in_use || !has_block {
+        None
+    } else {
+        Some(claim(&block).map_err(|cause| not_claimed(path, &block, &block_name, cause))?)
     };
     let device = if has_block { Device::of_path(&block)? } else { Device::default() };
     let mut namespace =

@@ -277,16 +277,14 @@ impl Run {
     /// Begins the batch: at once on a shard of its engine, by one message elsewhere.
     fn send(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if self.sent {
-            return match self.batch.file().engine().is_forked() {
-                false => Poll::Ready(Ok(())),
-                true => Poll::Ready(Err(OpFailure::Forked.into_error("read_many", Some(self.batch.file())))),
+            return if self.batch.file().engine().is_forked() {
+                Poll::Ready(Err(OpFailure::Forked.into_error("read_many", Some(self.batch.file()))))
+            } else {
+                Poll::Ready(Ok(()))
             };
         }
         let core = self.batch.file().clone();
-        let failure = match core.is_closed() {
-            true => Some(OpFailure::FileClosed),
-            false => core.engine().failure(),
-        };
+        let failure = if core.is_closed() { Some(OpFailure::FileClosed) } else { core.engine().failure() };
         if let Some(failure) = failure {
             return Poll::Ready(Err(failure.into_error("read_many", Some(&core))));
         }

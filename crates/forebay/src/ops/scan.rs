@@ -196,10 +196,7 @@ impl Scan {
         }
         self.adapt();
         self.fill();
-        match block.is_empty() {
-            true => Poll::Ready(Ok(None)),
-            false => Poll::Ready(Ok(Some(block))),
-        }
+        if block.is_empty() { Poll::Ready(Ok(None)) } else { Poll::Ready(Ok(Some(block))) }
     }
 
     fn poll_length(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {

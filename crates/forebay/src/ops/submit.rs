@@ -146,9 +146,8 @@ impl<'f> OpFuture<'f> {
             State::New => self.begin(context),
             State::Local { shard: uid, key } => {
                 let buffer = &mut self.request.buffer;
-                let here = with_current(|shard| match shard.uid() == uid {
-                    true => Some(shard.poll_op(key, context.waker(), buffer)),
-                    false => None,
+                let here = with_current(|shard| {
+                    if shard.uid() == uid { Some(shard.poll_op(key, context.waker(), buffer)) } else { None }
                 });
                 match here {
                     Some(Some(Poll::Ready(result))) => {
@@ -199,10 +198,13 @@ impl<'f> OpFuture<'f> {
             return self.fail(failure);
         }
         let engine = Arc::as_ptr(self.target.engine());
-        let begun = with_current(|shard| match Arc::as_ptr(shard.engine()) == engine {
-            true => self.begin_on(shard, context),
-            // A shard of another engine counts as "elsewhere" too.
-            false => Attempt::Elsewhere,
+        let begun = with_current(|shard| {
+            if Arc::as_ptr(shard.engine()) == engine {
+                self.begin_on(shard, context)
+            } else {
+                // A shard of another engine counts as "elsewhere" too.
+                Attempt::Elsewhere
+            }
         });
         match begun {
             Some(Attempt::Waiting) => Poll::Pending,

@@ -143,9 +143,10 @@ impl Env {
 
     /// Lets other threads, or the other tasks of a simulated world, run for a while.
     pub(crate) async fn pause(&self) {
-        match self.is_simulated() {
-            true => sim::sleep(Duration::from_micros(20)).await.unwrap_or_default(),
-            false => std::thread::yield_now(),
+        if self.is_simulated() {
+            sim::sleep(Duration::from_micros(20)).await.unwrap_or_default()
+        } else {
+            std::thread::yield_now()
         }
     }
 }

@@ -31,9 +31,10 @@ impl Shared {
 
     /// Returns an error once the store was closed.
     pub(crate) fn check_open(&self) -> Result<()> {
-        match self.closing.load(Ordering::Acquire) {
-            true => Err(Error::new(ErrorKind::Closed, "the store was closed")),
-            false => Ok(()),
+        if self.closing.load(Ordering::Acquire) {
+            Err(Error::new(ErrorKind::Closed, "the store was closed"))
+        } else {
+            Ok(())
         }
     }
 

@@ -262,9 +262,12 @@ fn no_thread_at_all_fails_the_requests_and_says_so_once() {
 fn fewer_threads_than_wanted_still_serve_all() {
     use std::sync::atomic::{AtomicBool, Ordering};
     static FIRST: AtomicBool = AtomicBool::new(true);
-    let one_only: Spawn = |workers| match FIRST.swap(false, Ordering::SeqCst) {
-        true => workers::spawn(workers),
-        false => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+    let one_only: Spawn = |workers| {
+        if FIRST.swap(false, Ordering::SeqCst) {
+            workers::spawn(workers)
+        } else {
+            Err(io::Error::from_raw_os_error(libc::EAGAIN))
+        }
     };
     let mut driver = Driver::Threads(ThreadsDriver::with_threads(32, 32, one_only));
     (0..32).for_each(|index| submit(&mut driver, &nop(index)));

@@ -106,12 +106,11 @@ impl Door {
         } else if want > 1 {
             want = 1;
         }
-        let (pointer, size): (*const GetEventsArg, usize) = match extended {
-            true => {
-                flags |= EXT_ARG;
-                (&argument, size_of::<GetEventsArg>())
-            }
-            false => (std::ptr::null(), 0),
+        let (pointer, size): (*const GetEventsArg, usize) = if extended {
+            flags |= EXT_ARG;
+            (&argument, size_of::<GetEventsArg>())
+        } else {
+            (std::ptr::null(), 0)
         };
         // SAFETY: io_uring_enter(2) with this door's ring; `argument` and `span` outlive the call. Queued entries
         // name memory and files that their slots own.

@@ -67,9 +67,10 @@ impl Writer {
         let start = self.filling.start();
         ready!(self.poll_room(context, start))?;
         let length = ready!(self.poll_length(context))?;
-        let behind = match length > self.position {
-            true => Some(ready!(self.poll_behind(context, length.min(padded_end)))?),
-            false => None,
+        let behind = if length > self.position {
+            Some(ready!(self.poll_behind(context, length.min(padded_end)))?)
+        } else {
+            None
         };
         // No step from here on waits, so that the bytes, the carry and the padding change together.
         let Some(mut block) = self.filling.take() else { return Poll::Ready(Ok(())) };

@@ -225,10 +225,7 @@ impl Writer {
     pub(super) fn poll_room(&mut self, context: &mut Context<'_>, offset: u64) -> Poll<Result<()>> {
         ready!(self.poll_no_cut(context))?;
         self.reap(context)?;
-        match self.flight.has_room(offset) {
-            true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
-        }
+        if self.flight.has_room(offset) { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
     pub(super) fn begin(

@@ -72,13 +72,14 @@ impl ScanBuilder {
     /// Returns the scan; its first requests are sent when the first block is requested.
     pub fn start(self) -> Scan {
         let fixed = self.buffer.is_some() || self.depth.is_some();
-        let pace = match fixed {
-            true => Pace {
+        let pace = if fixed {
+            Pace {
                 buffer: self.buffer.unwrap_or(ADAPTIVE_BUFFER),
                 depth: self.depth.unwrap_or(ADAPTIVE_DEPTH),
                 adaptive: false,
-            },
-            false => Pace { buffer: RAMP_BUFFER, depth: RAMP_DEPTH, adaptive: true },
+            }
+        } else {
+            Pace { buffer: RAMP_BUFFER, depth: RAMP_DEPTH, adaptive: true }
         };
         Scan {
             core: self.file.core().clone(),

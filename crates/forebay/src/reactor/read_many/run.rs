@@ -130,10 +130,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
         } else {
             // The last range takes over the whole, so that a request with one range needs no reference
             // counting.
-            let part = match at + 1 == members.len() {
-                true => whole.take(),
-                false => whole.clone(),
-            };
+            let part = if at + 1 == members.len() { whole.take() } else { whole.clone() };
             let part = part.and_then(|whole| whole.into_slice(start as usize..end as usize));
             part.map(|part| if copies_pay { compact(part) } else { part })
                 .ok_or_else(|| range_error(batch, Error::os("read_many", libc::EIO), range))
@@ -145,10 +142,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
 /// Copies a slice smaller than a sixteenth of its merged request, which it would otherwise pin for as long as
 /// the program keeps the slice.
 fn compact(part: Block) -> Block {
-    match part.pinned_bytes() / 16 > part.len() {
-        true => part.detach(),
-        false => part,
-    }
+    if part.pinned_bytes() / 16 > part.len() { part.detach() } else { part }
 }
 
 /// Delivers results, begins further requests while there is room, and ends the batch when nothing is left.
@@ -180,9 +174,10 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
         if !stage(shard, batch, piece) {
             // SAFETY: as the block above.
             let progress = unsafe { &mut *batch.progress.get() };
-            match retry {
-                true => progress.split.push_front(piece & !SINGLE),
-                false => progress.next_piece -= 1,
+            if retry {
+                progress.split.push_front(piece & !SINGLE);
+            } else {
+                progress.next_piece -= 1;
             }
             let place = progress.place;
             shard.batches.with(|batches| batches.blocked.push(place));

@@ -188,10 +188,8 @@ impl DeviceScheduler {
     /// Charges an operation to its class's caps. Each cap is a bucket that is used up to a certain time
     /// (virtual scheduling, ITU I.371); an operation may go once that time has come.
     pub(super) fn charge_caps(&self, class: usize, spec: &Spec, is_write: bool, bytes: u32, now_ns: u64) {
-        let amounts = match is_write {
-            true => [(1, u64::from(bytes)), (3, 1)],
-            false => [(0, u64::from(bytes)), (2, 1)],
-        };
+        let amounts =
+            if is_write { [(1, u64::from(bytes)), (3, 1)] } else { [(0, u64::from(bytes)), (2, 1)] };
         for (dim, amount) in amounts {
             if spec.caps[dim] == 0 {
                 continue;

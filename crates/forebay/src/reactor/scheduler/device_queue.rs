@@ -216,9 +216,10 @@ impl DeviceQueue {
         let slot = table.slot(index);
         let (class, begun) = (slot.class.index(), slot.done > 0 || slot.retries > 0);
         let flow = &mut self.flows[class];
-        match begun {
-            true => flow.queue.push_front(table, index),
-            false => flow.queue.push_back(table, index),
+        if begun {
+            flow.queue.push_front(table, index);
+        } else {
+            flow.queue.push_back(table, index);
         }
         flow.counts.queued += u64::from(!begun);
         if self.waiting & bit(class) == 0 {
@@ -233,9 +234,10 @@ impl DeviceQueue {
 
     fn set_backlogged(&mut self, class: usize, backlogged: bool) {
         if std::mem::replace(&mut self.flows[class].backlogged, backlogged) != backlogged {
-            match backlogged {
-                true => self.shared.backlog[class].fetch_add(1, Ordering::Relaxed),
-                false => self.shared.backlog[class].fetch_sub(1, Ordering::Relaxed),
+            if backlogged {
+                self.shared.backlog[class].fetch_add(1, Ordering::Relaxed)
+            } else {
+                self.shared.backlog[class].fetch_sub(1, Ordering::Relaxed)
             };
         }
     }

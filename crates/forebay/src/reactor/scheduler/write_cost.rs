@@ -44,11 +44,13 @@ impl Pace {
         if alone && !self.alone {
             *self = Pace { alone, ..Pace::default() };
         }
-        self.ns = match self.is_known() {
+        self.ns = if self.is_known() {
             // The limits keep one window in which the machine stood still from dominating.
-            true => self.ns - self.ns / 8 + ns.clamp(self.ns / 2, self.ns * 2) / 8,
-            false if self.windows == 0 => ns,
-            false => self.ns - self.ns / 2 + ns / 2,
+            self.ns - self.ns / 8 + ns.clamp(self.ns / 2, self.ns * 2) / 8
+        } else if self.windows == 0 {
+            ns
+        } else {
+            self.ns - self.ns / 2 + ns / 2
         };
         self.windows = self.windows.saturating_add(1);
     }

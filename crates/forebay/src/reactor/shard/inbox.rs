@@ -367,9 +367,8 @@ impl Inbox {
 
     /// Returns the reason for which messages are rejected, once the inbox is closed.
     pub(crate) fn failure(&self) -> Option<OpFailure> {
-        self.closed.load(Ordering::SeqCst).then(|| match self.lost.load(Ordering::SeqCst) {
-            true => OpFailure::ShardLost,
-            false => OpFailure::EngineClosed,
+        self.closed.load(Ordering::SeqCst).then(|| {
+            if self.lost.load(Ordering::SeqCst) { OpFailure::ShardLost } else { OpFailure::EngineClosed }
         })
     }
 

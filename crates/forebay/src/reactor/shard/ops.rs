@@ -369,10 +369,7 @@ impl Shard {
             let (mut starved_again, mut picked_starving) = (false, false);
             while ops.in_flight < self.depth {
                 let retry = !starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
-                let next = match retry {
-                    true => ops.starved.pop_front(),
-                    false => ops.staged.pop_front(),
-                };
+                let next = if retry { ops.starved.pop_front() } else { ops.staged.pop_front() };
                 let (index, picked) = match next {
                     Some(index) => (index, false),
                     // Without memory only one is picked per turn: the queues drain by themselves, and keep
@@ -421,9 +418,10 @@ impl Shard {
                         Err(None) => {
                             starved_again = true;
                             self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
-                            match retry {
-                                true => ops.starved.push_front(index),
-                                false => ops.starved.push_back(index),
+                            if retry {
+                                ops.starved.push_front(index);
+                            } else {
+                                ops.starved.push_back(index);
                             }
                             continue;
                         }
@@ -438,12 +436,11 @@ impl Shard {
                     _ => (None, None),
                 };
                 let rest = slot.len - slot.done;
-                let len = match counted {
+                let len = if counted && slot.flush != Flush::Blocking {
                     // An operation that the shard's thread executes itself is not split into pieces.
-                    true if slot.flush != Flush::Blocking => {
-                        rest.min(ops.device_queues.piece_bytes(target.device, target.read_grain))
-                    }
-                    _ => rest,
+                    rest.min(ops.device_queues.piece_bytes(target.device, target.read_grain))
+                } else {
+                    rest
                 };
                 let request = IoRequest {
                     key: OpKey { index, generation: slot.generation },
@@ -567,9 +564,10 @@ impl Shard {
         if result < 0 {
             if result == NOT_POLLABLE {
                 self.files.with(|files| files.leave_route(slot.file));
-                return match orphan || slot.cancelling {
-                    true => Verdict::Finished(Err(OpFailure::Errno(libc::ECANCELED))),
-                    false => Verdict::NotPollable,
+                return if orphan || slot.cancelling {
+                    Verdict::Finished(Err(OpFailure::Errno(libc::ECANCELED)))
+                } else {
+                    Verdict::NotPollable
                 };
             }
             // The kernel cancels an operation for which it has no worker thread; nothing was done then.

@@ -25,10 +25,7 @@ pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
     let begun = batch.progress().begun;
     if let Some(key) = batch.adopts.filter(|_| !begun) {
         batch.set_progress(|progress| progress.begun = true);
-        match batch.is_cancelled() {
-            true => drop_walk(shard, key),
-            false => adopt(shard, batch, key),
-        }
+        if batch.is_cancelled() { drop_walk(shard, key) } else { adopt(shard, batch, key) }
     } else if begun && batch.is_cancelled() {
         for number in 0..batch.progress().next {
             match batch.replace(number, Place::Gone) {

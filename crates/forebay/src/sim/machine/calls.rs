@@ -29,9 +29,10 @@ impl Machine {
             return;
         }
         self.settle_in();
-        let call_ns = match self.on {
-            true => self.disks.get(self.disk_of(&request)).map_or(0, |disk| disk.profile.call_ns),
-            false => 0,
+        let call_ns = if self.on {
+            self.disks.get(self.disk_of(&request)).map_or(0, |disk| disk.profile.call_ns)
+        } else {
+            0
         };
         let flight = MetaFlight {
             request,
@@ -137,10 +138,7 @@ impl Machine {
             0 => Ok(()),
             errno => {
                 let error = Error::os(operation, -errno).with_path(&sync.path);
-                Err(match sync.changed {
-                    true => error.with_note(CHANGED),
-                    false => error,
-                })
+                Err(if sync.changed { error.with_note(CHANGED) } else { error })
             }
         }
     }
@@ -262,18 +260,17 @@ impl Machine {
             return Ok(());
         }
         let target = Target { id: id.0, possible: MAKE, path: path.path(), range: None };
-        match self.strike(slot.disk, &target, fate).by(Fault::NoSpace) {
-            true => Err(libc::ENOSPC),
-            false => Ok(()),
-        }
+        if self.strike(slot.disk, &target, fate).by(Fault::NoSpace) { Err(libc::ENOSPC) } else { Ok(()) }
     }
 
     fn entries(&self, spot: Spot) -> Vec<DirEntry> {
         let Some(dir) = self.inode(spot) else { return Vec::new() };
-        let kind = |inode| match self.inode(Spot { disk: spot.disk, inode }).is_some_and(|inode| inode.is_dir)
-        {
-            true => FileKind::Dir,
-            false => FileKind::File,
+        let kind = |inode| {
+            if self.inode(Spot { disk: spot.disk, inode }).is_some_and(|inode| inode.is_dir) {
+                FileKind::Dir
+            } else {
+                FileKind::File
+            }
         };
         // Names come in order from the map, as the real call sorts them.
         dir.names.iter().map(|(name, inode)| DirEntry::new(name.clone(), kind(*inode))).collect()

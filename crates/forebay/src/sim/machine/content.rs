@@ -263,11 +263,10 @@ impl Content {
                     }
                 }
                 Changed::Hole { range } => {
-                    match change.place == Place::Medium || fates.survives(change.seq) {
-                        true => self.durable.zero(range),
-                        false => {
-                            frozen.insert(range);
-                        }
+                    if change.place == Place::Medium || fates.survives(change.seq) {
+                        self.durable.zero(range)
+                    } else {
+                        frozen.insert(range);
                     }
                 }
             }

@@ -74,10 +74,7 @@ impl Disk {
     /// Returns the unit of a short operation's length, in bytes. The rest must be aligned as well, in the
     /// file and in memory: kernels stop at a block of the file system.
     pub(super) fn short_grain(&self, direct: bool) -> u64 {
-        match direct {
-            true => u64::from(self.profile.offset_alignment.max(self.profile.memory_alignment)),
-            false => 1,
-        }
+        if direct { u64::from(self.profile.offset_alignment.max(self.profile.memory_alignment)) } else { 1 }
     }
 
     /// Returns the number of the next change. Changes with smaller numbers happened before.
@@ -167,10 +164,7 @@ impl Disk {
         let place = if write.direct { Place::Cache } else { Place::Memory };
         content.push(seq, place, Changed::Data { pieces, doom: write.doom });
         let waiting = Waiting { seq, inode: write.inode, bytes: write.len };
-        match write.direct {
-            true => self.take_into_cache(waiting),
-            false => self.take_into_memory(waiting),
-        }
+        if write.direct { self.take_into_cache(waiting) } else { self.take_into_memory(waiting) }
     }
 
     /// Does the same as [`store`](Disk::store) for a write that the power cut catches in flight. Such a write

@@ -120,16 +120,17 @@ impl Machine {
         let handle = Handle { disk: spot.disk, inode: spot.inode, path: Rc::from(path), read, write, direct };
         self.handles.insert(number, handle);
         let profile = &disk.profile;
-        let alignment = match direct {
-            false => Alignment::BUFFERED,
-            true => Alignment {
+        let alignment = if direct {
+            Alignment {
                 // The core never goes below a page.
                 memory: profile.memory_alignment.max(4096),
                 offset: profile.offset_alignment,
                 read_offset: profile.offset_alignment,
                 reported: true,
                 direct: true,
-            },
+            }
+        } else {
+            Alignment::BUFFERED
         };
         Some(OpenedFile { number, alignment, disk_name: disk.name.clone(), disk_number: disk.number })
     }
@@ -216,9 +217,10 @@ impl Machine {
                 .map_err(|error| error.with_range(*offset, *len)),
             MetaRequest::TryLock { file, lock } => {
                 let (number, handle) = self.handle_of(file).map_err(failed)?;
-                match self.try_lock(number, &handle, *lock) {
-                    true => Ok(MetaReply::Done),
-                    false => Err(Error::new(ErrorKind::Locked, operation)),
+                if self.try_lock(number, &handle, *lock) {
+                    Ok(MetaReply::Done)
+                } else {
+                    Err(Error::new(ErrorKind::Locked, operation))
                 }
             }
             MetaRequest::Unlock { file } => {
@@ -327,8 +329,5 @@ fn check_range(offset: u64, len: u64, write: bool) -> Result<(), i32> {
     if !write {
         return Err(libc::EBADF);
     }
-    match offset + len > FILE_MAX {
-        true => Err(libc::EFBIG),
-        false => Ok(()),
-    }
+    if offset + len > FILE_MAX { Err(libc::EFBIG) } else { Ok(()) }
 }

@@ -167,9 +167,10 @@ impl Tree {
     pub(super) fn last_touch(&self, inode: u64, barrier: u64, data_only: bool) -> Option<u64> {
         let touches = |entry: &&Entry| {
             entry.seq < barrier
-                && match data_only {
-                    true => entry.about == inode && (entry.creates || entry.is_length()),
-                    false => entry.touches(inode),
+                && if data_only {
+                    entry.about == inode && (entry.creates || entry.is_length())
+                } else {
+                    entry.touches(inode)
                 }
         };
         self.journal.iter().rev().find(touches).map(|entry| entry.seq)

@@ -237,10 +237,12 @@ impl Machine {
 
     fn empty_dir(&self, disk: usize, inode: u64) -> Result<(), i32> {
         let found = self.inode(Spot { disk, inode }).ok_or(libc::ENOENT)?;
-        match (found.is_dir, found.names.is_empty()) {
-            (false, _) => Err(libc::ENOTDIR),
-            (true, false) => Err(libc::ENOTEMPTY),
-            (true, true) => Ok(()),
+        if !found.is_dir {
+            Err(libc::ENOTDIR)
+        } else if !found.names.is_empty() {
+            Err(libc::ENOTEMPTY)
+        } else {
+            Ok(())
         }
     }
 

@@ -123,11 +123,10 @@ impl Machine {
             flight.start_ns = span.start_ns;
             span.end_ns
         };
-        match flight.struck.by(Fault::Stuck) {
-            true => {
-                self.flights.insert(id, Flight::Io(Box::new(flight)));
-            }
-            false => self.schedule(id, end_ns, Flight::Io(Box::new(flight))),
+        if flight.struck.by(Fault::Stuck) {
+            self.flights.insert(id, Flight::Io(Box::new(flight)));
+        } else {
+            self.schedule(id, end_ns, Flight::Io(Box::new(flight)))
         }
     }
 

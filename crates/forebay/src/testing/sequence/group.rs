@@ -312,10 +312,7 @@ impl Session {
     }
 
     pub(super) fn fault_or(&mut self, expected: &str, error: &Error) -> Checked {
-        match self.is_fault(error) {
-            true => Ok(()),
-            false => Err(self.unexpected(expected, error)),
-        }
+        if self.is_fault(error) { Ok(()) } else { Err(self.unexpected(expected, error)) }
     }
 }
 

@@ -31,9 +31,6 @@ impl Length {
 
 impl std::fmt::Display for Length {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.is_exact() {
-            true => write!(f, "{}", self.min),
-            false => write!(f, "{} to {}", self.min, self.max),
-        }
+        if self.is_exact() { write!(f, "{}", self.min) } else { write!(f, "{} to {}", self.min, self.max) }
     }
 }

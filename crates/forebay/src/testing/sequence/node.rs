@@ -330,10 +330,7 @@ impl State {
         if self.live.is_zero() && self.durable.is_zero() {
             return;
         }
-        match self.suspect {
-            true => self.durable.or(&self.live.clone()),
-            false => self.durable = self.live.clone(),
-        }
+        if self.suspect { self.durable.or(&self.live.clone()) } else { self.durable = self.live.clone() }
     }
 }
 

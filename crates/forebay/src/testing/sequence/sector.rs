@@ -68,10 +68,7 @@ impl Sector {
         if self.any || self.versions().any(|known| same(known, &version)) {
             return;
         }
-        match self.others.len() + 1 < VERSIONS_MAX {
-            true => self.others.push(version),
-            false => self.forget(),
-        }
+        if self.others.len() + 1 < VERSIONS_MAX { self.others.push(version) } else { self.forget() }
     }
 
     /// Returns this sector, whose number is `index`, after `patch`.

@@ -56,10 +56,7 @@ where
     A: PartialEq<B> + Debug,
     B: Debug,
 {
-    match came == expected {
-        true => Ok(()),
-        false => fail(format_args!("{what}: expected {expected:?}, came {came:?}")),
-    }
+    if came == expected { Ok(()) } else { fail(format_args!("{what}: expected {expected:?}, came {came:?}")) }
 }
 
 /// Does the same as [`same`] for many bytes, and reports the first that differs.

@@ -187,10 +187,7 @@ async fn after_the_end_every_call_says_so(env: &Env) -> Outcome {
         let engine = env.restart(|config| config)?;
         let file = env.open_on(&engine, &path, open).await?;
         // A namespace's files are in no directory.
-        let dir = match env.is_namespace() {
-            true => None,
-            false => Some(engine.open_dir(env.dir()).await?),
-        };
+        let dir = if env.is_namespace() { None } else { Some(engine.open_dir(env.dir()).await?) };
         engine.clone().close().await?;
         all_closed(env, &engine, &file, dir.as_ref(), env.engine()).await?;
         same_bytes("the file", &super::tools::content(env, &path).await?, &bytes_of(0..10_000))?;

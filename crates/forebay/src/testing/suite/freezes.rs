@@ -35,17 +35,16 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// wait for a frozen future.
 async fn within<T>(env: &Env, what: &str, future: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     // On an engine that nothing is frozen on, so that its shard's timers go.
-    let (mut alarm, task): (Moving<()>, _) = match env.is_simulated() {
-        true => (Box::pin(async { sim::sleep(LIMIT).await.unwrap_or_default() }), None),
-        false => {
-            let task = env.engine().spawn_on_shard(0, Class::DEFAULT, || shard::sleep(LIMIT));
-            let task = Arc::new(Mutex::new(task));
-            let alarm = task.clone();
-            let ended = std::future::poll_fn(move |context| {
-                Pin::new(&mut *alarm.lock().unwrap_or_else(PoisonError::into_inner)).poll(context).map(drop)
-            });
-            (Box::pin(ended), Some(task))
-        }
+    let (mut alarm, task): (Moving<()>, _) = if env.is_simulated() {
+        (Box::pin(async { sim::sleep(LIMIT).await.unwrap_or_default() }), None)
+    } else {
+        let task = env.engine().spawn_on_shard(0, Class::DEFAULT, || shard::sleep(LIMIT));
+        let task = Arc::new(Mutex::new(task));
+        let alarm = task.clone();
+        let ended = std::future::poll_fn(move |context| {
+            Pin::new(&mut *alarm.lock().unwrap_or_else(PoisonError::into_inner)).poll(context).map(drop)
+        });
+        (Box::pin(ended), Some(task))
     };
     let mut future = std::pin::pin!(future);
     let output = std::future::poll_fn(|context| {
@@ -202,9 +201,10 @@ async fn many_of_each_kind_on_a_shard_at_the_smallest_depths(env: &Env) -> Outco
 /// Returns all kinds, each with a number; in a world four that its seed decides.
 fn chosen_kinds(env: &Env, engine: &Engine, scene: &Scene) -> Vec<(u64, &'static str)> {
     let names: Vec<_> = kinds(env, engine, scene).into_keys().collect();
-    match env.is_simulated() {
-        true => (0..4).map(|_| (sim::random(4), names[sim::random(names.len() as u64) as usize])).collect(),
-        false => names.into_iter().enumerate().map(|(round, name)| (round as u64, name)).collect(),
+    if env.is_simulated() {
+        (0..4).map(|_| (sim::random(4), names[sim::random(names.len() as u64) as usize])).collect()
+    } else {
+        names.into_iter().enumerate().map(|(round, name)| (round as u64, name)).collect()
     }
 }
 

@@ -202,9 +202,10 @@ async fn read_ahead_takes_no_more_memory_than_there_is(env: &Env) -> Outcome {
                 }
                 Ok::<_, Error>(bytes)
             };
-            let bytes = match on_shard {
-                true => engine.spawn_on_shard(0, Class::DEFAULT, || bytes).await??,
-                false => bytes.await?,
+            let bytes = if on_shard {
+                engine.spawn_on_shard(0, Class::DEFAULT, || bytes).await??
+            } else {
+                bytes.await?
             };
             same_bytes(format_args!("{buffer:?} x {depth:?}"), &bytes, &bytes_of(0..5 << 19))?;
         }

@@ -47,17 +47,19 @@ impl Dice {
 /// Returns all numbers below `count`; in a simulated world, of which there are many, two that its seed
 /// decides.
 pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
-    match env.is_simulated() {
-        true => (0..count.min(2)).map(|_| crate::sim::random(count)).collect(),
-        false => (0..count).collect(),
+    if env.is_simulated() {
+        (0..count.min(2)).map(|_| crate::sim::random(count)).collect()
+    } else {
+        (0..count).collect()
     }
 }
 
 /// Returns the three ways a file can be opened; a namespace is always direct.
 pub(super) fn modes(env: &Env, open: Open) -> Vec<Open> {
-    match env.is_namespace() {
-        true => vec![open.direct()],
-        false => vec![open.direct(), open.buffered(), open.uncached()],
+    if env.is_namespace() {
+        vec![open.direct()]
+    } else {
+        vec![open.direct(), open.buffered(), open.uncached()]
     }
 }
 
@@ -90,10 +92,7 @@ pub(super) async fn fresh_on(
 /// first.
 #[track_caller]
 pub(super) fn same_written(env: &Env, what: impl Display, came: &[u8], expected: &[u8]) -> Outcome {
-    let came = match env.is_namespace() {
-        true => came.get(..expected.len()).unwrap_or(came),
-        false => came,
-    };
+    let came = if env.is_namespace() { came.get(..expected.len()).unwrap_or(came) } else { came };
     same_bytes(what, came, expected)
 }
 

@@ -151,10 +151,7 @@ fn a_request_is_cancelled_on_its_way() {
         if let Some(cell) = messages.pop() {
             // SAFETY: popped from the queue just now.
             assert!(unsafe { cell.take_request() }.is_some());
-            match cell.is_cancelled() {
-                true => heard += 1,
-                false => cell.set_key(KEY),
-            }
+            if cell.is_cancelled() { heard += 1 } else { cell.set_key(KEY) }
         }
         handle_node(&list, |key, cancelled| heard += usize::from(key.is_some() && cancelled));
     };
