@@ -54,6 +54,33 @@ enum Verdict {
     NotPollable,
 }
 
+/// One pass over the queues of staged operations.
+#[derive(Default)]
+struct Round {
+    /// Whether a read has found no memory in this pass.
+    starved_again: bool,
+    /// Whether an operation was picked since then.
+    picked_starving: bool,
+}
+
+/// The operation whose turn it is, out of its queue.
+#[derive(Clone, Copy)]
+struct Next {
+    index: u32,
+    /// Whether it waited for its device.
+    picked: bool,
+    /// Whether reads that found no memory may try again.
+    retry: bool,
+}
+
+/// The outcome of an attempt to submit one operation.
+enum Step {
+    /// It was submitted, or waits in a queue.
+    GoOn,
+    /// The driver takes no more in this turn.
+    DriverIsFull,
+}
+
 /// Returns whether the end of this operation returns memory, regardless of its waiter. A write does, and so
 /// does the sync that is a durable write's second half. The bytes of a read go to the program, except for a
 /// walk, where only the walk's step inspects them. (If the step keeps the block, the waiter for that memory
@@ -66,6 +93,41 @@ fn brings_memory(slot: &Slot) -> bool {
         OpKind::SyncData | OpKind::SyncAll => slot.done > 0,
         OpKind::Nop => false,
     }
+}
+
+/// Returns the request for the next `len` bytes of an operation.
+///
+/// # Errors
+/// `EFAULT` without memory for the transfer.
+#[inline(always)]
+fn request_of(
+    slot: &Slot,
+    index: u32,
+    target: &FileTarget,
+    len: u32,
+    is_alone: bool,
+) -> Result<IoRequest, OpFailure> {
+    let (memory, region) = match slot.kind {
+        OpKind::Read | OpKind::Write => match slot.memory() {
+            Some((memory, region)) => (Some(memory), region),
+            None => return Err(OpFailure::Errno(libc::EFAULT)),
+        },
+        _ => (None, None),
+    };
+    Ok(IoRequest {
+        key: OpKey { index, generation: slot.generation },
+        kind: slot.kind,
+        fd: target.fd,
+        fixed_file: target.fixed.then_some(slot.file),
+        memory,
+        region,
+        len,
+        offset: slot.offset + u64::from(slot.done),
+        rw_flags: target.rw_flags,
+        route: target.route,
+        sync: slot.sync_to_take_along().filter(|_| len == slot.len - slot.done),
+        flush: slot.flush.resolve(is_alone),
+    })
 }
 
 impl Ops {
@@ -92,6 +154,15 @@ impl Ops {
         self.staged.clear();
         self.starved.clear();
         self.device_queues.retire(me);
+    }
+
+    /// Puts a read that found no memory into its queue: to the front if it came from there.
+    fn starve(&mut self, index: u32, retry: bool) {
+        if retry {
+            self.starved.push_front(index);
+        } else {
+            self.starved.push_back(index);
+        }
     }
 
     /// Returns whether the next staged operation goes before reads that lack memory: it will return memory,
@@ -366,122 +437,15 @@ impl Shard {
     /// Submits until nothing is left or the depth is reached. Returns a slot that cannot be submitted.
     fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
         self.ops.with(|ops| {
-            let (mut starved_again, mut picked_starving) = (false, false);
-            while ops.in_flight < self.depth {
-                let retry = !starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
-                let next = if retry { ops.starved.pop_front() } else { ops.staged.pop_front() };
-                let (index, picked) = match next {
-                    Some(index) => (index, false),
-                    // Without memory only one is picked per turn: the queues drain by themselves, and keep
-                    // their order until then.
-                    None if ops.device_queues.waiting() > 0 && !picked_starving => {
-                        picked_starving = starved_again;
-                        match ops.device_queues.dispatch(&mut ops.table, self.here()) {
-                            Some(index) => (index, true),
-                            None => break,
-                        }
-                    }
-                    None => break,
-                };
-                let slot = ops.table.slot(index);
-                if matches!(slot.continuation, Continuation::Orphan) {
-                    return Some((index, OpFailure::Errno(libc::ECANCELED)));
+            let mut round = Round::default();
+            while ops.in_flight < self.depth
+                && let Some(next) = self.next_to_submit(ops, &mut round)
+            {
+                match self.submit_next(ops, next, &mut round, now) {
+                    Ok(Step::GoOn) => {}
+                    Ok(Step::DriverIsFull) => break,
+                    Err(failure) => return Some((next.index, failure)),
                 }
-                let target = match slot.file {
-                    NO_FILE => Some(FileTarget::none()),
-                    file => self.files.with(|files| files.target(file)),
-                };
-                let Some(target) = target else { return Some((index, OpFailure::FileClosed)) };
-                let counted = picked
-                    || match ops.device_queues.admit(target.device, slot, self.here()) {
-                        Admission::Pass => false,
-                        Admission::Count => true,
-                        Admission::Wait => {
-                            ops.device_queues.enqueue(&mut ops.table, target.device, index, self.here());
-                            continue;
-                        }
-                    };
-                if matches!(slot.buffer, OpBuffer::Late) {
-                    if starved_again {
-                        // Later reads wait behind, otherwise a large read would wait for ever beside small
-                        // ones.
-                        ops.starved.push_back(index);
-                        continue;
-                    }
-                    let len = slot.len as usize;
-                    match self.take_memory(
-                        len,
-                        ops.returning > 0 || ops.device_queues.waiting() > 0,
-                        &mut ops.starving,
-                    ) {
-                        Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
-                        Err(None) => {
-                            starved_again = true;
-                            self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
-                            if retry {
-                                ops.starved.push_front(index);
-                            } else {
-                                ops.starved.push_back(index);
-                            }
-                            continue;
-                        }
-                        Err(Some(failure)) => return Some((index, failure)),
-                    }
-                }
-                let (memory, region) = match slot.kind {
-                    OpKind::Read | OpKind::Write => match slot.memory() {
-                        Some((memory, region)) => (Some(memory), region),
-                        None => return Some((index, OpFailure::Errno(libc::EFAULT))),
-                    },
-                    _ => (None, None),
-                };
-                let rest = slot.len - slot.done;
-                let len = if counted && slot.flush != Flush::Blocking {
-                    // An operation that the shard's thread executes itself is not split into pieces.
-                    rest.min(ops.device_queues.piece_bytes(target.device, target.read_grain))
-                } else {
-                    rest
-                };
-                let request = IoRequest {
-                    key: OpKey { index, generation: slot.generation },
-                    kind: slot.kind,
-                    fd: target.fd,
-                    fixed_file: target.fixed.then_some(slot.file),
-                    memory,
-                    region,
-                    len,
-                    offset: slot.offset + u64::from(slot.done),
-                    rw_flags: target.rw_flags,
-                    route: target.route,
-                    sync: slot.sync_to_take_along().filter(|_| len == rest),
-                    flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
-                };
-                // Recorded before the driver runs, which may execute a durable write itself and take time for
-                // it.
-                let staged = slot.stamp;
-                let queued_ns = slot.sampled.then(|| self.pass(slot, now));
-                // SAFETY: the slot owns the memory (`buffer`) and, through its use of the file's entry, the file;
-                // both stay until `complete` has reported this key, or are leaked at the shard's end.
-                let submitted = self.driver.with(|driver| unsafe { driver.submit(&request) });
-                let Ok(synced) = submitted else {
-                    slot.stamp = staged;
-                    ops.staged.push_front(index);
-                    break;
-                };
-                slot.synced = synced;
-                slot.state = SlotState::InFlight;
-                slot.device = target.device;
-                if counted {
-                    slot.charge = ops.device_queues.charge(target.device, slot, len, self.here());
-                }
-                if synced {
-                    *now = None;
-                }
-                if let Some(queued_ns) = queued_ns {
-                    self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
-                }
-                ops.in_flight += 1;
-                ops.returning += u32::from(brings_memory(slot));
             }
             let starving = !ops.starved.is_empty();
             if starving || ops.starving {
@@ -490,6 +454,119 @@ impl Shard {
             }
             None
         })
+    }
+
+    /// Takes the operation that goes next out of its queue.
+    #[inline(always)]
+    fn next_to_submit(&self, ops: &mut Ops, round: &mut Round) -> Option<Next> {
+        let retry = !round.starved_again && !ops.starved.is_empty() && !ops.memory_comes_first();
+        let next = if retry { ops.starved.pop_front() } else { ops.staged.pop_front() };
+        if let Some(index) = next {
+            return Some(Next { index, picked: false, retry });
+        }
+        // Without memory only one is picked per turn: the queues drain by themselves, and keep their order
+        // until then.
+        if ops.device_queues.waiting() == 0 || round.picked_starving {
+            return None;
+        }
+        round.picked_starving = round.starved_again;
+        let index = ops.device_queues.dispatch(&mut ops.table, self.here())?;
+        Some(Next { index, picked: true, retry })
+    }
+
+    /// Submits one operation, or puts it into the queue in which it has to wait.
+    ///
+    /// # Errors
+    /// The failure of an operation that cannot be submitted.
+    #[inline(always)]
+    fn submit_next(
+        &self,
+        ops: &mut Ops,
+        next: Next,
+        round: &mut Round,
+        now: &mut Option<Ticks>,
+    ) -> Result<Step, OpFailure> {
+        let Next { index, picked, retry } = next;
+        let slot = ops.table.slot(index);
+        if matches!(slot.continuation, Continuation::Orphan) {
+            return Err(OpFailure::Errno(libc::ECANCELED));
+        }
+        let target = match slot.file {
+            NO_FILE => Some(FileTarget::none()),
+            file => self.files.with(|files| files.target(file)),
+        };
+        let Some(target) = target else { return Err(OpFailure::FileClosed) };
+        let counted = picked
+            || match ops.device_queues.admit(target.device, slot, self.here()) {
+                Admission::Pass => false,
+                Admission::Count => true,
+                Admission::Wait => {
+                    ops.device_queues.enqueue(&mut ops.table, target.device, index, self.here());
+                    return Ok(Step::GoOn);
+                }
+            };
+        if matches!(slot.buffer, OpBuffer::Late) {
+            if round.starved_again {
+                // Later reads wait behind, otherwise a large read would wait for ever beside small ones.
+                ops.starved.push_back(index);
+                return Ok(Step::GoOn);
+            }
+            let some_returns = ops.returning > 0 || ops.device_queues.waiting() > 0;
+            match self.take_memory(slot.len as usize, some_returns, &mut ops.starving) {
+                Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
+                Err(None) => {
+                    round.starved_again = true;
+                    self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
+                    ops.starve(index, retry);
+                    return Ok(Step::GoOn);
+                }
+                Err(Some(failure)) => return Err(failure),
+            }
+        }
+        let rest = slot.len - slot.done;
+        // An operation that the shard's thread executes itself is not split into pieces.
+        let len = if counted && slot.flush != Flush::Blocking {
+            rest.min(ops.device_queues.piece_bytes(target.device, target.read_grain))
+        } else {
+            rest
+        };
+        let is_alone = ops.in_flight == 0 && ops.staged.is_empty();
+        let request = request_of(slot, index, &target, len, is_alone)?;
+        if !self.hand_over(slot, &request, target.device, now) {
+            ops.staged.push_front(index);
+            return Ok(Step::DriverIsFull);
+        }
+        if counted {
+            slot.charge = ops.device_queues.charge(target.device, slot, len, self.here());
+        }
+        ops.in_flight += 1;
+        ops.returning += u32::from(brings_memory(slot));
+        Ok(Step::GoOn)
+    }
+
+    /// Hands a request to the driver. Returns false if the driver is full; the slot is then as before.
+    #[inline(always)]
+    fn hand_over(&self, slot: &mut Slot, request: &IoRequest, device: u16, now: &mut Option<Ticks>) -> bool {
+        // Recorded before the driver runs, which may execute a durable write itself and take time for it.
+        let staged = slot.stamp;
+        let queued_ns = slot.sampled.then(|| self.pass(slot, now));
+        // SAFETY: the slot owns the memory (`buffer`) and, through its use of the file's entry, the file;
+        // both stay until `complete` has reported this key, or are leaked at the shard's end.
+        let submitted = self.driver.with(|driver| unsafe { driver.submit(request) });
+        let Ok(synced) = submitted else {
+            slot.stamp = staged;
+            return false;
+        };
+        slot.synced = synced;
+        slot.state = SlotState::InFlight;
+        slot.device = device;
+        if synced {
+            *now = None;
+        }
+        if let Some(queued_ns) = queued_ns {
+            self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
+        }
+        true
     }
 
     /// Allocates memory for a read. Returns `Err(None)` if the read must wait: some memory will come back by
