@@ -201,6 +201,7 @@ impl Shared {
                 if let Some((_, next)) = state.line.pop_first() {
                     state.queue.push_back(next);
                 }
+                debug_assert!(state.queue.len() <= self.queue_max, "the queue keeps its limit");
                 drop(state);
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.lock();
@@ -210,6 +211,10 @@ impl Shared {
                 break;
             }
             state.idle += 1;
+            debug_assert!(
+                state.idle <= state.threads && state.threads <= self.threads_max,
+                "threads are counted"
+            );
             let (again, timeout) =
                 self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = again;

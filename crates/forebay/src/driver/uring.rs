@@ -155,6 +155,12 @@ impl UringDriver {
     ) -> Result<(), QueueFull> {
         let memory = request.memory.map_or(std::ptr::null_mut(), |memory| memory.as_ptr());
         let data = request.key.to_user_data();
+        debug_assert!(data < CANCEL_DATA, "no slot's key is taken for the ring's own requests");
+        debug_assert_eq!(
+            memory.is_null(),
+            !matches!(request.kind, OpKind::Read | OpKind::Write),
+            "requests that transfer bytes have memory, and no others"
+        );
         // SAFETY: the caller keeps memory and file until the completion.
         unsafe {
             match (request.kind, fixed) {

@@ -59,6 +59,11 @@ impl Block {
     /// `data..data + len` are initialised bytes of the header's buffer, which are not written any more; the
     /// caller gives one counted reference to the block.
     pub(crate) unsafe fn from_parts(data: NonNull<u8>, len: usize, header: NonNull<Header>) -> Block {
+        debug_assert!(
+            // SAFETY: the caller gives a reference to a live buffer, which keeps its header.
+            unsafe { header.as_ref() }.holds(data, len),
+            "a block lies within its buffer"
+        );
         Block { data, len, header: Some(header) }
     }
 

@@ -198,7 +198,9 @@ impl FileCore {
     pub(crate) fn entry_gone(self: Arc<Self>) {
         let entries = self.entries.clone();
         drop(self);
-        if entries.count.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let before = entries.count.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "each entry of a file goes once");
+        if before == 1 {
             let waiters =
                 std::mem::take(&mut *entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
             waiters.into_iter().for_each(Waker::wake);
@@ -229,7 +231,9 @@ impl FileCore {
 
     /// Removes one handle; the last one notifies the shards to release the file.
     pub(crate) fn drop_handle(self: &Arc<Self>) {
-        if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let before = self.handles.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "each handle of a file is dropped once");
+        if before == 1 {
             self.engine.inboxes[self.home].files.fetch_sub(1, Ordering::Relaxed);
             self.notify_shards();
         }

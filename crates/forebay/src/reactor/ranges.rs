@@ -15,6 +15,7 @@ pub(crate) fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, ex
     let skip = (range.start & (u64::from(grain.max(1)) - 1)) as usize;
     let asked = (range.end - range.start) as usize;
     let got = (bytes as usize).saturating_sub(skip).min(asked);
+    debug_assert!(skip + got <= buffer.capacity(), "a request's bytes fit into its buffer");
     if exact && got < asked {
         return Err(Error::new(ErrorKind::UnexpectedEof { got: got as u64 }, "read"));
     }

@@ -83,6 +83,10 @@ impl Workers {
         let to_start = without_thread.min(this.threads_max - state.threads);
         state.threads += to_start;
         state.idle += to_start;
+        debug_assert!(
+            state.idle <= state.threads && state.threads <= this.threads_max,
+            "threads are counted"
+        );
         drop(state);
         for _ in 0..to_notify {
             this.work.notify_one();

@@ -29,6 +29,7 @@ impl Splits {
     /// Begins a request of `parts` parts and returns its index. Allocates only if more are in flight than
     /// ever before.
     pub(super) fn begin(&mut self, key: OpKey, parts: u32, part_bytes: u32, len: u32) -> u32 {
+        debug_assert_eq!(parts, len.div_ceil(part_bytes), "the parts are the whole request");
         let split = Split { key, part_bytes, len, left: parts, short_at: parts, short: 0 };
         match self.free.pop() {
             Some(index) => {

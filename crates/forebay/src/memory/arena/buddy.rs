@@ -55,6 +55,7 @@ impl Buddy {
         }
         let mut from = class + candidates.trailing_zeros() as usize;
         let page = self.heads[from] - 1;
+        debug_assert!(self.free_pages >= 1 << class, "a run is free, so its pages are counted as free");
         self.unlink(page, from);
         while from > class {
             from -= 1;
@@ -69,6 +70,7 @@ impl Buddy {
         debug_assert!(page + (1 << class) <= self.pages && page.is_multiple_of(1 << class));
         debug_assert_eq!(self.free_class[page as usize], 0, "page {page} is free already");
         self.free_pages += 1 << class;
+        debug_assert!(self.free_pages <= self.pages, "no more pages are free than the region has");
         while class + 1 < CLASSES {
             let other = page ^ (1 << class);
             let whole = other.checked_add(1 << class).is_some_and(|end| end <= self.pages);
@@ -83,6 +85,8 @@ impl Buddy {
     }
 
     fn link(&mut self, page: u32, class: usize) {
+        debug_assert!(page.is_multiple_of(1 << class), "a run starts at a multiple of its own length");
+        debug_assert_eq!(self.free_class[page as usize], 0, "page {page} is in one list at most");
         let head = self.heads[class];
         self.next[page as usize] = head;
         self.previous[page as usize] = 0;
@@ -95,6 +99,11 @@ impl Buddy {
     }
 
     fn unlink(&mut self, page: u32, class: usize) {
+        debug_assert_eq!(
+            usize::from(self.free_class[page as usize]),
+            class + 1,
+            "page {page} is in that list"
+        );
         let (next, previous) = (self.next[page as usize], self.previous[page as usize]);
         match previous {
             0 => self.heads[class] = next,

@@ -143,8 +143,10 @@ impl Cache {
     pub(super) fn pop(&self, class: usize) -> Option<NonNull<Header>> {
         let list = &self.lists[class];
         let header = NonNull::new(list.top.get())?;
+        debug_assert!(self.counts().get(class) > 0, "a list is as long as its count");
         // SAFETY: the buffers in the list belong to the cache.
         unsafe {
+            debug_assert_eq!(header.as_ref().class(), class, "a list has buffers of its class only");
             list.top.set(header.as_ref().next());
             header.as_ref().set_home(self.shard);
         }
@@ -168,6 +170,9 @@ impl Cache {
     pub(super) fn push(&self, header: NonNull<Header>) {
         // SAFETY: the caller gives the buffer to the cache.
         let class = unsafe { header.as_ref().class() };
+        // SAFETY: as above.
+        let arena = unsafe { header.as_ref().arena() };
+        debug_assert!(ptr::eq(arena, Arc::as_ptr(&self.shared)), "a cache has its own arena's buffers only");
         let list = &self.lists[class];
         // SAFETY: as above.
         unsafe { header.as_ref().set_next(list.top.get()) };
@@ -191,6 +196,7 @@ impl Cache {
             0 => list.top.replace(ptr::null_mut()),
             _ => {
                 let mut last = list.top.get();
+                debug_assert!(!last.is_null(), "a list is as long as its count");
                 // SAFETY: the list has more than `keep` buffers, and they belong to the cache.
                 unsafe {
                     for _ in 1..keep {

@@ -42,6 +42,7 @@ impl Central {
         // SAFETY: just mapped, and it stays until `close`.
         let (index, pages) = unsafe { (region.as_ref().index(), region.as_ref().pages()) };
         debug_assert_eq!(usize::from(index), self.spaces.len());
+        debug_assert!(!self.closed, "a closed arena gets no region");
         self.spaces.push(Space { region, buddy: Buddy::new(pages), live: 0 });
     }
 
@@ -75,6 +76,8 @@ impl Central {
                 continue;
             };
             if let Some(space) = self.spaces.get_mut(index) {
+                debug_assert!(region == Some(space.region), "a region's index is its place");
+                debug_assert!(space.live > 0, "no more buffers of a region come back than are out");
                 space.buddy.put(page, class);
                 space.live -= 1;
             }

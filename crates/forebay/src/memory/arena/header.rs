@@ -62,6 +62,10 @@ impl Header {
         self.region.store(region.as_ptr(), Ordering::Relaxed);
         // SAFETY: the caller's promise.
         let region = unsafe { region.as_ref() };
+        debug_assert!(
+            page.is_multiple_of(1 << class) && page + (1 << class) <= region.pages(),
+            "a buffer lies within its region, at a multiple of its own length"
+        );
         self.arena.store(Arc::as_ptr(region.shared()).cast_mut(), Ordering::Relaxed);
         self.data.store(region.page_start(page).as_ptr(), Ordering::Relaxed);
         self.page.store(page, Ordering::Relaxed);
@@ -75,6 +79,12 @@ impl Header {
 
     pub(crate) fn capacity(&self) -> usize {
         BUFFER_BYTES_MIN << self.class()
+    }
+
+    /// Returns whether these bytes lie within the buffer.
+    pub(crate) fn holds(&self, data: NonNull<u8>, len: usize) -> bool {
+        let skipped = data.as_ptr().addr().checked_sub(self.data().addr());
+        skipped.is_some_and(|skipped| skipped.saturating_add(len) <= self.capacity())
     }
 
     /// Returns the first byte of the buffer.
@@ -118,7 +128,9 @@ impl Header {
 
     /// Counts one more block. Relaxed as in `Arc`: a cloning caller already has a reference.
     pub(crate) fn refs_add(&self) {
-        if self.refs.fetch_add(1, Ordering::Relaxed) >= REFS_STUCK_FROM - 1 {
+        let before = self.refs.fetch_add(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a block is cloned from a block");
+        if before >= REFS_STUCK_FROM - 1 {
             self.refs.store(REFS_STUCK, Ordering::Relaxed);
         }
     }
@@ -135,7 +147,9 @@ impl Header {
         if self.refs_unique() {
             return true;
         }
-        match self.refs.fetch_sub(1, Ordering::AcqRel) {
+        let before = self.refs.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a buffer's last block is dropped once");
+        match before {
             1 => true,
             before if before >= REFS_STUCK_FROM => {
                 self.refs.store(REFS_STUCK, Ordering::Relaxed);

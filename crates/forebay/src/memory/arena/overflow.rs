@@ -62,6 +62,7 @@ pub(super) unsafe fn free(header: NonNull<Header>) {
     let record = unsafe { Box::from_raw(header.cast::<Record>().as_ptr()) };
     // SAFETY: allocated with this layout.
     unsafe { alloc::dealloc(record.data.as_ptr(), record.layout) };
-    record.shared.overflow_bytes.fetch_sub(record.layout.size(), Ordering::SeqCst);
+    let used = record.shared.overflow_bytes.fetch_sub(record.layout.size(), Ordering::SeqCst);
+    debug_assert!(used >= record.layout.size(), "each overflow buffer is counted until it is freed");
     record.shared.waiting.wake();
 }

@@ -108,6 +108,7 @@ impl Region {
     /// # Safety
     /// Called once, by the closing arena, after which it does not use the region any more.
     pub(super) unsafe fn close(this: NonNull<Region>, live: i64) {
+        debug_assert!(live >= 0, "no more buffers came back than were out");
         // SAFETY: the region is live: only this call or a count-down after it frees it. AcqRel: the side that
         // frees it sees every access to the buffers that came before their return.
         unsafe {
@@ -135,6 +136,7 @@ impl Region {
     pub(super) unsafe fn free(this: NonNull<Region>) {
         // SAFETY: made by `Box::leak` in `map`, and the caller is the last that has the pointer.
         let region = unsafe { Box::from_raw(this.as_ptr()) };
+        debug_assert_eq!(region.outstanding.load(Ordering::Relaxed), 0, "no buffer of a freed region is out");
         if region.process == std::process::id() {
             // SAFETY: mapped by `map` in this process with this length, and no longer used.
             unsafe { memory::unmap(region.start, region.bytes) };

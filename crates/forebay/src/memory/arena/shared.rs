@@ -141,6 +141,7 @@ impl Shared {
         for header in self.returns_of(cache.shard()).take_all() {
             // SAFETY: the chain owned the buffer, so we do now.
             unsafe {
+                debug_assert_eq!(header.as_ref().home(), cache.shard(), "a buffer returns to its home");
                 if cache.has_room(header.as_ref().class()) {
                     cache.push(header);
                 } else {

@@ -65,6 +65,7 @@ impl BlockMut {
     pub(crate) fn pad_with_zeros(&mut self, to: usize) {
         let to = to.min(self.capacity());
         if to > self.zero_until {
+            debug_assert!(self.len <= self.zero_until, "zeroing begins behind the program's bytes");
             // SAFETY: `zero_until < to <= capacity`, and the buffer is ours alone.
             unsafe { self.as_ptr().add(self.zero_until).write_bytes(0, to - self.zero_until) };
             self.zero_until = to;

@@ -57,6 +57,7 @@ impl Filling {
         // SAFETY: no bytes are claimed to be initialised, and the buffer is ours alone.
         let mut block = unsafe { buffer.into_block_mut(0, 0) };
         block.extend_from_slice(&self.carry)?;
+        debug_assert!(block.len() < full, "what was carried over is less than a buffer");
         self.full = full;
         self.block = Some(block);
         Ok(())

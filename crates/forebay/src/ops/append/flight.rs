@@ -68,6 +68,7 @@ impl Flight {
             Poll::Ready(outcome) => place.judge(outcome, file),
             Poll::Pending => {
                 self.writes.push(InFlight { op, place });
+                debug_assert!(self.writes.len() <= self.depth, "no more writes are in flight than the depth");
                 self.bytes += u64::from(len);
                 Ok(())
             }
@@ -89,6 +90,7 @@ impl Flight {
                 }
             }
         }
+        debug_assert!(self.bytes == 0 || !self.writes.is_empty(), "bytes in flight belong to a write");
         first
     }
 }

@@ -55,6 +55,7 @@ impl Writer {
         if !self.flight.is_empty() {
             return Poll::Pending;
         }
+        debug_assert_eq!(self.handed, self.position, "what is settled was handed over");
         self.poll_cut(context)
     }
 
@@ -84,6 +85,7 @@ impl Writer {
         if let Some(behind) = behind {
             block.extend_from_slice(&behind)?;
         }
+        debug_assert!(start <= unit && unit < self.position, "the padded unit is the last that has bytes");
         let len = (padded_end - start) as usize;
         block.resize(len)?;
         Poll::Ready(self.begin(context, start, len, OpBuffer::Mut(block)))

@@ -235,6 +235,14 @@ impl Writer {
         len: usize,
         buffer: OpBuffer,
     ) -> Result<()> {
+        debug_assert!(
+            offset.is_multiple_of(self.grain) && (len as u64).is_multiple_of(self.grain),
+            "whole units go to the device: {len} bytes at {offset}"
+        );
+        debug_assert!(
+            self.filling.start() <= self.position && self.handed <= self.position,
+            "no more is handed over than the program has written"
+        );
         // A buffer has at most 1 GiB.
         let begun = self.flight.begin(context, &self.file, self.class, offset, len as u32, buffer);
         self.noted(begun)

@@ -168,6 +168,7 @@ impl Runs {
                 }
             }
         }
+        debug_assert!(self.bytes == 0 || !self.runs.is_empty(), "memory in use belongs to a run");
         if later {
             context.waker().wake_by_ref();
         }
@@ -201,6 +202,7 @@ impl Runs {
             let Some(into) = into else { return Ok(Polled::Pending) };
             *allowance = allowance.saturating_sub(len);
             let Gathered { block, asked } = source.gather(&run.range, edges, into)?;
+            debug_assert!(block.len() as u64 <= len && asked <= len, "a write stays within its run");
             self.stats.write_requests += 1;
             self.stats.written_bytes += block.len() as u64;
             // A run has at most 1 GiB.

@@ -82,6 +82,7 @@ impl Part {
             }
         }
         pieces.sort_unstable_by_key(|piece| piece.offset);
+        debug_assert!(domain.start.is_multiple_of(shape.request), "parts of the file share no page");
         let at = domain.start;
         let (long, planned) = (Vec::new(), VecDeque::new());
         Part { deposits, shape, domain, pieces, next: 0, long, at, planned }

@@ -114,6 +114,7 @@ impl Shared {
         let round = state.round;
         state.stats.taken_bytes += pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>();
         if let Some(place) = state.deposits.get_mut(rank) {
+            debug_assert!(place.is_none(), "participant {rank} gives its pieces once a round");
             *place = Some(pieces);
         }
         state.durability = stronger(state.durability, durability);
@@ -162,6 +163,7 @@ impl Shared {
             if let Phase::Measuring(deposits) = &state.phase {
                 state.phase = Phase::Writing(deposits.clone(), length);
             }
+            debug_assert_eq!(state.busy, 0, "a round begins when the one before it is over");
             state.busy = self.aggregators;
             state.tail = Tail { end: length, padded: None };
         });
@@ -181,6 +183,7 @@ impl Shared {
     pub(super) fn settled(&self, durability: Durability) {
         let waiters = {
             let mut state = self.lock();
+            debug_assert_eq!(state.busy, 0, "a round is settled once every aggregator has written");
             state.stats.syncs += u64::from(durability != Durability::None);
             state.round += 1;
             state.phase = Phase::Gathering;

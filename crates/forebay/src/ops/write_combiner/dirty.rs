@@ -40,6 +40,7 @@ impl Dirty {
     /// Adds a range of a page of that size.
     pub(super) fn add(&mut self, range: Range<usize>, page: usize) {
         let (start, end) = (range.start as u32, range.end as u32);
+        debug_assert!(start < end && end as usize <= page, "written bytes lie within their page");
         if self.bits.is_none() && (start > self.end || end < self.start) {
             let mut bits = vec![0; page.div_ceil(WORD)].into_boxed_slice();
             set(&mut bits, self.start as usize..self.end as usize);

@@ -188,6 +188,7 @@ struct Pages<'s> {
 impl Source for Pages<'_> {
     fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<Gathered> {
         let mut state = self.shared.lock();
+        debug_assert!(!state.settling, "nothing of an epoch is sent while the one before it settles");
         let State { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
         let page = shape.page;
         // No other code takes pages out.
@@ -219,6 +220,12 @@ impl Source for Pages<'_> {
         into.truncate(len as usize);
         *unsynced = true;
         let block = into.freeze();
+        debug_assert!(
+            flying.iter().all(|(start, other)| {
+                *start + other.len() as u64 <= range.start || range.start + block.len() as u64 <= *start
+            }),
+            "no byte is in two writes at once"
+        );
         flying.push((range.start, block.clone()));
         Ok(Gathered { block, asked })
     }

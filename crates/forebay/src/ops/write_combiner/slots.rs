@@ -99,10 +99,12 @@ impl Slots {
             }
         };
         self.used += 1;
+        debug_assert_eq!(self.free.len() + self.used, self.fresh as usize, "a slot is used or free");
         Some(slot)
     }
 
     pub(super) fn give(&mut self, slot: u32) {
+        debug_assert!(self.used > 0 && slot < self.fresh, "only a slot that was taken comes back");
         self.used -= 1;
         if self.used > 0 {
             return self.free.push(slot);

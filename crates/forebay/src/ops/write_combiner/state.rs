@@ -172,6 +172,7 @@ impl State {
             }
         }
         self.epochs[last].seal = Some(durability);
+        debug_assert!(self.epochs.iter().all(|epoch| epoch.seal.is_some()), "only the newest epoch is open");
         self.epochs.push_back(Epoch::new());
         Some(self.oldest + last as u64)
     }
@@ -179,7 +180,12 @@ impl State {
     /// Removes the first epoch, which is in the file and synced as its seal requires.
     pub(super) fn settled(&mut self, durability: Durability) {
         self.settling = false;
-        self.epochs.pop_front();
+        let settled = self.epochs.pop_front();
+        debug_assert!(
+            settled.is_some_and(|epoch| epoch.seal.is_some() && epoch.pages.is_empty())
+                && self.flying.is_empty(),
+            "an epoch is settled once it is sealed and all of it is in the file"
+        );
         self.oldest += 1;
         if durability != Durability::None {
             self.unsynced = false;
@@ -202,6 +208,7 @@ impl State {
             }
             end += 1;
         }
+        debug_assert!(first < end && (end - first) * page <= self.shape.request, "a run is one request");
         Some(first..end)
     }
 
@@ -221,6 +228,10 @@ impl State {
                 _ => parts.push(start..start + page),
             }
         }
+        debug_assert!(
+            parts.windows(2).all(|pair| pair[0].end < pair[1].start),
+            "incomplete parts are sorted, and apart"
+        );
         parts
     }
 
@@ -315,5 +326,9 @@ impl Holes {
         let kept = [head.start..with.start, with.end..tail.end];
         let kept = kept.into_iter().filter(|part| part.start < part.end);
         self.0.splice(first..first + count, kept);
+        debug_assert!(
+            self.0.windows(2).all(|pair| pair[0].end <= pair[1].start),
+            "holes are sorted and disjoint"
+        );
     }
 }

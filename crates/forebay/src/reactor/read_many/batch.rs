@@ -238,7 +238,14 @@ impl Batch {
         self.end();
     }
 
+    /// Returns whether every range has its result; for a batch that collects them.
+    pub(crate) fn is_whole(&self) -> bool {
+        // SAFETY: as for `put`.
+        self.queue.is_some() || unsafe { &*self.collected.get() }.iter().all(Option::is_some)
+    }
+
     pub(crate) fn end(&self) {
+        debug_assert!(!self.done.load(Ordering::Relaxed), "a batch ends once");
         self.done.store(true, Ordering::Release);
         self.waker.wake();
     }
@@ -247,8 +254,12 @@ impl Batch {
     #[inline]
     pub(crate) fn put(&self, number: usize, result: Result<Block>) {
         match &self.queue {
-            // SAFETY: not done, and only the shard (or the refusing thread) is here.
-            None => unsafe { (&mut (*self.collected.get()))[number] = Some(result) },
+            None => {
+                // SAFETY: not done, and only the shard (or the refusing thread) is here.
+                let place = unsafe { &mut (&mut (*self.collected.get()))[number] };
+                debug_assert!(place.is_none(), "range {number} gets its result once");
+                *place = Some(result);
+            }
             Some(queue) => {
                 // SAFETY: `progress` belongs to this side.
                 let waiting = unsafe { &mut (*self.progress.get()).waiting };

@@ -64,6 +64,16 @@ impl Plan {
         }
         plan.order.sort_unstable_by_key(|&number| plan.ranges[number as usize].start);
         plan.merge(limits);
+        debug_assert_eq!(
+            plan.order.len() + plan.empty.len() + plan.faulty.len(),
+            plan.ranges.len().min(most),
+            "every range is read, empty or faulty"
+        );
+        debug_assert_eq!(
+            plan.pieces.iter().map(|piece| piece.count as usize).sum::<usize>(),
+            plan.order.len(),
+            "every range that is read belongs to one request"
+        );
         plan
     }
 
@@ -76,6 +86,10 @@ impl Plan {
             {
                 continue;
             }
+            debug_assert!(
+                self.pieces.last().is_none_or(|last| last.offset <= range.start),
+                "requests are planned in the order of the file"
+            );
             if let Some(piece) = open.replace(Open::new(&range, at, self.grain)) {
                 self.pieces.extend(piece.close(self.grain));
             }

@@ -191,6 +191,7 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
             batches.list[place as usize] = None;
             batches.free.push(place);
         });
+        debug_assert!(cancelled || batch.is_whole(), "every range of a batch gets its result before the end");
         batch.end();
     } else {
         batch.wake_consumer();
@@ -234,7 +235,12 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     match shard.stage(file, &mut request, || continuation) {
         Some(_) => {
             // SAFETY: on the batch's shard; the reference ends here.
-            unsafe { (*batch.progress.get()).in_flight += 1 };
+            let progress = unsafe { &mut *batch.progress.get() };
+            progress.in_flight += 1;
+            debug_assert!(
+                progress.in_flight <= batch.depth,
+                "a batch has no more requests in flight than its depth"
+            );
             true
         }
         None => {

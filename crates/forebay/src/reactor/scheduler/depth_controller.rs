@@ -100,6 +100,7 @@ impl DepthController {
     /// Evaluates a window's figures and sets `budget` for the next one. Returns true when the device had
     /// enough work all the time, so that the window shows its capability.
     pub(super) fn end_window(&mut self, window: &Window) -> bool {
+        debug_assert!((LEAST..=BUDGET_MAX).contains(&self.budget), "the budget keeps its limits");
         let rate = window.cost.saturating_mul(1_000_000) / window.ns.max(1);
         if window.missed > window.met / 8 {
             // Too many operations missed their class's latency goal: reduce the budget, whatever that costs.

@@ -166,7 +166,8 @@ impl DeviceScheduler {
     }
 
     pub(super) fn give_back(&self, cost: u64) {
-        self.leased.fetch_sub(cost, Ordering::Relaxed);
+        let leased = self.leased.fetch_sub(cost, Ordering::Relaxed);
+        debug_assert!(leased >= cost, "no more is given back than was leased: {cost} of {leased}");
     }
 
     /// Returns whether the leases exceed the current budget.

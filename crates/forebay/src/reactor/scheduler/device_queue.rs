@@ -216,6 +216,11 @@ impl DeviceQueue {
         let slot = table.slot(index);
         let (class, begun) = (slot.class.index(), slot.done > 0 || slot.retries > 0);
         let flow = &mut self.flows[class];
+        debug_assert_eq!(
+            self.waiting & bit(class) != 0,
+            flow.queue.head().is_some(),
+            "a class's bit is set while operations of it wait"
+        );
         if begun {
             flow.queue.push_front(table, index);
         } else {
@@ -235,10 +240,11 @@ impl DeviceQueue {
     fn set_backlogged(&mut self, class: usize, backlogged: bool) {
         if std::mem::replace(&mut self.flows[class].backlogged, backlogged) != backlogged {
             if backlogged {
-                self.shared.backlog[class].fetch_add(1, Ordering::Relaxed)
+                self.shared.backlog[class].fetch_add(1, Ordering::Relaxed);
             } else {
-                self.shared.backlog[class].fetch_sub(1, Ordering::Relaxed)
-            };
+                let before = self.shared.backlog[class].fetch_sub(1, Ordering::Relaxed);
+                debug_assert!(before > 0, "a shard leaves a backlog that it has joined");
+            }
         }
     }
 
@@ -275,6 +281,7 @@ impl DeviceQueue {
     }
 
     fn give_back_surplus(&mut self) {
+        debug_assert!(self.used <= self.lease, "what is in flight is leased");
         let surplus = self.lease - self.used;
         if surplus > 0 {
             self.shared.give_back(surplus);
@@ -291,6 +298,12 @@ impl DeviceQueue {
         self.waiting = 0;
         self.beat(me).classes.store(0, Ordering::Relaxed);
         self.give_back_surplus();
+    }
+
+    /// Returns the cost and the number of the operations in flight that were charged.
+    #[cfg(debug_assertions)]
+    pub(super) fn in_flight(&self) -> (u64, u32) {
+        (self.used, self.flows.iter().map(|flow| flow.in_flight).sum())
     }
 
     /// Returns the counters of each class on this device queue.

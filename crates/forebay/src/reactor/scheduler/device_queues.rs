@@ -200,6 +200,11 @@ impl DeviceQueues {
     #[cold]
     pub(crate) fn enqueue(&mut self, table: &mut OpTable, device: u16, index: u32, here: ShardContext<'_>) {
         let Some(place) = self.place(device) else { return };
+        debug_assert_eq!(
+            self.waiting > 0,
+            self.list.iter().any(DeviceQueue::is_waiting),
+            "each queued operation is counted"
+        );
         self.list[place].enqueue(table, index, here.now_ns());
         self.waiting += 1;
         self.quiet = NONE;
@@ -216,6 +221,11 @@ impl DeviceQueues {
             .filter(|device_queue| device_queue.is_waiting())
             .find_map(|device_queue| device_queue.dispatch(table, view, wake_at_ns))?;
         self.waiting -= 1;
+        debug_assert_eq!(
+            self.waiting > 0,
+            self.list.iter().any(DeviceQueue::is_waiting),
+            "each queued operation is counted"
+        );
         Some(index)
     }
 
@@ -238,6 +248,7 @@ impl DeviceQueues {
     pub(crate) fn complete(&mut self, slot: &mut Slot, device_ns: Option<u64>, here: ShardContext<'_>) {
         let cost = std::mem::take(&mut slot.charge);
         let Some(place) = self.place(slot.device) else { return };
+        debug_assert!(cost > 0, "only operations that were charged are given back");
         let device_queue = &mut self.list[place];
         device_queue.complete(slot.class.index(), slot.kind, cost, here.now_ns());
         let goal_ns = self.specs.classes[slot.class.index()].goal_ns;
@@ -269,6 +280,12 @@ impl DeviceQueues {
         self.waiting = 0;
         self.quiet = NONE;
         self.list.iter_mut().for_each(|device_queue| device_queue.retire(me));
+    }
+
+    /// Returns the cost and the number of the operations in flight that were charged, over all device queues.
+    #[cfg(debug_assertions)]
+    pub(crate) fn in_flight(&self) -> (u64, u32) {
+        self.list.iter().map(DeviceQueue::in_flight).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     }
 
     /// Returns the counters by the device's name and the class.

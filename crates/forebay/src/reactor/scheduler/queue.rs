@@ -1,7 +1,7 @@
 //! Queues of waiting operations, linked through their slots of the op table. They need no memory of their own
 //! and so have no limit of their own.
 
-use crate::reactor::shard::optable::{NIL, OpTable};
+use crate::reactor::shard::optable::{NIL, OpTable, SlotState};
 
 /// A linked list of slots.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,7 @@ impl Queue {
 
     pub(super) fn push_back(&mut self, table: &mut OpTable, index: u32) {
         table.slot(index).set_link(NIL);
+        debug_assert_eq!(self.head == NIL, self.tail == NIL, "a queue with a first operation has a last one");
         match self.tail {
             NIL => self.head = index,
             tail => table.slot(tail).set_link(index),
@@ -36,6 +37,7 @@ impl Queue {
 
     pub(super) fn pop_front(&mut self, table: &mut OpTable) -> Option<u32> {
         let index = self.head()?;
+        debug_assert_eq!(table.slot(index).state, SlotState::Staged, "only staged operations wait");
         self.head = table.slot(index).link();
         if self.head == NIL {
             self.tail = NIL;

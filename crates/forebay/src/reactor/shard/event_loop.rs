@@ -217,6 +217,8 @@ impl Shard {
         if !self.inbox.is_quiet() {
             return Wait::Poll;
         }
+        #[cfg(debug_assertions)]
+        self.ops.with(|ops| ops.check_invariants());
         if in_flight == 0 {
             self.ops.with(|ops| ops.table.shrink());
             self.walks.with(|walks| walks.shrink());

@@ -141,6 +141,7 @@ impl Executor {
         // leaked instead. `schedule` itself is Send + Sync: it holds an Arc of an Inbox.
         let (runnable, task) = unsafe { builder.spawn_unchecked(move |_| future, schedule) };
         let waker = runnable.waker();
+        debug_assert!(self.tasks.with(|tasks| tasks.slots[index].is_none()), "a task has a place of its own");
         self.tasks.with(|tasks| tasks.slots[index] = Some(Known { task, waker }));
         runnable.schedule();
     }
@@ -259,6 +260,7 @@ impl Executor {
     fn forget(&self, index: usize) {
         let task = self.tasks.with(|tasks| {
             tasks.free.push(index);
+            debug_assert!(tasks.free.len() <= tasks.slots.len(), "a task's place goes back once");
             tasks.slots[index].take()
         });
         if let Some(Known { task, waker }) = task {

@@ -88,6 +88,7 @@ impl FileTable {
     ) -> Result<u32, Refused> {
         let index = core.table_index(shard);
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
+            debug_assert!(Arc::ptr_eq(&entry.core, core), "a file knows the index of its own entry only");
             if core.is_closed() {
                 return Err(Refused::Closed);
             }
@@ -108,6 +109,10 @@ impl FileTable {
             return Err(Refused::Closed);
         }
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
+        debug_assert!(
+            !matches!(self.entries.get(index as usize), Some(Some(_))),
+            "an index is given anew once nothing names it"
+        );
         // In this order: a thread that closes the file either sees the index and leaves a notice, or its
         // close is seen here.
         core.set_table_index(shard, index);
@@ -220,6 +225,8 @@ impl FileTable {
     pub(crate) fn remove(&mut self, index: u32, shard: usize, driver: &mut Driver) -> Option<Arc<FileCore>> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         debug_assert_eq!(entry.uses, 0);
+        debug_assert!(entry.closing, "an entry stays while its file may be used");
+        debug_assert_eq!(entry.core.table_index(shard), index, "a file knows its entry");
         if entry.fixed || entry.route != 0 {
             driver.unregister_file(index, entry.route);
         }

@@ -436,7 +436,9 @@ impl Dropped {
             }
             let mut bits = word.swap(0, Ordering::Acquire);
             while bits != 0 {
-                visit(at as u32 * 64 + bits.trailing_zeros());
+                let index = at as u32 * 64 + bits.trailing_zeros();
+                debug_assert!(index < capacity, "a future's place exists while it is marked");
+                visit(index);
                 bits &= bits - 1;
             }
         }

@@ -175,6 +175,38 @@ impl Ops {
         })
     }
 
+    /// Checks what takes a look at every slot, in debug builds before a shard sleeps. A large table is left
+    /// out: the tests that fill one would take minutes.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_invariants(&self) {
+        const CHECKED_SLOTS_MAX: u32 = 1024;
+        if self.table.capacity() > CHECKED_SLOTS_MAX {
+            return;
+        }
+        let count =
+            |is_it: &dyn Fn(&Slot) -> bool| self.table.slots().filter(|slot| is_it(slot)).count() as u32;
+        let is_flying = |slot: &Slot| slot.state == SlotState::InFlight;
+        let returns = |slot: &Slot| matches!(slot.continuation, Continuation::Orphan) || brings_memory(slot);
+        assert_eq!(
+            self.table.live(),
+            count(&|slot| slot.state != SlotState::Free),
+            "each slot in use is counted"
+        );
+        assert_eq!(self.in_flight, count(&is_flying), "each operation in flight is counted");
+        assert_eq!(self.returning, count(&|slot| is_flying(slot) && returns(slot)), "each return is counted");
+        assert_eq!(
+            self.waiting(),
+            count(&|slot| slot.state == SlotState::Staged),
+            "an operation that is not in flight waits in one queue"
+        );
+        let charges = self.table.slots().map(|slot| u64::from(slot.charge)).sum();
+        assert_eq!(
+            self.device_queues.in_flight(),
+            (charges, count(&|slot| slot.charge != 0)),
+            "the device queues count what the slots were charged"
+        );
+    }
+
     /// Returns the number of operations that wait for the queue depth, for memory or for their device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
@@ -488,6 +520,8 @@ impl Shard {
     ) -> Result<Step, OpFailure> {
         let Next { index, picked, retry } = next;
         let slot = ops.table.slot(index);
+        debug_assert_eq!(slot.state, SlotState::Staged, "an operation waits in one queue at most");
+        debug_assert_eq!(slot.charge, 0, "an operation is charged once it has gone");
         if matches!(slot.continuation, Continuation::Orphan) {
             return Err(OpFailure::Errno(libc::ECANCELED));
         }
@@ -624,6 +658,7 @@ impl Shard {
             }
             ops.in_flight -= 1;
             ops.returning -= u32::from(returning);
+            debug_assert!(ops.returning <= ops.in_flight, "memory returns with operations in flight");
             Some(verdict)
         });
         match verdict {
@@ -714,6 +749,10 @@ impl Shard {
     fn finish(&self, index: u32, result: OpResult) {
         let (task, file, moved) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
+            debug_assert!(
+                matches!(slot.state, SlotState::Staged | SlotState::InFlight) && slot.charge == 0,
+                "an operation ends once, and its charge was given back"
+            );
             let file = std::mem::replace(&mut slot.file, NO_FILE);
             self.count(slot, result);
             let bytes = result.unwrap_or_default();

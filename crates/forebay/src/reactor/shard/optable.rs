@@ -124,6 +124,7 @@ impl OpTable {
         let index = self.free;
         let slot = self.slot(index);
         debug_assert_eq!(slot.state, SlotState::Free);
+        debug_assert!(slot.charge == 0 && slot.file == NO_FILE, "a free slot owns nothing");
         let (next, generation) = (slot.next, slot.generation);
         self.free = next;
         self.live += 1;
@@ -137,6 +138,14 @@ impl OpTable {
         let slot = self.slot(index);
         debug_assert_ne!(slot.state, SlotState::Free);
         debug_assert!(matches!(slot.buffer, OpBuffer::None | OpBuffer::Late));
+        debug_assert!(
+            matches!(slot.continuation, Continuation::Orphan),
+            "what waits for a slot was taken out"
+        );
+        debug_assert!(
+            slot.charge == 0 && slot.file == NO_FILE,
+            "a slot's charge and file go back before it does"
+        );
         slot.state = SlotState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         slot.next = head;
@@ -170,6 +179,12 @@ impl OpTable {
             .collect()
     }
 
+    /// Returns all slots, also those that are free.
+    #[cfg(debug_assertions)]
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.chunks.iter().flat_map(|chunk| chunk.iter())
+    }
+
     /// Frees all chunks but the first if no slot is in use. For a shard that is idle.
     pub(crate) fn shrink(&mut self) {
         if self.live != 0 || self.chunks.len() < 2 {
@@ -190,6 +205,7 @@ impl OpTable {
 
     #[cold]
     fn grow(&mut self) {
+        debug_assert_eq!(self.live, self.capacity(), "the table grows when every slot is in use");
         let first = self.capacity();
         let generation = self
             .chunks

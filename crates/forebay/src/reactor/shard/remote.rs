@@ -107,6 +107,8 @@ impl RemoteCell {
 
     /// Completes the operation with its outcome and wakes the future; called by the shard.
     pub(crate) fn finish(&self, outcome: OpOutcome) {
+        // A model checker would take the load for one more step of each thread.
+        debug_assert!(cfg!(all(forebay_loom, test)) || !self.is_done(), "a cell gets its outcome once");
         // SAFETY: only the shard (or the sender, if no shard ever saw the cell) finishes, once; the future
         // reads only after DONE.
         unsafe { *self.outcome.get() = Some(outcome) };

@@ -16,11 +16,13 @@ impl Timers {
     /// Adds a sleeper, or renews the waker of one. Returns the old waker, which the caller drops where
     /// nothing is borrowed.
     pub(crate) fn set(&mut self, deadline: Ticks, id: Option<u64>, waker: Waker) -> (u64, Option<Waker>) {
+        let is_known = id.is_some();
         let id = id.unwrap_or_else(|| {
             self.next += 1;
             self.next
         });
         let old = self.sleeping.insert((deadline, id), waker);
+        debug_assert!(is_known || old.is_none(), "each timer has a number of its own");
         (id, old)
     }
 

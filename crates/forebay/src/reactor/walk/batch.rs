@@ -204,6 +204,7 @@ impl Batch {
 
     /// Ends the batch, for the side that owns it, and notifies the future: no more endings come.
     pub(crate) fn end(&self) {
+        debug_assert!(!self.is_done(), "a batch of walks ends once");
         self.done.store(true, Ordering::Release);
         self.waker.wake();
     }

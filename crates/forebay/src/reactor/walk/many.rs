@@ -103,6 +103,10 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
     }
     batch.set_progress(|progress| progress.is_beginning = false);
     let progress = batch.progress();
+    debug_assert!(
+        progress.running <= batch.settings.depth.max(1) && progress.running <= progress.next,
+        "a batch has no more walks under way than its depth"
+    );
     let left = progress.next < batch.len() && !batch.is_cancelled();
     if progress.running == 0 && !left && !batch.is_done() {
         shard.walks.with(|walks| walks.counts.wakes += 1);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::run::arrived;
 use super::step::Ranges;
-use super::table::{Owner, WalkRead};
+use super::table::{Owner, WalkRead, WalkState};
 use crate::base::error::{Error, ErrorKind};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::memory::block::Block;
@@ -48,6 +48,11 @@ pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<b
         let turn = walks.turn;
         walks.counts.hops += 1;
         let slot = walks.slot(index);
+        debug_assert_eq!(
+            (slot.state, slot.coming),
+            (WalkState::Stepping, 0),
+            "a step's reads replace all before"
+        );
         slot.hops += 1;
         slot.turn_hops = if slot.turn == turn { slot.turn_hops + 1 } else { 1 };
         slot.turn = turn;
@@ -103,6 +108,8 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
             walks.has_staged = true;
             let slot = walks.slot(index);
             slot.unasked &= !(1 << place);
+            debug_assert_ne!(slot.coming & (1 << place), 0, "reads are staged for blocks that are to come");
+            debug_assert_eq!(slot.staged & (1 << place), 0, "each place has one read");
             slot.reads[place as usize].key = key;
             slot.staged |= 1 << place;
             true

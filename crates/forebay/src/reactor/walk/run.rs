@@ -256,6 +256,7 @@ fn go_on(shard: &Shard, index: u32, job: Job, next: Next) {
         Ok(true) => {
             shard.walks.with(|walks| {
                 let slot = walks.slot(index);
+                debug_assert!(slot.job.is_none(), "a walk's state is in one place");
                 slot.job = Some(job);
                 slot.state = WalkState::Reading;
             });
@@ -289,6 +290,8 @@ fn over(shard: &Shard, index: u32, job: Job) {
     let mut job = Some(job);
     let (file, task) = shard.walks.with(|walks| {
         let slot = walks.slot(index);
+        debug_assert_eq!(slot.state, WalkState::Stepping, "a walk ends in its own step, or before the first");
+        debug_assert!(slot.job.is_none(), "a walk's state is in one place");
         let file = std::mem::replace(&mut slot.file, NO_FILE);
         let task = match slot.owner {
             Owner::Task(task) => Some(task),

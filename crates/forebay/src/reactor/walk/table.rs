@@ -192,6 +192,10 @@ impl Walks {
         }
         let index = self.free;
         let slot = self.slot(index);
+        debug_assert!(
+            slot.state == WalkState::Free && slot.job.is_none(),
+            "a free slot has no state of a walk"
+        );
         let (next, generation) = (slot.next, slot.generation);
         self.free = next;
         self.live += 1;
@@ -204,6 +208,7 @@ impl Walks {
         let head = self.free;
         let slot = self.slot(index);
         debug_assert!(slot.state != WalkState::Free && slot.job.is_none() && slot.file == NO_FILE);
+        debug_assert_eq!(slot.staged, 0, "a walk that ended has given up its reads");
         slot.state = WalkState::Free;
         slot.generation = slot.generation.wrapping_add(1);
         slot.next = head;
@@ -258,6 +263,7 @@ impl Walks {
     #[inline]
     pub(crate) fn push_arrival(&mut self, walk: u32, place: u32, outcome: OpOutcome) {
         let slot = self.slot(walk);
+        debug_assert_ne!(slot.coming & (1 << place), 0, "a block arrives where one is to come");
         slot.staged &= !(1 << place);
         slot.unasked &= !(1 << place);
         let epoch = slot.epoch;
@@ -279,6 +285,11 @@ impl Walks {
                 self.later.push_back(arrival);
                 continue;
             }
+            debug_assert_ne!(
+                slot.coming & (1 << arrival.place),
+                0,
+                "a block of this epoch is waited for, once"
+            );
             self.steps_left -= 1;
             return Some(arrival);
         }
@@ -306,6 +317,7 @@ impl Walks {
 
     #[cold]
     fn grow(&mut self) {
+        debug_assert_eq!(self.live, self.capacity(), "the table grows when every slot is in use");
         // Reserved at once, so that no burst on a warm shard allocates.
         self.arrivals.reserve(256);
         self.later.reserve(256);

@@ -123,6 +123,10 @@ impl Shared {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let region = Region::map(self, index as u16, bytes)?;
+        debug_assert!(
+            self.bytes_mapped.load(Ordering::Relaxed) <= self.bytes_max,
+            "regions together are no larger than Config::arena_bytes_max"
+        );
         let mut central = self.central();
         if central.is_closed() {
             // SAFETY: no buffer of it was handed out and no other code has it.

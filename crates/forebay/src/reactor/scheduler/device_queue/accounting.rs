@@ -23,6 +23,7 @@ impl DeviceQueue {
             self.shared.lease_anyway(self.used - self.lease);
             self.lease = self.used;
         }
+        debug_assert!(self.used <= self.lease, "what is in flight is leased");
         if self.contended {
             let (place, shares) = top(class, specs);
             // Shares are shares of the device's time. The limit on operations in flight is not, so it does
@@ -63,6 +64,10 @@ impl DeviceQueue {
         cost: u32,
         now_ns: u64,
     ) {
+        debug_assert!(
+            self.used >= u64::from(cost) && self.flows[class].in_flight > 0,
+            "a completion gives back what its slot was charged, once"
+        );
         self.used -= u64::from(cost);
         self.completed.add(kind, u64::from(cost));
         self.reaped += 1;

@@ -34,6 +34,11 @@ impl Queues {
     #[inline]
     pub(super) fn push(&mut self, runnable: Runnable) {
         let class = runnable.metadata().class.0 as usize % CLASSES_MAX;
+        debug_assert_eq!(
+            self.nonempty & (1 << class) != 0,
+            !self.ready[class].is_empty(),
+            "a class's bit is set while tasks of it are ready"
+        );
         if self.nonempty & (1 << class) == 0 {
             // A class that was idle does not catch up on the share that it did not request.
             self.pass[class] = self.pass[class].max(self.served);
@@ -57,6 +62,7 @@ impl Queues {
             self.pass[class] += (1 << 20) / u64::from(classes.shares(Class(class as u8)).max(1));
         }
         let runnable = self.ready[class].pop_front();
+        debug_assert!(runnable.is_some(), "a class's bit is set while tasks of it are ready");
         if self.ready[class].is_empty() {
             self.nonempty &= !(1 << class);
         }
