@@ -233,6 +233,12 @@ impl Shared {
         let mut state = self.lock();
         let state = &mut *state;
         if let Some(mut group) = state.groups.pop_front() {
+            debug_assert_eq!(
+                group.number,
+                state.flying.0 + 1,
+                "groups are written in the order of their numbers"
+            );
+            debug_assert!(state.flying.1.is_empty(), "the waiters of the group before were woken");
             state.flying.0 = group.number;
             // The list swapped in is empty and keeps its memory.
             std::mem::swap(&mut state.flying.1, &mut group.wakers);
@@ -273,6 +279,16 @@ impl Shared {
         let watchers = {
             let mut state = self.lock();
             let state = &mut *state;
+            debug_assert!(
+                state.pending >= framed || state.failed.is_some(),
+                "pending are the bytes of all groups that are not durable"
+            );
+            debug_assert_eq!(
+                group.number,
+                self.done.load(Ordering::Relaxed) + 1,
+                "groups become durable in the order of their numbers"
+            );
+            debug_assert!(woken.is_empty(), "the list swapped in is empty");
             state.pending = state.pending.saturating_sub(framed);
             update(state);
             self.durable_lsn.store(state.index.durable_lsn(), Ordering::Release);
@@ -286,6 +302,10 @@ impl Shared {
             if !state.line.is_empty() {
                 state.line.call(&self.limits, state.pending, self.engine.now_ns(), woken);
             }
+            debug_assert!(
+                state.line.is_kept(state.pending),
+                "a waiter that is neither called nor passed waits for bytes, or for one that is called"
+            );
             std::mem::take(&mut state.watchers)
         };
         wake_all(woken.drain(..).chain(watchers));
@@ -349,6 +369,13 @@ impl State {
         (group.kind, group.argument) = (kind, argument);
         group.number = self.next_group;
         group.first_lsn = self.next_lsn;
+        debug_assert!(
+            self.groups.back().is_none_or(|last| {
+                last.number + 1 == self.next_group
+                    && (last.kind != Kind::Records || last.first_lsn + u64::from(last.count) == self.next_lsn)
+            }),
+            "groups are numbered without gaps, and so are their records"
+        );
         self.next_group += 1;
         self.groups.push_back(group);
         // Just pushed, so the queue is not empty here.

@@ -8,7 +8,9 @@ use forebay::{Block, BlockMut, Durability, File, Flush, Pending};
 
 use crate::end::EndFile;
 use crate::error::Result;
-use crate::format::{EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, seal};
+use crate::format::{
+    EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, records, seal,
+};
 use crate::queue::{Group, Shared, State, Work};
 use crate::segment::{Done, Maker, Segment};
 
@@ -198,6 +200,16 @@ impl Writer {
             self.roll().await?;
         }
         let header = self.header(group, framed, total);
+        debug_assert!(
+            self.offset.is_multiple_of(u64::from(self.shared.limits.unit))
+                && self.offset + u64::from(total) <= self.segment.bytes,
+            "a group lies within its segment, in whole units"
+        );
+        debug_assert_eq!(header.first_lsn, self.chain.next_lsn, "LSNs are dense");
+        debug_assert!(
+            Header { total_len: total, ..header }.consistent(),
+            "recovery would refuse the group: {header:?}"
+        );
         let small = group.buffer.capacity() == 0;
         let mut buffer = std::mem::take(if small { &mut self.small } else { &mut group.buffer });
         if buffer.capacity() < total as usize {
@@ -207,6 +219,11 @@ impl Writer {
             buffer = larger;
         }
         buffer.resize(total as usize)?;
+        debug_assert_eq!(
+            records(&buffer[HEADER_BYTES..HEADER_BYTES + framed]).count(),
+            group.count as usize,
+            "a group has as many records as its header says"
+        );
         let crc = seal(&header, &mut buffer);
         let block = buffer.freeze();
         let began_ns = self.shared.engine.now_ns();
@@ -224,6 +241,7 @@ impl Writer {
             group.buffer = emptied(block);
         }
         let header = Header { total_len: total, ..header };
+        debug_assert!(self.chain.watermark <= header.position(), "what is durable ends before the group");
         self.offset += u64::from(total);
         let left = self.segment.bytes.saturating_sub(self.offset);
         self.shared.left.store(left, std::sync::atomic::Ordering::Release);
@@ -293,6 +311,7 @@ impl Writer {
         }
         let (segment, recycled) = self.next.take(&self.maker, &self.shared).await?;
         let old = std::mem::replace(&mut self.segment, segment);
+        debug_assert_eq!(self.segment.generation, old.generation + 1, "segments are numbered without gaps");
         // None of our writes is in flight to it; readers continue. The lock release of the segment before has
         // had the time of a whole segment.
         if let Some(before) = self.unlocking.replace(old.file.unlock()) {

@@ -44,6 +44,7 @@ pub(crate) enum Slot {
 impl EndRecord {
     /// Returns the bytes of a slot.
     pub(crate) fn slot(&self, number: u64) -> [u8; SLOT_BYTES] {
+        debug_assert!(self.consistent(), "recovery would refuse the record: {self:?}");
         let mut slot = [0; SLOT_BYTES];
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -90,10 +91,14 @@ impl EndRecord {
             start_generation: u64_at(112),
             previous: u32_at(120),
         };
-        let consistent = record.first_retained <= record.next_lsn
-            && record.start_generation <= record.position.generation
-            && record.next_lsn > 0;
-        if consistent { Slot::Whole(u64_at(32), record) } else { Slot::Damaged }
+        if record.consistent() { Slot::Whole(u64_at(32), record) } else { Slot::Damaged }
+    }
+
+    /// Returns whether the fields agree with each other.
+    fn consistent(&self) -> bool {
+        self.first_retained <= self.next_lsn
+            && self.start_generation <= self.position.generation
+            && self.next_lsn > 0
     }
 
     /// Returns the record as a group of length 0 at the log's end, so that recovery judges it as it judges

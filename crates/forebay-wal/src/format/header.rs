@@ -169,7 +169,7 @@ impl Header {
     }
 
     /// Returns whether the fields are consistent; a writer of this version never writes others.
-    pub(super) fn consistent(&self) -> bool {
+    pub(crate) fn consistent(&self) -> bool {
         let kind = match self.kind {
             Kind::Records => true,
             Kind::Mark | Kind::Reset | Kind::Gap => self.record_count == 0 && !self.flags.reopen(),

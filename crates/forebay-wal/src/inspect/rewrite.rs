@@ -208,6 +208,8 @@ impl<'a> Rewrite<'a> {
             resume: shape.resume,
             start_generation: 1,
         };
+        debug_assert!(header.consistent(), "recovery would refuse the group: {header:?}");
+        debug_assert!(self.end <= header.position(), "groups follow each other in the segments");
         self.pending.resize(total_len as usize, 0);
         self.previous = seal(&header, &mut self.pending);
         let file = match &self.file {

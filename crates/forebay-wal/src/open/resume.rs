@@ -175,6 +175,7 @@ impl Scene {
             (group.cut, group.resume) = (gap.cut, gap.resume);
             add(&mut writer, group).await?;
         }
+        debug_assert!(cut.generation < generation, "a log goes on in a segment behind all that it keeps");
         let start = chain.start_generation;
         drop(writer.shared.lock().index.retire(outcome.first, start));
         let dead = |old| old < start || (old > cut.generation && old < generation);

@@ -101,6 +101,11 @@ pub(crate) fn own_buffer(
     buffer.truncate(0);
     buffer.resize(HEADER_BYTES)?;
     extend(&mut buffer, records)?;
+    debug_assert_eq!(
+        buffer.len(),
+        HEADER_BYTES + framed,
+        "a record takes as many bytes as were counted for it"
+    );
     Ok(buffer)
 }
 

@@ -85,6 +85,10 @@ impl Line {
                 return false;
             }
         }
+        debug_assert!(
+            self.waiters.back().is_none_or(|last| last.place < self.next_place),
+            "waiters stand in the order in which they came"
+        );
         *place = Some(self.next_place);
         let waiter =
             Waiter { place: self.next_place, framed, waker: waker.clone(), state: State::Waits, refusals: 0 };
@@ -137,6 +141,12 @@ impl Line {
     }
 
     /// Returns the index of a place in the line, in which places ascend.
+    /// Returns whether this type's invariant holds.
+    pub(super) fn is_kept(&self, pending: usize) -> bool {
+        let is = |state: fn(&State) -> bool| self.waiters.iter().any(|waiter| state(&waiter.state));
+        pending > 0 || is(|state| matches!(state, State::Called(_))) || !is(|state| *state == State::Waits)
+    }
+
     fn index_of(&self, place: u64) -> usize {
         self.waiters.partition_point(|waiter| waiter.place < place)
     }

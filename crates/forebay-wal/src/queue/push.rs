@@ -218,6 +218,7 @@ impl State {
                 state.holes.clear();
             }
         }
+        debug_assert!(state.first_lsn <= state.next_lsn, "a log ends behind where it begins");
         Ok(())
     }
 
@@ -255,6 +256,10 @@ impl State {
         if woken.len() > before {
             woken.extend(self.writer.take());
         }
+        debug_assert!(
+            self.line.is_kept(self.pending),
+            "a waiter that is neither called nor passed waits for bytes, or for one that is called"
+        );
     }
 
     /// Ensures that the queue's last group has room for `framed` more bytes of records.
@@ -285,6 +290,7 @@ impl State {
         let Some(group) = self.groups.back_mut() else {
             return Err(Error::new(ErrorKind::InvalidInput, "no group was begun"));
         };
+        debug_assert_eq!(group.first_lsn + u64::from(group.count), first, "LSNs are dense");
         extend(&mut group.buffer, records)?;
         group.count += records.len() as u32;
         self.next_lsn += records.len() as u64;

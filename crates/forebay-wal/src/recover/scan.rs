@@ -113,6 +113,7 @@ impl Scanner {
             if here.len() < self.wanted {
                 break;
             }
+            debug_assert!(self.offset.is_multiple_of(u64::from(GRAIN)), "a scan goes by whole grains");
             self.offset += self.scan.step(here, self.offset);
         }
         (self.offset - from).min(bytes.len() as u64) as usize

@@ -85,6 +85,12 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
         segments: scans.len(),
         strangers: Vec::new(),
     };
+    debug_assert!(
+        walk.groups.windows(2).all(|pair| pair[0].header.end() <= pair[1].header.position()),
+        "groups are in the order of their places, and none lies within another"
+    );
+    debug_assert!(kept <= walk.groups.len() && first <= walk.next_lsn, "a log ends behind where it begins");
+    debug_assert!(proven.end <= walk.end, "what is kept ends with the log, or before");
     Ok(Some(Outcome {
         log_id,
         kept,

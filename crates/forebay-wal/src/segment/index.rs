@@ -166,6 +166,10 @@ impl Index {
 
     /// Adds the segment that is written from now on.
     pub(crate) fn add_segment(&mut self, segment: Arc<Segment>) {
+        debug_assert!(
+            self.segments.last().is_none_or(|last| last.generation < segment.generation),
+            "segments are in the order of their numbers"
+        );
         self.segments.push(segment);
     }
 
@@ -181,6 +185,8 @@ impl Index {
 
     /// Adds a durable group.
     pub(crate) fn add(&mut self, done: Done) {
+        debug_assert!(self.end <= done.start, "groups follow each other in the segments");
+        debug_assert_eq!(done.first_lsn, self.next_lsn, "LSNs are dense");
         let continues = self.end == done.start;
         if !continues || self.runs.is_empty() {
             self.begin_run(done.first_lsn, done.start);
@@ -198,6 +204,16 @@ impl Index {
             }
             _ => self.next_lsn = done.first_lsn.saturating_add(u64::from(done.count)),
         }
+        debug_assert!(self.is_sound(), "an index out of order: {self:?}");
+    }
+
+    /// Returns whether the index is in order: runs sorted and disjoint, and a log that ends behind where it
+    /// begins.
+    fn is_sound(&self) -> bool {
+        let mut pairs = self.runs.iter().zip(self.runs.iter().skip(1));
+        pairs.all(|(run, next)| run.first <= run.end && run.end <= next.first && run.start <= next.start)
+            && self.first_lsn <= self.next_lsn
+            && self.holes.iter().all(|lost| lost.first <= lost.last)
     }
 
     /// Removes the records from `next` on; later ones begin at the index's end.
@@ -241,7 +257,9 @@ impl Index {
         while self.runs.front().is_some_and(|run| run.end <= first && run.start.generation < generation) {
             self.runs.pop_front();
         }
+        debug_assert!(self.is_sound(), "an index out of order: {self:?}");
         let kept = self.segments.partition_point(|segment| segment.generation < generation);
+        debug_assert!(kept < self.segments.len() || kept == 0, "the newest segment stays");
         self.segments.drain(..kept).collect()
     }
 

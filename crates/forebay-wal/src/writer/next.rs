@@ -156,6 +156,10 @@ impl Next {
             tries += 1;
             match made {
                 Ok(segment) => {
+                    debug_assert_eq!(
+                        segment.generation, self.generation,
+                        "segments are numbered without gaps"
+                    );
                     self.generation += 1;
                     self.found = false;
                     return Ok((segment, self.recycled));
@@ -190,6 +194,10 @@ impl Next {
         // Removed oldest first. A drive that lied about a flush and forgets the newer removals has forgotten
         // the older ones as well, and records cut off the end of those segments do not come back.
         self.used.sort_by_key(|used| used.generation);
+        debug_assert!(
+            self.used.windows(2).all(|pair| pair[0].generation < pair[1].generation),
+            "a segment is kept for reuse once"
+        );
         let surplus = self.used.len().saturating_sub(USED_MAX);
         for segment in self.used.drain(..surplus) {
             maker.remove(segment.generation);
