@@ -145,7 +145,8 @@ impl Pool {
 
     /// Releases the bytes of a completed read and calls waiting futures.
     fn end(&self, bytes: u64) {
-        self.reads.fetch_sub(bytes, Ordering::SeqCst);
+        let reads = self.reads.fetch_sub(bytes, Ordering::SeqCst);
+        debug_assert!(reads >= bytes, "a permit is given back once");
         // Either a future that begins to wait sees the bytes released above, or this check sees that it
         // waits.
         if self.queued.load(Ordering::SeqCst) > 0 {
@@ -183,6 +184,11 @@ impl Pool {
     }
 
     fn count(&self, line: &Line) {
+        debug_assert_eq!(
+            line.reserved,
+            line.called.values().map(|(bytes, _)| bytes).sum(),
+            "reserved are the bytes of those that were called"
+        );
         self.queued.store(line.waiting.len() + line.called.len(), Ordering::SeqCst);
     }
 
@@ -255,6 +261,7 @@ impl Left {
         let popped = self.evictable.pop_front()?;
         self.first += 1;
         self.bytes -= popped.as_ref().map_or(0, |entry| entry.block.pinned_bytes() as u64);
+        debug_assert!(self.bytes == 0 || !self.evictable.is_empty(), "bytes that are left are a block's");
         popped
     }
 
@@ -262,8 +269,10 @@ impl Left {
         if is_kept {
             let taken = self.kept.remove(&number)?;
             self.kept_bytes -= taken.block.pinned_bytes() as u64;
+            debug_assert!(self.kept_bytes == 0 || !self.kept.is_empty(), "bytes that are kept are a block's");
             return Some(taken);
         }
+        debug_assert!(number < self.first + self.evictable.len() as u64, "a ticket's block was left before");
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let taken = self.evictable.get_mut(index)?.take()?;
         self.bytes -= taken.block.pinned_bytes() as u64;

@@ -121,11 +121,13 @@ impl Budget {
         let held = total / 16;
         let spare = (total.saturating_sub(SMALL) / 4).min(8 * MIB);
         let cache = total - memtables - manifest - log - tables - gets - held - spare;
+        debug_assert!(cache >= total / 3, "the cache has a third of the memory, or more");
         // A record has its share of a memtable, its copy in the log, and framing.
         let around = KEY_BYTES_MAX as u64 + 64;
         // Compactions read the longest value into one buffer, which is a power of two.
         let value = (1 << tables.ilog2()).min(VALUE_BYTES_MAX as u64);
         let record = (memtable - memtable / 16).min(log / 3 * 2).min(value + around);
+        debug_assert!(record < memtable && value <= tables, "the longest record and value have their memory");
         Ok(Budget {
             total,
             memtables,

@@ -221,6 +221,7 @@ impl Drop for Pin {
         let cache = &self.cache;
         let mut pinned = cache.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = &mut pinned.0[self.what as usize];
+        debug_assert!(*bytes >= self.bytes, "what is pinned is counted until it goes");
         *bytes = bytes.saturating_sub(self.bytes);
         cache.blocks.set_capacity(cache.bytes_max.saturating_sub(pinned.sum()));
     }

@@ -184,6 +184,9 @@ impl Memtables {
                 inner.insert(record, &entry, lsn);
             }
         }
+        debug_assert!(lsn > self.last_lsn.load(Ordering::Relaxed), "sequence numbers rise");
+        debug_assert!(!self.is_held.load(Ordering::Relaxed), "a memtable that was flushed takes no more");
+        debug_assert!(inner.used_bytes() <= inner.memory_bytes(), "pages reach behind what is used");
         // Under the lock, so that every visible entry is counted.
         self.bytes.store(inner.memory_bytes(), Ordering::Relaxed);
         self.used.store(inner.used_bytes(), Ordering::Relaxed);
@@ -265,7 +268,8 @@ impl Memtables {
 impl Drop for Memtables {
     fn drop(&mut self) {
         if self.is_held.load(Ordering::Acquire) {
-            self.held.fetch_sub(self.bytes(), Ordering::Relaxed);
+            let before = self.held.fetch_sub(self.bytes(), Ordering::Relaxed);
+            debug_assert!(before >= self.bytes(), "a memtable that snapshots keep is counted until it goes");
         }
     }
 }

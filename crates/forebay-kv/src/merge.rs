@@ -87,10 +87,18 @@ impl Run {
         how: CursorHow,
     ) -> Run {
         let met = tables.filter(|table| bounds.meet(table)).cloned();
-        let tables = match how.direction {
+        let tables: VecDeque<_> = match how.direction {
             Direction::Forward => met.collect(),
             Direction::Backward => met.rev().collect(),
         };
+        let mut pairs = tables.iter().zip(tables.iter().skip(1));
+        debug_assert!(
+            pairs.all(|(one, next)| match how.direction {
+                Direction::Forward => one.meta().largest < next.meta().smallest,
+                Direction::Backward => next.meta().largest < one.meta().smallest,
+            }),
+            "the tables of a run are sorted and do not overlap"
+        );
         Run { tables, how, bounds: bounds.clone(), cursor: None }
     }
 
@@ -210,6 +218,10 @@ impl Merge {
             self.pop();
             self.given.push(next);
         }
+        debug_assert!(
+            self.given.is_sorted() && !self.heap.iter().any(|index| self.given.contains(index)),
+            "of the sources with this key the newest comes first, and each comes once"
+        );
         // Loaded only now that the newest source is known: long values are read one at a time.
         self.sources[first].load().await?;
         Ok(true)

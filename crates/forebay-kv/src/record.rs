@@ -152,6 +152,7 @@ pub(crate) fn put_entry(bytes: &mut [u8], keyspace: u32, key: &[u8], change: &Ch
     }
     put(key);
     put(value);
+    debug_assert_eq!(at, entry_bytes(key, change), "an entry takes the bytes that were counted for it");
     at
 }
 

@@ -74,7 +74,8 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(all) = &self.all {
-            all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+            let before = all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+            debug_assert!(before >= self.bytes, "what is held is counted until it goes");
         }
     }
 }

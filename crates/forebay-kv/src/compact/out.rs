@@ -87,7 +87,12 @@ impl Output {
 
     async fn end(&mut self) -> Result<()> {
         if let Some(writer) = self.writer.take() {
-            self.metas.push(writer.finish().await?);
+            let meta = writer.finish().await?;
+            debug_assert!(
+                self.metas.last().is_none_or(|last| last.largest < meta.smallest && last.id < meta.id),
+                "tables of one output are sorted and do not overlap"
+            );
+            self.metas.push(meta);
             self.making = None;
         }
         Ok(())

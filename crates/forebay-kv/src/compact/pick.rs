@@ -164,6 +164,8 @@ impl<'l> Shape<'l> {
         let smallest = upper.iter().map(|table| &table.meta().smallest).min()?;
         let largest = upper.iter().map(|table| &table.meta().largest).max()?;
         let lower = overlap(self.levels, target, smallest, largest).to_vec();
+        debug_assert!(level < target && target < LEVELS, "entries go down");
+        debug_assert!(level == 0 || upper.len() == 1, "of a level below the first one table goes at a time");
         Some(Job { keyspace, level, target, lower, upper, levels: self.levels.clone() })
     }
 
@@ -179,6 +181,10 @@ impl<'l> Shape<'l> {
             bytes <= self.level0_bytes_max
         };
         let count = meant.iter().rev().take_while(fits).count().max(1).min(meant.len());
+        debug_assert!(
+            meant.last().is_none_or(|last| level0.iter().all(|table| table.id() >= last.id())),
+            "no older table stays behind above"
+        );
         meant[meant.len() - count..].to_vec()
     }
 
@@ -210,6 +216,7 @@ fn overlap<'l>(levels: &'l Levels, level: usize, smallest: &[u8], largest: &[u8]
     let tables = levels.level(level);
     let begin = tables.partition_point(|table| *table.meta().largest < *smallest);
     let end = tables.partition_point(|table| *table.meta().smallest <= *largest);
+    debug_assert!(begin <= end, "tables of level {level} are sorted and do not overlap");
     tables.get(begin..end).unwrap_or_default()
 }
 

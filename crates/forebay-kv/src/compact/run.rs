@@ -13,7 +13,7 @@ use crate::merge::{Bounds, Merge, Run, Source};
 use crate::range::{is_over, limit};
 use crate::store::flush;
 use crate::store::shared::Shared;
-use crate::table::{CursorHow, Direction, Entry, EntryRef};
+use crate::table::{CursorHow, Direction, Entry, EntryRef, TableMeta};
 use crate::value::Held;
 
 /// Limits in entries and bytes after which other tasks of the shard get their turn: about 100 us of work
@@ -83,6 +83,18 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
             return Err(error);
         }
     };
+    debug_assert!(
+        written.iter().all(|meta| {
+            let covers = |input: &TableMeta| input.smallest <= meta.largest && meta.smallest <= input.largest;
+            job.inputs().any(|table| covers(table.meta()))
+        }),
+        "a compaction writes no keys but those of its inputs"
+    );
+    debug_assert!(
+        written.iter().map(|meta| meta.entries).sum::<u64>()
+            <= job.inputs().map(|table| table.meta().entries).sum::<u64>(),
+        "a compaction writes no more entries than it read"
+    );
     let mut added = Vec::with_capacity(written.len());
     for meta in &written {
         // Filters of the last level are used only where they are in memory anyway.

@@ -71,6 +71,10 @@ impl State {
             }
             self.log_start = start;
         }
+        debug_assert!(
+            self.tables.keys().next_back().is_none_or(|id| *id < self.next_table || *id == u32::MAX),
+            "a table's number is never given again"
+        );
         // The end goes back only when a salvage accepts a shorter log.
         self.log_end = edit.log_end.or(self.log_end);
         Ok(())

@@ -63,6 +63,17 @@ impl Levels {
             0 => tables.partition_point(|known| known.meta().id > table.meta().id),
             _ => tables.partition_point(|known| known.meta().smallest < table.meta().smallest),
         };
+        debug_assert!(
+            level > 0 || tables.get(index).is_none_or(|known| known.meta().id < table.meta().id),
+            "tables of level 0 are sorted, the newest first"
+        );
+        let (before, behind) = (index.checked_sub(1).map(|index| &tables[index]), tables.get(index));
+        debug_assert!(
+            level == 0
+                || (before.is_none_or(|before| before.meta().largest < table.meta().smallest)
+                    && behind.is_none_or(|behind| table.meta().largest < behind.meta().smallest)),
+            "tables of a level below the first do not overlap"
+        );
         tables.insert(index, table);
     }
 }

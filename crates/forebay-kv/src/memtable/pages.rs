@@ -109,6 +109,7 @@ impl Pages {
             let len = bytes.len().min(PAGE - at as usize % PAGE);
             let (now, later) = bytes.split_at(len);
             let place = self.part_mut(at, len);
+            debug_assert_eq!(place.len(), len, "pages reach behind what is written");
             if place.len() != len {
                 return;
             }

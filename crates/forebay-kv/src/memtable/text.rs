@@ -67,6 +67,7 @@ impl Text {
     /// Appends an entry and returns its place.
     pub(super) fn push(&mut self, words: &[u64], key: &[u8], value: &[u8]) -> u64 {
         let place = self.end;
+        debug_assert!(place.is_multiple_of(8), "an entry begins with whole words");
         let begin = place + words.len() as u64 * 8;
         self.end = (begin + (key.len() + value.len()) as u64).next_multiple_of(8);
         self.pages.reach(self.end);

@@ -186,6 +186,11 @@ impl Tree {
         let path = self.seek(&compare);
         let (leaf, at) = path.steps[self.levels];
         let count = self.count(leaf);
+        debug_assert!(
+            (at == 0 || compare(self.word(leaf, at - 1)).is_lt())
+                && (at >= count || compare(self.word(leaf, at)).is_ge()),
+            "a leaf's entries are sorted"
+        );
         if at < count && compare(self.word(leaf, at)).is_eq() {
             self.set_word(leaf, at, entry);
             return;
@@ -210,6 +215,7 @@ impl Tree {
 
     fn put_in_leaf(&mut self, leaf: u64, at: usize, entry: u64) {
         let count = self.count(leaf);
+        debug_assert!(at <= count && count < LEAF_MAX, "a leaf is split when it is full");
         self.make_room(leaf, at, count - at);
         self.set_word(leaf, at, entry);
         self.set_count(leaf, count + 1);
@@ -243,6 +249,7 @@ impl Tree {
             }
             (first, child) = (self.word(right, 0), right);
         }
+        debug_assert!(self.levels + 1 < LEVELS_MAX, "a path has room for every level");
         let root = self.add_node();
         // The key of a first child is never compared.
         self.put_in_inner(root, 0, first, self.root);
@@ -253,6 +260,7 @@ impl Tree {
 
     fn put_in_inner(&mut self, node: u64, at: usize, first: u64, child: u64) {
         let count = self.count(node);
+        debug_assert!(at <= count && count < INNER_MAX, "an inner node is split when it is full");
         self.make_room(node, at, count - at);
         self.make_room(node, INNER_MAX + at, count - at);
         self.set_word(node, at, first);

@@ -82,6 +82,7 @@ impl Builder {
     /// Adds a record whose key is above those before. The caller checks first that it fits.
     pub(crate) fn push(&mut self, key: &[u8], content: Content<'_>) {
         self.prefix = if self.is_empty() { key.len() } else { common(&self.first_key()[..self.prefix], key) };
+        debug_assert!(self.is_empty() || self.last_key() < key, "a node's keys are sorted");
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let value = self.bytes.len();
@@ -134,6 +135,7 @@ impl Builder {
             slot += SLOT_BYTES;
             at += rest.len();
         }
+        debug_assert_eq!(at, self.len(), "a node takes the room that was counted for it");
         node[14..16].copy_from_slice(&(self.records.len() as u16).to_le_bytes());
         node[16..18].copy_from_slice(&(at as u16).to_le_bytes());
     }

@@ -88,7 +88,12 @@ impl Shared {
         }
         let Some(appended) = self.wal.try_append(&ready.record)? else { return Ok(Tried::NoRoom) };
         let lsn = appended.lsn().0;
+        debug_assert!(lsn > self.inserted() && lsn > commit.flushed, "sequence numbers rise");
         commit.active.insert(&ready.record, &ready.places, lsn);
+        debug_assert!(
+            commit.sealed.is_empty() || commit.sealed_used() + commit.active.used() <= self.budget.memtables,
+            "the memtables keep their share of the memory"
+        );
         self.inserted.store(lsn, Ordering::Release);
         Ok(Tried::In(appended))
     }
@@ -146,6 +151,10 @@ impl Shared {
         }
         let fresh = Arc::new(Memtables::new(&self.engine, self.budget.snapshots().clone()));
         let old = std::mem::replace(&mut commit.active, fresh);
+        debug_assert!(
+            commit.sealed.back().map_or(commit.flushed, |last| last.last_lsn()) < old.last_lsn(),
+            "memtables are sealed and flushed in the order of their records"
+        );
         commit.sealed.push_back(old);
         if commit.sealed.len() == 1 {
             self.next_flush(commit);

@@ -138,6 +138,10 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
         }
     }
     shared.gate.all_written(shared.engine.now_ns());
+    debug_assert!(
+        metas.iter().map(|meta| meta.entries).sum::<u64>() <= memtables.entries() as u64,
+        "a flush writes no more entries than the memtable has"
+    );
     let mut tables: Vec<(u8, Arc<Table>)> = Vec::new();
     for meta in &metas {
         tables.push((0, open(shared, meta, true).await?));
@@ -149,7 +153,11 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
         ..Edit::default()
     };
     let flushed = |commit: &mut Commit| {
-        commit.sealed.pop_front();
+        let flushed = commit.sealed.pop_front();
+        debug_assert!(
+            flushed.is_some_and(|flushed| std::ptr::eq(&*flushed, memtables)) && commit.flushed < last,
+            "the oldest memtable is flushed first"
+        );
         commit.flushed = last;
         memtables.hold();
         shared.gate.end(shared.engine.now_ns());

@@ -85,6 +85,7 @@ impl Gate {
         let mut state = self.lock();
         let number = state.next_place;
         state.next_place += 1;
+        debug_assert!(state.line.back().is_none_or(|(last, _)| *last < number), "writers wait in order");
         state.line.push_back((number, None));
         self.waiting.store(state.line.len(), Ordering::Release);
         Place { gate: self, number }
@@ -152,7 +153,10 @@ impl Gate {
         let Some(flush) = state.flush.filter(|_| !is_unpaced()) else { return limit };
         let free = limit.saturating_sub(flush.used);
         let paced = free - free / AT_ONCE;
-        flush.used.min(limit) + free / AT_ONCE + (paced as f64 * state.part(&flush, now_ns)) as u64
+        let allowed =
+            flush.used.min(limit) + free / AT_ONCE + (paced as f64 * state.part(&flush, now_ns)) as u64;
+        debug_assert!(allowed <= limit, "no flush allows more than the memtables' share");
+        allowed
     }
 
     /// Runs a flush, on a shard, and returns its result. Meanwhile it wakes the first in the line at

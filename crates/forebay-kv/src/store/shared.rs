@@ -106,6 +106,12 @@ impl Commit {
     }
 
     fn view(&self) -> Arc<View> {
+        let newest = self.active.last_lsn();
+        let lsns = self.sealed.iter().map(|memtables| memtables.last_lsn());
+        debug_assert!(
+            lsns.chain((newest > 0).then_some(newest)).is_sorted(),
+            "memtables are in the order of their records"
+        );
         Arc::new(View {
             active: self.active.clone(),
             sealed: self.sealed.iter().rev().cloned().collect(),
@@ -319,7 +325,9 @@ impl Shared {
                 next = next.with_keyspace(*id, name);
             }
             commit.version = Arc::new(next);
+            let flushed = commit.flushed;
             also(&mut commit);
+            debug_assert!(flushed <= commit.flushed, "what was flushed stays flushed");
             self.show(&commit);
             self.compaction.note_edit();
         }

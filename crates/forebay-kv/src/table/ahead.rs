@@ -96,6 +96,10 @@ impl Ahead {
         if !neighbours || joined.end - joined.start > bytes_max {
             return false;
         }
+        debug_assert!(
+            joined.start <= child.range().start && child.range().end <= joined.end,
+            "a read covers its leaves"
+        );
         *planned = joined;
         leaves.push_back(child);
         true

@@ -286,6 +286,7 @@ impl Cursor {
             };
         }
         let (child, count, around) = (arrived.child, node.count(), arrived.around);
+        debug_assert!(passed <= count, "a cursor stands before an entry, or behind the last");
         self.leaf = Some(Leaf { child, block: arrived.leaf, around, count, passed });
         Ok(true)
     }

@@ -104,7 +104,7 @@ impl Footer {
         if footer.fits_together() { Ok(footer) } else { Err(wrong("its fields contradict each other")) }
     }
 
-    fn fits_together(&self) -> bool {
+    pub(super) fn fits_together(&self) -> bool {
         let levels = self.levels as usize;
         if levels > self.level_first.len() || !LEAF_BYTES.contains(&self.leaf_bytes) {
             return false;

@@ -133,6 +133,7 @@ impl Reading<'_> {
             if waste > 0 && !pin.grow(waste) {
                 return Ok(None);
             }
+            debug_assert!(whole > 0 && at + whole <= area.end, "chunks follow each other within their area");
             chunks.push(Chunk { first: at as u32, block });
             at += whole;
         }

@@ -129,6 +129,7 @@ impl TableWriter {
         match blob {
             Some((bytes, expires_s)) => {
                 let at = self.out.blob(bytes).await?;
+                debug_assert!(at.range().end <= self.out.position(), "a long value lies before its leaf");
                 self.leaf.push(key, Content::Blob { at, expires_s });
             }
             None => self.leaf.push(key, content),
@@ -194,6 +195,8 @@ impl TableWriter {
             level_first,
             position: self.out.unit()?,
         };
+        debug_assert!(footer.fits_together(), "an open would refuse the table: {footer:?}");
+        debug_assert!(*self.smallest <= *self.last, "a table's keys are sorted");
         footer.write(self.out.node(UNIT).await?);
         let bytes = self.out.finish(durability()).await?;
         self.dir.sync().await?;
@@ -274,6 +277,10 @@ impl TableWriter {
                 above.push(separator, root, self.spec.id);
                 shard::yield_if_needed().await;
             }
+            debug_assert!(
+                nodes.len() as u64 == above.children(),
+                "each node has an entry in the level above"
+            );
             if nodes.len() == 1 {
                 return Ok((root, number.into()));
             }

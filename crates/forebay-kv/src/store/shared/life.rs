@@ -90,7 +90,8 @@ pub(crate) struct Task(Arc<Shared>);
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.0.tasks.fetch_sub(1, Ordering::AcqRel);
+        let before = self.0.tasks.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "a task is counted until it ends");
         self.0.end.notify();
     }
 }

@@ -45,6 +45,10 @@ impl Level {
             self.close(table);
             needs = self.builder.len_with(separator, 8);
         }
+        debug_assert!(
+            self.builder.count() < 2 || needs <= self.capacity,
+            "an inner node is closed before it has more than it holds"
+        );
         if self.builder.count() < 2 {
             self.capacity = needs.next_multiple_of(UNIT);
         }
@@ -78,7 +82,7 @@ impl Level {
         let fits = self
             .builder
             .finish(&mut nodes.bytes[begin..], Identity { table, position: 0, level: self.number });
-        debug_assert!(fits);
+        debug_assert!(fits, "two separators fit into a node");
         nodes.ends.push((nodes.bytes.len(), nodes.separators.len()));
         self.capacity = UNIT;
     }

@@ -39,6 +39,7 @@ impl Out {
 
     /// Returns that offset in units.
     pub(super) fn unit(&self) -> Result<u32> {
+        debug_assert!(self.position().is_multiple_of(UNIT as u64), "nodes begin at whole units");
         u32::try_from(self.position() / UNIT as u64)
             .map_err(|_| Error::new(ErrorKind::TooLarge { limit: usize::MAX }, "a table has 16 TiB at most"))
     }
@@ -75,6 +76,7 @@ impl Out {
     /// Pads with zeros up to the next unit.
     pub(super) fn pad(&mut self) {
         self.filled = self.filled.next_multiple_of(UNIT);
+        debug_assert!(self.filled <= self.buffer.len(), "a buffer has whole units");
     }
 
     /// Writes the rest and makes the file durable; returns its length.
