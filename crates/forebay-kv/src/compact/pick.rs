@@ -14,9 +14,12 @@ use crate::merge::Bounds;
 use crate::table::{Table, TableMeta};
 
 /// Number of a keyspace's tables in level 0 from which on they are compacted.
+///
+/// It shapes the other levels as well: a level above the last has a target, and so tables, only where that is this
+/// many memtables or more (`Shape::of`). The throttle's `LEVEL0_SLOW` must stay above it, and `docs/kv.md` has the number.
 pub(crate) const LEVEL0: usize = 4;
 /// The limit for tables of level 0 in one compaction: each is read on its own, with memory of its own.
-const LEVEL0_MAX: usize = 12;
+pub(crate) const LEVEL0_MAX: usize = 12;
 /// Ratio of a level's target to that of the level above.
 const GROWTH: u64 = 10;
 /// At rest at most `1/REST` of the last level's size lies above it, and at most `1/REST` of a table has

@@ -3,10 +3,15 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::compact::pick::{LEVEL0, LEVEL0_MAX};
 use crate::event::Event;
 
 /// Number of level-0 tables in a keyspace from which on writers are slowed.
+///
+/// It lies above [`LEVEL0`], where compaction begins, because writers would be slowed with no compaction running;
+/// and below [`LEVEL0_MAX`], so that one compaction ends the delay. `docs/kv.md` has the number.
 const LEVEL0_SLOW: usize = 8;
+const _: () = assert!(LEVEL0 < LEVEL0_SLOW && LEVEL0_SLOW < LEVEL0_MAX && LEVEL0_MAX < LEVEL0_SLOWEST);
 /// Number of level-0 tables at which writers are slowed the most.
 const LEVEL0_SLOWEST: usize = 32;
 /// Pending compaction bytes from which on writers are slowed.

@@ -227,6 +227,8 @@ impl Scene {
 
     /// Returns the segment after the log's end, if one was prepared. Further ones are removed, the newest
     /// first, because numbers have no gaps.
+    ///
+    /// One segment only: [`Next`] makes one ahead. If it made more, all but the first would be removed here.
     async fn prepared(&self, end: u64) -> Result<Next> {
         let behind = self.generations.iter().copied().filter(|&generation| generation > end);
         let (mut found, mut removed) = (false, false);
