@@ -1,6 +1,7 @@
 //! The life of an operation from request to completion, in the slots of a shard's op table.
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
@@ -95,39 +96,19 @@ fn brings_memory(slot: &Slot) -> bool {
     }
 }
 
-/// Returns the request for the next `len` bytes of an operation.
+/// Returns the memory of an operation that transfers bytes, and its region.
 ///
 /// # Errors
-/// `EFAULT` without memory for the transfer.
+/// `EFAULT` for a transfer without memory.
 #[inline(always)]
-fn request_of(
-    slot: &Slot,
-    index: u32,
-    target: &FileTarget,
-    len: u32,
-    is_alone: bool,
-) -> Result<IoRequest, OpFailure> {
-    let (memory, region) = match slot.kind {
+fn memory_of(slot: &Slot) -> Result<(Option<NonNull<u8>>, Option<u16>), OpFailure> {
+    match slot.kind {
         OpKind::Read | OpKind::Write => match slot.memory() {
-            Some((memory, region)) => (Some(memory), region),
-            None => return Err(OpFailure::Errno(libc::EFAULT)),
+            Some((memory, region)) => Ok((Some(memory), region)),
+            None => Err(OpFailure::Errno(libc::EFAULT)),
         },
-        _ => (None, None),
-    };
-    Ok(IoRequest {
-        key: OpKey { index, generation: slot.generation },
-        kind: slot.kind,
-        fd: target.fd,
-        fixed_file: target.fixed.then_some(slot.file),
-        memory,
-        region,
-        len,
-        offset: slot.offset + u64::from(slot.done),
-        rw_flags: target.rw_flags,
-        route: target.route,
-        sync: slot.sync_to_take_along().filter(|_| len == slot.len - slot.done),
-        flush: slot.flush.resolve(is_alone),
-    })
+        _ => Ok((None, None)),
+    }
 }
 
 impl Ops {
@@ -557,6 +538,7 @@ impl Shard {
                 Err(Some(failure)) => return Err(failure),
             }
         }
+        let (memory, region) = memory_of(slot)?;
         let rest = slot.len - slot.done;
         // An operation that the shard's thread executes itself is not split into pieces.
         let len = if counted && slot.flush != Flush::Blocking {
@@ -564,8 +546,21 @@ impl Shard {
         } else {
             rest
         };
-        let is_alone = ops.in_flight == 0 && ops.staged.is_empty();
-        let request = request_of(slot, index, &target, len, is_alone)?;
+        // In place: a request that a function returned would be copied.
+        let request = IoRequest {
+            key: OpKey { index, generation: slot.generation },
+            kind: slot.kind,
+            fd: target.fd,
+            fixed_file: target.fixed.then_some(slot.file),
+            memory,
+            region,
+            len,
+            offset: slot.offset + u64::from(slot.done),
+            rw_flags: target.rw_flags,
+            route: target.route,
+            sync: slot.sync_to_take_along().filter(|_| len == rest),
+            flush: slot.flush.resolve(ops.in_flight == 0 && ops.staged.is_empty()),
+        };
         if !self.hand_over(slot, &request, target.device, now) {
             ops.staged.push_front(index);
             return Ok(Step::DriverIsFull);
