@@ -3,8 +3,6 @@
 //! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
 //! whole. The store of a real engine, whose tasks run on a shard, is never touched.
 
-use std::cell::Cell;
-
 /// The fault to put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -25,25 +23,4 @@ pub enum Mutant {
     WokenKeepsItsRoom,
 }
 
-thread_local! {
-    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
-}
-
-/// Runs `f` with this thread's simulated stores broken.
-pub fn with<T>(mutant: Mutant, f: impl FnOnce() -> T) -> T {
-    struct Mended(Option<Mutant>);
-    impl Drop for Mended {
-        fn drop(&mut self) {
-            ON.set(self.0);
-        }
-    }
-    let _mended = Mended(ON.replace(Some(mutant)));
-    f()
-}
-
-impl Mutant {
-    #[inline]
-    pub(crate) fn is_on(self) -> bool {
-        ON.try_with(Cell::get).ok().flatten() == Some(self)
-    }
-}
+forebay::_mutant_switch!(Mutant);

@@ -6,31 +6,18 @@
 //! again on another thread, or dropped. This runs on a real engine, where a round must end within a minute,
 //! and in worlds whose seed decides which calls are kept.
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use common::key;
-use forebay::sim::{self, Profile, World};
+use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options, Store, verify};
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
+use forebay_test::frozen::{self, Named, Scene as _, begin, freeze, in_time, resume};
 
 mod common;
 
-/// A call whose result is checked.
-type Call = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
-type Named = (&'static str, Call);
-
-/// More polls than most of the calls need.
-const POLLS: usize = 6;
-/// A round that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Keys that are in tables and never written again: three to a leaf, none of them in memory at first.
 const KEYS: u64 = 1_500;
 /// A value of this many bytes lies outside of the leaves.
@@ -91,8 +78,9 @@ impl Scene {
     fn some_key(&self) -> u64 {
         self.number() * 31 % KEYS
     }
+}
 
-    /// Returns one call of each kind.
+impl frozen::Scene for Scene {
     fn calls(&self) -> Vec<Named> {
         let mut calls: Vec<Named> = Vec::new();
         macro_rules! call {
@@ -193,99 +181,19 @@ impl Scene {
         calls
     }
 
-    fn kinds(&self) -> usize {
-        self.calls().len()
-    }
-
-    /// Returns many calls of one kind: more gets than may read at once, and fewer of the calls that hold much
-    /// memory.
-    fn many(&self, kind: usize) -> Vec<Named> {
-        let count = match self.calls()[kind].0 {
+    /// More gets than may read at once, and fewer of the calls that hold much memory.
+    fn many(&self, name: &str) -> usize {
+        match name {
             "get" => 100,
             "load" => 1,
             _ => 6,
-        };
-        (0..count).map(|_| self.calls().swap_remove(kind)).collect()
-    }
-}
-
-/// Polls each call once, so that none has been woken yet. Returns those that are not complete.
-fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
-    let mut kept = Vec::new();
-    for (name, mut call) in calls {
-        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => answer.map_err(|wrong| format!("{name}: {wrong}"))?,
-            Poll::Pending => kept.push((name, call)),
         }
     }
-    Ok(kept)
-}
 
-/// Polls each call this many times and keeps those that are not complete.
-async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
-    let mut kept = Vec::new();
-    for (name, call) in calls {
-        match sim::frozen_after(polls, call).await {
-            Ok(answer) => answer.map_err(|wrong| format!("{name}: {wrong}"))?,
-            Err(call) => kept.push((name, *Pin::into_inner(call))),
-        }
+    /// One load beside those that complete: each holds a third of the memory that programs may hold.
+    fn may_keep(&self, name: &str, kept: &[Named]) -> bool {
+        name != "load" || kept.iter().all(|(name, _)| *name != "load")
     }
-    Ok(kept)
-}
-
-/// Completes all calls concurrently, each polled only when it was woken itself.
-async fn go_on(calls: Vec<Named>) -> Result<(), String> {
-    let named =
-        calls.into_iter().map(async |(name, call)| call.await.map_err(|wrong| format!("{name}: {wrong}")));
-    let mut going: FuturesUnordered<_> = named.collect();
-    while let Some(answer) = going.next().await {
-        answer?;
-    }
-    Ok(())
-}
-
-/// Keeps one call of each kind while one of each kind completes.
-async fn one_of_each(scene: &Scene, polls: usize) -> Result<Vec<Named>, String> {
-    let kept = freeze(scene.calls(), polls).await?;
-    go_on(scene.calls()).await?;
-    Ok(kept)
-}
-
-/// Keeps many calls of one kind while one of each kind completes.
-async fn many_of_one(scene: &Scene, kind: usize, polls: usize) -> Result<Vec<Named>, String> {
-    let kept = match polls {
-        0 => begin(scene.many(kind))?,
-        _ => freeze(scene.many(kind), polls).await?,
-    };
-    go_on(scene.calls()).await?;
-    Ok(kept)
-}
-
-/// Runs `body` on its own thread, which must end in time.
-fn in_time(what: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) {
-    let (ended, has_ended) = mpsc::channel();
-    let thread = std::thread::spawn(move || ended.send(body()));
-    let answer = has_ended.recv_timeout(LIMIT).unwrap_or_else(|_| Err("it hangs".to_string()));
-    answer.unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
-    thread.join().unwrap().unwrap();
-}
-
-/// Runs a round on a real engine; the kept calls complete on another thread, or are dropped.
-fn round(
-    scene: &Scene,
-    what: String,
-    is_dropped: bool,
-    freeze: impl AsyncFnOnce(Scene) -> Result<Vec<Named>, String> + Send + 'static,
-) {
-    let here = scene.clone();
-    in_time(&what, move || {
-        let kept = futures::executor::block_on(freeze(here))?;
-        if !is_dropped {
-            let thread = std::thread::spawn(move || futures::executor::block_on(go_on(kept)));
-            thread.join().map_err(|_| "a panic".to_string())??;
-        }
-        Ok(())
-    });
 }
 
 /// Regression: the permit of a get lay in its future. `buffer_unordered` over gets, whose loop awaited
@@ -295,17 +203,12 @@ fn no_call_waits_for_one_that_is_not_polled() {
     let dir = common::dir();
     let engine = Engine::start(Config::default().shards(2).inbox_depth(2).queue_depth(4)).unwrap();
     let scene = futures::executor::block_on(Scene::new(engine, dir.path().to_path_buf())).unwrap();
-    for polls in 1..POLLS {
-        let what = format!("one of each kind, kept after {polls} polls");
-        round(&scene, what, polls % 2 == 0, async move |scene| one_of_each(&scene, polls).await);
+    frozen::rounds_of_each(&scene);
+    for kind in 0..scene.calls().len() {
+        frozen::round_of_many(&scene, kind, kind % 3, kind % 2 == 0);
     }
-    for kind in 0..scene.kinds() {
-        let polls = kind % 3;
-        let what = format!("{} many times, kept after {polls} polls", scene.calls()[kind].0);
-        round(&scene, what, kind % 2 == 0, async move |scene| many_of_one(&scene, kind, polls).await);
-    }
-    let what = "gets, kept after 1 poll".to_string();
-    round(&scene, what, false, async move |scene| many_of_one(&scene, 0, 1).await);
+    // Gets once more: each has asked for a permit.
+    frozen::round_of_many(&scene, 0, 1, false);
     // Closing the store also completes although calls on it were begun and are not polled.
     let here = scene.clone();
     in_time("close", move || {
@@ -318,55 +221,9 @@ fn no_call_waits_for_one_that_is_not_polled() {
             here.store.close().await.map_err(text)?;
             here.loads.close().await.map_err(text)?;
             drop(kept);
-            go_on(kept_closes).await
+            resume(kept_closes).await
         })
     });
-}
-
-/// Tasks make calls in some order, and leave some of them unfinished; each may continue calls that others
-/// left.
-async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), String> {
-    let mut calls = scene.calls();
-    while !calls.is_empty() {
-        let (name, call) = calls.swap_remove(sim::random(calls.len() as u64) as usize);
-        if sim::random(3) == 0 {
-            let polls = sim::random(POLLS as u64) as usize;
-            // One load beside those that go on: each holds a third of the memory that programs may hold.
-            let is_kept = name != "load" || left.lock().unwrap().iter().all(|(name, _)| *name != "load");
-            let kept = freeze(vec![(name, call)], if is_kept { polls } else { usize::MAX }).await?;
-            left.lock().unwrap().extend(kept);
-        } else {
-            go_on(vec![(name, call)]).await?;
-        }
-        if sim::random(5) == 0 {
-            let taken = {
-                let mut left = left.lock().unwrap();
-                let count = left.len() as u64;
-                (count > 0).then(|| left.swap_remove(sim::random(count) as usize))
-            };
-            if sim::random(2) == 0 {
-                go_on(taken.into_iter().collect()).await?;
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
-    let scene = Scene::new(engine, PathBuf::from("/")).await?;
-    let kept = match seed % 3 {
-        // More calls of the first kind, which is a get, than there is room for.
-        0 => many_of_one(&scene, 0, 0).await?,
-        1 => one_of_each(&scene, sim::random(POLLS as u64) as usize).await?,
-        _ => many_of_one(&scene, sim::random(scene.kinds() as u64) as usize, sim::random(3) as usize).await?,
-    };
-    let left = Arc::new(Mutex::new(kept));
-    let tasks: Vec<_> = (0..2).map(|_| sim::spawn(among_others(scene.clone(), left.clone()))).collect();
-    for task in tasks {
-        task.await.map_err(text)??;
-    }
-    let left = std::mem::take(&mut *left.lock().unwrap());
-    sim::spawn(go_on(left)).await.map_err(text)?
 }
 
 /// Runs a round in a world. A hang is reported as an error, after a minute of the world's time.
@@ -376,13 +233,10 @@ fn simulate(seed: u64) -> Result<(), String> {
     let inbox = if seed.is_multiple_of(6) { 128 } else { 1 + seed as usize % 3 };
     // A store reserves its memory: two stores stay open, and others are opened meanwhile.
     let config = Config::default().shards(2).inbox_depth(inbox).queue_depth(4).arena_bytes_max(512 << 20);
-    let run = World::new(seed).disk(Profile::nand()).config(config).run(async |engine| {
-        let limit = std::pin::pin!(sim::sleep(LIMIT));
-        match futures::future::select(std::pin::pin!(in_a_world(engine, seed)), limit).await {
-            futures::future::Either::Left((answer, _)) => answer,
-            futures::future::Either::Right(_) => Err("it hangs".to_string()),
-        }
-    });
+    let run = World::new(seed)
+        .disk(Profile::nand())
+        .config(config)
+        .run(async |engine| frozen::in_world(Scene::new(engine, PathBuf::from("/")), seed, 2).await);
     run.unwrap_or_else(|failure| Err(failure.to_string()))
 }
 

@@ -2,36 +2,9 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::{dir, engine, key, open, random, value};
 use forebay_kv::{Keyspace, Store};
-
-struct Counting;
-
-thread_local! {
-    /// `None`: this thread's allocations are not counted.
-    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-fn count() {
-    let _ = COUNT.try_with(|count| count.set(count.get().map(|known| known + 1)));
-}
-
-// SAFETY: everything is passed on to the system's allocator unchanged; counting touches a plain thread-local.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use forebay_test::allocations::{self, Counting};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -60,13 +33,13 @@ fn a_get_whose_leaf_is_cached_stays_on_its_thread_and_allocates_nothing() {
     assert!(keyspace.get(absent).wait().unwrap().is_none());
     drop(keyspace.get(&first).wait().unwrap());
     let before = engine.stats().wait().unwrap().walks;
-    COUNT.set(Some(0));
+    allocations::set(Some(0));
     for _ in 0..100 {
         let found = keyspace.get(&first).wait();
         assert!(matches!(found, Ok(Some(_))));
         assert!(matches!(keyspace.get(absent).wait(), Ok(None)));
     }
-    let allocations = COUNT.replace(None);
+    let allocations = allocations::set(None);
     let after = engine.stats().wait().unwrap().walks;
     assert_eq!(allocations, Some(0));
     assert_eq!(after.walks, before.walks);

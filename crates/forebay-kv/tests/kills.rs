@@ -4,13 +4,14 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Store};
+use forebay_test::killed;
 
 /// Directory for the writing process.
 const DIR: &str = "FOREBAY_KV_KILLS_DIR";
@@ -75,22 +76,14 @@ fn writer() {
     });
 }
 
-/// Prints one line in one write: a kill leaves none or all of it.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    out.write_all(format!("{line}\n").as_bytes()).expect("the test listens");
-    out.flush().expect("the test listens");
+fn start(dir: &Path, life: u64) -> Child {
+    let variables = [(DIR, dir.as_os_str().to_owned()), (LIFE, life.to_string().into())];
+    killed::start("writer", &variables).expect("a process")
 }
 
-fn start(dir: &Path, life: u64) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
-        .args(["writer", "--exact", "--ignored", "--nocapture"])
-        .env(DIR, dir)
-        .env(LIFE, life.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a process")
+/// Prints one line, unless the reader is gone.
+fn say(line: &str) {
+    killed::say(line).expect("the test listens");
 }
 
 #[test]

@@ -17,7 +17,8 @@ use forebay::sim::{self, Fault, Lost, MetadataOrder, Profile, Rule, World};
 use forebay_kv::{Error, ErrorKind};
 
 use crate::model::{At, KEYS, SPACES, WRITERS};
-use crate::store::{DIR, Open, Shape, mix, number};
+use crate::store::{DIR, Open, Shape, number};
+use forebay_test::worlds::mix;
 
 /// The misbehaviour of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

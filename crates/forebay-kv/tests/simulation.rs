@@ -10,10 +10,11 @@ mod store;
 
 use std::time::Duration;
 
-use forebay::sim::{self, Dirty, Fault, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{Rule, World};
+use forebay_test::worlds::{self, Draw};
 
 use crate::program::{Plan, Shared};
-use crate::store::{Shape, mix};
+use crate::store::Shape;
 
 /// Faults of a world, besides power cuts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,64 +26,20 @@ enum Trouble {
 }
 
 const LIVES: u64 = 4;
-/// Maximum runs to shrink a failing world.
-const SHRINKS: usize = 300;
-
-/// A random draw that only the seed determines, for the parameters of a world.
-struct Draw {
-    seed: u64,
-    count: u64,
-}
-
-impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
-        self.count += 1;
-        mix(self.seed.wrapping_mul(0x1_0001).wrapping_add(self.count)) % n
-    }
-}
-
-fn disk(draw: &mut Draw) -> Profile {
-    let profile = match draw.below(5) {
-        0 => Profile::optane(),
-        1 => Profile::ideal(),
-        2 => Profile::nand().sector(4096),
-        _ => Profile::nand(),
-    };
-    let lost = [Lost::Subset, Lost::Subset, Lost::Prefix, Lost::Nothing][draw.below(4) as usize];
-    let order = [MetadataOrder::Journal, MetadataOrder::Posix][draw.below(2) as usize];
-    profile.at("/disk").lost(lost).metadata_order(order).torn(draw.below(4) != 0)
-}
 
 /// Returns the faults for writes and flushes of a life.
 fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    for fault in [Fault::TornWrite, Fault::LostWrite, Fault::Reorder, Fault::Slow] {
-        let ppm = if fault == Fault::Slow { 5_000 } else { 200_000 };
-        if draw.below(3) == 0 {
-            rules.push(Rule::new(fault).chance_ppm(ppm));
-        }
-    }
-    if trouble != Trouble::Errors {
-        return rules;
-    }
-    let faults = [Fault::WriteError, Fault::FlushError, Fault::FlushError, Fault::NoSpace, Fault::ShortWrite];
-    let fault = faults[draw.below(5) as usize];
-    let rule = match draw.below(3) {
-        0 => Rule::new(fault).chance_ppm(5_000 + draw.below(50_000) as u32),
-        1 => Rule::new(fault).nth(1 + draw.below(80)),
-        _ => Rule::new(fault).nth(1 + draw.below(80)).times(1),
-    };
-    rules.push(rule.dirty(if draw.below(2) == 0 { Dirty::Lost } else { Dirty::Kept }));
-    if draw.below(4) == 0 {
-        rules.push(Rule::new(Fault::ReadError).chance_ppm(20_000));
+    let mut rules = worlds::silent_faults(draw);
+    if trouble == Trouble::Errors {
+        rules.extend(worlds::reported_faults(draw, 5_000, 80));
     }
     rules
 }
 
 /// Runs one world from its beginning to its end. The error text describes any failure.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
-    let mut draw = Draw { seed: world.seed(), count: 0 };
-    world.add_disk(disk(&mut draw));
+    let mut draw = Draw::new(world.seed());
+    world.add_disk(worlds::disk(&mut draw));
     let shape = Shape::of(world.seed());
     let shared = Shared::default();
     for life in 0..LIVES {
@@ -123,16 +80,8 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     }
 }
 
-/// Runs many worlds. Shrinks the first that fails as far as possible, and prints it.
 fn explore(trouble: Trouble, seeds: u64) {
-    let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), trouble));
-    if let Err(failing) = tried {
-        // A run that repeats one seed is not shrunk: its purpose is to see that seed.
-        let runs = if std::env::var_os("FOREBAY_SIM_SEED").is_some() { 0 } else { SHRINKS };
-        let shrunk = (runs > 0).then(|| sim::shrink(failing.seed(), runs, |world| attempt(world, trouble)));
-        let shrunk = shrunk.flatten().map(|shrunk| format!("\n\n  shortened: {shrunk}")).unwrap_or_default();
-        panic!("{failing}{shrunk}");
-    }
+    worlds::explore(seeds, |world| attempt(world, trouble));
 }
 
 #[test]
@@ -148,20 +97,13 @@ fn errors_make_the_store_read_only_and_opening_it_again_recovers() {
 /// The same seed gives the same run.
 #[test]
 fn worlds_repeat_themselves() {
-    let digest = |seed| {
-        let mut world = World::new(seed);
-        attempt(&mut world, Trouble::Errors).expect("a world that is as it must be");
-        (world.history_digest(), world.steps())
-    };
-    assert_eq!(digest(3), digest(3));
+    worlds::repeats_itself(|world| attempt(world, Trouble::Errors));
 }
 
 /// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct
 /// store passes the same ones.
 #[cfg(feature = "_mutants")]
 mod broken {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use forebay_kv::mutants::{self, Mutant};
 
     use super::*;
@@ -170,17 +112,8 @@ mod broken {
     const SEEDS: u64 = 150;
 
     fn is_caught(mutant: Mutant) {
-        for seed in 0..SEEDS {
-            let broken = || mutants::with(mutant, || attempt(&mut World::new(seed), Trouble::Crashes));
-            match catch_unwind(AssertUnwindSafe(broken)) {
-                Ok(Ok(())) => continue,
-                Ok(Err(why)) => println!("seed {seed}: {why}"),
-                Err(_) => println!("seed {seed}: panicked"),
-            }
-            attempt(&mut World::new(seed), Trouble::Crashes).expect("the store as it is");
-            return;
-        }
-        panic!("{mutant:?} survived {SEEDS} seeds");
+        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
+        worlds::is_caught(mutant, SEEDS, broken, |world| attempt(world, Trouble::Crashes));
     }
 
     #[test]

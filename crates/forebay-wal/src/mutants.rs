@@ -3,8 +3,6 @@
 //! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
 //! whole. The log of a real engine, whose task runs on a shard, is never affected.
 
-use std::cell::Cell;
-
 /// The fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -20,25 +18,4 @@ pub enum Mutant {
     WokenKeepsItsTurn,
 }
 
-thread_local! {
-    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
-}
-
-/// Runs `f` with the fault injected into this thread's simulated logs.
-pub fn with<T>(mutant: Mutant, f: impl FnOnce() -> T) -> T {
-    struct Mended(Option<Mutant>);
-    impl Drop for Mended {
-        fn drop(&mut self) {
-            ON.set(self.0);
-        }
-    }
-    let _mended = Mended(ON.replace(Some(mutant)));
-    f()
-}
-
-impl Mutant {
-    #[inline]
-    pub(crate) fn is_on(self) -> bool {
-        ON.try_with(Cell::get).ok().flatten() == Some(self)
-    }
-}
+forebay::_mutant_switch!(Mutant);

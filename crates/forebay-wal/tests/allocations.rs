@@ -2,50 +2,12 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use common::{dir, engine};
 use forebay::{Class, Engine};
+use forebay_test::allocations::{self, Counting};
 use forebay_wal::{Options, Wal};
-
-struct Counting;
-
-thread_local! {
-    /// Allocations counted; `None`: this thread is not watched.
-    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-fn count() {
-    let _ = COUNT.try_with(|count| count.set(count.get().map(|known| known + 1)));
-}
-
-// SAFETY: all calls are passed to the system's allocator unchanged; counting touches a plain thread-local.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller upholds the contract of this function, which is that of the system's allocator.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -74,9 +36,9 @@ fn appends_on_a_shard_allocate_nothing() {
             }
         };
         append(300).await;
-        COUNT.set(Some(0));
+        allocations::set(Some(0));
         append(500).await;
-        COUNT.replace(None).unwrap_or(u64::MAX)
+        allocations::set(None).unwrap_or(u64::MAX)
     });
     let allocations = task.wait().unwrap();
     assert!(allocations <= allowance(&engine), "{allocations} allocations in 500 appends");
@@ -101,7 +63,8 @@ fn appends_from_elsewhere_allocate_nothing_on_the_shard() {
         tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
     };
     append(100);
-    let watch = |value| engine.spawn_on_shard(0, Class::DEFAULT, move || async move { COUNT.replace(value) });
+    let watch =
+        |value| engine.spawn_on_shard(0, Class::DEFAULT, move || async move { allocations::set(value) });
     watch(Some(0)).wait().unwrap();
     append(200);
     let allocations = watch(None).wait().unwrap().unwrap_or(u64::MAX);

@@ -4,31 +4,19 @@
 //! another thread, or dropped. On a real engine, whose round must end within a minute, and in worlds whose
 //! seed decides which calls are kept.
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay::sim::{self, Profile, World};
+use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
+use forebay_test::frozen::{self, Named, Scene as _};
 use forebay_wal::inspect::{inspect, records, repair};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
 
 mod common;
 
-/// A call, with a check of its result.
-type Call = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
-type Named = (&'static str, Call);
-
-/// More polls than any of the calls needs.
-const POLLS: usize = 6;
-/// Time after which a round counts as hanging.
-const LIMIT: Duration = Duration::from_secs(60);
 /// Length of a record: three of them fill the limit of pending bytes.
 const RECORD: usize = 1000;
 
@@ -88,8 +76,9 @@ impl Scene {
     fn fresh(&self) -> PathBuf {
         self.dir.join(format!("fresh-{}", self.next.fetch_add(1, Ordering::Relaxed)))
     }
+}
 
-    /// Returns one call of each kind.
+impl frozen::Scene for Scene {
     fn calls(&self) -> Vec<Named> {
         let mut calls: Vec<Named> = Vec::new();
         macro_rules! call {
@@ -182,14 +171,8 @@ impl Scene {
         calls
     }
 
-    /// Returns the number of kinds of calls.
-    fn kinds(&self) -> usize {
-        self.calls().len()
-    }
-
-    /// Returns many calls of one kind.
-    fn many(&self, kind: usize) -> Vec<Named> {
-        (0..8).map(|_| self.calls().swap_remove(kind)).collect()
+    fn many(&self, _name: &str) -> usize {
+        8
     }
 
     /// Checks that the acknowledged records are there.
@@ -210,85 +193,6 @@ impl Scene {
     }
 }
 
-/// Polls each call once, so that none of them has been woken yet; returns those that have not completed.
-fn begin(calls: Vec<Named>) -> Result<Vec<Named>, String> {
-    let mut kept = Vec::new();
-    for (name, mut call) in calls {
-        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => answer.map_err(|wrong| format!("{name}: {wrong}"))?,
-            Poll::Pending => kept.push((name, call)),
-        }
-    }
-    Ok(kept)
-}
-
-/// Polls each call `polls` times and returns those that have not completed.
-async fn freeze(calls: Vec<Named>, polls: usize) -> Result<Vec<Named>, String> {
-    let mut kept = Vec::new();
-    for (name, call) in calls {
-        match sim::frozen_after(polls, call).await {
-            Ok(answer) => answer.map_err(|wrong| format!("{name}: {wrong}"))?,
-            Err(call) => kept.push((name, *Pin::into_inner(call))),
-        }
-    }
-    Ok(kept)
-}
-
-/// Runs all calls concurrently, each polled only when it was woken itself.
-async fn resume(calls: Vec<Named>) -> Result<(), String> {
-    let named =
-        calls.into_iter().map(async |(name, call)| call.await.map_err(|wrong| format!("{name}: {wrong}")));
-    let mut going: FuturesUnordered<_> = named.collect();
-    while let Some(answer) = going.next().await {
-        answer?;
-    }
-    Ok(())
-}
-
-/// Keeps one call of each kind while one of each kind completes.
-async fn one_of_each(scene: &Scene, polls: usize) -> Result<Vec<Named>, String> {
-    let kept = freeze(scene.calls(), polls).await?;
-    resume(scene.calls()).await?;
-    Ok(kept)
-}
-
-/// Keeps as many calls of one kind as fill the log's queue, while one of each kind completes.
-async fn many_of_one(scene: &Scene, kind: usize, polls: usize) -> Result<Vec<Named>, String> {
-    let kept = match polls {
-        0 => begin(scene.many(kind))?,
-        _ => freeze(scene.many(kind), polls).await?,
-    };
-    resume(scene.calls()).await?;
-    Ok(kept)
-}
-
-/// Runs `body` on a thread of its own, which must end in time.
-fn in_time(what: &str, body: impl FnOnce() -> Result<(), String> + Send + 'static) {
-    let (ended, has_ended) = mpsc::channel();
-    let thread = std::thread::spawn(move || ended.send(body()));
-    let answer = has_ended.recv_timeout(LIMIT).unwrap_or_else(|_| Err("it hangs".to_string()));
-    answer.unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
-    thread.join().unwrap().unwrap();
-}
-
-/// Runs a round on a real engine; the kept calls complete on another thread, or are dropped.
-fn round(
-    scene: &Scene,
-    what: String,
-    is_dropped: bool,
-    freeze: impl AsyncFnOnce(Scene) -> Result<Vec<Named>, String> + Send + 'static,
-) {
-    let here = scene.clone();
-    in_time(&what, move || {
-        let kept = futures::executor::block_on(freeze(here.clone()))?;
-        if !is_dropped {
-            let thread = std::thread::spawn(move || futures::executor::block_on(resume(kept)));
-            thread.join().map_err(|_| "a panic".to_string())??;
-        }
-        futures::executor::block_on(here.check())
-    });
-}
-
 /// Regression: an append that had waited for room and was then kept in a `select!` held the first place in
 /// the line, and every later append waited behind it forever, with nothing pending.
 #[test]
@@ -296,73 +200,21 @@ fn no_call_waits_for_one_that_is_not_polled() {
     let dir = common::dir();
     let engine = Engine::start(Config::default().shards(1).inbox_depth(1).queue_depth(2)).unwrap();
     let scene = futures::executor::block_on(Scene::new(engine, dir.path().to_path_buf())).unwrap();
-    for polls in 1..POLLS {
-        let what = format!("one of each kind, kept after {polls} polls");
-        round(&scene, what, polls % 2 == 0, async move |scene| one_of_each(&scene, polls).await);
-    }
-    for kind in 0..scene.kinds() {
+    frozen::rounds_of_each(&scene);
+    for kind in 0..scene.calls().len() {
         for polls in [0, 1, 2] {
-            let what = format!("{} many times, kept after {polls} polls", scene.calls()[kind].0);
-            round(&scene, what, polls == 2, async move |scene| many_of_one(&scene, kind, polls).await);
+            frozen::round_of_many(&scene, kind, polls, polls == 2);
         }
     }
-}
-
-/// Makes calls in random order, and keeps some of them unpolled; each task may continue calls that others
-/// left.
-async fn among_others(scene: Scene, left: Arc<Mutex<Vec<Named>>>) -> Result<(), String> {
-    let mut calls = scene.calls();
-    while !calls.is_empty() {
-        let (name, call) = calls.swap_remove(sim::random(calls.len() as u64) as usize);
-        if sim::random(3) == 0 {
-            let polls = sim::random(POLLS as u64) as usize;
-            let kept = freeze(vec![(name, call)], polls).await?;
-            left.lock().unwrap().extend(kept);
-        } else {
-            resume(vec![(name, call)]).await?;
-        }
-        if sim::random(5) == 0 {
-            let taken = {
-                let mut left = left.lock().unwrap();
-                let count = left.len() as u64;
-                (count > 0).then(|| left.swap_remove(sim::random(count) as usize))
-            };
-            if sim::random(2) == 0 {
-                resume(taken.into_iter().collect()).await?;
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn in_a_world(engine: Engine, seed: u64) -> Result<(), String> {
-    let scene = Scene::new(engine, PathBuf::from("/")).await?;
-    let kept = match seed % 3 {
-        // More calls of the first kind, which is an append, than there is room for.
-        0 => many_of_one(&scene, 0, 0).await?,
-        1 => one_of_each(&scene, sim::random(POLLS as u64) as usize).await?,
-        _ => many_of_one(&scene, sim::random(scene.kinds() as u64) as usize, sim::random(3) as usize).await?,
-    };
-    let left = Arc::new(Mutex::new(kept));
-    let tasks: Vec<_> = (0..4).map(|_| sim::spawn(among_others(scene.clone(), left.clone()))).collect();
-    for task in tasks {
-        task.await.map_err(text)??;
-    }
-    let left = std::mem::take(&mut *left.lock().unwrap());
-    sim::spawn(resume(left)).await.map_err(text)??;
-    scene.check().await
 }
 
 /// Runs a round in a world; a hang is reported as an error, after a minute of the world's time.
 fn simulate(seed: u64) -> Result<(), String> {
     let config = Config::default().shards(2).inbox_depth(1 + (seed % 3) as usize).queue_depth(2);
-    let run = World::new(seed).disk(Profile::nand()).config(config).run(async |engine| {
-        let limit = std::pin::pin!(sim::sleep(LIMIT));
-        match futures::future::select(std::pin::pin!(in_a_world(engine, seed)), limit).await {
-            futures::future::Either::Left((answer, _)) => answer,
-            futures::future::Either::Right(_) => Err("it hangs".to_string()),
-        }
-    });
+    let run = World::new(seed)
+        .disk(Profile::nand())
+        .config(config)
+        .run(async |engine| frozen::in_world(Scene::new(engine, PathBuf::from("/")), seed, 4).await);
     run.unwrap_or_else(|failure| Err(failure.to_string()))
 }
 

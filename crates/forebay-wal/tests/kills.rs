@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use forebay::{Config, Engine};
+use forebay_test::killed;
 use forebay_wal::{ErrorKind, Lsn, Options, Recovery, Wal};
 
 /// Variable with the directory for the writing process.
@@ -71,22 +72,14 @@ fn writer() {
     });
 }
 
-/// Prints one line in one write: a kill leaves none of it or all.
-fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    out.write_all(format!("{line}\n").as_bytes()).expect("the test listens");
-    out.flush().expect("the test listens");
+fn start(dir: &Path, life: u64) -> Child {
+    let variables = [(DIR, dir.as_os_str().to_owned()), (LIFE, life.to_string().into())];
+    killed::start("writer", &variables).expect("a process")
 }
 
-fn start(dir: &Path, life: u64) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
-        .args(["writer", "--exact", "--ignored", "--nocapture"])
-        .env(DIR, dir)
-        .env(LIFE, life.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a process")
+/// Prints one line, unless the reader is gone.
+fn say(line: &str) {
+    killed::say(line).expect("the test listens");
 }
 
 #[test]

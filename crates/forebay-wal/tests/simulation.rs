@@ -17,7 +17,8 @@ mod records;
 
 use std::time::Duration;
 
-use forebay::sim::{self, Dirty, Fault, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{Rule, World};
+use forebay_test::worlds::{self, Draw};
 
 use crate::log::Shape;
 use crate::model::Model;
@@ -37,64 +38,20 @@ enum Trouble {
 }
 
 const LIVES: u64 = 4;
-/// Maximum number of runs spent on making a failing world shorter.
-const SHRINKS: usize = 300;
-
-/// Random choices that depend only on the seed: they determine the world.
-struct Draw {
-    seed: u64,
-    count: u64,
-}
-
-impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
-        self.count += 1;
-        records::mix(self.seed.wrapping_mul(0x1_0001).wrapping_add(self.count)) % n
-    }
-}
-
-fn disk(draw: &mut Draw) -> Profile {
-    let profile = match draw.below(5) {
-        0 => Profile::optane(),
-        1 => Profile::ideal(),
-        2 => Profile::nand().sector(4096),
-        _ => Profile::nand(),
-    };
-    let lost = [Lost::Subset, Lost::Subset, Lost::Prefix, Lost::Nothing][draw.below(4) as usize];
-    let order = [MetadataOrder::Journal, MetadataOrder::Posix][draw.below(2) as usize];
-    profile.at("/disk").lost(lost).metadata_order(order).torn(draw.below(4) != 0)
-}
 
 /// Returns the faults of writes and flushes in a life.
 fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    for fault in [Fault::TornWrite, Fault::LostWrite, Fault::Reorder, Fault::Slow] {
-        let ppm = if fault == Fault::Slow { 5_000 } else { 200_000 };
-        if draw.below(3) == 0 {
-            rules.push(Rule::new(fault).chance_ppm(ppm));
-        }
-    }
-    if trouble != Trouble::Errors {
-        return rules;
-    }
-    let faults = [Fault::WriteError, Fault::FlushError, Fault::FlushError, Fault::NoSpace, Fault::ShortWrite];
-    let fault = faults[draw.below(5) as usize];
-    let rule = match draw.below(3) {
-        0 => Rule::new(fault).chance_ppm(10_000 + draw.below(100_000) as u32),
-        1 => Rule::new(fault).nth(1 + draw.below(40)),
-        _ => Rule::new(fault).nth(1 + draw.below(40)).times(1),
-    };
-    rules.push(rule.dirty(if draw.below(2) == 0 { Dirty::Lost } else { Dirty::Kept }));
-    if draw.below(4) == 0 {
-        rules.push(Rule::new(Fault::ReadError).chance_ppm(20_000));
+    let mut rules = worlds::silent_faults(draw);
+    if trouble == Trouble::Errors {
+        rules.extend(worlds::reported_faults(draw, 10_000, 40));
     }
     rules
 }
 
 /// Runs one world from beginning to end. Returns any fault as text.
 fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
-    let mut draw = Draw { seed: world.seed(), count: 0 };
-    world.add_disk(disk(&mut draw));
+    let mut draw = Draw::new(world.seed());
+    world.add_disk(worlds::disk(&mut draw));
     let shape = Shape::of(world.seed());
     let shared = Shared::new(Model::new());
     for life in 0..LIVES {
@@ -147,16 +104,8 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     }
 }
 
-/// Tries many worlds. Shrinks the first that fails as far as possible, and prints it.
 fn explore(trouble: Trouble, seeds: u64) {
-    let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed), trouble));
-    if let Err(failing) = tried {
-        // A run that repeats one seed must show that seed unchanged.
-        let runs = if std::env::var_os("FOREBAY_SIM_SEED").is_some() { 0 } else { SHRINKS };
-        let shrunk = (runs > 0).then(|| sim::shrink(failing.seed(), runs, |world| attempt(world, trouble)));
-        let shrunk = shrunk.flatten().map(|shrunk| format!("\n\n  shortened: {shrunk}")).unwrap_or_default();
-        panic!("{failing}{shrunk}");
-    }
+    worlds::explore(seeds, |world| attempt(world, trouble));
 }
 
 #[test]
@@ -184,20 +133,13 @@ fn damage_is_named_or_at_most_the_last_group() {
 /// The same seed is the same run.
 #[test]
 fn worlds_repeat_themselves() {
-    let digest = |seed| {
-        let mut world = World::new(seed);
-        attempt(&mut world, Trouble::Errors).expect("a world that is as it must be");
-        (world.history_digest(), world.steps())
-    };
-    assert_eq!(digest(3), digest(3));
+    worlds::repeats_itself(|world| attempt(world, Trouble::Errors));
 }
 
 /// Checks the oracle itself: the worlds that CI runs catch a log that is broken on purpose, and the intact
 /// log survives the same ones.
 #[cfg(feature = "_mutants")]
 mod broken {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use forebay_wal::mutants::{self, Mutant};
 
     use super::*;
@@ -206,17 +148,8 @@ mod broken {
     const SEEDS: u64 = 250;
 
     fn is_caught(mutant: Mutant, trouble: Trouble) {
-        for seed in 0..SEEDS {
-            let broken = || mutants::with(mutant, || attempt(&mut World::new(seed), trouble));
-            match catch_unwind(AssertUnwindSafe(broken)) {
-                Ok(Ok(())) => continue,
-                Ok(Err(why)) => println!("seed {seed}: {why}"),
-                Err(_) => println!("seed {seed}: panicked"),
-            }
-            attempt(&mut World::new(seed), trouble).expect("the log as it is");
-            return;
-        }
-        panic!("{mutant:?} survived {SEEDS} seeds");
+        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
+        worlds::is_caught(mutant, SEEDS, broken, |world| attempt(world, trouble));
     }
 
     #[test]

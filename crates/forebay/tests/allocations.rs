@@ -5,8 +5,6 @@
 
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::ops::Range;
 use std::pin::Pin;
@@ -14,53 +12,10 @@ use std::task::Poll;
 
 use common::{bytes_of, config, dir, write_file};
 use forebay::{Block, Class, Durability, Engine, Error, File, Flush, Open, Read, Step, Walk};
-
-struct Counting;
-
-thread_local! {
-    /// `None`: this thread is not watched.
-    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-fn count() {
-    let _ = COUNT.try_with(|count| count.set(count.get().map(|known| known + 1)));
-}
-
-// SAFETY: everything is passed on to the system's allocator unchanged; counting touches a plain thread-local.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use forebay_test::allocations::{self, Counting};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-/// Returns the output of `future`, and the allocations of this thread until it completed.
-async fn allocations_of<F: Future>(future: F) -> (F::Output, u64) {
-    COUNT.set(Some(0));
-    let output = future.await;
-    (output, COUNT.replace(None).unwrap_or(u64::MAX))
-}
 
 const FILE_BYTES: u64 = 16 << 20;
 
@@ -118,7 +73,7 @@ fn reads_allocate_nothing_on_a_shard() {
     let (engine, _dir, file) = scene();
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         read_many_times(&file, 2_000).await;
-        allocations_of(read_many_times(&file, 4_000)).await.1
+        allocations::during(read_many_times(&file, 4_000)).await.1
     });
     let allocations = task.wait().unwrap();
     assert!(allocations <= allowance(&engine), "{allocations} allocations in 4,000 reads");
@@ -140,7 +95,7 @@ fn writes_and_syncs_allocate_nothing_on_a_shard() {
             }
         };
         write(1_000).await;
-        allocations_of(write(2_000)).await.1
+        allocations::during(write(2_000)).await.1
     });
     let allocations = task.wait().unwrap();
     assert!(allocations <= allowance(&engine), "{allocations} allocations in 2,000 writes");
@@ -160,8 +115,8 @@ fn scans_allocate_nothing_per_block_on_a_shard() {
             blocks
         };
         scan(0).await;
-        let (few, for_few) = allocations_of(scan(FILE_BYTES / 2)).await;
-        let (many, for_many) = allocations_of(scan(0)).await;
+        let (few, for_few) = allocations::during(scan(FILE_BYTES / 2)).await;
+        let (many, for_many) = allocations::during(scan(0)).await;
         (many - few, for_many as i64 - for_few as i64)
     });
     let (blocks, allocations) = task.wait().unwrap();
@@ -186,8 +141,8 @@ fn batches_allocate_nothing_per_range() {
         };
         batch(ranges(1_300)).await;
         let (few, many) = (ranges(300), ranges(1_300));
-        let for_few = allocations_of(batch(few)).await.1;
-        let for_many = allocations_of(batch(many)).await.1;
+        let for_few = allocations::during(batch(few)).await.1;
+        let for_many = allocations::during(batch(many)).await.1;
         (for_few, for_many)
     });
     let (few, many) = task.wait().unwrap();
@@ -198,7 +153,7 @@ fn batches_allocate_nothing_per_range() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let watch = |on: bool| {
         engine
-            .spawn_on_shard(0, Class::DEFAULT, move || async move { COUNT.replace(on.then_some(0)) })
+            .spawn_on_shard(0, Class::DEFAULT, move || async move { allocations::set(on.then_some(0)) })
             .wait()
             .unwrap()
     };
@@ -206,7 +161,7 @@ fn batches_allocate_nothing_per_range() {
         let ranges = ranges(count);
         watch(true);
         let (blocks, here) =
-            runtime.block_on(allocations_of(file.read_many(ranges).merge_gap(0).into_future()));
+            runtime.block_on(allocations::during(file.read_many(ranges).merge_gap(0).into_future()));
         drop(blocks.unwrap());
         (here, watch(false).unwrap())
     };
@@ -236,7 +191,7 @@ fn one_read_from_tokio_allocates_one_cell() {
         }
     };
     runtime.block_on(reads());
-    let (_, allocations) = runtime.block_on(allocations_of(reads()));
+    let (_, allocations) = runtime.block_on(allocations::during(reads()));
     println!("{:.2} allocations a read from Tokio, on the caller's thread", allocations as f64 / 500.0);
     assert!(allocations <= 2 * 500, "{allocations} allocations in 500 reads");
     drop(engine);
@@ -291,7 +246,7 @@ fn slow_steps_are_counted_without_an_allocation() {
             }
         }
         slow::<0>(&file).await;
-        allocations_of(async {
+        allocations::during(async {
             slow::<1>(&file).await;
             slow::<2>(&file).await;
             slow::<3>(&file).await;
@@ -318,7 +273,7 @@ fn walks_allocate_nothing_on_a_shard() {
             }
         };
         walks(60).await;
-        allocations_of(walks(100)).await.1
+        allocations::during(walks(100)).await.1
     });
     let allocations = task.wait().unwrap();
     assert_eq!(engine.stats().wait().unwrap().walks.boxed_states, 0);
@@ -337,8 +292,8 @@ fn writes_into_a_combine_allocate_nothing_on_pages_that_are_held() {
             combine.write(page * 7919 % 1_000 * 4096, &bytes).await.unwrap();
         }
     };
-    let (_, first) = engine.block_on(allocations_of(fill())).unwrap();
-    let (_, again) = engine.block_on(allocations_of(fill())).unwrap();
+    let (_, first) = engine.block_on(allocations::during(fill())).unwrap();
+    let (_, again) = engine.block_on(allocations::during(fill())).unwrap();
     assert_eq!(again, 0, "in 1,000 writes over pages that are held");
     assert!(first <= 400, "{first} allocations for 1,000 pages");
     engine.block_on(combine.flush(Durability::None)).unwrap().unwrap();

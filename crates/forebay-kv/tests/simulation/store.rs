@@ -6,6 +6,7 @@ use std::time::Duration;
 use forebay::Engine;
 use forebay::sim;
 use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Result, Snapshot, Store, Value};
+use forebay_test::worlds::mix;
 
 use crate::model::{At, KEYS, SPACES, State};
 
@@ -19,14 +20,6 @@ pub(crate) struct Shape {
     pub(crate) segment_bytes: u64,
     pub(crate) leaf_bytes: u32,
     pub(crate) shard: usize,
-}
-
-/// Returns a pseudorandom number; neighbouring numbers give unrelated ones.
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut x = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 impl Shape {

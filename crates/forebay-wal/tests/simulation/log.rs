@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use forebay::Engine;
+use forebay_test::worlds::mix;
 use forebay_wal::{Error, ErrorKind, Lsn, Options, Recovery, Result, Wal};
 
 use crate::records;
@@ -24,7 +25,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// Returns small segments and groups, so that a life goes through many of them.
     pub(crate) fn of(seed: u64) -> Shape {
-        let draw = |salt: u64, n: u64| records::mix(seed ^ (salt << 32)) % n;
+        let draw = |salt: u64, n: u64| mix(seed ^ (salt << 32)) % n;
         Shape {
             segment_bytes: [64 << 10, 64 << 10, 128 << 10, 256 << 10][draw(1, 4) as usize],
             group_bytes_max: [8 << 10, 16 << 10, 32 << 10][draw(2, 3) as usize],

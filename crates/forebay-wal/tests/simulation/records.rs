@@ -1,5 +1,7 @@
 //! Records that identify themselves: a number determines the bytes, and the bytes give the number.
 
+use forebay_test::worlds::mix;
+
 /// Maximum length of a record.
 pub(crate) const BYTES_MAX: usize = 20 << 10;
 
@@ -14,14 +16,6 @@ pub(crate) fn numbered(life: u64, appender: u64, count: u64) -> u64 {
 /// Returns the appender, unique across all lives, and its count.
 pub(crate) fn appender(record: u64) -> (u64, u64) {
     (record >> 24, record & 0xff_ffff)
-}
-
-/// Spreads a number's bits.
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut bits = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 /// Returns the length of a record. Most are short; some fill a page or several, one in a hundred a whole

@@ -3,7 +3,36 @@
 //! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a
 //! whole; a real engine's shards are never touched.
 
-use std::cell::Cell;
+/// Declares the switch for a crate's own enum of mutants: `with`, which runs a closure with one of them on this
+/// thread, and `is_on` of the enum.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! _mutant_switch {
+    ($mutant:ty) => {
+        ::std::thread_local! {
+            static ON: ::std::cell::Cell<Option<$mutant>> = const { ::std::cell::Cell::new(None) };
+        }
+
+        /// Runs `f` with this mutant in the simulated worlds of the calling thread.
+        pub fn with<T>(mutant: $mutant, f: impl FnOnce() -> T) -> T {
+            struct Restored(Option<$mutant>);
+            impl Drop for Restored {
+                fn drop(&mut self) {
+                    ON.set(self.0);
+                }
+            }
+            let _restored = Restored(ON.replace(Some(mutant)));
+            f()
+        }
+
+        impl $mutant {
+            #[inline]
+            pub(crate) fn is_on(self) -> bool {
+                ON.try_with(::std::cell::Cell::get).ok().flatten() == Some(self)
+            }
+        }
+    };
+}
 
 /// The kinds of mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,25 +58,4 @@ pub enum Mutant {
     OneSenderWoken,
 }
 
-thread_local! {
-    static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
-}
-
-/// Runs `f` with this thread's simulated cores broken.
-pub fn with<T>(mutant: Mutant, f: impl FnOnce() -> T) -> T {
-    struct Mended(Option<Mutant>);
-    impl Drop for Mended {
-        fn drop(&mut self) {
-            ON.set(self.0);
-        }
-    }
-    let _mended = Mended(ON.replace(Some(mutant)));
-    f()
-}
-
-impl Mutant {
-    #[inline]
-    pub(crate) fn is_on(self) -> bool {
-        ON.try_with(Cell::get).ok().flatten() == Some(self)
-    }
-}
+crate::_mutant_switch!(Mutant);

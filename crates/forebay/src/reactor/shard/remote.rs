@@ -173,6 +173,9 @@ fn into_node(cell: RemotePtr) -> NonNull<RemoteNode> {
     unsafe { NonNull::new_unchecked(raw) }
 }
 
+#[cfg(test)]
+mod fixture;
+
 #[cfg(all(test, forebay_loom))]
 mod loom_tests;
 

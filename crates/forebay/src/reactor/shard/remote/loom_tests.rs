@@ -5,28 +5,12 @@ use std::sync::Weak;
 
 use loom::thread::spawn;
 
+use super::fixture::{KEY, request};
 use super::*;
-use crate::base::class::Class;
 use crate::base::sync::ArrayQueue;
 use crate::base::sync::model::{Bell, Broken, breaking, check};
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind};
+use crate::io::op::OpBuffer;
 use crate::reactor::shard::remote_list::RemoteList;
-
-const KEY: OpKey = OpKey { index: 5, generation: 3 };
-
-fn request() -> RemotePtr {
-    let request = OpRequest {
-        kind: OpKind::Nop,
-        class: Class::DEFAULT,
-        durability: Durability::None,
-        flush: Flush::Queued,
-        offset: 0,
-        len: 0,
-        asked: 0,
-        buffer: OpBuffer::None,
-    };
-    RemoteCell::request(None, request)
-}
 
 fn outcome() -> OpOutcome {
     OpOutcome { result: Ok(7), buffer: OpBuffer::None }

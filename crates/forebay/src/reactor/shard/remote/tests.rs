@@ -1,23 +1,7 @@
+use super::fixture::{KEY, request};
 use super::*;
-use crate::base::class::Class;
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind};
+use crate::io::op::OpBuffer;
 use crate::reactor::shard::remote_list::RemoteList;
-
-const KEY: OpKey = OpKey { index: 5, generation: 3 };
-
-fn request() -> RemotePtr {
-    let request = OpRequest {
-        kind: OpKind::Nop,
-        class: Class::DEFAULT,
-        durability: Durability::None,
-        flush: Flush::Queued,
-        offset: 0,
-        len: 0,
-        asked: 0,
-        buffer: OpBuffer::None,
-    };
-    RemoteCell::request(None, request)
-}
 
 fn done(result: u32) -> OpOutcome {
     OpOutcome { result: Ok(result), buffer: OpBuffer::None }

@@ -1,0 +1,11 @@
+//! Parts that the tests of several crates share: counted allocations, calls that are kept unpolled, worlds
+//! with random disks and faults, and processes that are killed.
+//!
+//! It is a development dependency only and is not published.
+
+pub mod allocations;
+#[cfg(feature = "sim")]
+pub mod frozen;
+pub mod killed;
+#[cfg(feature = "sim")]
+pub mod worlds;

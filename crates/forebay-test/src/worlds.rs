@@ -1,0 +1,131 @@
+//! Simulated worlds that only their seed determines.
+
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use forebay::sim::{self, Dirty, Fault, Lost, MetadataOrder, Profile, Rule, World};
+
+/// Maximum runs to shrink a failing world.
+const SHRINKS: usize = 300;
+
+/// A random draw that only the seed determines, for the parameters of a world.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    seed: u64,
+    count: u64,
+}
+
+impl Draw {
+    /// Returns the draw of a world's seed.
+    pub fn new(seed: u64) -> Draw {
+        Draw { seed, count: 0 }
+    }
+
+    /// Returns the next number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.count += 1;
+        mix(self.seed.wrapping_mul(0x1_0001).wrapping_add(self.count)) % n
+    }
+}
+
+/// Returns a number that looks random; neighbouring inputs give unrelated ones.
+pub fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// Returns a disk of a random kind at `/disk`, with a random behaviour at a power cut.
+pub fn disk(draw: &mut Draw) -> Profile {
+    let profile = match draw.below(5) {
+        0 => Profile::optane(),
+        1 => Profile::ideal(),
+        2 => Profile::nand().sector(4096),
+        _ => Profile::nand(),
+    };
+    let lost = [Lost::Subset, Lost::Subset, Lost::Prefix, Lost::Nothing][draw.below(4) as usize];
+    let order = [MetadataOrder::Journal, MetadataOrder::Posix][draw.below(2) as usize];
+    profile.at("/disk").lost(lost).metadata_order(order).torn(draw.below(4) != 0)
+}
+
+/// Returns faults that a device has although it reports none: torn, lost, reordered and slow writes.
+pub fn silent_faults(draw: &mut Draw) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for fault in [Fault::TornWrite, Fault::LostWrite, Fault::Reorder, Fault::Slow] {
+        let ppm = if fault == Fault::Slow { 5_000 } else { 200_000 };
+        if draw.below(3) == 0 {
+            rules.push(Rule::new(fault).chance_ppm(ppm));
+        }
+    }
+    rules
+}
+
+/// Returns faults that calls report: writes and flushes fail, the disk is full, reads fail. The error strikes
+/// with a chance of `ppm` to 11 times that, or once or always from one of the first `calls` calls on.
+pub fn reported_faults(draw: &mut Draw, ppm: u32, calls: u64) -> Vec<Rule> {
+    let faults = [Fault::WriteError, Fault::FlushError, Fault::FlushError, Fault::NoSpace, Fault::ShortWrite];
+    let fault = faults[draw.below(5) as usize];
+    let rule = match draw.below(3) {
+        0 => Rule::new(fault).chance_ppm(ppm + draw.below(10 * u64::from(ppm)) as u32),
+        1 => Rule::new(fault).nth(1 + draw.below(calls)),
+        _ => Rule::new(fault).nth(1 + draw.below(calls)).times(1),
+    };
+    let mut rules = vec![rule.dirty(if draw.below(2) == 0 { Dirty::Lost } else { Dirty::Kept })];
+    if draw.below(4) == 0 {
+        rules.push(Rule::new(Fault::ReadError).chance_ppm(20_000));
+    }
+    rules
+}
+
+/// Runs the worlds of the first `seeds` seeds. Shrinks the first that fails as far as possible.
+///
+/// # Panics
+/// A world failed; the text has its seed and the shrunk world.
+pub fn explore(seeds: u64, attempt: impl Fn(&mut World) -> Result<(), String>) {
+    let tried = sim::explore(0..seeds, |seed| attempt(&mut World::new(seed)));
+    if let Err(failing) = tried {
+        // A run that repeats one seed must show that seed unchanged.
+        let runs = if std::env::var_os("FOREBAY_SIM_SEED").is_some() { 0 } else { SHRINKS };
+        let shrunk = (runs > 0).then(|| sim::shrink(failing.seed(), runs, &attempt));
+        let shrunk = shrunk.flatten().map(|shrunk| format!("\n\n  shortened: {shrunk}")).unwrap_or_default();
+        panic!("{failing}{shrunk}");
+    }
+}
+
+/// Checks that the same seed gives the same run.
+///
+/// # Panics
+/// Two runs of seed 3 differ, or the world fails.
+pub fn repeats_itself(attempt: impl Fn(&mut World) -> Result<(), String>) {
+    let digest = |seed| {
+        let mut world = World::new(seed);
+        attempt(&mut world).expect("a world without a fault");
+        (world.history_digest(), world.steps())
+    };
+    assert_eq!(digest(3), digest(3));
+}
+
+/// Checks that one of the first `seeds` worlds fails with the fault that `broken` puts in, and not without it.
+/// `broken` runs its argument with the mutant.
+///
+/// # Panics
+/// The mutant survives all seeds, or its world fails without the mutant.
+pub fn is_caught(
+    mutant: impl Debug,
+    seeds: u64,
+    broken: impl Fn(&dyn Fn() -> Result<(), String>) -> Result<(), String>,
+    attempt: impl Fn(&mut World) -> Result<(), String>,
+) {
+    for seed in 0..seeds {
+        let run = || attempt(&mut World::new(seed));
+        match catch_unwind(AssertUnwindSafe(|| broken(&run))) {
+            Ok(Ok(())) => continue,
+            Ok(Err(why)) => println!("seed {seed}: {why}"),
+            Err(_) => println!("seed {seed}: panicked"),
+        }
+        run().expect("the same world without the mutant");
+        return;
+    }
+    panic!("{mutant:?} survived {seeds} seeds");
+}
