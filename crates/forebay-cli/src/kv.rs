@@ -34,9 +34,8 @@ const OUTPUT_BYTES: usize = 64 << 10;
 
 /// Runs a command. Every failure has the exit code 2, because code 1 is a result.
 pub(crate) fn run(command: &KvCommand) -> anyhow::Result<ExitCode> {
-    execute(command).map_err(|error| match error.is::<Failure>() {
-        true => error,
-        false => Failure::Store(format!("{error:#}")).into(),
+    execute(command).map_err(|error| {
+        if error.is::<Failure>() { error } else { Failure::Store(format!("{error:#}")).into() }
     })
 }
 
@@ -57,10 +56,7 @@ fn execute(command: &KvCommand) -> anyhow::Result<ExitCode> {
             let opened = Opened::at(&args.dir, Options::new().create(false))?;
             let stats = opened.store.stats();
             opened.close()?;
-            print(&match args.json {
-                true => json::stats(&args.dir, &stats)?,
-                false => text::stats(&args.dir, &stats),
-            })?;
+            print(&if args.json { json::stats(&args.dir, &stats)? } else { text::stats(&args.dir, &stats) })?;
             Ok(ExitCode::SUCCESS)
         }
         KvCommand::Verify(args) => verify(args),
@@ -146,9 +142,10 @@ fn get(args: &GetArgs) -> anyhow::Result<ExitCode> {
         stderr_line("forebay: the key does not exist");
         return Ok(ExitCode::from(NO));
     };
-    match args.hex {
-        true => print(&format!("{}\n", bytes::hex(&value)))?,
-        false => drop(written(io::stdout().lock().write_all(&value))?),
+    if args.hex {
+        print(&format!("{}\n", bytes::hex(&value)))?;
+    } else {
+        written(io::stdout().lock().write_all(&value))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -201,10 +198,7 @@ fn print_entries(args: &ScanArgs, mut range: Range) -> anyhow::Result<io::Result
         && let Some((key, value)) = range.next().wait().transpose()?
     {
         let value = (!args.keys_only).then_some(&value[..]);
-        let line = match args.json {
-            true => json::entry(&key, value)?,
-            false => bytes::line(&key, value),
-        };
+        let line = if args.json { json::entry(&key, value)? } else { bytes::line(&key, value) };
         if let Err(error) = out.write_all(line.as_bytes()) {
             return Ok(Err(error));
         }
@@ -232,10 +226,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let verified = verifying.wait();
     drop(step.lock().unwrap_or_else(PoisonError::into_inner).take());
     let verified = verified.map_err(|error| failure(&error))?;
-    print(&match args.json {
-        true => json::verified(&args.dir, &verified)?,
-        false => text::verified(&verified),
-    })?;
+    print(&if args.json { json::verified(&args.dir, &verified)? } else { text::verified(&verified) })?;
     Ok(if verified.is_whole() { ExitCode::SUCCESS } else { ExitCode::from(NO) })
 }
 

@@ -73,9 +73,8 @@ const DAMAGED: u8 = 1;
 
 /// Runs a command. Every failure has the exit code 2: 1 is the result that a log is damaged.
 pub(crate) fn run(command: &WalCommand) -> anyhow::Result<ExitCode> {
-    execute(command).map_err(|error| match error.is::<Failure>() {
-        true => error,
-        false => Failure::Log(format!("{error:#}")).into(),
+    execute(command).map_err(|error| {
+        if error.is::<Failure>() { error } else { Failure::Log(format!("{error:#}")).into() }
     })
 }
 
@@ -85,19 +84,17 @@ fn execute(command: &WalCommand) -> anyhow::Result<ExitCode> {
     match command {
         WalCommand::Inspect(args) => {
             let report = inspected(&engine, &args.dir)?;
-            print(&match args.json {
-                true => json::inspected(&report, args.groups)?,
-                false => text::inspected(&report, args.groups),
+            print(&if args.json {
+                json::inspected(&report, args.groups)?
+            } else {
+                text::inspected(&report, args.groups)
             })?;
             Ok(ExitCode::SUCCESS)
         }
         WalCommand::Verify(args) => verify(&engine, args),
         WalCommand::Repair(args) => {
             let repaired = repair(&engine, &args.dir, &args.to).wait().map_err(|error| failure(&error))?;
-            print(&match args.json {
-                true => json::repaired(&repaired)?,
-                false => text::repaired(&repaired),
-            })?;
+            print(&if args.json { json::repaired(&repaired)? } else { text::repaired(&repaired) })?;
             // Damage that took no record is gone in the new log.
             let cut = repaired.before.recovery.as_ref().is_some_and(|recovery| recovery.cut.is_some());
             Ok(code(!cut && repaired.before.lost_now.is_empty()))
@@ -117,10 +114,7 @@ fn verify(engine: &Engine, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     if let Verdict::Refused(error) = &report.verdict {
         return Err(failure(error).into());
     }
-    print(&match args.json {
-        true => json::inspected(&report, false)?,
-        false => text::verified(&report),
-    })?;
+    print(&if args.json { json::inspected(&report, false)? } else { text::verified(&report) })?;
     if report.unreadable().next().is_some() {
         let text = format!(
             "the drive cannot read all of {}; `forebay wal repair` saves the rest",

@@ -61,9 +61,10 @@ impl<P: Program> LocalWalk<P> {
                 Err(why) => refused.push(format!("{kind} is not possible: {why}")),
             }
         }
-        Err(Error::Unavailable(match refused.is_empty() {
-            true => "the reactor is not inside the kernel".to_owned(),
-            false => refused.join("; "),
+        Err(Error::Unavailable(if refused.is_empty() {
+            "the reactor is not inside the kernel".to_owned()
+        } else {
+            refused.join("; ")
         }))
     }
 
@@ -80,10 +81,7 @@ impl<P: Program> LocalWalk<P> {
     /// [`Error::Unavailable`] while walks are in flight, on [`EngineKind::Module`], and when the kernel
     /// refuses.
     pub fn turn_to(&mut self, file: &impl AsFd) -> Result<()> {
-        match self.session.turn_to(Some(file)) {
-            true => Ok(()),
-            false => Err(self.not_turned()),
-        }
+        if self.session.turn_to(Some(file)) { Ok(()) } else { Err(self.not_turned()) }
     }
 
     /// Releases the file, so that this no longer keeps it open: walks fail with `EBADF` until the next
@@ -92,10 +90,7 @@ impl<P: Program> LocalWalk<P> {
     /// # Errors
     /// Those of [`turn_to`](Self::turn_to).
     pub fn let_go(&mut self) -> Result<()> {
-        match self.session.turn_to(None::<&std::fs::File>) {
-            true => Ok(()),
-            false => Err(self.not_turned()),
-        }
+        if self.session.turn_to(None::<&std::fs::File>) { Ok(()) } else { Err(self.not_turned()) }
     }
 
     fn not_turned(&self) -> Error {

@@ -177,9 +177,10 @@ fn ranges_are_counted() {
                 let counted = counted.unwrap_or_else(|error| panic!("{kind}, {name}, {range:?}: {error}"));
                 let wanted =
                     keys.iter().filter(|key| **key >= range.low && **key < range.high).count() as u64;
-                match counted.is_whole {
-                    true => assert_eq!(counted.found, wanted, "{kind}, {name}, {range:?}, {counted:?}"),
-                    false => assert!(counted.found <= wanted, "{kind}, {name}, {range:?}, {counted:?}"),
+                if counted.is_whole {
+                    assert_eq!(counted.found, wanted, "{kind}, {name}, {range:?}, {counted:?}")
+                } else {
+                    assert!(counted.found <= wanted, "{kind}, {name}, {range:?}, {counted:?}")
                 }
                 assert!(counted.leaves <= 16, "{kind}, {name}, {counted:?}");
                 if counted.is_whole && wanted > 0 {

@@ -62,9 +62,10 @@ fn value(record: u64, version: u64) -> Vec<u8> {
 
 fn check(record: u64, bytes: &[u8]) -> Pending<()> {
     let version = bytes.get(8..).and_then(|rest| rest.first_chunk()).ok_or("a value that is too short")?;
-    match bytes == value(record, u64::from_le_bytes(*version)) {
-        true => Ok(()),
-        false => Err(format!("the value of record {record} is another one").into()),
+    if bytes == value(record, u64::from_le_bytes(*version)) {
+        Ok(())
+    } else {
+        Err(format!("the value of record {record} is another one").into())
     }
 }
 

@@ -110,9 +110,10 @@ fn snapshots_stay_as_they_were() {
     let mut snapshots = vec![];
     for round in 0..8u64 {
         for number in 0..200 {
-            match (number + round).is_multiple_of(5) {
-                true => keyspace.delete(key(number)).wait().unwrap(),
-                false => keyspace.put(key(number), value(number + round)).wait().unwrap(),
+            if (number + round).is_multiple_of(5) {
+                keyspace.delete(key(number)).wait().unwrap()
+            } else {
+                keyspace.put(key(number), value(number + round)).wait().unwrap()
             }
         }
         snapshots.push(store.snapshot());

@@ -73,9 +73,10 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
     for number in (0..2 * KEYS).step_by(7) {
         let is_deleted = number % 3 == 0;
         expected[number as usize] = (!is_deleted).then(|| value(number + 1));
-        match is_deleted {
-            true => keyspace.delete(key(number)).wait().unwrap(),
-            false => keyspace.put(key(number), value(number + 1)).wait().unwrap(),
+        if is_deleted {
+            keyspace.delete(key(number)).wait().unwrap()
+        } else {
+            keyspace.put(key(number), value(number + 1)).wait().unwrap()
         }
         if number == KEYS / 7 * 7 {
             store.flush().wait().unwrap();

@@ -101,9 +101,10 @@ impl Known {
         if !may.contains(&found) {
             return Err(format!("{key:?} holds {found:?}, and may be {may:?}"));
         }
-        match may.last() == Some(&found) {
-            true => seen.right += 1,
-            false => seen.older += 1,
+        if may.last() == Some(&found) {
+            seen.right += 1
+        } else {
+            seen.older += 1
         }
         self.keys.insert(key, May::from([found]));
         Ok(())

@@ -50,9 +50,10 @@ fn a_load_is_written_once_and_is_there_at_once() {
         let last = stats.keyspaces[1].levels[6];
         assert_eq!((last.entries, last.bytes), (KEYS, bytes(&stats)));
         for reopened in [false, true] {
-            let store = match reopened {
-                true => Store::open(&engine, dir.path(), Options::new().memory(32 << 20)).wait().unwrap(),
-                false => store.clone(),
+            let store = if reopened {
+                Store::open(&engine, dir.path(), Options::new().memory(32 << 20)).wait().unwrap()
+            } else {
+                store.clone()
             };
             let keyspace = store.keyspace("k").wait().unwrap();
             let mut range = keyspace.iter();

@@ -109,10 +109,10 @@ fn a_writer_that_is_not_polled_any_more_stops_nobody() {
             let before = store.stats().space_waits;
             let mut write = Box::pin(keyspace.put(number.to_be_bytes(), vec![7; 1000]));
             let is_ready = futures::poll!(&mut write).is_ready();
-            match store.stats().space_waits > before && asleep.len() < 3 {
-                true => asleep.push(write),
-                false if is_ready => {}
-                false => write.await.expect("a write"),
+            if store.stats().space_waits > before && asleep.len() < 3 {
+                asleep.push(write);
+            } else if !is_ready {
+                write.await.expect("a write");
             }
         }
         assert_eq!(asleep.len(), 3, "nobody came to wait for memory");

@@ -70,9 +70,10 @@ fn base(closed: bool) -> (Files, Records) {
     let running = engine();
     let (wal, _) = Wal::open(&running, dir.path(), quiet()).wait().unwrap();
     append(&wal, &mut all, 45..70, 4);
-    match closed {
-        true => wal.close().wait().unwrap(),
-        false => drop(running.close().wait().unwrap()),
+    if closed {
+        wal.close().wait().unwrap()
+    } else {
+        running.close().wait().unwrap();
     }
     all.retain(|lsn, _| *lsn >= 20);
     (files(dir.path()), all)
@@ -201,10 +202,7 @@ impl Case<'_> {
             .map_err(|error| format!("opening what was repaired: {error}"))?;
         let (kept, _) = read(&wal);
         wal.close().wait().map_err(|error| format!("closing: {error}"))?;
-        match kept == there {
-            true => Ok(refused),
-            false => Err("a repaired log holds other records".into()),
-        }
+        if kept == there { Ok(refused) } else { Err("a repaired log holds other records".into()) }
     }
 
     /// Checks that the reader returns the promised records, byte for byte as appended, and names the rest.

@@ -216,9 +216,10 @@ fn the_end_of_a_log_that_was_not_closed_is_recorded_on_demand() {
         drop(wal);
         let all = groups::live(&files(dir.path()));
         all.iter().filter(|group| group.lsns.end > 18).for_each(|group| erase(dir.path(), group));
-        match recorded {
-            true => lost(&engine(), dir.path(), 18..=20),
-            false => assert_eq!(open(&engine(), dir.path()).1.last, Lsn(17)),
+        if recorded {
+            lost(&engine(), dir.path(), 18..=20)
+        } else {
+            assert_eq!(open(&engine(), dir.path()).1.last, Lsn(17))
         }
     }
 }

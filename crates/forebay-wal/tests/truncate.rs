@@ -33,12 +33,11 @@ fn again(
     wal: Wal,
     close: bool,
 ) -> (Wal, forebay_wal::Recovery) {
-    match close {
-        true => wal.close().wait().unwrap(),
-        false => {
-            engine.clone().close().wait().unwrap();
-            *engine = common::engine();
-        }
+    if close {
+        wal.close().wait().unwrap()
+    } else {
+        engine.clone().close().wait().unwrap();
+        *engine = common::engine();
     }
     open(engine, dir)
 }

@@ -41,9 +41,10 @@ async fn load(file: File, writes: bool, counted: Duration, until: Duration) -> u
         let body = async move {
             while sim::now() < until {
                 let at = sim::random(FILE_BYTES / REQUEST_BYTES) * REQUEST_BYTES;
-                match writes {
-                    true => file.write(at, vec![number; REQUEST_BYTES as usize]).await.unwrap(),
-                    false => drop(file.read(at..at + REQUEST_BYTES).await.unwrap()),
+                if writes {
+                    file.write(at, vec![number; REQUEST_BYTES as usize]).await.unwrap()
+                } else {
+                    drop(file.read(at..at + REQUEST_BYTES).await.unwrap());
                 }
                 if sim::now() >= counted && sim::now() < until {
                     moved.set(moved.get() + REQUEST_BYTES);

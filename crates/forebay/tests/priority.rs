@@ -358,12 +358,11 @@ fn a_prompt_engine_started_by_a_polite_worker() {
         }
         assert_has(&shard, Priority::Prompt);
         assert_eq!(engine.health().priority, Priority::Prompt);
-        match may_lower || process >= 10 {
-            true => assert_eq!((shard.nice, told(&engine).len()), (process, 0)),
-            false => {
-                assert_eq!(shard.nice, 10);
-                assert_eq!(told(&engine), ["nice value of the shards"]);
-            }
+        if may_lower || process >= 10 {
+            assert_eq!((shard.nice, told(&engine).len()), (process, 0))
+        } else {
+            assert_eq!(shard.nice, 10);
+            assert_eq!(told(&engine), ["nice value of the shards"]);
         }
         close(engine);
     });

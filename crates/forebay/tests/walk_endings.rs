@@ -201,14 +201,10 @@ fn by_being_dropped_anywhere() {
             for walk in &mut walks {
                 assert!(walk.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
             }
-            match here {
-                true => drop(walks),
-                false => {
-                    engine
-                        .spawn_on_shard(0, Class::DEFAULT, move || async move { drop(walks) })
-                        .wait()
-                        .unwrap();
-                }
+            if here {
+                drop(walks);
+            } else {
+                engine.spawn_on_shard(0, Class::DEFAULT, move || async move { drop(walks) }).wait().unwrap();
             }
         }
         // A batch, of which a part has begun; and a walk whose time is up.
@@ -281,11 +277,10 @@ fn by_its_own_step() {
                 assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
                 *slot = Some(future);
             };
-            match on_shard {
-                true => {
-                    engine.spawn_on_shard(0, Class::DEFAULT, move || async move { begin() }).wait().unwrap()
-                }
-                false => begin(),
+            if on_shard {
+                engine.spawn_on_shard(0, Class::DEFAULT, move || async move { begin() }).wait().unwrap()
+            } else {
+                begin()
             }
             at_rest(&engine);
             settled(&ledger, "dropped by its own step");

@@ -6,11 +6,12 @@ use crate::exit::Failure;
 
 /// Decodes a key from the command line.
 pub(super) fn argument(text: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
-    match is_hex {
-        true => unhex(text).ok_or_else(|| {
+    if is_hex {
+        unhex(text).ok_or_else(|| {
             Failure::Usage(format!("{text:?} is not hexadecimal: two digits for each byte, nothing between"))
-        }),
-        false => Ok(text.as_bytes().to_vec()),
+        })
+    } else {
+        Ok(text.as_bytes().to_vec())
     }
 }
 

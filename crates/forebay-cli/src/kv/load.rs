@@ -40,10 +40,7 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
         step: length.map(|length| progress.step("load", length, Unit::Bytes)),
         taken: 0,
     };
-    let loaded = match args.sorted {
-        true => loading.sorted(&keyspace),
-        false => loading.in_batches(&keyspace),
-    };
+    let loaded = if args.sorted { loading.sorted(&keyspace) } else { loading.in_batches(&keyspace) };
     if let Some(step) = loading.step.take().filter(|_| loaded.is_ok()) {
         step.finish(&format!("{} entries", loading.taken));
     }

@@ -64,9 +64,10 @@ fn memory(memory: &MemoryStats) -> String {
 }
 
 pub(super) fn verified(verified: &Verified) -> String {
-    let mut out = match verified.is_whole() {
-        true => "whole: ".to_owned(),
-        false => format!("DAMAGED: {}; ", counted(verified.findings.len() as u64, "finding")),
+    let mut out = if verified.is_whole() {
+        "whole: ".to_owned()
+    } else {
+        format!("DAMAGED: {}; ", counted(verified.findings.len() as u64, "finding"))
     };
     let (tables, bytes) = (counted(verified.tables, "table"), verified.table_bytes);
     let (entries, deleted) = (counted(verified.entries, "entry"), verified.deleted);

@@ -220,15 +220,13 @@ fn notes(by_kernel: bool, repeats: usize) -> Vec<String> {
         "`tokio-fs` goes through the page cache, which is emptied of the file before each sample; all other rows read directly"
             .to_owned(),
     ];
-    notes.push(match by_kernel {
-        true => "system calls were counted by the kernel (tracepoint raw_syscalls:sys_enter), all threads"
-            .to_owned(),
-        false => {
-            "system calls were counted by the rows themselves, because the kernel counts them only for users who may \
-             trace (root, or CAP_PERFMON and CAP_SYS_ADMIN): rows with other threads have no figure"
-                .to_owned()
-        }
-    });
+    let counted = if by_kernel {
+        "system calls were counted by the kernel (tracepoint raw_syscalls:sys_enter), all threads"
+    } else {
+        "system calls were counted by the rows themselves, because the kernel counts them only for users who may \
+         trace (root, or CAP_PERFMON and CAP_SYS_ADMIN): rows with other threads have no figure"
+    };
+    notes.push(counted.to_owned());
     if repeats < 3 {
         notes.push(format!("only {repeats} repeat(s): take small differences for chance"));
     }

@@ -33,9 +33,10 @@ fn at_once(experiment: &Experiment) -> String {
 fn costs(experiment: &Experiment) -> Option<String> {
     let rows: Vec<&Row> = experiment.rows.iter().collect();
     let order = order(&rows, metric::CPU_US_PER_IO, Better::Less)?;
-    let hint = match rows.iter().any(|row| row.samples.len() == 1) {
-        true => "; measured once, so take it as a hint",
-        false => "",
+    let hint = if rows.iter().any(|row| row.samples.len() == 1) {
+        "; measured once, so take it as a hint"
+    } else {
+        ""
     };
     Some(format!(
         "processor time of one read {}, in µs, the cheapest first: {order}{hint}",

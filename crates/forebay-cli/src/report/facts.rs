@@ -46,10 +46,7 @@ pub(crate) fn of_device<'a>(report: &'a Report, name: &str, metric: &str) -> Vec
     let all = rows(report, name, metric);
     let proven: Vec<_> =
         all.iter().filter(|found| counts(found.row) && found.row.is_proven()).copied().collect();
-    match proven.is_empty() {
-        true => all.into_iter().filter(|found| is_direct(found.row)).collect(),
-        false => proven,
-    }
+    if proven.is_empty() { all.into_iter().filter(|found| is_direct(found.row)).collect() } else { proven }
 }
 
 /// Returns every row of experiments called `name` whose figures count and that has the metric.
@@ -111,14 +108,15 @@ impl<'a> Curve<'a> {
             return format!("more than {} was not measured", number(last));
         }
         let more = ((rate(best) / rate(row) - 1.0) * 100.0).round();
-        match more >= 1.0 {
-            true => format!(
+        if more >= 1.0 {
+            format!(
                 "more gives at most {} % more, at {} (measured up to {})",
                 number(more),
                 number(at),
                 number(last)
-            ),
-            false => format!("more gives none (measured up to {})", number(last)),
+            )
+        } else {
+            format!("more gives none (measured up to {})", number(last))
         }
     }
 

@@ -33,11 +33,10 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
     let block = experiment
         .number("block_bytes")
         .map_or_else(String::new, |block| format!(" of {}", bytes(block as u64)));
-    match is_open(experiment) {
-        true => {
-            format!("Random reads{block} at times of the callers' choosing, at a share of each row's most")
-        }
-        false => format!("Random reads{block} by more and more readers"),
+    if is_open(experiment) {
+        format!("Random reads{block} at times of the callers' choosing, at a share of each row's most")
+    } else {
+        format!("Random reads{block} by more and more readers")
     }
 }
 

@@ -226,10 +226,8 @@ impl Comparison {
                     continue;
                 }
             };
-            let (change, times) = match times > 1.0 {
-                true => (Direction::More, times),
-                false => (Direction::Less, 1.0 / times),
-            };
+            let (change, times) =
+                if times > 1.0 { (Direction::More, times) } else { (Direction::Less, 1.0 / times) };
             let (Some(first), Some(second)) = (figure(old, name), figure(new, name)) else { continue };
             self.changed += 1;
             let heading = Column::of(kind::of(experiment), name).map_or(name, |column| column.heading);

@@ -77,9 +77,10 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
     let Some(recovery) = &report.recovery else { return all };
     for lost in &recovery.lost {
         let (file, offset) = (lost.file.display(), lost.offset);
-        all.push(match report.lost_now.contains(lost) {
-            true => format!("lost: {}, durable once, from byte {offset} of {file} on", range(lost)),
-            false => format!("accepted as lost earlier: {} (byte {offset} of {file})", range(lost)),
+        all.push(if report.lost_now.contains(lost) {
+            format!("lost: {}, durable once, from byte {offset} of {file} on", range(lost))
+        } else {
+            format!("accepted as lost earlier: {} (byte {offset} of {file})", range(lost))
         });
     }
     for damage in &recovery.damage {
@@ -169,10 +170,7 @@ fn group_line(out: &mut String, group: &Group) {
 }
 
 fn lsns(lsns: &Range<u64>) -> String {
-    match lsns.is_empty() {
-        true => "none".to_owned(),
-        false => format!("{} to {}", lsns.start, lsns.end - 1),
-    }
+    if lsns.is_empty() { "none".to_owned() } else { format!("{} to {}", lsns.start, lsns.end - 1) }
 }
 
 fn place(place: Place) -> String {

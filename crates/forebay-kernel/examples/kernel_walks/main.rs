@@ -43,10 +43,7 @@ fn main() -> Answer<()> {
     };
     plant(path)?;
     let time = Duration::from_secs_f64(seconds);
-    let done = match threads {
-        true => more_threads(path, time, repeats),
-        false => measure(path, time, repeats),
-    };
+    let done = if threads { more_threads(path, time, repeats) } else { measure(path, time, repeats) };
     fs::remove_file(path)?;
     done
 }

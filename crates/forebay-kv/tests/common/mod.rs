@@ -61,12 +61,11 @@ pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::pa
     while let Some(dir) = dirs.pop() {
         for entry in std::fs::read_dir(&dir).expect("a directory") {
             let path = entry.expect("an entry").path();
-            match path.is_dir() {
-                true => dirs.push(path),
-                false if path.file_name().is_some_and(|name| name == "reserve") => {}
-                false if path.extension().is_some_and(|end| end == "wal") => {}
-                false if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("wal.")) => {}
-                false => drop(found.insert(path.clone(), std::fs::read(&path).expect("a file"))),
+            let name = path.file_name().expect("a name").to_string_lossy();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if name != "reserve" && !name.ends_with(".wal") && !name.starts_with("wal.") {
+                found.insert(path.clone(), std::fs::read(&path).expect("a file"));
             }
         }
     }
@@ -88,9 +87,10 @@ pub(crate) fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).expect("a directory") {
         let path = entry.expect("an entry").path();
         let name = path.file_name().expect("a name");
-        match path.is_dir() {
-            true => copy(&path, &to.join(name)),
-            false => drop(std::fs::copy(&path, to.join(name)).expect("a copy")),
+        if path.is_dir() {
+            copy(&path, &to.join(name));
+        } else {
+            std::fs::copy(&path, to.join(name)).expect("a copy");
         }
     }
 }

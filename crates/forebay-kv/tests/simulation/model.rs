@@ -67,10 +67,7 @@ impl Track {
                 state
             });
             let with: BTreeSet<State> = with.collect();
-            match write.is_certain {
-                true => states = with,
-                false => states.extend(with),
-            }
+            if write.is_certain { states = with } else { states.extend(with) }
         }
         states
     }

@@ -45,10 +45,7 @@ impl From<String> for Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Stop {
-        match is_failure(&error) {
-            true => Stop::Failed(error),
-            false => Stop::Wrong(format!("unexpected: {error:?}")),
-        }
+        if is_failure(&error) { Stop::Failed(error) } else { Stop::Wrong(format!("unexpected: {error:?}")) }
     }
 }
 
@@ -170,9 +167,10 @@ async fn closed(open: &Open) -> Result<(), String> {
         open.get(0, (0, 0)).await.err(),
         open.store.flush().await.err(),
     ];
-    match answers.iter().all(|error| error.as_ref().is_some_and(|error| *error.kind() == ErrorKind::Closed)) {
-        true => Ok(()),
-        false => Err(format!("a closed store answered {answers:?}")),
+    if answers.iter().all(|error| error.as_ref().is_some_and(|error| *error.kind() == ErrorKind::Closed)) {
+        Ok(())
+    } else {
+        Err(format!("a closed store answered {answers:?}"))
     }
 }
 
@@ -414,10 +412,9 @@ async fn look(open: &Open, me: u8, past: &mut Past) -> Result<(), Stop> {
     };
     let before = past.states.clone();
     past.states.retain(|state| state.get(&at).copied() == found);
-    match past.states.is_empty() {
-        false => Ok(()),
-        true => {
-            Err(Stop::Wrong(format!("a snapshot of writer {me} has {found:x?} at {at:?}, of {before:x?}")))
-        }
+    if !past.states.is_empty() {
+        Ok(())
+    } else {
+        Err(Stop::Wrong(format!("a snapshot of writer {me} has {found:x?} at {at:?}, of {before:x?}")))
     }
 }

@@ -69,9 +69,10 @@ pub(crate) fn bytes(value: u64) -> Vec<u8> {
 pub(crate) fn number(found: &[u8]) -> Result<u64, String> {
     let word = found.first_chunk().ok_or_else(|| format!("a value of {} bytes was read", found.len()))?;
     let value = u64::from_le_bytes(*word);
-    match bytes(value) == found {
-        true => Ok(value),
-        false => Err(format!("{} bytes were read that are no value that was ever written", found.len())),
+    if bytes(value) == found {
+        Ok(value)
+    } else {
+        Err(format!("{} bytes were read that are no value that was ever written", found.len()))
     }
 }
 

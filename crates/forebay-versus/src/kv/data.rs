@@ -75,9 +75,10 @@ pub(crate) fn disk_bytes(dir: &Path) -> Result<u64> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
-        bytes += match metadata.is_dir() {
-            true => disk_bytes(&entry.path())?,
-            false => std::os::unix::fs::MetadataExt::blocks(&metadata) * 512,
+        bytes += if metadata.is_dir() {
+            disk_bytes(&entry.path())?
+        } else {
+            std::os::unix::fs::MetadataExt::blocks(&metadata) * 512
         };
     }
     Ok(bytes)

@@ -39,9 +39,10 @@ pub(super) fn passes(options: &Options, rows: &[&'static str]) -> Result<Vec<Vec
             next.join(" and "),
             need / 1_000_000_000 + 1
         );
-        match passes[last].len() > first.len() {
-            true => passes.push(next),
-            false => passes[last] = next,
+        if passes[last].len() > first.len() {
+            passes.push(next);
+        } else {
+            passes[last] = next;
         }
     }
     Ok(passes)

@@ -185,9 +185,10 @@ fn measure_row(job: &KvJob) -> Result<Sample> {
         opened.close()?;
         return Ok(sample);
     }
-    match is_load {
-        true => load(job, || peer::open(job)?.load(job.keys, &data::Values::new())),
-        false => drive::measure(job, &peer::open(job)?),
+    if is_load {
+        load(job, || peer::open(job)?.load(job.keys, &data::Values::new()))
+    } else {
+        drive::measure(job, &peer::open(job)?)
     }
 }
 

@@ -58,9 +58,10 @@ impl Judge<'_> {
             experiment.add_gate("forebay", Gate::new(name, Bound::AtMost, 1.15, measured, spread_p99));
         }
         let blocking = experiment.get("raft-engine-blocking", "appends_per_s");
-        let peer = match blocking > experiment.get("raft-engine", "appends_per_s") {
-            true => "raft-engine-blocking",
-            false => "raft-engine",
+        let peer = if blocking > experiment.get("raft-engine", "appends_per_s") {
+            "raft-engine-blocking"
+        } else {
+            "raft-engine"
         };
         let times = match record_bytes {
             256 => Some(1.4),

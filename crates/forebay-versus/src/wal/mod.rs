@@ -124,9 +124,10 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
     );
     ensure!(options.writers.iter().all(|count| (1..=1024).contains(count)), "--writers goes from 1 to 1024");
     let dir = options.common.dir()?;
-    let growing_s = match rows.iter().any(|row| ROWS_GROWING.contains(row)) {
-        true => options.seconds + options.warm_up_seconds,
-        false => 0.0,
+    let growing_s = if rows.iter().any(|row| ROWS_GROWING.contains(row)) {
+        options.seconds + options.warm_up_seconds
+    } else {
+        0.0
     };
     check_room(&dir, ROOM_BYTES + (growing_s * ROOM_BYTES_PER_S) as u64)?;
     if let Err(error) = device_writes::start_counting(&dir) {

@@ -435,10 +435,7 @@ impl Model {
                 found.first, found.next
             ));
         }
-        match recovery.created && self.opened {
-            true => Err("the log was made anew".to_string()),
-            false => Ok(()),
-        }
+        if recovery.created && self.opened { Err("the log was made anew".to_string()) } else { Ok(()) }
     }
 
     /// Checks that the missing acknowledged records may be missing.
@@ -464,13 +461,14 @@ impl Model {
             }
             (None, None) => false,
         };
-        match excused {
-            true => Ok(()),
-            false => Err(format!(
+        if excused {
+            Ok(())
+        } else {
+            Err(format!(
                 "acknowledged records {unnamed:?} are missing and not named ({}..{} are there; {recovery:?}; \
-                 hit {:?}, certain {:?})",
+             hit {:?}, certain {:?})",
                 found.first, found.next, damaged, self.certain
-            )),
+            ))
         }
     }
 
@@ -496,9 +494,6 @@ impl Model {
             }
             _ => false,
         };
-        match right {
-            true => Ok(()),
-            false => Err(format!("refused with {lost:?}, and damaged was {:?}", self.hit)),
-        }
+        if right { Ok(()) } else { Err(format!("refused with {lost:?}, and damaged was {:?}", self.hit)) }
     }
 }

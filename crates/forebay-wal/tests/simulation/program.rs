@@ -49,10 +49,7 @@ impl From<String> for Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Stop {
-        match is_failure(&error) {
-            true => Stop::Failed(error),
-            false => Stop::Wrong(format!("unexpected: {error:?}")),
-        }
+        if is_failure(&error) { Stop::Failed(error) } else { Stop::Wrong(format!("unexpected: {error:?}")) }
     }
 }
 
@@ -119,11 +116,10 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                     Err(error) => {
                         sim::clear_faults();
                         failures += 1;
-                        match is_failure(&error) && failures < 3 {
-                            true => {
-                                log.content().await.map_err(|error| format!("reading again: {error:?}"))??
-                            }
-                            false => return Err(format!("reading what was opened: {error:?}")),
+                        if is_failure(&error) && failures < 3 {
+                            log.content().await.map_err(|error| format!("reading again: {error:?}"))??
+                        } else {
+                            return Err(format!("reading what was opened: {error:?}"));
                         }
                     }
                 };

@@ -50,9 +50,10 @@ impl Drop for Disk {
 
 fn run(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim()))
     }
 }
 

@@ -270,10 +270,12 @@ pub(crate) fn shown_attributes(attributes: &[Attribute]) -> String {
                 .any(|name| attribute.path().is_ident(name))
                 || attribute.path().is_ident("doc") && line(attribute).contains("hidden")
         })
-        .map(|attribute| match attribute.path().is_ident("must_use") {
-            // Its text is for the reader of the warning and may change.
-            true => "#[must_use] ".to_owned(),
-            false => format!("{} ", line(attribute)),
+        .map(|attribute| {
+            if attribute.path().is_ident("must_use") {
+                "#[must_use] ".to_owned()
+            } else {
+                format!("{} ", line(attribute))
+            }
         })
         .collect()
 }

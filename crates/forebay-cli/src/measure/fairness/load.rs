@@ -147,9 +147,10 @@ async fn hog_lane(
     let mut random = SplitMix::new(start);
     while Instant::now() < until {
         let offset = random.below(work.file_bytes / HOG_BYTES) * HOG_BYTES;
-        match work.writes {
-            true => file.write(offset, block.clone()).await?,
-            false => drop(file.read(offset..offset + HOG_BYTES).await?),
+        if work.writes {
+            file.write(offset, block.clone()).await?
+        } else {
+            drop(file.read(offset..offset + HOG_BYTES).await?);
         }
         if Instant::now() < until {
             moved.set(moved.get() + HOG_BYTES);

@@ -33,9 +33,10 @@ pub(super) fn write(path: &Path, work: &PatternsWork, data: &[u8]) -> anyhow::Re
                 scope.spawn(move || {
                     let pieces = work.pieces(participant);
                     line.wait();
-                    match is_direct {
-                        true => direct(file, &pieces, data, locks, work.seconds_max),
-                        false => cached(file, &pieces, data),
+                    if is_direct {
+                        direct(file, &pieces, data, locks, work.seconds_max)
+                    } else {
+                        cached(file, &pieces, data)
                     }
                 })
             })

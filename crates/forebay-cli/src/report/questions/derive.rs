@@ -72,10 +72,7 @@ pub(super) fn pattern(report: &Report) -> KeyQuestion {
 
 /// Returns the remark for a device without counters that prove its work.
 fn unproven(curve: &Curve<'_>) -> &'static str {
-    match curve.proven {
-        true => "",
-        false => " No counter of a device proves that these reads came from it.",
-    }
+    if curve.proven { "" } else { " No counter of a device proves that these reads came from it." }
 }
 
 pub(super) fn saturated(report: &Report) -> KeyQuestion {
@@ -231,10 +228,12 @@ pub(super) fn processor(report: &Report) -> KeyQuestion {
             last.text()
         ));
     }
-    let verdict = match is_busy(&best) {
-        true => Verdict::Yes,
-        false if best.bound_by_a_thread().is_some() || costs.iter().any(is_busy) => Verdict::Partly,
-        false => Verdict::No,
+    let verdict = if is_busy(&best) {
+        Verdict::Yes
+    } else if best.bound_by_a_thread().is_some() || costs.iter().any(is_busy) {
+        Verdict::Partly
+    } else {
+        Verdict::No
     };
     KeyQuestion {
         question,
