@@ -73,6 +73,13 @@ impl Timers {
         self.shared.from_ns.store(self.shared.now_ns(), Ordering::Relaxed);
     }
 
+    /// Counts the due times between these two, regardless of when a thread gets its turn to start or stop.
+    pub(super) fn count_between(&self, (from, until): (Instant, Instant)) {
+        let after_base = |at: Instant| at.saturating_duration_since(self.shared.base).as_nanos() as u64;
+        self.shared.until_ns.store(after_base(until), Ordering::Relaxed);
+        self.shared.from_ns.store(after_base(from), Ordering::Relaxed);
+    }
+
     /// Stops counting: due times after this do not count. Those before it do, however late they are noticed.
     pub(super) fn end(&self) {
         self.shared.until_ns.store(self.shared.now_ns(), Ordering::Relaxed);
@@ -140,6 +147,20 @@ mod tests {
         let apart_ns = PERIOD.as_nanos() as u64 / u64::from(TASKS);
         let expected = window[1].div_ceil(apart_ns) - window[0].div_ceil(apart_ns);
         assert_eq!(late.count(), expected);
+    }
+
+    /// Regression: the measuring thread set the window's begin when it woke. On a busy machine that was after the
+    /// window's end, no time counted, and the sample's lateness was missing.
+    #[test]
+    fn a_planned_window_counts_although_the_measuring_thread_wakes_after_it() {
+        let runtime = runtime();
+        let timers = Timers::start(runtime.handle()).expect("some kilobytes");
+        let begins = Instant::now() + Duration::from_millis(20);
+        timers.count_between((begins, begins + Duration::from_millis(50)));
+        // The measuring thread comes back when all is over.
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(150)).await });
+        let late = timers.stop(&runtime).expect("no task panicked");
+        assert_eq!(late.count(), 500);
     }
 
     /// The purpose of the experiment: a task that blocks a worker delays the others, and all of them show it.

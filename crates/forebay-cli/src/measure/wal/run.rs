@@ -78,6 +78,16 @@ struct Beside<'a> {
     device_stat: Option<&'a Path>,
 }
 
+impl Beside<'_> {
+    /// Counts the timers that are due within the planned window. On a busy machine the measuring thread may wake
+    /// when the window is over; counted from then on, no timer was due, and the sample had no lateness.
+    fn count_timers(&self, window: (Instant, Instant)) {
+        if let Some(timers) = self.timers {
+            timers.count_between(window);
+        }
+    }
+}
+
 /// Counters of a period.
 struct Window {
     gauge: Gauge,
@@ -87,26 +97,17 @@ struct Window {
 impl Window {
     fn open(beside: &Beside<'_>) -> std::io::Result<Self> {
         let gauge = Gauge::start(beside.device_stat)?;
-        if let Some(timers) = beside.timers {
-            timers.count();
-        }
         Ok(Self { gauge, work: beside.working.done() })
     }
 
     /// Restarts the counters now.
     fn begin_again(&mut self, beside: &Beside<'_>) -> std::io::Result<()> {
         self.work = beside.working.done();
-        if let Some(timers) = beside.timers {
-            timers.count();
-        }
         self.gauge.begin_again()
     }
 
     fn close(self, beside: &Beside<'_>) -> std::io::Result<WalResult> {
         let work = beside.working.done() - self.work;
-        if let Some(timers) = beside.timers {
-            timers.end();
-        }
         let cost = self.gauge.stop()?;
         let evidence = Evidence { counter_deltas: cost.counter_deltas, ..Evidence::default() };
         let (seconds, cpu_seconds) = (cost.seconds, cost.cpu_seconds);
@@ -115,10 +116,13 @@ impl Window {
 }
 
 fn nothing(work: &WalWork, beside: &Beside<'_>) -> anyhow::Result<WalResult> {
-    std::thread::sleep(WARM);
-    let window = Window::open(beside)?;
-    std::thread::sleep(Duration::from_secs_f64(work.seconds));
-    Ok(window.close(beside)?)
+    let begins = Instant::now() + WARM;
+    let window = (begins, begins + Duration::from_secs_f64(work.seconds));
+    beside.count_timers(window);
+    sleep_until(window.0);
+    let counted = Window::open(beside)?;
+    sleep_until(window.1);
+    Ok(counted.close(beside)?)
 }
 
 /// Latencies of a group of appends.
@@ -164,6 +168,7 @@ fn closed_loop(
 ) -> anyhow::Result<(WalResult, u64)> {
     let begins = Instant::now() + WARM;
     let window = (begins, begins + Duration::from_secs_f64(work.seconds));
+    beside.count_timers(window);
     let lanes: Vec<_> = (0..appenders)
         .map(|lane| {
             let appender = Arc::clone(appender);
@@ -215,6 +220,7 @@ fn open_loop(
     let total = warm + (work.seconds * f64::from(rate)).ceil().max(1.0) as u32;
     let schedule = Schedule::new(rate);
     let window = (schedule.due(warm), schedule.due(total));
+    beside.count_timers(window);
     let (sender, completions) = mpsc::channel();
     let (handle, lanes) = (runtime.handle(), work.workload.lanes());
     let (mut result, late, source) = std::thread::scope(|scope| {
