@@ -1,5 +1,5 @@
-//! The only code that talks to a device, behind the same five operations: submit, complete, cancel, wake,
-//! close.
+//! The only code that talks to a device: io_uring, a pool of threads, or a simulated machine behind one set of
+//! methods.
 
 pub(crate) mod meta;
 pub(crate) mod pool;
