@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use forebay::{Block, Walk, WalkMany, WalkOne};
 
-use crate::value::Held;
+use crate::value::HeldShare;
 
 /// Number of completed reads after which a called future that did not come loses its reservation in any
 /// case.
@@ -71,7 +71,7 @@ struct Left {
 #[derive(Debug)]
 struct LeftBlock {
     block: Block,
-    _held: Option<Held>,
+    _held: Option<HeldShare>,
 }
 
 /// Admission for the bytes of one read in flight.
@@ -192,7 +192,7 @@ impl Pool {
         self.queued.store(line.waiting.len() + line.called.len(), Ordering::SeqCst);
     }
 
-    fn leave(self: &Arc<Self>, block: Block, held: Option<Held>, is_again: bool) -> Ticket {
+    fn leave(self: &Arc<Self>, block: Block, held: Option<HeldShare>, is_again: bool) -> Ticket {
         let bytes = block.pinned_bytes() as u64;
         let entry = LeftBlock { block, _held: held };
         // Dropped after the lock is released.
@@ -293,7 +293,7 @@ impl Permit {
 
     /// Ends the read and returns the ticket at which its future finds the block. `is_again`: the block was
     /// read before and evicted.
-    pub(crate) fn leave(self, block: Block, held: Option<Held>, is_again: bool) -> Ticket {
+    pub(crate) fn leave(self, block: Block, held: Option<HeldShare>, is_again: bool) -> Ticket {
         self.pool.leave(block, held, is_again)
     }
 }

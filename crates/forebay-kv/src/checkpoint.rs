@@ -17,7 +17,7 @@ use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 use crate::store::flush;
 use crate::store::open::random_id;
 use crate::store::shared::Shared;
-use crate::value::Held;
+use crate::value::HeldShare;
 use crate::view::View;
 
 /// The file that marks an unfinished checkpoint.
@@ -110,7 +110,7 @@ impl<'a> Checkpoint<'a> {
         }
         self.check_file_system().await?;
         let held = self.shared.budget.held / 2;
-        let _held = Held::new(Some(self.shared.cache.held()), MEMORY.min(held));
+        let _held = HeldShare::new(Some(self.shared.cache.held()), MEMORY.min(held));
         self.shared.check_held()?;
         flush::everything(self.shared).await?;
         // The view keeps the tables' files. Entries that are in no table yet were written after the flush

@@ -16,7 +16,7 @@ use crate::store::Handle;
 use crate::store::flush;
 use crate::store::shared::Shared;
 use crate::table::{Entry, Table, TableMeta};
-use crate::value::Held;
+use crate::value::HeldShare;
 
 /// Maximum memory of one load, in bytes.
 const MEMORY_MAX: u64 = 2 << 20;
@@ -34,14 +34,14 @@ pub struct BulkLoad {
     last: Vec<u8>,
     entries: u64,
     failed: Option<Error>,
-    _held: Held,
+    _held: HeldShare,
 }
 
 impl BulkLoad {
     pub(crate) fn new(handle: &Arc<Handle>, keyspace: u32) -> BulkLoad {
         let shared = &handle.shared;
         let memory = (shared.budget.held / 2).min(MEMORY_MAX);
-        let held = Held::new(Some(shared.cache.held()), memory);
+        let held = HeldShare::new(Some(shared.cache.held()), memory);
         BulkLoad {
             handle: handle.clone(),
             keyspace,

@@ -21,7 +21,7 @@ mod state;
 pub(crate) mod version;
 
 pub(crate) use edit::Edit;
-pub(crate) use state::State;
+pub(crate) use state::ManifestState;
 
 /// Edits after which the whole state is written.
 const EDITS_MAX: u64 = 256;
@@ -45,7 +45,7 @@ pub(crate) struct Manifest {
 #[derive(Debug, Default)]
 pub(crate) struct Replay {
     joiner: frame::Joiner,
-    state: State,
+    state: ManifestState,
     /// Edits since the whole state was written.
     edits: u64,
 }
@@ -61,14 +61,14 @@ impl Replay {
         };
         let edit = Edit::decode(edit).ok_or_else(|| damaged("an edit that makes no sense"))?;
         if edit.is_whole {
-            (self.state, self.edits) = (State::default(), 0);
+            (self.state, self.edits) = (ManifestState::default(), 0);
         }
         self.state.apply(&edit).map_err(damaged)?;
         self.edits += 1;
         Ok(())
     }
 
-    pub(crate) fn into_state(self) -> State {
+    pub(crate) fn into_state(self) -> ManifestState {
         self.state
     }
 }
@@ -85,7 +85,7 @@ async fn replay(wal: &Wal, dir: &Path, from: Lsn) -> Result<Replay> {
 
 #[derive(Debug)]
 struct Inner {
-    state: State,
+    state: ManifestState,
     /// Edits since the whole state was written.
     edits: u64,
 }
@@ -143,12 +143,12 @@ impl Manifest {
     }
 
     /// Returns a copy of the durable state.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ManifestState {
         self.lock().state.clone()
     }
 
     /// Inspects the state without copying it.
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    pub(crate) fn with<T>(&self, look: impl FnOnce(&ManifestState) -> T) -> T {
         look(&self.lock().state)
     }
 

@@ -15,7 +15,7 @@ use crate::merge::{Bounds, Memory, Merge, Run, Source};
 use crate::store::Handle;
 use crate::store::shared::Shared;
 use crate::table::{CursorHow, Direction, EntryRef};
-use crate::value::{Held, Value};
+use crate::value::{HeldShare, Value};
 use crate::view::View;
 
 /// Maximum entries of one fetch; the first fetches one, later ones more each time.
@@ -77,7 +77,7 @@ struct Work {
     merge: Merge,
     shared: Arc<Shared>,
     now_s: u64,
-    _held: Held,
+    _held: HeldShare,
 }
 
 impl Range {
@@ -213,7 +213,7 @@ impl Work {
             sources.extend(runs.map(|run| Source::Run(Box::new(run))));
             held = how.memory_bytes() * count as u64;
         }
-        let held = Held::new(Some(shared.cache.held()), held);
+        let held = HeldShare::new(Some(shared.cache.held()), held);
         let merge = Merge::new(sources, *direction);
         Ok(Box::new(Work { merge, shared: shared.clone(), now_s: *now_s, _held: held }))
     }

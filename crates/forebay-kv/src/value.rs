@@ -35,7 +35,7 @@ use forebay::Block;
 pub struct Value {
     bytes: Repr,
     /// Declared last: the count goes down after the memory is released.
-    held: Held,
+    held: HeldShare,
 }
 
 #[derive(Clone)]
@@ -50,7 +50,7 @@ pub(crate) struct HeldBytes(AtomicU64);
 
 /// A share of [`HeldBytes`], counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldShare {
     all: Option<Arc<HeldBytes>>,
     bytes: u64,
 }
@@ -62,16 +62,16 @@ impl HeldBytes {
     }
 }
 
-impl Held {
-    pub(crate) fn new(all: Option<&Arc<HeldBytes>>, bytes: u64) -> Held {
+impl HeldShare {
+    pub(crate) fn new(all: Option<&Arc<HeldBytes>>, bytes: u64) -> HeldShare {
         if let Some(all) = all {
             all.0.fetch_add(bytes, Ordering::Relaxed);
         }
-        Held { all: all.cloned(), bytes }
+        HeldShare { all: all.cloned(), bytes }
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldShare {
     fn drop(&mut self) {
         if let Some(all) = &self.all {
             let before = all.0.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -83,13 +83,13 @@ impl Drop for Held {
 impl Value {
     /// Creates a value in I/O memory.
     pub(crate) fn of_block(block: Block, held: &Arc<HeldBytes>) -> Value {
-        let held = Held::new(Some(held), block.pinned_bytes() as u64);
+        let held = HeldShare::new(Some(held), block.pinned_bytes() as u64);
         Value { bytes: Repr::Block(block), held }
     }
 
     /// Creates a value in ordinary memory, of which `keeps` bytes are kept from other use.
     pub(crate) fn of_bytes(bytes: Bytes, keeps: u64, held: &Arc<HeldBytes>) -> Value {
-        Value { bytes: Repr::Bytes(bytes), held: Held::new(Some(held), keeps) }
+        Value { bytes: Repr::Bytes(bytes), held: HeldShare::new(Some(held), keeps) }
     }
 
     /// Returns the block in which the value lies, if any; it is no longer counted.
@@ -125,7 +125,7 @@ impl AsRef<[u8]> for Value {
 
 impl Clone for Value {
     fn clone(&self) -> Value {
-        Value { bytes: self.bytes.clone(), held: Held::new(self.held.all.as_ref(), self.held.bytes) }
+        Value { bytes: self.bytes.clone(), held: HeldShare::new(self.held.all.as_ref(), self.held.bytes) }
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     durable_lsn: AtomicU64,
     /// Background work should stop.
     pub(crate) stop: AtomicBool,
-    /// There is no space for the next segment; [`State`] has the error.
+    /// There is no space for the next segment; [`QueueState`] has the error.
     short: AtomicBool,
     /// Bytes left in the segment after its last group.
     pub(crate) left: AtomicU64,
@@ -58,11 +58,11 @@ pub(crate) struct Shared {
     pub(crate) reserved: AtomicBool,
     /// The shard of the log's task.
     shard: usize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
 }
 
 /// The queue and the state that belongs to it.
-pub(crate) struct State {
+pub(crate) struct QueueState {
     /// Groups to be written, oldest first; the last one may still grow.
     groups: VecDeque<Group>,
     /// Groups whose memory can be reused.
@@ -127,7 +127,7 @@ impl Shared {
             short: AtomicBool::new(false),
             left: AtomicU64::new(0),
             reserved: AtomicBool::new(false),
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 groups: VecDeque::new(),
                 free: Vec::new(),
                 flying: (0, Vec::new()),
@@ -151,7 +151,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -274,7 +274,7 @@ impl Shared {
         mut group: Group,
         framed: usize,
         woken: &mut Vec<Waker>,
-        update: impl FnOnce(&mut State),
+        update: impl FnOnce(&mut QueueState),
     ) {
         let watchers = {
             let mut state = self.lock();
@@ -340,7 +340,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl QueueState {
     /// Checks that the log still accepts calls.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.failed {

@@ -11,7 +11,7 @@ use crate::format::{GRAIN, HEADER_BYTES, Header, Parsed, RECORD_HEADER_BYTES, pa
 use crate::lost::Lost;
 use crate::lsn::Lsn;
 use crate::queue::Shared;
-use crate::segment::Place;
+use crate::segment::SearchStart;
 
 /// Length of one read, unless a group is longer.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -25,7 +25,7 @@ pub struct Reader {
     /// The next record to return.
     next: u64,
     /// Position of the groups being read.
-    place: Option<Place>,
+    place: Option<SearchStart>,
     /// The bytes from `place.offset` on.
     chunk: Block,
     /// The group at the chunk's beginning, if it has the next record: its header, the number of its records
@@ -259,7 +259,7 @@ impl Reader {
 }
 
 /// Advances by `bytes` bytes, in the chunk as well.
-fn step(place: &mut Place, chunk: &mut Block, bytes: usize) {
+fn step(place: &mut SearchStart, chunk: &mut Block, bytes: usize) {
     place.offset += bytes as u64;
     *chunk = chunk.slice(bytes.min(chunk.len())..).unwrap_or_default();
 }

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::format::{
     EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, records, seal,
 };
-use crate::queue::{Group, Shared, State, Work};
+use crate::queue::{Group, QueueState, Shared, Work};
 use crate::segment::{Done, Maker, Segment};
 
 mod idle;
@@ -343,7 +343,7 @@ impl Writer {
 }
 
 /// Adds a durable group to the index and the statistics.
-pub(crate) fn note(state: &mut State, written: &Written) {
+pub(crate) fn note(state: &mut QueueState, written: &Written) {
     let Written { done, framed, padded, .. } = written;
     state.index.add(*done);
     let stats = &mut state.stats;

@@ -14,7 +14,7 @@ use crate::range::{is_over, limit};
 use crate::store::flush;
 use crate::store::shared::Shared;
 use crate::table::{CursorHow, Direction, Entry, EntryRef, TableMeta};
-use crate::value::Held;
+use crate::value::HeldShare;
 
 /// Limits in entries and bytes after which other tasks of the shard get their turn: about 100 us of work
 /// (32 KiB were 200).
@@ -62,7 +62,7 @@ pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
 /// Runs a job for the keys within `bounds`. The last part removes the upper tables.
 async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) -> Result<bool> {
     let memory = shared.budget.tables / 2;
-    let _buffers = Held::new(Some(&shared.budget.tables_used), memory);
+    let _buffers = HeldShare::new(Some(&shared.budget.tables_used), memory);
     let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
     let is_done = match merge(shared, job, bounds, memory / 2, &mut output).await {
         Ok(is_whole) => is_whole,

@@ -10,7 +10,7 @@ use crate::table::TableMeta;
 
 /// The tables and keyspaces of a store, and the bounds of its log.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct State {
+pub(crate) struct ManifestState {
     /// Number that distinguishes this store from others; 0 before the first edit.
     pub(crate) store_id: u64,
     pub(crate) next_table: u32,
@@ -23,7 +23,7 @@ pub(crate) struct State {
     pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
 }
 
-impl State {
+impl ManifestState {
     /// Returns whether nothing was written yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.store_id == 0
@@ -37,7 +37,7 @@ impl State {
     /// Applies an edit. After an error the state is unusable.
     pub(crate) fn apply(&mut self, edit: &Edit) -> Result<(), &'static str> {
         if edit.is_whole {
-            *self = State { store_id: edit.store_id, ..State::default() };
+            *self = ManifestState { store_id: edit.store_id, ..ManifestState::default() };
         }
         if self.store_id == 0 {
             return Err("it changes a store that was never begun");
@@ -113,8 +113,8 @@ mod tests {
         }
     }
 
-    fn begun() -> State {
-        let mut state = State::default();
+    fn begun() -> ManifestState {
+        let mut state = ManifestState::default();
         let keyspaces = vec![(0, "default".to_string())];
         let edit = Edit { is_whole: true, store_id: 5, log_start: Some(1), keyspaces, ..Edit::default() };
         state.apply(&edit).unwrap();
@@ -130,7 +130,7 @@ mod tests {
         state.apply(&Edit { removed: vec![3], added: vec![(2, table(9, 0))], ..Edit::default() }).unwrap();
         assert_eq!((state.next_table, state.log_start, state.tables.len()), (10, 9, 2));
         assert_eq!(state.log_end, log_end);
-        let mut again = State::default();
+        let mut again = ManifestState::default();
         again.apply(&state.to_edit()).unwrap();
         assert_eq!(again, state);
     }
@@ -149,6 +149,6 @@ mod tests {
         for edit in edits {
             assert!(begun().apply(&edit).is_err(), "{edit:?}");
         }
-        assert!(State::default().apply(&Edit::default()).is_err());
+        assert!(ManifestState::default().apply(&Edit::default()).is_err());
     }
 }

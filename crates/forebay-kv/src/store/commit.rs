@@ -10,12 +10,12 @@ use std::task::{Context, Poll};
 
 use forebay_wal::Appended;
 
-use super::gate::Place;
+use super::gate::GatePosition;
 use super::shared::{Commit, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
 use crate::record::Record;
-use crate::value::Held;
+use crate::value::HeldShare;
 use crate::wait::{Boxed, block_on};
 
 /// A record that is ready for the log.
@@ -26,12 +26,12 @@ pub(crate) struct Ready {
     /// Whether it has more than deletions.
     grows: bool,
     /// Counts the record as memory that the program holds, as long as its writer has it.
-    _held: Held,
+    _held: HeldShare,
 }
 
 impl Ready {
     pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>, grows: bool) -> Ready {
-        let held = Held::new(Some(shared.cache.held()), record.memory_bytes());
+        let held = HeldShare::new(Some(shared.cache.held()), record.memory_bytes());
         Ready { record, places, grows, _held: held }
     }
 }
@@ -54,7 +54,7 @@ impl Shared {
     pub(crate) fn try_commit(
         &self,
         ready: &Ready,
-        place: Option<&Place<'_>>,
+        place: Option<&GatePosition<'_>>,
         check: impl FnOnce(&Commit) -> bool,
     ) -> Result<Tried> {
         let (limit, cost) = (self.budget.record, memtable::cost(ready.record.len(), ready.places.len()));
@@ -187,8 +187,8 @@ impl Shared {
         &'a self,
         tried: &Tried,
         ready: &Ready,
-        place: Option<Place<'a>>,
-    ) -> Result<Place<'a>> {
+        place: Option<GatePosition<'a>>,
+    ) -> Result<GatePosition<'a>> {
         let place = place.unwrap_or_else(|| self.gate.join());
         let cost = memtable::cost(ready.record.len(), ready.places.len());
         let check = || {
@@ -228,9 +228,9 @@ pub struct Write<'a> {
 }
 
 enum Stage<'a> {
-    Ready(Ready, Option<Place<'a>>),
+    Ready(Ready, Option<GatePosition<'a>>),
     /// Slowed down, or without room; the commit is tried again afterwards.
-    Waiting(Boxed<'a, (Ready, Option<Place<'a>>)>),
+    Waiting(Boxed<'a, (Ready, Option<GatePosition<'a>>)>),
     Queued(Appended),
     Nothing,
     Failed(Error),

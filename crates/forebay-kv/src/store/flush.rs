@@ -12,7 +12,7 @@ use crate::error::{ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::memtable::Memtables;
 use crate::table::{Entry, OpenHow, Table, TableMeta, TableSpec, TableWriter};
-use crate::value::Held;
+use crate::value::HeldShare;
 
 /// Entries taken out of a memtable at once.
 const BATCH: usize = 32;
@@ -190,7 +190,7 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
     };
     // This also counts the buffer that is being filled, and entries on their way.
     let buffers = spec.buffer_bytes as u64 * (spec.depth as u64 + 2);
-    let _buffers = Held::new(Some(&shared.budget.tables_used), buffers);
+    let _buffers = HeldShare::new(Some(&shared.budget.tables_used), buffers);
     let mut writer: Option<TableWriter> = None;
     let mut last: Vec<u8> = Vec::new();
     loop {

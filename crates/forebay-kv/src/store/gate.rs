@@ -33,13 +33,13 @@ const EASED: f64 = 0.8;
 /// The line of waiting writers, and the progress of the flush.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     /// Number of places in the line.
     waiting: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct GateState {
     line: VecDeque<(u64, Option<Waker>)>,
     next_place: u64,
     flush: Option<Flush>,
@@ -62,18 +62,18 @@ struct Flush {
 
 /// A place in the line, held until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct GatePosition<'a> {
     gate: &'a Gate,
     number: u64,
 }
 
 impl Gate {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GateState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether a writer may try: it is first in the line, or the line is empty.
-    pub(crate) fn is_turn(&self, place: Option<&Place<'_>>) -> bool {
+    pub(crate) fn is_turn(&self, place: Option<&GatePosition<'_>>) -> bool {
         match place {
             None => self.waiting.load(Ordering::Acquire) == 0,
             Some(place) => self.lock().line.front().is_some_and(|(first, _)| *first == place.number),
@@ -81,14 +81,14 @@ impl Gate {
     }
 
     /// Returns a place at the end of the line.
-    pub(crate) fn join(&self) -> Place<'_> {
+    pub(crate) fn join(&self) -> GatePosition<'_> {
         let mut state = self.lock();
         let number = state.next_place;
         state.next_place += 1;
         debug_assert!(state.line.back().is_none_or(|(last, _)| *last < number), "writers wait in order");
         state.line.push_back((number, None));
         self.waiting.store(state.line.len(), Ordering::Release);
-        Place { gate: self, number }
+        GatePosition { gate: self, number }
     }
 
     /// Wakes the first in the line, which checks again.
@@ -180,7 +180,7 @@ impl Gate {
     }
 }
 
-impl State {
+impl GateState {
     /// Returns how much of a flush is done, from 0 to 1.
     fn part(&self, flush: &Flush, now_ns: u64) -> f64 {
         let both = self.body_ns + self.end_ns;
@@ -199,7 +199,7 @@ impl State {
     }
 }
 
-impl Place<'_> {
+impl GatePosition<'_> {
     /// Waits until `check` returns a value, and returns that. `check` gets whether this is the first place in
     /// the line. It is called again after each [`notify`](Gate::notify), once the place is the first, and after
     /// each [`notify_all`](Gate::notify_all).
@@ -221,7 +221,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for GatePosition<'_> {
     fn drop(&mut self) {
         {
             let mut state = self.gate.lock();

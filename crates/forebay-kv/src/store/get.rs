@@ -16,7 +16,7 @@ use crate::manifest::version::{LEVELS, Levels};
 use crate::memtable;
 use crate::node::UNIT;
 use crate::table::{Blob, Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
-use crate::value::{Held, Value};
+use crate::value::{HeldShare, Value};
 use crate::view::View;
 use crate::wait::{Boxed, block_on};
 
@@ -193,7 +193,7 @@ impl Shared {
         let mut is_again = false;
         loop {
             let permit = self.budget.long_under_way.begin(bytes).await;
-            let held = Held::new(Some(self.cache.held()), bytes);
+            let held = HeldShare::new(Some(self.cache.held()), bytes);
             self.check_held()?;
             match far.read(class, permit, held, is_again).await {
                 Err(error) if self.cache.gives_way(&error) => {}

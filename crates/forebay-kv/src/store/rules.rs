@@ -9,7 +9,7 @@ use forebay_wal::Recovery;
 use super::space::RESERVE;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::State;
+use crate::manifest::ManifestState;
 use crate::names::table_id;
 use crate::names::{LOG, MANIFEST, TABLES};
 
@@ -81,7 +81,10 @@ impl Entries {
     }
 
     /// Returns the files of tables that the manifest does not name.
-    pub(crate) fn unnamed<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a (u32, PathBuf)> {
+    pub(crate) fn unnamed<'a>(
+        &'a self,
+        state: &'a ManifestState,
+    ) -> impl Iterator<Item = &'a (u32, PathBuf)> {
         self.table_files.iter().filter(|(id, _)| !state.tables.contains_key(id))
     }
 }
@@ -100,7 +103,7 @@ pub(crate) fn log_gone(log: &Path) -> Error {
 }
 
 /// Checks that a manifest that names nothing yet has no log and no tables beside it.
-pub(crate) fn check_begun(dir: &Path, state: &State, entries: &Entries) -> Result<()> {
+pub(crate) fn check_begun(dir: &Path, state: &ManifestState, entries: &Entries) -> Result<()> {
     if state.is_empty() {
         return if entries.is_young() { Ok(()) } else { Err(manifest_lost(dir, "says nothing")) };
     }
@@ -119,7 +122,7 @@ pub(crate) fn check_begun(dir: &Path, state: &State, entries: &Entries) -> Resul
 }
 
 /// Checks that the log of the store in `dir` holds the records that the manifest requires of it.
-pub(crate) fn check_log(dir: &Path, state: &State, found: &Recovery) -> Result<()> {
+pub(crate) fn check_log(dir: &Path, state: &ManifestState, found: &Recovery) -> Result<()> {
     let (first, last, start) = (found.first.0, found.last.0, state.log_start);
     let end = state.log_end.unwrap_or_default();
     let (path, text) = if !state.has_log() && last > 0 {

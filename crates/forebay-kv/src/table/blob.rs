@@ -10,7 +10,7 @@ use super::Table;
 use crate::admission::{Admission, Admitted, Permit, Ticket};
 use crate::error::{Error, Result};
 use crate::node::BlobAt;
-use crate::value::{Held, Value};
+use crate::value::{HeldShare, Value};
 
 /// Length in bytes above which a value does not go into the cache and is not read by the walk that finds it.
 pub(super) const WALKED_BYTES_MAX: u32 = 64 << 10;
@@ -38,7 +38,7 @@ impl Blob {
         &self,
         class: Class,
         permit: Permit,
-        held: Held,
+        held: HeldShare,
         is_again: bool,
     ) -> Result<Option<Value>> {
         let (table, blob) = (&self.table, self.blob);
@@ -55,7 +55,7 @@ impl Blob {
 /// where its program is polled. The checksum of a value of many megabytes is not computed there.
 struct Reading {
     permit: Option<Permit>,
-    held: Option<Held>,
+    held: Option<HeldShare>,
     is_again: bool,
 }
 

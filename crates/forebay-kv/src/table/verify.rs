@@ -25,7 +25,7 @@ pub(crate) struct Verified {
 }
 
 /// The expected position of the next part of the file.
-struct Place {
+struct ExpectedPosition {
     /// The end of the last blob or leaf: the byte after it.
     end: u64,
     last: Vec<u8>,
@@ -108,7 +108,7 @@ impl Table {
         let mut verified = Verified::default();
         let how = CursorHow { class, direction: Direction::Forward, ..CursorHow::merge() };
         let mut cursor = self.cursor(how);
-        let mut place = Place { end: UNIT as u64, last: Vec::new() };
+        let mut place = ExpectedPosition { end: UNIT as u64, last: Vec::new() };
         let mut leaf = None;
         while cursor.next().await? {
             let Some((child, block)) = cursor.leaf() else { break };
@@ -156,7 +156,7 @@ impl Table {
 
     /// Checks that a leaf's records are in place, and that its blobs fill the space before it. Returns the
     /// number of blobs.
-    fn verify_leaf(&self, child: Child, block: &[u8], place: &mut Place) -> Result<u64> {
+    fn verify_leaf(&self, child: Child, block: &[u8], place: &mut ExpectedPosition) -> Result<u64> {
         let wrong = |wrong| self.corrupt(child.offset(), wrong);
         let node = Node::of(block).map_err(wrong)?;
         node.check_records().map_err(wrong)?;

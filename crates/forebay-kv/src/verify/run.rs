@@ -11,7 +11,7 @@ use super::Verified;
 use crate::cache::Cache;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Replay, State};
+use crate::manifest::{ManifestState, Replay};
 use crate::names::table_path;
 use crate::names::{LOG, MANIFEST};
 use crate::record;
@@ -19,7 +19,7 @@ use crate::store::holder;
 use crate::store::rules::{self, Entries};
 use crate::store::shared::Shared;
 use crate::table::{CursorHow, OpenHow, Table};
-use crate::value::Held;
+use crate::value::HeldShare;
 
 /// The error of open(2) and stat(2) for a missing file.
 const ENOENT: i32 = 2;
@@ -80,7 +80,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
 
     pub(super) async fn open_store(mut self, shared: &Arc<Shared>) -> Result<Verified> {
         let memory = CursorHow::merge().memory_bytes() + (256 << 10);
-        let _held = Held::new(Some(shared.cache.held()), memory.min(shared.budget.held / 2));
+        let _held = HeldShare::new(Some(shared.cache.held()), memory.min(shared.budget.held / 2));
         shared.check_held()?;
         if let Err(error) = shared.manifest.check().await {
             self.judge(error)?;
@@ -199,7 +199,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         Ok(Some(records))
     }
 
-    async fn tables(&mut self, dir: &Path, state: &State) -> Result<()> {
+    async fn tables(&mut self, dir: &Path, state: &ManifestState) -> Result<()> {
         // Nothing is pinned: each table is read once, and few of its blocks again.
         let cache = Cache::new(4 << 20, 0);
         let total: u64 = state.tables.values().map(|(_, meta)| meta.bytes).sum();
@@ -236,7 +236,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
     }
 
     /// Checks that the tables of each level below the first do not overlap.
-    fn levels(&mut self, dir: &Path, state: &State) {
+    fn levels(&mut self, dir: &Path, state: &ManifestState) {
         let lower = state.tables.values().filter(|(level, _)| *level > 0);
         let mut tables: Vec<_> = lower.map(|(level, meta)| (meta.keyspace, *level, meta)).collect();
         tables.sort_by(|one, other| {
@@ -251,7 +251,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         }
     }
 
-    async fn log(&mut self, dir: &Path, state: &State, entries: &Entries) -> Result<()> {
+    async fn log(&mut self, dir: &Path, state: &ManifestState, entries: &Entries) -> Result<()> {
         if !state.has_log() && !entries.log {
             return Ok(());
         }
@@ -287,7 +287,7 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
 }
 
 /// Checks that a record is valid and that its keyspaces exist.
-fn parses(bytes: &[u8], state: &State) -> Result<()> {
+fn parses(bytes: &[u8], state: &ManifestState) -> Result<()> {
     for place in record::parse(bytes)? {
         let entry = record::entry_at(bytes, place as usize);
         let keyspace = entry.map_or(u32::MAX, |(entry, _)| entry.keyspace);

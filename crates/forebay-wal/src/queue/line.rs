@@ -25,7 +25,7 @@ pub(super) enum Asker {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum WaiterState {
     Waits,
     /// Woken; others wait until this time, on the engine's clock.
     Called(u64),
@@ -38,7 +38,7 @@ struct Waiter {
     place: u64,
     framed: usize,
     waker: Waker,
-    state: State,
+    state: WaiterState,
     /// Number of times that it was woken and found too little room.
     refusals: u32,
 }
@@ -68,9 +68,9 @@ impl Line {
         };
         fits(limits, pending, framed)
             && self.waiters.iter().take(before).all(|waiter| match waiter.state {
-                State::Waits => false,
-                State::Called(_) => asker == Asker::Tries && waiter.refusals == 0,
-                State::Passed => true,
+                WaiterState::Waits => false,
+                WaiterState::Called(_) => asker == Asker::Tries && waiter.refusals == 0,
+                WaiterState::Passed => true,
             })
     }
 
@@ -80,8 +80,9 @@ impl Line {
             let index = self.index_of(known);
             if let Some(waiter) = self.waiters.get_mut(index).filter(|waiter| waiter.place == known) {
                 waiter.waker.clone_from(waker);
-                waiter.refusals += u32::from(waiter.state != State::Waits && waiter.refusals < REFUSALS_MAX);
-                waiter.state = State::Waits;
+                waiter.refusals +=
+                    u32::from(waiter.state != WaiterState::Waits && waiter.refusals < REFUSALS_MAX);
+                waiter.state = WaiterState::Waits;
                 return false;
             }
         }
@@ -90,8 +91,13 @@ impl Line {
             "waiters stand in the order in which they came"
         );
         *place = Some(self.next_place);
-        let waiter =
-            Waiter { place: self.next_place, framed, waker: waker.clone(), state: State::Waits, refusals: 0 };
+        let waiter = Waiter {
+            place: self.next_place,
+            framed,
+            waker: waker.clone(),
+            state: WaiterState::Waits,
+            refusals: 0,
+        };
         self.waiters.push_back(waiter);
         self.next_place += 1;
         true
@@ -112,16 +118,16 @@ impl Line {
     pub(super) fn call(&mut self, limits: &Limits, mut pending: usize, now_ns: u64, woken: &mut Vec<Waker>) {
         for waiter in &mut self.waiters {
             match waiter.state {
-                State::Called(until) if until <= now_ns => waiter.state = State::Passed,
-                State::Called(_) => pending = pending.saturating_add(waiter.framed),
-                State::Passed => {}
-                State::Waits if fits(limits, pending, waiter.framed) => {
+                WaiterState::Called(until) if until <= now_ns => waiter.state = WaiterState::Passed,
+                WaiterState::Called(_) => pending = pending.saturating_add(waiter.framed),
+                WaiterState::Passed => {}
+                WaiterState::Waits if fits(limits, pending, waiter.framed) => {
                     pending = pending.saturating_add(waiter.framed);
                     let patience = if keeps_its_turn() { u64::MAX } else { PATIENCE_NS << waiter.refusals };
-                    waiter.state = State::Called(now_ns.saturating_add(patience));
+                    waiter.state = WaiterState::Called(now_ns.saturating_add(patience));
                     woken.push(waiter.waker.clone());
                 }
-                State::Waits => return,
+                WaiterState::Waits => return,
             }
         }
     }
@@ -129,7 +135,7 @@ impl Line {
     /// Returns the earliest deadline of a called waiter.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let times = self.waiters.iter().filter_map(|waiter| match waiter.state {
-            State::Called(until) => Some(until),
+            WaiterState::Called(until) => Some(until),
             _ => None,
         });
         times.min()
@@ -143,8 +149,10 @@ impl Line {
     /// Returns the index of a place in the line, in which places ascend.
     /// Returns whether this type's invariant holds.
     pub(super) fn is_kept(&self, pending: usize) -> bool {
-        let is = |state: fn(&State) -> bool| self.waiters.iter().any(|waiter| state(&waiter.state));
-        pending > 0 || is(|state| matches!(state, State::Called(_))) || !is(|state| *state == State::Waits)
+        let is = |state: fn(&WaiterState) -> bool| self.waiters.iter().any(|waiter| state(&waiter.state));
+        pending > 0
+            || is(|state| matches!(state, WaiterState::Called(_)))
+            || !is(|state| *state == WaiterState::Waits)
     }
 
     fn index_of(&self, place: u64) -> usize {

@@ -6,7 +6,7 @@ use forebay::BlockMut;
 
 use super::group::{self, Group, extend};
 use super::line::Asker;
-use super::{Shared, State, Ticket, is_large};
+use super::{QueueState, Shared, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::Kind;
 use crate::lost::Lost;
@@ -174,7 +174,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl QueueState {
     fn change(&mut self, change: Change) -> Result<()> {
         let state = self;
         state.check()?;

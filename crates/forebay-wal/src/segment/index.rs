@@ -40,7 +40,7 @@ struct Run {
 
 /// The place to search for a record.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SearchStart {
     pub(crate) segment: Arc<Segment>,
     /// Adjacent groups begin here; the first record has this place's LSN.
     pub(crate) offset: u64,
@@ -264,7 +264,7 @@ impl Index {
     }
 
     /// Returns the place of a durable record; `None` if the log does not have it.
-    pub(crate) fn place_of(&self, lsn: u64) -> Option<Place> {
+    pub(crate) fn place_of(&self, lsn: u64) -> Option<SearchStart> {
         if lsn < self.first_lsn || lsn >= self.next_lsn {
             return None;
         }
@@ -272,7 +272,7 @@ impl Index {
         let at = self.segments.partition_point(|segment| segment.generation < run.start.generation);
         let segment = self.segments.get(at).filter(|segment| segment.generation == run.start.generation)?;
         let limit = if segment.generation == self.end.generation { self.end.offset } else { segment.bytes };
-        Some(Place {
+        Some(SearchStart {
             segment: segment.clone(),
             offset: run.start.offset,
             limit,

@@ -40,7 +40,7 @@ enum State<T> {
     Ready(Result<T>),
     Channel(&'static str, Arc<Cell<T>>),
     Future(&'static str, BoxFuture<T>),
-    Answered,
+    Completed,
 }
 
 // Nothing in it is pinned in place: the future is in a box of its own, and `T` is only ever moved.
@@ -57,7 +57,7 @@ impl<T> Pending<T> {
             State::Channel(operation, _) | State::Future(operation, _) => {
                 crate::base::wait::block_on(operation, self)
             }
-            State::Answered => Err(completed_before()),
+            State::Completed => Err(completed_before()),
         }
     }
 
@@ -82,7 +82,7 @@ impl<T: Send + 'static> Pending<T> {
             State::Channel(operation, _) | State::Future(operation, _) => {
                 Pending::from_future(operation, Box::pin(async move { f(self.await?) }))
             }
-            State::Answered => Pending::ready(Err(completed_before())),
+            State::Completed => Pending::ready(Err(completed_before())),
         }
     }
 }
@@ -95,15 +95,15 @@ impl<T> Future for Pending<T> {
         let polled = match &mut this.state {
             State::Channel(operation, cell) => cell.poll(operation, context.waker()),
             State::Future(_, future) => future.as_mut().poll(context),
-            State::Ready(_) | State::Answered => {
-                return match std::mem::replace(&mut this.state, State::Answered) {
+            State::Ready(_) | State::Completed => {
+                return match std::mem::replace(&mut this.state, State::Completed) {
                     State::Ready(result) => Poll::Ready(result),
                     _ => Poll::Ready(Err(completed_before())),
                 };
             }
         };
         if polled.is_ready() {
-            this.state = State::Answered;
+            this.state = State::Completed;
         }
         polled
     }
@@ -114,7 +114,7 @@ impl<T> fmt::Debug for Pending<T> {
         let (operation, state) = match &self.state {
             State::Ready(_) => ("", "ready"),
             State::Channel(operation, _) | State::Future(operation, _) => (*operation, "waiting"),
-            State::Answered => ("", "answered"),
+            State::Completed => ("", "answered"),
         };
         f.debug_struct("Pending").field("operation", &operation).field("state", &state).finish()
     }

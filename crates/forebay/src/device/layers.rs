@@ -92,7 +92,7 @@ impl Layer {
 
 /// The result of looking up a path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum PathTarget {
     /// The path is a block device with these numbers.
     Block((u32, u32)),
     /// The path is in a file system.
@@ -106,7 +106,7 @@ pub(crate) struct System<'a> {
     /// The text of `/proc/self/mountinfo`.
     pub(crate) mounts: &'a [u8],
     /// Looks a path up.
-    pub(crate) lookup: &'a dyn Fn(&Path) -> Option<Place>,
+    pub(crate) lookup: &'a dyn Fn(&Path) -> Option<PathTarget>,
 }
 
 /// The limit for the depth to which stacked devices and file systems on files are followed.
@@ -114,20 +114,20 @@ const DEPTH_MAX: usize = 16;
 
 impl System<'_> {
     /// Returns the file system of a place, and all block devices below it from top to bottom, each once.
-    pub(crate) fn below(&self, place: Place) -> (Option<FileSystem>, Vec<Layer>) {
+    pub(crate) fn below(&self, place: PathTarget) -> (Option<FileSystem>, Vec<Layer>) {
         let mut layers = Vec::new();
         self.add_place(place, 0, &mut layers);
         let file_system = match place {
-            Place::Inside(key) => mountinfo::find(self.mounts, key),
-            Place::Block(_) => None,
+            PathTarget::Inside(key) => mountinfo::find(self.mounts, key),
+            PathTarget::Block(_) => None,
         };
         (file_system, layers)
     }
 
-    fn add_place(&self, place: Place, depth: usize, layers: &mut Vec<Layer>) -> bool {
+    fn add_place(&self, place: PathTarget, depth: usize, layers: &mut Vec<Layer>) -> bool {
         match place {
-            Place::Block(numbers) => self.add_device(numbers, depth, layers),
-            Place::Inside(key) => match key.device {
+            PathTarget::Block(numbers) => self.add_device(numbers, depth, layers),
+            PathTarget::Inside(key) => match key.device {
                 // A device with a major number of 0 exists in name only: its real devices follow from the
                 // file system's source.
                 (0, _) => mountinfo::find(self.mounts, key)
@@ -151,14 +151,14 @@ impl System<'_> {
         let kind = kind(&path, &name);
         let index = layers.len();
         layers.push(Layer { name, kind, numbers, depth, bottom: true, path: path.clone() });
-        let below: Vec<Place> = match kind {
+        let below: Vec<PathTarget> = match kind {
             DeviceKind::Partition => {
-                path.parent().and_then(sysfs::numbers).map(Place::Block).into_iter().collect()
+                path.parent().and_then(sysfs::numbers).map(PathTarget::Block).into_iter().collect()
             }
             DeviceKind::Loop => {
                 sysfs::backing_file(&path).and_then(|file| (self.lookup)(&file)).into_iter().collect()
             }
-            _ => devices_in(&path.join("slaves")).map(Place::Block).collect(),
+            _ => devices_in(&path.join("slaves")).map(PathTarget::Block).collect(),
         };
         for place in below {
             if self.add_place(place, depth + 1, layers) {
@@ -185,7 +185,7 @@ impl System<'_> {
             return false;
         }
         for source in sources {
-            let Some(Place::Block(numbers)) = (self.lookup)(Path::new(source)) else { continue };
+            let Some(PathTarget::Block(numbers)) = (self.lookup)(Path::new(source)) else { continue };
             for numbers in self.btrfs_devices(numbers) {
                 added |= self.add_device(numbers, depth, layers);
             }
@@ -266,7 +266,12 @@ mod tests {
             symlink(dir, self.sys().join("dev/block").join(numbers)).unwrap();
         }
 
-        fn below(&self, place: Place, mounts: &str, lookup: &dyn Fn(&Path) -> Option<Place>) -> Vec<String> {
+        fn below(
+            &self,
+            place: PathTarget,
+            mounts: &str,
+            lookup: &dyn Fn(&Path) -> Option<PathTarget>,
+        ) -> Vec<String> {
             let sys = self.sys();
             let (_, layers) = System { sys: &sys, mounts: mounts.as_bytes(), lookup }.below(place);
             let line = |layer: &Layer| {
@@ -277,12 +282,12 @@ mod tests {
         }
     }
 
-    fn nothing(_: &Path) -> Option<Place> {
+    fn nothing(_: &Path) -> Option<PathTarget> {
         None
     }
 
-    fn inside(major: u32, minor: u32) -> Place {
-        Place::Inside(MountKey { id: None, device: (major, minor) })
+    fn inside(major: u32, minor: u32) -> PathTarget {
+        PathTarget::Inside(MountKey { id: None, device: (major, minor) })
     }
 
     /// Returns a sysfs with a logical volume on a RAID of two partitions on two disks.
@@ -319,10 +324,10 @@ mod tests {
         fs::write(backing.join("backing_file"), "/images/a b.img\n").unwrap();
         let lookup = |path: &Path| (path == Path::new("/images/a b.img")).then_some(inside(8, 1));
         let expected = ["loop3 Loop", " sda1 Partition", "  sda Disk."];
-        assert_eq!(tree.below(Place::Block((7, 3)), "", &lookup), expected);
-        assert_eq!(tree.below(Place::Block((7, 3)), "", &nothing), ["loop3 Loop."]);
+        assert_eq!(tree.below(PathTarget::Block((7, 3)), "", &lookup), expected);
+        assert_eq!(tree.below(PathTarget::Block((7, 3)), "", &nothing), ["loop3 Loop."]);
         // A loop device whose file is on the device itself does not make the search endless.
-        assert_eq!(tree.below(Place::Block((7, 3)), "", &|_| Some(inside(7, 3))), ["loop3 Loop"]);
+        assert_eq!(tree.below(PathTarget::Block((7, 3)), "", &|_| Some(inside(7, 3))), ["loop3 Loop"]);
     }
 
     #[test]
@@ -334,11 +339,11 @@ mod tests {
             3 0 0:60 / /t rw - tmpfs tmpfs rw\n\
             4 0 0:70 / /n rw - nfs4 server:/dev/sda1 rw\n";
         let lookup = |path: &Path| match path.to_str()? {
-            "/dev/sda1" => Some(Place::Block((8, 1))),
-            "/up" => Some(Place::Inside(MountKey { id: Some(1), device: (0, 41) })),
+            "/dev/sda1" => Some(PathTarget::Block((8, 1))),
+            "/up" => Some(PathTarget::Inside(MountKey { id: Some(1), device: (0, 41) })),
             _ => None,
         };
-        let btrfs = Place::Inside(MountKey { id: Some(1), device: (0, 41) });
+        let btrfs = PathTarget::Inside(MountKey { id: Some(1), device: (0, 41) });
         assert_eq!(tree.below(btrfs, mounts, &lookup), ["sda1 Partition", " sda Disk."]);
         let overlay = tree.below(inside(0, 50), mounts, &lookup);
         assert_eq!(overlay, [" sda1 Partition", "  sda Disk."]);
@@ -356,7 +361,7 @@ mod tests {
     fn an_export_named_like_a_device_is_not_one() {
         let tree = stacked();
         let mounts = "4 0 0:70 / /n rw - nfs4 server:/dev/sda1 rw\n";
-        let lookup = |_: &Path| Some(Place::Block((8, 1)));
+        let lookup = |_: &Path| Some(PathTarget::Block((8, 1)));
         assert!(tree.below(inside(0, 70), mounts, &lookup).is_empty());
     }
 

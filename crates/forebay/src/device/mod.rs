@@ -21,7 +21,7 @@ pub use alignment::Alignment;
 #[cfg(target_os = "linux")]
 pub(crate) use command::NvmeCommand;
 pub use layers::{DeviceKind, Layer};
-use layers::{Place, System};
+use layers::{PathTarget, System};
 pub use mountinfo::FileSystem;
 pub use sysfs::WriteCache;
 
@@ -103,7 +103,7 @@ impl Device {
         }
     }
 
-    fn of_place(place: Place) -> Device {
+    fn of_place(place: PathTarget) -> Device {
         let sys = std::fs::canonicalize("/sys").unwrap_or_else(|_| "/sys".into());
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         Device::in_system(
@@ -112,11 +112,11 @@ impl Device {
         )
     }
 
-    fn in_system(system: &System<'_>, place: Place) -> Device {
+    fn in_system(system: &System<'_>, place: PathTarget) -> Device {
         let (file_system, layers) = system.below(place);
         let numbers = match place {
-            Place::Block(numbers) => numbers,
-            Place::Inside(key) => key.device,
+            PathTarget::Block(numbers) => numbers,
+            PathTarget::Inside(key) => key.device,
         };
         let limits =
             layers.first().map(|top| sysfs::Limits::read(system.sys, top.whole())).unwrap_or_default();
@@ -298,39 +298,39 @@ pub(crate) fn numbers(device: u64) -> (u32, u32) {
 }
 
 #[cfg(target_os = "linux")]
-fn place_of_path(path: &Path) -> io::Result<Place> {
+fn place_of_path(path: &Path) -> io::Result<PathTarget> {
     place_of(rustix::fs::CWD, path, rustix::fs::AtFlags::empty())
 }
 
 #[cfg(target_os = "linux")]
-fn place_of_fd(fd: BorrowedFd<'_>) -> io::Result<Place> {
+fn place_of_fd(fd: BorrowedFd<'_>) -> io::Result<PathTarget> {
     place_of(fd, Path::new(""), rustix::fs::AtFlags::EMPTY_PATH)
 }
 
 #[cfg(target_os = "linux")]
-fn place_of(dir: BorrowedFd<'_>, path: &Path, flags: rustix::fs::AtFlags) -> io::Result<Place> {
+fn place_of(dir: BorrowedFd<'_>, path: &Path, flags: rustix::fs::AtFlags) -> io::Result<PathTarget> {
     use rustix::fs::{FileType, StatxFlags, statx};
     let found = statx(dir, path, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
     if FileType::from_raw_mode(found.stx_mode.into()) == FileType::BlockDevice {
-        return Ok(Place::Block((found.stx_rdev_major, found.stx_rdev_minor)));
+        return Ok(PathTarget::Block((found.stx_rdev_major, found.stx_rdev_minor)));
     }
     let id = (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found.stx_mnt_id);
-    Ok(Place::Inside(mountinfo::MountKey { id, device: (found.stx_dev_major, found.stx_dev_minor) }))
+    Ok(PathTarget::Inside(mountinfo::MountKey { id, device: (found.stx_dev_major, found.stx_dev_minor) }))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn place_of_path(path: &Path) -> io::Result<Place> {
+fn place_of_path(path: &Path) -> io::Result<PathTarget> {
     Ok(place_of(&rustix::fs::stat(path)?))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn place_of_fd(fd: BorrowedFd<'_>) -> io::Result<Place> {
+fn place_of_fd(fd: BorrowedFd<'_>) -> io::Result<PathTarget> {
     Ok(place_of(&rustix::fs::fstat(fd)?))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn place_of(found: &rustix::fs::Stat) -> Place {
-    Place::Inside(mountinfo::MountKey { id: None, device: numbers(found.st_dev as u64) })
+fn place_of(found: &rustix::fs::Stat) -> PathTarget {
+    PathTarget::Inside(mountinfo::MountKey { id: None, device: numbers(found.st_dev as u64) })
 }
 
 #[cfg(test)]
@@ -365,8 +365,10 @@ mod tests {
         }
         let mounts = b"1 0 254:2 / / rw - ext4 /dev/vda2 rw\n";
         let system = System { sys: &sys, mounts, lookup: &|_| None };
-        let device =
-            Device::in_system(&system, Place::Inside(mountinfo::MountKey { id: None, device: (254, 2) }));
+        let device = Device::in_system(
+            &system,
+            PathTarget::Inside(mountinfo::MountKey { id: None, device: (254, 2) }),
+        );
         assert_eq!(
             (device.name(), device.kind(), device.size_bytes()),
             ("vda2", DeviceKind::Partition, Some(5120))
@@ -382,10 +384,10 @@ mod tests {
         let mounts = b"1 0 0:5 / /net rw - nfs4 server:/export rw\n";
         let system = System { sys: Path::new("/nonexistent"), mounts, lookup: &|_| None };
         let device =
-            Device::in_system(&system, Place::Inside(mountinfo::MountKey { id: None, device: (0, 5) }));
+            Device::in_system(&system, PathTarget::Inside(mountinfo::MountKey { id: None, device: (0, 5) }));
         assert_eq!(device.to_string(), "nfs4 on server:/export (Anonymous)");
         assert_eq!(device.logical_block_bytes(), None);
-        let unknown = Device::in_system(&system, Place::Block((8, 0)));
+        let unknown = Device::in_system(&system, PathTarget::Block((8, 0)));
         assert_eq!((unknown.name(), unknown.kind()), ("unknown", DeviceKind::Unknown));
         assert_eq!(Device::default().to_string(), "unknown (Unknown)");
     }

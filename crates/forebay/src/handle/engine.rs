@@ -24,7 +24,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
-use crate::reactor::stall_profiler::Watch;
+use crate::reactor::stall_profiler::StallProfiler;
 
 mod classes;
 mod closing;
@@ -109,7 +109,7 @@ impl Engine {
         let clock = Clock::system();
         let (spin_idle_ns, spin_flying_ns) = config.spin_ns();
         let spin = (clock.ticks(spin_idle_ns), clock.ticks(spin_flying_ns));
-        let (engine, ends) = Engine::build(config, spin, Place::Here)?;
+        let (engine, ends) = Engine::build(config, spin, Environment::Here)?;
         let weak = Arc::downgrade(&engine.shared);
         engine.shared.arena.set_growth_asker(Box::new(move || {
             if let Some(shared) = weak.upgrade() {
@@ -137,7 +137,7 @@ impl Engine {
     /// background.
     #[cfg(feature = "sim")]
     fn start_in(config: Config, world: Arc<dyn crate::reactor::world::World>) -> Result<Engine> {
-        let (engine, ends) = Engine::build(config.for_world(), (0, 0), Place::World(world.clone()))?;
+        let (engine, ends) = Engine::build(config.for_world(), (0, 0), Environment::World(world.clone()))?;
         world.adopt(&engine.shared, ends);
         let first = engine.shared.driver.set("sim");
         debug_assert!(first.is_ok());
@@ -145,16 +145,20 @@ impl Engine {
     }
 
     /// Builds everything but the shards. Each shard reports its end through one of the senders.
-    fn build(config: Config, spin: (Ticks, Ticks), place: Place) -> Result<(Engine, Vec<Sender<Ended>>)> {
+    fn build(
+        config: Config,
+        spin: (Ticks, Ticks),
+        place: Environment,
+    ) -> Result<(Engine, Vec<Sender<Ended>>)> {
         if let Some(fault) = config.fault() {
             return Err(Error::invalid("start", fault));
         }
         let count = config.shard_count();
         let (bytes_initial, bytes_max) = config.arena_limits();
         let registered = match &place {
-            Place::Here => crate::driver::registered_bytes_max(),
+            Environment::Here => crate::driver::registered_bytes_max(),
             #[cfg(feature = "sim")]
-            Place::World(_) => None,
+            Environment::World(_) => None,
         };
         let first_region_bytes = registered.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
         let arena = Arena::new(ArenaConfig {
@@ -168,8 +172,8 @@ impl Engine {
             Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
         })?;
         #[cfg(not(feature = "sim"))]
-        let Place::Here = place;
-        let watch = Watch::new(count, config.stall_after);
+        let Environment::Here = place;
+        let watch = StallProfiler::new(count, config.stall_after);
         let shared = Arc::new(EngineShared {
             inboxes: (0..count)
                 .map(|index| {
@@ -193,8 +197,8 @@ impl Engine {
             origin: Origin::here(),
             #[cfg(feature = "sim")]
             world: match place {
-                Place::Here => None,
-                Place::World(world) => Some(world),
+                Environment::Here => None,
+                Environment::World(world) => Some(world),
             },
             shards_left: AtomicUsize::new(count),
             watch,
@@ -532,7 +536,7 @@ impl Engine {
 }
 
 /// The place where an engine runs: this machine, or a simulated world.
-enum Place {
+enum Environment {
     Here,
     #[cfg(feature = "sim")]
     World(Arc<dyn crate::reactor::world::World>),

@@ -23,7 +23,7 @@ use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
-use crate::reactor::stall_profiler::Watch;
+use crate::reactor::stall_profiler::StallProfiler;
 #[cfg(feature = "sim")]
 use crate::reactor::world::World;
 
@@ -61,7 +61,7 @@ pub(crate) struct EngineShared {
     pub(crate) world: Option<Arc<dyn World>>,
     pub(crate) shards_left: AtomicUsize,
     /// Watches for tasks that hold a shard.
-    pub(crate) watch: Watch,
+    pub(crate) watch: StallProfiler,
     /// Servers that report on this engine and are notified of its end.
     pub(crate) servers: Mutex<Vec<Weak<dyn AtEnd>>>,
 }

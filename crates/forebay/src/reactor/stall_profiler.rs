@@ -22,7 +22,7 @@ mod on;
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")
 ))]
-pub(crate) use on::{Beat, Watch};
+pub(crate) use on::{Beat, StallProfiler};
 
 #[cfg(not(all(
     feature = "backtrace",
@@ -35,4 +35,4 @@ mod off;
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")
 )))]
-pub(crate) use off::{Beat, Watch};
+pub(crate) use off::{Beat, StallProfiler};

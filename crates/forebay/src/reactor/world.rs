@@ -12,7 +12,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::Ended;
 
 /// Takes the reply of a call about files.
-pub(crate) type Answer = Box<dyn FnOnce(Result<MetaReply>) + Send>;
+pub(crate) type MetaCallback = Box<dyn FnOnce(Result<MetaReply>) + Send>;
 
 /// A world that engines run in. It is reached on its own thread only, while it runs.
 pub(crate) trait World: fmt::Debug + Send + Sync {
@@ -20,7 +20,7 @@ pub(crate) trait World: fmt::Debug + Send + Sync {
     fn is_here(&self) -> bool;
 
     /// Has the world's machine carry out a call about files. Elsewhere `answer` is dropped, which sends an error.
-    fn ask(&self, request: MetaRequest, answer: Answer);
+    fn ask(&self, request: MetaRequest, answer: MetaCallback);
 
     /// Returns whether an open file of the machine has lost its name; `None` when the machine does not know the file.
     fn is_removed(&self, file: u32) -> Option<bool>;

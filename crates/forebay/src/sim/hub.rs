@@ -17,7 +17,7 @@ use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
 use crate::driver::sim::{SimFile, SimMachine, Transfer};
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
-use crate::reactor::world::{self, Answer};
+use crate::reactor::world::{self, MetaCallback};
 use crate::sim::Link;
 use crate::sim::history::{Fate, What};
 use crate::sim::machine::{Done, IoId, Machine, OpenedFile, SimIo};
@@ -62,7 +62,7 @@ pub(crate) struct Hub {
     ports: RefCell<Vec<Port>>,
     owners: RefCell<BTreeMap<IoId, (usize, OpKey)>>,
     ids: RefCell<BTreeMap<(usize, u64), IoId>>,
-    asked: RefCell<BTreeMap<IoId, Answer>>,
+    asked: RefCell<BTreeMap<IoId, MetaCallback>>,
     next_id: Cell<u64>,
     operations: Cell<u64>,
     closed: Arc<Mutex<Vec<u32>>>,
@@ -149,7 +149,7 @@ impl Hub {
 
     /// Has the machine carry out a call about files. A machine that is off never replies, so the callback is
     /// dropped then.
-    pub(crate) fn ask(&self, request: MetaRequest, answer: Answer) {
+    pub(crate) fn ask(&self, request: MetaRequest, answer: MetaCallback) {
         self.close_files();
         if !self.machine.borrow().is_on() {
             return drop(answer);

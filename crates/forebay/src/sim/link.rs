@@ -7,7 +7,7 @@ use crate::base::pending::Sender;
 use crate::driver::meta::MetaRequest;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::Ended;
-use crate::reactor::world::{Answer, World};
+use crate::reactor::world::{MetaCallback, World};
 use crate::sim::hub;
 use crate::sim::shards::Stepped;
 
@@ -30,7 +30,7 @@ impl World for Link {
         here::world() == self.world
     }
 
-    fn ask(&self, request: MetaRequest, answer: Answer) {
+    fn ask(&self, request: MetaRequest, answer: MetaCallback) {
         if let Some(hub) = hub::current().filter(|_| self.is_here()) {
             hub.ask(request, answer);
         }

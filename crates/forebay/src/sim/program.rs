@@ -97,7 +97,7 @@ where
     };
     let (answer, pending) = pending::channel("task");
     let abort = Arc::<AtomicBool>::default();
-    let answer = Answer(Some(answer));
+    let answer = CancelOnDrop(Some(answer));
     let future = async move {
         let mut answer = answer;
         let output = future.await;
@@ -110,9 +110,9 @@ where
 }
 
 /// Sends an error for a task that is dropped before its end.
-struct Answer<T>(Option<Sender<T>>);
+struct CancelOnDrop<T>(Option<Sender<T>>);
 
-impl<T> Drop for Answer<T> {
+impl<T> Drop for CancelOnDrop<T> {
     fn drop(&mut self) {
         if let Some(answer) = self.0.take() {
             answer.send(Err(Error::new(ErrorKind::TaskCancelled, "task")));

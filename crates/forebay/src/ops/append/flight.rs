@@ -17,12 +17,12 @@ pub(super) struct Flight {
 
 struct InFlight {
     op: OpFuture<'static>,
-    place: Place,
+    place: FileRange,
 }
 
 /// A write's offset and length in the file, in bytes.
 #[derive(Clone, Copy)]
-struct Place {
+struct FileRange {
     offset: u64,
     len: u32,
 }
@@ -63,7 +63,7 @@ impl Flight {
     ) -> Result<()> {
         let request = request(OpKind::Write, class, offset, len, buffer);
         let mut op = OpFuture::new(Target::Owned(file.core().clone()), request);
-        let place = Place { offset, len };
+        let place = FileRange { offset, len };
         match op.poll_outcome(context) {
             Poll::Ready(outcome) => place.judge(outcome, file),
             Poll::Pending => {
@@ -95,7 +95,7 @@ impl Flight {
     }
 }
 
-impl Place {
+impl FileRange {
     fn judge(self, outcome: OpOutcome, file: &File) -> Result<()> {
         let failed = |error: Error| Err(error.with_range(self.offset, u64::from(self.len)));
         match outcome.result {

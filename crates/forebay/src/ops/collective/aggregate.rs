@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::plan::{self, Part, Run};
-use super::shared::{Shared, Turn};
+use super::shared::{AggregatorStep, Shared};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 #[cfg(feature = "_mutants")]
@@ -41,9 +41,9 @@ impl Aggregate {
         let (mut round, mut done) = (0, None);
         loop {
             match poll_fn(|context| self.shared.poll_turn(context, self.index, done)).await {
-                Turn::End => return Ok(()),
-                Turn::Measure => self.shared.measured(self.file.len().await?),
-                Turn::Write(deposits, length) => {
+                AggregatorStep::End => return Ok(()),
+                AggregatorStep::Measure => self.shared.measured(self.file.len().await?),
+                AggregatorStep::Write(deposits, length) => {
                     let shape = self.shared.shape;
                     let mut tail = Tail { end: length, padded: None };
                     if let Some(span) = plan::span(&deposits) {
@@ -63,7 +63,7 @@ impl Aggregate {
                     done = Some(round);
                     round += 1;
                 }
-                Turn::Settle(mut tail, durability) => {
+                AggregatorStep::Settle(mut tail, durability) => {
                     tail.settle(&self.file, self.class, durability).await?;
                     self.shared.settled(durability);
                 }

@@ -18,11 +18,11 @@ pub(super) struct Shared {
     pub(super) participants: usize,
     /// Number of tasks that write them.
     pub(super) aggregators: usize,
-    state: Mutex<State>,
+    state: Mutex<CollectiveState>,
 }
 
 /// The collective's state, all of it behind one lock.
-pub(super) struct State {
+pub(super) struct CollectiveState {
     /// The number of the write under way, from 0. All earlier writes have completed.
     pub(super) round: u64,
     /// The pieces that the participants gave for it, by rank.
@@ -55,7 +55,7 @@ enum Phase {
 }
 
 /// The next step of an aggregator.
-pub(super) enum Turn {
+pub(super) enum AggregatorStep {
     /// For the first only: gets the file's length.
     Measure,
     /// Writes its part, of a file of that length.
@@ -67,7 +67,7 @@ pub(super) enum Turn {
 
 impl Shared {
     pub(super) fn new(shape: Shape, participants: usize, aggregators: usize) -> Shared {
-        let state = State {
+        let state = CollectiveState {
             round: 0,
             deposits: (0..participants).map(|_| None).collect(),
             arrived: 0,
@@ -85,7 +85,7 @@ impl Shared {
         Shared { shape, participants, aggregators, state: Mutex::new(state) }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, CollectiveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,7 +129,7 @@ impl Shared {
         Ok(round)
     }
 
-    fn enter(&self, file: &File) -> Result<MutexGuard<'_, State>> {
+    fn enter(&self, file: &File) -> Result<MutexGuard<'_, CollectiveState>> {
         // Before the lock, which a thread of the parent may have held at the fork.
         match file.core().engine().failure() {
             Some(failure) => Err(failure.into_error("collective", Some(file.core()))),
@@ -138,19 +138,24 @@ impl Shared {
     }
 
     /// Returns the next step of aggregator `index`; `done` is the round that it has written its part of.
-    pub(super) fn poll_turn(&self, context: &mut Context<'_>, index: usize, done: Option<u64>) -> Poll<Turn> {
+    pub(super) fn poll_turn(
+        &self,
+        context: &mut Context<'_>,
+        index: usize,
+        done: Option<u64>,
+    ) -> Poll<AggregatorStep> {
         let mut state = self.lock();
         if state.failure.is_some() || state.gone == self.participants {
-            return Poll::Ready(Turn::End);
+            return Poll::Ready(AggregatorStep::End);
         }
         let written = done == Some(state.round);
         match &state.phase {
-            Phase::Measuring(_) if index == 0 => return Poll::Ready(Turn::Measure),
+            Phase::Measuring(_) if index == 0 => return Poll::Ready(AggregatorStep::Measure),
             Phase::Writing(deposits, length) if !written => {
-                return Poll::Ready(Turn::Write(deposits.clone(), *length));
+                return Poll::Ready(AggregatorStep::Write(deposits.clone(), *length));
             }
             Phase::Writing(..) if index == 0 && state.busy == 0 => {
-                return Poll::Ready(Turn::Settle(state.tail, state.durability));
+                return Poll::Ready(AggregatorStep::Settle(state.tail, state.durability));
             }
             _ => {}
         }
@@ -220,7 +225,7 @@ impl Shared {
         self.fail(file.core().describe(Error::new(ErrorKind::Cancelled, "collective").with_note(note)));
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut CollectiveState)) {
         let idle = {
             let mut state = self.lock();
             change(&mut state);
@@ -230,7 +235,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl CollectiveState {
     /// Returns the first error to the participant that comes first, and to the others that there was one.
     fn check(&mut self, file: &File) -> Result<()> {
         match (self.error.take(), &self.failure) {

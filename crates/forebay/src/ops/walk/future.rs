@@ -17,7 +17,7 @@ use crate::ops::submit::FileRef;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::with_current;
-use crate::reactor::walk::batch::{Batch, Place, Settings};
+use crate::reactor::walk::batch::{Batch, BatchEntry, Settings};
 use crate::reactor::walk::state::{Failure, Job};
 use crate::reactor::walk::table::WalkKey;
 use crate::reactor::walk::{many, run};
@@ -200,7 +200,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
                 Poll::Pending
             }
             (None, Some(walk)) => {
-                let place = Place::Waiting(self.root.clone(), Job::new(walk));
+                let place = BatchEntry::Waiting(self.root.clone(), Job::new(walk));
                 self.poll_remote(Run::new(core.clone(), settings, vec![place]), context)
             }
             (None, None) => Poll::Ready(Err(self.lost())),
@@ -214,7 +214,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
             return Poll::Pending;
         };
         Poll::Ready(places.and_then(|places| match places.into_iter().next() {
-            Some(Place::Over(job)) => Ok(job),
+            Some(BatchEntry::Over(job)) => Ok(job),
             _ => Err(self.lost()),
         }))
     }
@@ -229,7 +229,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         let Some(inbox) = owner(&self.core, uid) else {
             return Poll::Ready(Err(self.failed(OpFailure::EngineClosed)));
         };
-        let batch = Batch::new(self.core.shared().clone(), self.settings, vec![Place::Gone], Some(key));
+        let batch = Batch::new(self.core.shared().clone(), self.settings, vec![BatchEntry::Gone], Some(key));
         batch.set_shard(inbox.index);
         // The waker is in place before the shard can see the batch.
         batch.register(context.waker());
@@ -367,7 +367,8 @@ impl<W: Walk> Future for WalkMany<W> {
                 Many::Begun(run) => break run,
                 Many::New(walks) => {
                     let walks = std::mem::take(walks).into_iter();
-                    let places = walks.map(|(root, walk)| Place::Waiting(root, Job::new(walk))).collect();
+                    let places =
+                        walks.map(|(root, walk)| BatchEntry::Waiting(root, Job::new(walk))).collect();
                     let settings = Settings { class: this.settings.class.or_of_task(), ..this.settings };
                     this.state = Many::Begun(Run::new(this.core.clone(), settings, places));
                 }
@@ -379,7 +380,7 @@ impl<W: Walk> Future for WalkMany<W> {
         };
         let lost = || this.core.describe(Error::new(ErrorKind::Cancelled, "walk"));
         let endings = places.into_iter().map(|place| match place {
-            Place::Over(job) => ending::<W>(Ok(job), lost),
+            BatchEntry::Over(job) => ending::<W>(Ok(job), lost),
             _ => Err(lost().into()),
         });
         Poll::Ready(Ok(endings.collect()))
@@ -399,7 +400,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(core: Arc<FileCore>, settings: Settings, places: Vec<Place>) -> Run {
+    fn new(core: Arc<FileCore>, settings: Settings, places: Vec<BatchEntry>) -> Run {
         Run { batch: Batch::new(core, settings, places, None), sent: false }
     }
 
@@ -411,12 +412,12 @@ impl Run {
             unsafe { &mut *self.batch.places() }
         });
         places.into_iter().flatten().filter_map(|place| match place {
-            Place::Waiting(_, job) => job.running::<W>(),
+            BatchEntry::Waiting(_, job) => job.running::<W>(),
             _ => None,
         })
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Place>>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<BatchEntry>>> {
         let core = &self.batch.file;
         if !self.sent {
             if let Some(failure) = refusal(core) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::shared::Shared;
-use super::state::{State, Waiters};
+use super::state::{CombinerState, Waiters};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 #[cfg(feature = "_mutants")]
@@ -132,7 +132,7 @@ impl Elevator {
     }
 
     /// Returns whether pages are to leave.
-    fn wants(&mut self, state: &State) -> bool {
+    fn wants(&mut self, state: &CombinerState) -> bool {
         let sealed = state.epochs.front().is_some_and(|front| front.seal.is_some());
         // Goes on for a while once it has begun, so that it is not woken for every few pages.
         self.draining = state.is_tight() || (self.draining && state.slots.room() < 2 * state.reserve());
@@ -141,7 +141,7 @@ impl Elevator {
 
     /// Replaces the spare buffer, when it was used, as soon as there is memory; releases it to the engine
     /// with the last page.
-    fn keep_spare(&self, state: &mut State) {
+    fn keep_spare(&self, state: &mut CombinerState) {
         if state.slots.held_bytes() == 0 {
             state.spare = None;
         } else if state.spare.is_none() {
@@ -151,7 +151,7 @@ impl Elevator {
     }
 
     /// Begins with the next run, if one may begin; returns whether it did.
-    fn begin_next(&mut self, state: &State) -> bool {
+    fn begin_next(&mut self, state: &CombinerState) -> bool {
         let page = state.shape.page;
         let Some(pages) = state.pick(self.cursor) else { return false };
         let run = pages.start * page..pages.end * page;
@@ -189,7 +189,7 @@ impl Source for Pages<'_> {
     fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<Gathered> {
         let mut state = self.shared.lock();
         debug_assert!(!state.settling, "nothing of an epoch is sent while the one before it settles");
-        let State { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
+        let CombinerState { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
         let page = shape.page;
         // No other code takes pages out.
         let gone = |start, len| Error::os("combine", libc::EIO).with_range(start, len);

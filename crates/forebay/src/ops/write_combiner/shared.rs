@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::task::{Context, Poll};
 
-use super::state::{Admission, State};
+use super::state::{Admission, CombinerState};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::handle::file::File;
@@ -13,20 +13,20 @@ use crate::ops::coalesce::{Shape, empty, is_lack};
 /// The state and its lock.
 pub(super) struct Shared {
     pub(super) shape: Shape,
-    state: Mutex<State>,
+    state: Mutex<CombinerState>,
 }
 
 impl Shared {
     pub(super) fn new(shape: Shape) -> Shared {
-        Shared { shape, state: Mutex::new(State::new(shape)) }
+        Shared { shape, state: Mutex::new(CombinerState::new(shape)) }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, CombinerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the locked state, or an error when this write combiner takes no calls any more.
-    pub(super) fn enter(&self, file: &File) -> Result<MutexGuard<'_, State>> {
+    pub(super) fn enter(&self, file: &File) -> Result<MutexGuard<'_, CombinerState>> {
         // Before the lock, which a thread of the parent may have held at the fork.
         if let Some(failure) = file.core().engine().failure() {
             return Err(failure.into_error("combine", Some(file.core())));
@@ -171,7 +171,7 @@ impl Shared {
 }
 
 /// Returns the error of a call during which memory to go on with was lacking.
-fn lacked(state: &State, lacks: u64, file: &File) -> Option<Error> {
+fn lacked(state: &CombinerState, lacks: u64, file: &File) -> Option<Error> {
     if state.lacks == lacks {
         return None;
     }
@@ -180,7 +180,7 @@ fn lacked(state: &State, lacks: u64, file: &File) -> Option<Error> {
 }
 
 /// Wakes the task, and returns `Pending`.
-fn wait<T>(mut state: MutexGuard<'_, State>) -> Poll<T> {
+fn wait<T>(mut state: MutexGuard<'_, CombinerState>) -> Poll<T> {
     let sweeper = state.sweeper.take();
     drop(state);
     if let Some(waker) = sweeper {

@@ -15,7 +15,7 @@ use crate::ops::coalesce::{CoalesceStats, Shape, stronger};
 const HOLD_BYTES: usize = 128 << 10;
 
 /// The write combiner's state, all of it behind one lock.
-pub(super) struct State {
+pub(super) struct CombinerState {
     pub(super) shape: Shape,
     pub(super) slots: Slots,
     /// Room for one request, so that pages can leave also when others hold all other memory; released with
@@ -82,9 +82,9 @@ impl Epoch {
     }
 }
 
-impl State {
-    pub(super) fn new(shape: Shape) -> State {
-        State {
+impl CombinerState {
+    pub(super) fn new(shape: Shape) -> CombinerState {
+        CombinerState {
             slots: Slots::new(shape.page as usize, shape.waiting),
             shape,
             spare: None,

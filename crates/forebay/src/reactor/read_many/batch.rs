@@ -21,7 +21,7 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::Widened;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
-type Answer = Option<Result<Block>>;
+type PieceResult = Option<Result<Block>>;
 type Results = ArrayQueue<(usize, Result<Block>)>;
 
 /// A batch of ranges; see the module's text. `progress` and `collected` belong to the shard until `done`.
@@ -45,7 +45,7 @@ pub(crate) struct Batch {
     /// Serializes access to the queue when the shard is a real-time thread.
     gate: Gate,
     /// Without a stream: a slot for each range's result.
-    collected: UnsafeCell<Vec<Answer>>,
+    collected: UnsafeCell<Vec<PieceResult>>,
     pub(crate) progress: UnsafeCell<Progress>,
     refused: AtomicBool,
 }

@@ -39,13 +39,13 @@ pub(crate) fn start_shards(engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>)
     started
 }
 
-type Told = Result<&'static str>;
+type StartResult = Result<&'static str>;
 
 fn start_with(
     engine: &Arc<EngineShared>,
     ends: Vec<Sender<Ended>>,
-    tell: mpsc::Sender<Told>,
-    told: &mpsc::Receiver<Told>,
+    tell: mpsc::Sender<StartResult>,
+    told: &mpsc::Receiver<StartResult>,
 ) -> Result<&'static str> {
     let maker = DriverMaker::new(engine.config.driver, engine.config.queue_depth);
     let mut verdicts = Vec::with_capacity(ends.len());
@@ -118,7 +118,7 @@ impl DriverMaker {
     fn make_as_decided(
         self,
         engine: &EngineShared,
-        tell: &mpsc::Sender<Told>,
+        tell: &mpsc::Sender<StartResult>,
         decided: &mpsc::Receiver<&'static str>,
     ) -> Option<Driver> {
         let driver = match self.make(engine) {

@@ -7,7 +7,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Ticks;
 
 /// See `on.rs`.
-pub(crate) struct Watch;
+pub(crate) struct StallProfiler;
 
 /// See `on.rs`.
 #[derive(Clone)]
@@ -16,9 +16,9 @@ pub(crate) struct Beat;
 /// See `on.rs`.
 pub(crate) struct Seat;
 
-impl Watch {
-    pub(crate) fn new(_shards: usize, _bound: Duration) -> Watch {
-        Watch
+impl StallProfiler {
+    pub(crate) fn new(_shards: usize, _bound: Duration) -> StallProfiler {
+        StallProfiler
     }
 
     pub(crate) fn beat(&self, _shard: usize) -> Beat {

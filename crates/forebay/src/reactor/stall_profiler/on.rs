@@ -21,7 +21,7 @@ use sample::Sample;
 
 /// An engine's watcher and the reports of its shards. The watcher ends with the last shard, or with this
 /// value.
-pub(crate) struct Watch(Arc<Shared>);
+pub(crate) struct StallProfiler(Arc<Shared>);
 
 /// The state that shards and watcher share.
 struct Shared {
@@ -75,11 +75,11 @@ pub(crate) struct Seat {
 
 const WHAT: &str = "back-traces";
 
-impl Watch {
-    pub(crate) fn new(shards: usize, bound: Duration) -> Watch {
+impl StallProfiler {
+    pub(crate) fn new(shards: usize, bound: Duration) -> StallProfiler {
         let alarm = Arc::<Alarm>::default();
         let shards = (0..shards).map(|_| Beat::new(&alarm)).collect();
-        Watch(Arc::new(Shared { shards, bound, alarm, ending: AtomicBool::new(false) }))
+        StallProfiler(Arc::new(Shared { shards, bound, alarm, ending: AtomicBool::new(false) }))
     }
 
     pub(crate) fn beat(&self, shard: usize) -> Beat {
@@ -142,7 +142,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for StallProfiler {
     fn drop(&mut self) {
         self.end();
     }

@@ -32,7 +32,7 @@ pub(crate) struct Batch {
     pub(crate) settings: Settings,
     /// The walk that began in a future on its shard, which was then polled elsewhere.
     pub(crate) adopts: Option<WalkKey>,
-    places: UnsafeCell<Vec<Place>>,
+    places: UnsafeCell<Vec<BatchEntry>>,
     progress: UnsafeCell<Progress>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Settings {
 }
 
 /// One walk of a batch.
-pub(crate) enum Place {
+pub(crate) enum BatchEntry {
     Waiting(Range<u64>, Job),
     /// Runs in this slot of the shard's walks.
     Running(u32),
@@ -79,7 +79,7 @@ impl Batch {
     pub(crate) fn new(
         file: Arc<FileCore>,
         settings: Settings,
-        walks: Vec<Place>,
+        walks: Vec<BatchEntry>,
         adopts: Option<WalkKey>,
     ) -> Arc<Batch> {
         Arc::new(Batch {
@@ -114,7 +114,7 @@ impl Batch {
     }
 
     /// Returns, for the future, every walk with its ending, once.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<Place>> {
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Vec<BatchEntry>> {
         if !self.is_done() {
             self.waker.register(waker);
             // The shard may have finished between the check and the registration.
@@ -189,7 +189,7 @@ impl Batch {
 
     /// Replaces a walk's state, for the side that owns the places. Returns the old state, to be dropped
     /// elsewhere.
-    pub(crate) fn replace(&self, number: u32, place: Place) -> Place {
+    pub(crate) fn replace(&self, number: u32, place: BatchEntry) -> BatchEntry {
         // SAFETY: the caller is the one side that accesses it now; no code of the program's runs meanwhile.
         match unsafe { (&mut *self.places.get()).get_mut(number as usize) } {
             Some(known) => std::mem::replace(known, place),
@@ -198,7 +198,7 @@ impl Batch {
     }
 
     /// Returns the place of the walks. Only the side that owns the batch may read it.
-    pub(crate) fn places(&self) -> *mut Vec<Place> {
+    pub(crate) fn places(&self) -> *mut Vec<BatchEntry> {
         self.places.get()
     }
 
@@ -213,11 +213,11 @@ impl Batch {
     /// inbox, and for a shard's end.
     pub(crate) fn refuse(&self, failure: OpFailure) {
         for number in 0..self.len() {
-            let place = match self.replace(number, Place::Gone) {
-                Place::Waiting(root, mut job) => {
+            let place = match self.replace(number, BatchEntry::Gone) {
+                BatchEntry::Waiting(root, mut job) => {
                     let error = failure.into_error("walk", Some(&self.file));
                     job.fail(error.with_range(root.start, root.end.saturating_sub(root.start)));
-                    Place::Over(job)
+                    BatchEntry::Over(job)
                 }
                 other => other,
             };

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::batch::{Batch, Place};
+use super::batch::{Batch, BatchEntry};
 use super::run::{begin_with, drop_walk, notify_room};
 use super::table::{Owner, WalkKey, WalkState};
 use crate::io::op::OpFailure;
@@ -28,8 +28,8 @@ pub(crate) fn resume(shard: &Shard, batch: &Arc<Batch>) {
         if batch.is_cancelled() { drop_walk(shard, key) } else { adopt(shard, batch, key) }
     } else if begun && batch.is_cancelled() {
         for number in 0..batch.progress().next {
-            match batch.replace(number, Place::Gone) {
-                Place::Running(index) => {
+            match batch.replace(number, BatchEntry::Gone) {
+                BatchEntry::Running(index) => {
                     let key = shard.walks.with(|walks| walks.key_at(index));
                     drop_walk(shard, key);
                 }
@@ -49,7 +49,7 @@ fn adopt(shard: &Shard, batch: &Arc<Batch>, key: WalkKey) {
             (job, None)
         }
         Some(slot) => {
-            batch.replace(0, Place::Running(key.index));
+            batch.replace(0, BatchEntry::Running(key.index));
             batch.set_progress(|progress| (progress.next, progress.running) = (1, 1));
             (None, Some(std::mem::replace(&mut slot.owner, Owner::Batch(batch.clone(), 0))))
         }
@@ -59,7 +59,7 @@ fn adopt(shard: &Shard, batch: &Arc<Batch>, key: WalkKey) {
         return drop(old);
     }
     if let Some(job) = job {
-        batch.replace(0, Place::Over(job));
+        batch.replace(0, BatchEntry::Over(job));
     }
     batch.end();
     notify_room(shard);
@@ -84,13 +84,13 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
         }
         let number = progress.next;
         batch.set_progress(|progress| progress.next += 1);
-        let Place::Waiting(root, mut job) = batch.replace(number, Place::Gone) else { continue };
+        let BatchEntry::Waiting(root, mut job) = batch.replace(number, BatchEntry::Gone) else { continue };
         let file = match shard.enter_file(&batch.file) {
             Ok(file) => file,
             Err(failure) => {
                 let error = failure.into_error("walk", Some(&batch.file));
                 job.fail(error.with_range(root.start, root.end.saturating_sub(root.start)));
-                batch.replace(number, Place::Over(job));
+                batch.replace(number, BatchEntry::Over(job));
                 continue;
             }
         };
@@ -117,7 +117,7 @@ pub(crate) fn begin_more(shard: &Shard, batch: &Arc<Batch>) {
 /// Records a walk as running, unless it ended at once and already has its place.
 fn note_running(shard: &Shard, batch: &Arc<Batch>, number: u32, key: WalkKey) {
     if shard.walks.with(|walks| walks.find(key).is_some()) {
-        batch.replace(number, Place::Running(key.index));
+        batch.replace(number, BatchEntry::Running(key.index));
     }
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn refuse_all(shard: &Shard, failure: OpFailure) {
             (job, Owner::Batch(batch, number)) => {
                 if let Some(mut job) = job {
                     job.fail(failure.into_error("walk", Some(&batch.file)));
-                    batch.replace(number, Place::Over(job));
+                    batch.replace(number, BatchEntry::Over(job));
                 }
                 batches.push(batch);
             }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::batch::{Place, Settings};
+use super::batch::{BatchEntry, Settings};
 use super::many::begin_more;
 use super::reads::{block_of, drop_reads, place_reads, stage_all};
 use super::state::{Job, Next};
@@ -317,7 +317,7 @@ fn over(shard: &Shard, index: u32, job: Job) {
     };
     let (_, owner) = clear(shard, index);
     if let Owner::Batch(batch, number) = owner {
-        batch.replace(number, Place::Over(job));
+        batch.replace(number, BatchEntry::Over(job));
         batch.set_progress(|progress| progress.running -= 1);
         begin_more(shard, &batch);
     } else {

@@ -41,9 +41,9 @@ pub(crate) enum Next {
 }
 
 /// A walk in progress, or its ending, of any type.
-pub(crate) struct Job(Place);
+pub(crate) struct Job(JobStorage);
 
-enum Place {
+enum JobStorage {
     Inline(Inline),
     Boxed(Box<dyn AnyWork>),
 }
@@ -83,20 +83,20 @@ fn view<W: Walk>(room: *mut Room) -> *mut dyn AnyWork {
 impl Job {
     #[inline]
     pub(crate) fn new<W: Walk>(walk: W) -> Job {
-        let work = Work { state: State::Running(walk) };
+        let work = Work { state: WorkState::Running(walk) };
         if size_of::<Work<W>>() > ROOM_BYTES || align_of::<Work<W>>() > align_of::<Room>() {
-            return Job(Place::Boxed(Box::new(work)));
+            return Job(JobStorage::Boxed(Box::new(work)));
         }
         let mut inline =
             Inline { room: Room([MaybeUninit::uninit(); ROOM_BYTES]), view: view::<W>, _holds: PhantomData };
         // SAFETY: the room is large enough for the value and aligned for it, as was just checked; it holds
         // nothing yet, and `inline` is not dropped in between, since a write does not unwind.
         unsafe { (&raw mut inline.room).cast::<Work<W>>().write(work) };
-        Job(Place::Inline(inline))
+        Job(JobStorage::Inline(inline))
     }
 
     pub(crate) fn is_boxed(&self) -> bool {
-        matches!(self.0, Place::Boxed(_))
+        matches!(self.0, JobStorage::Boxed(_))
     }
 
     /// Runs a step and returns its request. Panics are caught.
@@ -123,16 +123,16 @@ impl Job {
     /// Returns the state of a walk of this type that has not ended.
     pub(crate) fn running<W: Walk>(&mut self) -> Option<&mut W> {
         match &mut self.work().as_any().downcast_mut::<Work<W>>()?.state {
-            State::Running(walk) => Some(walk),
-            State::Over(_) | State::Taken => None,
+            WorkState::Running(walk) => Some(walk),
+            WorkState::Over(_) | WorkState::Taken => None,
         }
     }
 
     #[inline]
     fn work(&mut self) -> &mut dyn AnyWork {
         match &mut self.0 {
-            Place::Inline(inline) => inline.get(),
-            Place::Boxed(work) => &mut **work,
+            JobStorage::Inline(inline) => inline.get(),
+            JobStorage::Boxed(work) => &mut **work,
         }
     }
 }
@@ -146,10 +146,10 @@ trait AnyWork: Send {
 }
 
 struct Work<W: Walk> {
-    state: State<W>,
+    state: WorkState<W>,
 }
 
-enum State<W: Walk> {
+enum WorkState<W: Walk> {
     Running(W),
     Over(Ending<W>),
     Taken,
@@ -158,14 +158,14 @@ enum State<W: Walk> {
 impl<W: Walk> Work<W> {
     /// Replaces the state. The program's destructors run here, wherever the shard is: a panic of theirs must
     /// not end the shard.
-    fn become_state(&mut self, state: State<W>) {
+    fn become_state(&mut self, state: WorkState<W>) {
         let old = std::mem::replace(&mut self.state, state);
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
     }
 
     fn take_ending(&mut self) -> Option<Ending<W>> {
-        match std::mem::replace(&mut self.state, State::Taken) {
-            State::Over(ending) => Some(ending),
+        match std::mem::replace(&mut self.state, WorkState::Taken) {
+            WorkState::Over(ending) => Some(ending),
             other => {
                 self.state = other;
                 None
@@ -176,13 +176,13 @@ impl<W: Walk> Work<W> {
 
 impl<W: Walk> Drop for Work<W> {
     fn drop(&mut self) {
-        self.become_state(State::Taken);
+        self.become_state(WorkState::Taken);
     }
 }
 
 impl<W: Walk> AnyWork for Work<W> {
     fn step(&mut self, block: &Block, at: Range<u64>) -> Next {
-        let State::Running(walk) = &mut self.state else { return Next::Over };
+        let WorkState::Running(walk) = &mut self.state else { return Next::Over };
         let ending = match catch_unwind(AssertUnwindSafe(|| walk.step(block, at))) {
             Ok(Step::Read(range)) => return Next::Read(range),
             Ok(Step::ReadEach(ranges)) => return Next::ReadEach(ranges),
@@ -196,12 +196,12 @@ impl<W: Walk> AnyWork for Work<W> {
             Ok(Step::Done(output)) => Ok(output),
             Ok(Step::Fail(error)) => Err(Failure::Own(error)),
         };
-        self.become_state(State::Over(ending));
+        self.become_state(WorkState::Over(ending));
         Next::Over
     }
 
     fn fail(&mut self, error: Error) {
-        self.become_state(State::Over(Err(Failure::Core(error))));
+        self.become_state(WorkState::Over(Err(Failure::Core(error))));
     }
 
     fn name(&self) -> &'static str {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::content::Place;
+use super::content::Location;
 use super::disk::{Disk, Waiting};
 use super::rules::Struck;
 use crate::sim::fault::{Dirty, Fault};
@@ -25,7 +25,7 @@ impl Disk {
         while self.dirty_bytes > DIRTY_MAX || self.dirty.len() > WAITING_MAX {
             let Some(oldest) = self.dirty.pop_front() else { break };
             self.dirty_bytes -= oldest.bytes;
-            self.place(oldest, Place::Cache);
+            self.place(oldest, Location::Cache);
             self.take_into_cache(oldest);
         }
     }
@@ -37,7 +37,7 @@ impl Disk {
             return;
         }
         let Some(found) = self.tree.get_mut(inode) else { return };
-        let moved = found.content.move_data(Place::Memory, Place::Cache, |_, other| {
+        let moved = found.content.move_data(Location::Memory, Location::Cache, |_, other| {
             other.start < range.end && range.start < other.end
         });
         self.forget_dirty(|waiting| {
@@ -73,7 +73,7 @@ impl Disk {
         }
     }
 
-    fn place(&mut self, waiting: Waiting, place: Place) {
+    fn place(&mut self, waiting: Waiting, place: Location) {
         if let Some(inode) = self.tree.get_mut(waiting.inode) {
             inode.content.place(waiting.seq, place);
         }
@@ -86,13 +86,13 @@ impl Disk {
         while self.cache_bytes > self.profile.write_cache || self.cache.len() > WAITING_MAX {
             let Some(oldest) = self.cache.pop_front() else { break };
             self.cache_bytes -= oldest.bytes;
-            self.place(oldest, Place::Medium);
+            self.place(oldest, Location::Medium);
         }
     }
 
     /// Moves the writes that entered the cache before `barrier`, of one file or of all, to the place that
     /// `to` returns.
-    fn flush(&mut self, file: Option<u64>, barrier: u64, mut to: impl FnMut() -> Place) {
+    fn flush(&mut self, file: Option<u64>, barrier: u64, mut to: impl FnMut() -> Location) {
         for waiting in std::mem::take(&mut self.cache) {
             if waiting.seq < barrier && file.is_none_or(|file| file == waiting.inode) {
                 self.cache_bytes -= waiting.bytes;
@@ -104,7 +104,7 @@ impl Disk {
     }
 
     /// Moves a file's own buffered writes from before `barrier` to the place that `to` returns.
-    fn flush_file(&mut self, inode: u64, barrier: u64, mut to: impl FnMut() -> Place) {
+    fn flush_file(&mut self, inode: u64, barrier: u64, mut to: impl FnMut() -> Location) {
         if self.dirty.is_empty() {
             return;
         }
@@ -119,7 +119,7 @@ impl Disk {
         for waiting in written {
             let place = to();
             self.place(waiting, place);
-            if place == Place::Cache {
+            if place == Location::Cache {
                 self.take_into_cache(waiting);
             }
         }
@@ -135,24 +135,24 @@ impl Disk {
         fate: &mut Fate,
     ) -> i32 {
         if struck.by(Fault::WriteError) {
-            self.flush_file(inode, barrier, || Place::Gone);
+            self.flush_file(inode, barrier, || Location::Gone);
             return -libc::EIO;
         }
         if struck.by(Fault::FlushError) {
             // Other files' writes stay in the disk's cache: their own sync decides about them.
             if struck.dirty == Dirty::Lost {
-                let mut either = || if fate.source.below(2) == 0 { Place::Medium } else { Place::Gone };
+                let mut either = || if fate.source.below(2) == 0 { Location::Medium } else { Location::Gone };
                 self.flush_file(inode, barrier, &mut either);
                 self.flush(Some(inode), barrier, either);
             }
             return -libc::EIO;
         }
         if struck.by(Fault::LyingFlush) {
-            self.flush_file(inode, barrier, || Place::Cache);
+            self.flush_file(inode, barrier, || Location::Cache);
             return 0;
         }
-        self.flush_file(inode, barrier, || Place::Medium);
-        self.flush(None, barrier, || Place::Medium);
+        self.flush_file(inode, barrier, || Location::Medium);
+        self.flush(None, barrier, || Location::Medium);
         let Some(found) = self.tree.get_mut(inode) else { return 0 };
         let last_length = found.content.last_length(barrier);
         found.content.settle_growth(barrier);

@@ -13,7 +13,7 @@ use super::ranges::Ranges;
 
 /// The place of a change's bytes; for a change of length, whether it is settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// In the machine's memory: the page cache, or a change of metadata that no journal holds yet.
     Memory,
     /// In the disk's volatile cache.
@@ -61,7 +61,7 @@ pub(super) enum Changed {
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) seq: u64,
-    pub(super) place: Place,
+    pub(super) place: Location,
     pub(super) changed: Changed,
 }
 
@@ -89,12 +89,12 @@ pub(super) struct Content {
     pub(super) blocks: Ranges,
     /// Byte ranges of sectors that cannot be read.
     pub(super) bad: Ranges,
-    /// Whether live bytes went to [`Place::Gone`]. A restart forgets them.
+    /// Whether live bytes went to [`Location::Gone`]. A restart forgets them.
     pub(super) stale: bool,
 }
 
 impl Content {
-    pub(super) fn push(&mut self, seq: u64, place: Place, changed: Changed) {
+    pub(super) fn push(&mut self, seq: u64, place: Location, changed: Changed) {
         self.log.push_back(Change { seq, place, changed });
     }
 
@@ -119,17 +119,17 @@ impl Content {
         }
         self.len = to;
         self.resizes.push_back(seq);
-        self.push(seq, Place::Memory, Changed::Resize { to });
+        self.push(seq, Location::Memory, Changed::Resize { to });
     }
 
     pub(super) fn hole(&mut self, seq: u64, range: Range<u64>) {
         self.live.zero(range.clone());
         self.bad.remove(range.clone());
-        self.push(seq, Place::Memory, Changed::Hole { range });
+        self.push(seq, Location::Memory, Changed::Hole { range });
     }
 
     /// Moves one change to another place.
-    pub(super) fn place(&mut self, seq: u64, place: Place) {
+    pub(super) fn place(&mut self, seq: u64, place: Location) {
         let at = self.log.partition_point(|change| change.seq < seq);
         if let Some(change) = self.log.get_mut(at).filter(|change| change.seq == seq) {
             change.place = place;
@@ -141,8 +141,8 @@ impl Content {
     /// bytes of each change moved.
     pub(super) fn move_data(
         &mut self,
-        from: Place,
-        to: Place,
+        from: Location,
+        to: Location,
         mut chosen: impl FnMut(u64, Range<u64>) -> bool,
     ) -> Vec<(u64, u64)> {
         let mut moved = Vec::new();
@@ -169,7 +169,7 @@ impl Content {
         let grown = self.growth.iter().rev().find(|growth| growth.seq < barrier && !growth.settled);
         let unsettled = |change: &&Change| {
             change.seq < barrier
-                && change.place == Place::Memory
+                && change.place == Location::Memory
                 && !matches!(change.changed, Changed::Data { .. })
         };
         let resized = self.log.iter().rev().find(unsettled).map(|change| change.seq);
@@ -178,10 +178,10 @@ impl Content {
 
     /// Takes settled changes off the log's front.
     pub(super) fn compact(&mut self) {
-        while self.log.front().is_some_and(|front| matches!(front.place, Place::Medium | Place::Gone)) {
+        while self.log.front().is_some_and(|front| matches!(front.place, Location::Medium | Location::Gone)) {
             let Some(front) = self.log.pop_front() else { break };
             match (front.place, &front.changed) {
-                (Place::Gone, _) => self.stale = true,
+                (Location::Gone, _) => self.stale = true,
                 (_, Changed::Data { pieces, .. }) => pieces.iter().for_each(|piece| self.durable.put(piece)),
                 (_, Changed::Resize { to }) => {
                     self.resizes.pop_front();
@@ -214,8 +214,8 @@ impl Content {
 
     /// Treats every change as written except those that are gone, as before an orderly restart.
     pub(super) fn settle_all(&mut self) {
-        for change in self.log.iter_mut().filter(|change| change.place != Place::Gone) {
-            change.place = Place::Medium;
+        for change in self.log.iter_mut().filter(|change| change.place != Location::Gone) {
+            change.place = Location::Medium;
         }
         self.settle_growth(u64::MAX);
         self.compact();
@@ -233,8 +233,8 @@ impl Content {
             match change.changed {
                 Changed::Data { pieces, doom } => {
                     let keep = match change.place {
-                        Place::Medium => Keep::All,
-                        Place::Gone => Keep::Nothing,
+                        Location::Medium => Keep::All,
+                        Location::Gone => Keep::Nothing,
                         place => fates.keep(change.seq, place, span(&pieces), doom),
                     };
                     for piece in pieces.iter().filter(|_| keep != Keep::Nothing) {
@@ -254,7 +254,7 @@ impl Content {
                 }
                 Changed::Resize { to } => {
                     self.cut_growth(change.seq, follows, fates);
-                    follows = change.place == Place::Medium || fates.survives(change.seq);
+                    follows = change.place == Location::Medium || fates.survives(change.seq);
                     if follows {
                         self.resize_durable(to);
                     } else {
@@ -263,7 +263,7 @@ impl Content {
                     }
                 }
                 Changed::Hole { range } => {
-                    if change.place == Place::Medium || fates.survives(change.seq) {
+                    if change.place == Location::Medium || fates.survives(change.seq) {
                         self.durable.zero(range)
                     } else {
                         frozen.insert(range);
@@ -307,7 +307,7 @@ impl Content {
 
 /// The decisions about which changes survive a power cut.
 pub(super) trait CutFates {
-    fn keep(&mut self, seq: u64, place: Place, range: Range<u64>, doom: Doom) -> Keep;
+    fn keep(&mut self, seq: u64, place: Location, range: Range<u64>, doom: Doom) -> Keep;
     fn sector(&mut self, seq: u64, start: u64) -> bool;
     fn survives(&mut self, seq: u64) -> bool;
     fn grown(&mut self, seq: u64, from: u64, to: u64) -> u64;

@@ -1,7 +1,7 @@
 //! The power cut, which decides the fate of all volatile state, and the orderly restart, which loses nothing
 //! that was not lost before.
 
-use super::content::{CutFates, Decided, Doom, Keep, Place};
+use super::content::{CutFates, Decided, Doom, Keep, Location};
 use super::disk::{Disk, Waiting, Write};
 use super::flight::{End, Flight, IoFlight};
 use super::inode::Edit;
@@ -200,7 +200,7 @@ struct Cut<'a> {
 }
 
 impl CutFates for Cut<'_> {
-    fn keep(&mut self, seq: u64, place: Place, range: std::ops::Range<u64>, doom: Doom) -> Keep {
+    fn keep(&mut self, seq: u64, place: Location, range: std::ops::Range<u64>, doom: Doom) -> Keep {
         if doom.lost {
             return Keep::Nothing;
         }
@@ -210,7 +210,7 @@ impl CutFates for Cut<'_> {
         let several = range.end - range.start > self.sector;
         // Memory is written back page by page, whatever the disk does. Writes in flight may end in any state.
         let (tears, own) = match (place, self.new.contains(&seq)) {
-            (Place::Memory, _) | (_, true) => (several, true),
+            (Location::Memory, _) | (_, true) => (several, true),
             _ => (several && self.torn, doom.loose || self.lost == Lost::Subset),
         };
         match self.decided.get(&seq) {

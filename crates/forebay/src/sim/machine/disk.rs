@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::content::{Changed, Doom, Place};
+use super::content::{Changed, Doom, Location};
 use super::inode::Tree;
 use super::pages::{PAGE, Piece};
 use super::rules::Rules;
@@ -161,7 +161,7 @@ impl Disk {
             .bad
             .remove(write.offset / sector * sector..(write.offset + write.len).next_multiple_of(sector));
         let pieces = content.live.write(write.offset, write.len, sector, source);
-        let place = if write.direct { Place::Cache } else { Place::Memory };
+        let place = if write.direct { Location::Cache } else { Location::Memory };
         content.push(seq, place, Changed::Data { pieces, doom: write.doom });
         let waiting = Waiting { seq, inode: write.inode, bytes: write.len };
         if write.direct { self.take_into_cache(waiting) } else { self.take_into_memory(waiting) }
@@ -173,7 +173,7 @@ impl Disk {
         let (seq, sector) = (self.next_seq(), self.sector());
         let Some(inode) = self.tree.get_mut(write.inode) else { return };
         let pieces = inode.content.live.write(write.offset, write.len, sector, source);
-        let place = if write.direct { Place::Cache } else { Place::Memory };
+        let place = if write.direct { Location::Cache } else { Location::Memory };
         inode.content.push(seq, place, Changed::Data { pieces, doom: write.doom });
     }
 
@@ -197,14 +197,14 @@ impl Disk {
             Changed::Data { pieces, .. } => pieces.iter().any(|piece| piece.range().contains(&at)),
             _ => false,
         });
-        let place = last.map_or(Place::Medium, |change| change.place);
+        let place = last.map_or(Location::Medium, |change| change.place);
         content.push(seq, place, Changed::Data { pieces, doom: Doom::default() });
         content.compact();
         let waiting = Waiting { seq, inode: number, bytes: 0 };
         match place {
-            Place::Memory => self.dirty.push_back(waiting),
-            Place::Cache => self.cache.push_back(waiting),
-            Place::Medium | Place::Gone => {}
+            Location::Memory => self.dirty.push_back(waiting),
+            Location::Cache => self.cache.push_back(waiting),
+            Location::Medium | Location::Gone => {}
         }
     }
 }

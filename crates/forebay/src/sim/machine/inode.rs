@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 
-use super::content::{Content, Place};
+use super::content::{Content, Location};
 use super::pages::PAGE;
 use crate::driver::meta::Lock;
 
@@ -238,7 +238,7 @@ impl Tree {
     fn settle_length(&mut self, entry: &Entry) {
         if let Some(inode) = self.inodes.get_mut(&entry.about) {
             inode.pending -= 1;
-            inode.content.place(entry.seq, Place::Medium);
+            inode.content.place(entry.seq, Location::Medium);
             self.collect(entry.about);
         }
     }

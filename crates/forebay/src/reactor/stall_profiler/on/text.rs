@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::unwind::{Place, Unwinder};
+use super::unwind::{FrameAddress, Unwinder};
 
 /// The most bytes of a line: names of generic code can be of any length.
 const LINE_BYTES_MAX: usize = 400;
@@ -21,7 +21,7 @@ const BETWEEN: [&str; 9] =
 
 /// Returns one line a frame, `function (file:line)`, the innermost first, without the frames of the executor
 /// that polled the task; `None` when nothing is left.
-pub(super) fn text(places: &[Place], unwinder: &Unwinder) -> Option<Arc<str>> {
+pub(super) fn text(places: &[FrameAddress], unwinder: &Unwinder) -> Option<Arc<str>> {
     let mut lines = Vec::new();
     for place in places {
         describe(place.0, unwinder, &mut lines);

@@ -22,7 +22,7 @@ pub(super) struct Unwinder {
 
 /// An address within the instruction that a frame is at.
 #[derive(Clone, Copy)]
-pub(super) struct Place(pub(super) u64);
+pub(super) struct FrameAddress(pub(super) u64);
 
 impl Unwinder {
     pub(super) fn new() -> Unwinder {
@@ -62,7 +62,7 @@ impl Unwinder {
 
     /// Returns the address of each frame, the innermost first. Ends early at code without any known unwind
     /// information.
-    pub(super) fn places(&mut self, sample: &Sample) -> Vec<Place> {
+    pub(super) fn places(&mut self, sample: &Sample) -> Vec<FrameAddress> {
         let registers = sample.registers();
         let mut word = |address| sample.word(address).ok_or(());
         let regs = native(registers, self.native.max_known_code_address());
@@ -76,7 +76,7 @@ impl Unwinder {
             if !places.is_empty() && !self.modules.iter().any(|module| module.range.contains(&address)) {
                 break;
             }
-            places.push(Place(address));
+            places.push(FrameAddress(address));
         }
         places
     }
