@@ -9,9 +9,9 @@
 cache=${FOREBAY_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/forebay-vm}
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 # What runs in the guest besides the caller's programs.
-tool_packages=(busybox-static kmod e2fsprogs xfsprogs dmsetup libelf1 zlib1g libstdc++6)
+tool_packages=(busybox-static kmod e2fsprogs xfsprogs btrfs-progs dmsetup bindfs libelf1 zlib1g libstdc++6)
 # shellcheck disable=SC2034 # used in initramfs.sh
-tool_programs=(mke2fs e2fsck dumpe2fs debugfs resize2fs chattr lsattr mkfs.xfs xfs_repair xfs_db xfs_io dmsetup)
+tool_programs=(mke2fs e2fsck dumpe2fs debugfs resize2fs chattr lsattr mkfs.xfs xfs_repair xfs_db xfs_io mkfs.btrfs dmsetup bindfs)
 
 # The mirror that this machine's own sources name; security updates lie beside it on the same host.
 mirror() {
@@ -81,7 +81,8 @@ unpack() {
 # The guest's programs come from this machine's own release: a program built here finds the C library it was built for.
 fetch_tools() {
     local folder=$cache/tools release wanted
-    [ ! -f "$folder/packages.txt" ] || return 0
+    # A cache of a version that had other packages is made anew.
+    [ "$(cat "$folder/asked.txt" 2>/dev/null)" != "${tool_packages[*]}" ] || return 0
     # shellcheck disable=SC1091
     release=$(. /etc/os-release && say "${VERSION_CODENAME:-}")
     say "fetching the guest's tools from Debian $release" >&2
@@ -92,6 +93,7 @@ fetch_tools() {
     [ -n "$wanted" ] || fail "apt knows no ${tool_packages[*]} in $release"
     # shellcheck disable=SC2086 # one word a package
     unpack tools "$folder" $wanted
+    say "${tool_packages[*]}" >"$folder/asked.txt"
 }
 
 # The newest kernel of a series in any of these suites, as the rest of its packages' names: 6.12.3+deb13-amd64.

@@ -8,6 +8,7 @@ mod check;
 mod devices;
 mod durable;
 mod engine;
+mod file_systems;
 mod kernel_walks;
 mod machine;
 mod nvme;
@@ -47,6 +48,8 @@ pub(crate) fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment,
     let mut checks = probe_uring::examine();
     checks.extend(probe_memory::examine(limit.as_ref(), environment.cpus_allowed, environment.cpus_online));
     checks.push(file_system(&info));
+    checks.extend(file_systems::examine(&info));
+    checks.extend(file_systems::encryption(&info.layers, Path::new("/sys")));
     let tried = try_path(target, &metadata, cleanup)?.1;
     let writable = !tried.iter().any(|check| check.name == "temp_file");
     checks.extend(tried);

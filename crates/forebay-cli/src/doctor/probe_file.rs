@@ -3,17 +3,19 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use io_uring::{IoUring, opcode, types};
-use rustix::fs::{AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
 use super::check::Check;
 use super::pages::Pages;
 use super::units::bytes;
+use crate::measure::residency;
 
 const GROUP: &str = "path";
 /// The size of the program's own temp file: several pages, and small enough to cost little.
@@ -38,10 +40,10 @@ pub(crate) struct ProbedFile<'a> {
 /// Whether and how direct I/O is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direct {
-    /// A direct read was made, and the file system states its alignment.
+    /// A direct read was made past the page cache.
     Works,
-    /// Opening and reading work, but no alignment is stated: the bytes come from memory or from a layer
-    /// that ignores O_DIRECT.
+    /// Opening and reading work, but the bytes are in the page cache all the same: the file system keeps its
+    /// data there, or ignores O_DIRECT.
     Ignored,
     /// Direct I/O is refused.
     Refused,
@@ -102,7 +104,7 @@ pub(crate) fn examine(probed: &ProbedFile<'_>) -> (Direct, Vec<Check>) {
             GROUP,
             "dioalign",
             "statx states no alignment for direct I/O; Forebay assumes the page size",
-            "use a file system that states it (ext4, XFS, btrfs, block devices since Linux 6.1)",
+            "use a file system that states it (ext4, XFS and block devices since Linux 6.1)",
         ),
     });
     checks.push(dontcache(probed));
@@ -131,7 +133,7 @@ fn alignment(status: &Statx) -> Option<(u32, u32)> {
 }
 
 fn direct_read(probed: &ProbedFile<'_>, alignment: Option<(u32, u32)>) -> (Direct, Check) {
-    const REMEDY: &str = "use a file system with direct I/O (ext4, XFS, btrfs), or open files buffered";
+    const REMEDY: &str = "use a file system with direct I/O (ext4, XFS), or open files buffered";
     if probed.len == 0 {
         let why = "the file is empty: there is nothing to read";
         return (
@@ -147,8 +149,14 @@ fn direct_read(probed: &ProbedFile<'_>, alignment: Option<(u32, u32)>) -> (Direc
         }
     };
     let len = alignment.map_or(rustix::param::page_size(), |(_, offset)| offset as usize);
+    // btrfs, NFS and FUSE state no alignment, and yet read directly: the page cache shows it.
+    let is_cached = || residency::resident_bytes(probed.buffered, len as u64).is_ok_and(|bytes| bytes > 0);
+    if alignment.is_none() {
+        // Advice only: the pages may stay, and are then found below.
+        let _ = rustix::fs::fadvise(probed.buffered, 0, NonZeroU64::new(len as u64), Advice::DontNeed);
+    }
     match read_some(&file, len, ReadWriteFlags::empty()) {
-        Ok(got) if alignment.is_some() => {
+        Ok(got) if alignment.is_some() || !is_cached() => {
             (Direct::Works, Check::ok(GROUP, "direct", format!("{got} bytes were read past the page cache")))
         }
         Ok(got) => (
@@ -157,7 +165,7 @@ fn direct_read(probed: &ProbedFile<'_>, alignment: Option<(u32, u32)>) -> (Direc
                 GROUP,
                 "direct",
                 format!(
-                    "O_DIRECT opens and {got} bytes were read, but the file system states no alignment: it keeps its data in memory or ignores the flag"
+                    "O_DIRECT opens and {got} bytes were read, but the page cache has them: the file system keeps its data in memory or ignores the flag"
                 ),
                 REMEDY,
             ),

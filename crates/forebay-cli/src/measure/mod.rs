@@ -45,7 +45,7 @@ mod preconditions;
 mod prefault;
 mod random;
 pub(crate) mod reads;
-mod residency;
+pub(crate) mod residency;
 mod sampler;
 mod saturate;
 mod scan;

@@ -19,7 +19,7 @@ const WINDOW_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// Fails when the file cannot be mapped.
-pub(super) fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
+pub(crate) fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
     let page_bytes = rustix::param::page_size() as u64;
     let mut resident = 0;
     let mut offset = 0;
