@@ -142,9 +142,15 @@ fn a_part_is_a_file_of_its_own() {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{no:?}");
         assert!(error.to_string().contains("are no part of a namespace of"), "{error}");
     }
-    for shard in [0, 1, usize::MAX] {
-        let file = engine.open_nvme(&path, part(0..block).shard(shard)).wait().unwrap();
-        assert_eq!(file.len().wait().unwrap(), block, "shard({shard})");
+    let file = engine.open_nvme(&path, part(0..block).shard(0)).wait().unwrap();
+    assert_eq!(file.len().wait().unwrap(), block);
+    for shard in [1, usize::MAX] {
+        let error = engine.open_nvme(&path, part(0..block).shard(shard)).wait().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "shard({shard})");
+        assert!(
+            error.to_string().contains(&format!("there is no shard {shard}: this engine has 1")),
+            "{error}"
+        );
     }
 }
 

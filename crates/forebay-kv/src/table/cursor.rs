@@ -5,17 +5,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay::{Block, Class};
+use path::Path;
 
 use super::Table;
 use super::ahead::{Ahead, ChunkBytes};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
-use crate::value::Value;
+use crate::table::blob::memory_bytes;
+use crate::value::{HeldShare, Value};
 
-mod blob;
 mod path;
-
-use path::Path;
 
 /// The direction of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,5 +348,31 @@ impl fmt::Debug for Cursor {
             .field("table", &self.table.meta.id)
             .field("how", &self.how)
             .finish_non_exhaustive()
+    }
+}
+
+impl Cursor {
+    /// Reads the value at the cursor, if it was not read yet.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) async fn load(&mut self) -> Result<()> {
+        let Current::Blob(blob, expires_s) = self.current else { return Ok(()) };
+        // For a range this counts as held by the program, which holds the value next. Compaction has a share
+        // for it.
+        let held = if self.how.cache { memory_bytes(blob) } else { 0 };
+        let _held = HeldShare::new(Some(self.table.cache.held()), held);
+        let read = self.table.read(blob.range(), self.how.class).await;
+        let block = self.note(read.and_then(|block| self.table.check_blob(blob, &block).map(|()| block)))?;
+        self.current = Current::Value { range: 0..block.len(), block, expires_s };
+        Ok(())
+    }
+
+    fn note<T>(&mut self, answer: Result<T>) -> Result<T> {
+        if let Err(error) = &answer {
+            self.failed = Some(error.clone());
+            self.current = Current::None;
+        }
+        answer
     }
 }

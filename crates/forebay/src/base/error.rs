@@ -1,15 +1,11 @@
 //! The one error type, which names the operation, the file, the place in it, the cause and the remedy.
 
 use std::any::Any;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, io};
 
-mod failure;
 mod text;
-
-pub(crate) use failure::Failure;
 
 /// The result of a Forebay operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -305,6 +301,39 @@ pub(crate) fn panic_words(payload: &(dyn Any + Send)) -> &str {
     words
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("a panic without a message")
+}
+
+/// The facts of an [`Error`] that are kept. The error itself goes to the call that met it first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    kind: ErrorKind,
+    errno: Option<i32>,
+    operation: &'static str,
+    range: Option<(u64, u64)>,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &Error) -> Failure {
+        Failure {
+            kind: error.kind(),
+            errno: error.raw_os_error(),
+            operation: error.operation(),
+            range: error.range(),
+        }
+    }
+
+    /// Returns the error again, with a note that marks it as an earlier one. It names no file yet.
+    pub(crate) fn again(&self, note: &str) -> Error {
+        let error = match self.errno {
+            Some(errno) => Error::os(self.operation, errno),
+            None => Error::new(self.kind, self.operation),
+        };
+        let error = error.with_note(note);
+        match self.range {
+            Some((offset, len)) => error.with_range(offset, len),
+            None => error,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! A bounded pool of plain threads for calls that block: open, rename, fallocate, and pread and pwrite where there is
 //! no ring.
 
-mod line;
-
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +11,6 @@ use crate::base::error::{Error, Result};
 use crate::base::fork::Origin;
 use crate::base::pending::{Pending, Sender, channel};
 use crate::base::priority::Before;
-use line::Line;
 
 /// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
@@ -245,6 +243,54 @@ impl Shared {
 
 fn no_thread(operation: &'static str, cause: std::io::Error) -> Error {
     Error::io(operation, cause).with_note("no thread could be started for this call")
+}
+
+/// A caller's place in the line; dropping it takes the job out, unless a thread has moved it to the queue.
+struct Line {
+    shared: Arc<Shared>,
+    ticket: Option<u64>,
+}
+
+impl Line {
+    /// Queues the job, or puts it into the line. A closed pool drops the job, whose sender then completes
+    /// with an error.
+    ///
+    /// # Errors
+    /// The system's refusal of a thread, if the pool has none.
+    fn join(shared: Arc<Shared>, job: Job) -> io::Result<Line> {
+        let mut ticket = None;
+        let refused = {
+            // One critical section: if the queue were emptied between the refusal and the entry, the job
+            // would be left behind.
+            let mut state = shared.lock();
+            match Shared::submit_locked(&shared, &mut state, job) {
+                Err(Refused::Full(job)) => {
+                    let next = state.next_ticket;
+                    state.next_ticket += 1;
+                    state.line.insert(next, job);
+                    ticket = Some(next);
+                    Ok(())
+                }
+                other => other,
+            }
+        };
+        match refused {
+            Err(Refused::NoThread(cause)) => Err(cause),
+            _ => Ok(Line { shared, ticket }),
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket
+            && !self.shared.origin.is_elsewhere()
+        {
+            let job = self.shared.lock().line.remove(&ticket);
+            // The lock is not held here: the job owns values with destructors.
+            drop(job);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,40 +3,30 @@
 use std::fmt;
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use crate::base::class::{Class, ClassTable};
-use crate::base::error::{Error, Result};
+use crate::base::class::{Class, ClassSpec, ClassTable, Tenant};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::health::Health;
 use crate::base::pending::{self, Pending, Sender};
 use crate::base::priority::Granted;
+use crate::base::wait;
 use crate::driver::pool::Pool;
 use crate::handle::file::File;
 use crate::handle::open::{self, Open};
 use crate::io::config::Config;
-use crate::io::stats::{MemoryStats, Stats};
+use crate::io::stats::{ClassStats, DeviceStats, FileStats, FileSum, FlowStats, MemoryStats, Stall, Stats};
 use crate::memory::arena::{Arena, ArenaConfig};
 use crate::memory::block::BlockMut;
 use crate::reactor::devices::Devices;
 use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::scheduler::{Counts, DeviceScheduler};
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
 use crate::reactor::stall_profiler::StallProfiler;
-
-mod classes;
-mod closing;
-mod reservation;
-mod stats;
-mod waiting;
-
-pub use closing::CloseReport;
-use closing::Guard;
-pub(crate) use closing::WeakEngine;
-pub use reservation::MemoryReservation;
-pub(crate) use stats::{gather, gather_files};
 
 /// Threads for calls that io_uring itself would pass to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
@@ -417,7 +407,7 @@ impl Engine {
         if let Err(error) = self.check() {
             return Pending::ready(Err(error));
         }
-        Pending::from_future("stats", Box::pin(stats::gather(self.shared.clone())))
+        Pending::from_future("stats", Box::pin(gather(self.shared.clone())))
     }
 
     /// Returns the state of the engine's I/O memory. Takes a lock that reads take only when their shard runs
@@ -548,5 +538,330 @@ impl fmt::Debug for Engine {
             .field("driver", &self.driver())
             .field("shards", &self.shard_count())
             .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Returns the class with that name and number of shares (1 to 10,000), and creates it if needed. A
+    /// further call with the same name changes its shares alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty name, shares out of range, or
+    /// a seventeenth class.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let queries = engine.class("queries", 800)?;
+    /// let block = file.read(0..4096).class(queries).wait()?; // eight times the shares of Class::BACKGROUND
+    /// # Ok(()) }
+    /// ```
+    pub fn class(&self, name: &str, shares: u32) -> Result<Class> {
+        self.shared.classes.add(name, shares).map_err(|fault| Error::invalid("class", fault))
+    }
+
+    /// Returns a class as `spec` describes it; a name that exists already is changed, also while operations
+    /// of the class wait or are in flight. Costs a lock, which shards take once for each change.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) as for [`class`](Engine::class), and for
+    /// another engine's tenant.
+    ///
+    /// ```
+    /// # use forebay::{ClassSpec, Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let backup = ClassSpec::new("backup").shares(50).read_bytes_per_second_max(100 << 20);
+    /// let class = engine.set_class(backup.clone())?;
+    /// // At night, for operations that are waiting as well:
+    /// engine.set_class(backup.read_bytes_per_second_max(0))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn set_class(&self, spec: ClassSpec) -> Result<Class> {
+        self.shared.classes.set(spec).map_err(|fault| Error::invalid("class", fault))
+    }
+
+    /// Returns the tenant with that name and number of shares (1 to 10,000), and creates it if needed. Its
+    /// shares compete with those of classes without a tenant; see [`ClassSpec::tenant`]. A further call with
+    /// the same name changes its shares.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for an empty name, shares out of range, or
+    /// a ninth tenant.
+    ///
+    /// ```
+    /// # use forebay::{ClassSpec, Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let acme = engine.tenant("acme", 300)?; // its classes share what 300 shares bring
+    /// let queries = engine.set_class(ClassSpec::new("acme queries").shares(900).tenant(acme))?;
+    /// let reports = engine.set_class(ClassSpec::new("acme reports").shares(100).tenant(acme))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn tenant(&self, name: &str, shares: u32) -> Result<Tenant> {
+        self.shared.classes.set_tenant(name, shares).map_err(|fault| Error::invalid("tenant", fault))
+    }
+}
+
+/// The outcome of an engine's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CloseReport {
+    /// Operations that the device did not finish before the deadline; their memory and files were leaked.
+    pub leaked_operations: usize,
+    /// Shards whose thread had died before.
+    pub lost_shards: usize,
+}
+
+/// Begins the end when the last handle is dropped. Never waits: it may run on a shard's own thread.
+struct Guard {
+    shared: Arc<EngineShared>,
+    ends: Mutex<Vec<Pending<shard::Ended>>>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.shared.is_forked() {
+            self.shared.begin_close();
+        }
+    }
+}
+
+/// A reference to an engine that does not keep it running.
+#[derive(Clone)]
+pub(crate) struct WeakEngine {
+    shared: Arc<EngineShared>,
+    guard: Weak<Guard>,
+}
+
+impl Engine {
+    pub(crate) fn downgrade(&self) -> WeakEngine {
+        WeakEngine { shared: self.shared.clone(), guard: Arc::downgrade(&self.guard) }
+    }
+}
+
+impl WeakEngine {
+    pub(crate) fn shared(&self) -> &Arc<EngineShared> {
+        &self.shared
+    }
+
+    /// Returns a handle, as long as the program has one.
+    pub(crate) fn upgrade(&self) -> Option<Engine> {
+        Some(Engine { shared: self.shared.clone(), guard: self.guard.upgrade()? })
+    }
+}
+
+/// A part of an engine's I/O memory that is promised until this is dropped; see
+/// [`Engine::reserve_memory`](crate::Engine::reserve_memory).
+#[must_use = "the promise ends when this is dropped"]
+pub struct MemoryReservation {
+    engine: Arc<EngineShared>,
+    bytes: u64,
+}
+
+impl MemoryReservation {
+    fn new(engine: &Arc<EngineShared>, bytes: u64) -> Result<MemoryReservation> {
+        let most = engine.arena.counts().bytes_mapped_max as u64;
+        let fits = |known: u64| known.checked_add(bytes).filter(|all| *all <= most);
+        match engine.reserved.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
+            Ok(_) => Ok(MemoryReservation { engine: engine.clone(), bytes }),
+            Err(known) => Err(Error::invalid(
+                "reserve memory",
+                format!(
+                    "{bytes} bytes of I/O memory were asked for, and of Config::arena_bytes_max, {most} bytes, {known} \
+                     are promised already: ask for less, or raise Config::arena_bytes_max"
+                ),
+            )),
+        }
+    }
+
+    fn left(engine: &EngineShared) -> u64 {
+        let most = engine.arena.counts().bytes_mapped_max as u64;
+        most.saturating_sub(engine.reserved.load(Ordering::Acquire))
+    }
+
+    /// Returns the number of promised bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl fmt::Debug for MemoryReservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryReservation").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryReservation {
+    fn drop(&mut self) {
+        self.engine.reserved.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl Engine {
+    /// Runs `future` to its end on the calling thread, which sleeps whenever the future waits, and returns
+    /// its output: a `.wait()` for futures that a library builds from Forebay's.
+    ///
+    /// Allocates one waker per thread, at its first wait. A sleep and its wake-up cost some microseconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`] for a simulated world:
+    /// the wait would be for work that only that shard or world can do. The future is then dropped without
+    /// having been polled.
+    ///
+    /// ```
+    /// use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// let engine = Engine::start(Config::default())?;
+    /// let head = engine.block_on(async {
+    ///     let file = engine.open("Cargo.toml", Open::read().buffered()).await?;
+    ///     file.read(0..9).await
+    /// })??;
+    /// assert_eq!(&head[..], b"[package]");
+    /// # Ok(()) }
+    /// ```
+    pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output> {
+        // Outside its world's run, nothing would wake the future of a simulated engine.
+        let simulated = self.shared.is_simulated().then_some(ErrorKind::WaitInWorld);
+        match wait::refusal().or(simulated) {
+            Some(kind) => Err(Error::new(kind, "block_on")),
+            None => Ok(wait::block_on_any(future)),
+        }
+    }
+
+    /// Returns the time on the engine's clock, in nanoseconds since some moment: only differences mean
+    /// anything. In a simulated world it is that world's time, the same for the same seed.
+    ///
+    /// Costs about 5 ns where the processor's counter can be used, else as much as an `Instant`. Two threads
+    /// may read a few nanoseconds apart, so subtract with [`u64::saturating_sub`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// let begun = engine.now_ns();
+    /// file.read(0..4096).wait()?;
+    /// println!("{} ns", engine.now_ns().saturating_sub(begun));
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        let clock = self.shared.clock();
+        clock.ns(clock.now())
+    }
+}
+
+impl Engine {
+    /// Returns the counters of each file that is open and that a shard has worked with, sorted by path. Each
+    /// shard receives one message and copies its counters: some 100 ns for each open file on the shard, so
+    /// not for hot loops.
+    ///
+    /// # Errors
+    /// As for [`stats`](Engine::stats).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// # file.write(0, vec![7; 16_384]).wait()?;
+    /// file.read(0..4096).wait()?;
+    /// for file in engine.file_stats().wait()? {
+    ///     println!("{:?}", file);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn file_stats(&self) -> Pending<Vec<FileStats>> {
+        if let Err(error) = self.check() {
+            return Pending::ready(Err(error));
+        }
+        Pending::from_future("stats", Box::pin(gather_files(self.shared.clone())))
+    }
+}
+
+/// Requests the counters of each shard with one message, and adds up the replies.
+pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
+    let mut stats = Stats::default();
+    let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
+    for inbox in shared.inboxes.iter() {
+        let (answer, report) = pending::channel("stats");
+        inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
+        let report = report.await?;
+        stats.shards.push(report.stats);
+        stats.walks.merge(&report.walks);
+        report.stalls.iter().for_each(|stall| add_stall(&mut stats.stalls, stall));
+        for (device, class, counts) in report.classes {
+            add_class(&mut stats.classes, shared.classes.name(Class(class as u8)), device, counts);
+        }
+        for (key, flow) in report.flows {
+            match flows.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, known)) => known.merge(&flow),
+                None => flows.push((key, flow)),
+            }
+        }
+    }
+    flows.sort_by_key(|(key, _)| *key);
+    for ((class, device), mut flow) in flows {
+        flow.class = shared.classes.name(Class(class));
+        flow.device = shared.lock_devices().name(device);
+        stats.flows.push(flow);
+    }
+    let device = |device: Arc<DeviceScheduler>| DeviceStats {
+        device: device.name.clone(),
+        budget_bytes: device.budget(),
+        write_cost: device.write_cost(),
+        calibrated: device.calibrated,
+    };
+    stats.devices = shared.lock_devices().schedulers().into_iter().map(device).collect();
+    stats.page_cache_reads = shared.page_cache_reads.load(Ordering::Relaxed);
+    stats.page_cache_bytes = shared.page_cache_bytes.load(Ordering::Relaxed);
+    stats.memory = shared.memory();
+    Ok(stats)
+}
+
+/// Requests the counters of its files from each shard with one message.
+pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
+    let mut sum = FileSum::default();
+    for inbox in shared.inboxes.iter() {
+        let (answer, report) = pending::channel("stats");
+        inbox.call(Box::new(move |shard| shard.tell_files(answer)));
+        for file in report.await? {
+            sum.add(file, |device| shared.lock_devices().name(device));
+        }
+    }
+    Ok(sum.list())
+}
+
+fn add_stall(stalls: &mut Vec<Stall>, new: &Stall) {
+    match stalls.iter_mut().find(|known| known.task == new.task) {
+        Some(known) => {
+            known.polls += new.polls;
+            if new.back_trace.is_some() && (known.back_trace.is_none() || new.longest_ns > known.longest_ns) {
+                known.back_trace.clone_from(&new.back_trace);
+            }
+            known.longest_ns = known.longest_ns.max(new.longest_ns);
+        }
+        None => stalls.push(new.clone()),
+    }
+}
+
+fn add_class(classes: &mut Vec<ClassStats>, class: String, device: String, counts: Counts) {
+    let Counts { queued, received, due, starved_ns } = counts;
+    match classes.iter_mut().find(|known| known.class == class && known.device == device) {
+        Some(known) => {
+            known.queued += queued;
+            known.received += received;
+            known.due += due;
+            known.starved_ns += starved_ns;
+        }
+        None => classes.push(ClassStats { class, device, queued, received, due, starved_ns }),
     }
 }

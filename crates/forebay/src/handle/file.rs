@@ -1,8 +1,5 @@
 //! An open file, the same from a Tokio task, a plain thread and a task on a shard.
 
-mod locks;
-mod namespace;
-
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::Range;
@@ -13,10 +10,9 @@ use std::sync::Arc;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::pending::Pending;
 use crate::device::{Alignment, Device};
-use crate::driver::meta::{self, Advice, FdOwner, MetaReply, MetaRequest};
+use crate::driver::meta::{self, Advice, FdOwner, Lock, MetaReply, MetaRequest};
 use crate::io::metadata::Metadata;
 use crate::io::mode::Mode;
-
 use crate::reactor::open_file::FileCore;
 
 /// An open file: a handle that is cheap to clone and works from any thread.
@@ -441,5 +437,100 @@ impl AsFd for File {
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File").field("path", &self.path()).field("mode", &self.mode()).finish_non_exhaustive()
+    }
+}
+
+impl File {
+    /// Takes a lock on the whole file without waiting. The lock belongs to this open file and all its
+    /// handles, and is released with the last of them (flock(2)). It binds only programs that request it too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder has a conflicting lock.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, ErrorKind, Lock, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// file.try_lock(Lock::Exclusive).wait()?;
+    /// let other = engine.open(dir.path().join("data"), Open::write()).wait()?;
+    /// let refused = other.try_lock(Lock::Shared).wait();
+    /// assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Locked));
+    /// file.unlock().wait()?;
+    /// other.try_lock(Lock::Shared).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn try_lock(&self, lock: Lock) -> Pending<()> {
+        self.ask(MetaRequest::TryLock { file: self.owner(), lock }, meta::done)
+    }
+
+    /// Releases the lock.
+    ///
+    /// # Errors
+    /// Those of flock(2).
+    pub fn unlock(&self) -> Pending<()> {
+        self.ask(MetaRequest::Unlock { file: self.owner() }, meta::done)
+    }
+}
+
+impl File {
+    /// Executes a request on a namespace. Metadata and locks work; all else fails, as its size is fixed and
+    /// there is no page cache.
+    #[cold]
+    fn ask_namespace<T: Send + 'static>(
+        &self,
+        bytes: u64,
+        request: MetaRequest,
+        answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
+    ) -> Pending<T> {
+        let operation = request.operation();
+        match request {
+            MetaRequest::FileMetadata { .. } => {
+                self.core.engine().ask_of(&self.core, request, move |reply| {
+                    let MetaReply::Metadata(mut metadata) = reply else { return None };
+                    metadata.set_len(bytes);
+                    answer(MetaReply::Metadata(metadata))
+                })
+            }
+            MetaRequest::TryLock { .. } | MetaRequest::Unlock { .. } => {
+                self.core.engine().ask_of(&self.core, request, answer)
+            }
+            _ => {
+                if let Err(error) = self.core.engine().check(operation) {
+                    return Pending::ready(Err(self.core.describe(error)));
+                }
+                let note = format!("an NVMe namespace has {bytes} bytes here, always, and no page cache");
+                let error = Error::new(ErrorKind::Unsupported, operation).with_note(note);
+                Pending::ready(Err(self.core.describe(error)))
+            }
+        }
+    }
+
+    /// Fails [`File::punch_hole`] of a namespace, which exists on Linux only.
+    #[cfg(not(target_os = "linux"))]
+    fn punch_namespace(&self, _: Range<u64>) -> Pending<()> {
+        Pending::ready(Err(self.core.describe(Error::new(ErrorKind::Unsupported, "punch_hole"))))
+    }
+
+    /// Executes [`File::punch_hole`] of a namespace.
+    #[cfg(target_os = "linux")]
+    fn punch_namespace(&self, range: Range<u64>) -> Pending<()> {
+        let core = self.core.clone();
+        let failed = |error| Pending::ready(Err(core.describe(error)));
+        if let Err(error) = core.engine().check("punch_hole") {
+            return failed(error);
+        }
+        let (Some(namespace), Some(len)) = (core.namespace().cloned(), range.end.checked_sub(range.start))
+        else {
+            return self.backwards("punch_hole", &range);
+        };
+        if !core.is_writable() {
+            return failed(Error::os("punch_hole", libc::EBADF));
+        }
+        let owner = core.clone();
+        core.engine().pool.run("punch_hole", move || {
+            namespace.punch(owner.fd(), range.start, len).map_err(|error| owner.describe(error))
+        })
     }
 }

@@ -3,22 +3,22 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 
+use writer::{Plan, Writer};
+
 use crate::base::class::Class;
 use crate::base::error::Result;
 use crate::base::wait::Waitable;
 use crate::handle::file::File;
 use crate::io::op::Durability;
-use crate::memory::block::Block;
+use crate::memory::arena::Buffer;
+use crate::memory::block::{Block, BlockMut};
 use crate::reactor::shard;
 
 #[cfg(feature = "tokio")]
 mod async_write;
-mod filling;
 mod flight;
 mod settle;
 mod writer;
-
-use writer::{Plan, Writer};
 
 impl File {
     /// Returns a builder for an append, which writes from front to back, with any sizes, in the background.
@@ -280,5 +280,78 @@ impl fmt::Debug for Append {
             .field("position", &self.position())
             .field("in_flight_bytes", &self.in_flight_bytes())
             .finish_non_exhaustive()
+    }
+}
+
+/// A buffer being filled, and its place in the file.
+struct Filling {
+    /// The offset of its first byte: a multiple of the unit of the file's writes.
+    start: u64,
+    /// Bytes from `start` on that are in the file already and share their unit with the next bytes. Kept
+    /// here, so that an idle append holds no I/O memory.
+    carry: Vec<u8>,
+    block: Option<BlockMut>,
+    /// The length at which the block is sent to be written.
+    full: usize,
+}
+
+impl Filling {
+    fn new(start: u64) -> Filling {
+        Filling { start, carry: Vec::new(), block: None, full: 0 }
+    }
+
+    fn start(&self) -> u64 {
+        self.start
+    }
+
+    fn has_block(&self) -> bool {
+        self.block.is_some()
+    }
+
+    fn is_full(&self) -> bool {
+        self.block.as_ref().is_some_and(|block| block.len() >= self.full)
+    }
+
+    /// Returns the bytes of I/O memory held.
+    fn capacity(&self) -> usize {
+        self.block.as_ref().map_or(0, BlockMut::capacity)
+    }
+
+    /// Continues at `start`, a multiple of the file's unit, with bytes that are in the file already.
+    fn restart(&mut self, start: u64, carry: &[u8]) {
+        self.start = start;
+        self.carry.clear();
+        self.carry.extend_from_slice(carry);
+    }
+
+    /// Sets the `len` bytes before the first one: those found in the file, and zeros where it has none.
+    fn carry_found(&mut self, found: &[u8], len: usize) {
+        self.carry.clear();
+        self.carry.extend_from_slice(found);
+        self.carry.resize(len, 0);
+    }
+
+    /// Takes over a buffer of at least `full` bytes to fill.
+    fn give(&mut self, buffer: Buffer, full: usize) -> Result<()> {
+        // SAFETY: no bytes are claimed to be initialised, and the buffer is ours alone.
+        let mut block = unsafe { buffer.into_block_mut(0, 0) };
+        block.extend_from_slice(&self.carry)?;
+        debug_assert!(block.len() < full, "what was carried over is less than a buffer");
+        self.full = full;
+        self.block = Some(block);
+        Ok(())
+    }
+
+    /// Copies as many bytes as there is room for; returns how many.
+    fn copy(&mut self, bytes: &[u8]) -> Result<usize> {
+        let Some(block) = &mut self.block else { return Ok(0) };
+        let taken = &bytes[..bytes.len().min(self.full - block.len())];
+        block.extend_from_slice(taken)?;
+        Ok(taken.len())
+    }
+
+    /// Returns the filled block, to be written at [`start`](Self::start).
+    fn take(&mut self) -> Option<BlockMut> {
+        self.block.take()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use super::filling::Filling;
+use super::Filling;
 use super::flight::Flight;
 use super::settle::Settling;
 use crate::base::class::Class;

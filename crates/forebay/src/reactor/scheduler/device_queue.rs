@@ -1,10 +1,6 @@
 //! One shard's side of a device: the operations that wait on this shard, those in flight from it, and its
 //! lease.
 
-mod accounting;
-mod dispatch;
-mod users;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +10,10 @@ use super::device_queues::Admission;
 use super::queue::Queue;
 use crate::base::class::{CLASSES_MAX, NO_TENANT, Specs};
 use crate::io::op::OpKind;
+use crate::reactor::scheduler::device::TAG_SHIFT;
 use crate::reactor::shard::optable::{OpTable, Slot};
+
+mod dispatch;
 
 /// A class counts as in use until it has made no request for this long.
 pub(super) const ACTIVE_NS: u64 = 100_000_000;
@@ -309,5 +308,133 @@ impl DeviceQueue {
     /// Returns the counters of each class on this device queue.
     pub(super) fn counts(&self) -> impl Iterator<Item = (usize, Counts)> + '_ {
         self.flows.iter().map(|flow| flow.counts).enumerate()
+    }
+}
+
+/// How often a shard checks for other users of a contended device.
+const FIND_EVERY_NS: u64 = 1_000_000;
+
+impl DeviceQueue {
+    /// Notes that a class is in use now, which may make the device contended.
+    pub(in crate::reactor::scheduler) fn note_use(&mut self, class: usize, view: ShardView<'_>) {
+        self.flows[class].used_ns = view.now_ns;
+        let new = self.active & bit(class) == 0;
+        self.active |= bit(class);
+        if new || view.now_ns.saturating_sub(self.users_found_ns) > FIND_EVERY_NS {
+            self.find_users(view);
+        }
+    }
+
+    /// Collects the classes that use the device on all shards, and sets `contended` if there are several.
+    #[cold]
+    pub(in crate::reactor::scheduler) fn find_users(&mut self, view: ShardView<'_>) {
+        let ShardView { me, now_ns, .. } = view;
+        self.users_found_ns = now_ns;
+        let flows = &self.flows;
+        let waiting = self.waiting;
+        let is_active = |class: &usize| {
+            let flow = &flows[*class];
+            flow.in_flight > 0
+                || waiting & bit(*class) != 0
+                || now_ns.saturating_sub(flow.used_ns) < ACTIVE_NS
+        };
+        self.active = bits(self.active).filter(is_active).fold(0, |mask, class| mask | bit(class));
+        self.beat(me).classes.store(self.active, Ordering::Relaxed);
+        let mut all = self.active;
+        for (shard, beat) in self.shared.beats.iter().enumerate() {
+            let (turns, seen_ns) = &mut self.seen[shard];
+            let now_turns = beat.turns.load(Ordering::Relaxed);
+            if *turns != now_turns {
+                (*turns, *seen_ns) = (now_turns, now_ns);
+            }
+            if shard != me && *turns != 0 && now_ns.saturating_sub(*seen_ns) < ACTIVE_NS {
+                all |= beat.classes.load(Ordering::Relaxed);
+            }
+        }
+        // A bit that another shard sets meanwhile may be lost. That shard notices at its next turn and sets
+        // it again.
+        if self.shared.classes.load(Ordering::Relaxed) != all {
+            self.shared.classes.store(all, Ordering::Relaxed);
+        }
+        let contended = all.count_ones() > 1;
+        if contended && !self.contended {
+            self.shared.begin_window(now_ns);
+            self.give_back_surplus();
+        }
+        self.contended = contended;
+    }
+}
+
+impl DeviceQueue {
+    /// Counts an operation that went to the device. Returns its cost, which its slot stores.
+    pub(in crate::reactor::scheduler) fn charge(&mut self, request: Request, view: ShardView<'_>) -> u32 {
+        let (class, specs) = (request.class, view.specs);
+        let spec = &specs.classes[class];
+        if spec.is_capped() {
+            self.shared.charge_caps(class, spec, request.is_write(), request.bytes, view.now_ns);
+        }
+        // Limited to the slot's u32, so that exactly the amount taken is returned later.
+        let cost = cost(request.bytes).min(u64::from(u32::MAX));
+        self.used += cost;
+        if self.used > self.lease {
+            self.shared.lease_anyway(self.used - self.lease);
+            self.lease = self.used;
+        }
+        debug_assert!(self.used <= self.lease, "what is in flight is leased");
+        if self.contended {
+            let (place, shares) = top(class, specs);
+            // Shares are shares of the device's time. The limit on operations in flight is not, so it does
+            // not depend on the ratio.
+            let weight = self.shared.weigh(request.kind, cost);
+            let start = self.shared.tags[place].fetch_add((weight << TAG_SHIFT) / shares, Ordering::Relaxed);
+            self.shared.now[0].fetch_max(start, Ordering::Relaxed);
+            if let Some(now) = self.shared.now.get(1 + usize::from(spec.tenant)) {
+                let takes = (weight << TAG_SHIFT) / u64::from(spec.shares.max(1));
+                now.fetch_max(self.shared.tags[class].fetch_add(takes, Ordering::Relaxed), Ordering::Relaxed);
+            }
+            self.count_shares(class, weight, specs);
+        }
+        let flow = &mut self.flows[class];
+        flow.in_flight += 1;
+        if let Some(since_ns) = flow.starved_since_ns.take() {
+            flow.counts.starved_ns += view.now_ns.saturating_sub(since_ns);
+        }
+        cost as u32
+    }
+
+    /// Counts the cost that the class received, and for it and each waiting class the part that was due to
+    /// it.
+    fn count_shares(&mut self, class: usize, cost: u64, specs: &Specs) {
+        self.flows[class].counts.received += cost;
+        let present = self.waiting | bit(class);
+        let all: u64 = bits(present).map(|class| top(class, specs).1).sum();
+        for class in bits(present) {
+            self.flows[class].counts.due += cost * top(class, specs).1 / all.max(1);
+        }
+    }
+
+    /// Counts an operation that completed.
+    pub(in crate::reactor::scheduler) fn complete(
+        &mut self,
+        class: usize,
+        kind: OpKind,
+        cost: u32,
+        now_ns: u64,
+    ) {
+        debug_assert!(
+            self.used >= u64::from(cost) && self.flows[class].in_flight > 0,
+            "a completion gives back what its slot was charged, once"
+        );
+        self.used -= u64::from(cost);
+        self.completed.add(kind, u64::from(cost));
+        self.reaped += 1;
+        let flow = &mut self.flows[class];
+        flow.in_flight -= 1;
+        if flow.in_flight == 0 && self.waiting & bit(class) != 0 {
+            flow.starved_since_ns = Some(now_ns);
+        }
+        if self.used == 0 && self.waiting == 0 {
+            self.give_back_surplus();
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 mod check;
 
-use super::length::Length;
+use super::Length;
 use super::sector::{Patch, SECTOR, Sector};
 pub(super) use check::Wrong;
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::names::Name;
 use super::node::{Node, Wrong};
-use super::outcome::{Mismatch, Report};
 use super::sector::Patch;
 use super::step::{HANDLES, NAMES, Op, Place, Step, pattern_bytes};
 use super::text::letter;
+use super::{Mismatch, Report};
 use crate::base::error::{Error, Result};
 use crate::handle::engine::Engine;
 use crate::handle::file::File;

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::generate::generate;
-use super::outcome::{Mismatch, Report};
 use super::session::Session;
 use super::step::{Access, NAMES, Step};
+use super::{Mismatch, Report};
 use crate::io::mode::Mode;
 use crate::sim::{Dirty, Failure, Fault, Lost, MetadataOrder, Profile, Rule, World};
 

@@ -1,6 +1,6 @@
 use super::node::{Node, Written};
 use super::sector::Patch;
-use super::{Step, generate};
+use super::{Step, generate, shrink};
 
 fn steps(seed: u64, count: usize) -> Vec<Step> {
     let mut state = seed;
@@ -172,4 +172,23 @@ fn what_lies_behind_the_end_is_zero() {
     assert!(cut.check_end(&(0..500), 400).is_err());
     assert!(cut.check_end(&(0..4000), 2500).is_ok());
     assert_eq!((cut.len().min, cut.len().max), (2500, 2500));
+}
+
+#[test]
+fn shrinking_leaves_only_what_is_needed() {
+    let steps: Vec<u32> = (0..100).collect();
+    let needed = [3, 50, 97];
+    let fails = |some: &[u32]| needed.iter().all(|one| some.contains(one));
+    assert_eq!(shrink(&steps, 1000, fails), needed);
+}
+
+#[test]
+fn shrinking_stops_after_its_tries() {
+    let mut asked = 0;
+    let steps = vec![0; 1000];
+    shrink(&steps, 10, |_| {
+        asked += 1;
+        false
+    });
+    assert_eq!(asked, 10);
 }

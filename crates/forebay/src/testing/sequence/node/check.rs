@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Node;
-use crate::testing::sequence::length::Length;
+use crate::testing::sequence::Length;
 use crate::testing::sequence::sector::{Patch, SECTOR};
 
 /// Bytes that no order of events explains.
