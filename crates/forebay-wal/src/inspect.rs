@@ -1,7 +1,7 @@
 //! Inspects a log without opening it, and saves the contents that a damaged log still has.
 //!
 //! [`inspect`] only reads: it creates no file, takes the log's lock shared at most, and changes nothing. It
-//! reports the result that [`Wal::open`](crate::Wal::open) would return. [`repair`] writes the records that
+//! reports the result that [`Wal::open`](crate::Wal::open) would return. [`repair()`] writes the records that
 //! can be saved into a new log in another directory. The commands `forebay wal` of the program are these two.
 
 use std::ops::Range;
@@ -211,7 +211,7 @@ pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
     })
 }
 
-/// Judges the data found; also returns the outcome on which [`repair`] works.
+/// Judges the data found; also returns the outcome on which [`repair()`] works.
 fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
     let needed =
         || found.segments.iter().filter(|segment| segment.needed).map(|segment| segment.scan.clone());

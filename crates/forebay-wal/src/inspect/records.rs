@@ -29,7 +29,7 @@ pub struct Records {
 
 /// Returns a reader of the records of the log in `dir`, which is not opened. It runs
 /// [`inspect`](super::inspect) first and keeps the report, then reads each record on demand. For a damaged
-/// log it returns the records that [`repair`](super::repair) would save; the report has the result that an
+/// log it returns the records that [`repair`](super::repair()) would save; the report has the result that an
 /// open would have.
 ///
 /// Only reads, and holds the log's lock shared as long as it lives, so a program that opens the log meanwhile

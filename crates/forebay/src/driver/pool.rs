@@ -86,8 +86,7 @@ impl Pool {
     }
 
     /// Runs `call` on a thread of the pool. A full queue makes the caller wait; a panic becomes
-    /// [`ErrorKind::TaskPanicked`]; after [`close`](Pool::close) the call fails with
-    /// [`ErrorKind::EngineClosed`].
+    /// `TaskPanicked`; after [`close`](Pool::close) the call fails with `EngineClosed`.
     pub(crate) fn run<T, F>(&self, operation: &'static str, call: F) -> Pending<T>
     where
         T: Send + 'static,

@@ -203,7 +203,7 @@ impl OpOutcome {
     }
 }
 
-/// The reason why an operation failed. It is small and needs no allocation, and it is made into an [`Error`]
+/// The reason why an operation failed. It is small and needs no allocation, and it is made into an [`Error`](crate::Error)
 /// where path and range are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpFailure {

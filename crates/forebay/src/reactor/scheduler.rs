@@ -3,7 +3,7 @@
 //! - **A quiet device** (one class on one shard at a time, and no other within 100 ms) costs one comparison
 //!   per operation: it passes, and nothing is counted. Only requests above 64 KiB are counted, so that no more
 //!   than 8 MiB of them are with the device when another class or shard arrives.
-//! - **A contended device** has a budget of bytes in flight: the least that keeps its throughput ([`DepthController`]).
+//! - **A contended device** has a budget of bytes in flight: the least that keeps its throughput (`DepthController`).
 //!   Shards hold leases of it. Operations without room wait in the slots of the op table, linked per class.
 //!   The class that has had the least of its share is dispatched next (start-time fair queueing: Goyal, Vin
 //!   and Cheng 1996), piece by piece: a request larger than a piece goes to the device as several.

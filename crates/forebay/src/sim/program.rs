@@ -26,7 +26,7 @@ pub fn now() -> Duration {
 }
 
 /// Returns a number below `n` (at most 2^32) that the world's seed decides; 0 outside of a world.
-/// [`shrink`](super::shrink) makes these smaller, too.
+/// [`shrink`](super::shrink()) makes these smaller, too.
 pub fn random(n: u64) -> u64 {
     hub::current().map_or(0, |hub| hub.fate.borrow_mut().source.below(n.min(1 << 32)))
 }

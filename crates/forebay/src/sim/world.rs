@@ -59,7 +59,7 @@ impl World {
     }
 
     /// Returns a world that makes the choices of `schedule` instead of its seed's; see
-    /// [`shrink`](super::shrink).
+    /// [`shrink`](super::shrink()).
     pub fn replay(seed: u64, schedule: &Schedule) -> World {
         World::with(seed, Source::replay(seed, schedule.choices().to_vec()))
     }

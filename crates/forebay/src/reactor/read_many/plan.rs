@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::base::error::Error;
 use crate::reactor::ranges::Widened;
 
-/// Limits of merging; see [`ReadMany`](super::ReadMany).
+/// Limits of merging; see [`ReadMany`](crate::ReadMany).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) gap_bytes_max: u64,
