@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use common::{copy, dir, engine, key, named, options, value};
+use common::{dir, engine, key, named, options, value};
 use forebay::Engine;
 use forebay_kv::{Error, ErrorKind, Store};
+use forebay_test::live_files::copy;
 
 const PAGE: u64 = 4096;
 /// Enough for two inner levels of the loaded table.

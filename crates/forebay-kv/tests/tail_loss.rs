@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use common::{copy, dir, engine, key, named, open, options, value};
+use common::{dir, engine, key, named, open, options, value};
 use forebay::Engine;
 use forebay_kv::{ErrorKind, Store};
+use forebay_test::live_files::copy;
 
 const LOADED: u64 = 300;
 

@@ -1,5 +1,5 @@
-//! Parts that the tests of several crates share: counted allocations, calls that are kept unpolled, worlds
-//! with random disks and faults, and processes that are killed.
+//! Parts that the tests of several crates share: counted allocations, calls that are kept unpolled, files of
+//! directories at work, worlds with random disks and faults, and processes that are killed.
 //!
 //! It is a development dependency only and is not published.
 
@@ -7,5 +7,6 @@ pub mod allocations;
 #[cfg(feature = "sim")]
 pub mod frozen;
 pub mod killed;
+pub mod live_files;
 #[cfg(feature = "sim")]
 pub mod worlds;

@@ -26,9 +26,8 @@ fn quiet() -> Options {
 }
 
 fn files(dir: &Path) -> Files {
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
-    let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
-    entries.map(|entry| (name(&entry), fs::read(entry.path()).unwrap())).collect()
+    let files = forebay_test::live_files::files(dir).into_iter();
+    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
 }
 
 fn put(dir: &Path, files: &Files) {

@@ -31,9 +31,8 @@ fn record(lsn: u64) -> Vec<u8> {
 }
 
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(dir).expect("the log's directory").map(|entry| entry.expect("an entry"));
-    let named = entries.map(|entry| entry.file_name().into_string().expect("a name"));
-    named.map(|name| (name.clone(), fs::read(dir.join(name)).expect("a file"))).collect()
+    let files = forebay_test::live_files::files(dir).into_iter();
+    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
 }
 
 /// Returns the records of an open log.

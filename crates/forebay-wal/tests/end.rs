@@ -45,9 +45,8 @@ fn written(records: u64) -> (Engine, tempfile::TempDir) {
 }
 
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
-    let name = |entry: &fs::DirEntry| entry.file_name().into_string().unwrap();
-    entries.map(|entry| (name(&entry), fs::read(entry.path()).unwrap())).collect()
+    let files = forebay_test::live_files::files(dir).into_iter();
+    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
 }
 
 fn write(dir: &Path, name: &str, at: u64, bytes: &[u8]) {

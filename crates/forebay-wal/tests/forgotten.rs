@@ -13,9 +13,8 @@ use forebay_wal::{Lsn, Recovery, Wal};
 type Files = BTreeMap<String, Vec<u8>>;
 
 fn files(dir: &tempfile::TempDir) -> Files {
-    let entries = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap());
-    let name = |entry: &std::fs::DirEntry| entry.file_name().into_string().unwrap();
-    entries.map(|entry| (name(&entry), std::fs::read(entry.path()).unwrap())).collect()
+    let files = forebay_test::live_files::files(dir.path()).into_iter();
+    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
 }
 
 fn put(dir: &tempfile::TempDir, files: &Files) {

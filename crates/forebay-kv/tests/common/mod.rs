@@ -56,20 +56,12 @@ pub(crate) fn value(number: u64) -> Vec<u8> {
 /// Returns all files below a directory with their contents. Those of the logs are left out because they
 /// record an open, and the reserves because they are created in the background.
 pub(crate) fn files(dir: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
-    let mut found = std::collections::BTreeMap::new();
-    let mut dirs = vec![dir.to_path_buf()];
-    while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(&dir).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            let name = path.file_name().expect("a name").to_string_lossy();
-            if path.is_dir() {
-                dirs.push(path);
-            } else if name != "reserve" && !name.ends_with(".wal") && !name.starts_with("wal.") {
-                found.insert(path.clone(), std::fs::read(&path).expect("a file"));
-            }
-        }
-    }
-    found
+    let files = forebay_test::live_files::files(dir).into_iter();
+    let of_store = files.filter(|(name, _)| {
+        let name = name.file_name().expect("a name").to_string_lossy();
+        name != "reserve" && !name.ends_with(".wal") && !name.starts_with("wal.")
+    });
+    of_store.map(|(name, bytes)| (dir.join(name), bytes)).collect()
 }
 
 /// Returns the files of a directory with this extension, in order of their names.
@@ -79,18 +71,4 @@ pub(crate) fn named(dir: &Path, end: &str) -> Vec<PathBuf> {
     paths.retain(|path| path.extension().is_some_and(|found| found == end));
     paths.sort();
     paths
-}
-
-/// Copies a directory with its contents to a new one.
-pub(crate) fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir(to).expect("a new directory");
-    for entry in std::fs::read_dir(from).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name");
-        if path.is_dir() {
-            copy(&path, &to.join(name));
-        } else {
-            std::fs::copy(&path, to.join(name)).expect("a copy");
-        }
-    }
 }
