@@ -4,12 +4,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use forebay::{Class, Config, Engine, File, Open, shard};
+use forebay::{Block, Class, Config, Engine, File, Open, shard};
 use tokio::runtime::Builder;
 
 use crate::allocations;
 use crate::content::{self, Checksum};
 use crate::meter::{LocalMeter, Window};
+use crate::peers::std_threads::join_all;
 use crate::random::{BLOCK_BYTES, RandomJob};
 use crate::rng::Rng;
 use crate::sample::Sample;
@@ -61,11 +62,9 @@ pub(crate) fn random_from_tokio(job: &RandomJob, multi_thread: bool) -> Result<S
     allocations::start_counting();
     let engine = start()?;
     let file = engine.open(&job.path, Open::read()).wait()?;
-    let runtime = if multi_thread {
-        Builder::new_multi_thread().build()?
-    } else {
-        Builder::new_current_thread().build()?
-    };
+    // As `#[tokio::main]` makes it.
+    let mut runtime = if multi_thread { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+    let runtime = runtime.enable_all().build()?;
     let window = Window::start(job.warm_up, job.measure);
     let meters = runtime.block_on(async {
         let mut tasks = tokio::task::JoinSet::new();
@@ -85,6 +84,38 @@ pub(crate) fn random_from_tokio(job: &RandomJob, multi_thread: bool) -> Result<S
             });
         }
         tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()
+    })?;
+    let mut sample = window.sample(meters);
+    add_stats(&engine, &mut sample)?;
+    Ok(sample)
+}
+
+/// Measures random reads from `depth` plain threads, each of which waits for its one read.
+pub(crate) fn random_from_threads(job: &RandomJob) -> Result<Sample> {
+    allocations::start_counting();
+    let engine = start()?;
+    let file = engine.open(&job.path, Open::read()).wait()?;
+    let window = Window::start(job.warm_up, job.measure);
+    let meters = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..job.depth)
+            .map(|i| {
+                let (file, mut meter, mut rng) = (&file, window.meter(), Rng::new(job.seed, i));
+                scope.spawn(move || -> Result<_> {
+                    let mut first = true;
+                    let mut began = meter.begin();
+                    loop {
+                        let offset = rng.page_offset(job.file_bytes);
+                        let block = file.read(offset..offset + BLOCK_BYTES as u64).wait()?;
+                        check_first(&block, offset, &mut first)?;
+                        match meter.finish(began) {
+                            Some(now) => began = now,
+                            None => return Ok(meter),
+                        }
+                    }
+                })
+            })
+            .collect();
+        join_all(threads)
     })?;
     let mut sample = window.sample(meters);
     add_stats(&engine, &mut sample)?;
@@ -222,9 +253,14 @@ async fn scan(
 async fn read_one(file: &File, rng: &mut Rng, file_bytes: u64, first: &mut bool) -> Result<()> {
     let offset = rng.page_offset(file_bytes);
     let block = file.read(offset..offset + BLOCK_BYTES as u64).await?;
+    check_first(&block, offset, first)
+}
+
+/// Checks the contents of a task's first block.
+fn check_first(block: &Block, offset: u64, first: &mut bool) -> Result<()> {
     if std::mem::take(first) {
         ensure!(block.len() == BLOCK_BYTES, "a read gave {} bytes", block.len());
-        content::check_start(&block, offset)?;
+        content::check_start(block, offset)?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ pub(crate) mod std_threads;
 pub(crate) mod tokio_fs;
 pub(crate) mod tokio_spawn_blocking;
 pub(crate) mod tokio_uring;
+pub(crate) mod worker_ring;
 
 use anyhow::{Result, bail};
 
@@ -23,9 +24,12 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
     match job.row.as_str() {
         "bare" | "bare-again" => bare::random(job, bare::Waiting::ForOne),
         "bare-batched" => bare::random(job, bare::Waiting::ForSeveral),
+        "bare-worker-ring" | "bare-worker-ring-again" => worker_ring::random(job, true),
+        "bare-worker-ring-current" => worker_ring::random(job, false),
         "forebay-shard" => forebay::random_on_shard(job),
         "forebay-tokio" => forebay::random_from_tokio(job, true),
         "forebay-tokio-current" => forebay::random_from_tokio(job, false),
+        "forebay-wait" => forebay::random_from_threads(job),
         "forebay-read-many" => forebay::random_read_many(job),
         "glommio" => glommio::random(job),
         "compio" => compio::random(job),
@@ -33,7 +37,7 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
         "tokio-uring" => tokio_uring::random(job),
         "tokio-spawn-blocking" => tokio_spawn_blocking::random(job),
         "tokio-fs" => tokio_fs::random(job),
-        "std-threads" => std_threads::random(job),
+        "pread-threads" | "pread-threads-again" => std_threads::random(job),
         other => bail!("there is no row {other}"),
     }
 }

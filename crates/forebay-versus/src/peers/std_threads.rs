@@ -78,7 +78,11 @@ fn scan_part(job: &ScanJob, file: &std::fs::File, mut buffer: Piece, next: &Atom
     }
 }
 
-fn join_all<T>(threads: Vec<std::thread::ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
+/// Returns the results of threads that have ended.
+///
+/// # Errors
+/// The first error of a thread, or that it panicked.
+pub(crate) fn join_all<T>(threads: Vec<std::thread::ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
     threads
         .into_iter()
         .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))

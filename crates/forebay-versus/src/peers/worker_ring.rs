@@ -1,0 +1,246 @@
+//! The limit from a Tokio task: a ring for each worker of the runtime, which the tasks fill and reap themselves. Nothing of
+//! Forebay is in it.
+//!
+//! A task that reads locks the ring of the worker on which it runs and pushes the entry. While few reads are in flight, or when
+//! enough are gathered, it enters the kernel at once; else a task of the ring enters for all that are gathered, after the
+//! others had their turn. Results that are there after the enter are ready in the first poll. For the others the runtime's own
+//! poller watches the ring's descriptor. This file is a ruler: it changes only when it measures something wrong.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use anyhow::{Context as _, Result, ensure};
+use io_uring::{IoUring, opcode, types};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Builder;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::content;
+use crate::environment::cores;
+use crate::memory::{PageKind, Piece, pieces};
+use crate::meter::Window;
+use crate::random::{BLOCK_BYTES, RandomJob, open_direct};
+use crate::rng::Rng;
+use crate::sample::Sample;
+
+/// With this many reads in flight or fewer, each is submitted at once.
+const IN_FLIGHT_FEW: usize = 4;
+/// This many gathered reads are submitted at once.
+const GATHERED_MAX: usize = 16;
+
+thread_local! {
+    /// The worker that this thread is.
+    static WORKER: Cell<usize> = const { Cell::new(0) };
+    /// Tasks to wake once the ring is unlocked; kept for its memory.
+    static WAKE: RefCell<Vec<Waker>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Measures random reads: `depth` tasks of the multi-threaded (one worker per core) or the current-thread runtime, each with
+/// one read in flight.
+pub(crate) fn random(job: &RandomJob, multi_thread: bool) -> Result<Sample> {
+    let file = open_direct(&job.path)?;
+    let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;
+    let workers = if multi_thread { cores() } else { 1 };
+    let rings: Result<Arc<[_]>> = (0..workers).map(|_| Ring::new(job.depth, &file, &buffers)).collect();
+    let rings = rings?;
+    let runtime = if multi_thread {
+        let next = AtomicUsize::new(0);
+        let numbered = move || WORKER.set(next.fetch_add(1, Ordering::Relaxed) % workers);
+        Builder::new_multi_thread().worker_threads(workers).on_thread_start(numbered).enable_all().build()?
+    } else {
+        Builder::new_current_thread().enable_all().build()?
+    };
+    let window = Window::start(job.warm_up, job.measure);
+    let meters = runtime.block_on(async {
+        let mut helpers = JoinSet::new();
+        for at in 0..workers {
+            let (submitting, reaping) = (Arc::clone(&rings), Arc::clone(&rings));
+            helpers.spawn(async move { submitting[at].submit_gathered().await });
+            helpers.spawn(async move { reaping[at].reap_when_readable().await });
+        }
+        let mut tasks = JoinSet::new();
+        for (i, buffer) in buffers.into_iter().enumerate() {
+            let (rings, mut meter, mut rng) = (Arc::clone(&rings), window.meter(), Rng::new(job.seed, i));
+            let file_bytes = job.file_bytes;
+            tasks.spawn(async move {
+                let mut first = true;
+                let mut began = meter.begin();
+                loop {
+                    let offset = rng.page_offset(file_bytes);
+                    let result = read(&rings, i, &buffer, offset).await?;
+                    ensure!(result == BLOCK_BYTES as i32, "a read gave {result}");
+                    if std::mem::take(&mut first) {
+                        content::check_start(&buffer, offset)?;
+                    }
+                    match meter.finish(began) {
+                        Some(now) => began = now,
+                        None => return anyhow::Ok(meter),
+                    }
+                    tokio::task::consume_budget().await;
+                }
+            });
+        }
+        tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()
+    })?;
+    Ok(window.sample(meters))
+}
+
+/// Reads into the buffer of task `slot` by the ring of the worker that polls first; returns the kernel's result.
+async fn read(rings: &[Ring], slot: usize, buffer: &Piece, offset: u64) -> Result<i32> {
+    let mut used: Option<&Ring> = None;
+    poll_fn(|context| match used {
+        None => {
+            let ring = &rings[WORKER.get()];
+            used = Some(ring);
+            ring.begin(context, slot, buffer, offset)
+        }
+        Some(ring) => ring.poll(context, slot).map(Ok),
+    })
+    .await
+}
+
+/// A worker's ring. Its descriptor is watched by the runtime, its contents are behind a lock.
+struct Ring {
+    fd: RawFd,
+    state: Mutex<State>,
+    gathered: Notify,
+}
+
+struct State {
+    ring: IoUring,
+    in_flight: usize,
+    unsubmitted: usize,
+    /// Whether the task that submits what is gathered has been notified.
+    is_submitter_notified: bool,
+    slots: Vec<Slot>,
+}
+
+/// The read of one task.
+#[derive(Default)]
+struct Slot {
+    result: Option<i32>,
+    waker: Option<Waker>,
+}
+
+impl Ring {
+    fn new(depth: usize, file: &std::fs::File, buffers: &[Piece]) -> Result<Self> {
+        let ring = IoUring::new(depth.next_power_of_two().max(2 * GATHERED_MAX) as u32)?;
+        ring.submitter().register_files(&[file.as_raw_fd()]).context("registering the file")?;
+        let whole =
+            libc::iovec { iov_base: buffers[0].start().cast(), iov_len: buffers[0].len() * buffers.len() };
+        // SAFETY: the memory is mapped, and the registration pins its pages: nothing else gets them before the ring is gone.
+        unsafe { ring.submitter().register_buffers(&[whole]) }
+            .context("registering the buffers; raise the limit on locked memory")?;
+        let fd = ring.as_raw_fd();
+        let slots = std::iter::repeat_with(Slot::default).take(depth).collect();
+        let state = State { ring, in_flight: 0, unsubmitted: 0, is_submitter_notified: false, slots };
+        Ok(Self { fd, state: Mutex::new(state), gathered: Notify::new() })
+    }
+
+    /// Runs `act` with the ring locked, and wakes those whose results came once it is unlocked.
+    fn locked<T>(&self, act: impl FnOnce(&mut State, &mut Vec<Waker>) -> T) -> T {
+        let mut woken = WAKE.take();
+        let result = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            act(&mut state, &mut woken)
+        };
+        woken.drain(..).for_each(Waker::wake);
+        WAKE.set(woken);
+        result
+    }
+
+    fn begin(&self, context: &Context<'_>, slot: usize, buffer: &Piece, offset: u64) -> Poll<Result<i32>> {
+        let (result, is_first_gathered) = self.locked(|state, woken| {
+            if let Err(error) = state.push(slot, buffer, offset) {
+                return (Poll::Ready(Err(error)), false);
+            }
+            let is_due = state.in_flight <= IN_FLIGHT_FEW || state.unsubmitted >= GATHERED_MAX;
+            if is_due && let Err(error) = state.enter(woken) {
+                return (Poll::Ready(Err(error)), false);
+            }
+            let result = state.take(slot, context).map(Ok);
+            let is_gathered = state.unsubmitted > 0 && !state.is_submitter_notified;
+            state.is_submitter_notified |= is_gathered;
+            (result, is_gathered)
+        });
+        if is_first_gathered {
+            self.gathered.notify_one();
+        }
+        result
+    }
+
+    fn poll(&self, context: &Context<'_>, slot: usize) -> Poll<i32> {
+        self.locked(|state, _| state.take(slot, context))
+    }
+
+    async fn submit_gathered(&self) -> Result<()> {
+        loop {
+            self.gathered.notified().await;
+            tokio::task::yield_now().await;
+            self.locked(|state, woken| {
+                state.is_submitter_notified = false;
+                state.enter(woken)
+            })?;
+        }
+    }
+
+    async fn reap_when_readable(&self) -> Result<()> {
+        #[allow(deprecated, reason = "its successor came with Tokio 1.53")]
+        let watched = AsyncFd::with_interest(self.fd, Interest::READABLE)?;
+        loop {
+            // Cleared first: what completes from here on makes the descriptor ready again.
+            watched.readable().await?.clear_ready();
+            self.locked(State::reap);
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, slot: usize, buffer: &Piece, offset: u64) -> Result<()> {
+        let entry = opcode::ReadFixed::new(types::Fixed(0), buffer.start(), buffer.len() as u32, 0)
+            .offset(offset)
+            .build()
+            .user_data(slot as u64);
+        // SAFETY: the buffer lies in the registered one, and its task waits for this read before it uses the buffer again.
+        unsafe { self.ring.submission().push(&entry) }.context("the queue has room for what is gathered")?;
+        self.unsubmitted += 1;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Submits what is gathered and takes what has completed.
+    fn enter(&mut self, woken: &mut Vec<Waker>) -> Result<()> {
+        if self.unsubmitted > 0 {
+            self.ring.submit()?;
+            self.unsubmitted = 0;
+        }
+        self.reap(woken);
+        Ok(())
+    }
+
+    fn reap(&mut self, woken: &mut Vec<Waker>) {
+        for completion in self.ring.completion() {
+            self.in_flight -= 1;
+            let slot = &mut self.slots[completion.user_data() as usize];
+            slot.result = Some(completion.result());
+            woken.extend(slot.waker.take());
+        }
+    }
+
+    fn take(&mut self, slot: usize, context: &Context<'_>) -> Poll<i32> {
+        let slot = &mut self.slots[slot];
+        match slot.result.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                slot.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
