@@ -44,7 +44,7 @@
 //!
 //! | feature | adds | needs |
 //! |---|---|---|
-//! | `tokio` | `tokio::io::AsyncRead` for scans, `AsyncWrite` for appends | the crate tokio, without its runtime |
+//! | `tokio` | rings for the workers of a Tokio runtime ([`Config::worker_rings`]); `tokio::io::AsyncRead` for scans, `AsyncWrite` for appends | the crate tokio with `net` and `rt` |
 //! | `stream` | `futures_core::Stream` for scans and `read_many` | the crate futures-core |
 //! | `calibration` | `Calibration::load`, `from_toml`, `to_toml` | the crate toml |
 //! | `backtrace` | `Stall::back_trace`: the place of a task that held its shard; Linux on x86_64 and aarch64 | the crates framehop and backtrace, a thread an engine, and SIGURG |
@@ -55,6 +55,7 @@
 //! # Guides
 //!
 //! - [Getting started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md): from Tokio, from threads, on shards
+//! - [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md): which way an operation takes, and its cost
 //! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
 //! - [Classes](https://github.com/forebay-rs/forebay/blob/main/docs/classes.md): shares, limits and tenants
@@ -108,7 +109,7 @@ pub use driver::meta::{Advice, Lock};
 pub use handle::engine::{CloseReport, Engine, MemoryReservation};
 pub use handle::file::File;
 pub use handle::open::Open;
-pub use io::config::{Config, DriverChoice, Polling};
+pub use io::config::{Config, DriverChoice, Polling, WorkerRings};
 pub use io::metadata::{DirEntry, FileKind, Metadata};
 pub use io::mode::Mode;
 pub use io::op::{Durability, Flush};

@@ -41,6 +41,24 @@ fn run_on(driver: DriverChoice, group: &str) {
     run_group(group, |case| suite::run_at(case, &config, base.path()).map_err(|failure| failure.to_string()));
 }
 
+/// Runs a group in a Tokio runtime, whose thread has a ring of its own.
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+fn run_in_task(group: &str) {
+    let base = base();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    run_group(group, |case| {
+        let path = base.path().join(case.name().replace("::", "-"));
+        let config = common::config().driver(DriverChoice::Uring).shards(2);
+        runtime.block_on(async {
+            let env = Env::start(config, &path).await.map_err(|error| error.to_string())?;
+            // The first operation has the ring made, which is used once the runtime has polled its attendant.
+            env.engine().nop().await.map_err(|error| error.to_string())?;
+            tokio::task::yield_now().await;
+            suite::run(case, &env).await.map_err(|failure| failure.to_string())
+        })
+    });
+}
+
 /// Runs a group on a namespace, polled for or not as `FOREBAY_TEST_POLLING` sets. Only cases that need a file
 /// system may be skipped.
 #[cfg(target_os = "linux")]
@@ -88,6 +106,14 @@ macro_rules! groups {
             $(#[test]
             fn $group() {
                 super::run_on(super::DriverChoice::Uring, stringify!($group));
+            })*
+        }
+
+        #[cfg(all(feature = "tokio", target_os = "linux"))]
+        mod worker_ring {
+            $(#[test]
+            fn $group() {
+                super::run_in_task(stringify!($group));
             })*
         }
 

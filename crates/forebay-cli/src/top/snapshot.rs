@@ -17,6 +17,8 @@ pub(super) struct Snapshot {
     pub(super) at_ns: u64,
     pub(super) driver: String,
     pub(super) shards: Vec<Shard>,
+    /// Rings of a runtime's workers; older programs have none.
+    pub(super) worker_rings: Vec<Shard>,
     pub(super) devices: Vec<Device>,
     pub(super) classes: Vec<Class>,
     pub(super) flows: Vec<Flow>,

@@ -45,7 +45,7 @@ pub(super) fn render(now: &Snapshot, before: Option<&Snapshot>, size: Size) -> S
 }
 
 fn head(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<String> {
-    let in_flight: u64 = now.shards.iter().map(|shard| shard.in_flight).sum();
+    let in_flight: u64 = now.shards.iter().chain(&now.worker_rings).map(|shard| shard.in_flight).sum();
     let tasks: u64 = now.shards.iter().map(|shard| shard.tasks).sum();
     let memory = &now.memory;
     let mut lines = vec![format!(
@@ -264,7 +264,7 @@ mod tests {
     fn snapshot(at_ns: u64, reads: u64) -> Snapshot {
         let json = format!(
             r#"{{"forebay_stats":1,"version":"0.1.0","pid":7,"at_ns":{at_ns},"driver":"uring",
-            "shards":[{{"in_flight":3,"tasks":2}},{{"in_flight":4,"tasks":0}}],
+            "shards":[{{"in_flight":3,"tasks":2}},{{"in_flight":3,"tasks":0}}],"worker_rings":[{{"in_flight":1,"tasks":0}}],
             "devices":[{{"device":"nvme0n1","budget_bytes":589824,"write_cost":1.25,"calibrated":true}}],
             "classes":[{{"class":"default","device":"nvme0n1","queued":{reads},"received":{reads}000,"due":{reads}000,
               "starved_ns":{reads}}},

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::sync::{Mutex, MutexGuard};
+use crate::base::wakes;
 
 /// The result, available later, of a call that opens, renames, looks up or otherwise does not move a file's
 /// bytes.
@@ -176,7 +177,7 @@ impl<T> Cell<T> {
     fn fill(cell: &Arc<Cell<T>>, result: Result<T>) {
         let before = std::mem::replace(&mut *cell.lock(), Slot::Filled(result));
         if let Slot::Waiting(Some(waker)) = before {
-            waker.wake();
+            wakes::wake(waker);
         }
     }
 

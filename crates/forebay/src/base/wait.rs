@@ -47,12 +47,25 @@ pub(crate) fn block_on_any<F: Future>(future: F) -> F::Output {
     let waker = PARKER.with(Waker::clone);
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    let _waiting = Waiting(here::set_waiting(true));
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
             // A wake-up between the poll and here leaves a token, so this returns at once.
             Poll::Pending => thread::park(),
         }
+    }
+}
+
+/// Ends the mark of a wait, also after a panic.
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+struct Waiting(bool);
+
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        here::set_waiting(self.0);
     }
 }
 

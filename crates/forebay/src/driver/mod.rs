@@ -280,6 +280,9 @@ pub(crate) enum WakeHandle {
     Threads(std::sync::Arc<threads::CompletionQueue>),
     #[cfg(feature = "sim")]
     Sim(std::sync::Arc<sim::SimWake>),
+    /// Calls a function; for a shard that nobody waits in.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    Call(std::sync::Arc<dyn Fn() + Send + Sync>),
 }
 
 impl WakeHandle {
@@ -290,6 +293,8 @@ impl WakeHandle {
             WakeHandle::Threads(queue) => queue.wake(),
             #[cfg(feature = "sim")]
             WakeHandle::Sim(wake) => wake.wake(),
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+            WakeHandle::Call(call) => call(),
         }
     }
 }

@@ -82,10 +82,35 @@ impl UringDriver {
         if let Err(error) = door.register() {
             degraded.push(setup::refused("registered ring descriptor", &error, "use Linux 5.18 or later"));
         }
+        let mut driver = UringDriver::over(ring, door, depth, polling, keeper, degraded)?;
+        driver.arm_wake();
+        Ok(driver)
+    }
+
+    /// Creates a ring for `depth` requests that any thread may enter, one at a time. Nobody waits in it, so nothing wakes such a wait.
+    ///
+    /// A completion is posted by the thread that submitted its request, when that enters the kernel the next time or is interrupted
+    /// for it.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn for_visitors(depth: u32, keeper: Arc<Keeper>) -> io::Result<UringDriver> {
+        let ring = setup::build_shared_ring(depth)?;
+        // By its descriptor: a registered index is of one thread's table.
+        let door = Door::of(&ring);
+        UringDriver::over(ring, door, depth, Polling::Off, keeper, Vec::new())
+    }
+
+    fn over(
+        ring: IoUring,
+        door: Door,
+        depth: u32,
+        polling: Polling,
+        keeper: Arc<Keeper>,
+        mut degraded: Vec<Degradation>,
+    ) -> io::Result<UringDriver> {
         let tables = Tables::register(&ring.submitter(), |what, error, remedy| {
             degraded.push(setup::refused(what, &error, remedy));
         });
-        let mut driver = UringDriver {
+        Ok(UringDriver {
             wake: UringWake::new(ring.as_raw_fd())?,
             wake_read: None,
             made: Vec::new(),
@@ -98,9 +123,14 @@ impl UringDriver {
             polling,
             enters: 0,
             degraded,
-        };
-        driver.arm_wake();
-        Ok(driver)
+        })
+    }
+
+    /// Returns the ring's descriptor, which is readable while there are completions.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn descriptor(&self) -> io::Result<std::os::fd::OwnedFd> {
+        // SAFETY: the ring is open for as long as the borrow lasts.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }.try_clone_to_owned()
     }
 
     /// # Safety

@@ -27,6 +27,7 @@ use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
 use crate::reactor::stall_profiler::StallProfiler;
+use crate::reactor::visited::VisitedShards;
 
 /// Threads for calls that io_uring itself would pass to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
@@ -144,6 +145,7 @@ impl Engine {
             return Err(Error::invalid("start", fault));
         }
         let count = config.shard_count();
+        let visited = VisitedShards::of(&config, count, matches!(place, Environment::Here));
         let (bytes_initial, bytes_max) = config.arena_limits();
         let registered = match &place {
             Environment::Here => crate::driver::registered_bytes_max(),
@@ -156,7 +158,7 @@ impl Engine {
             first_region_bytes,
             bytes_max,
             overflow_bytes_max: config.overflow_bytes_max,
-            shards: count,
+            shards: count + visited.places(),
         })
         .map_err(|error| {
             Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
@@ -170,6 +172,7 @@ impl Engine {
                     Arc::new(Inbox::new(index, config.inbox_depth).in_real_time(config.is_real_time()))
                 })
                 .collect(),
+            visited,
             granted: Granted::new(count),
             arena,
             reserved: AtomicU64::new(0),
@@ -791,11 +794,15 @@ impl Engine {
 pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     let mut stats = Stats::default();
     let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
-    for inbox in shared.inboxes.iter() {
+    for inbox in shared.all_inboxes() {
         let (answer, report) = pending::channel("stats");
         inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
         let report = report.await?;
-        stats.shards.push(report.stats);
+        if inbox.index < shared.inboxes.len() {
+            stats.shards.push(report.stats);
+        } else {
+            stats.worker_rings.push(report.stats);
+        }
         stats.walks.merge(&report.walks);
         report.stalls.iter().for_each(|stall| add_stall(&mut stats.stalls, stall));
         for (device, class, counts) in report.classes {
@@ -830,7 +837,7 @@ pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
 /// Requests the counters of its files from each shard with one message.
 pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
     let mut sum = FileSum::default();
-    for inbox in shared.inboxes.iter() {
+    for inbox in shared.all_inboxes() {
         let (answer, report) = pending::channel("stats");
         inbox.call(Box::new(move |shard| shard.tell_files(answer)));
         for file in report.await? {

@@ -22,6 +22,21 @@ pub enum DriverChoice {
     Threads,
 }
 
+/// Whether the workers of a Tokio runtime get rings of their own; see [`Config::worker_rings`](crate::Config::worker_rings).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WorkerRings {
+    /// They do where the shards have io_uring, the engine has the default priority and the runtime has an I/O driver (`enable_io`,
+    /// `enable_all`, `#[tokio::main]`). A program built with `panic = "abort"` cannot find out whether a runtime has one, so there they
+    /// do not.
+    #[default]
+    Auto,
+    /// As `Auto`, and every runtime is taken to have an I/O driver. Where one has none, the first operation from it panics.
+    Always,
+    /// They do not: operations of tasks go through the shards.
+    Off,
+}
+
 /// Whether the shards poll for completions instead of waiting for interrupts; see
 /// [`Config::polling`](crate::Config::polling).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -75,6 +90,7 @@ pub struct Config {
     pub(crate) spin: Option<Duration>,
     pub(crate) priority: Priority,
     pub(crate) polling: Polling,
+    pub(crate) worker_rings: WorkerRings,
     pub(crate) stall_after: Duration,
     pub(crate) calibrations: Vec<Calibration>,
     pub(crate) on_event: Option<EventHandler>,
@@ -117,6 +133,7 @@ impl Config {
             spin: None,
             priority: Priority::Default,
             polling: Polling::Off,
+            worker_rings: WorkerRings::Auto,
             stall_after: Duration::from_millis(10),
             calibrations: Vec::new(),
             on_event: None,
@@ -279,6 +296,16 @@ impl Config {
     /// it, perhaps a shard's, and must not block.
     pub fn on_event(mut self, handler: impl Fn(&Degradation) + Send + Sync + 'static) -> Config {
         self.on_event = Some(Arc::new(handler));
+        self
+    }
+
+    /// Sets whether the workers of a Tokio runtime get rings of their own (feature `tokio`, Linux). Default: [`WorkerRings::Auto`].
+    ///
+    /// With them, an operation that a task begins goes to the device from the worker's thread, and what completes at once is ready in
+    /// the first poll. See the guide
+    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md).
+    pub fn worker_rings(mut self, rings: WorkerRings) -> Config {
+        self.worker_rings = rings;
         self
     }
 

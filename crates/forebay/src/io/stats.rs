@@ -24,6 +24,9 @@ pub struct Stats {
     pub flows: Vec<FlowStats>,
     /// One entry for each shard.
     pub shards: Vec<ShardStats>,
+    /// One entry for each ring of a Tokio runtime's worker (feature `tokio`); see [`Config::worker_rings`](crate::Config::worker_rings).
+    /// Their operations are in `flows` and `classes` like those of shards.
+    pub worker_rings: Vec<ShardStats>,
     /// Reads of buffered files that the page cache served on the caller's thread; they are in no flow.
     pub page_cache_reads: u64,
     /// Bytes of those reads.

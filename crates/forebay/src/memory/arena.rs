@@ -28,7 +28,7 @@ mod returns;
 mod shared;
 
 pub(crate) use buffer::Buffer;
-#[cfg(feature = "sim")]
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) use cache::Aside;
 use header::{HOME_NOBODY, class_of};
 pub(crate) use header::{Header, region_index, release};
@@ -98,13 +98,16 @@ impl Arena {
     }
 
     /// Returns a buffer of at least `len` bytes, for any thread: from the shared free memory (a lock), else
-    /// from a new region, else overflow memory. Its home is the central stack.
-    pub(crate) fn alloc(&self, len: usize) -> Result<Buffer, AllocError> {
+    /// from a new region; never overflow memory. Its home is the central stack.
+    pub(crate) fn alloc_shared(&self, len: usize) -> Result<Buffer, AllocError> {
         let class = self.class(len)?;
-        match self.0.0.alloc_shared(class, None) {
-            Some(header) => Ok(buffer(header)),
-            None => self.alloc_overflow(len),
-        }
+        self.0.0.alloc_shared(class, None).map(buffer).ok_or_else(|| self.0.0.no_memory())
+    }
+
+    /// Returns a buffer as [`alloc_shared`](Self::alloc_shared), else overflow memory.
+    #[cfg(test)]
+    pub(crate) fn alloc(&self, len: usize) -> Result<Buffer, AllocError> {
+        self.alloc_shared(len).or_else(|_| self.alloc_overflow(len))
     }
 
     /// Returns a buffer from this shard's cache, else from the buffers returned to it, from the shared free
@@ -144,6 +147,12 @@ impl Arena {
     /// returned later, are then available to all threads.
     pub(crate) fn uninstall(&self) {
         self.0.0.uninstall();
+    }
+
+    /// Makes the buffers in the calling thread's cache available to all threads.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    pub(crate) fn empty_cache(&self) {
+        self.0.0.empty_cache();
     }
 
     /// Returns the number of regions. It only grows, so a shard that remembers the number sees cheaply (one

@@ -18,6 +18,7 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many::{Batch, Limits, Plan, begin};
 use crate::reactor::shard::inbox::Message;
 use crate::reactor::shard::{self, with_current};
+use crate::reactor::visited;
 
 impl File {
     /// Returns a read of many ranges in one message: sorted, merged where that pays, all in flight at once.
@@ -297,7 +298,14 @@ impl Run {
             }
             ours
         });
-        if local != Some(true) {
+        let begun = match local {
+            Some(true) => Some(Poll::Ready(())),
+            _ => visited::begin_batch(core.engine(), &self.batch, context),
+        };
+        if begun == Some(Poll::Pending) {
+            return Poll::Pending;
+        }
+        if begun.is_none() {
             self.batch.set_shard(core.home());
             let inbox = &core.engine().inboxes[core.home()];
             if inbox.send(Message::Batch(self.batch.clone()), Some(context.waker())).is_err() {

@@ -15,6 +15,7 @@ use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
 use crate::reactor::shard::{Shard, with_current};
+use crate::reactor::visited::{self, Begun};
 
 /// The target of an operation: the file, or the engine alone when there is none.
 pub(crate) enum Target<'f> {
@@ -209,7 +210,31 @@ impl<'f> OpFuture<'f> {
         match begun {
             Some(Attempt::Waiting) => Poll::Pending,
             Some(Attempt::Failed(failure)) => self.fail(failure),
-            Some(Attempt::Elsewhere) | None => self.send(context),
+            Some(Attempt::Elsewhere) | None => {
+                let begun =
+                    visited::begin_op(self.target.engine(), self.target.file(), &mut self.request, context);
+                match begun {
+                    None => self.send(context),
+                    Some(begun) => self.begun(begun, context),
+                }
+            }
+        }
+    }
+
+    /// Continues after the operation has begun in the ring of this worker.
+    #[inline]
+    fn begun(&mut self, begun: Begun, context: &mut Context<'_>) -> Poll<OpResult> {
+        match begun {
+            Begun::Done(result) => {
+                self.state = State::Over;
+                Poll::Ready(result)
+            }
+            Begun::Waits { shard, cell } => {
+                self.state = State::Remote { shard, cell };
+                self.poll_cell(context)
+            }
+            Begun::Failed(failure) => self.fail(failure),
+            Begun::Later => Poll::Pending,
         }
     }
 
@@ -307,7 +332,7 @@ impl<'f> OpFuture<'f> {
     }
 
     fn owner(&self, uid: u32) -> Option<&Arc<Inbox>> {
-        self.target.engine().inboxes.iter().find(|inbox| inbox.uid == uid)
+        self.target.engine().all_inboxes().find(|inbox| inbox.uid == uid)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::reactor::shard;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::stall_profiler::StallProfiler;
+use crate::reactor::visited::VisitedShards;
 #[cfg(feature = "sim")]
 use crate::reactor::world::World;
 
@@ -35,7 +36,9 @@ pub(crate) trait AtEnd: Send + Sync {
 
 /// State shared by an engine's handles, files and shards.
 pub(crate) struct EngineShared {
+    /// The inboxes of the shards with a thread.
     pub(crate) inboxes: Arc<[Arc<Inbox>]>,
+    pub(crate) visited: VisitedShards,
     pub(crate) arena: Arena,
     /// Bytes of the arena promised to [`MemoryReservation`](crate::MemoryReservation)s.
     pub(crate) reserved: AtomicU64,
@@ -81,6 +84,21 @@ impl EngineShared {
             "there is no shard {shard}: this engine has {shards}, counted from 0; see Config::shards"
         );
         Err(Error::invalid(operation, note))
+    }
+
+    /// Returns the inboxes of all shards, of those without a thread as well.
+    pub(crate) fn all_inboxes(&self) -> impl Iterator<Item = &Arc<Inbox>> {
+        self.inboxes.iter().chain(self.visited.inboxes())
+    }
+
+    /// Returns the inbox of a shard by its number.
+    pub(crate) fn inbox(&self, index: usize) -> Option<&Arc<Inbox>> {
+        self.inboxes.get(index).or_else(|| self.visited.inbox(index))
+    }
+
+    /// Returns the most shards that the engine will have, those without a thread included.
+    pub(crate) fn shards_max(&self) -> usize {
+        self.inboxes.len() + self.visited.places()
     }
 
     /// Returns whether the engine belongs to a process that this one was forked from.
@@ -199,10 +217,14 @@ impl EngineShared {
         if self.is_forked() {
             return Err(OpFailure::Forked.into_error(operation, None));
         }
-        let buffer = match shard::current() {
-            Some(_) => self.arena.alloc_local(len).or_else(|_| self.arena.alloc_overflow(len)),
-            None => self.arena.alloc(len),
+        let alloc = || match shard::current() {
+            Some(_) => self.arena.alloc_local(len),
+            None => self.arena.alloc_shared(len),
         };
+        let buffer = alloc().or_else(|_| {
+            self.visited.release_memory(self);
+            alloc().or_else(|_| self.arena.alloc_overflow(len))
+        });
         buffer.map_err(|error| match error {
             AllocError::NoMemory { .. } => self.exhausted(operation),
             AllocError::TooLarge => OpFailure::TooLarge.into_error(operation, None),
@@ -250,7 +272,7 @@ impl EngineShared {
         // Read from sysfs outside the lock: it takes some system calls.
         let device = Arc::new(Device::of_fd(fd).unwrap_or_default());
         self.report_uncalibrated(&device);
-        self.lock_devices().add(number, device, &self.config, self.inboxes.len())
+        self.lock_devices().add(number, device, &self.config, self.shards_max())
     }
 
     /// Reports a degradation if calibrations were given, but none for this device.
@@ -281,7 +303,7 @@ impl EngineShared {
     #[cfg(any(feature = "sim", target_os = "linux"))]
     pub(crate) fn device_known(&self, number: u64, device: Arc<Device>) -> (u16, Arc<Device>) {
         self.report_uncalibrated(&device);
-        self.lock_devices().add(number, device, &self.config, self.inboxes.len())
+        self.lock_devices().add(number, device, &self.config, self.shards_max())
     }
 
     pub(crate) fn lock_devices(&self) -> MutexGuard<'_, Devices> {

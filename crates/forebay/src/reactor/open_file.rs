@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::base::error::{Error, ErrorKind};
+use crate::base::wakes;
 #[cfg(target_os = "linux")]
 use crate::device::namespace::Namespace;
 use crate::device::{Alignment, Device};
@@ -73,7 +74,7 @@ pub(crate) struct Opened {
 impl FileCore {
     /// Creates a file with one handle, which the caller wraps.
     pub(crate) fn new(engine: Arc<EngineShared>, opened: Opened) -> Arc<FileCore> {
-        let shards = engine.inboxes.len();
+        let shards = engine.shards_max();
         engine.inboxes[opened.home].files.fetch_add(1, Ordering::Relaxed);
         Arc::new(FileCore {
             fd: opened.fd,
@@ -203,7 +204,7 @@ impl FileCore {
         if before == 1 {
             let waiters =
                 std::mem::take(&mut *entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
-            waiters.into_iter().for_each(Waker::wake);
+            waiters.into_iter().for_each(wakes::wake);
         }
     }
 
@@ -259,10 +260,11 @@ impl FileCore {
         if self.engine.is_forked() {
             return;
         }
-        for (shard, inbox) in self.engine.inboxes.iter().enumerate() {
-            if self.table[shard].load(Ordering::SeqCst) == NOWHERE {
+        for (shard, index) in self.table.iter().enumerate() {
+            if index.load(Ordering::SeqCst) == NOWHERE {
                 continue;
             }
+            let Some(inbox) = self.engine.inbox(shard) else { continue };
             if let Some(node) = self.close_nodes[shard].give(self) {
                 // SAFETY: the node is in no list (its flag says so), lives in this file, and the file is kept
                 // by the count that `give` put into it.

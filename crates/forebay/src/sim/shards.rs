@@ -47,7 +47,9 @@ impl Stepped {
         let driver = SimDriver::new(hub.clone(), wake.clone());
         let port = driver.port();
         let outside = Aside::NOTHING.swap();
-        let shard = shard::new_shard(index, engine, Driver::Sim(driver), Clock::simulated());
+        let (inbox, driver) = (engine.inboxes[index].clone(), Driver::Sim(driver));
+        let handle = driver.wake_handle();
+        let shard = shard::new_shard(inbox, engine, driver, handle, Clock::simulated());
         let caches = outside.swap();
         Rc::new(Stepped {
             engine: engine.clone(),

@@ -126,10 +126,8 @@ impl AtomicWaker {
         drop(old);
     }
 
-    pub(crate) fn wake(&self) {
-        if let Ok(Some(waker)) = self.0.lock().map(|mut known| known.take()) {
-            waker.wake();
-        }
+    pub(crate) fn take(&self) -> Option<Waker> {
+        self.0.lock().ok().and_then(|mut known| known.take())
     }
 }
 

@@ -16,18 +16,20 @@ thread_local! {
     static NEWEST: Cell<*const Cache> = const { Cell::new(ptr::null()) };
 }
 
-/// The caches of a shard that shares its thread with others, while it is not its turn.
-#[cfg(feature = "sim")]
+/// The caches of a shard that does not have its thread for itself, while it is not its turn.
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aside(*const Cache);
 
-#[cfg(feature = "sim")]
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 impl Aside {
     /// No cache, as on a thread that is not a shard's.
     pub(crate) const NOTHING: Aside = Aside(ptr::null());
 
     /// Exchanges the thread's caches for these and returns the thread's. Each `Aside` that holds caches must
-    /// be put back once, on this thread: forgetting it leaks the caches.
+    /// be put back once, on the thread that it was taken from: forgetting it leaks the caches. A shard's own `Aside` may be
+    /// put onto another thread for its next turn, by the thread that holds that shard's lock.
+    #[inline]
     pub(crate) fn swap(self) -> Aside {
         Aside(NEWEST.replace(self.0))
     }

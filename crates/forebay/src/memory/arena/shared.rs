@@ -233,6 +233,16 @@ impl Shared {
         }
     }
 
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    pub(super) fn empty_cache(self: &Arc<Self>) {
+        super::cache::with(Arc::as_ptr(self), |cache| {
+            let Some(cache) = cache else { return };
+            for class in 0..super::header::CLASSES {
+                self.give_back_chain(cache.cut(class, 0));
+            }
+        });
+    }
+
     pub(super) fn regions(&self) -> usize {
         if self.closed.load(Ordering::Relaxed) { 0 } else { self.table_len.load(Ordering::Acquire) }
     }

@@ -25,6 +25,7 @@ pub(super) fn line(snapshot: &Snapshot) -> String {
         object.number("at_ns", at_ns);
         object.text("driver", driver);
         object.list("shards", &stats.shards, shard);
+        object.list("worker_rings", &stats.worker_rings, shard);
         object.list("devices", &stats.devices, device);
         object.list("classes", &stats.classes, class);
         object.list("flows", &stats.flows, flow);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
-use atomic_waker::AtomicWaker;
 use crossbeam_queue::ArrayQueue;
 
 use super::plan::Plan;
@@ -15,6 +14,8 @@ use super::range_error;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::priority::Gate;
+use crate::base::sync::AtomicWaker;
+use crate::base::wakes;
 use crate::io::op::OpFailure;
 use crate::memory::block::Block;
 use crate::reactor::open_file::FileCore;
@@ -181,7 +182,7 @@ impl Batch {
     }
 
     fn notify_shard(self: &Arc<Self>) {
-        let Some(inbox) = self.file.engine().inboxes.get(self.shard.load(Ordering::Relaxed)) else { return };
+        let Some(inbox) = self.file.engine().inbox(self.shard.load(Ordering::Relaxed)) else { return };
         if self.queued.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -247,7 +248,7 @@ impl Batch {
     pub(crate) fn end(&self) {
         debug_assert!(!self.done.load(Ordering::Relaxed), "a batch ends once");
         self.done.store(true, Ordering::Release);
-        self.waker.wake();
+        wakes::wake_registered(&self.waker);
     }
 
     /// Delivers a result: to the stream's queue, or to the range's slot.
@@ -330,7 +331,7 @@ impl Batch {
     #[inline]
     pub(crate) fn wake_consumer(&self) {
         if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
-            self.waker.wake();
+            wakes::wake_registered(&self.waker);
         }
     }
 }

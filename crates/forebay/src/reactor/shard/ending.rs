@@ -21,6 +21,20 @@ pub(crate) struct Ended {
 impl Shard {
     /// Cancels everything, drains with a deadline, and leaks the rest.
     pub(crate) fn end(&self) -> Ended {
+        self.begin_end();
+        let allowed = u64::try_from(self.engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = self.clock.now().saturating_add(self.clock.ticks(allowed));
+        loop {
+            let left = Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())));
+            if self.drain(left) || left.is_zero() {
+                break;
+            }
+        }
+        Ended { leaked: self.finish_end() }
+    }
+
+    /// The first part of the end: refuses what comes, ends what has not reached the device, and cancels the rest.
+    pub(crate) fn begin_end(&self) {
         self.inbox.close(false);
         self.end_tasks(u32::MAX);
         // Before the operations: otherwise each request of a batch that ends now would begin the next one.
@@ -31,22 +45,27 @@ impl Shard {
         for &key in &flying {
             self.cancel_in_flight(key);
         }
-        let allowed = u64::try_from(self.engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
-        let deadline = self.clock.now().saturating_add(self.clock.ticks(allowed));
-        loop {
-            let in_flight = self.ops.with(|ops| ops.in_flight);
-            if in_flight == 0 {
-                break;
-            }
-            let left = Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())));
-            if left.is_zero() {
-                break;
-            }
+    }
+
+    /// The second part: waits for completions, for at most `limit`. Returns whether there is nothing left to wait for.
+    pub(crate) fn drain(&self, limit: Duration) -> bool {
+        let in_flight = self.ops.with(|ops| ops.in_flight);
+        if in_flight > 0 && !limit.is_zero() {
             self.drain_remote();
-            self.take_completions(Wait::For { completions: 1, patience: None, limit: Some(left), in_flight });
+            self.take_completions(Wait::For {
+                completions: 1,
+                patience: None,
+                limit: Some(limit),
+                in_flight,
+            });
             // Short transfers and the syncs of durable writes continue until they complete.
             self.submit_staged();
         }
+        self.ops.with(|ops| ops.in_flight) == 0
+    }
+
+    /// The last part: leaks what did not complete, and releases everything else. Returns the number of leaked operations.
+    pub(crate) fn finish_end(&self) -> usize {
         self.inbox.remote_list.close(|node| self.handle_node(node));
         let leaked = self.leak_in_flight(OpFailure::EngineClosed);
         self.drain_files(false);
@@ -54,7 +73,7 @@ impl Shard {
             self.driver.with(|driver| driver.retire());
         }
         self.end_tasks(u32::MAX);
-        Ended { leaked }
+        leaked
     }
 
     /// Ends the shard after a panic that cannot be attributed to a task. All waiters are notified, and no

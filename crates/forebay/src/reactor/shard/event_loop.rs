@@ -89,7 +89,8 @@ impl Shard {
         }
     }
 
-    fn take_messages(&self) {
+    #[inline(always)]
+    pub(super) fn take_messages(&self) {
         self.late_calls.look(&self.inbox);
         let mut taken = 0;
         while taken < MESSAGES_PER_TURN {
@@ -118,6 +119,8 @@ impl Shard {
 
     /// Handles the notices that destructors on other threads left.
     pub(super) fn drain_remote(&self) {
+        #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+        self.visit_asked();
         let capacity = self.ops.with(|ops| ops.table.capacity());
         self.inbox.dropped.take(capacity, |index| self.drop_op_at(index));
         if !self.inbox.dropped_walks.is_empty() {

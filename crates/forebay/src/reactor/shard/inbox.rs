@@ -12,6 +12,7 @@ use crate::base::mutants::Mutant;
 use crate::base::priority::Gate;
 use crate::base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::base::sync::{ArrayQueue, Mutex, SegQueue};
+use crate::base::wakes;
 use crate::driver::WakeHandle;
 use crate::io::op::{OpBuffer, OpFailure, OpOutcome};
 use crate::reactor::read_many::Batch;
@@ -113,6 +114,8 @@ pub(crate) struct Inbox {
     /// The number of files whose home is this shard. New files go to the shard with the fewest.
     pub(crate) files: AtomicUsize,
     pub(crate) kicks: AtomicU64,
+    /// Visited shards that this one is to visit, a bit for each by its number. Stays 0 where there are none.
+    visits: AtomicU64,
     room_waiters: AtomicUsize,
     room: Mutex<Vec<Waker>>,
     wake: OnceLock<WakeHandle>,
@@ -143,6 +146,7 @@ impl Inbox {
             lost: AtomicBool::new(false),
             files: AtomicUsize::new(0),
             kicks: AtomicU64::new(0),
+            visits: AtomicU64::new(0),
             room_waiters: AtomicUsize::new(0),
             room: Mutex::new(Vec::new()),
             wake: OnceLock::new(),
@@ -269,7 +273,7 @@ impl Inbox {
         };
         for waker in waiting {
             // A waker that panics must not keep the others waiting.
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            let _ = catch_unwind(AssertUnwindSafe(|| wakes::wake(waker)));
         }
     }
 
@@ -305,7 +309,22 @@ impl Inbox {
             && self.runnables.is_empty()
             && self.remote_list.is_empty()
             && self.calls.is_empty()
+            && self.visits.load(Ordering::Relaxed) == 0
             && !self.is_ending()
+    }
+
+    /// Asks this shard to visit the one with that number.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    pub(crate) fn ask_visit(&self, index: usize) {
+        self.visits.fetch_or(1 << index, Ordering::Release);
+        self.kick();
+    }
+
+    /// Returns the shards to visit, a bit for each; called by the shard.
+    #[inline]
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    pub(crate) fn take_visits(&self) -> u64 {
+        if self.visits.load(Ordering::Relaxed) == 0 { 0 } else { self.visits.swap(0, Ordering::Acquire) }
     }
 
     /// Makes senders kick the shard from now on; called by the shard before it sleeps. It must check

@@ -33,6 +33,8 @@ mod report;
 mod start;
 mod task;
 mod timers;
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+mod visiting;
 
 use std::cell::Cell;
 use std::ptr;
@@ -41,6 +43,7 @@ use std::task::Waker;
 
 use crate::base::class::Class;
 use crate::base::here;
+use crate::base::wakes;
 use crate::driver::Driver;
 use crate::io::stats::Flows;
 use crate::reactor::engine_shared::EngineShared;
@@ -55,13 +58,17 @@ use ops::Ops;
 use timers::Timers;
 
 pub(crate) use ending::Ended;
-pub(crate) use start::start_shards;
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+pub(crate) use start::new_shard;
 #[cfg(feature = "sim")]
-pub(crate) use start::{new_shard, shard_over};
+pub(crate) use start::shard_over;
+pub(crate) use start::start_shards;
 pub use task::{
     JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,
 };
 pub(crate) use task::{spawn_on, wait_for_a_turn};
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+pub(crate) use visiting::{Begun, Left};
 
 /// The state of one shard's thread. It is accessed through `&Shard` only, because tasks call back into it.
 pub(crate) struct Shard {
@@ -188,7 +195,7 @@ impl Shard {
     fn notify_slot_room(&self) {
         if self.slot_waiters.with(|waiters| !waiters.is_empty()) {
             let waiters = self.slot_waiters.with(std::mem::take);
-            waiters.into_iter().for_each(Waker::wake);
+            waiters.into_iter().for_each(wakes::wake);
         }
     }
 

@@ -7,6 +7,7 @@ use std::task::{Poll, Waker};
 
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
+use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
 use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::io::stats::Moved;
@@ -188,6 +189,13 @@ impl Ops {
         );
     }
 
+    /// Returns whether operations are ready to be submitted.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    #[inline]
+    pub(crate) fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
     /// Returns the number of operations that wait for the queue depth, for memory or for their device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
@@ -286,7 +294,19 @@ impl Shard {
     /// `waker` is woken later.
     #[inline]
     pub(crate) fn poll_op(&self, key: OpKey, waker: &Waker, buffer: &mut OpBuffer) -> Poll<OpResult> {
-        let polled = self.ops.with(|ops| {
+        match self.fetch(key, buffer) {
+            Some(result) => Poll::Ready(result),
+            None => {
+                self.renew_waker(key, waker);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Returns the result of an operation that has ended, once, with the memory moved into `buffer`.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, key: OpKey, buffer: &mut OpBuffer) -> Option<OpResult> {
+        let fetched = self.ops.with(|ops| {
             let Some(slot) = ops.table.find(key) else {
                 // Cannot happen while its future lives; returns an error instead of a panic.
                 return Some(Err(OpFailure::Errno(libc::ECANCELED)));
@@ -306,16 +326,10 @@ impl Shard {
             ops.table.give_back(key.index);
             Some(result)
         });
-        match polled {
-            Some(result) => {
-                self.notify_slot_room();
-                Poll::Ready(result)
-            }
-            None => {
-                self.renew_waker(key, waker);
-                Poll::Pending
-            }
+        if fetched.is_some() {
+            self.notify_slot_room();
         }
+        fetched
     }
 
     /// Updates the waker of a slot whose future was polled again before the end, perhaps by another task.
@@ -443,7 +457,7 @@ impl Shard {
     /// Wakes the shards that wait for the room that this shard has just returned.
     #[cold]
     fn wake_shards(&self, mask: u64) {
-        let woken = self.engine.inboxes.iter().filter(|inbox| mask & (1 << inbox.index) != 0);
+        let woken = self.engine.all_inboxes().filter(|inbox| mask & (1 << inbox.index) != 0);
         woken.for_each(|inbox| inbox.kick());
     }
 
@@ -615,6 +629,9 @@ impl Shard {
         // A block returned between the first attempt and the flag is found by the second attempt.
         arena.wait_for_memory(self.index(), true);
         *starving = true;
+        if self.engine.visited.places() > 0 {
+            self.engine.visited.release_memory(&self.engine);
+        }
         match arena.alloc_local(len) {
             Ok(buffer) => Ok(buffer),
             Err(_) if some_returns => Err(None),
@@ -775,7 +792,7 @@ impl Shard {
     /// Does the rest of [`finish`](Self::finish) for operations that no task's own future waits for.
     fn finish_elsewhere(&self, index: u32, result: OpResult) {
         if let Some(waker) = self.ops.with(|ops| ops.table.slot(index).take_waker()) {
-            return waker.wake();
+            return wakes::wake(waker);
         }
         let (continuation, buffer) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);

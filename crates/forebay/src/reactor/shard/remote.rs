@@ -6,6 +6,7 @@ use std::task::{Poll, Waker};
 
 use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::base::sync::{AtomicWaker, UnsafeCell};
+use crate::base::wakes;
 use crate::io::op::OpKey;
 use crate::io::op::{OpFailure, OpOutcome, OpRequest};
 use crate::reactor::open_file::FileCore;
@@ -65,6 +66,12 @@ impl RemoteCell {
         RemoteCell::new(None, key.to_user_data())
     }
 
+    /// Returns a cell for an operation that is about to begin on the thread that holds its shard.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    pub(crate) fn waiting() -> RemotePtr {
+        RemoteCell::new(None, NO_KEY)
+    }
+
     fn new(request: Option<Sent>, key: u64) -> RemotePtr {
         Arc::new(RemoteCell {
             node: RemoteNode::new(NodeKind::Remote),
@@ -113,7 +120,7 @@ impl RemoteCell {
         // reads only after DONE.
         unsafe { *self.outcome.get() = Some(outcome) };
         self.state.store(DONE, Ordering::Release);
-        self.waker.wake();
+        wakes::wake_registered(&self.waker);
     }
 
     /// Stores the slot's key, so that a later cancel finds the slot; called by the shard.

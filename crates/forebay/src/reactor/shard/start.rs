@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::health::Degradation;
 use crate::base::pending::Sender;
 use crate::base::priority;
-use crate::driver::{Driver, threads::ThreadsDriver};
+use crate::driver::{Driver, WakeHandle, threads::ThreadsDriver};
 use crate::io::config::DriverChoice;
 use crate::io::stats::Flows;
 use crate::reactor::engine_shared::EngineShared;
@@ -20,7 +20,7 @@ use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::ending::Ended;
 use crate::reactor::shard::executor::Executor;
 use crate::reactor::shard::files::FileTable;
-use crate::reactor::shard::inbox::LateCalls;
+use crate::reactor::shard::inbox::{Inbox, LateCalls};
 use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::ops::Ops;
 use crate::reactor::shard::timers::Timers;
@@ -48,6 +48,8 @@ fn start_with(
     told: &mpsc::Receiver<StartResult>,
 ) -> Result<&'static str> {
     let maker = DriverMaker::new(engine.config.driver, engine.config.queue_depth);
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    let keeper = maker.keeper.clone();
     let mut verdicts = Vec::with_capacity(ends.len());
     for (index, end) in ends.into_iter().enumerate() {
         let (engine, maker, tell) = (engine.clone(), maker.clone(), tell.clone());
@@ -64,6 +66,7 @@ fn start_with(
                 Some(driver) => run_shard(index, engine, driver, tell, end),
                 None => {
                     engine.inboxes[index].close(false);
+                    engine.visited.shard_ended(&engine);
                     engine.shard_ended();
                 }
             }
@@ -90,6 +93,11 @@ fn start_with(
     }
     for _ in 0..engine.inboxes.len() {
         next()?;
+    }
+    // Where shards have no rings, workers get none.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    if name == "uring" {
+        let _ = engine.visited.keeper.set(keeper);
     }
     Ok(name)
 }
@@ -191,7 +199,8 @@ fn run_shard(
     end: Sender<Ended>,
 ) {
     let name = driver.name();
-    let shard = new_shard(index, &engine, driver, Clock::system());
+    let (inbox, wake) = (engine.inboxes[index].clone(), driver.wake_handle());
+    let shard = new_shard(inbox, &engine, driver, wake, Clock::system());
     make_current(&*shard);
     let _seat = engine.watch.sit(index);
     let _ = tell.send(Ok(name));
@@ -200,15 +209,16 @@ fn run_shard(
     shard_over(shard, run, end);
 }
 
-/// Makes a shard of `engine` for the calling thread, and gives that thread its cache of I/O memory.
+/// Makes a shard of `engine` for the calling thread, and gives that thread its cache of I/O memory. `wake` ends its sleep.
 pub(crate) fn new_shard(
-    index: usize,
+    inbox: Arc<Inbox>,
     engine: &Arc<EngineShared>,
     mut driver: Driver,
+    wake: WakeHandle,
     clock: Clock,
 ) -> Box<Shard> {
-    let inbox = engine.inboxes[index].clone();
-    inbox.set_wake_handle(driver.wake_handle());
+    let index = inbox.index;
+    inbox.set_wake_handle(wake);
     for Degradation { what, why, remedy } in driver.degradations() {
         engine.degrade_once(&what, &why, &remedy);
     }
@@ -223,7 +233,12 @@ pub(crate) fn new_shard(
     );
     engine.arena.install(index);
     Box::new(Shard {
-        executor: Executor::new(&clock, engine.config.stall_ns(), engine.watch.beat(index)),
+        // A visited shard has no tasks, so it changes no beat: any is good.
+        executor: Executor::new(
+            &clock,
+            engine.config.stall_ns(),
+            engine.watch.beat(index % engine.inboxes.len()),
+        ),
         depth: engine.config.queue_depth,
         inbox,
         engine: engine.clone(),
@@ -251,7 +266,8 @@ pub(crate) fn new_shard(
 pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end: Sender<Ended>) {
     let engine = shard.engine.clone();
     match run {
-        Ok(ended) => {
+        Ok(mut ended) => {
+            ended.leaked += engine.visited.shard_ended(&engine);
             // Dropped while the thread still counts as the shard, so that the destructors' effects stay
             // local.
             if ended.leaked > 0 {
@@ -277,6 +293,7 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
             engine.degrade_once("shard", &format!("its thread died: {error}"), "report this");
             shard.end_lost();
             make_current(ptr::null());
+            engine.visited.shard_ended(&engine);
             end.send(Ok(Ended { leaked: usize::MAX }));
         }
     }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 
-use atomic_waker::AtomicWaker;
-
 use super::state::Job;
 use super::table::WalkKey;
 use crate::base::class::Class;
+use crate::base::sync::AtomicWaker;
+use crate::base::wakes;
 use crate::io::op::OpFailure;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
@@ -206,7 +206,7 @@ impl Batch {
     pub(crate) fn end(&self) {
         debug_assert!(!self.is_done(), "a batch of walks ends once");
         self.done.store(true, Ordering::Release);
-        self.waker.wake();
+        wakes::wake_registered(&self.waker);
     }
 
     /// Fails every walk that has not ended. It is for the thread that popped the unbegun batch from a closed

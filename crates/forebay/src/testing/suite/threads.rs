@@ -12,7 +12,8 @@ use super::tools::{Dice, all, at_rest, bytes_of, fresh_on, open_all, poll_now, p
 use crate::base::pending::Pending;
 use crate::testing::Env;
 use crate::{
-    Block, Class, Durability, Engine, Error, ErrorKind, File, Lock, Open, base::wait, reactor::shard,
+    Block, Class, Durability, Engine, Error, ErrorKind, File, Lock, Open, WorkerRings, base::wait,
+    reactor::shard,
 };
 
 super::group! { "threads":
@@ -130,7 +131,7 @@ async fn stop_shard(engine: &Engine) -> Outcome<mpsc::Sender<()>> {
 }
 
 async fn a_full_inbox_makes_callers_wait(env: &Env) -> Outcome {
-    let engine = env.restart(|config| config.shards(1).inbox_depth(1))?;
+    let engine = env.restart(|config| config.shards(1).inbox_depth(1).worker_rings(WorkerRings::Off))?;
     let file = env.open_on(&engine, put(env, "a", 100_000).await?, Open::read()).await?;
     for _ in 0..5 {
         let release = stop_shard(&engine).await?;
@@ -154,7 +155,8 @@ async fn a_full_inbox_makes_callers_wait(env: &Env) -> Outcome {
 }
 
 async fn what_destructors_say_needs_no_room_in_the_inbox(env: &Env) -> Outcome {
-    let engine = env.restart(|config| config.shards(1).inbox_depth(1).queue_depth(4))?;
+    let engine =
+        env.restart(|config| config.shards(1).inbox_depth(1).queue_depth(4).worker_rings(WorkerRings::Off))?;
     let path = put(env, "a", 1 << 20).await?;
     for _ in 0..5 {
         let file = env.open_on(&engine, &path, Open::read()).await?;
@@ -286,7 +288,7 @@ impl Wake for Panics {
 }
 
 async fn a_panicking_waker_costs_its_shard_and_everyone_is_told(env: &Env) -> Outcome {
-    let engine = env.restart(|config| config.shards(1))?;
+    let engine = env.restart(|config| config.shards(1).worker_rings(WorkerRings::Off))?;
     let file = env.open_on(&engine, put(env, "a", 100_000).await?, Open::read()).await?;
     let waker = Waker::from(Arc::new(Panics));
     let task = engine.spawn_on_shard(0, Class::DEFAULT, std::future::pending::<()>);

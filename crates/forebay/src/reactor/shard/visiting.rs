@@ -1,0 +1,156 @@
+//! The turns of a shard without a thread; see [`visited`](crate::reactor::visited).
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::driver::Wait;
+use crate::io::op::{OpFailure, OpKey, OpRequest, OpResult};
+use crate::reactor::open_file::FileCore;
+use crate::reactor::read_many;
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::optable::{Continuation, NO_FILE};
+use crate::reactor::shard::remote::RemotePtr;
+use crate::reactor::visited;
+
+/// With this many operations in flight or fewer, each is submitted at once: nothing is gained by a wait for more.
+const IN_FLIGHT_FEW: u32 = 4;
+/// This many staged operations are submitted at once.
+const STAGED_MAX: u32 = 16;
+/// A visit goes on for at most this many rounds with batches whose requests complete while they are submitted.
+const ROUNDS_MAX: u32 = 4;
+/// A shard that waits only for memory looks again after this long.
+const MEMORY_LOOK_NS: u64 = 1_000_000;
+
+/// The state in which a visitor leaves a shard, and what is to be done for it outside.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Left {
+    /// Operations that have not completed.
+    pub(crate) load: u32,
+    /// Operations are staged that the device would take.
+    pub(crate) staged: bool,
+    /// Shard 0 should visit.
+    pub(crate) asks_shard: bool,
+    /// The time at which an operation may go although nothing completes until then.
+    pub(crate) at_ns: Option<u64>,
+}
+
+/// The beginning of an operation by a visitor.
+pub(crate) enum Begun {
+    /// It has completed; its memory lies in the request.
+    Done(OpResult),
+    /// It waits in this slot, for the cell if there was one.
+    Waits(OpKey),
+    Failed(OpFailure),
+    /// The op table is full. Nothing has happened.
+    Full,
+}
+
+impl Shard {
+    /// Visits the shards that asked for it; for the shard that does so.
+    #[inline]
+    pub(super) fn visit_asked(&self) {
+        let asked = self.inbox.take_visits();
+        if asked != 0 {
+            visited::visit_all(self, asked);
+        }
+    }
+
+    /// Begins an operation, submits it unless more are worth waiting for, and takes what has completed.
+    ///
+    /// When it ends, `cell` has the outcome; without one the outcome stays in the slot.
+    #[inline]
+    pub(crate) fn begin_visiting(
+        &self,
+        core: Option<&Arc<FileCore>>,
+        request: &mut OpRequest,
+        cell: Option<&RemotePtr>,
+    ) -> (Begun, bool) {
+        if self.ops.with(|ops| ops.is_full()) {
+            return (Begun::Full, false);
+        }
+        let file = match core.map(|core| self.enter_file(core)) {
+            None => NO_FILE,
+            Some(Ok(file)) => file,
+            Some(Err(failure)) => return (Begun::Failed(failure), false),
+        };
+        let staged = self.stage(file, request, || match cell {
+            Some(cell) => Continuation::Remote(cell.clone()),
+            // Nobody is woken, and the outcome stays until it is fetched.
+            None => Continuation::Wake(Waker::noop().clone()),
+        });
+        let Some(key) = staged else {
+            self.leave_file(file);
+            return (Begun::Full, false);
+        };
+        if let Some(cell) = cell {
+            cell.set_key(key);
+        }
+        let (staged, in_flight) = self.ops.with(|ops| (ops.waiting(), ops.in_flight));
+        if staged < STAGED_MAX && staged + in_flight > IN_FLIGHT_FEW {
+            return (Begun::Waits(key), false);
+        }
+        self.submit_staged();
+        self.take_completions(Wait::Poll);
+        match cell {
+            None => match self.fetch(key, &mut request.buffer) {
+                Some(result) => (Begun::Done(result), true),
+                None => (Begun::Waits(key), true),
+            },
+            Some(_) => (Begun::Waits(key), true),
+        }
+    }
+
+    /// Does everything that is ready. One turn of an ordinary shard, without its tasks and its wait.
+    #[inline(never)]
+    pub(crate) fn visit(&self) {
+        self.counters.turns.set(self.counters.turns.get() + 1);
+        self.take_messages();
+        self.drain_remote();
+        read_many::retry_blocked(self);
+        for _ in 0..ROUNDS_MAX {
+            self.submit_staged();
+            self.take_completions(Wait::Poll);
+            if !self.has_staged() {
+                break;
+            }
+        }
+    }
+
+    /// Lets senders wake the shard from now on. Returns whether there is nothing to do that came before.
+    #[inline]
+    pub(crate) fn settles(&self) -> bool {
+        self.inbox.about_to_sleep();
+        self.inbox.is_quiet()
+    }
+
+    /// Returns the state in which the shard is left.
+    #[inline]
+    pub(crate) fn leaving(&self) -> Left {
+        #[cfg(debug_assertions)]
+        self.ops.with(|ops| ops.check_invariants());
+        let load = self.ops.with(|ops| ops.in_flight + ops.waiting());
+        if load == 0 {
+            return Left::default();
+        }
+        self.leaving_loaded(load)
+    }
+
+    #[cold]
+    fn leaving_loaded(&self, load: u32) -> Left {
+        let (waits_for_memory, at_ns) = self.ops.with(|ops| {
+            (ops.waiting() > 0 && ops.in_flight == 0 && !ops.has_staged(), ops.device_queues.wake_at_ns())
+        });
+        let memory_ns = waits_for_memory.then(|| self.clock.ns(self.clock.now()) + MEMORY_LOOK_NS);
+        Left {
+            load,
+            staged: self.has_staged(),
+            asks_shard: false,
+            at_ns: at_ns.into_iter().chain(memory_ns).min(),
+        }
+    }
+
+    /// Returns whether operations are staged that the device would take.
+    fn has_staged(&self) -> bool {
+        self.ops.with(|ops| ops.has_staged() && ops.in_flight < self.depth)
+    }
+}

@@ -1,0 +1,401 @@
+//! Visited shards: shards without a thread, run by the threads that ask them.
+//!
+//! A task of a Tokio runtime that reads would pay for two changes of threads if its read went to a file's home shard. So each
+//! worker of the runtime has a ring of its own: a [`Shard`] like any other, with an op table, a driver, device queues and a
+//! cache of I/O memory, behind a lock. The task enters it, stages its operation, submits it and takes what has completed. An
+//! operation that completes within the submitting call is ready in the first poll. For the others the runtime's own poller
+//! watches the ring's descriptor (`runtime.rs`).
+//!
+//! Rules:
+//! - The lock is tried, never waited for (`base/try_lock.rs`). A task that finds it held goes to the file's home shard; a notice leaves a mark,
+//!   and the holder looks again before it leaves.
+//! - No waker runs under the lock: wake-ups are collected (`base/wakes.rs`) and happen after it.
+//! - A visited shard is never the thread's current shard: it has no tasks and runs no step of a walk.
+//! - Nothing depends on a later visitor. The inbox of a visited shard wakes shard 0, which then visits (`watch.rs`). Shard 0 also
+//!   looks every 10 ms at rings with operations that nobody visited meanwhile: a runtime that was dropped, or that nobody drives,
+//!   keeps nobody waiting for ever.
+//! - It ends with the last shard of the engine (`ending.rs`).
+
+mod begin;
+mod ending;
+mod runtime;
+mod watch;
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
+
+use atomic_waker::AtomicWaker;
+
+use crate::base::priority::Priority;
+use crate::base::try_lock::TryLock;
+use crate::base::wakes;
+use crate::driver::{Driver, WakeHandle};
+use crate::io::config::{Config, DriverChoice, WorkerRings};
+use crate::memory::arena::Aside;
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::shard::clock::Clock;
+use crate::reactor::shard::inbox::Inbox;
+use crate::reactor::shard::{self, Left, Shard};
+
+pub(crate) use begin::{Begun, begin_batch, begin_op};
+pub(crate) use watch::visit_all;
+
+/// A visitor that finds more to do looks at most this often before it leaves the rest to shard 0.
+const LOOKS_MAX: u32 = 4;
+
+/// The most visited shards of an engine.
+const VISITED_MAX: usize = 16;
+/// Shards and visited shards together: the schedulers' masks have a bit for each.
+const SHARDS_MAX: usize = 64;
+
+thread_local! {
+    /// Wakers collected by this thread's visits, kept for its capacity.
+    static WOKEN: RefCell<Vec<Waker>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A shard without a thread; see the module's documentation.
+pub(crate) struct VisitedShard {
+    pub(crate) inbox: Arc<Inbox>,
+    /// The inbox of shard 0, which visits when asked.
+    bell: Arc<Inbox>,
+    /// A duplicate of the ring's descriptor.
+    descriptor: OwnedFd,
+    engine: Weak<EngineShared>,
+    lock: TryLock,
+    seat: Seat,
+    /// Operations that have not completed, as the last visitor left it.
+    load: AtomicU32,
+    /// Counts visits, so that shard 0 sees which rings nobody looks after.
+    visits: AtomicU64,
+    /// Whether the last operation that was submitted at once completed at once.
+    is_inline: AtomicBool,
+    /// Operations are staged, and the attendant was asked to submit them.
+    flush_asked: AtomicBool,
+    /// The task of the runtime that watches the ring's descriptor.
+    attendant: AtomicWaker,
+    /// Completions waited here for shard 0: the runtime is not driven at the moment. New operations go elsewhere until its attendant is
+    /// polled again.
+    is_neglected: AtomicBool,
+    /// Whether a runtime has it.
+    leased: AtomicBool,
+    /// The earliest time at which shard 0 will visit because an operation's turn comes; 0 for none.
+    timer_ns: AtomicU64,
+    /// Set once the engine's end has taken the shard out.
+    over: AtomicBool,
+}
+
+/// The contents that the lock protects.
+struct Seat {
+    shard: RefCell<Option<Box<Shard>>>,
+    cache: Cell<Aside>,
+}
+
+// SAFETY: everything in the seat is accessed by the lock's holder only, and the lock orders one holder after the other. The shard
+// itself is bound to no thread: its driver has a ring that any thread may enter, it has no tasks (whose futures need not be Send),
+// and its wakers, cells and files are Send. Its cache of memory is taken off the thread before the lock is released.
+unsafe impl Send for Seat {}
+// SAFETY: as above.
+unsafe impl Sync for Seat {}
+
+impl VisitedShard {
+    /// Makes a shard over `driver` without a thread.
+    fn new(
+        engine: &Arc<EngineShared>,
+        index: usize,
+        driver: Driver,
+        descriptor: OwnedFd,
+    ) -> Arc<VisitedShard> {
+        let inbox = Arc::new(Inbox::new(index, engine.config.inbox_depth));
+        let bell = engine.inboxes[0].clone();
+        let asked = bell.clone();
+        let wake = WakeHandle::Call(Arc::new(move || asked.ask_visit(index)));
+        // The cache belongs to the shard and not to this thread.
+        let outside = Aside::NOTHING.swap();
+        let shard = shard::new_shard(inbox.clone(), engine, driver, wake, Clock::system());
+        let cache = outside.swap();
+        Arc::new(VisitedShard {
+            inbox,
+            bell,
+            descriptor,
+            engine: Arc::downgrade(engine),
+            lock: TryLock::held(),
+            seat: Seat { shard: RefCell::new(Some(shard)), cache: Cell::new(cache) },
+            load: AtomicU32::new(0),
+            visits: AtomicU64::new(0),
+            is_inline: AtomicBool::new(true),
+            flush_asked: AtomicBool::new(false),
+            attendant: AtomicWaker::new(),
+            is_neglected: AtomicBool::new(false),
+            leased: AtomicBool::new(true),
+            timer_ns: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn uid(&self) -> u32 {
+        self.inbox.uid
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Returns a new descriptor of the ring, which is readable while there are completions.
+    fn descriptor(&self) -> std::io::Result<OwnedFd> {
+        self.descriptor.try_clone()
+    }
+
+    /// Takes what has completed and does everything else that is ready, or has the thread do it that is inside.
+    pub(crate) fn visit(&self) {
+        if self.lock.try_lock_or_mark() {
+            self.stay(|shard| shard.visit());
+        }
+    }
+
+    /// Runs `act` inside, if nobody else is there, and then leaves the shard as a visit does. `None` if somebody is, or if the shard
+    /// has ended.
+    #[inline]
+    fn enter<T>(&self, act: impl FnOnce(&Shard) -> T) -> Option<T> {
+        if self.lock.try_lock_briefly() { self.stay(act) } else { None }
+    }
+
+    /// Runs `act` with the lock held, looks after the rest, releases the lock and wakes.
+    #[inline]
+    fn stay<T>(&self, act: impl FnOnce(&Shard) -> T) -> Option<T> {
+        let mut woken = WOKEN.take();
+        let (result, left) = wakes::collect(&mut woken, || {
+            let (result, mut left) = self.inside(act);
+            if !self.lock.unlock() {
+                // Another thread wants a look and is gone. This one makes it once, and leaves the next one to shard 0.
+                let before = left;
+                left = self.inside(Shard::visit).1;
+                left.asks_shard |= before.asks_shard | self.lock.unlock_anyway();
+            }
+            (result, left)
+        });
+        if !woken.is_empty() && wakes::wake_all(&mut woken) {
+            self.report_waker();
+        }
+        WOKEN.set(woken);
+        if left.staged {
+            self.ask_flush();
+        }
+        if left.asks_shard {
+            self.bell.ask_visit(self.inbox.index);
+        }
+        if let Some(at_ns) = left.at_ns {
+            watch::visit_at(self, at_ns);
+        }
+        result
+    }
+
+    /// Runs `act` on the shard with its memory, and then what came meanwhile. The lock is held before and after.
+    #[inline]
+    fn inside<T>(&self, act: impl FnOnce(&Shard) -> T) -> (Option<T>, Left) {
+        let seat = self.seat.shard.borrow();
+        let Some(shard) = seat.as_deref() else { return (None, Left::default()) };
+        let outside = self.seat.cache.replace(Aside::NOTHING).swap();
+        let visit = || {
+            shard.inbox().awake();
+            let result = act(shard);
+            let mut looks = 0;
+            // A notice that comes after this finds the shard asleep and the lock held, and leaves a mark.
+            while !shard.settles() {
+                if looks == LOOKS_MAX {
+                    return (result, Left { asks_shard: true, ..shard.leaving() });
+                }
+                looks += 1;
+                shard.inbox().awake();
+                shard.visit();
+            }
+            (result, shard.leaving())
+        };
+        let visited = catch_unwind(AssertUnwindSafe(visit));
+        let result = match visited {
+            Ok((result, left)) => {
+                self.load.store(left.load, Ordering::Relaxed);
+                // Only the lock's holder writes it.
+                self.visits.store(self.visits.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+                (Some(result), left)
+            }
+            Err(_) => {
+                drop(seat);
+                self.lose();
+                (None, Left::default())
+            }
+        };
+        self.seat.cache.set(outside.swap());
+        result
+    }
+
+    #[cold]
+    fn report_waker(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.degrade_once("waker", "a waker of the program panicked", "look at the program's executor");
+        }
+    }
+
+    /// Ends the shard after a panic inside. Nothing is freed that the device may use.
+    #[cold]
+    fn lose(&self) {
+        self.over.store(true, Ordering::Release);
+        let Some(shard) = self.seat.shard.take() else { return };
+        let shard: &Shard = Box::leak(shard);
+        shard.engine().degrade_once("worker ring", "a panic ended it; its operations failed", "report this");
+        shard.end_lost();
+    }
+
+    /// Has the attendant submit what is staged, once the tasks that are ready had their turn.
+    fn ask_flush(&self) {
+        if !self.flush_asked.swap(true, Ordering::AcqRel) {
+            self.attendant.wake();
+        }
+    }
+
+    /// Gives the memory in its cache to all, if nobody is inside.
+    fn release_memory(&self, engine: &EngineShared) {
+        // No visit: this may run inside another one, under whose lock nothing is woken.
+        if self.lock.try_lock() {
+            let outside = self.seat.cache.replace(Aside::NOTHING).swap();
+            engine.arena.empty_cache();
+            self.seat.cache.set(outside.swap());
+            if self.lock.unlock_anyway() {
+                self.bell.ask_visit(self.inbox.index);
+            }
+        }
+    }
+}
+
+/// The visited shards of an engine. Each is made for the first thread that needs one, and stays until the engine's end.
+pub(crate) struct VisitedShards {
+    /// The number of shards with a thread; the indices of visited ones follow.
+    first: usize,
+    places: Box<[OnceLock<Arc<VisitedShard>>]>,
+    made: Mutex<Made>,
+    /// Whether shard 0 has the timer by which it looks after rings.
+    is_watched: AtomicBool,
+    /// Shards that have not ended; the last one ends the visited ones.
+    running: AtomicUsize,
+    groups: runtime::Groups,
+    /// What new rings clone their memory from.
+    pub(crate) keeper: OnceLock<Arc<crate::driver::uring::Keeper>>,
+}
+
+/// The shards that exist.
+#[derive(Default)]
+struct Made {
+    count: usize,
+    /// No more are made: the kernel refused one, or the engine ends.
+    closed: bool,
+}
+
+impl VisitedShards {
+    /// Returns the places for visited shards of an engine with `shards` ordinary ones. `is_real` is false in a simulated world, which
+    /// has none.
+    pub(crate) fn of(config: &Config, shards: usize, is_real: bool) -> VisitedShards {
+        let wanted = is_real
+            && config.worker_rings != WorkerRings::Off
+            && config.driver != DriverChoice::Threads
+            && config.priority == Priority::Default;
+        VisitedShards::new(shards, if wanted { places_beside(shards) } else { 0 })
+    }
+
+    fn new(shards: usize, count: usize) -> VisitedShards {
+        VisitedShards {
+            first: shards,
+            places: (0..count).map(|_| OnceLock::new()).collect(),
+            made: Mutex::default(),
+            is_watched: AtomicBool::new(false),
+            running: AtomicUsize::new(shards),
+            groups: runtime::Groups::default(),
+            keeper: OnceLock::new(),
+        }
+    }
+
+    /// Returns the number of places.
+    pub(crate) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the shards that exist.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<VisitedShard>> {
+        self.places.iter().map_while(OnceLock::get)
+    }
+
+    /// Returns the inboxes of those that exist.
+    pub(crate) fn inboxes(&self) -> impl Iterator<Item = &Arc<Inbox>> {
+        self.iter().map(|visited| &visited.inbox)
+    }
+
+    /// Returns the inbox of one by its number among all shards.
+    pub(crate) fn inbox(&self, index: usize) -> Option<&Arc<Inbox>> {
+        self.by_index(index).map(|visited| &visited.inbox)
+    }
+
+    /// Returns one by its number among all shards.
+    fn by_index(&self, index: usize) -> Option<&Arc<VisitedShard>> {
+        self.places.get(index.checked_sub(self.first)?)?.get()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a shard that no runtime has, made now if need be. `None` if there is no place left or the kernel gives no ring.
+    fn lease(&self, engine: &Arc<EngineShared>) -> Option<Arc<VisitedShard>> {
+        let mut made = self.lock();
+        let is_free =
+            |visited: &&Arc<VisitedShard>| !visited.is_over() && !visited.leased.swap(true, Ordering::AcqRel);
+        if made.closed {
+            return None;
+        }
+        if let Some(free) = self.iter().find(is_free) {
+            return Some(free.clone());
+        }
+        let place = self.places.get(made.count)?;
+        let keeper = self.keeper.get()?.clone();
+        let (driver, descriptor) = match ring_of(engine.config.queue_depth, keeper) {
+            Ok(made) => made,
+            Err(error) => {
+                made.closed = true;
+                drop(made);
+                let why = format!("the kernel refused one: {error}");
+                engine.degrade_once("worker rings", &why, "raise RLIMIT_MEMLOCK and the limit of open files");
+                return None;
+            }
+        };
+        let visited = VisitedShard::new(engine, self.first + made.count, driver, descriptor);
+        visited.inbox.about_to_sleep();
+        visited.lock.unlock_anyway();
+        let first = place.set(visited.clone());
+        debug_assert!(first.is_ok(), "a place is filled once, under the lock");
+        made.count += 1;
+        Some(visited)
+    }
+
+    /// Gives the memory in the caches of idle visited shards to all.
+    #[cold]
+    pub(crate) fn release_memory(&self, engine: &EngineShared) {
+        self.iter().for_each(|visited| visited.release_memory(engine));
+    }
+}
+
+fn ring_of(depth: u32, keeper: Arc<crate::driver::uring::Keeper>) -> std::io::Result<(Driver, OwnedFd)> {
+    let driver = crate::driver::uring::UringDriver::for_visitors(depth, keeper)?;
+    let descriptor = driver.descriptor()?;
+    Ok((Driver::Uring(driver), descriptor))
+}
+
+/// Returns how many visited shards an engine of `shards` shards may have: one a processor, as far as there are numbers for them.
+fn places_beside(shards: usize) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors.min(VISITED_MAX).min(SHARDS_MAX.saturating_sub(shards))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Where an operation begins that is first polled outside of its engine's shards: in the ring of the worker that polls it, if there is
+//! one.
+
+use crate::driver::Route;
+use crate::io::op::{Durability, OpKind};
+use crate::io::op::{Flush, OpFailure, OpRequest, OpResult};
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::open_file::FileCore;
+use crate::reactor::read_many;
+use crate::reactor::read_many::Batch;
+use crate::reactor::shard;
+use crate::reactor::shard::remote::RemoteCell;
+use crate::reactor::shard::remote::RemotePtr;
+use crate::reactor::visited::{VisitedShard, runtime, watch};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use tokio::task::coop;
+
+/// The beginning of an operation.
+pub(crate) enum Begun {
+    /// It has completed; its memory lies in the request.
+    Done(OpResult),
+    /// The cell gets its outcome, from the shard with this number.
+    Waits {
+        shard: u32,
+        cell: RemotePtr,
+    },
+    Failed(OpFailure),
+    /// The task has used up what its runtime lets it do in one turn, and is woken for the next one.
+    Later,
+}
+
+/// Begins an operation in the ring of this worker. `None` if this thread has none, if the operation has to go elsewhere, or if
+/// another thread is in the ring.
+pub(crate) fn begin_op(
+    engine: &Arc<EngineShared>,
+    core: Option<&Arc<FileCore>>,
+    request: &mut OpRequest,
+    context: &mut Context<'_>,
+) -> Option<Begun> {
+    if !suits(core, request) {
+        return None;
+    }
+    runtime::with_ring(engine, |ring| {
+        let Poll::Ready(turn) = coop::poll_proceed(context) else { return Some(Begun::Later) };
+        turn.made_progress();
+        request.class = request.class.or_of_task();
+        begin_in(engine, ring, core, request, context)
+    })?
+}
+
+/// A ring with polled completions and an NVMe namespace belong to a shard, and so does a write that makes its thread wait.
+fn suits(core: Option<&Arc<FileCore>>, request: &OpRequest) -> bool {
+    let waits = request.kind == OpKind::Write
+        && request.durability != Durability::None
+        && request.flush != Flush::Queued;
+    !waits && core.is_none_or(|core| core.route() == Route::Ordinary)
+}
+
+#[inline]
+fn begin_in(
+    engine: &Arc<EngineShared>,
+    ring: &Arc<VisitedShard>,
+    core: Option<&Arc<FileCore>>,
+    request: &mut OpRequest,
+    context: &mut Context<'_>,
+) -> Option<Begun> {
+    // Where operations complete while they are submitted, most need no cell. The cell is made before the lock is taken: a clone of
+    // the waker may run the program's code.
+    let cell = (!ring.is_inline.load(Ordering::Relaxed)).then(|| waiting_cell(context));
+    let (begun, submitted) = ring.enter(|shard| shard.begin_visiting(core, request, cell.as_ref()))?;
+    let key = match begun {
+        shard::Begun::Full => return None,
+        shard::Begun::Failed(failure) => return Some(Begun::Failed(failure)),
+        shard::Begun::Done(result) => {
+            ring.note_inline(true);
+            return Some(Begun::Done(result));
+        }
+        shard::Begun::Waits(key) => key,
+    };
+    let cell = match cell {
+        Some(cell) => {
+            if submitted {
+                ring.note_inline(cell.is_done());
+            }
+            cell
+        }
+        None => {
+            if submitted {
+                ring.note_inline(false);
+            }
+            let cell = RemoteCell::adopt(key);
+            let _ = cell.poll(context.waker());
+            ring.adopt(&cell);
+            cell
+        }
+    };
+    watch::begin(engine);
+    Some(Begun::Waits { shard: ring.uid(), cell })
+}
+
+fn waiting_cell(context: &Context<'_>) -> RemotePtr {
+    let cell = RemoteCell::waiting();
+    let first = cell.poll(context.waker());
+    debug_assert!(first.is_pending());
+    cell
+}
+
+/// Begins a batch in the ring of this worker; `None` as for an operation. The batch has its waker already.
+pub(crate) fn begin_batch(
+    engine: &Arc<EngineShared>,
+    batch: &Arc<Batch>,
+    context: &mut Context<'_>,
+) -> Option<Poll<()>> {
+    if batch.file().route() != Route::Ordinary {
+        return None;
+    }
+    runtime::with_ring(engine, |ring| {
+        let Poll::Ready(turn) = coop::poll_proceed(context) else { return Some(Poll::Pending) };
+        turn.made_progress();
+        ring.enter(|shard| {
+            batch.set_shard(shard.index());
+            read_many::begin(shard, batch.clone());
+            shard.visit();
+        })?;
+        watch::begin(engine);
+        Some(Poll::Ready(()))
+    })?
+}
+
+impl VisitedShard {
+    #[inline]
+    fn note_inline(&self, is_inline: bool) {
+        if self.is_inline.load(Ordering::Relaxed) != is_inline {
+            self.is_inline.store(is_inline, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the cell get the outcome of the slot that it names.
+    fn adopt(&self, cell: &RemotePtr) {
+        let node = cell.queue();
+        // SAFETY: a fresh cell's node is in no list; the list owns one count of the cell.
+        if unsafe { self.inbox.remote_list.push(node) } {
+            self.visit();
+        } else {
+            // SAFETY: the node was not pushed, so this is its one taker.
+            let (cell, _) = unsafe { RemoteCell::from_node(node) };
+            let failure = self.inbox.failure().unwrap_or(OpFailure::EngineClosed);
+            cell.finish(crate::io::op::OpOutcome::failed(failure));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The end of visited shards, by the last shard of the engine that ends.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use super::{VisitedShard, VisitedShards};
+use crate::memory::arena::Aside;
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::shard::Shard;
+use crate::reactor::shard::clock::{Clock, Ticks};
+
+/// The pause between two attempts to get a visited shard from a visitor.
+const PAUSE: Duration = Duration::from_micros(100);
+/// The longest wait for completions of one of several rings.
+const DRAIN_SLICE: Duration = Duration::from_millis(1);
+
+/// A visited shard that no visitor will enter again.
+struct Taken<'v> {
+    visited: &'v Arc<VisitedShard>,
+    shard: Box<Shard>,
+}
+
+impl VisitedShards {
+    /// Notes that a shard has ended. The last one ends the visited shards, as an ordinary shard ends: cancels, drains until the
+    /// deadline, and leaks the rest. Returns the number of leaked operations.
+    pub(crate) fn shard_ended(&self, engine: &Arc<EngineShared>) -> usize {
+        if self.running.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return 0;
+        }
+        self.lock().closed = true;
+        let clock = Clock::system();
+        let allowed = u64::try_from(engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
+        let deadline = clock.now().saturating_add(clock.ticks(allowed));
+        let left = || Duration::from_nanos(clock.ns(deadline.saturating_sub(clock.now())));
+        let mut leaked = 0;
+        let mut taken: Vec<Taken<'_>> = Vec::new();
+        for visited in self.iter() {
+            match visited.take(&clock, deadline) {
+                Ok(Some(shard)) => taken.push(Taken { visited, shard }),
+                Ok(None) => {}
+                // Its visitor may go on at any time, so everything stays as it is.
+                Err(load) => leaked += load.max(1),
+            }
+        }
+        taken.iter().for_each(|taken| taken.with(Shard::begin_end));
+        loop {
+            let mut drained = true;
+            for taken in &taken {
+                drained &= taken.with(|shard| shard.drain(left().min(DRAIN_SLICE)));
+            }
+            if drained || left().is_zero() {
+                break;
+            }
+        }
+        for taken in taken {
+            leaked += taken.finish(engine);
+        }
+        leaked
+    }
+}
+
+impl VisitedShard {
+    /// Takes the shard out, for its end. `Ok(None)` if it was lost before.
+    ///
+    /// # Errors
+    /// The number of its operations, if a visitor did not leave before the deadline.
+    fn take(&self, clock: &Clock, deadline: Ticks) -> Result<Option<Box<Shard>>, usize> {
+        self.over.store(true, Ordering::Release);
+        let shard = loop {
+            if self.lock.try_lock() {
+                self.inbox.end();
+                break Ok(self.seat.shard.take());
+            }
+            if clock.now() >= deadline {
+                break Err(self.load.load(Ordering::Relaxed) as usize);
+            }
+            // Nothing reports that a visitor has left: most do within a microsecond.
+            thread::park_timeout(PAUSE);
+        };
+        // Its future ends. The lock is never released again, so visitors go elsewhere.
+        self.attendant.wake();
+        shard
+    }
+}
+
+impl Taken<'_> {
+    /// Runs `act` with the shard's memory on this thread.
+    fn with<T>(&self, act: impl FnOnce(&Shard) -> T) -> T {
+        let outside = self.visited.seat.cache.replace(Aside::NOTHING).swap();
+        let result = act(&self.shard);
+        self.visited.seat.cache.set(outside.swap());
+        result
+    }
+
+    /// Ends the shard and gives its memory back. Returns the number of leaked operations.
+    fn finish(self, engine: &EngineShared) -> usize {
+        let outside = self.visited.seat.cache.replace(Aside::NOTHING).swap();
+        let leaked = self.shard.finish_end();
+        drop(self.shard);
+        engine.arena.uninstall();
+        outside.swap();
+        leaked
+    }
+}
