@@ -794,7 +794,7 @@ impl Engine {
 pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     let mut stats = Stats::default();
     let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
-    for inbox in shared.all_inboxes() {
+    for inbox in shared.reporting_inboxes() {
         let (answer, report) = pending::channel("stats");
         inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
         let report = report.await?;
@@ -837,7 +837,7 @@ pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
 /// Requests the counters of its files from each shard with one message.
 pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
     let mut sum = FileSum::default();
-    for inbox in shared.all_inboxes() {
+    for inbox in shared.reporting_inboxes() {
         let (answer, report) = pending::channel("stats");
         inbox.call(Box::new(move |shard| shard.tell_files(answer)));
         for file in report.await? {

@@ -91,6 +91,13 @@ impl EngineShared {
         self.inboxes.iter().chain(self.visited.inboxes())
     }
 
+    /// Returns the inboxes of the shards whose counters make up the statistics: all but rings that were lost, whose operations go
+    /// elsewhere since.
+    pub(crate) fn reporting_inboxes(&self) -> impl Iterator<Item = &Arc<Inbox>> {
+        let shards = self.inboxes.len();
+        self.all_inboxes().filter(move |inbox| inbox.index < shards || inbox.failure().is_none())
+    }
+
     /// Returns the inbox of a shard by its number.
     pub(crate) fn inbox(&self, index: usize) -> Option<&Arc<Inbox>> {
         self.inboxes.get(index).or_else(|| self.visited.inbox(index))

@@ -167,7 +167,8 @@ impl VisitedShard {
     /// Runs `act` with the lock held, looks after the rest, releases the lock and wakes.
     #[inline]
     fn stay<T>(&self, act: impl FnOnce(&Shard) -> T) -> Option<T> {
-        let mut woken = WOKEN.take();
+        // A thread that ends may have lost the list already.
+        let mut woken = WOKEN.try_with(RefCell::take).unwrap_or_default();
         let (result, left) = wakes::collect(&mut woken, || {
             let (result, mut left) = self.inside(act);
             if !self.lock.unlock() {
@@ -181,7 +182,7 @@ impl VisitedShard {
         if !woken.is_empty() && wakes::wake_all(&mut woken) {
             self.report_waker();
         }
-        WOKEN.set(woken);
+        let _ = WOKEN.try_with(|kept| kept.replace(woken));
         if left.staged {
             self.ask_flush();
         }

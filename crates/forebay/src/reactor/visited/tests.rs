@@ -16,7 +16,7 @@ struct Bench {
 
 impl Bench {
     fn new(config: Config) -> Option<Bench> {
-        let temporary = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let temporary = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(temporary.path(), vec![7; 64 * 4096]).unwrap();
         let engine = Engine::start(config.shards(1)).unwrap();
         let file = engine.open(temporary.path(), Open::read().buffered()).wait().unwrap();
@@ -101,6 +101,7 @@ fn a_panic_inside_ends_the_ring_and_nothing_else() {
     assert_eq!(block[..], [7; 4096]);
     bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
     assert!(bench.engine.health().degraded.iter().any(|known| known.what == "worker ring"));
+    assert!(bench.engine.stats().wait().unwrap().worker_rings.is_empty());
     bench.engine.close().wait().unwrap();
 }
 
