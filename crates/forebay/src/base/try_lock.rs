@@ -84,7 +84,7 @@ mod loom_tests {
     use crate::base::sync::UnsafeCell;
     use crate::base::sync::model::{Broken, breaking, check};
 
-    /// Two visitors, each with a message: whoever comes last, both are seen, and nobody is inside twice.
+    /// Two visitors, each with a message: both are seen whichever comes last, and the two are never inside together.
     fn nothing_is_overlooked() {
         struct Shard {
             lock: TryLock,

@@ -280,7 +280,7 @@ pub(crate) enum WakeHandle {
     Threads(std::sync::Arc<threads::CompletionQueue>),
     #[cfg(feature = "sim")]
     Sim(std::sync::Arc<sim::SimWake>),
-    /// Calls a function; for a shard that nobody waits in.
+    /// Calls a function; for a shard without a thread.
     #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     Call(std::sync::Arc<dyn Fn() + Send + Sync>),
 }

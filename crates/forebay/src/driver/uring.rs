@@ -87,7 +87,7 @@ impl UringDriver {
         Ok(driver)
     }
 
-    /// Creates a ring for `depth` requests that any thread may enter, one at a time. Nobody waits in it, so nothing wakes such a wait.
+    /// Creates a ring for `depth` requests that any thread may enter, one at a time. No thread waits in it, so it has no wake-up.
     ///
     /// A completion is posted by the thread that submitted its request, when that enters the kernel the next time or is interrupted
     /// for it.

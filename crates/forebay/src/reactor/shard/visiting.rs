@@ -75,7 +75,7 @@ impl Shard {
         };
         let staged = self.stage(file, request, || match cell {
             Some(cell) => Continuation::Remote(cell.clone()),
-            // Nobody is woken, and the outcome stays until it is fetched.
+            // No task is woken, and the outcome stays until it is fetched.
             None => Continuation::Wake(Waker::noop().clone()),
         });
         let Some(key) = staged else {

@@ -1,21 +1,20 @@
 //! Where an operation begins that is first polled outside of its engine's shards: in the ring of the worker that polls it, if there is
 //! one.
 
-use crate::driver::Route;
-use crate::io::op::{Durability, OpKind};
-use crate::io::op::{Flush, OpFailure, OpRequest, OpResult};
-use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::open_file::FileCore;
-use crate::reactor::read_many;
-use crate::reactor::read_many::Batch;
-use crate::reactor::shard;
-use crate::reactor::shard::remote::RemoteCell;
-use crate::reactor::shard::remote::RemotePtr;
-use crate::reactor::visited::{VisitedShard, runtime, watch};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+
 use tokio::task::coop;
+
+use crate::driver::Route;
+use crate::io::op::{Durability, Flush, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::open_file::FileCore;
+use crate::reactor::read_many::{self, Batch};
+use crate::reactor::shard;
+use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
+use crate::reactor::visited::{VisitedShard, runtime, watch};
 
 /// The beginning of an operation.
 pub(crate) enum Begun {
@@ -69,7 +68,15 @@ fn begin_in(
     // Where operations complete while they are submitted, most need no cell. The cell is made before the lock is taken: a clone of
     // the waker may run the program's code.
     let cell = (!ring.is_inline.load(Ordering::Relaxed)).then(|| waiting_cell(context));
-    let (begun, submitted) = ring.enter(|shard| shard.begin_visiting(core, request, cell.as_ref()))?;
+    let mut is_inside = false;
+    let entered = ring.enter(|shard| {
+        is_inside = true;
+        shard.begin_visiting(core, request, cell.as_ref())
+    });
+    let Some((begun, submitted)) = entered else {
+        // A panic inside: the operation may have begun, and is not repeated elsewhere.
+        return is_inside.then_some(Begun::Failed(OpFailure::ShardLost));
+    };
     let key = match begun {
         shard::Begun::Full => return None,
         shard::Begun::Failed(failure) => return Some(Begun::Failed(failure)),
@@ -119,11 +126,17 @@ pub(crate) fn begin_batch(
     runtime::with_ring(engine, |ring| {
         let Poll::Ready(turn) = coop::poll_proceed(context) else { return Some(Poll::Pending) };
         turn.made_progress();
-        ring.enter(|shard| {
+        let mut is_inside = false;
+        let entered = ring.enter(|shard| {
+            is_inside = true;
             batch.set_shard(shard.index());
             read_many::begin(shard, batch.clone());
             shard.visit();
-        })?;
+        });
+        // After a panic inside, the batch was ended there.
+        if entered.is_none() && !is_inside {
+            return None;
+        }
         watch::begin(engine);
         Some(Poll::Ready(()))
     })?
@@ -147,7 +160,7 @@ impl VisitedShard {
             // SAFETY: the node was not pushed, so this is its one taker.
             let (cell, _) = unsafe { RemoteCell::from_node(node) };
             let failure = self.inbox.failure().unwrap_or(OpFailure::EngineClosed);
-            cell.finish(crate::io::op::OpOutcome::failed(failure));
+            cell.finish(OpOutcome::failed(failure));
         }
     }
 }
