@@ -13,7 +13,16 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// Refused on a shard's thread and in a simulated world: the thread would wait for work that only it can do.
 pub(crate) fn block_on<T>(engine: &Engine, future: impl Future<Output = Result<T>>) -> Result<T> {
-    match engine.block_on(future) {
+    waited(engine.block_on(future))
+}
+
+/// As [`block_on`], for a future that reads one block after the other; the thread makes the system calls itself.
+pub(crate) fn block_in_turn<T>(engine: &Engine, future: impl Future<Output = Result<T>>) -> Result<T> {
+    waited(engine.block_on_in_turn(future))
+}
+
+fn waited<T>(waited: forebay::Result<Result<T>>) -> Result<T> {
+    match waited {
         Ok(output) => output,
         Err(error) if error.kind() == forebay::ErrorKind::WaitInWorld => {
             let text = "waiting would stop the one thread of the simulated world";

@@ -134,9 +134,10 @@ mod scenes {
             return;
         }
         let engine = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap();
-        // Regions are registered with the first operation.
+        // Regions are registered with a shard's first operation.
         let file = engine.open(std::env::current_exe().unwrap(), Open::read()).wait().unwrap();
-        assert_eq!(&file.read(0..4).wait().unwrap()[..], b"\x7fELF");
+        let head = engine.block_on(async { file.read(0..4).await }).unwrap();
+        assert_eq!(&head.unwrap()[..], b"\x7fELF");
         let health = engine.health();
         let told = health.degraded.iter().find(|degradation| degradation.what == "registered buffers");
         let told = told.unwrap_or_else(|| panic!("nothing is said about it: {:?}", health.degraded));

@@ -159,7 +159,8 @@ fn an_operation_that_never_ends_is_leaked_after_the_deadline() {
         Ok(stuck) => stuck,
         Err(why) => return println!("skipped: a file that hangs cannot be had here: {why}"),
     };
-    let engine = Engine::start(config().shards(1).shutdown_deadline(Duration::from_millis(100))).unwrap();
+    let config = config().shards(1).shutdown_deadline(Duration::from_millis(100)).wait_calls(false);
+    let engine = Engine::start(config).unwrap();
     let file = engine.open(stuck.path(), Open::read()).wait().unwrap();
     let closing = engine.open(stuck.path(), Open::read()).wait().unwrap();
     let mut context = Context::from_waker(Waker::noop());
@@ -178,6 +179,36 @@ fn an_operation_that_never_ends_is_leaked_after_the_deadline() {
     for read in hanging.iter().chain(&third) {
         stuck.answer(read, 1);
     }
+}
+
+/// A thread that makes the system call itself waits for its device alone: the engine's end and the file's close do not wait longer than
+/// they promise.
+#[test]
+fn a_call_that_never_returns_holds_up_nobody_else() {
+    let dir = dir();
+    let stuck = match StuckFile::mount(dir.path()) {
+        Ok(stuck) => stuck,
+        Err(why) => return println!("skipped: a file that hangs cannot be had here: {why}"),
+    };
+    let engine = Engine::start(config().shutdown_deadline(Duration::from_millis(100))).unwrap();
+    let file = engine.open(stuck.path(), Open::read()).wait().unwrap();
+    let reader = file.clone();
+    let reading = std::thread::spawn(move || reader.read(4096..8192).wait());
+    let hanging = stuck.wait_for(1);
+    assert_eq!(engine.stats().wait().unwrap().wait_calls, 0, "it has not ended");
+    let mut closing = file.close();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut closing).poll(&mut context).is_pending(), "the descriptor is in use");
+    let began = Instant::now();
+    let report = engine.close().wait().unwrap();
+    assert_eq!(report.leaked_operations, 1);
+    assert!(began.elapsed() >= Duration::from_millis(100), "the deadline is for the device");
+    for read in &hanging {
+        stuck.answer(read, 1);
+    }
+    // The bytes came, late.
+    assert_eq!(reading.join().unwrap().unwrap().len(), 4096);
+    assert!(Pin::new(&mut closing).poll(&mut context).is_ready());
 }
 
 /// Regression: a read that was still awaited when the engine began to end was cancelled by the end. When its

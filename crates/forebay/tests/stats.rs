@@ -148,7 +148,7 @@ fn the_loop_enters_the_kernel_at_most_once_a_turn_and_is_kicked_only_when_asleep
         async move { file.read(n * 4096..(n + 1) * 4096).await.unwrap().len() }
     })));
     for n in 0..100u64 {
-        file.read(n * 4096..(n + 1) * 4096).wait().unwrap();
+        futures::executor::block_on(async { file.read(n * 4096..(n + 1) * 4096).await.unwrap() });
     }
     let stats = engine.stats().wait().unwrap();
     assert_eq!(stats.shards.len(), 2);

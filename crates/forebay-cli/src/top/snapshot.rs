@@ -26,6 +26,7 @@ pub(super) struct Snapshot {
     pub(super) files_left_out: u64,
     pub(super) stalls: Vec<Stall>,
     pub(super) memory: Memory,
+    pub(super) wait_calls: u64,
     pub(super) page_cache_reads: u64,
     pub(super) page_cache_bytes: u64,
     pub(super) degraded: Vec<String>,

@@ -60,6 +60,10 @@ fn head(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<
         lines[0] += &format!(" +{}", bytes(memory.overflow_bytes as f64));
     }
     let since = |now: u64, before: Option<u64>| rate(now - before.unwrap_or(0).min(now), seconds);
+    if now.wait_calls > 0 {
+        let calls = since(now.wait_calls, before.map(|before| before.wait_calls));
+        lines.push(format!("on waiting threads: {} operations/s", count(calls)));
+    }
     if now.page_cache_reads > 0 {
         let reads = since(now.page_cache_reads, before.map(|before| before.page_cache_reads));
         let moved = since(now.page_cache_bytes, before.map(|before| before.page_cache_bytes));
@@ -274,7 +278,7 @@ mod tests {
             "files":[{{"path":"/data/idle","device":"nvme0n1","reads":1,"writes":0,"syncs":0,"read_bytes":1,"write_bytes":0}},
               {{"path":"/data/a/very/long/way/to/a/file/whose/name/matters/table-000123.\u001b[31m","device":"nvme0n1",
               "reads":{reads},"writes":0,"syncs":0,"read_bytes":{reads}000,"write_bytes":0}}],
-            "files_left_out":4,"page_cache_reads":0,"page_cache_bytes":0,
+            "files_left_out":4,"wait_calls":0,"page_cache_reads":0,"page_cache_bytes":0,
             "stalls":[{{"task":"app::index::build::{{{{closure}}}}","polls":3,"longest_ns":25000000,
               "back_trace":"app::index::sum (a.rs:3)\nb (a.rs:9)\nc (a.rs:1)\nd (a.rs:2)"}}],
             "memory":{{"arena_bytes":8388608,"held_bytes":65536,"overflow_bytes":0}},

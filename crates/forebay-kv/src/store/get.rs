@@ -18,7 +18,7 @@ use crate::node::UNIT;
 use crate::table::{Blob, Cached, FilterUse, Found, GetHow, Lookup, Table, walk_all};
 use crate::value::{HeldShare, Value};
 use crate::view::View;
-use crate::wait::{Boxed, block_on};
+use crate::wait::{Boxed, block_in_turn, block_on};
 
 /// The parameters of a get.
 #[derive(Clone)]
@@ -306,7 +306,7 @@ impl<'a> Get<'a> {
     /// there.
     pub fn wait(mut self) -> Result<Option<Value>> {
         self.may_block = true;
-        block_on(&self.shared.engine, self)
+        block_in_turn(&self.shared.engine, self)
     }
 }
 

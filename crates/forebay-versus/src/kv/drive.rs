@@ -86,7 +86,7 @@ pub(crate) fn from_tokio<G>(job: &KvJob, make: impl Fn(usize) -> G) -> Result<Sa
 where
     G: AsyncGet,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let idle_us = watch_timer(tokio::time::sleep(IDLE)).await.1;
         let window = Window::start(job.warm_up, job.measure);

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use forebay_kv::{Batch, Keyspace, Options, Store};
 
 use super::data::{self, Key, VALUE_BYTES, Values};
-use super::{BUSY_GETS, IN_FLIGHT, KvJob, PUT_BYTES, Workload, drive};
+use super::{BUSY_GETS, IN_FLIGHT, KvJob, PUT_BYTES, THREADS, Workload, drive};
 use crate::meter::{LocalMeter, Meter, Window};
 use crate::rng::Rng;
 use crate::sample::Sample;
@@ -19,6 +19,8 @@ const SHARDS: usize = 2;
 const BESIDE_BYTES_MIN: u64 = 14 << 20;
 /// The row in which the log and compaction have the class of the gets.
 const NO_CLASSES: &str = "forebay-no-classes";
+/// The row of threads in `.wait()`.
+const WAIT: &str = "forebay-wait";
 /// The engine's memory for I/O that is there from the start.
 const ARENA_BYTES: usize = 4 << 20;
 
@@ -66,7 +68,8 @@ impl Opened {
         let all: Vec<usize> = (0..SHARDS).collect();
         match (job.workload, job.row.as_str()) {
             (Workload::One, "forebay") => self.gets(job, &[SHARDS - 1], 1),
-            (Workload::One, "forebay-wait") => self.gets_of_thread(job),
+            (Workload::One, WAIT) => self.gets_of_threads(job, 1),
+            (Workload::Many, WAIT) => self.gets_of_threads(job, THREADS),
             (Workload::Many, "forebay-shard") => self.gets(job, &all[..1], IN_FLIGHT),
             (Workload::Many | Workload::Small, "forebay") => self.gets(job, &all, IN_FLIGHT),
             (Workload::Tokio, "forebay-native") => self.gets(job, &all, IN_FLIGHT),
@@ -181,21 +184,29 @@ impl Opened {
         })
     }
 
-    fn gets_of_thread(&self, job: &KvJob) -> Result<Sample> {
-        let mut rng = Rng::new(job.seed, 0);
+    /// Threads that each wait for one get after the other.
+    fn gets_of_threads(&self, job: &KvJob, threads: usize) -> Result<Sample> {
         let window = Window::start(job.warm_up, job.measure);
-        let mut meter = window.meter();
-        let mut began = meter.begin();
-        loop {
-            let number = rng.below(job.keys);
-            let key = data::key(number);
-            let value = self.keyspace.get(&key).wait()?.context("a key is missing")?;
-            self.values.check(number, &value)?;
-            match meter.finish(began) {
-                Some(now) => began = now,
-                None => return Ok(window.sample([meter])),
-            }
-        }
+        let meters = std::thread::scope(|scope| {
+            let gets = |thread: usize| {
+                let (mut rng, mut meter) = (Rng::new(job.seed, thread), window.meter());
+                scope.spawn(move || {
+                    let mut began = meter.begin();
+                    loop {
+                        let number = rng.below(job.keys);
+                        let key = data::key(number);
+                        let value = self.keyspace.get(&key).wait()?.context("a key is missing")?;
+                        self.values.check(number, &value)?;
+                        match meter.finish(began) {
+                            Some(now) => began = now,
+                            None => return Ok(meter),
+                        }
+                    }
+                })
+            };
+            drive::join_all((0..threads).map(gets).collect())
+        })?;
+        Ok(window.sample(meters))
     }
 
     fn gets_from_tokio(&self, job: &KvJob) -> Result<Sample> {

@@ -107,9 +107,17 @@ impl Workload {
         match self {
             Self::Load => &["raw", "forebay", "redb", "fjall", "heed", "rocksdb"],
             Self::One => &["raw", "raw-again", "forebay", "forebay-wait", "redb", "fjall", "heed", "rocksdb"],
-            Self::Many => {
-                &["raw", "raw-again", "forebay", "forebay-shard", "redb", "fjall", "heed", "rocksdb"]
-            }
+            Self::Many => &[
+                "raw",
+                "raw-again",
+                "forebay",
+                "forebay-wait",
+                "forebay-shard",
+                "redb",
+                "fjall",
+                "heed",
+                "rocksdb",
+            ],
             Self::Small => &["raw", "raw-again", "forebay", "redb", "fjall", "heed", "rocksdb"],
             Self::Tokio => &["forebay-native", "forebay", "redb", "fjall", "heed", "rocksdb"],
             Self::Busy => &["forebay", "forebay-no-classes", "redb", "fjall", "heed", "rocksdb"],

@@ -5,8 +5,7 @@ use std::cell::Cell;
 
 thread_local! {
     static ON_SHARD: Cell<bool> = const { Cell::new(false) };
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
-    static IS_WAITING: Cell<bool> = const { Cell::new(false) };
+    static WAITS: Cell<Waits> = const { Cell::new(Waits::No) };
     /// The number of the world that runs on this thread, 0 for none, and its time.
     #[cfg(feature = "sim")]
     static WORLD: Cell<u64> = const { Cell::new(0) };
@@ -26,17 +25,25 @@ pub(crate) fn set_on_shard(is_on_shard: bool) {
     ON_SHARD.set(is_on_shard);
 }
 
-/// Returns whether this thread is in a `.wait()`, where it can do nothing else.
-#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
-#[inline]
-pub(crate) fn is_waiting() -> bool {
-    IS_WAITING.get()
+/// Whether a thread is in a `.wait()`, where it can do nothing else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    No,
+    /// For a future of any kind.
+    ForAny,
+    /// For a future that begins an operation only when the one before has ended.
+    InTurn,
 }
 
-/// Marks this thread as one in a `.wait()`, or as none, and returns the former mark.
-#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
-pub(crate) fn set_waiting(is_waiting: bool) -> bool {
-    IS_WAITING.replace(is_waiting)
+/// Returns whether this thread is in a `.wait()`.
+#[inline]
+pub(crate) fn waits() -> Waits {
+    WAITS.get()
+}
+
+/// Marks this thread, and returns the former mark.
+pub(crate) fn set_waits(waits: Waits) -> Waits {
+    WAITS.replace(waits)
 }
 
 /// Returns the number of the world that runs on this thread; 0 when none does.

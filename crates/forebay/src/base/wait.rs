@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::here;
+use crate::base::here::{self, Waits};
 
 pub use waitable::{FromError, Waitable};
 
@@ -23,6 +23,18 @@ where
     match refusal() {
         Some(kind) => Err(Error::new(kind, operation)),
         None => block_on_any(future),
+    }
+}
+
+/// As [`block_on`], for a future that begins an operation only when the one before has ended. The thread carries them out itself where
+/// that is allowed (`reactor/calls.rs`).
+pub(crate) fn block_in_turn<F, T>(operation: &'static str, future: F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    match refusal() {
+        Some(kind) => Err(Error::new(kind, operation)),
+        None => run(Waits::InTurn, future),
     }
 }
 
@@ -41,14 +53,22 @@ pub(crate) fn refusal() -> Option<ErrorKind> {
 /// Does the same as [`block_on`] for futures whose output is not a `Result`. The caller has checked
 /// [`refusal`] before.
 pub(crate) fn block_on_any<F: Future>(future: F) -> F::Output {
+    run(Waits::ForAny, future)
+}
+
+/// Does the same as [`block_in_turn`] for such futures.
+pub(crate) fn block_in_turn_on_any<F: Future>(future: F) -> F::Output {
+    run(Waits::InTurn, future)
+}
+
+fn run<F: Future>(waits: Waits, future: F) -> F::Output {
     thread_local! {
         static PARKER: Waker = Waker::from(Arc::new(Parker(thread::current())));
     }
     let waker = PARKER.with(Waker::clone);
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
-    let _waiting = Waiting(here::set_waiting(true));
+    let _waiting = Waiting(here::set_waits(waits));
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
@@ -59,13 +79,11 @@ pub(crate) fn block_on_any<F: Future>(future: F) -> F::Output {
 }
 
 /// Ends the mark of a wait, also after a panic.
-#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
-struct Waiting(bool);
+struct Waiting(Waits);
 
-#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 impl Drop for Waiting {
     fn drop(&mut self) {
-        here::set_waiting(self.0);
+        here::set_waits(self.0);
     }
 }
 

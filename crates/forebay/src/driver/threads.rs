@@ -7,7 +7,7 @@
 mod completions;
 #[cfg(test)]
 mod tests;
-pub(super) mod transfer;
+pub(crate) mod transfer;
 mod workers;
 
 use std::io;

@@ -1,5 +1,7 @@
 //! The engine: a program starts it once, and its files and tasks belong to it.
 
+mod gather;
+
 use std::fmt;
 use std::future::Future;
 use std::path::Path;
@@ -17,17 +19,19 @@ use crate::driver::pool::Pool;
 use crate::handle::file::File;
 use crate::handle::open::{self, Open};
 use crate::io::config::Config;
-use crate::io::stats::{ClassStats, DeviceStats, FileStats, FileSum, FlowStats, MemoryStats, Stall, Stats};
+use crate::io::stats::{FileStats, MemoryStats, Stats};
 use crate::memory::arena::{Arena, ArenaConfig};
 use crate::memory::block::BlockMut;
+use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::scheduler::{Counts, DeviceScheduler};
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
 use crate::reactor::stall_profiler::StallProfiler;
 use crate::reactor::visited::VisitedShards;
+
+pub(crate) use gather::{gather, gather_files};
 
 /// Threads for calls that io_uring itself would pass to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
@@ -64,7 +68,7 @@ const POOL_QUEUE_MAX: usize = 1024;
 /// | names and directories | [`rename`](Engine::rename), [`remove_file`](Engine::remove_file), [`create_dir_all`](Engine::create_dir_all), [`read_dir`](Engine::read_dir), [`sync_dir`](Engine::sync_dir), [`metadata`](Engine::metadata), [`open_dir`](Engine::open_dir) |
 /// | share a device | [`class`](Engine::class), [`set_class`](Engine::set_class), [`tenant`](Engine::tenant) |
 /// | see what it does | [`health`](Engine::health), [`stats`](Engine::stats), [`file_stats`](Engine::file_stats), [`memory`](Engine::memory), [`serve_stats`](Engine::serve_stats) |
-/// | build a library on it | [`block_on`](Engine::block_on), [`now_ns`](Engine::now_ns), [`reserve_memory`](Engine::reserve_memory), [`add_degradation`](Engine::add_degradation), [`nop`](Engine::nop) |
+/// | build a library on it | [`block_on`](Engine::block_on), [`block_on_in_turn`](Engine::block_on_in_turn), [`now_ns`](Engine::now_ns), [`reserve_memory`](Engine::reserve_memory), [`add_degradation`](Engine::add_degradation), [`nop`](Engine::nop) |
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<EngineShared>,
@@ -145,7 +149,10 @@ impl Engine {
             return Err(Error::invalid("start", fault));
         }
         let count = config.shard_count();
-        let visited = VisitedShards::of(&config, count, matches!(place, Environment::Here));
+        let is_real = matches!(place, Environment::Here);
+        let visited = VisitedShards::of(&config, count, is_real);
+        let stripes = Calls::stripes(&config, is_real);
+        let first_stripe = count + visited.places();
         let (bytes_initial, bytes_max) = config.arena_limits();
         let registered = match &place {
             Environment::Here => crate::driver::registered_bytes_max(),
@@ -158,7 +165,7 @@ impl Engine {
             first_region_bytes,
             bytes_max,
             overflow_bytes_max: config.overflow_bytes_max,
-            shards: count + visited.places(),
+            shards: first_stripe + stripes,
         })
         .map_err(|error| {
             Error::io("start", error).with_note(format!("no I/O memory ({bytes_initial} bytes)"))
@@ -173,6 +180,7 @@ impl Engine {
                 })
                 .collect(),
             visited,
+            calls: Calls::new(stripes, first_stripe),
             granted: Granted::new(count),
             arena,
             reserved: AtomicU64::new(0),
@@ -736,6 +744,36 @@ impl Engine {
         }
     }
 
+    /// As [`block_on`](Self::block_on), for a future that begins an operation only when the one before has ended. The calling thread
+    /// then carries out reads, writes, syncs and single walks itself, as a `.wait()` on each of them does; see
+    /// [`Config::wait_calls`](crate::Config::wait_calls).
+    ///
+    /// A future that has several operations at once (`join`, `select`) makes them one after the other here, and a time limit around one
+    /// is noticed only when the device has completed it.
+    ///
+    /// # Errors
+    /// As [`block_on`](Self::block_on).
+    ///
+    /// ```
+    /// use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// let engine = Engine::start(Config::default())?;
+    /// let file = engine.open("Cargo.toml", Open::read().buffered()).wait()?;
+    /// let first = engine.block_on_in_turn(async {
+    ///     let head = file.read(0..9).await?; // pread(2) on this thread
+    ///     file.read(0..u64::from(head[0] == b'[')).await
+    /// })??;
+    /// assert_eq!(first.len(), 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn block_on_in_turn<F: Future>(&self, future: F) -> Result<F::Output> {
+        let simulated = self.shared.is_simulated().then_some(ErrorKind::WaitInWorld);
+        match wait::refusal().or(simulated) {
+            Some(kind) => Err(Error::new(kind, "block_on")),
+            None => Ok(wait::block_in_turn_on_any(future)),
+        }
+    }
+
     /// Returns the time on the engine's clock, in nanoseconds since some moment: only differences mean
     /// anything. In a simulated world it is that world's time, the same for the same seed.
     ///
@@ -787,88 +825,5 @@ impl Engine {
             return Pending::ready(Err(error));
         }
         Pending::from_future("stats", Box::pin(gather_files(self.shared.clone())))
-    }
-}
-
-/// Requests the counters of each shard with one message, and adds up the replies.
-pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
-    let mut stats = Stats::default();
-    let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
-    for inbox in shared.reporting_inboxes() {
-        let (answer, report) = pending::channel("stats");
-        inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
-        let report = report.await?;
-        if inbox.index < shared.inboxes.len() {
-            stats.shards.push(report.stats);
-        } else {
-            stats.worker_rings.push(report.stats);
-        }
-        stats.walks.merge(&report.walks);
-        report.stalls.iter().for_each(|stall| add_stall(&mut stats.stalls, stall));
-        for (device, class, counts) in report.classes {
-            add_class(&mut stats.classes, shared.classes.name(Class(class as u8)), device, counts);
-        }
-        for (key, flow) in report.flows {
-            match flows.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, known)) => known.merge(&flow),
-                None => flows.push((key, flow)),
-            }
-        }
-    }
-    flows.sort_by_key(|(key, _)| *key);
-    for ((class, device), mut flow) in flows {
-        flow.class = shared.classes.name(Class(class));
-        flow.device = shared.lock_devices().name(device);
-        stats.flows.push(flow);
-    }
-    let device = |device: Arc<DeviceScheduler>| DeviceStats {
-        device: device.name.clone(),
-        budget_bytes: device.budget(),
-        write_cost: device.write_cost(),
-        calibrated: device.calibrated,
-    };
-    stats.devices = shared.lock_devices().schedulers().into_iter().map(device).collect();
-    stats.page_cache_reads = shared.page_cache_reads.load(Ordering::Relaxed);
-    stats.page_cache_bytes = shared.page_cache_bytes.load(Ordering::Relaxed);
-    stats.memory = shared.memory();
-    Ok(stats)
-}
-
-/// Requests the counters of its files from each shard with one message.
-pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
-    let mut sum = FileSum::default();
-    for inbox in shared.reporting_inboxes() {
-        let (answer, report) = pending::channel("stats");
-        inbox.call(Box::new(move |shard| shard.tell_files(answer)));
-        for file in report.await? {
-            sum.add(file, |device| shared.lock_devices().name(device));
-        }
-    }
-    Ok(sum.list())
-}
-
-fn add_stall(stalls: &mut Vec<Stall>, new: &Stall) {
-    match stalls.iter_mut().find(|known| known.task == new.task) {
-        Some(known) => {
-            known.polls += new.polls;
-            if new.back_trace.is_some() && (known.back_trace.is_none() || new.longest_ns > known.longest_ns) {
-                known.back_trace.clone_from(&new.back_trace);
-            }
-            known.longest_ns = known.longest_ns.max(new.longest_ns);
-        }
-        None => stalls.push(new.clone()),
-    }
-}
-
-fn add_class(classes: &mut Vec<ClassStats>, class: String, device: String, counts: Counts) {
-    let Counts { queued, received, due, starved_ns } = counts;
-    match classes.iter_mut().find(|known| known.class == class && known.device == device) {
-        Some(known) => {
-            known.queued += queued;
-            known.received += received;
-            known.due += due;
-            known.starved_ns += starved_ns;
-        }
-        None => classes.push(ClassStats { class, device, queued, received, due, starved_ns }),
     }
 }

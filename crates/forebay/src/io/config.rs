@@ -91,6 +91,7 @@ pub struct Config {
     pub(crate) priority: Priority,
     pub(crate) polling: Polling,
     pub(crate) worker_rings: WorkerRings,
+    pub(crate) wait_calls: bool,
     pub(crate) stall_after: Duration,
     pub(crate) calibrations: Vec<Calibration>,
     pub(crate) on_event: Option<EventHandler>,
@@ -134,6 +135,7 @@ impl Config {
             priority: Priority::Default,
             polling: Polling::Off,
             worker_rings: WorkerRings::Auto,
+            wait_calls: true,
             stall_after: Duration::from_millis(10),
             calibrations: Vec::new(),
             on_event: None,
@@ -306,6 +308,20 @@ impl Config {
     /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md).
     pub fn worker_rings(mut self, rings: WorkerRings) -> Config {
         self.worker_rings = rings;
+        self
+    }
+
+    /// Sets whether a thread that waits for one operation with `.wait()` makes the system call itself. Default: true.
+    ///
+    /// It saves two changes of threads for each operation. An operation goes to its file's shard all the same where that decides when it
+    /// may go: while classes compete for the device, for a class with caps, for more than 64 KiB, for polled files and NVMe namespaces,
+    /// when I/O memory is short, and with a [`priority`](Config::priority) other than the default. See the guide
+    /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md).
+    ///
+    /// With `false` each operation goes through a shard, which can cancel it at the engine's end and limits how many are in flight
+    /// ([`queue_depth`](Config::queue_depth)).
+    pub fn wait_calls(mut self, allowed: bool) -> Config {
+        self.wait_calls = allowed;
         self
     }
 

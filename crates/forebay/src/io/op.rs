@@ -1,5 +1,7 @@
 //! One operation as the engine passes it on: its kind, the memory that it moves, and its result.
 
+use std::ptr::NonNull;
+
 use crate::base::class::Class;
 use crate::memory::arena::{AllocError, Buffer};
 use crate::memory::block::{Block, BlockMut};
@@ -172,6 +174,18 @@ impl OpBuffer {
             _ => std::mem::replace(self, std::mem::replace(from, OpBuffer::None)),
         };
         std::mem::forget(old);
+    }
+
+    /// Returns the address that the device reads from or writes to, past the first `done` bytes, and its region.
+    pub(crate) fn memory(&self, done: u32) -> Option<(NonNull<u8>, Option<u16>)> {
+        let (start, region) = match self {
+            OpBuffer::None | OpBuffer::Late => return None,
+            OpBuffer::Buffer(buffer) => (buffer.as_ptr(), buffer.region_index()),
+            OpBuffer::Mut(block) => (block.as_ptr(), block.region_index()),
+            OpBuffer::Shared(block) => (block.as_ptr().cast_mut(), block.region_index()),
+        };
+        // A wrapping addition of a count below the buffer's length stays inside the buffer.
+        NonNull::new(start.wrapping_add(done as usize)).map(|start| (start, region))
     }
 
     /// Takes the memory out and leaves none behind. Most operations carry no memory at this point, and then

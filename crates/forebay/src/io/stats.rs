@@ -5,13 +5,14 @@ use std::fmt;
 use hdrhistogram::Histogram;
 
 use crate::base::priority::Priority;
+use crate::io::op::OpKind;
 
 mod classes;
 mod files;
 
 pub use classes::{ClassStats, DeviceStats, Stall};
 pub use files::FileStats;
-pub(crate) use files::{FileCounts, FileReport, FileSum, Moved};
+pub(crate) use files::{FileCounts, FileReport, FileSum, Moved, SharedFileCounts};
 
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
 ///
@@ -27,6 +28,9 @@ pub struct Stats {
     /// One entry for each ring of a Tokio runtime's worker (feature `tokio`); see [`Config::worker_rings`](crate::Config::worker_rings).
     /// Their operations are in `flows` and `classes` like those of shards.
     pub worker_rings: Vec<ShardStats>,
+    /// Operations that threads in `.wait()` carried out themselves; see [`Config::wait_calls`](crate::Config::wait_calls). They are in
+    /// `flows`, and in no shard's entry.
+    pub wait_calls: u64,
     /// Reads of buffered files that the page cache served on the caller's thread; they are in no flow.
     pub page_cache_reads: u64,
     /// Bytes of those reads.
@@ -275,6 +279,31 @@ impl FlowStats {
         }
     }
 
+    /// Counts an operation that has ended. After a read, `asked` is the number of bytes that the program requested.
+    #[inline]
+    pub(crate) fn ended(&mut self, moved: Moved, asked: u32, has_failed: bool) {
+        let bytes = u64::from(moved.bytes);
+        self.failures += u64::from(has_failed);
+        match moved.kind {
+            OpKind::Read => {
+                self.reads += 1;
+                self.read_bytes += bytes;
+                self.read_bytes_asked += u64::from(asked.min(moved.bytes));
+            }
+            OpKind::Write => {
+                self.writes += 1;
+                self.write_bytes += bytes;
+            }
+            // After a write in the same operation the bytes are that write's.
+            OpKind::SyncData | OpKind::SyncAll => {
+                self.syncs += 1;
+                self.writes += u64::from(moved.after_write);
+                self.write_bytes += bytes;
+            }
+            OpKind::Nop => {}
+        }
+    }
+
     pub(crate) fn merge(&mut self, other: &FlowStats) {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -289,7 +318,7 @@ impl FlowStats {
     }
 }
 
-/// A shard's own counters, by class and device; accessed by its thread only.
+/// Counters by class and device: of one shard, or of a part of the waiting threads.
 pub(crate) struct Flows {
     table: Vec<((u8, u16), FlowStats)>,
     last: usize,

@@ -28,7 +28,6 @@ mod returns;
 mod shared;
 
 pub(crate) use buffer::Buffer;
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) use cache::Aside;
 use header::{HOME_NOBODY, class_of};
 pub(crate) use header::{Header, region_index, release};
@@ -150,7 +149,6 @@ impl Arena {
     }
 
     /// Makes the buffers in the calling thread's cache available to all threads.
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     pub(crate) fn empty_cache(&self) {
         self.0.0.empty_cache();
     }
@@ -180,6 +178,12 @@ impl Arena {
     /// other shards' caches do not count, so a shard waits only while operations of its own are in flight.
     pub(crate) fn wait_for_memory(&self, shard: usize, waits: bool) {
         self.0.0.waiting.set(shard, waits);
+    }
+
+    /// Returns whether a shard waits for memory.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.0.waiting.anyone()
     }
 
     /// Sets the function to call, on a shard's thread, when memory becomes scarce. It has

@@ -180,7 +180,7 @@ macro_rules! range_read {
             /// # Errors
             #[doc = concat!("As [`File::", $method, "`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.")]
             pub fn wait(self) -> Result<Block> {
-                wait::block_on("read", self)
+                wait::block_in_turn("read", self)
             }
         }
 

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::base::class::Class;
+use crate::base::here::{self, Waits};
 use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome, OpRequest, OpResult};
+use crate::reactor::calls;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
@@ -211,6 +213,13 @@ impl<'f> OpFuture<'f> {
             Some(Attempt::Waiting) => Poll::Pending,
             Some(Attempt::Failed(failure)) => self.fail(failure),
             Some(Attempt::Elsewhere) | None => {
+                if here::waits() == Waits::InTurn
+                    && let Some(core) = self.target.file()
+                    && let Some(result) = calls::run(core, &mut self.request)
+                {
+                    self.state = State::Over;
+                    return Poll::Ready(result);
+                }
                 let begun =
                     visited::begin_op(self.target.engine(), self.target.file(), &mut self.request, context);
                 match begun {

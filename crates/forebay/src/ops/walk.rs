@@ -1,6 +1,7 @@
 //! Calls that start walks. The walks themselves run in `reactor::walk`.
 
 mod future;
+mod waiting;
 
 use std::ops::Range;
 

@@ -231,7 +231,7 @@ impl<'f> Write<'f> {
     /// # Errors
     /// Those of [`File::write`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<()> {
-        wait::block_on("write", self)
+        wait::block_in_turn("write", self)
     }
 }
 
@@ -256,7 +256,7 @@ impl<'f> Sync<'f> {
     /// # Errors
     /// Those of [`File::sync`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
     pub fn wait(self) -> Result<()> {
-        wait::block_on("sync", self)
+        wait::block_in_turn("sync", self)
     }
 }
 

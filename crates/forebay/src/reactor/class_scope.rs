@@ -79,6 +79,12 @@ impl Drop for Leave {
     }
 }
 
+/// Runs `run` with this class for every operation that it begins without naming one.
+pub(crate) fn run_as<T>(class: Class, run: impl FnOnce() -> T) -> T {
+    let _leave = Leave::enter(class);
+    run()
+}
+
 impl<F: Future> Future for ClassScope<F> {
     type Output = F::Output;
 

@@ -18,6 +18,7 @@ use crate::io::op::OpFailure;
 use crate::io::stats::MemoryStats;
 use crate::memory::arena::{AllocError, Arena};
 use crate::memory::block::BlockMut;
+use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
@@ -39,6 +40,7 @@ pub(crate) struct EngineShared {
     /// The inboxes of the shards with a thread.
     pub(crate) inboxes: Arc<[Arc<Inbox>]>,
     pub(crate) visited: VisitedShards,
+    pub(crate) calls: Calls,
     pub(crate) arena: Arena,
     /// Bytes of the arena promised to [`MemoryReservation`](crate::MemoryReservation)s.
     pub(crate) reserved: AtomicU64,
@@ -229,13 +231,20 @@ impl EngineShared {
             None => self.arena.alloc_shared(len),
         };
         let buffer = alloc().or_else(|_| {
-            self.visited.release_memory(self);
+            self.release_memory();
             alloc().or_else(|_| self.arena.alloc_overflow(len))
         });
         buffer.map_err(|error| match error {
             AllocError::NoMemory { .. } => self.exhausted(operation),
             AllocError::TooLarge => OpFailure::TooLarge.into_error(operation, None),
         })
+    }
+
+    /// Makes the memory available that lies unused in caches of rings and waiting threads.
+    #[cold]
+    pub(crate) fn release_memory(&self) {
+        self.visited.release_memory(self);
+        self.calls.release_memory(self);
     }
 
     /// Returns the error for exhausted I/O memory, with a note if the system refused more.

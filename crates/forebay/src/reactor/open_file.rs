@@ -1,10 +1,11 @@
 //! State shared by all handles, shards and operations of one open file.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
 use crate::base::error::{Error, ErrorKind};
@@ -17,13 +18,15 @@ use crate::driver::meta::{Described, Descriptor};
 use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
 use crate::memory::arena::BUFFER_BYTES_MAX;
+use crate::reactor::calls::{self, Calls, FileStripes};
 use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 /// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries,
 /// running calls.
 pub(crate) struct FileCore {
-    fd: Descriptor,
+    fd: ManuallyDrop<Descriptor>,
     path: PathBuf,
     engine: Arc<EngineShared>,
     home: usize,
@@ -35,6 +38,7 @@ pub(crate) struct FileCore {
     alignment: Alignment,
     device: Arc<Device>,
     device_index: u16,
+    scheduler: Option<Arc<DeviceScheduler>>,
     /// The file's index in each shard's table, `NOWHERE` while it has none there.
     table: Box<[AtomicU32]>,
     close_nodes: Box<[CloseNode]>,
@@ -42,6 +46,7 @@ pub(crate) struct FileCore {
     handles: AtomicUsize,
     closed: AtomicBool,
     entries: Arc<Entries>,
+    calls: OnceLock<FileStripes>,
 }
 
 /// The count of a file's table entries in shards, kept apart from the file. The removal of an entry first
@@ -51,6 +56,17 @@ pub(crate) struct FileCore {
 struct Entries {
     count: AtomicUsize,
     close_waiters: Mutex<Vec<Waker>>,
+}
+
+impl Entries {
+    fn lock(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.close_waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_closers(&self) {
+        let waiters = std::mem::take(&mut *self.lock());
+        waiters.into_iter().for_each(wakes::wake);
+    }
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -76,8 +92,9 @@ impl FileCore {
     pub(crate) fn new(engine: Arc<EngineShared>, opened: Opened) -> Arc<FileCore> {
         let shards = engine.shards_max();
         engine.inboxes[opened.home].files.fetch_add(1, Ordering::Relaxed);
+        let scheduler = engine.scheduler_of(opened.device_index);
         Arc::new(FileCore {
-            fd: opened.fd,
+            fd: ManuallyDrop::new(opened.fd),
             path: opened.path,
             engine,
             home: opened.home,
@@ -89,11 +106,13 @@ impl FileCore {
             alignment: opened.alignment,
             device: opened.device,
             device_index: opened.device_index,
+            scheduler,
             table: (0..shards).map(|_| AtomicU32::new(NOWHERE)).collect(),
             close_nodes: (0..shards).map(|_| CloseNode::new()).collect(),
             handles: AtomicUsize::new(1),
             closed: AtomicBool::new(false),
             entries: Arc::default(),
+            calls: OnceLock::new(),
         })
     }
 
@@ -168,6 +187,11 @@ impl FileCore {
         self.device_index
     }
 
+    /// Returns the scheduler of the file's device.
+    pub(crate) fn scheduler(&self) -> Option<&DeviceScheduler> {
+        self.scheduler.as_deref()
+    }
+
     /// Adds this file's path and device to an error.
     pub(crate) fn describe(&self, error: Error) -> Error {
         let error = error.with_path(&self.path);
@@ -195,17 +219,32 @@ impl FileCore {
         self.table[shard].store(NOWHERE, Ordering::SeqCst);
     }
 
-    /// Removes one table entry from the count; the last one wakes the tasks that wait for the close.
+    /// Removes one table entry from the count, after this count of the file.
     pub(crate) fn entry_gone(self: Arc<Self>) {
         let entries = self.entries.clone();
         drop(self);
         let before = entries.count.fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before > 0, "each entry of a file goes once");
         if before == 1 {
-            let waiters =
-                std::mem::take(&mut *entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner));
-            waiters.into_iter().for_each(wakes::wake);
+            entries.wake_closers();
         }
+    }
+
+    /// Returns the calls that waiting threads make on the file; `None` if none ever did.
+    pub(crate) fn calls(&self) -> Option<&FileStripes> {
+        self.calls.get()
+    }
+
+    /// As [`calls`](Self::calls), for a thread that makes one.
+    #[inline]
+    pub(crate) fn calls_of(self: &Arc<Self>, calls: &Calls) -> &FileStripes {
+        self.calls.get_or_init(|| calls.add_file(self))
+    }
+
+    /// Wakes the tasks that wait for the close; they look again.
+    #[cold]
+    pub(crate) fn wake_closers(&self) {
+        self.entries.wake_closers();
     }
 
     /// As [`entry_gone`](Self::entry_gone), at a shard's end; a file that the device may still use stays
@@ -246,10 +285,10 @@ impl FileCore {
         self.notify_shards();
     }
 
-    /// Completes when all shards' entries are gone; for the task that closed the file.
+    /// Completes when all shards' entries are gone and all calls have returned; for the task that closed the file.
     pub(crate) fn poll_closed(&self, waker: &Waker) -> Poll<()> {
-        let mut waiters = self.entries.close_waiters.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.entries.count.load(Ordering::SeqCst) == 0 {
+        let mut waiters = self.entries.lock();
+        if self.entries.count.load(Ordering::SeqCst) == 0 && self.calls().map_or(0, calls::running) == 0 {
             return Poll::Ready(());
         }
         waiters.push(waker.clone());
@@ -275,6 +314,17 @@ impl FileCore {
                     drop(unsafe { CloseNode::take(node) });
                 }
             }
+        }
+    }
+}
+
+impl Drop for FileCore {
+    fn drop(&mut self) {
+        // A fork copies the table of descriptors before the memory, so a child's memory may name one that was opened in between and that
+        // the child does not have. It must not close another file's, and keeps the few that it does have.
+        if !self.engine.is_forked() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.fd) }
         }
     }
 }

@@ -23,6 +23,7 @@ mod device_queues;
 mod queue;
 mod write_cost;
 
+pub(crate) use cost::PIECE_BYTES;
 pub(crate) use device::DeviceScheduler;
 pub(crate) use device_queue::Counts;
 pub(crate) use device_queues::{Admission, DeviceQueues, ShardContext};

@@ -19,7 +19,8 @@ pub(crate) fn config() -> Config {
         Ok("hybrid") => Polling::Hybrid,
         _ => Polling::Off,
     };
-    Config::default().driver(driver).polling(polling)
+    // The pass with threads is also the one in which `.wait()` goes through the shards.
+    Config::default().driver(driver).polling(polling).wait_calls(driver != DriverChoice::Threads)
 }
 
 /// Starts an engine with [`config`].

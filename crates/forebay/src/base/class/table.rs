@@ -54,6 +54,8 @@ pub(crate) struct ClassTable {
     version: AtomicU32,
     /// The shares again, for run queues; 0 means that the class does not exist.
     shares: [AtomicU32; CLASSES_MAX],
+    /// One bit per class with caps.
+    capped: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +70,7 @@ impl ClassTable {
             entries: Mutex::default(),
             version: AtomicU32::new(1),
             shares: [const { AtomicU32::new(0) }; CLASSES_MAX],
+            capped: AtomicU32::new(0),
         };
         for (name, shares) in [("log", 1000), ("default", 400), ("background", 100)] {
             let added = table.add(name, shares);
@@ -128,6 +131,8 @@ impl ClassTable {
     /// Publishes the shares for run queues. A tenant's class has its part of the tenant's shares there, also
     /// while other classes of the tenant are idle.
     fn publish(&self, entries: &Entries) {
+        let capped = entries.classes.iter().enumerate().filter(|(_, (_, spec))| spec.is_capped());
+        self.capped.store(capped.fold(0, |mask, (class, _)| mask | 1 << class), Ordering::Relaxed);
         for (class, (_, spec)) in entries.classes.iter().enumerate() {
             let shares = match entries.tenants.get(spec.tenant as usize) {
                 None => spec.shares,
@@ -140,6 +145,12 @@ impl ClassTable {
             self.shares[class].store(shares, Ordering::Relaxed);
         }
         self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns whether the class has caps.
+    #[inline]
+    pub(crate) fn is_capped(&self, class: Class) -> bool {
+        self.capped.load(Ordering::Relaxed) & (1 << class.index()) != 0
     }
 
     #[inline]

@@ -15,7 +15,7 @@ const TRANSFER_MAX: u32 = 0x7fff_f000;
 /// # Safety
 /// For `Read` the memory must be writable for `len` bytes, for `Write` readable, and no one else may use it
 /// meanwhile. The descriptor must still refer to the request's file.
-pub(in crate::driver) unsafe fn run(request: &IoRequest) -> i32 {
+pub(crate) unsafe fn run(request: &IoRequest) -> i32 {
     match request.kind {
         OpKind::Nop => 0,
         OpKind::SyncData => sync_data(request.fd),

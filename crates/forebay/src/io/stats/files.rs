@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::io::op::OpKind;
 
@@ -40,6 +41,40 @@ pub(crate) struct FileCounts {
     write_bytes: u64,
 }
 
+/// The same, read by one thread while another one counts.
+#[derive(Debug, Default)]
+pub(crate) struct SharedFileCounts {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    syncs: AtomicU64,
+    read_bytes: AtomicU64,
+    write_bytes: AtomicU64,
+}
+
+impl SharedFileCounts {
+    /// Adds an operation. One thread at a time may do so.
+    #[inline]
+    pub(crate) fn add(&self, moved: Moved) {
+        let mut counts = self.load();
+        counts.add(moved);
+        self.reads.store(counts.reads, Ordering::Relaxed);
+        self.writes.store(counts.writes, Ordering::Relaxed);
+        self.syncs.store(counts.syncs, Ordering::Relaxed);
+        self.read_bytes.store(counts.read_bytes, Ordering::Relaxed);
+        self.write_bytes.store(counts.write_bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn load(&self) -> FileCounts {
+        FileCounts {
+            reads: self.reads.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+            syncs: self.syncs.load(Ordering::Relaxed),
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            write_bytes: self.write_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// An operation on a file that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moved {
@@ -50,6 +85,16 @@ pub(crate) struct Moved {
 }
 
 impl FileCounts {
+    pub(crate) fn plus(self, more: FileCounts) -> FileCounts {
+        FileCounts {
+            reads: self.reads + more.reads,
+            writes: self.writes + more.writes,
+            syncs: self.syncs + more.syncs,
+            read_bytes: self.read_bytes + more.read_bytes,
+            write_bytes: self.write_bytes + more.write_bytes,
+        }
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, moved: Moved) {
         let bytes = u64::from(moved.bytes);

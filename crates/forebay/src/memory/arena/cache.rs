@@ -17,11 +17,9 @@ thread_local! {
 }
 
 /// The caches of a shard that does not have its thread for itself, while it is not its turn.
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aside(*const Cache);
 
-#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 impl Aside {
     /// No cache, as on a thread that is not a shard's.
     pub(crate) const NOTHING: Aside = Aside(ptr::null());

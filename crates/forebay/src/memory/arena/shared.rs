@@ -233,7 +233,6 @@ impl Shared {
         }
     }
 
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     pub(super) fn empty_cache(self: &Arc<Self>) {
         super::cache::with(Arc::as_ptr(self), |cache| {
             let Some(cache) = cache else { return };

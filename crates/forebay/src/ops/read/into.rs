@@ -70,7 +70,7 @@ impl<'f> ReadInto<'f> {
     pub fn wait(mut self) -> (Result<usize>, BlockMut) {
         match wait::refusal() {
             Some(kind) => (Err(Error::new(kind, "read")), self.inner.take_block()),
-            None => wait::block_on_any(self),
+            None => wait::block_in_turn_on_any(self),
         }
     }
 }

@@ -86,7 +86,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
     }
 
     #[inline]
-    fn of_core(core: FileRef<'f>, range: Range<u64>, class: Class) -> RangeRead<'f, EXACT> {
+    pub(crate) fn of_core(core: FileRef<'f>, range: Range<u64>, class: Class) -> RangeRead<'f, EXACT> {
         let stage = match Widened::of(&range, core.alignment().read_offset) {
             Err(fault) => Stage::Known(Some(Err(core.describe(fault)))),
             Ok(_) if range.is_empty() => Stage::Empty,

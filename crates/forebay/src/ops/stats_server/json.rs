@@ -32,6 +32,7 @@ pub(super) fn line(snapshot: &Snapshot) -> String {
         object.list("files", busiest, file);
         object.number("files_left_out", left_out);
         object.list("stalls", &stats.stalls, stall);
+        object.number("wait_calls", stats.wait_calls);
         object.number("page_cache_reads", stats.page_cache_reads);
         object.number("page_cache_bytes", stats.page_cache_bytes);
         object.key("memory");

@@ -8,12 +8,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::{DEPTH, HOPS_MAX, Walk};
+use super::{DEPTH, HOPS_MAX, Walk, waiting};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::here::{self, Waits};
 use crate::base::wait;
 use crate::io::op::OpFailure;
 use crate::ops::submit::FileRef;
+use crate::reactor::calls;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::with_current;
@@ -119,7 +121,7 @@ impl<'f, W: Walk> WalkOne<'f, W> {
     pub fn wait(self) -> std::result::Result<W::Output, W::Error> {
         match wait::refusal() {
             Some(kind) => Err(Error::new(kind, "walk").into()),
-            None => wait::block_on_any(self),
+            None => wait::block_in_turn_on_any(self),
         }
     }
 
@@ -198,6 +200,9 @@ impl<'f, W: Walk> WalkOne<'f, W> {
             (Some(_), Some(walk)) => {
                 self.state = State::New(walk);
                 Poll::Pending
+            }
+            (None, Some(walk)) if here::waits() == Waits::InTurn && calls::suits(core, settings.class) => {
+                Poll::Ready(Ok(waiting::carry_out(core, settings, self.root.clone(), Job::new(walk))))
             }
             (None, Some(walk)) => {
                 let place = BatchEntry::Waiting(self.root.clone(), Job::new(walk));

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::cost::PIECE_COST;
 use super::depth_controller::{DepthController, Window};
+use super::device_queue::ACTIVE_NS;
 use super::write_cost::{EVEN, Mix, WriteCost};
 use crate::base::class::{CLASSES_MAX, Spec, TENANTS_MAX};
 use crate::device::calibration::Calibration;
@@ -20,6 +21,8 @@ const QUIET_COST_MAX: u64 = 8 << 20;
 /// A measuring window lasts at least this long, and at least `WINDOW_PIECES` pieces.
 const WINDOW_NS: u64 = 1_000_000;
 const WINDOW_PIECES: u64 = 64;
+/// A class's use of the device by waiting threads is noted this often: well within the time after which shards take it for idle.
+const CALL_NOTED_NS: u64 = 1_000_000;
 /// The credit that a cap may accumulate, as time. It covers how late a shard may check.
 ///
 /// A shard that checks later than this after a cap has opened loses the rest of the time, so a smaller one keeps classes
@@ -63,6 +66,8 @@ pub(crate) struct DeviceScheduler {
     caps: [[AtomicU64; 4]; CLASSES_MAX],
     window: WindowCounts,
     found: Mutex<Found>,
+    /// For each class, the time of its last operation that a waiting thread carried out itself, as far as it was noted.
+    calls_ns: [AtomicU64; CLASSES_MAX],
 }
 
 /// The device's properties that are measured while classes compete for it.
@@ -114,7 +119,8 @@ impl DeviceScheduler {
             name: name.to_string(),
             calibrated: known.is_some(),
             classes: AtomicU32::new(0),
-            beats: (0..shards).map(|_| Beat::default()).collect(),
+            // The last one is of the threads that carry out operations themselves.
+            beats: (0..=shards).map(|_| Beat::default()).collect(),
             waiting: AtomicU64::new(0),
             leased: AtomicU64::new(0),
             budget: AtomicU64::new(depth_controller.budget),
@@ -134,6 +140,7 @@ impl DeviceScheduler {
                 missed: AtomicU32::new(0),
             },
             found: Mutex::new(Found { depth_controller, write_cost: WriteCost::new(write_cost) }),
+            calls_ns: [const { AtomicU64::new(0) }; CLASSES_MAX],
         }
     }
 
@@ -161,6 +168,31 @@ impl DeviceScheduler {
         let limit = if contended { self.budget() } else { QUIET_COST_MAX.max(self.budget()) };
         let take = |leased: u64| (leased == 0 || leased + cost <= limit).then_some(leased + cost);
         self.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Returns whether an operation of this class may go without a shard's queue: no other class uses the device. Notes the use, so that
+    /// shards with other classes find the device contended.
+    #[inline]
+    pub(crate) fn admits_call(&self, class: usize, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.calls_ns[class].load(Ordering::Relaxed)) > CALL_NOTED_NS {
+            self.note_call(class, now_ns);
+        }
+        self.classes.load(Ordering::Relaxed) & !(1 << class) == 0
+    }
+
+    #[cold]
+    fn note_call(&self, class: usize, now_ns: u64) {
+        self.calls_ns[class].store(now_ns, Ordering::Relaxed);
+        let is_recent = |class: &usize| {
+            let at_ns = self.calls_ns[*class].load(Ordering::Relaxed);
+            at_ns > 0 && now_ns.saturating_sub(at_ns) < ACTIVE_NS
+        };
+        let classes = (0..CLASSES_MAX).filter(is_recent).fold(0, |mask, class| mask | 1 << class);
+        let beat = &self.beats[self.beats.len() - 1];
+        beat.classes.store(classes, Ordering::Relaxed);
+        beat.turns.fetch_add(1, Ordering::Relaxed);
+        // A shard with another class finds it at its next turn, and keeps it as long as the beat goes on.
+        self.classes.fetch_or(1 << class, Ordering::Relaxed);
     }
 
     /// Takes a lease even if there is no room for it.

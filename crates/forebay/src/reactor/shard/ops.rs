@@ -629,9 +629,7 @@ impl Shard {
         // A block returned between the first attempt and the flag is found by the second attempt.
         arena.wait_for_memory(self.index(), true);
         *starving = true;
-        if self.engine.visited.places() > 0 {
-            self.engine.visited.release_memory(&self.engine);
-        }
+        self.engine.release_memory();
         match arena.alloc_local(len) {
             Ok(buffer) => Ok(buffer),
             Err(_) if some_returns => Err(None),
@@ -766,9 +764,11 @@ impl Shard {
                 "an operation ends once, and its charge was given back"
             );
             let file = std::mem::replace(&mut slot.file, NO_FILE);
-            self.count(slot, result);
             let bytes = result.unwrap_or_default();
             let moved = Moved { kind: slot.kind, bytes, after_write: slot.done > 0 };
+            self.flows.with(|flows| {
+                flows.of(slot.class.0, slot.device).ended(moved, slot.asked, result.is_err());
+            });
             slot.result = result;
             slot.state = SlotState::Done;
             let task = match slot.continuation {
@@ -812,34 +812,6 @@ impl Shard {
             Continuation::Orphan | Continuation::Wake(_) | Continuation::Task(_) => drop(buffer),
         }
         self.notify_slot_room();
-    }
-
-    /// Adds a finished operation to the statistics.
-    #[inline]
-    fn count(&self, slot: &Slot, result: OpResult) {
-        self.flows.with(|flows| {
-            let flow = flows.of(slot.class.0, slot.device);
-            let bytes = result.unwrap_or_default();
-            flow.failures += u64::from(result.is_err());
-            match slot.kind {
-                OpKind::Read => {
-                    flow.reads += 1;
-                    flow.read_bytes += u64::from(bytes);
-                    flow.read_bytes_asked += u64::from(slot.asked.min(bytes));
-                }
-                OpKind::Write => {
-                    flow.writes += 1;
-                    flow.write_bytes += u64::from(bytes);
-                }
-                // After a write in the same slot the bytes are that write's.
-                OpKind::SyncData | OpKind::SyncAll => {
-                    flow.syncs += 1;
-                    flow.writes += u64::from(slot.done > 0);
-                    flow.write_bytes += u64::from(bytes);
-                }
-                OpKind::Nop => {}
-            }
-        });
     }
 
     /// Registers arena regions that appeared since the last check. A refusal is reported once and costs only

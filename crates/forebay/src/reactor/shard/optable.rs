@@ -300,14 +300,7 @@ impl Slot {
 
     /// Returns the address that the device reads from or writes to, past the bytes already transferred.
     pub(crate) fn memory(&self) -> Option<(NonNull<u8>, Option<u16>)> {
-        let (start, region) = match &self.buffer {
-            OpBuffer::None | OpBuffer::Late => return None,
-            OpBuffer::Buffer(buffer) => (buffer.as_ptr(), buffer.region_index()),
-            OpBuffer::Mut(block) => (block.as_ptr(), block.region_index()),
-            OpBuffer::Shared(block) => (block.as_ptr().cast_mut(), block.region_index()),
-        };
-        // A wrapping addition of a count below the buffer's length stays inside the buffer.
-        NonNull::new(start.wrapping_add(self.done as usize)).map(|start| (start, region))
+        self.buffer.memory(self.done)
     }
 }
 

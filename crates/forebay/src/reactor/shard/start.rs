@@ -268,6 +268,7 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
     match run {
         Ok(mut ended) => {
             ended.leaked += engine.visited.shard_ended(&engine);
+            ended.leaked += engine.calls.drain(&engine, engine.config.shutdown_deadline);
             // Dropped while the thread still counts as the shard, so that the destructors' effects stay
             // local.
             if ended.leaked > 0 {

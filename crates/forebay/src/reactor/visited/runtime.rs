@@ -21,7 +21,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle, RuntimeFlavor};
 
 use super::VisitedShard;
-use crate::base::here;
+use crate::base::here::{self, Waits};
 use crate::io::config::WorkerRings;
 use crate::reactor::engine_shared::EngineShared;
 
@@ -76,7 +76,7 @@ pub(super) fn with_ring<T>(
     run: impl FnOnce(&Arc<VisitedShard>) -> T,
 ) -> Option<T> {
     // A thread in a `.wait()` cannot drive its runtime. Without shard 0 nobody would look after a ring.
-    if engine.visited.places() == 0 || here::is_waiting() || engine.inboxes[0].failure().is_some() {
+    if engine.visited.places() == 0 || here::waits() != Waits::No || engine.inboxes[0].failure().is_some() {
         return None;
     }
     let with_seats = |seats: &RefCell<Vec<Seat>>| {

@@ -42,7 +42,8 @@ use crate::memory::block::Block;
 
 pub(crate) use batch::Batch;
 pub(crate) use many::{begin_batch, refuse_all, resume};
-pub(crate) use run::{arrived, drop_walk_at, run, turn};
+pub(crate) use reads::{Refusal, check_request};
+pub(crate) use run::{STEP_NS_SLOW, arrived, drop_walk_at, run, turn};
 pub use step::{Ranges, Step};
 pub(crate) use table::{HOPS_PER_TURN, WALKS_MAX, Walks};
 

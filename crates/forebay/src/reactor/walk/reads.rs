@@ -14,17 +14,10 @@ use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
 
 /// The reason why a step's request is refused, and the range concerned.
-type Refusal = (Error, Option<Range<u64>>);
+pub(crate) type Refusal = (Error, Option<Range<u64>>);
 
-/// Checks the ranges and records them in the slot. Returns false if the walk no longer has a waiter.
-pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<bool, Refusal> {
-    let (file, owned, hops, hops_max) = shard.walks.with(|walks| {
-        let slot = walks.slot(index);
-        (slot.file, !matches!(slot.owner, Owner::Nobody), slot.hops, slot.hops_max)
-    });
-    if !owned {
-        return Ok(false);
-    }
+/// Checks the ranges that a step requests after `hops` hops.
+pub(crate) fn check_request(asked: &Ranges, hops: u32, hops_max: u32, grain: u32) -> Result<(), Refusal> {
     // The hop that is refused is the next one.
     let refused = |error: Error, range| Err((error.of("walk").with_hop(hops.saturating_add(1)), range));
     let Some(first) = asked.iter().next() else {
@@ -36,7 +29,6 @@ pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<b
     if hops >= hops_max {
         return refused(Error::new(ErrorKind::TooManyHops { limit: hops_max }, "walk"), Some(first));
     }
-    let grain = shard.file_target(file).map_or(1, |target| target.read_grain);
     for range in asked.iter() {
         match Widened::of(&range, grain) {
             Ok(_) if !range.is_empty() => {}
@@ -44,6 +36,20 @@ pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<b
             Err(error) => return refused(error, Some(range)),
         }
     }
+    Ok(())
+}
+
+/// Checks the ranges and records them in the slot. Returns false if the walk no longer has a waiter.
+pub(crate) fn place_reads(shard: &Shard, index: u32, asked: &Ranges) -> Result<bool, Refusal> {
+    let (file, owned, hops, hops_max) = shard.walks.with(|walks| {
+        let slot = walks.slot(index);
+        (slot.file, !matches!(slot.owner, Owner::Nobody), slot.hops, slot.hops_max)
+    });
+    if !owned {
+        return Ok(false);
+    }
+    let grain = shard.file_target(file).map_or(1, |target| target.read_grain);
+    check_request(asked, hops, hops_max, grain)?;
     shard.walks.with(|walks| {
         let turn = walks.turn;
         walks.counts.hops += 1;

@@ -17,7 +17,7 @@ use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::NO_FILE;
 
 /// A step that takes longer is counted under its walk's type.
-const STEP_NS_SLOW: u64 = 20_000;
+pub(crate) const STEP_NS_SLOW: u64 = 20_000;
 /// Where reading the clock costs as much as half an operation, one step in this many is timed.
 const STEPS_PER_SLOW_CLOCK: u64 = 32;
 

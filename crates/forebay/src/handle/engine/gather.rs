@@ -1,0 +1,102 @@
+//! The statistics of an engine, gathered from its shards and from the calls of waiting threads.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::base::class::Class;
+use crate::base::error::Result;
+use crate::base::pending;
+use crate::io::stats::{ClassStats, DeviceStats, FileStats, FileSum, FlowStats, Stall, Stats};
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::scheduler::{Counts, DeviceScheduler};
+
+/// Requests the counters of each shard with one message, and adds up the replies.
+pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
+    let mut stats = Stats::default();
+    let mut flows: Vec<((u8, u16), FlowStats)> = Vec::new();
+    for inbox in shared.reporting_inboxes() {
+        let (answer, report) = pending::channel("stats");
+        inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
+        let report = report.await?;
+        if inbox.index < shared.inboxes.len() {
+            stats.shards.push(report.stats);
+        } else {
+            stats.worker_rings.push(report.stats);
+        }
+        stats.walks.merge(&report.walks);
+        report.stalls.iter().for_each(|stall| add_stall(&mut stats.stalls, stall));
+        for (device, class, counts) in report.classes {
+            add_class(&mut stats.classes, shared.classes.name(Class(class as u8)), device, counts);
+        }
+        report.flows.into_iter().for_each(|(key, flow)| add_flow(&mut flows, key, flow));
+    }
+    stats.wait_calls = shared.calls.count();
+    shared.calls.add_walks(&mut stats.walks);
+    shared.calls.flows().into_iter().for_each(|(key, flow)| add_flow(&mut flows, key, flow));
+    flows.sort_by_key(|(key, _)| *key);
+    for ((class, device), mut flow) in flows {
+        flow.class = shared.classes.name(Class(class));
+        flow.device = shared.lock_devices().name(device);
+        stats.flows.push(flow);
+    }
+    let device = |device: Arc<DeviceScheduler>| DeviceStats {
+        device: device.name.clone(),
+        budget_bytes: device.budget(),
+        write_cost: device.write_cost(),
+        calibrated: device.calibrated,
+    };
+    stats.devices = shared.lock_devices().schedulers().into_iter().map(device).collect();
+    stats.page_cache_reads = shared.page_cache_reads.load(Ordering::Relaxed);
+    stats.page_cache_bytes = shared.page_cache_bytes.load(Ordering::Relaxed);
+    stats.memory = shared.memory();
+    Ok(stats)
+}
+
+/// Requests the counters of its files from each shard with one message.
+pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileStats>> {
+    let mut sum = FileSum::default();
+    for inbox in shared.reporting_inboxes() {
+        let (answer, report) = pending::channel("stats");
+        inbox.call(Box::new(move |shard| shard.tell_files(answer)));
+        for file in report.await? {
+            sum.add(file, |device| shared.lock_devices().name(device));
+        }
+    }
+    for file in shared.calls.report_files() {
+        sum.add(file, |device| shared.lock_devices().name(device));
+    }
+    Ok(sum.list())
+}
+
+fn add_flow(flows: &mut Vec<((u8, u16), FlowStats)>, key: (u8, u16), flow: FlowStats) {
+    match flows.iter_mut().find(|(known, _)| *known == key) {
+        Some((_, known)) => known.merge(&flow),
+        None => flows.push((key, flow)),
+    }
+}
+
+fn add_stall(stalls: &mut Vec<Stall>, new: &Stall) {
+    match stalls.iter_mut().find(|known| known.task == new.task) {
+        Some(known) => {
+            known.polls += new.polls;
+            if new.back_trace.is_some() && (known.back_trace.is_none() || new.longest_ns > known.longest_ns) {
+                known.back_trace.clone_from(&new.back_trace);
+            }
+            known.longest_ns = known.longest_ns.max(new.longest_ns);
+        }
+        None => stalls.push(new.clone()),
+    }
+}
+
+fn add_class(classes: &mut Vec<ClassStats>, class: String, device: String, counts: Counts) {
+    let Counts { queued, received, due, starved_ns } = counts;
+    match classes.iter_mut().find(|known| known.class == class && known.device == device) {
+        Some(known) => {
+            known.queued += queued;
+            known.received += received;
+            known.due += due;
+            known.starved_ns += starved_ns;
+        }
+        None => classes.push(ClassStats { class, device, queued, received, due, starved_ns }),
+    }
+}
