@@ -190,7 +190,8 @@ fn a_call_that_never_returns_holds_up_nobody_else() {
         Ok(stuck) => stuck,
         Err(why) => return println!("skipped: a file that hangs cannot be had here: {why}"),
     };
-    let engine = Engine::start(config().shutdown_deadline(Duration::from_millis(100))).unwrap();
+    let config = config().shutdown_deadline(Duration::from_millis(100)).wait_calls(true);
+    let engine = Engine::start(config).unwrap();
     let file = engine.open(stuck.path(), Open::read()).wait().unwrap();
     let reader = file.clone();
     let reading = std::thread::spawn(move || reader.read(4096..8192).wait());
