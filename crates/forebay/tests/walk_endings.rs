@@ -89,7 +89,9 @@ fn at_rest(engine: &Engine) {
     for _ in 0..200_000 {
         let stats = engine.stats().wait().unwrap();
         assert!(stats.shards.iter().all(|shard| shard.stray_completions == 0), "{stats:?}");
-        if stats.memory.held_bytes == 0 && stats.shards.iter().all(|shard| shard.slots_used == 0) {
+        if stats.memory.held_bytes == 0
+            && stats.shards.iter().chain(&stats.worker_rings).all(|shard| shard.slots_used == 0)
+        {
             return;
         }
         last = Some(stats);
@@ -103,11 +105,9 @@ fn settled(ledger: &Ledger, what: &str) {
     assert_eq!(made, dropped, "{what}");
 }
 
-fn ends_by_itself<const BYTES: usize>() {
-    let (engine, file, _dir) = scene();
-    let ledger = Ledger::default();
-    let ends = [End::Done, End::Fail, End::Panic, End::Beyond, End::HopLimit, End::Waits];
-    let is_right = |end: End, result: Result<u64, Error>| match (end, result.map_err(|error| error.kind())) {
+/// Checks the result of a walk that ends by itself.
+fn is_right(end: End, result: Result<u64, Error>) {
+    match (end, result.map_err(|error| error.kind())) {
         (End::Done, Ok(hops)) => assert_eq!(hops, 5),
         (End::Fail, Err(ErrorKind::InvalidInput)) => {}
         (End::Panic, Err(ErrorKind::TaskPanicked)) => {}
@@ -115,7 +115,13 @@ fn ends_by_itself<const BYTES: usize>() {
         (End::HopLimit, Err(ErrorKind::TooManyHops { limit: 64 })) => {}
         (End::Waits, Err(ErrorKind::InvalidInput)) => {}
         (end, result) => panic!("{end:?} came to {result:?}"),
-    };
+    }
+}
+
+fn ends_by_itself<const BYTES: usize>() {
+    let (engine, file, _dir) = scene();
+    let ledger = Ledger::default();
+    let ends = [End::Done, End::Fail, End::Panic, End::Beyond, End::HopLimit, End::Waits];
     for end in ends {
         is_right(end, file.walk(0..9, walker::<BYTES>(&ledger, end)).wait());
         settled(&ledger, "alone, from elsewhere");
@@ -379,4 +385,311 @@ fn by_the_shards_death() {
     }
     drop(last);
     settled(&ledger, "the shard's death");
+}
+
+/// In the rings of a Tokio runtime's workers, where the steps run under a ring's lock.
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+mod in_tasks {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtimes() -> [Runtime; 2] {
+        let multi = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        [multi, Builder::new_current_thread().enable_all().build().unwrap()]
+    }
+
+    /// Runs `work` in a task whose thread has a ring.
+    fn run<T: Send + 'static>(
+        runtime: &Runtime,
+        file: &File,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let file = file.clone();
+        let task = async move {
+            // The first operation may still go elsewhere.
+            file.read(0..1).await.unwrap();
+            tokio::task::yield_now().await;
+            work.await
+        };
+        runtime.block_on(async { tokio::spawn(task).await }).unwrap()
+    }
+
+    /// Returns the walks' steps, and how often rings submitted.
+    fn counts(engine: &Engine) -> (u64, u64) {
+        let stats = engine.stats().wait().unwrap();
+        (stats.walks.steps, stats.worker_rings.iter().map(|ring| ring.enters).sum())
+    }
+
+    fn ends_by_itself<const BYTES: usize>() {
+        for runtime in runtimes() {
+            let (engine, file, _dir) = scene();
+            let ledger = Ledger::default();
+            let (inner, entries) = (file.clone(), ledger.clone());
+            run(&runtime, &file, async move {
+                for end in [End::Done, End::Fail, End::Panic, End::Beyond, End::HopLimit, End::Waits] {
+                    is_right(end, inner.walk(0..9, walker::<BYTES>(&entries, end)).await);
+                    let batch = (0..20).map(|_| (0..9, walker::<BYTES>(&entries, end)));
+                    for result in inner.walk_many(batch).depth(6).await.unwrap() {
+                        is_right(end, result);
+                    }
+                }
+            });
+            settled(&ledger, "in a task");
+            at_rest(&engine);
+            let (steps, enters) = counts(&engine);
+            assert!(steps > 6 * 21 * 4);
+            assert_eq!(enters > 100, engine.driver() == "uring", "walks run in the worker's ring");
+            drop(runtime);
+            assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
+        }
+    }
+
+    #[test]
+    fn by_itself() {
+        ends_by_itself::<SMALL>();
+        ends_by_itself::<LARGE>();
+    }
+
+    #[test]
+    fn by_being_dropped() {
+        for runtime in runtimes() {
+            let (engine, file, _dir) = scene();
+            let ledger = Ledger::default();
+            for round in 0..20 {
+                let (inner, entries) = (file.clone(), ledger.clone());
+                let walks = run(&runtime, &file, async move {
+                    let mut walks: Vec<_> = (0..20)
+                        .map(|n| {
+                            let end = [End::Never, End::Done, End::Panic][n % 3];
+                            moving::<SMALL>(&inner, &entries, end)
+                        })
+                        .collect();
+                    for walk in &mut walks {
+                        let _ = walk.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    }
+                    let batch = (0..50).map(|_| (0..9, walker::<LARGE>(&entries, End::Never)));
+                    let mut batch = inner.walk_many(batch).depth(5).hops_max(u32::MAX).into_future();
+                    let polled = Pin::new(&mut batch).poll(&mut Context::from_waker(Waker::noop()));
+                    assert!(polled.is_pending());
+                    if round % 2 == 0 {
+                        inner.read(0..1).await.unwrap();
+                    }
+                    drop(batch);
+                    // Half of them on this worker, and half on a thread outside of the runtime.
+                    walks.split_off(10)
+                });
+                drop(walks);
+                at_rest(&engine);
+                settled(&ledger, "dropped");
+            }
+        }
+    }
+
+    /// A walk goes on while its task is not polled, so that what it holds goes back: nobody waits for a task that does something else.
+    #[test]
+    fn without_its_task() {
+        for runtime in runtimes() {
+            let (engine, file, _dir) = scene();
+            let ledger = Ledger::default();
+            let (inner, entries) = (file.clone(), ledger.clone());
+            run(&runtime, &file, async move {
+                let mut walks: Vec<_> =
+                    (0..10).map(|_| moving::<LARGE>(&inner, &entries, End::Done)).collect();
+                let mut pending: Vec<_> = Vec::new();
+                for mut walk in walks.drain(..) {
+                    if walk.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                        pending.push(walk);
+                    }
+                }
+                // No future of a walk is polled from here on.
+                while entries.counts().1 < entries.counts().0 {
+                    inner.read(0..1).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+                for walk in pending {
+                    assert_eq!(walk.await.unwrap(), 5);
+                }
+            });
+            at_rest(&engine);
+        }
+    }
+
+    /// The walks go on, ten milliseconds a hop at worst, when their runtime is gone or does nothing.
+    #[test]
+    fn after_their_runtime() {
+        for runtime in runtimes() {
+            let (engine, file, _dir) = scene();
+            let ledger = Ledger::default();
+            let begin = || {
+                let (inner, entries) = (file.clone(), ledger.clone());
+                run(&runtime, &file, async move {
+                    let mut walks: Vec<_> =
+                        (0..10).map(|_| moving::<SMALL>(&inner, &entries, End::Done)).collect();
+                    walks.retain_mut(|walk| {
+                        walk.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+                    });
+                    walks
+                })
+            };
+            for walk in begin() {
+                assert_eq!(futures::executor::block_on(walk).unwrap(), 5);
+            }
+            let walks = begin();
+            drop(runtime);
+            for walk in walks {
+                assert_eq!(futures::executor::block_on(walk).unwrap(), 5);
+            }
+            settled(&ledger, "after their runtime");
+            at_rest(&engine);
+        }
+    }
+
+    #[test]
+    fn by_the_engines_end() {
+        for round in 0..10 {
+            for runtime in runtimes() {
+                let (engine, file, _dir) = scene();
+                let ledger = Ledger::default();
+                let (inner, entries) = (file.clone(), ledger.clone());
+                let (walks, mut batch) = run(&runtime, &file, async move {
+                    let mut walks: Vec<_> =
+                        (0..20).map(|_| moving::<SMALL>(&inner, &entries, End::Never)).collect();
+                    let batch = (0..50).map(|_| (0..9, walker::<LARGE>(&entries, End::Never)));
+                    let mut batch = inner.walk_many(batch).depth(7).hops_max(u32::MAX).into_future();
+                    for _ in 0..=round % 3 {
+                        for walk in &mut walks {
+                            let polled = walk.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                            assert!(polled.is_pending());
+                        }
+                    }
+                    let polled = Pin::new(&mut batch).poll(&mut Context::from_waker(Waker::noop()));
+                    assert!(polled.is_pending());
+                    (walks, batch)
+                });
+                let report = engine.close().wait().unwrap();
+                assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
+                let mut context = Context::from_waker(Waker::noop());
+                for mut walk in walks {
+                    match walk.as_mut().poll(&mut context) {
+                        Poll::Ready(result) => {
+                            assert_eq!(result.unwrap_err().kind(), ErrorKind::EngineClosed)
+                        }
+                        Poll::Pending => panic!("a walk has no result after close"),
+                    }
+                }
+                let Poll::Ready(results) = Pin::new(&mut batch).poll(&mut context) else {
+                    panic!("a batch has no result after close")
+                };
+                for result in results.unwrap() {
+                    assert_eq!(result.unwrap_err().kind(), ErrorKind::EngineClosed);
+                }
+                settled(&ledger, "the engine's end");
+            }
+        }
+    }
+
+    /// A step may do anything but wait: read by futures of its own, drop files and other walks. It sees its walk's class.
+    #[test]
+    fn steps_come_back_into_the_engine() {
+        struct Wild {
+            file: Option<File>,
+            begun: Vec<Pin<Box<dyn Future<Output = Result<Block, Error>> + Send>>>,
+            hops: u64,
+            _entry: Entry,
+        }
+        impl Walk for Wild {
+            type Output = u64;
+            type Error = Error;
+            fn step(&mut self, _: &Block, at: Range<u64>) -> Step<u64, Error> {
+                assert_eq!(shard::class(), Class::BACKGROUND);
+                self.hops += 1;
+                if let Some(file) = &self.file {
+                    let refused = file.read(0..1).wait().unwrap_err();
+                    assert_eq!(refused.kind(), ErrorKind::WaitOnShard);
+                    let mut read = Box::pin(file.read(0..1).owned().into_future());
+                    let _ = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    self.begun.push(read);
+                }
+                match self.hops {
+                    8 => {
+                        // The file's last handle but the test's, and reads in flight.
+                        self.file = None;
+                        self.begun.clear();
+                        Step::Read(0..8)
+                    }
+                    10 => Step::Done(self.hops),
+                    _ => Step::Read(at.start + 4096..at.end + 4096),
+                }
+            }
+        }
+        for runtime in runtimes() {
+            let (engine, file, dir) = scene();
+            let ledger = Ledger::default();
+            let (inner, entries, path) = (file.clone(), ledger.clone(), dir.path().join("a"));
+            let opener = engine.clone();
+            run(&runtime, &file, async move {
+                for _ in 0..30 {
+                    let other = opener.open(&path, Open::read()).await.unwrap();
+                    let wild = || Wild {
+                        file: Some(other.clone()),
+                        begun: Vec::new(),
+                        hops: 0,
+                        _entry: entries.entry(),
+                    };
+                    let batch = (0..8).map(|_| (0..8, wild()));
+                    let walks = inner.walk_many(batch).class(Class::BACKGROUND);
+                    for result in walks.await.unwrap() {
+                        assert_eq!(result.unwrap(), 10);
+                    }
+                }
+            });
+            settled(&ledger, "steps of all kinds");
+            at_rest(&engine);
+            assert_eq!(engine.close().wait().unwrap().lost_shards, 0);
+        }
+    }
+
+    /// Blocks that lie in the page cache need no operation, and a visit runs some steps of such a walk: the next one goes on.
+    #[test]
+    fn with_blocks_in_memory() {
+        for runtime in runtimes() {
+            let (engine, file, dir) = scene();
+            let ledger = Ledger::default();
+            let (opener, entries, path) = (engine.clone(), ledger.clone(), dir.path().join("a"));
+            run(&runtime, &file, async move {
+                let cached = opener.open(&path, Open::read().buffered()).await.unwrap();
+                cached.read(0..LEN).await.unwrap();
+                let walks = (0..10).map(|_| (0..9, walker::<SMALL>(&entries, End::HopLimit)));
+                let walks = cached.walk_many(walks).hops_max(1_000).into_future();
+                for result in tokio::time::timeout(Duration::from_secs(30), walks).await.unwrap().unwrap() {
+                    assert_eq!(result.unwrap_err().kind(), ErrorKind::TooManyHops { limit: 1_000 });
+                }
+            });
+            settled(&ledger, "in memory");
+            at_rest(&engine);
+        }
+    }
+
+    /// A walk without an end gives others of its runtime their turns.
+    #[test]
+    fn beside_others() {
+        for runtime in runtimes() {
+            let (_engine, file, _dir) = scene();
+            let ledger = Ledger::default();
+            let (inner, entries) = (file.clone(), ledger.clone());
+            run(&runtime, &file, async move {
+                let hot: Vec<_> =
+                    (0..4).map(|_| tokio::spawn(moving::<SMALL>(&inner, &entries, End::Never))).collect();
+                for _ in 0..20 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    inner.read(0..1).await.unwrap();
+                }
+                for task in hot {
+                    task.abort();
+                    assert!(task.await.unwrap_err().is_cancelled());
+                }
+            });
+        }
+    }
 }

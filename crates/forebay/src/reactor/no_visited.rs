@@ -10,6 +10,7 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many::Batch;
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::remote::RemotePtr;
+use crate::reactor::walk;
 
 #[expect(dead_code, reason = "no operation begins in a ring")]
 pub(crate) enum Begun {
@@ -31,6 +32,15 @@ pub(crate) fn begin_op(
 
 #[inline(always)]
 pub(crate) fn begin_batch(_: &Arc<EngineShared>, _: &Arc<Batch>, _: &mut Context<'_>) -> Option<Poll<()>> {
+    None
+}
+
+#[inline(always)]
+pub(crate) fn begin_walks(
+    _: &Arc<EngineShared>,
+    _: &Arc<walk::Batch>,
+    _: &mut Context<'_>,
+) -> Option<Poll<()>> {
     None
 }
 

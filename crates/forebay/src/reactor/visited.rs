@@ -10,7 +10,8 @@
 //! - The lock is tried, never waited for (`base/try_lock.rs`). A task that finds it held goes to the file's home shard; a notice leaves a mark,
 //!   and the holder looks again before it leaves.
 //! - No waker runs under the lock: wake-ups are collected (`base/wakes.rs`) and happen after it.
-//! - A visited shard is never the thread's current shard: it has no tasks and runs no step of a walk.
+//! - A visited shard is never the thread's current shard: it has no tasks, and a walk's step, which does run under the lock, begins its own
+//!   operations elsewhere and may not wait. A panic of a step stays with its walk.
 //! - Nothing depends on a later visitor. The inbox of a visited shard wakes shard 0, which then visits (`watch.rs`). Shard 0 also
 //!   looks every 10 ms at rings with operations that nobody visited meanwhile: a runtime that was dropped, or that nobody drives,
 //!   keeps nobody waiting for ever.
@@ -41,7 +42,7 @@ use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Left, Shard};
 
-pub(crate) use begin::{Begun, begin_batch, begin_op};
+pub(crate) use begin::{Begun, begin_batch, begin_op, begin_walks};
 pub(crate) use watch::visit_all;
 
 /// A visitor that finds more to do looks at most this often before it leaves the rest to shard 0.

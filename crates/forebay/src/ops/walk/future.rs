@@ -19,6 +19,7 @@ use crate::reactor::calls;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::with_current;
+use crate::reactor::visited;
 use crate::reactor::walk::batch::{Batch, BatchEntry, Settings};
 use crate::reactor::walk::state::{Failure, Job};
 use crate::reactor::walk::table::WalkKey;
@@ -429,10 +430,10 @@ impl Run {
                 return Poll::Ready(Err(failure.into_error("walk", Some(core))));
             }
             self.batch.register(context.waker());
-            if !self.send(context) {
+            self.sent = self.send(context);
+            if !self.sent {
                 return Poll::Pending;
             }
-            self.sent = true;
         }
         let polled = self.batch.poll(context.waker());
         if polled.is_pending() && core.engine().is_forked() {
@@ -442,8 +443,8 @@ impl Run {
         polled.map(Ok)
     }
 
-    /// Begins the batch: at once on a shard of its engine, by one message elsewhere. Returns false when the
-    /// inbox is full.
+    /// Begins the batch: at once on a shard of its engine or in the ring of this worker, by one message elsewhere. Returns false when it
+    /// has to wait for its turn: the inbox is full, or the task has used up its budget.
     fn send(&self, context: &mut Context<'_>) -> bool {
         let core = &self.batch.file;
         let local = with_current(|shard| {
@@ -456,6 +457,9 @@ impl Run {
         });
         if local == Some(true) {
             return true;
+        }
+        if let Some(begun) = visited::begin_walks(core.engine(), &self.batch, context) {
+            return begun.is_ready();
         }
         self.batch.set_shard(core.home());
         let inbox = &core.engine().inboxes[core.home()];

@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::base::error::{Error, Result};
-use crate::base::{here, wait};
+use crate::base::wait;
 use crate::io::stats::WalkStats;
 use crate::memory::block::Block;
 use crate::ops::read::RangeRead;
 use crate::ops::submit::FileRef;
-use crate::reactor::class_scope::run_as;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::walk::batch::Settings;
 use crate::reactor::walk::state::{Job, Next};
-use crate::reactor::walk::{Ranges, Refusal, STEP_NS_SLOW, check_request};
+use crate::reactor::walk::{Ranges, Refusal, STEP_NS_SLOW, as_step, check_request};
 
 /// A block on its way, and its place in the file.
 type Coming<'c> = (Range<u64>, RangeRead<'c, true>);
@@ -115,14 +114,11 @@ impl<'c> Waiting<'c> {
         }
     }
 
-    /// Passes a block to the walk, as on a shard: in the walk's class, and where nothing may wait.
+    /// Passes a block to the walk, as on a shard.
     fn step(&mut self, job: &mut Job, block: &Block, range: Range<u64>) -> Next {
         let clock = self.core.engine().clock();
         let began = clock.is_cheap().then(|| clock.now());
-        let before = here::is_on_shard();
-        here::set_on_shard(true);
-        let next = run_as(self.settings.class, || job.step(block, range));
-        here::set_on_shard(before);
+        let next = as_step(self.settings.class, || job.step(block, range));
         if let Some(began) = began {
             let ns = clock.ns(clock.now().wrapping_sub(began));
             if ns > STEP_NS_SLOW {

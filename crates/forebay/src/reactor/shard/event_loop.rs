@@ -62,7 +62,7 @@ impl Shard {
         self.wake_sleepers();
         read_many::retry_blocked(self);
         self.executor.run(self);
-        walk::turn(self);
+        walk::turn(self, walk::STEPS_PER_TURN);
         self.submit_staged();
         self.walks.with(|walks| walks.has_staged = false);
         self.choose_wait()

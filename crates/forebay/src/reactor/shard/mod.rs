@@ -139,6 +139,12 @@ pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
 }
 
 impl Shard {
+    /// Returns whether it is this thread's current shard. One without a thread never is.
+    #[inline]
+    pub(crate) fn is_current(&self) -> bool {
+        ptr::eq(CURRENT.with(Cell::get), self)
+    }
+
     #[inline]
     pub(crate) fn uid(&self) -> u32 {
         self.inbox.uid

@@ -10,23 +10,26 @@ use crate::reactor::read_many;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::RemotePtr;
-use crate::reactor::visited;
+use crate::reactor::{visited, walk};
 
 /// With this many operations in flight or fewer, each is submitted at once: nothing is gained by a wait for more.
 const IN_FLIGHT_FEW: u32 = 4;
 /// This many staged operations are submitted at once.
 const STAGED_MAX: u32 = 16;
-/// A visit goes on for at most this many rounds with batches whose requests complete while they are submitted.
-const ROUNDS_MAX: u32 = 4;
+/// A visit goes on with requests that complete while they are submitted for at most this many rounds, and begins none after this time.
+const ROUNDS_MAX: u32 = 16;
+const VISIT_NS_MAX: u64 = 50_000;
+/// Steps of walks in one visit.
+const STEPS_PER_VISIT: u32 = 64;
 /// A shard that waits only for memory looks again after this long.
 const MEMORY_LOOK_NS: u64 = 1_000_000;
 
 /// The state in which a visitor leaves a shard, and what is to be done for it outside.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Left {
-    /// Operations that have not completed.
+    /// Operations and walks that have not completed.
     pub(crate) load: u32,
-    /// Operations are staged that the device would take.
+    /// Operations are staged that the device would take, or blocks wait for their walks.
     pub(crate) staged: bool,
     /// Shard 0 should visit.
     pub(crate) asks_shard: bool,
@@ -85,8 +88,7 @@ impl Shard {
         if let Some(cell) = cell {
             cell.set_key(key);
         }
-        let (staged, in_flight) = self.ops.with(|ops| (ops.waiting(), ops.in_flight));
-        if staged < STAGED_MAX && staged + in_flight > IN_FLIGHT_FEW {
+        if self.gathers() {
             return (Begun::Waits(key), false);
         }
         self.submit_staged();
@@ -100,6 +102,35 @@ impl Shard {
         }
     }
 
+    /// Begins walks, submits their reads unless more are worth waiting for, and goes on as long as these complete at once.
+    pub(crate) fn begin_walks_visiting(&self, batch: &Arc<walk::Batch>) {
+        walk::begin_batch(self, batch);
+        walk::turn(self, STEPS_PER_VISIT);
+        if !self.gathers() {
+            self.submit_rounds();
+        }
+    }
+
+    /// Returns whether staged operations wait for more, to be submitted together.
+    #[inline]
+    fn gathers(&self) -> bool {
+        let (staged, in_flight) = self.ops.with(|ops| (ops.waiting(), ops.in_flight));
+        staged < STAGED_MAX && staged + in_flight > IN_FLIGHT_FEW
+    }
+
+    /// Submits and takes completions, which may request more.
+    fn submit_rounds(&self) {
+        let began = self.clock.now();
+        for _ in 0..ROUNDS_MAX {
+            self.submit_staged();
+            self.take_completions(Wait::Poll);
+            if !self.has_staged() || self.clock.ns(self.clock.now().wrapping_sub(began)) > VISIT_NS_MAX {
+                break;
+            }
+        }
+        self.walks.with(|walks| walks.has_staged = false);
+    }
+
     /// Does everything that is ready. One turn of an ordinary shard, without its tasks and its wait.
     #[inline(never)]
     pub(crate) fn visit(&self) {
@@ -107,13 +138,8 @@ impl Shard {
         self.take_messages();
         self.drain_remote();
         read_many::retry_blocked(self);
-        for _ in 0..ROUNDS_MAX {
-            self.submit_staged();
-            self.take_completions(Wait::Poll);
-            if !self.has_staged() {
-                break;
-            }
-        }
+        walk::turn(self, STEPS_PER_VISIT);
+        self.submit_rounds();
     }
 
     /// Lets senders wake the shard from now on. Returns whether there is nothing to do that came before.
@@ -129,10 +155,11 @@ impl Shard {
         #[cfg(debug_assertions)]
         self.ops.with(|ops| ops.check_invariants());
         let load = self.ops.with(|ops| ops.in_flight + ops.waiting());
-        if load == 0 {
+        let walks = self.walks.with(|walks| walks.load());
+        if load + walks == 0 {
             return Left::default();
         }
-        self.leaving_loaded(load)
+        self.leaving_loaded(load + walks)
     }
 
     #[cold]
@@ -143,7 +170,7 @@ impl Shard {
         let memory_ns = waits_for_memory.then(|| self.clock.ns(self.clock.now()) + MEMORY_LOOK_NS);
         Left {
             load,
-            staged: self.has_staged(),
+            staged: self.has_staged() || self.walks.with(|walks| walks.has_arrivals()),
             asks_shard: false,
             at_ns: at_ns.into_iter().chain(memory_ns).min(),
         }

@@ -12,9 +12,10 @@ use crate::io::op::{Durability, Flush, OpFailure, OpKind, OpOutcome, OpRequest, 
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many::{self, Batch};
-use crate::reactor::shard;
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
+use crate::reactor::shard::{self, Shard};
 use crate::reactor::visited::{VisitedShard, runtime, watch};
+use crate::reactor::walk;
 
 /// The beginning of an operation.
 pub(crate) enum Begun {
@@ -120,7 +121,43 @@ pub(crate) fn begin_batch(
     batch: &Arc<Batch>,
     context: &mut Context<'_>,
 ) -> Option<Poll<()>> {
-    if batch.file().route() != Route::Ordinary {
+    let begin = |shard: &Shard| {
+        batch.set_shard(shard.index());
+        read_many::begin(shard, batch.clone());
+        shard.visit();
+    };
+    // The ring's end has ended the batch.
+    begin_many(engine, batch.file(), context, begin, || {})
+}
+
+/// Begins walks in the ring of this worker; `None` as for an operation. The batch has its waker already.
+pub(crate) fn begin_walks(
+    engine: &Arc<EngineShared>,
+    batch: &Arc<walk::Batch>,
+    context: &mut Context<'_>,
+) -> Option<Poll<()>> {
+    let begin = |shard: &Shard| {
+        batch.set_shard(shard.index());
+        shard.begin_walks_visiting(batch);
+    };
+    // The ring's end has found the walks that had a slot.
+    let lost = || {
+        if !batch.is_done() {
+            batch.refuse(OpFailure::ShardLost);
+        }
+    };
+    begin_many(engine, &batch.file, context, begin, lost)
+}
+
+/// Runs `begin` in the ring of this worker, and `lost` if it panics: what it has begun is not repeated elsewhere.
+fn begin_many(
+    engine: &Arc<EngineShared>,
+    core: &FileCore,
+    context: &mut Context<'_>,
+    begin: impl FnOnce(&Shard),
+    lost: impl FnOnce(),
+) -> Option<Poll<()>> {
+    if core.route() != Route::Ordinary {
         return None;
     }
     runtime::with_ring(engine, |ring| {
@@ -129,15 +166,13 @@ pub(crate) fn begin_batch(
         let mut is_inside = false;
         let entered = ring.enter(|shard| {
             is_inside = true;
-            batch.set_shard(shard.index());
-            read_many::begin(shard, batch.clone());
-            shard.visit();
+            begin(shard);
         });
-        // After a panic inside, the batch was ended there.
-        if entered.is_none() && !is_inside {
-            return None;
+        match (entered, is_inside) {
+            (None, false) => return None,
+            (None, true) => lost(),
+            (Some(()), _) => watch::begin(engine),
         }
-        watch::begin(engine);
         Some(Poll::Ready(()))
     })?
 }

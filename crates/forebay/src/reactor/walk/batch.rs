@@ -136,7 +136,7 @@ impl Batch {
 
     /// Notifies the shard to check the state of this batch. Returns false when the shard has ended.
     pub(crate) fn notify_shard(self: &Arc<Self>) -> bool {
-        let Some(inbox) = self.file.engine().inboxes.get(self.shard.load(Ordering::Relaxed)) else {
+        let Some(inbox) = self.file.engine().inbox(self.shard.load(Ordering::Relaxed)) else {
             return false;
         };
         if self.queued.swap(true, Ordering::AcqRel) {

@@ -43,19 +43,20 @@ use crate::memory::block::Block;
 pub(crate) use batch::Batch;
 pub(crate) use many::{begin_batch, refuse_all, resume};
 pub(crate) use reads::{Refusal, check_request};
-pub(crate) use run::{STEP_NS_SLOW, arrived, drop_walk_at, run, turn};
+pub(crate) use run::{STEP_NS_SLOW, arrived, as_step, drop_walk_at, run, turn};
 pub use step::{Ranges, Step};
-pub(crate) use table::{HOPS_PER_TURN, WALKS_MAX, Walks};
+pub(crate) use table::{HOPS_PER_TURN, STEPS_PER_TURN, WALKS_MAX, Walks};
 
 /// A chain of reads of which each depends on the one before: a lookup in a tree, a list of extents, a hash
 /// chain.
 ///
 /// [`File::walk`](crate::File::walk) reads the root and passes it to [`step`](Walk::step), which returns the next read, or the
-/// result. Steps run on the file's shard, inside completion handling: no task is woken and no thread is
-/// changed between two reads.
+/// result. Steps run where the read completes, inside completion handling: no task is woken and no thread is
+/// changed between two reads. That is the file's shard, or the [ring](crate::Config::worker_rings) of the Tokio worker whose
+/// task asked, or the thread that is in the walk's `.wait()`.
 ///
 /// # Rules for steps
-/// - Short: a step holds up everything else of its shard. Microseconds are fine. A step of more than 20 us is
+/// - Short: a step holds up everything else of its shard or ring. Microseconds are fine. A step of more than 20 us is
 ///   counted under its type's name in [`Stats::walks`](crate::Stats). Long work belongs behind the walk, in
 ///   the task that awaits it.
 /// - No waiting: no locks that other threads hold for long, no blocking calls. [`wait`](crate::WalkOne::wait) in a

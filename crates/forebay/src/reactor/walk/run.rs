@@ -10,8 +10,11 @@ use super::reads::{block_of, drop_reads, place_reads, stage_all};
 use super::state::{Job, Next};
 use super::step::Ranges;
 use super::table::{Arrival, Owner, WalkKey, WalkState};
+use crate::base::class::Class;
 use crate::base::error::Error;
+use crate::base::here;
 use crate::io::op::{OpFailure, OpOutcome};
+use crate::reactor::class_scope::run_as;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::NO_FILE;
@@ -159,13 +162,13 @@ pub(crate) fn arrived(shard: &Shard, walk: u32, place: u32, outcome: OpOutcome) 
     shard.walks.with(|walks| walks.push_arrival(walk, place, outcome));
 }
 
-/// Called after the turn's tasks: walks may hop again, and those that found no room try again.
+/// Called after the turn's tasks: walks may hop again, for `steps` steps, and those that found no room try again.
 #[inline]
-pub(crate) fn turn(shard: &Shard) {
+pub(crate) fn turn(shard: &Shard, steps: u32) {
     if shard.walks.with(|walks| walks.is_idle()) {
         return;
     }
-    shard.walks.with(|walks| walks.begin_turn());
+    shard.walks.with(|walks| walks.begin_turn(steps));
     if !shard.walks.with(|walks| walks.unstaged.is_empty()) {
         for index in shard.walks.with(|walks| std::mem::take(&mut walks.unstaged)) {
             stage_all(shard, index);
@@ -207,9 +210,14 @@ fn step(shard: &Shard, arrival: Arrival) {
     };
     let clock = shard.clock();
     let began = (clock.is_cheap() || steps % STEPS_PER_SLOW_CLOCK == 0).then(|| clock.now());
-    shard.set_class(class);
-    let next = job.step(&block, range.clone());
-    shard.set_class(crate::Class::DEFAULT);
+    let next = if shard.is_current() {
+        shard.set_class(class);
+        let next = job.step(&block, range.clone());
+        shard.set_class(Class::DEFAULT);
+        next
+    } else {
+        as_step(class, || job.step(&block, range.clone()))
+    };
     if let Some(began) = began {
         let ns = clock.ns(clock.now().wrapping_sub(began));
         if ns > STEP_NS_SLOW {
@@ -222,6 +230,15 @@ fn step(shard: &Shard, arrival: Arrival) {
         Next::Panicked(error) => fail(shard, index, job, error, Some(&range)),
         next => go_on(shard, index, job, next),
     }
+}
+
+/// Runs a step on a thread that is not its shard's: in the walk's class, and where nothing may wait.
+pub(crate) fn as_step<T>(class: Class, step: impl FnOnce() -> T) -> T {
+    let before = here::is_on_shard();
+    here::set_on_shard(true);
+    let result = run_as(class, step);
+    here::set_on_shard(before);
+    result
 }
 
 /// Executes the request of a step, or of the walk's beginning. The slot is `Stepping`, and its job is

@@ -26,7 +26,7 @@ pub(crate) struct WalkKey {
 pub(crate) const WALKS_MAX: u32 = 1 << 16;
 /// Hops of one walk, and steps of all walks, that may end in one turn before tasks and other completions run.
 pub(crate) const HOPS_PER_TURN: u32 = 8;
-const STEPS_PER_TURN: u32 = 256;
+pub(crate) const STEPS_PER_TURN: u32 = 256;
 const CHUNK_SLOTS: u32 = 32;
 /// Reads of one walk in flight at once.
 const READS_MAX: usize = 16;
@@ -177,6 +177,12 @@ impl Walks {
         self.chunks.len() as u32 * CHUNK_SLOTS
     }
 
+    /// Returns the number of walks in progress or waiting to begin.
+    #[inline]
+    pub(crate) fn load(&self) -> u32 {
+        self.live + self.waiting.len() as u32
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.live >= WALKS_MAX
     }
@@ -253,10 +259,10 @@ impl Walks {
             .collect()
     }
 
-    /// Begins a new turn: each walk may hop again.
-    pub(crate) fn begin_turn(&mut self) {
+    /// Begins a new turn of at most `steps` steps: each walk may hop again.
+    pub(crate) fn begin_turn(&mut self, steps: u32) {
         self.turn = self.turn.wrapping_add(1);
-        self.steps_left = STEPS_PER_TURN;
+        self.steps_left = steps;
         self.arrivals.append(&mut self.later);
     }
 
