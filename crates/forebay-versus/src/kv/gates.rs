@@ -29,6 +29,7 @@ const PUTS_TO_ROCKSDB: f64 = 120.0 / 45.0;
 const PUTS_PER_S: f64 = 120_000.0;
 const PUTS_P99_US: f64 = 1500.0;
 const TOKIO_TO_NATIVE: f64 = 0.95;
+const TOKIO_TO_RING: f64 = 0.95;
 const TIMER_LATE_US: f64 = 1000.0;
 
 /// Sets the ratios of every row and the gates of Forebay's.
@@ -39,10 +40,12 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, workload: Workload
         experiment.set_ratio(row, "ratio_to_raw", &ratios);
         experiment.set_ratio(row, "ratio_to_native", &cell.ratios(row, "forebay-native", rate));
     }
-    let has_again = cell.has(&["raw", "raw-again"]);
-    let spread = |metric| if has_again { cell.spread("raw", "raw-again", metric) } else { 0.0 };
-    if has_again {
-        experiment.set("raw-again", "a_a_spread", spread(rate));
+    let again = [("raw", "raw-again"), ("raw-ring", "raw-ring-again")]
+        .into_iter()
+        .find(|(row, again)| cell.has(&[*row, *again]));
+    let spread = |metric| again.map_or(0.0, |(row, again)| cell.spread(row, again, metric));
+    if let Some((_, again)) = again {
+        experiment.set(again, "a_a_spread", spread(rate));
     }
     if !cell.has(&["forebay"]) {
         return;
@@ -73,6 +76,7 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, workload: Workload
         }
         Workload::Tokio => {
             judge.ratio("forebay-native", rate, TOKIO_TO_NATIVE);
+            judge.ratio("raw-ring", rate, TOKIO_TO_RING);
             // Tokio's timer has a grain of a millisecond itself, so the figure is how much later than at rest
             // it is.
             let late = cell.values("forebay", "timer_late_p99_us");

@@ -90,7 +90,7 @@ pub(crate) enum Workload {
     Many,
     /// The same with little memory.
     Small,
-    /// Random gets from 64 tasks of Tokio, beside a timer.
+    /// Random gets from 64 tasks of Tokio, beside a timer; `raw-ring` is the ring of each worker with nothing above it.
     Tokio,
     /// Random gets at rest, and beside writers that overwrite random keys.
     Busy,
@@ -119,7 +119,16 @@ impl Workload {
                 "rocksdb",
             ],
             Self::Small => &["raw", "raw-again", "forebay", "redb", "fjall", "heed", "rocksdb"],
-            Self::Tokio => &["forebay-native", "forebay", "redb", "fjall", "heed", "rocksdb"],
+            Self::Tokio => &[
+                "raw-ring",
+                "raw-ring-again",
+                "forebay-native",
+                "forebay",
+                "redb",
+                "fjall",
+                "heed",
+                "rocksdb",
+            ],
             Self::Busy => &["forebay", "forebay-no-classes", "redb", "fjall", "heed", "rocksdb"],
             Self::Puts => &["forebay", "forebay-threads", "redb", "fjall", "heed", "rocksdb"],
         }

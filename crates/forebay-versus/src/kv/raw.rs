@@ -13,6 +13,8 @@ use super::{KvJob, Workload};
 use crate::content::{self, PAGE_BYTES};
 use crate::memory::{PageKind, Piece, pieces};
 use crate::meter::Window;
+use crate::peers::worker_ring;
+use crate::random::RandomJob;
 use crate::rng::Rng;
 use crate::sample::Sample;
 
@@ -54,8 +56,11 @@ pub(crate) fn load(job: &KvJob) -> Result<()> {
     Ok(file.sync_data()?)
 }
 
-/// Measures random reads: each thread has one read in flight.
+/// Measures random reads: each thread, or each task of Tokio, has one read in flight.
 pub(crate) fn get(job: &KvJob) -> Result<Sample> {
+    if job.workload == Workload::Tokio {
+        return from_tokio(job);
+    }
     let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(job.dir.join(FILE))?;
     let file_bytes = file.metadata()?.len();
     let threads = if job.workload == Workload::One { 1 } else { super::THREADS };
@@ -81,4 +86,19 @@ pub(crate) fn get(job: &KvJob) -> Result<Sample> {
         join_all(threads.collect())
     })?;
     Ok(window.sample(meters))
+}
+
+/// Measures random reads of tasks through their workers' rings.
+fn from_tokio(job: &KvJob) -> Result<Sample> {
+    let path = job.dir.join(FILE);
+    let random = RandomJob {
+        row: job.row.clone(),
+        file_bytes: path.metadata()?.len(),
+        path,
+        depth: super::IN_FLIGHT,
+        warm_up: job.warm_up,
+        measure: job.measure,
+        seed: job.seed,
+    };
+    worker_ring::random(&random, true)
 }

@@ -25,6 +25,8 @@ const KEYS_FULL: u64 = 4_000_000;
 pub(super) const ROWS: &[&str] = &[
     "raw",
     "raw-again",
+    "raw-ring",
+    "raw-ring-again",
     "forebay",
     "forebay-wait",
     "forebay-shard",

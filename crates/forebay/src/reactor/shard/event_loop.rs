@@ -108,7 +108,7 @@ impl Shard {
             taken += 1;
         }
         self.late_calls.take(&self.inbox, taken, |call| call(self));
-        self.inbox.notify_room();
+        self.inbox.notify_room(taken);
         for _ in 0..MESSAGES_PER_TURN {
             match self.inbox.pop_runnable() {
                 Some(runnable) => self.executor.push(runnable),

@@ -1,6 +1,7 @@
 //! A shard's inbox: the part of the shard that other threads may access.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::Waker;
@@ -117,7 +118,7 @@ pub(crate) struct Inbox {
     /// Visited shards that this one is to visit, a bit for each by its number. Stays 0 where there are none.
     visits: AtomicU64,
     room_waiters: AtomicUsize,
-    room: Mutex<Vec<Waker>>,
+    room: Mutex<VecDeque<Waker>>,
     wake: OnceLock<WakeHandle>,
 }
 
@@ -148,7 +149,7 @@ impl Inbox {
             kicks: AtomicU64::new(0),
             visits: AtomicU64::new(0),
             room_waiters: AtomicUsize::new(0),
-            room: Mutex::new(Vec::new()),
+            room: Mutex::new(VecDeque::new()),
             wake: OnceLock::new(),
         }
     }
@@ -175,8 +176,9 @@ impl Inbox {
         if let Some(waker) = waker {
             // Cloned before the lock is taken: cloning may run the program's code.
             let waker = waker.clone();
-            self.room.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
-            self.room_waiters.fetch_add(1, Ordering::SeqCst);
+            let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            room.push_back(waker);
+            self.room_waiters.store(room.len(), Ordering::SeqCst);
         }
         // The shard may have made room before it could see the waiter.
         match self.push(message) {
@@ -212,7 +214,7 @@ impl Inbox {
             self.refuse_all();
             // A sender that found the inbox full of the messages just refused waits for room; no shard
             // reports room any more.
-            self.notify_room();
+            self.notify_room(usize::MAX);
         } else {
             // The fence above also serves this.
             self.kick_fenced();
@@ -247,29 +249,29 @@ impl Inbox {
         self.calls.pop()
     }
 
-    /// Wakes the senders that found the inbox full; called by the shard after it took messages.
+    /// Wakes senders that found the inbox full, one for each of the `taken` messages in the order in which they came, or all if no
+    /// message is left: one that does not come then keeps no other waiting, and with messages left there is a next turn. Called by
+    /// the shard after it took messages.
     #[inline]
-    pub(crate) fn notify_room(&self) {
+    pub(crate) fn notify_room(&self, taken: usize) {
         if self.room_waiters.load(Ordering::SeqCst) != 0 {
-            self.wake_waiters();
+            self.wake_waiters(taken);
         }
     }
 
     // Separate from the check that each turn of a shard makes. With both in one function, saving registers
     // for the rarely executed part cost more than the check.
     #[inline(never)]
-    fn wake_waiters(&self) {
-        let waiting = {
+    fn wake_waiters(&self, taken: usize) {
+        let waiting: VecDeque<Waker> = {
             let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+            let most = if self.messages.is_empty() { usize::MAX } else { taken };
             #[cfg(feature = "_mutants")]
-            if Mutant::OneSenderWoken.is_on() && !room.is_empty() {
-                self.room_waiters.store(room.len() - 1, Ordering::SeqCst);
-                let first = room.remove(0);
-                drop(room);
-                return first.wake();
-            }
-            self.room_waiters.store(0, Ordering::SeqCst);
-            std::mem::take(&mut *room)
+            let most = if Mutant::OneSenderWoken.is_on() { 1 } else { most };
+            let woken =
+                if most < room.len() { room.drain(..most).collect() } else { std::mem::take(&mut *room) };
+            self.room_waiters.store(room.len(), Ordering::SeqCst);
+            woken
         };
         for waker in waiting {
             // A waker that panics must not keep the others waiting.
@@ -381,7 +383,7 @@ impl Inbox {
         self.closed.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.refuse_all();
-        self.notify_room();
+        self.notify_room(usize::MAX);
     }
 
     /// Returns the reason for which messages are rejected, once the inbox is closed.

@@ -33,10 +33,11 @@ impl ModelShard {
     fn run_until(&mut self, messages: usize, nodes: usize) {
         let (mut messages_taken, mut nodes_taken) = (0, 0);
         while !self.inbox.is_ending() {
+            let before = messages_taken;
             while self.inbox.pop().is_some() {
                 messages_taken += 1;
             }
-            self.inbox.notify_room();
+            self.inbox.notify_room(messages_taken - before);
             self.inbox.remote_list.take_all(|_| nodes_taken += 1);
             if (messages_taken, nodes_taken) == (messages, nodes) {
                 break;
@@ -175,7 +176,7 @@ fn the_last_look_tells_of_room() {
     assert!(shard.inbox.send(message(), None).is_ok());
     let sender = shard.other(|inbox| send_until_taken(inbox, message()));
     assert!(shard.inbox.pop().is_some());
-    shard.inbox.notify_room();
+    shard.inbox.notify_room(1);
     sender.join().unwrap();
 }
 

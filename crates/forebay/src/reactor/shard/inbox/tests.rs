@@ -48,3 +48,28 @@ fn a_close_tells_those_who_wait_for_room() {
     inbox.close(false);
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
 }
+
+/// Regression: all senders that waited were woken whenever a turn had taken messages. With ten thousand tasks that found room for
+/// one, a read cost twice the processor time.
+#[test]
+fn as_many_senders_are_woken_as_there_is_room_for_and_all_when_it_is_empty() {
+    let inbox = Inbox::new(0, 2);
+    let counts: Vec<_> = (0..4).map(|_| Arc::new(Count::default())).collect();
+    let woken = || -> Vec<usize> { counts.iter().map(|count| count.0.load(Ordering::SeqCst)).collect() };
+    for _ in 0..2 {
+        assert!(inbox.send(message(), None).is_ok());
+    }
+    for count in &counts {
+        assert!(inbox.send(message(), Some(&Waker::from(count.clone()))).is_err());
+    }
+    assert!(inbox.pop().is_some());
+    inbox.notify_room(1);
+    assert_eq!(woken(), [1, 0, 0, 0]);
+    // Without a message taken, none.
+    inbox.notify_room(0);
+    assert_eq!(woken(), [1, 0, 0, 0]);
+    // The first one does not come. That keeps no other waiting once the inbox is empty.
+    assert!(inbox.pop().is_some());
+    inbox.notify_room(1);
+    assert_eq!(woken(), [1, 1, 1, 1]);
+}
