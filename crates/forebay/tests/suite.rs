@@ -41,18 +41,24 @@ fn run_on(driver: DriverChoice, group: &str) {
     run_group(group, |case| suite::run_at(case, &config, base.path()).map_err(|failure| failure.to_string()));
 }
 
-/// Runs a group in a Tokio runtime, whose thread has a ring of its own.
+/// Runs a group in a Tokio runtime, whose thread has a ring of its own: of io_uring, or of native AIO where the shards have threads.
 #[cfg(all(feature = "tokio", target_os = "linux"))]
-fn run_in_task(group: &str) {
+fn run_in_task(driver: DriverChoice, group: &str) {
     let base = base();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     run_group(group, |case| {
         let path = base.path().join(case.name().replace("::", "-"));
-        let config = common::config().driver(DriverChoice::Uring).shards(2);
+        let config = common::config().driver(driver).shards(2);
         runtime.block_on(async {
             let env = Env::start(config, &path).await.map_err(|error| error.to_string())?;
             // The first operation has the ring made, which is used once the runtime has polled its attendant.
             env.engine().nop().await.map_err(|error| error.to_string())?;
+            let health = env.engine().health();
+            let expected = if driver == DriverChoice::Uring { "uring" } else { "aio" };
+            let is_refused = health.degraded.iter().any(|known| known.what == "worker rings");
+            if health.worker_rings != Some(expected) && !is_refused {
+                return Err(format!("the worker has no ring of {expected}: {health}"));
+            }
             tokio::task::yield_now().await;
             suite::run(case, &env).await.map_err(|failure| failure.to_string())
         })
@@ -113,7 +119,15 @@ macro_rules! groups {
         mod worker_ring {
             $(#[test]
             fn $group() {
-                super::run_in_task(stringify!($group));
+                super::run_in_task(super::DriverChoice::Uring, stringify!($group));
+            })*
+        }
+
+        #[cfg(all(feature = "tokio", target_os = "linux"))]
+        mod worker_without_uring {
+            $(#[test]
+            fn $group() {
+                super::run_in_task(super::DriverChoice::Threads, stringify!($group));
             })*
         }
 

@@ -46,6 +46,9 @@ pub struct Health {
     pub driver: &'static str,
     /// The number of shards that run.
     pub shards: usize,
+    /// The interface of the rings that workers of Tokio runtimes have (feature `tokio`): `"uring"`, or `"aio"` where the kernel refuses
+    /// io_uring. `None` while there are no such rings: the first operation of a task has them made.
+    pub worker_rings: Option<&'static str>,
     /// The priority that the shards' threads were granted of [`Config::priority`](crate::Config::priority):
     /// the weakest of them.
     pub priority: Priority,
@@ -59,7 +62,11 @@ pub struct Health {
 impl std::fmt::Display for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let plural = if self.shards == 1 { "" } else { "s" };
-        write!(f, "{} shard{plural} on {}, priority {}", self.shards, self.driver, self.priority)?;
+        write!(f, "{} shard{plural} on {}, ", self.shards, self.driver)?;
+        if let Some(interface) = self.worker_rings {
+            write!(f, "worker rings on {interface}, ")?;
+        }
+        write!(f, "priority {}", self.priority)?;
         if self.degraded.is_empty() {
             return f.write_str(", nothing degraded");
         }

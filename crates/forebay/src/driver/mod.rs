@@ -1,6 +1,8 @@
-//! The only code that talks to a device: io_uring, a pool of threads, or a simulated machine behind one set of
-//! methods.
+//! The only code that talks to a device: io_uring, a pool of threads, native AIO for the workers of a runtime, or a simulated machine
+//! behind one set of methods.
 
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+pub(crate) mod aio;
 pub(crate) mod meta;
 pub(crate) mod pool;
 #[cfg(feature = "sim")]
@@ -139,6 +141,8 @@ pub(crate) enum Driver {
     #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
     Uring(uring::UringDriver),
     Threads(threads::ThreadsDriver),
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    Aio(aio::AioDriver),
     #[cfg(feature = "sim")]
     Sim(sim::SimDriver),
 }
@@ -150,6 +154,8 @@ macro_rules! each {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring($driver) => $call,
             Driver::Threads($driver) => $call,
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+            Driver::Aio($driver) => $call,
             #[cfg(feature = "sim")]
             Driver::Sim($driver) => $call,
         }
@@ -201,6 +207,8 @@ impl Driver {
         match self {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring(driver) => driver.register_file(index, fd, route),
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+            Driver::Aio(driver) => driver.register_file(index, fd),
             // These drivers have neither a table nor a second route.
             _ => {
                 let _ = (index, fd, route);
@@ -214,6 +222,8 @@ impl Driver {
         match self {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring(driver) => driver.unregister_file(index, route),
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+            Driver::Aio(driver) => driver.unregister_file(index),
             _ => {
                 let _ = (index, route);
             }
@@ -256,6 +266,8 @@ impl Driver {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring(_) => "uring",
             Driver::Threads(_) => "threads",
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+            Driver::Aio(_) => "aio",
             #[cfg(feature = "sim")]
             Driver::Sim(_) => "sim",
         }

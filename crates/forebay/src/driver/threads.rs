@@ -11,6 +11,7 @@ pub(crate) mod transfer;
 mod workers;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub(crate) use self::completions::CompletionQueue;
@@ -53,10 +54,20 @@ impl ThreadsDriver {
         Ok(ThreadsDriver::with_threads(depth, depth.clamp(1, THREADS_MAX), workers::spawn))
     }
 
+    /// Creates a driver with at most `threads_max` threads whose completions signal an event descriptor.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    pub(crate) fn with_event(depth: u32, threads_max: u32, event: Arc<OwnedFd>) -> ThreadsDriver {
+        ThreadsDriver::over(depth, depth.clamp(1, threads_max), workers::spawn, Some(event))
+    }
+
     fn with_threads(depth: u32, threads_max: u32, spawn: Spawn) -> ThreadsDriver {
+        ThreadsDriver::over(depth, threads_max, spawn, None)
+    }
+
+    fn over(depth: u32, threads_max: u32, spawn: Spawn, event: Option<Arc<OwnedFd>>) -> ThreadsDriver {
         let depth = depth.max(1);
         let room = depth.min(ROOM_AT_FIRST) as usize;
-        let completions = Arc::new(CompletionQueue::new(room));
+        let completions = Arc::new(CompletionQueue::new(room, event));
         ThreadsDriver {
             workers: Arc::new(Workers::new(threads_max as usize, room, completions.clone(), spawn)),
             completions,

@@ -370,6 +370,7 @@ impl Engine {
         Health {
             driver: self.driver(),
             shards: self.shard_count(),
+            worker_rings: self.shared.visited.interface(),
             priority: self.shared.granted.weakest(),
             degraded: self.shared.lock_degraded().clone(),
         }

@@ -65,6 +65,10 @@ impl VisitedShards {
         None
     }
 
+    pub(crate) fn interface(&self) -> Option<&'static str> {
+        None
+    }
+
     pub(crate) fn release_memory(&self, _: &EngineShared) {}
 
     pub(crate) fn shard_ended(&self, _: &Arc<EngineShared>) -> usize {

@@ -2,7 +2,8 @@
 //!
 //! A task of a Tokio runtime that reads would pay for two changes of threads if its read went to a file's home shard. So each
 //! worker of the runtime has a ring of its own: a [`Shard`] like any other, with an op table, a driver, device queues and a
-//! cache of I/O memory, behind a lock. The task enters it, stages its operation, submits it and takes what has completed. An
+//! cache of I/O memory, behind a lock. Its driver is a ring of io_uring or, where the kernel refuses that, a context of native AIO
+//! (`driver/aio.rs`); both are called rings here. The task enters it, stages its operation, submits it and takes what has completed. An
 //! operation that completes within the submitting call is ready in the first poll. For the others the runtime's own poller
 //! watches the ring's descriptor (`runtime.rs`).
 //!
@@ -31,11 +32,14 @@ use std::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
+use crate::base::health::Degradation;
 use crate::base::priority::Priority;
 use crate::base::try_lock::TryLock;
 use crate::base::wakes;
+use crate::driver::aio::AioDriver;
+use crate::driver::uring::UringDriver;
 use crate::driver::{Driver, WakeHandle};
-use crate::io::config::{Config, DriverChoice, WorkerRings};
+use crate::io::config::{Config, WorkerRings};
 use crate::memory::arena::Aside;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
@@ -63,7 +67,7 @@ pub(crate) struct VisitedShard {
     pub(crate) inbox: Arc<Inbox>,
     /// The inbox of shard 0, which visits when asked.
     bell: Arc<Inbox>,
-    /// A duplicate of the ring's descriptor.
+    /// A duplicate of the ring's descriptor, or of the event descriptor that a context of AIO signals.
     descriptor: OwnedFd,
     engine: Weak<EngineShared>,
     lock: TryLock,
@@ -96,8 +100,8 @@ struct Seat {
 }
 
 // SAFETY: everything in the seat is accessed by the lock's holder only, and the lock orders one holder after the other. The shard
-// itself is bound to no thread: its driver has a ring that any thread may enter, it has no tasks (whose futures need not be Send),
-// and its wakers, cells and files are Send. Its cache of memory is taken off the thread before the lock is released.
+// itself is bound to no thread: its driver has a ring or a context that any thread may enter, it has no tasks (whose futures need not
+// be Send), and its wakers, cells and files are Send. Its cache of memory is taken off the thread before the lock is released.
 unsafe impl Send for Seat {}
 // SAFETY: as above.
 unsafe impl Sync for Seat {}
@@ -146,7 +150,7 @@ impl VisitedShard {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Returns a new descriptor of the ring, which is readable while there are completions.
+    /// Returns a new descriptor of the ring, which becomes readable when there are completions.
     fn descriptor(&self) -> std::io::Result<OwnedFd> {
         self.descriptor.try_clone()
     }
@@ -284,8 +288,40 @@ pub(crate) struct VisitedShards {
     /// Shards that have not ended; the last one ends the visited ones.
     running: AtomicUsize,
     groups: runtime::Groups,
-    /// What new rings clone their memory from.
-    pub(crate) keeper: OnceLock<Arc<crate::driver::uring::Keeper>>,
+    /// Set once the engine's shards have started.
+    interface: OnceLock<Interface>,
+}
+
+/// The kernel's interface that rings are made of.
+pub(crate) enum Interface {
+    /// io_uring; new rings clone their memory from the keeper.
+    Uring(Arc<crate::driver::uring::Keeper>),
+    /// Native AIO: the shards have no rings either.
+    Aio,
+}
+
+impl Interface {
+    /// Makes a driver for visitors, and returns the descriptor to watch.
+    ///
+    /// # Errors
+    /// The reason why there is none, and the remedy.
+    fn make(&self, depth: u32) -> Result<(Driver, OwnedFd), Degradation> {
+        let remedy = "raise RLIMIT_MEMLOCK and the limit of open files";
+        let refused =
+            |error| Degradation::new("worker rings", format!("the kernel refused one: {error}"), remedy);
+        match self {
+            Interface::Uring(keeper) => {
+                let driver = UringDriver::for_visitors(depth, keeper.clone()).map_err(refused)?;
+                let descriptor = driver.descriptor().map_err(refused)?;
+                Ok((Driver::Uring(driver), descriptor))
+            }
+            Interface::Aio => {
+                let driver = AioDriver::for_visitors(depth)?;
+                let descriptor = driver.descriptor().map_err(refused)?;
+                Ok((Driver::Aio(driver), descriptor))
+            }
+        }
+    }
 }
 
 /// The shards that exist.
@@ -300,10 +336,8 @@ impl VisitedShards {
     /// Returns the places for visited shards of an engine with `shards` ordinary ones. `is_real` is false in a simulated world, which
     /// has none.
     pub(crate) fn of(config: &Config, shards: usize, is_real: bool) -> VisitedShards {
-        let wanted = is_real
-            && config.worker_rings != WorkerRings::Off
-            && config.driver != DriverChoice::Threads
-            && config.priority == Priority::Default;
+        let wanted =
+            is_real && config.worker_rings != WorkerRings::Off && config.priority == Priority::Default;
         VisitedShards::new(shards, if wanted { places_beside(shards) } else { 0 })
     }
 
@@ -315,8 +349,23 @@ impl VisitedShards {
             is_watched: AtomicBool::new(false),
             running: AtomicUsize::new(shards),
             groups: runtime::Groups::default(),
-            keeper: OnceLock::new(),
+            interface: OnceLock::new(),
         }
+    }
+
+    /// Has rings be made from now on.
+    pub(crate) fn begin(&self, interface: Interface) {
+        let first = self.interface.set(interface);
+        debug_assert!(first.is_ok(), "an engine starts once");
+    }
+
+    /// Returns the name of the rings' interface; `None` while there are no rings.
+    pub(crate) fn interface(&self) -> Option<&'static str> {
+        self.iter().next()?;
+        self.interface.get().map(|interface| match interface {
+            Interface::Uring(_) => "uring",
+            Interface::Aio => "aio",
+        })
     }
 
     /// Returns the number of places.
@@ -360,14 +409,12 @@ impl VisitedShards {
             return Some(free.clone());
         }
         let place = self.places.get(made.count)?;
-        let keeper = self.keeper.get()?.clone();
-        let (driver, descriptor) = match ring_of(engine.config.queue_depth, keeper) {
+        let (driver, descriptor) = match self.interface.get()?.make(engine.config.queue_depth) {
             Ok(made) => made,
-            Err(error) => {
+            Err(Degradation { what, why, remedy }) => {
                 made.closed = true;
                 drop(made);
-                let why = format!("the kernel refused one: {error}");
-                engine.degrade_once("worker rings", &why, "raise RLIMIT_MEMLOCK and the limit of open files");
+                engine.degrade_once(&what, &why, &remedy);
                 return None;
             }
         };
@@ -385,12 +432,6 @@ impl VisitedShards {
     pub(crate) fn release_memory(&self, engine: &EngineShared) {
         self.iter().for_each(|visited| visited.release_memory(engine));
     }
-}
-
-fn ring_of(depth: u32, keeper: Arc<crate::driver::uring::Keeper>) -> std::io::Result<(Driver, OwnedFd)> {
-    let driver = crate::driver::uring::UringDriver::for_visitors(depth, keeper)?;
-    let descriptor = driver.descriptor()?;
-    Ok((Driver::Uring(driver), descriptor))
 }
 
 /// Returns how many visited shards an engine of `shards` shards may have: one a processor, as far as there are numbers for them.

@@ -1,6 +1,7 @@
 //! The queue in which threads leave results and on which the shard waits.
 
-use std::sync::PoisonError;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::base::fork::Origin;
@@ -19,6 +20,8 @@ pub(crate) struct CompletionQueue {
     /// Set by [`wake`](Self::wake) and kept until a `take` consumes it, so a wake-up without a waiter is not
     /// lost.
     woken: AtomicBool,
+    /// An event descriptor that each result signals, for a shard that waits for it and not here.
+    event: Option<Arc<OwnedFd>>,
     origin: Origin,
 }
 
@@ -31,12 +34,13 @@ struct State {
 }
 
 impl CompletionQueue {
-    pub(super) fn new(room: usize) -> CompletionQueue {
+    pub(super) fn new(room: usize, event: Option<Arc<OwnedFd>>) -> CompletionQueue {
         CompletionQueue {
             state: Mutex::new(State { done: Vec::with_capacity(room), wanted: 0 }),
             news: Condvar::new(),
             ready: AtomicUsize::new(0),
             woken: AtomicBool::new(false),
+            event,
             origin: Origin::here(),
         }
     }
@@ -69,6 +73,10 @@ impl CompletionQueue {
         drop(state);
         if enough {
             self.news.notify_one();
+        }
+        if let Some(event) = &self.event {
+            // It fails only if the counter is full, and then the descriptor is readable already.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
         }
     }
 

@@ -25,6 +25,8 @@ use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::ops::Ops;
 use crate::reactor::shard::timers::Timers;
 use crate::reactor::shard::{Counters, Shard, make_current};
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+use crate::reactor::visited::Interface;
 use crate::reactor::walk::Walks;
 
 /// Starts every shard of `engine`. Returns the driver's name, which is the same on every shard, once all run.
@@ -94,11 +96,12 @@ fn start_with(
     for _ in 0..engine.inboxes.len() {
         next()?;
     }
-    // Where shards have no rings, workers get none.
+    // Where shards have no rings, workers get none: what the kernel refused here it would refuse there.
     #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
-    if name == "uring" {
-        let _ = engine.visited.keeper.set(keeper);
-    }
+    engine.visited.begin(match name {
+        "uring" => Interface::Uring(keeper),
+        _ => Interface::Aio,
+    });
     Ok(name)
 }
 

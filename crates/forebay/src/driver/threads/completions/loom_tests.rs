@@ -16,7 +16,7 @@ fn wait_for(completions: u32) -> Wait {
 #[test]
 fn a_wait_for_two_ends_when_the_second_result_is_there() {
     check(|| {
-        let queue = Arc::new(CompletionQueue::new(2));
+        let queue = Arc::new(CompletionQueue::new(2, None));
         let workers = [1, 2].map(|index| {
             let queue = Arc::clone(&queue);
             spawn(move || queue.push(OpKey { index, generation: 0 }, 0))
@@ -31,7 +31,7 @@ fn a_wait_for_two_ends_when_the_second_result_is_there() {
 #[test]
 fn results_are_taken_one_by_one_or_together_but_once() {
     check(|| {
-        let queue = Arc::new(CompletionQueue::new(2));
+        let queue = Arc::new(CompletionQueue::new(2, None));
         let workers = [1, 2].map(|index| {
             let queue = Arc::clone(&queue);
             spawn(move || queue.push(OpKey { index, generation: 0 }, 0))
@@ -53,7 +53,7 @@ fn results_are_taken_one_by_one_or_together_but_once() {
 #[test]
 fn a_wake_ends_the_wait_that_there_is_or_the_next_one() {
     check(|| {
-        let queue = Arc::new(CompletionQueue::new(2));
+        let queue = Arc::new(CompletionQueue::new(2, None));
         let news = Arc::new(AtomicUsize::new(0));
         let wakers = [(), ()].map(|()| {
             let (queue, news) = (Arc::clone(&queue), Arc::clone(&news));
@@ -72,7 +72,7 @@ fn a_wake_ends_the_wait_that_there_is_or_the_next_one() {
 #[test]
 fn a_look_that_heeds_a_wake_sees_what_it_was_for() {
     check(|| {
-        let queue = Arc::new(CompletionQueue::new(2));
+        let queue = Arc::new(CompletionQueue::new(2, None));
         let news = Arc::new(AtomicUsize::new(0));
         let waker = {
             let (queue, news) = (Arc::clone(&queue), Arc::clone(&news));
