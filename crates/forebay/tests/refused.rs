@@ -27,9 +27,13 @@ fn run_restricted(tests: &[&str], restrict: impl FnMut() -> std::io::Result<()> 
     assert!(text.contains("test result: ok") && !text.contains(" 0 passed"), "nothing ran:\n{text}");
 }
 
-/// Installs a filter in the kernel's classic BPF (seccomp(2)): the three calls of io_uring fail with EPERM,
-/// as under container runtimes; all others pass.
-fn refuse_io_uring() -> std::io::Result<()> {
+/// The calls of io_uring.
+const IO_URING: [libc::c_long; 3] =
+    [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+
+/// Installs a filter in the kernel's classic BPF (seccomp(2)): the calls of io_uring and `another` one fail with EPERM, as under
+/// container runtimes; all others pass.
+fn refuse_io_uring_and(another: libc::c_long) -> std::io::Result<()> {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -37,14 +41,15 @@ fn refuse_io_uring() -> std::io::Result<()> {
     let program = [
         // The first word of struct seccomp_data is the call's number.
         step(LOAD_WORD, 0, 0, 0),
-        step(JUMP_IF_EQUAL, 3, 0, libc::SYS_io_uring_setup as u32),
-        step(JUMP_IF_EQUAL, 2, 0, libc::SYS_io_uring_enter as u32),
-        step(JUMP_IF_EQUAL, 1, 0, libc::SYS_io_uring_register as u32),
+        step(JUMP_IF_EQUAL, 4, 0, IO_URING[0] as u32),
+        step(JUMP_IF_EQUAL, 3, 0, IO_URING[1] as u32),
+        step(JUMP_IF_EQUAL, 2, 0, IO_URING[2] as u32),
+        step(JUMP_IF_EQUAL, 1, 0, another as u32),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: prctl(2) reads the program and its six steps, which outlive the call. Without new privileges any user may
+    // SAFETY: prctl(2) reads the program and its steps, which outlive the call. Without new privileges any user may
     // set a filter; it binds this process, which is about to become the child, and those it starts.
     unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
@@ -54,6 +59,10 @@ fn refuse_io_uring() -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+fn refuse_io_uring() -> std::io::Result<()> {
+    refuse_io_uring_and(IO_URING[0])
 }
 
 fn limit(resource: libc::__rlimit_resource_t, value: libc::rlim_t) -> std::io::Result<()> {
@@ -67,7 +76,25 @@ fn limit(resource: libc::__rlimit_resource_t, value: libc::rlim_t) -> std::io::R
 
 #[test]
 fn without_io_uring_all_operations_work_on_threads() {
-    run_restricted(&["basic::", "scenes::io_uring_is_refused"], refuse_io_uring);
+    run_restricted(
+        &["basic::", "scenes::io_uring_is_refused", "scenes::tasks_use_native_aio"],
+        refuse_io_uring,
+    );
+}
+
+#[test]
+fn without_io_uring_no_write_of_a_task_sends_a_signal() {
+    // Alone: it changes a limit of the process.
+    run_restricted(&["scenes::a_task_overwrites_beyond_the_limit"], refuse_io_uring);
+}
+
+#[test]
+fn without_native_aio_too_all_operations_work_on_threads() {
+    for call in [libc::SYS_io_setup, libc::SYS_io_submit] {
+        run_restricted(&["basic::", "scenes::both_interfaces_are_refused"], move || {
+            refuse_io_uring_and(call)
+        });
+    }
 }
 
 #[test]
@@ -125,6 +152,115 @@ mod scenes {
         let error = Engine::start(Config::default().driver(DriverChoice::Uring)).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         assert!(error.to_string().contains("io_uring"), "{error}");
+    }
+
+    #[cfg(feature = "tokio")]
+    mod in_tasks {
+        use super::*;
+
+        pub(super) const PAGES: u64 = 256;
+
+        /// A file whose pages hold their number, and its engine. Reads and writes it in tasks of a Tokio runtime.
+        pub(super) fn read_and_write(engine: &Engine, dir: &std::path::Path) {
+            let path = dir.join("pages");
+            let content: Vec<u8> = (0..PAGES).flat_map(|number| number.to_le_bytes().repeat(512)).collect();
+            std::fs::write(&path, content).unwrap();
+            let file = engine.open(&path, Open::create()).wait().unwrap();
+            file.sync(forebay::Durability::All).wait().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let work = async |file: forebay::File, task: u64| {
+                for turn in 0..200 {
+                    let number = (task * 31 + turn * 7) % PAGES;
+                    let range = number * 4096..(number + 1) * 4096;
+                    let block = file.read(range.clone()).await.unwrap();
+                    assert_eq!(block[..8], number.to_le_bytes());
+                    if turn % 8 == 0 {
+                        file.write(range.start, number.to_le_bytes().repeat(512)).await.unwrap();
+                    }
+                }
+            };
+            runtime.block_on(async {
+                let mut tasks = tokio::task::JoinSet::new();
+                (0..16).for_each(|task| drop(tasks.spawn(work(file.clone(), task))));
+                tasks.join_all().await;
+            });
+        }
+    }
+
+    /// Creates a directory on a real file system beside the build, where O_DIRECT works.
+    #[cfg(feature = "tokio")]
+    fn dir() -> tempfile::TempDir {
+        tempfile::Builder::new().prefix("forebay-refused-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    #[ignore = "needs a process to which io_uring is refused"]
+    fn tasks_use_native_aio() {
+        if !is_restricted() {
+            return;
+        }
+        let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+        assert_eq!(engine.health().worker_rings, None);
+        in_tasks::read_and_write(&engine, dir.path());
+        let health = engine.health();
+        assert_eq!(health.worker_rings, Some("aio"), "{health}");
+        assert!(health.to_string().contains("on threads, worker rings on aio, "), "{health}");
+        let stats = engine.stats().wait().unwrap();
+        let enters: u64 = stats.worker_rings.iter().map(|ring| ring.enters).sum();
+        assert!(enters > 100, "{stats:?}");
+        assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
+    }
+
+    /// Beyond RLIMIT_FSIZE the kernel sends SIGXFSZ to the thread that submits, even for bytes that exist. That ends a program.
+    #[cfg(feature = "tokio")]
+    #[test]
+    #[ignore = "needs a process to which io_uring is refused"]
+    fn a_task_overwrites_beyond_the_limit() {
+        if !is_restricted() {
+            return;
+        }
+        let (engine, dir) = (Engine::start(Config::default()).unwrap(), dir());
+        in_tasks::read_and_write(&engine, dir.path());
+        let file = engine.open(dir.path().join("pages"), Open::create()).wait().unwrap();
+        limit(libc::RLIMIT_FSIZE, 4096 * in_tasks::PAGES / 2).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let task = runtime.spawn(async move {
+            // The thread's first operation may go elsewhere.
+            file.read(0..4096).await.unwrap();
+            tokio::task::yield_now().await;
+            for _ in 0..20 {
+                file.write(0, vec![1; 4096]).await.unwrap();
+                let error = file.write(4096 * (in_tasks::PAGES - 1), vec![1; 4096]).await.unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EFBIG), "{error}");
+            }
+        });
+        runtime.block_on(task).unwrap();
+    }
+
+    #[test]
+    #[ignore = "needs a process to which io_uring and native AIO are refused"]
+    fn both_interfaces_are_refused() {
+        if !is_restricted() {
+            return;
+        }
+        let engine = Engine::start(Config::default()).unwrap();
+        assert_eq!(engine.driver(), "threads");
+        #[cfg(feature = "tokio")]
+        {
+            let dir = dir();
+            in_tasks::read_and_write(&engine, dir.path());
+            let health = engine.health();
+            assert_eq!(health.worker_rings, None, "{health}");
+            let told =
+                health.degraded.iter().find(|known| known.what == "worker rings").expect("a degradation");
+            assert!(told.why.contains("io_uring") && told.why.contains("native AIO"), "{told}");
+            assert!(told.remedy.contains("seccomp"), "{told}");
+            assert!(engine.stats().wait().unwrap().worker_rings.is_empty());
+        }
+        engine.nop().wait().unwrap();
     }
 
     #[test]

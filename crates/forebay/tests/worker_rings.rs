@@ -42,9 +42,11 @@ impl Bench {
         Bench { engine, file, path, _dir: dir }
     }
 
-    /// Returns whether the shards have io_uring, without which there are no worker rings.
+    /// Returns whether the kernel gives rings to workers, of io_uring or of native AIO. Known once a task has asked for one.
     fn has_rings(&self) -> bool {
-        self.engine.driver() == "uring"
+        let refused =
+            |known: &forebay::Degradation| known.what == "worker rings" && known.why.contains("kernel");
+        cfg!(target_os = "linux") && !self.engine.health().degraded.iter().any(refused)
     }
 
     /// Returns the number of visits to rings.

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use forebay::{Block, Class, Config, Engine, File, Open, shard};
+use forebay::{Block, Class, Config, DriverChoice, Engine, File, Open, shard};
 use tokio::runtime::Builder;
 
 use crate::allocations;
@@ -57,10 +57,10 @@ pub(crate) fn random_on_shard(job: &RandomJob) -> Result<Sample> {
 }
 
 /// Measures random reads from Tokio: `depth` tasks of the multi-threaded (one worker per core) or the
-/// current-thread runtime.
-pub(crate) fn random_from_tokio(job: &RandomJob, multi_thread: bool) -> Result<Sample> {
+/// current-thread runtime. With threads as the driver the workers use native AIO.
+pub(crate) fn random_from_tokio(job: &RandomJob, multi_thread: bool, driver: DriverChoice) -> Result<Sample> {
     allocations::start_counting();
-    let engine = start()?;
+    let engine = Engine::start(config().driver(driver))?;
     let file = engine.open(&job.path, Open::read()).wait()?;
     // As `#[tokio::main]` makes it.
     let mut runtime = if multi_thread { Builder::new_multi_thread() } else { Builder::new_current_thread() };

@@ -11,6 +11,7 @@ pub(crate) mod tokio_spawn_blocking;
 pub(crate) mod tokio_uring;
 pub(crate) mod worker_ring;
 
+use ::forebay::DriverChoice;
 use anyhow::{Result, bail};
 
 use crate::random::RandomJob;
@@ -27,8 +28,10 @@ pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
         "bare-worker-ring" | "bare-worker-ring-again" => worker_ring::random(job, true),
         "bare-worker-ring-current" => worker_ring::random(job, false),
         "forebay-shard" => forebay::random_on_shard(job),
-        "forebay-tokio" => forebay::random_from_tokio(job, true),
-        "forebay-tokio-current" => forebay::random_from_tokio(job, false),
+        "forebay-tokio" => forebay::random_from_tokio(job, true, DriverChoice::Auto),
+        "forebay-tokio-current" => forebay::random_from_tokio(job, false, DriverChoice::Auto),
+        "forebay-tokio-aio" => forebay::random_from_tokio(job, true, DriverChoice::Threads),
+        "forebay-tokio-aio-current" => forebay::random_from_tokio(job, false, DriverChoice::Threads),
         "forebay-wait" => forebay::random_from_threads(job),
         "forebay-read-many" => forebay::random_read_many(job),
         "glommio" => glommio::random(job),

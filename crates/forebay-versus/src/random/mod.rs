@@ -36,6 +36,8 @@ pub(crate) const ROWS: &[&str] = &[
     "forebay-shard",
     "forebay-tokio",
     "forebay-tokio-current",
+    "forebay-tokio-aio",
+    "forebay-tokio-aio-current",
     "forebay-wait",
     "forebay-read-many",
     "glommio",

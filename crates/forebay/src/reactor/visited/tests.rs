@@ -6,7 +6,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::*;
 use crate::{Engine, ErrorKind, File, Open};
 
-/// An engine with a file of 64 pages, and a runtime whose thread has a ring; nothing where the kernel refuses io_uring.
+/// An engine with a file of 64 pages, and a runtime whose thread has a ring; nothing where the kernel refuses all kinds.
 struct Bench {
     engine: Engine,
     file: File,
