@@ -165,3 +165,58 @@ fn the_childs_handles_answer_forked_and_the_parents_data_stay_right() {
     drop((file, written));
     assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
 }
+
+/// A runtime goes on in a forked child, and with it the task that looks after a worker's ring: it must leave the parent's ring alone.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_childs_runtime_leaves_the_parents_rings_alone() {
+    for driver in [config(), config().driver(forebay::DriverChoice::Threads)] {
+        let dir = dir();
+        let path = dir.path().join("a");
+        write_file(&path, 8 << 20);
+        let engine = Engine::start(driver).unwrap();
+        let file = engine.open(&path, Open::read()).wait().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            engine.nop().await.unwrap();
+            tokio::task::yield_now().await;
+        });
+        let range = |n: u64| n * 4000 + 13..n * 4000 + 200_000;
+        for _ in 0..5 {
+            let mut reads: Vec<_> = (0..16).map(|n| file.read(range(n)).into_future()).collect();
+            runtime.block_on(async {
+                let mut context = Context::from_waker(Waker::noop());
+                reads.retain_mut(|read| Pin::new(read).poll(&mut context).is_pending());
+            });
+            let count = reads.len();
+            let mut taken = Some(reads);
+            let code = in_child(|| {
+                let reads = taken.take().unwrap();
+                runtime.block_on(async {
+                    // The poller is the parent's too, and sees what completes there.
+                    for _ in 0..20 {
+                        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                    }
+                    for read in reads {
+                        let result = read.await;
+                        if !(result.is_ok() || forked(result)) {
+                            return 1;
+                        }
+                    }
+                    if !forked(file.read(0..10).await) || !forked(engine.nop().await) { 2 } else { 0 }
+                })
+            });
+            assert_eq!(code, 0);
+            let reads = taken.unwrap();
+            assert_eq!(reads.len(), count);
+            runtime.block_on(async {
+                for read in reads {
+                    read.await.unwrap();
+                }
+                assert_eq!(&file.read(range(3)).await.unwrap()[..], &bytes_of(range(3))[..]);
+            });
+        }
+        drop(file);
+        assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
+    }
+}

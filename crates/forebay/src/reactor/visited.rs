@@ -32,6 +32,7 @@ use std::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
+use crate::base::fork::Origin;
 use crate::base::health::Degradation;
 use crate::base::priority::Priority;
 use crate::base::try_lock::TryLock;
@@ -91,6 +92,7 @@ pub(crate) struct VisitedShard {
     timer_ns: AtomicU64,
     /// Set once the engine's end has taken the shard out.
     over: AtomicBool,
+    origin: Origin,
 }
 
 /// The contents that the lock protects.
@@ -138,6 +140,7 @@ impl VisitedShard {
             leased: AtomicBool::new(true),
             timer_ns: AtomicU64::new(0),
             over: AtomicBool::new(false),
+            origin: engine.origin,
         })
     }
 
@@ -157,6 +160,10 @@ impl VisitedShard {
 
     /// Takes what has completed and does everything else that is ready, or has the thread do it that is inside.
     pub(crate) fn visit(&self) {
+        // A runtime that goes on in a forked child drives its attendants there, and the parent's ring is not inherited.
+        if self.origin.is_elsewhere() {
+            return;
+        }
         if self.lock.try_lock_or_mark() {
             self.stay(|shard| shard.visit());
         }
