@@ -18,7 +18,8 @@ pub enum DriverChoice {
     Auto,
     /// io_uring, or an error.
     Uring,
-    /// A pool of threads that call pread and pwrite.
+    /// A pool of threads that call pread and pwrite. Workers of a Tokio runtime use native AIO then (feature `tokio`, Linux); see
+    /// [`Config::worker_rings`].
     Threads,
 }
 
@@ -26,8 +27,8 @@ pub enum DriverChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WorkerRings {
-    /// They do where the shards have io_uring, the engine has the default priority and the runtime has an I/O driver (`enable_io`,
-    /// `enable_all`, `#[tokio::main]`). A program built with `panic = "abort"` cannot find out whether a runtime has one, so there they
+    /// They do where the engine has the default priority and the runtime has an I/O driver (`enable_io`, `enable_all`,
+    /// `#[tokio::main]`). The rings are those of io_uring or, where the shards have none, contexts of native AIO. A program built with `panic = "abort"` cannot find out whether a runtime has one, so there they
     /// do not.
     #[default]
     Auto,
@@ -304,7 +305,8 @@ impl Config {
     /// Sets whether the workers of a Tokio runtime get rings of their own (feature `tokio`, Linux). Default: [`WorkerRings::Auto`].
     ///
     /// With them, an operation that a task begins goes to the device from the worker's thread, and what completes at once is ready in
-    /// the first poll. See the guide
+    /// the first poll. Where io_uring is refused they use native AIO for direct reads and overwrites, and threads of their own for the
+    /// rest; [`Health::worker_rings`](crate::Health::worker_rings) says which. See the guide
     /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md).
     pub fn worker_rings(mut self, rings: WorkerRings) -> Config {
         self.worker_rings = rings;

@@ -296,6 +296,8 @@ impl Context {
     /// Ends the context on a thread of its own, as that takes tens of milliseconds. Nothing of it may be in flight: the call would wait
     /// for the device.
     pub(super) fn destroy(self) {
+        #[cfg(test)]
+        ENDED.set(ENDED.get() + 1);
         let id = self.id;
         let end = move || {
             crate::base::signal_mask::shield_thread();
@@ -327,6 +329,12 @@ impl Context {
 fn destroy(id: libc::c_ulong) {
     // SAFETY: the number is of a context whose owner was taken by `Context::destroy`, so nobody reads its ring any more.
     unsafe { libc::syscall(libc::SYS_io_destroy, id) };
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Contexts that this thread has ended.
+    pub(super) static ENDED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Returns whether a context of this number exists.

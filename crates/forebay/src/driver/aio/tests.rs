@@ -325,9 +325,10 @@ fn a_driver_with_requests_in_flight_leaves_its_context() {
     let mut page = Box::new(Page([0; PAGE]));
     submit(&mut driver, &request(1, OpKind::Read, &bench, &mut page.0, 0));
     assert_eq!(complete(&mut driver, Wait::Poll), []);
+    let before = context::ENDED.get();
     drop(driver);
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(context::exists(id), "its end would have waited for the device");
+    assert_eq!(context::ENDED.get(), before, "its end would have waited for the device");
+    assert!(context::exists(id));
     // SAFETY: the kernel has no request of it, and nobody reads its ring.
     unsafe { libc::syscall(libc::SYS_io_destroy, id) };
 }
@@ -340,7 +341,9 @@ fn a_drained_driver_ends_its_context_and_waits_for_nothing() {
     // Staged, and so not the kernel's.
     submit(&mut driver, &request(1, OpKind::Read, &bench, &mut Page([0; PAGE]).0, 0));
     let id = inside(&mut driver).context.as_ref().unwrap().id();
+    let before = context::ENDED.get();
     drop(driver);
+    assert_eq!(context::ENDED.get(), before + 1);
     let began = Instant::now();
     while context::exists(id) {
         assert!(began.elapsed() < HANGS, "the context stays");
