@@ -4,7 +4,12 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::{Engine, ErrorKind, File, Open};
+use crate::{DriverChoice, Engine, ErrorKind, File, Open};
+
+/// Rings of both kinds: of io_uring where the kernel allows it, and of native AIO.
+fn configs() -> [Config; 2] {
+    [Config::default(), Config::default().driver(DriverChoice::Threads)]
+}
 
 /// An engine with a file of 64 pages, and a runtime whose thread has a ring; nothing where the kernel refuses all kinds.
 struct Bench {
@@ -46,77 +51,86 @@ impl Bench {
 
 #[test]
 fn a_ring_with_somebody_inside_sends_operations_to_the_home_shard() {
-    let Some(bench) = Bench::new(Config::default()) else { return };
-    let before = bench.visits();
-    bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
-    assert!(bench.visits() > before, "through the ring");
-    let (ring, before) = (bench.ring(), bench.visits());
-    assert!(ring.lock.try_lock());
-    bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
-    assert_eq!(bench.visits(), before);
-    ring.lock.unlock_anyway();
-    bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
-    assert!(bench.visits() > before, "through the ring again");
+    for config in configs() {
+        let Some(bench) = Bench::new(config) else { continue };
+        let before = bench.visits();
+        bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
+        assert!(bench.visits() > before, "through the ring");
+        let (ring, before) = (bench.ring(), bench.visits());
+        assert!(ring.lock.try_lock());
+        bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
+        assert_eq!(bench.visits(), before);
+        ring.lock.unlock_anyway();
+        bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
+        assert!(bench.visits() > before, "through the ring again");
+    }
 }
 
 #[test]
 fn who_is_inside_looks_again_for_those_who_came_meanwhile() {
-    let Some(bench) = Bench::new(Config::default()) else { return };
-    let ring = bench.ring();
-    let turns = |ring: &VisitedShard| {
-        let (answer, report) = crate::base::pending::channel("stats");
-        ring.inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
-        report.wait().unwrap().stats.turns
-    };
-    let before = turns(&ring);
-    let inside = ring.clone();
-    ring.enter(|_| std::thread::spawn(move || inside.visit()).join().unwrap()).unwrap();
-    // The marked look, and the call that asks for the number.
-    assert!(turns(&ring) >= before + 2);
+    for config in configs() {
+        let Some(bench) = Bench::new(config) else { continue };
+        let ring = bench.ring();
+        let turns = |ring: &VisitedShard| {
+            let (answer, report) = crate::base::pending::channel("stats");
+            ring.inbox.call(Box::new(move |shard| shard.tell_stats(answer)));
+            report.wait().unwrap().stats.turns
+        };
+        let before = turns(&ring);
+        let inside = ring.clone();
+        ring.enter(|_| std::thread::spawn(move || inside.visit()).join().unwrap()).unwrap();
+        // The marked look, and the call that asks for the number.
+        assert!(turns(&ring) >= before + 2);
+    }
 }
 
 #[test]
 fn an_engine_ends_although_a_visitor_never_leaves() {
-    let config = Config::default().shutdown_deadline(Duration::from_millis(50));
-    let Some(bench) = Bench::new(config) else { return };
-    let ring = bench.ring();
-    assert!(ring.lock.try_lock());
-    let begun = Instant::now();
-    let report = bench.engine.clone().close().wait().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(20));
-    assert!(report.leaked_operations > 0, "{report:?}");
-    // The visitor goes on in the end, and finds everything where it was.
-    ring.stay(|shard| assert_eq!(shard.index(), 1)).unwrap();
-    let error = bench.runtime.block_on(async { bench.engine.nop().await.unwrap_err() });
-    assert_eq!(error.kind(), ErrorKind::EngineClosed);
+    for config in configs() {
+        let Some(bench) = Bench::new(config.shutdown_deadline(Duration::from_millis(50))) else { continue };
+        let ring = bench.ring();
+        assert!(ring.lock.try_lock());
+        let begun = Instant::now();
+        let report = bench.engine.clone().close().wait().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(report.leaked_operations > 0, "{report:?}");
+        // The visitor goes on in the end, and finds everything where it was.
+        ring.stay(|shard| assert_eq!(shard.index(), 1)).unwrap();
+        let error = bench.runtime.block_on(async { bench.engine.nop().await.unwrap_err() });
+        assert_eq!(error.kind(), ErrorKind::EngineClosed);
+    }
 }
 
 #[test]
 fn a_panic_inside_ends_the_ring_and_nothing_else() {
-    let Some(bench) = Bench::new(Config::default()) else { return };
-    let ring = bench.ring();
-    assert!(ring.enter(|_| panic!("inside")).is_none());
-    assert!(ring.is_over());
-    let block = bench.runtime.block_on(async { bench.file.read(0..4096).await.unwrap() });
-    assert_eq!(block[..], [7; 4096]);
-    bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
-    assert!(bench.engine.health().degraded.iter().any(|known| known.what == "worker ring"));
-    assert!(bench.engine.stats().wait().unwrap().worker_rings.is_empty());
-    bench.engine.close().wait().unwrap();
+    for config in configs() {
+        let Some(bench) = Bench::new(config) else { continue };
+        let ring = bench.ring();
+        assert!(ring.enter(|_| panic!("inside")).is_none());
+        assert!(ring.is_over());
+        let block = bench.runtime.block_on(async { bench.file.read(0..4096).await.unwrap() });
+        assert_eq!(block[..], [7; 4096]);
+        bench.runtime.block_on(async { bench.engine.nop().await.unwrap() });
+        assert!(bench.engine.health().degraded.iter().any(|known| known.what == "worker ring"));
+        assert!(bench.engine.stats().wait().unwrap().worker_rings.is_empty());
+        bench.engine.close().wait().unwrap();
+    }
 }
 
 /// The ring of a runtime is free for the next one.
 #[test]
 fn rings_are_used_again() {
-    let Some(bench) = Bench::new(Config::default()) else { return };
-    for _ in 0..40 {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            bench.engine.nop().await.unwrap();
-            tokio::task::yield_now().await;
-            bench.engine.nop().await.unwrap();
-        });
+    for config in configs() {
+        let Some(bench) = Bench::new(config) else { continue };
+        for _ in 0..40 {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                bench.engine.nop().await.unwrap();
+                tokio::task::yield_now().await;
+                bench.engine.nop().await.unwrap();
+            });
+        }
+        let count = bench.shared().visited.iter().count();
+        assert!(count <= 2, "{count} rings for two runtimes at once");
     }
-    let count = bench.shared().visited.iter().count();
-    assert!(count <= 2, "{count} rings for two runtimes at once");
 }
