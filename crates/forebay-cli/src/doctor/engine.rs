@@ -35,7 +35,7 @@ pub(crate) fn examine() -> (Option<EngineInfo>, Vec<Check>) {
         Check::degraded(
             GROUP,
             "start",
-            format!("{started}: each operation costs a hand-over to another thread"),
+            format!("{started}: each operation of a shard costs a hand-over to another thread"),
             "make io_uring available (see the io_uring findings)",
         )
     });
