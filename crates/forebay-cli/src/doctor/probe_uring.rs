@@ -63,7 +63,9 @@ fn refused(error: &io::Error) -> Check {
     Check::unavailable(
         GROUP,
         "setup",
-        format!("io_uring_setup fails: {error}; {cause}; Forebay uses its threads driver instead, and native AIO in Tokio tasks where that is allowed"),
+        format!(
+            "io_uring_setup fails: {error}; {cause}; Forebay uses its threads driver instead, and native AIO in Tokio tasks where that is allowed"
+        ),
         remedy,
     )
 }
