@@ -596,9 +596,10 @@ mod in_tasks {
     /// A step may do anything but wait: read by futures of its own, drop files and other walks. It sees its walk's class.
     #[test]
     fn steps_come_back_into_the_engine() {
+        type Begun = Pin<Box<dyn Future<Output = Result<Block, Error>> + Send>>;
         struct Wild {
             file: Option<File>,
-            begun: Vec<Pin<Box<dyn Future<Output = Result<Block, Error>> + Send>>>,
+            begun: Vec<Begun>,
             hops: u64,
             _entry: Entry,
         }
