@@ -16,3 +16,5 @@ pub(crate) mod sync;
 pub(crate) mod try_lock;
 pub(crate) mod wait;
 pub(crate) mod wakes;
+#[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+pub(crate) mod watch_flag;

@@ -70,6 +70,17 @@ impl TryLock {
         false
     }
 
+    /// Releases the lock, after one more `look` if another thread left a mark. Returns whether one came during that look as well: the
+    /// caller must have the next look made by somebody else.
+    #[inline]
+    pub(crate) fn leave(&self, look: impl FnOnce()) -> bool {
+        if self.unlock() {
+            return false;
+        }
+        look();
+        self.unlock_anyway()
+    }
+
     /// Releases the lock. Returns whether another thread had left a mark, whose look the caller must have made by somebody else.
     pub(crate) fn unlock_anyway(&self) -> bool {
         self.0.swap(FREE, Ordering::AcqRel) == WANTED

@@ -293,7 +293,7 @@ pub(crate) enum WakeHandle {
     #[cfg(feature = "sim")]
     Sim(std::sync::Arc<sim::SimWake>),
     /// Calls a function; for a shard without a thread.
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
     Call(std::sync::Arc<dyn Fn() + Send + Sync>),
 }
 
@@ -305,7 +305,10 @@ impl WakeHandle {
             WakeHandle::Threads(queue) => queue.wake(),
             #[cfg(feature = "sim")]
             WakeHandle::Sim(wake) => wake.wake(),
-            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+            #[cfg(any(
+                all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
+                all(test, forebay_loom)
+            ))]
             WakeHandle::Call(call) => call(),
         }
     }

@@ -37,6 +37,7 @@ use crate::base::health::Degradation;
 use crate::base::priority::Priority;
 use crate::base::try_lock::TryLock;
 use crate::base::wakes;
+use crate::base::watch_flag::WatchFlag;
 use crate::driver::aio::AioDriver;
 use crate::driver::uring::UringDriver;
 use crate::driver::{Driver, WakeHandle};
@@ -183,12 +184,10 @@ impl VisitedShard {
         let mut woken = WOKEN.try_with(RefCell::take).unwrap_or_default();
         let (result, left) = wakes::collect(&mut woken, || {
             let (result, mut left) = self.inside(act);
-            if !self.lock.unlock() {
-                // Another thread wants a look and is gone. This one makes it once, and leaves the next one to shard 0.
-                let before = left;
-                left = self.inside(Shard::visit).1;
-                left.asks_shard |= before.asks_shard | self.lock.unlock_anyway();
-            }
+            // Another thread may want a look and be gone. This one makes it once, and leaves the next one to shard 0.
+            let asks_shard = left.asks_shard;
+            let more = self.lock.leave(|| left = self.inside(Shard::visit).1);
+            left.asks_shard |= asks_shard | more;
             (result, left)
         });
         if !woken.is_empty() && wakes::wake_all(&mut woken) {
@@ -218,7 +217,7 @@ impl VisitedShard {
             let result = act(shard);
             let mut looks = 0;
             // A notice that comes after this finds the shard asleep and the lock held, and leaves a mark.
-            while !shard.settles() {
+            while !shard.inbox().settles() {
                 if looks == LOOKS_MAX {
                     return (result, Left { asks_shard: true, ..shard.leaving() });
                 }
@@ -291,7 +290,7 @@ pub(crate) struct VisitedShards {
     places: Box<[OnceLock<Arc<VisitedShard>>]>,
     made: Mutex<Made>,
     /// Whether shard 0 has the timer by which it looks after rings.
-    is_watched: AtomicBool,
+    watched: WatchFlag,
     /// Shards that have not ended; the last one ends the visited ones.
     running: AtomicUsize,
     groups: runtime::Groups,
@@ -353,7 +352,7 @@ impl VisitedShards {
             first: shards,
             places: (0..count).map(|_| OnceLock::new()).collect(),
             made: Mutex::default(),
-            is_watched: AtomicBool::new(false),
+            watched: WatchFlag::new(),
             running: AtomicUsize::new(shards),
             groups: runtime::Groups::default(),
             interface: OnceLock::new(),

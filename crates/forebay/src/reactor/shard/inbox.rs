@@ -316,7 +316,7 @@ impl Inbox {
     }
 
     /// Asks this shard to visit the one with that number.
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
     pub(crate) fn ask_visit(&self, index: usize) {
         self.visits.fetch_or(1 << index, Ordering::Release);
         self.kick();
@@ -324,7 +324,7 @@ impl Inbox {
 
     /// Returns the shards to visit, a bit for each; called by the shard.
     #[inline]
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
     pub(crate) fn take_visits(&self) -> u64 {
         if self.visits.load(Ordering::Relaxed) == 0 { 0 } else { self.visits.swap(0, Ordering::Acquire) }
     }
@@ -337,6 +337,14 @@ impl Inbox {
         // Paired with the fence in `kick`: a sender that does not see the flag has pushed before the shard's
         // next check.
         fence(Ordering::SeqCst);
+    }
+
+    /// Lets senders wake a shard without a thread from now on. Returns whether there is nothing to do that came before.
+    #[inline]
+    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+    pub(crate) fn settles(&self) -> bool {
+        self.about_to_sleep();
+        self.is_quiet()
     }
 
     #[inline]
@@ -468,5 +476,7 @@ impl Dropped {
 
 #[cfg(all(test, forebay_loom))]
 mod loom_tests;
+#[cfg(all(test, forebay_loom))]
+mod loom_visits;
 #[cfg(all(test, not(forebay_loom)))]
 mod tests;

@@ -181,7 +181,7 @@ fn into_node(cell: RemotePtr) -> NonNull<RemoteNode> {
 }
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 
 #[cfg(all(test, forebay_loom))]
 mod loom_tests;

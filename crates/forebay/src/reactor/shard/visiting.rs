@@ -142,13 +142,6 @@ impl Shard {
         self.submit_rounds();
     }
 
-    /// Lets senders wake the shard from now on. Returns whether there is nothing to do that came before.
-    #[inline]
-    pub(crate) fn settles(&self) -> bool {
-        self.inbox.about_to_sleep();
-        self.inbox.is_quiet()
-    }
-
     /// Returns the state in which the shard is left.
     #[inline]
     pub(crate) fn leaving(&self) -> Left {

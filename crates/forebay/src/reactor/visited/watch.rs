@@ -1,7 +1,7 @@
 //! What shard 0 does for visited shards: it visits when it is asked, when an operation's turn comes, and when nobody else does.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::task::{Wake, Waker};
 
 use super::VisitedShard;
@@ -27,10 +27,7 @@ pub(crate) fn visit_all(shard: &Shard, mut asked: u64) {
 /// Has shard 0 look after the rings from now on, if it does not.
 #[inline]
 pub(super) fn begin(engine: &Arc<EngineShared>) {
-    let watched = &engine.visited.is_watched;
-    // Against the fence in `look`: it sees this thread's operation, or this thread sees that nobody looks.
-    fence(Ordering::SeqCst);
-    if !watched.load(Ordering::Relaxed) && !watched.swap(true, Ordering::AcqRel) {
+    if engine.visited.watched.starts() {
         engine.inboxes[0].call(Box::new(|shard| look_later(shard, &Arc::new(Looker::default()))));
     }
 }
@@ -79,10 +76,7 @@ fn look(shard: &Shard, looker: &Arc<Looker>) {
     if looks.idle < IDLE_LOOKS_MAX {
         return look_later(shard, looker);
     }
-    visited.is_watched.store(false, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-    // One that came meanwhile saw the mark, and relies on this thread.
-    if visited.iter().any(is_loaded) && !visited.is_watched.swap(true, Ordering::SeqCst) {
+    if !visited.watched.stops(|| visited.iter().any(is_loaded)) {
         look_later(shard, looker);
     }
 }

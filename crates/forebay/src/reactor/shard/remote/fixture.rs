@@ -4,9 +4,9 @@ use super::*;
 use crate::base::class::Class;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind};
 
-pub(super) const KEY: OpKey = OpKey { index: 5, generation: 3 };
+pub(crate) const KEY: OpKey = OpKey { index: 5, generation: 3 };
 
-pub(super) fn request() -> RemotePtr {
+pub(crate) fn request() -> RemotePtr {
     let request = OpRequest {
         kind: OpKind::Nop,
         class: Class::DEFAULT,
