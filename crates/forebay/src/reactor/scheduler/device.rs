@@ -68,6 +68,20 @@ pub(crate) struct DeviceScheduler {
     found: Mutex<Found>,
     /// For each class, the time of its last operation that a waiting thread carried out itself, as far as it was noted.
     calls_ns: [AtomicU64; CLASSES_MAX],
+    /// How often shards wrote `leased`, for the test that says what leases cost.
+    #[cfg(test)]
+    pub(super) lease_writes: LeaseWrites,
+}
+
+/// The writes of the line that all shards share.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(super) struct LeaseWrites {
+    pub(super) taken: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) given_back: AtomicU64,
+    /// Shards that were woken because room came back.
+    pub(super) wakes: AtomicU64,
 }
 
 /// The device's properties that are measured while classes compete for it.
@@ -141,6 +155,8 @@ impl DeviceScheduler {
             },
             found: Mutex::new(Found { depth_controller, write_cost: WriteCost::new(write_cost) }),
             calls_ns: [const { AtomicU64::new(0) }; CLASSES_MAX],
+            #[cfg(test)]
+            lease_writes: LeaseWrites::default(),
         }
     }
 
@@ -167,7 +183,11 @@ impl DeviceScheduler {
     pub(super) fn lease(&self, cost: u64, contended: bool) -> bool {
         let limit = if contended { self.budget() } else { QUIET_COST_MAX.max(self.budget()) };
         let take = |leased: u64| (leased == 0 || leased + cost <= limit).then_some(leased + cost);
-        self.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let had_room = self.leased.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        #[cfg(test)]
+        if had_room { &self.lease_writes.taken } else { &self.lease_writes.refused }
+            .fetch_add(1, Ordering::Relaxed);
+        had_room
     }
 
     /// Returns whether an operation of this class may go without a shard's queue: no other class uses the device. Notes the use, so that
@@ -197,10 +217,14 @@ impl DeviceScheduler {
 
     /// Takes a lease even if there is no room for it.
     pub(super) fn lease_anyway(&self, cost: u64) {
+        #[cfg(test)]
+        self.lease_writes.taken.fetch_add(1, Ordering::Relaxed);
         self.leased.fetch_add(cost, Ordering::Relaxed);
     }
 
     pub(super) fn give_back(&self, cost: u64) {
+        #[cfg(test)]
+        self.lease_writes.given_back.fetch_add(1, Ordering::Relaxed);
         let leased = self.leased.fetch_sub(cost, Ordering::Relaxed);
         debug_assert!(leased >= cost, "no more is given back than was leased: {cost} of {leased}");
     }

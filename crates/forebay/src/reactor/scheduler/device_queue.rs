@@ -85,6 +85,8 @@ pub(super) struct DeviceQueue {
     completed: Done,
     /// Operations completed since the last check.
     reaped: u32,
+    /// Since the last turn's end this shard gave room back, or moved a virtual time: shards that wait may go on.
+    frees_others: bool,
 }
 
 fn bit(class: usize) -> u32 {
@@ -130,6 +132,7 @@ impl DeviceQueue {
             held: None,
             completed: Done::default(),
             reaped: 0,
+            frees_others: false,
             shared,
         }
     }
@@ -241,6 +244,7 @@ impl DeviceQueue {
             if backlogged {
                 self.shared.backlog[class].fetch_add(1, Ordering::Relaxed);
             } else {
+                self.frees_others = true;
                 let before = self.shared.backlog[class].fetch_sub(1, Ordering::Relaxed);
                 debug_assert!(before > 0, "a shard leaves a backlog that it has joined");
             }
@@ -259,6 +263,8 @@ impl DeviceQueue {
                 self.shared.note_late();
             }
             self.shared.completed(self.completed, now_ns);
+            // It may have raised the budget.
+            self.frees_others = true;
         }
         (self.completed, self.reaped) = (Done::default(), 0);
         if self.contended && self.shared.is_overdrawn() {
@@ -273,9 +279,17 @@ impl DeviceQueue {
         if self.lease > self.used && (self.waiting == 0 || others != 0 || self.shared.is_overdrawn()) {
             self.give_back_surplus();
         }
+        // A shard that was woken for nothing wakes nobody: otherwise shards that wait would wake each other without end. None depends
+        // on a wake-up that comes too early for it: it waits with operations in flight, or until a time.
         match others {
+            _ if !std::mem::take(&mut self.frees_others) => 0,
             0 => 0,
-            others => self.shared.waiting.fetch_and(!others, Ordering::Relaxed) & others,
+            others => {
+                let woken = self.shared.waiting.fetch_and(!others, Ordering::Relaxed) & others;
+                #[cfg(test)]
+                self.shared.lease_writes.wakes.fetch_add(u64::from(woken.count_ones()), Ordering::Relaxed);
+                woken
+            }
         }
     }
 
@@ -284,6 +298,7 @@ impl DeviceQueue {
         let surplus = self.lease - self.used;
         if surplus > 0 {
             self.shared.give_back(surplus);
+            self.frees_others = true;
             self.lease = self.used;
         }
     }
@@ -382,6 +397,7 @@ impl DeviceQueue {
         }
         debug_assert!(self.used <= self.lease, "what is in flight is leased");
         if self.contended {
+            self.frees_others = true;
             let (place, shares) = top(class, specs);
             // Shares are shares of the device's time. The limit on operations in flight is not, so it does
             // not depend on the ratio.
