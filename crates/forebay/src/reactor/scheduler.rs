@@ -27,3 +27,6 @@ pub(crate) use cost::PIECE_BYTES;
 pub(crate) use device::DeviceScheduler;
 pub(crate) use device_queue::Counts;
 pub(crate) use device_queues::{Admission, DeviceQueues, ShardContext};
+
+#[cfg(all(test, feature = "sim", not(forebay_loom)))]
+mod scale_tests;
