@@ -12,9 +12,17 @@ pub(crate) mod pending;
 pub(crate) mod priority;
 pub(crate) mod signal_mask;
 pub(crate) mod sync;
-#[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+#[cfg(any(
+    feature = "sim",
+    all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
+    all(test, forebay_loom)
+))]
 pub(crate) mod try_lock;
 pub(crate) mod wait;
 pub(crate) mod wakes;
-#[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+#[cfg(any(
+    feature = "sim",
+    all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
+    all(test, forebay_loom)
+))]
 pub(crate) mod watch_flag;

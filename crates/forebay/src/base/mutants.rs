@@ -56,6 +56,14 @@ pub enum Mutant {
     LowestRankWins,
     /// A full inbox that has room again wakes one sender a turn and relies on that one to send.
     OneSenderWoken,
+    /// A thread that finds the lock of a visited shard held leaves no mark.
+    HeldLockUnmarked,
+    /// The holder of such a lock that was marked does not look again.
+    SecondLookSkipped,
+    /// Wakers run while a visited shard is locked.
+    WokenUnderLock,
+    /// Shard 0 does not look after visited shards that nobody visits.
+    RingsUnwatched,
 }
 
 crate::_mutant_switch!(Mutant);

@@ -1,6 +1,8 @@
 //! A lock that is tried and never waited for. A thread that finds it held leaves a mark, and the holder looks again before it
 //! leaves.
 
+#[cfg(feature = "_mutants")]
+use crate::base::mutants::Mutant;
 use crate::base::sync::atomic::{AtomicU8, Ordering};
 
 const FREE: u8 = 0;
@@ -46,6 +48,10 @@ impl TryLock {
     /// Takes the lock if it is free, else leaves the mark: everything that the caller did before is then seen by the holder's next
     /// look.
     pub(crate) fn try_lock_or_mark(&self) -> bool {
+        #[cfg(feature = "_mutants")]
+        if Mutant::HeldLockUnmarked.is_on() {
+            return self.try_lock();
+        }
         loop {
             if self.try_lock() {
                 return true;
@@ -75,6 +81,11 @@ impl TryLock {
     #[inline]
     pub(crate) fn leave(&self, look: impl FnOnce()) -> bool {
         if self.unlock() {
+            return false;
+        }
+        #[cfg(feature = "_mutants")]
+        if Mutant::SecondLookSkipped.is_on() {
+            self.unlock_anyway();
             return false;
         }
         look();

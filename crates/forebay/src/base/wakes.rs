@@ -6,12 +6,15 @@
 use std::cell::Cell;
 #[cfg(any(
     all(test, not(forebay_loom)),
+    feature = "sim",
     all(feature = "tokio", target_os = "linux", not(forebay_no_uring))
 ))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::task::Waker;
 
+#[cfg(feature = "_mutants")]
+use crate::base::mutants::Mutant;
 use crate::base::sync::AtomicWaker;
 
 thread_local! {
@@ -26,9 +29,20 @@ pub(crate) fn wake(waker: Waker) {
     if list.is_null() {
         return waker.wake();
     }
+    #[cfg(feature = "_mutants")]
+    if Mutant::WokenUnderLock.is_on() {
+        return waker.wake();
+    }
     // SAFETY: `collect` set the pointer to a list on its own stack frame, which is below this one, and nothing else uses the list
     // until it has put the former pointer back.
     unsafe { (*list).push(waker) };
+}
+
+/// Returns whether this thread is inside of a lock.
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[inline]
+pub(crate) fn is_collecting() -> bool {
+    LIST.try_with(|list| !list.get().is_null()).unwrap_or(false)
 }
 
 /// Does the same with the waker that is registered, if there is one.
@@ -40,7 +54,11 @@ pub(crate) fn wake_registered(waker: &AtomicWaker) {
 }
 
 /// Runs `run`, which may hold a lock, and puts the wakers of its wake-ups onto `list`.
-#[cfg(any(all(test, not(forebay_loom)), all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(any(
+    all(test, not(forebay_loom)),
+    feature = "sim",
+    all(feature = "tokio", target_os = "linux", not(forebay_no_uring))
+))]
 pub(crate) fn collect<T>(list: &mut Vec<Waker>, run: impl FnOnce() -> T) -> T {
     /// Puts the former list back, also after a panic.
     struct Former(*mut Vec<Waker>);
@@ -55,7 +73,11 @@ pub(crate) fn collect<T>(list: &mut Vec<Waker>, run: impl FnOnce() -> T) -> T {
 }
 
 /// Wakes all and empties the list. A panic of one keeps the others from nothing; returns whether there was one.
-#[cfg(any(all(test, not(forebay_loom)), all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(any(
+    all(test, not(forebay_loom)),
+    feature = "sim",
+    all(feature = "tokio", target_os = "linux", not(forebay_no_uring))
+))]
 pub(crate) fn wake_all(list: &mut Vec<Waker>) -> bool {
     let mut panicked = false;
     for waker in list.drain(..) {

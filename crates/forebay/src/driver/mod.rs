@@ -293,7 +293,11 @@ pub(crate) enum WakeHandle {
     #[cfg(feature = "sim")]
     Sim(std::sync::Arc<sim::SimWake>),
     /// Calls a function; for a shard without a thread.
-    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+    #[cfg(any(
+        feature = "sim",
+        all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
+        all(test, forebay_loom)
+    ))]
     Call(std::sync::Arc<dyn Fn() + Send + Sync>),
 }
 
@@ -306,6 +310,7 @@ impl WakeHandle {
             #[cfg(feature = "sim")]
             WakeHandle::Sim(wake) => wake.wake(),
             #[cfg(any(
+                feature = "sim",
                 all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
                 all(test, forebay_loom)
             ))]

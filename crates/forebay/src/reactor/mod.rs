@@ -10,13 +10,13 @@ pub(crate) mod read_many;
 pub(crate) mod scheduler;
 pub mod shard;
 pub(crate) mod stall_profiler;
-#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) mod visited;
 pub(crate) mod walk;
 #[cfg(feature = "sim")]
 pub(crate) mod world;
 
-#[cfg(not(all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(not(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))))]
 pub(crate) mod no_visited;
-#[cfg(not(all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+#[cfg(not(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))))]
 pub(crate) use no_visited as visited;

@@ -19,12 +19,17 @@
 //! - It ends with the last shard of the engine (`ending.rs`).
 
 mod begin;
+mod choice;
 mod ending;
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+mod interface;
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 mod runtime;
+#[cfg(feature = "sim")]
+mod simulated;
 mod watch;
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -33,22 +38,22 @@ use std::task::Waker;
 use atomic_waker::AtomicWaker;
 
 use crate::base::fork::Origin;
-use crate::base::health::Degradation;
 use crate::base::priority::Priority;
 use crate::base::try_lock::TryLock;
 use crate::base::wakes;
 use crate::base::watch_flag::WatchFlag;
-use crate::driver::aio::AioDriver;
-use crate::driver::uring::UringDriver;
 use crate::driver::{Driver, WakeHandle};
 use crate::io::config::{Config, WorkerRings};
 use crate::memory::arena::Aside;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Left, Shard};
 
 pub(crate) use begin::{Begun, begin_batch, begin_op, begin_walks};
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+pub(crate) use interface::Interface;
+#[cfg(feature = "sim")]
+pub(crate) use simulated::Interrupted;
 pub(crate) use watch::visit_all;
 
 /// A visitor that finds more to do looks at most this often before it leaves the rest to shard 0.
@@ -58,6 +63,8 @@ const LOOKS_MAX: u32 = 4;
 const VISITED_MAX: usize = 16;
 /// Shards and visited shards together: the schedulers' masks have a bit for each.
 const SHARDS_MAX: usize = 64;
+/// The most visited shards of an engine in a simulated world.
+const SIMULATED_MAX: usize = 3;
 
 thread_local! {
     /// Wakers collected by this thread's visits, kept for its capacity.
@@ -70,7 +77,8 @@ pub(crate) struct VisitedShard {
     /// The inbox of shard 0, which visits when asked.
     bell: Arc<Inbox>,
     /// A duplicate of the ring's descriptor, or of the event descriptor that a context of AIO signals.
-    descriptor: OwnedFd,
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    descriptor: OnceLock<std::os::fd::OwnedFd>,
     engine: Weak<EngineShared>,
     lock: TryLock,
     seat: Seat,
@@ -82,12 +90,13 @@ pub(crate) struct VisitedShard {
     is_inline: AtomicBool,
     /// Operations are staged, and the attendant was asked to submit them.
     flush_asked: AtomicBool,
-    /// The task of the runtime that watches the ring's descriptor.
+    /// The task of the runtime that watches the ring's descriptor; in a simulated world the world's own.
     attendant: AtomicWaker,
     /// Completions waited here for shard 0: the runtime is not driven at the moment. New operations go elsewhere until its attendant is
     /// polled again.
     is_neglected: AtomicBool,
     /// Whether a runtime has it.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     leased: AtomicBool,
     /// The earliest time at which shard 0 will visit because an operation's turn comes; 0 for none.
     timer_ns: AtomicU64,
@@ -104,31 +113,29 @@ struct Seat {
 
 // SAFETY: everything in the seat is accessed by the lock's holder only, and the lock orders one holder after the other. The shard
 // itself is bound to no thread: its driver has a ring or a context that any thread may enter, it has no tasks (whose futures need not
-// be Send), and its wakers, cells and files are Send. Its cache of memory is taken off the thread before the lock is released.
+// be Send), and its wakers, cells and files are Send. A simulated driver is its world's thread's alone: operations on other threads fail
+// before they come here, and the shard is taken out at the engine's end, in the world. Its cache of memory is taken off the thread before
+// the lock is released.
 unsafe impl Send for Seat {}
 // SAFETY: as above.
 unsafe impl Sync for Seat {}
 
 impl VisitedShard {
     /// Makes a shard over `driver` without a thread.
-    fn new(
-        engine: &Arc<EngineShared>,
-        index: usize,
-        driver: Driver,
-        descriptor: OwnedFd,
-    ) -> Arc<VisitedShard> {
+    fn new(engine: &Arc<EngineShared>, index: usize, driver: Driver) -> Arc<VisitedShard> {
         let inbox = Arc::new(Inbox::new(index, engine.config.inbox_depth));
         let bell = engine.inboxes[0].clone();
         let asked = bell.clone();
         let wake = WakeHandle::Call(Arc::new(move || asked.ask_visit(index)));
         // The cache belongs to the shard and not to this thread.
         let outside = Aside::NOTHING.swap();
-        let shard = shard::new_shard(inbox.clone(), engine, driver, wake, Clock::system());
+        let shard = shard::new_shard(inbox.clone(), engine, driver, wake, engine.clock());
         let cache = outside.swap();
         Arc::new(VisitedShard {
             inbox,
             bell,
-            descriptor,
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+            descriptor: OnceLock::new(),
             engine: Arc::downgrade(engine),
             lock: TryLock::held(),
             seat: Seat { shard: RefCell::new(Some(shard)), cache: Cell::new(cache) },
@@ -138,6 +145,7 @@ impl VisitedShard {
             flush_asked: AtomicBool::new(false),
             attendant: AtomicWaker::new(),
             is_neglected: AtomicBool::new(false),
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
             leased: AtomicBool::new(true),
             timer_ns: AtomicU64::new(0),
             over: AtomicBool::new(false),
@@ -152,11 +160,6 @@ impl VisitedShard {
 
     fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
-    }
-
-    /// Returns a new descriptor of the ring, which becomes readable when there are completions.
-    fn descriptor(&self) -> std::io::Result<OwnedFd> {
-        self.descriptor.try_clone()
     }
 
     /// Takes what has completed and does everything else that is ready, or has the thread do it that is inside.
@@ -183,13 +186,26 @@ impl VisitedShard {
         // A thread that ends may have lost the list already.
         let mut woken = WOKEN.try_with(RefCell::take).unwrap_or_default();
         let (result, left) = wakes::collect(&mut woken, || {
-            let (result, mut left) = self.inside(act);
-            // Another thread may want a look and be gone. This one makes it once, and leaves the next one to shard 0.
-            let asks_shard = left.asks_shard;
-            let more = self.lock.leave(|| left = self.inside(Shard::visit).1);
-            left.asks_shard |= asks_shard | more;
-            (result, left)
+            let (result, left) = self.inside(act);
+            (result, self.release(left))
         });
+        self.after(left, woken);
+        result
+    }
+
+    /// Releases the lock.
+    #[inline]
+    fn release(&self, mut left: Left) -> Left {
+        // Another thread may want a look and be gone. This one makes it once, and leaves the next one to shard 0.
+        let asks_shard = left.asks_shard;
+        let more = self.lock.leave(|| left = self.inside(Shard::visit).1);
+        left.asks_shard |= asks_shard | more;
+        left
+    }
+
+    /// Wakes, and has done what is left for others.
+    #[inline]
+    fn after(&self, left: Left, mut woken: Vec<Waker>) {
         if !woken.is_empty() && wakes::wake_all(&mut woken) {
             self.report_waker();
         }
@@ -203,7 +219,6 @@ impl VisitedShard {
         if let Some(at_ns) = left.at_ns {
             watch::visit_at(self, at_ns);
         }
-        result
     }
 
     /// Runs `act` on the shard with its memory, and then what came meanwhile. The lock is held before and after.
@@ -293,41 +308,11 @@ pub(crate) struct VisitedShards {
     watched: WatchFlag,
     /// Shards that have not ended; the last one ends the visited ones.
     running: AtomicUsize,
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     groups: runtime::Groups,
     /// Set once the engine's shards have started.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     interface: OnceLock<Interface>,
-}
-
-/// The kernel's interface that rings are made of.
-pub(crate) enum Interface {
-    /// io_uring; new rings clone their memory from the keeper.
-    Uring(Arc<crate::driver::uring::Keeper>),
-    /// Native AIO: the shards have no rings either.
-    Aio,
-}
-
-impl Interface {
-    /// Makes a driver for visitors, and returns the descriptor to watch.
-    ///
-    /// # Errors
-    /// The reason why there is none, and the remedy.
-    fn make(&self, depth: u32) -> Result<(Driver, OwnedFd), Degradation> {
-        let remedy = "raise RLIMIT_MEMLOCK and the limit of open files";
-        let refused =
-            |error| Degradation::new("worker rings", format!("the kernel refused one: {error}"), remedy);
-        match self {
-            Interface::Uring(keeper) => {
-                let driver = UringDriver::for_visitors(depth, keeper.clone()).map_err(refused)?;
-                let descriptor = driver.descriptor().map_err(refused)?;
-                Ok((Driver::Uring(driver), descriptor))
-            }
-            Interface::Aio => {
-                let driver = AioDriver::for_visitors(depth)?;
-                let descriptor = driver.descriptor().map_err(refused)?;
-                Ok((Driver::Aio(driver), descriptor))
-            }
-        }
-    }
 }
 
 /// The shards that exist.
@@ -340,11 +325,15 @@ struct Made {
 
 impl VisitedShards {
     /// Returns the places for visited shards of an engine with `shards` ordinary ones. `is_real` is false in a simulated world, which
-    /// has none.
+    /// has some if the program asks for them.
     pub(crate) fn of(config: &Config, shards: usize, is_real: bool) -> VisitedShards {
-        let wanted =
-            is_real && config.worker_rings != WorkerRings::Off && config.priority == Priority::Default;
-        VisitedShards::new(shards, if wanted { places_beside(shards) } else { 0 })
+        let suits = config.priority == Priority::Default;
+        let most = match (is_real, config.worker_rings) {
+            (true, WorkerRings::Auto | WorkerRings::Always) if HAS_RUNTIME && suits => places(),
+            (false, WorkerRings::Always) => SIMULATED_MAX,
+            _ => 0,
+        };
+        VisitedShards::new(shards, most.min(SHARDS_MAX.saturating_sub(shards)))
     }
 
     fn new(shards: usize, count: usize) -> VisitedShards {
@@ -354,12 +343,15 @@ impl VisitedShards {
             made: Mutex::default(),
             watched: WatchFlag::new(),
             running: AtomicUsize::new(shards),
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
             groups: runtime::Groups::default(),
+            #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
             interface: OnceLock::new(),
         }
     }
 
     /// Has rings be made from now on.
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     pub(crate) fn begin(&self, interface: Interface) {
         let first = self.interface.set(interface);
         debug_assert!(first.is_ok(), "an engine starts once");
@@ -368,6 +360,9 @@ impl VisitedShards {
     /// Returns the name of the rings' interface; `None` while there are no rings.
     pub(crate) fn interface(&self) -> Option<&'static str> {
         self.iter().next()?;
+        #[cfg(not(all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+        return None;
+        #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
         self.interface.get().map(|interface| match interface {
             Interface::Uring(_) => "uring",
             Interface::Aio => "aio",
@@ -403,28 +398,10 @@ impl VisitedShards {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a shard that no runtime has, made now if need be. `None` if there is no place left or the kernel gives no ring.
-    fn lease(&self, engine: &Arc<EngineShared>) -> Option<Arc<VisitedShard>> {
-        let mut made = self.lock();
-        let is_free =
-            |visited: &&Arc<VisitedShard>| !visited.is_over() && !visited.leased.swap(true, Ordering::AcqRel);
-        if made.closed {
-            return None;
-        }
-        if let Some(free) = self.iter().find(is_free) {
-            return Some(free.clone());
-        }
+    /// Makes the shard of the next place; `made` is the list's, under its lock. `None` if there is no place left.
+    fn add(&self, made: &mut Made, engine: &Arc<EngineShared>, driver: Driver) -> Option<Arc<VisitedShard>> {
         let place = self.places.get(made.count)?;
-        let (driver, descriptor) = match self.interface.get()?.make(engine.config.queue_depth) {
-            Ok(made) => made,
-            Err(Degradation { what, why, remedy }) => {
-                made.closed = true;
-                drop(made);
-                engine.degrade_once(&what, &why, &remedy);
-                return None;
-            }
-        };
-        let visited = VisitedShard::new(engine, self.first + made.count, driver, descriptor);
+        let visited = VisitedShard::new(engine, self.first + made.count, driver);
         visited.inbox.about_to_sleep();
         visited.lock.unlock_anyway();
         let first = place.set(visited.clone());
@@ -440,11 +417,13 @@ impl VisitedShards {
     }
 }
 
-/// Returns how many visited shards an engine of `shards` shards may have: one a processor, as far as there are numbers for them.
-fn places_beside(shards: usize) -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    processors.min(VISITED_MAX).min(SHARDS_MAX.saturating_sub(shards))
+/// Whether there are runtimes whose workers may have rings.
+const HAS_RUNTIME: bool = cfg!(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)));
+
+/// Returns the most visited shards of an engine: one a processor.
+fn places() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(VISITED_MAX)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 mod tests;

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
 
 use crate::base::error::Result;
 use crate::base::here;
@@ -27,6 +29,16 @@ pub(crate) trait World: fmt::Debug + Send + Sync {
 
     /// Makes the shards of a new engine, which the world steps from now on.
     fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>);
+
+    /// Returns the place of the visited shard that the task which is polled now may enter, if any, and whether it expects operations to
+    /// complete at once.
+    fn ring(&self, engine: &Arc<EngineShared>) -> Option<(usize, bool)>;
+
+    /// Returns whether the task that is polled may go on. If not, it has been woken.
+    fn proceeds(&self, waker: &Waker) -> bool;
+
+    /// Lets time pass for a shard that waits for a visitor.
+    fn pause(&self, pause: Duration);
 }
 
 thread_local! {

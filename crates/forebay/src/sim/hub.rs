@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use crate::base::error::Result;
@@ -17,10 +18,12 @@ use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
 use crate::driver::sim::{SimFile, SimMachine, Transfer};
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::world::{self, MetaCallback};
 use crate::sim::Link;
 use crate::sim::history::{Fate, What};
 use crate::sim::machine::{Done, IoId, Machine, OpenedFile, SimIo};
+use crate::sim::rings::{Ring, WORKERS};
 use crate::sim::shards::Stepped;
 use crate::sim::tasks::Tasks;
 
@@ -28,6 +31,11 @@ thread_local! {
     /// The world that runs on this thread; its number and time are in `here`.
     static HUB: RefCell<Option<Rc<Hub>>> = const { RefCell::new(None) };
 }
+
+/// A task on a worker expects operations to complete at once this often, in a million.
+const INLINE_PPM: u32 = 100_000;
+/// It has used up its turn this often, in a million, and is woken for another one.
+const YIELDS_PPM: u32 = 30_000;
 
 /// Returns the world that runs on this thread.
 pub(crate) fn current() -> Option<Rc<Hub>> {
@@ -54,6 +62,9 @@ pub(crate) struct Hub {
     pub(crate) machine: RefCell<Machine>,
     pub(crate) fate: RefCell<Fate>,
     pub(crate) shards: RefCell<Vec<Rc<Stepped>>>,
+    pub(crate) rings: RefCell<Vec<Rc<Ring>>>,
+    /// The worker of a runtime on which the program's code runs at the moment, if it is on one.
+    worker: Cell<Option<u64>>,
     pub(crate) tasks: Tasks,
     /// Set when another thread has woken something of this world.
     pub(crate) foreign: Arc<AtomicBool>,
@@ -92,6 +103,8 @@ impl Hub {
             machine: RefCell::new(Machine::new()),
             fate: RefCell::new(fate),
             shards: RefCell::default(),
+            rings: RefCell::default(),
+            worker: Cell::new(None),
             tasks: Tasks::new(foreign.clone()),
             foreign,
             cut: Cell::default(),
@@ -131,6 +144,60 @@ impl Hub {
         if here::world() == self.number {
             here::set_now_ns(now_ns);
         }
+    }
+
+    /// Makes the rings of a new engine, as many as the seed decides.
+    pub(crate) fn add_rings(self: &Rc<Hub>, engine: &Arc<EngineShared>) {
+        let most = engine.visited.places() as u64;
+        if most == 0 {
+            return;
+        }
+        let count = 1 + self.fate.borrow_mut().source.below(most);
+        let rings = (0..count).map_while(|_| Ring::new(self, engine));
+        let rings: Vec<_> = rings.collect();
+        self.rings.borrow_mut().extend(rings);
+    }
+
+    /// Chooses the worker on which a task outside of shards is polled. `None`: a thread of no runtime, and always where there are no
+    /// rings.
+    pub(crate) fn choose_worker(&self) -> Option<u64> {
+        if self.rings.borrow().is_empty() {
+            return None;
+        }
+        self.fate.borrow_mut().source.below(1 + WORKERS).checked_sub(1)
+    }
+
+    /// Runs code of the program as on this worker.
+    pub(crate) fn on_worker<T>(&self, worker: Option<u64>, run: impl FnOnce() -> T) -> T {
+        let before = self.worker.replace(worker);
+        let result = run();
+        self.worker.set(before);
+        result
+    }
+
+    /// Returns the place of the worker's ring of an engine, and whether it expects operations to complete at once.
+    pub(crate) fn ring_of_worker(&self, engine: &Arc<EngineShared>) -> Option<(usize, bool)> {
+        let worker = self.worker.get()?;
+        let rings = self.rings.borrow();
+        let count = rings.iter().filter(|ring| Arc::ptr_eq(ring.engine(), engine)).count() as u64;
+        let place = worker.checked_rem(count)?;
+        Some((place as usize, self.fate.borrow_mut().source.ppm(INLINE_PPM)))
+    }
+
+    /// Returns whether a task on a worker may go on. If not, it has been woken.
+    pub(crate) fn proceeds(&self, waker: &Waker) -> bool {
+        let proceeds = !self.fate.borrow_mut().source.ppm(YIELDS_PPM);
+        if !proceeds {
+            waker.wake_by_ref();
+        }
+        proceeds
+    }
+
+    /// Lets time pass for a shard at its end, while interrupted visits go on.
+    pub(crate) fn pause(&self, pause: Duration) {
+        self.set_now(self.now_ns() + u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX));
+        let rings = self.rings.borrow().clone();
+        rings.iter().filter(|ring| ring.is_due(self)).for_each(|ring| ring.go_on());
     }
 
     pub(crate) fn note(&self, what: What, words: &[u64]) {

@@ -1,12 +1,14 @@
 //! The reference that an engine holds to its world.
 
 use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
 
 use crate::base::here;
 use crate::base::pending::Sender;
 use crate::driver::meta::MetaRequest;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::shard::Ended;
+use crate::reactor::shard::{self, Ended};
 use crate::reactor::world::{MetaCallback, World};
 use crate::sim::hub;
 use crate::sim::shards::Stepped;
@@ -46,6 +48,22 @@ impl World for Link {
         for (index, end) in ends.into_iter().enumerate() {
             let stepped = Stepped::new(&hub, engine, index, end);
             hub.shards.borrow_mut().push(stepped);
+        }
+        hub.add_rings(engine);
+    }
+
+    fn ring(&self, engine: &Arc<EngineShared>) -> Option<(usize, bool)> {
+        hub::current().filter(|_| self.is_here())?.ring_of_worker(engine)
+    }
+
+    fn proceeds(&self, waker: &Waker) -> bool {
+        hub::current().is_none_or(|hub| hub.proceeds(waker))
+    }
+
+    fn pause(&self, pause: Duration) {
+        if let Some(hub) = hub::current() {
+            // What goes on meanwhile runs on other threads than the shard that waits.
+            shard::as_no_shard(|| hub.pause(pause));
         }
     }
 }

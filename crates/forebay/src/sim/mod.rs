@@ -93,6 +93,7 @@ mod link;
 mod machine;
 mod profile;
 mod program;
+mod rings;
 mod run;
 mod shards;
 mod shrink;

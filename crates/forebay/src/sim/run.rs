@@ -13,6 +13,7 @@ use crate::io::config::Config;
 use crate::sim::failure::{Failure, FailureKind};
 use crate::sim::history::What;
 use crate::sim::hub::Hub;
+use crate::sim::rings::Ring;
 use crate::sim::shards::Stepped;
 use crate::sim::tasks::PROGRAM;
 use crate::sim::world::refused;
@@ -36,6 +37,11 @@ pub(crate) struct Runner {
     seed: u64,
     limits: Limits,
     steps: u64,
+}
+
+/// Returns a worker's number among the places where a task may be polled, in the history.
+fn place_of_worker(worker: u64) -> u64 {
+    (1 << 32) + worker
 }
 
 /// The reason why a run ends before its program does.
@@ -105,8 +111,10 @@ impl Runner {
             self.look_around()?;
             let shards: Vec<Rc<Stepped>> =
                 hub.shards.borrow().iter().filter(|shard| shard.is_ready(&hub)).cloned().collect();
+            let rings: Vec<Rc<Ring>> =
+                hub.rings.borrow().iter().filter(|ring| ring.is_ready(&hub)).cloned().collect();
             let tasks = hub.tasks.ready_count();
-            let able = tasks + shards.len();
+            let able = tasks + shards.len() + rings.len();
             let stalls = able > 0 && hub.fate.borrow_mut().source.ppm(self.limits.stalls_ppm);
             if able == 0 || stalls {
                 match self.next_ns() {
@@ -124,15 +132,19 @@ impl Runner {
             self.steps += 1;
             let pick = hub.fate.borrow_mut().source.below(able as u64) as usize;
             match pick.checked_sub(tasks) {
-                Some(shard) => self.step(&shards[shard]),
+                Some(at) if at < shards.len() => self.step(&shards[at]),
+                Some(at) => self.step_ring(&rings[at - shards.len()])?,
                 None => {
                     let Some(task) = hub.tasks.take_ready(pick) else { continue };
                     let mut polled = Poll::Pending;
                     let result = catch_unwind(AssertUnwindSafe(|| match task {
                         PROGRAM => {
-                            hub.note(What::Polled, &[PROGRAM, 0]);
+                            let worker = hub.choose_worker();
+                            hub.note(What::Polled, &[PROGRAM, worker.map_or(0, place_of_worker)]);
                             wakes.taken();
-                            polled = program.as_mut().poll(&mut Context::from_waker(&waker));
+                            polled = hub.on_worker(worker, || {
+                                program.as_mut().poll(&mut Context::from_waker(&waker))
+                            });
                         }
                         task => self.poll_task(task),
                     }));
@@ -187,7 +199,9 @@ impl Runner {
     fn next_ns(&self) -> Option<u64> {
         let hub = &self.hub;
         let shards = hub.shards.borrow();
+        let rings = hub.rings.borrow();
         let shards = shards.iter().filter_map(|shard| shard.next_ns(hub));
+        let shards = shards.chain(rings.iter().filter_map(|ring| ring.next_ns(hub)));
         let machine = hub.machine.borrow().next_event_ns();
         let next = shards.chain(machine).chain(hub.tasks.next_sleeper_ns()).chain(hub.cut.get().at_ns).min();
         // An event that is due already (a shard whose patience has run out) does not count.
@@ -197,6 +211,18 @@ impl Runner {
     fn step(&self, shard: &Rc<Stepped>) {
         self.hub.note(What::Turn, &[shard.port() as u64]);
         shard.step(&self.hub);
+    }
+
+    /// Has the runtime of a world look after one of its rings.
+    fn step_ring(&self, ring: &Rc<Ring>) -> Result<(), Stop> {
+        let hub = &self.hub;
+        hub.note(What::Turn, &[ring.port() as u64]);
+        // It wakes the program's tasks, and a waker may be the program's own.
+        let worker = hub.choose_worker();
+        let stepped = catch_unwind(AssertUnwindSafe(|| hub.on_worker(worker, || ring.step(hub))));
+        stepped.map_err(|panic| {
+            (FailureKind::Panicked, format!("a waker panicked: {}", panic_words(panic.as_ref())))
+        })
     }
 
     /// Polls a task outside of all shards, or as a guest of one.
@@ -211,9 +237,11 @@ impl Runner {
         } else {
             None
         };
-        hub.note(What::Polled, &[task, host.as_ref().map_or(0, |host| host.port() as u64 + 1)]);
+        let worker = if host.is_none() { hub.choose_worker() } else { None };
+        let place = host.as_ref().map(|host| host.port() as u64 + 1).or(worker.map(place_of_worker));
+        hub.note(What::Polled, &[task, place.unwrap_or(0)]);
         match host {
-            None => hub.tasks.poll(task),
+            None => hub.on_worker(worker, || hub.tasks.poll(task)),
             Some(host) => {
                 // Its panic is the program's, not the shard's.
                 let mut polled = Ok(());
@@ -245,6 +273,10 @@ impl Runner {
                 self.step(&shard);
             }
         }
+        // What is still inside finds its engine gone.
+        let rings = std::mem::take(&mut *hub.rings.borrow_mut());
+        rings.iter().for_each(|ring| ring.go_on());
+        drop(rings);
         // Replies that arrived during the end are dropped together with their waiters.
         hub.tasks.forget();
         while let Some(task) = hub.tasks.take_first() {

@@ -316,7 +316,11 @@ impl Inbox {
     }
 
     /// Asks this shard to visit the one with that number.
-    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+    #[cfg(any(
+        feature = "sim",
+        all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
+        all(test, forebay_loom)
+    ))]
     pub(crate) fn ask_visit(&self, index: usize) {
         self.visits.fetch_or(1 << index, Ordering::Release);
         self.kick();
@@ -324,7 +328,11 @@ impl Inbox {
 
     /// Returns the shards to visit, a bit for each; called by the shard.
     #[inline]
-    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+    #[cfg(any(
+        feature = "sim",
+        all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
+        all(test, forebay_loom)
+    ))]
     pub(crate) fn take_visits(&self) -> u64 {
         if self.visits.load(Ordering::Relaxed) == 0 { 0 } else { self.visits.swap(0, Ordering::Acquire) }
     }
@@ -341,7 +349,11 @@ impl Inbox {
 
     /// Lets senders wake a shard without a thread from now on. Returns whether there is nothing to do that came before.
     #[inline]
-    #[cfg(any(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)), all(test, forebay_loom)))]
+    #[cfg(any(
+        feature = "sim",
+        all(feature = "tokio", target_os = "linux", not(forebay_no_uring)),
+        all(test, forebay_loom)
+    ))]
     pub(crate) fn settles(&self) -> bool {
         self.about_to_sleep();
         self.is_quiet()

@@ -33,7 +33,7 @@ mod report;
 mod start;
 mod task;
 mod timers;
-#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 mod visiting;
 
 use std::cell::Cell;
@@ -67,7 +67,7 @@ pub use task::{
     JoinHandle, Sleep, Timeout, YieldNow, class, current, sleep, spawn, timeout, yield_if_needed, yield_now,
 };
 pub(crate) use task::{spawn_on, wait_for_a_turn};
-#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+#[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) use visiting::{Begun, Left};
 
 /// The state of one shard's thread. It is accessed through `&Shard` only, because tasks call back into it.
@@ -136,6 +136,15 @@ fn make_current(shard: *const Shard) -> *const Shard {
 #[cfg(feature = "sim")]
 pub(crate) unsafe fn set_current(shard: *const Shard) -> *const Shard {
     make_current(shard)
+}
+
+/// Runs `run` as on a thread without a shard. For the same.
+#[cfg(feature = "sim")]
+pub(crate) fn as_no_shard<T>(run: impl FnOnce() -> T) -> T {
+    let before = make_current(ptr::null());
+    let result = run();
+    make_current(before);
+    result
 }
 
 impl Shard {

@@ -190,7 +190,7 @@ impl Ops {
     }
 
     /// Returns whether operations are ready to be submitted.
-    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     #[inline]
     pub(crate) fn has_staged(&self) -> bool {
         !self.staged.is_empty()

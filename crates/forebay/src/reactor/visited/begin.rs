@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-use tokio::task::coop;
-
 use crate::driver::Route;
 use crate::io::op::{Durability, Flush, OpFailure, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::reactor::engine_shared::EngineShared;
@@ -14,7 +12,7 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many::{self, Batch};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
 use crate::reactor::shard::{self, Shard};
-use crate::reactor::visited::{VisitedShard, runtime, watch};
+use crate::reactor::visited::{VisitedShard, choice, watch};
 use crate::reactor::walk;
 
 /// The beginning of an operation.
@@ -42,9 +40,10 @@ pub(crate) fn begin_op(
     if !suits(core, request) {
         return None;
     }
-    runtime::with_ring(engine, |ring| {
-        let Poll::Ready(turn) = coop::poll_proceed(context) else { return Some(Begun::Later) };
-        turn.made_progress();
+    choice::with_ring(engine, |ring| {
+        if !choice::proceeds(engine, context) {
+            return Some(Begun::Later);
+        }
         request.class = request.class.or_of_task();
         begin_in(engine, ring, core, request, context)
     })?
@@ -160,9 +159,10 @@ fn begin_many(
     if core.route() != Route::Ordinary {
         return None;
     }
-    runtime::with_ring(engine, |ring| {
-        let Poll::Ready(turn) = coop::poll_proceed(context) else { return Some(Poll::Pending) };
-        turn.made_progress();
+    choice::with_ring(engine, |ring| {
+        if !choice::proceeds(engine, context) {
+            return Some(Poll::Pending);
+        }
         let mut is_inside = false;
         let entered = ring.enter(|shard| {
             is_inside = true;
@@ -179,7 +179,7 @@ fn begin_many(
 
 impl VisitedShard {
     #[inline]
-    fn note_inline(&self, is_inline: bool) {
+    pub(super) fn note_inline(&self, is_inline: bool) {
         if self.is_inline.load(Ordering::Relaxed) != is_inline {
             self.is_inline.store(is_inline, Ordering::Relaxed);
         }

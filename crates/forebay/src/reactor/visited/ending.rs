@@ -30,14 +30,14 @@ impl VisitedShards {
             return 0;
         }
         self.lock().closed = true;
-        let clock = Clock::system();
+        let clock = engine.clock();
         let allowed = u64::try_from(engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
         let deadline = clock.now().saturating_add(clock.ticks(allowed));
         let left = || Duration::from_nanos(clock.ns(deadline.saturating_sub(clock.now())));
         let mut leaked = 0;
         let mut taken: Vec<Taken<'_>> = Vec::new();
         for visited in self.iter() {
-            match visited.take(&clock, deadline) {
+            match visited.take(engine, &clock, deadline) {
                 Ok(Some(shard)) => taken.push(Taken { visited, shard }),
                 Ok(None) => {}
                 // Its visitor may go on at any time, so everything stays as it is.
@@ -66,7 +66,12 @@ impl VisitedShard {
     ///
     /// # Errors
     /// The number of its operations, if a visitor did not leave before the deadline.
-    fn take(&self, clock: &Clock, deadline: Ticks) -> Result<Option<Box<Shard>>, usize> {
+    fn take(
+        &self,
+        engine: &EngineShared,
+        clock: &Clock,
+        deadline: Ticks,
+    ) -> Result<Option<Box<Shard>>, usize> {
         self.over.store(true, Ordering::Release);
         let shard = loop {
             if self.lock.try_lock() {
@@ -77,12 +82,22 @@ impl VisitedShard {
                 break Err(self.load.load(Ordering::Relaxed) as usize);
             }
             // Nothing reports that a visitor has left: most do within a microsecond.
-            thread::park_timeout(PAUSE);
+            pause(engine);
         };
         // Its future ends. The lock is never released again, so visitors go elsewhere.
         self.attendant.wake();
         shard
     }
+}
+
+/// Lets a visitor go on.
+fn pause(engine: &EngineShared) {
+    #[cfg(feature = "sim")]
+    if let Some(world) = &engine.world {
+        return world.pause(PAUSE);
+    }
+    let _ = engine;
+    thread::park_timeout(PAUSE);
 }
 
 impl Taken<'_> {

@@ -20,8 +20,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{self, Handle, RuntimeFlavor};
 
-use super::VisitedShard;
-use crate::base::here::{self, Waits};
+use super::{VisitedShard, VisitedShards};
+use crate::base::health::Degradation;
 use crate::io::config::WorkerRings;
 use crate::reactor::engine_shared::EngineShared;
 
@@ -75,10 +75,6 @@ pub(super) fn with_ring<T>(
     engine: &Arc<EngineShared>,
     run: impl FnOnce(&Arc<VisitedShard>) -> T,
 ) -> Option<T> {
-    // A thread in a `.wait()` cannot drive its runtime. Without shard 0 nobody would look after a ring.
-    if engine.visited.places() == 0 || here::waits() != Waits::No || engine.inboxes[0].failure().is_some() {
-        return None;
-    }
     let with_seats = |seats: &RefCell<Vec<Seat>>| {
         let mut seats = seats.try_borrow_mut().ok()?;
         let number = engine.inboxes[0].uid;
@@ -124,6 +120,37 @@ fn sit(engine: &Arc<EngineShared>) -> Option<Seat> {
         return None;
     }
     Some(Seat { engine: engine.inboxes[0].uid, group, is_worker, ring })
+}
+
+impl VisitedShards {
+    /// Returns a shard that no runtime has, made now if need be. `None` if there is no place left or the kernel gives no ring.
+    fn lease(&self, engine: &Arc<EngineShared>) -> Option<Arc<VisitedShard>> {
+        let mut made = self.lock();
+        let is_free =
+            |visited: &&Arc<VisitedShard>| !visited.is_over() && !visited.leased.swap(true, Ordering::AcqRel);
+        if made.closed {
+            return None;
+        }
+        if let Some(free) = self.iter().find(is_free) {
+            return Some(free.clone());
+        }
+        if made.count == self.places() {
+            return None;
+        }
+        let (driver, descriptor) = match self.interface.get()?.make(engine.config.queue_depth) {
+            Ok(made) => made,
+            Err(Degradation { what, why, remedy }) => {
+                made.closed = true;
+                drop(made);
+                engine.degrade_once(&what, &why, &remedy);
+                return None;
+            }
+        };
+        let visited = self.add(&mut made, engine, driver)?;
+        let first = visited.descriptor.set(descriptor);
+        debug_assert!(first.is_ok(), "a ring has one descriptor");
+        Some(visited)
+    }
 }
 
 impl Groups {
@@ -210,7 +237,8 @@ impl Group {
 /// # Errors
 /// The reason for which the runtime does not take it.
 fn watched(ring: &VisitedShard, choice: WorkerRings) -> Result<AsyncFd<OwnedFd>, String> {
-    let descriptor = ring.descriptor().map_err(|error| error.to_string())?;
+    let descriptor = ring.descriptor.get().ok_or("the ring has no descriptor")?;
+    let descriptor = descriptor.try_clone().map_err(|error| error.to_string())?;
     #[allow(deprecated, reason = "its successor came with Tokio 1.53, and the descriptor is owned")]
     let register = move || AsyncFd::with_interest(descriptor, Interest::READABLE);
     let registered = match choice {

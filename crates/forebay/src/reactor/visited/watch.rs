@@ -27,6 +27,10 @@ pub(crate) fn visit_all(shard: &Shard, mut asked: u64) {
 /// Has shard 0 look after the rings from now on, if it does not.
 #[inline]
 pub(super) fn begin(engine: &Arc<EngineShared>) {
+    #[cfg(feature = "_mutants")]
+    if crate::base::mutants::Mutant::RingsUnwatched.is_on() {
+        return;
+    }
     if engine.visited.watched.starts() {
         engine.inboxes[0].call(Box::new(|shard| look_later(shard, &Arc::new(Looker::default()))));
     }

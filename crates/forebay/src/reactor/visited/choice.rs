@@ -1,0 +1,84 @@
+//! Which ring an operation may use: that of the Tokio worker which polls it, or one that a simulated world chooses.
+
+#[cfg(feature = "sim")]
+use std::cell::Cell;
+use std::sync::Arc;
+#[cfg(feature = "sim")]
+use std::sync::atomic::Ordering;
+use std::task::Context;
+
+use super::VisitedShard;
+#[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+use super::runtime;
+use crate::base::here::{self, Waits};
+use crate::base::wakes;
+use crate::reactor::engine_shared::EngineShared;
+
+/// Runs `run` with the ring of the task that is polled. `None` if it has none, or inside of another call of this function.
+#[inline]
+pub(super) fn with_ring<T>(
+    engine: &Arc<EngineShared>,
+    run: impl FnOnce(&Arc<VisitedShard>) -> T,
+) -> Option<T> {
+    debug_assert!(!wakes::is_collecting(), "no code of the program runs under a ring's lock");
+    // A thread in a `.wait()` cannot drive its runtime. Without shard 0 nobody would look after a ring.
+    if engine.visited.places() == 0 || here::waits() != Waits::No || engine.inboxes[0].failure().is_some() {
+        return None;
+    }
+    #[cfg(feature = "sim")]
+    if let Some(world) = &engine.world {
+        return with_chosen(engine, world.ring(engine)?, run);
+    }
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    return runtime::with_ring(engine, run);
+    #[cfg(not(all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+    None
+}
+
+/// Runs `run` with the ring that a world chose.
+#[cfg(feature = "sim")]
+fn with_chosen<T>(
+    engine: &Arc<EngineShared>,
+    (place, is_inline): (usize, bool),
+    run: impl FnOnce(&Arc<VisitedShard>) -> T,
+) -> Option<T> {
+    std::thread_local! {
+        static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+    }
+    struct Left;
+    impl Drop for Left {
+        fn drop(&mut self) {
+            IS_INSIDE.set(false);
+        }
+    }
+    if IS_INSIDE.replace(true) {
+        return None;
+    }
+    let _left = Left;
+    let ring = engine.visited.iter().nth(place)?;
+    ring.note_inline(is_inline);
+    (!ring.is_neglected.load(Ordering::Relaxed)).then(|| run(ring))
+}
+
+/// Returns whether the task that is polled may go on in this turn. If not, it has been woken for the next one.
+#[inline]
+pub(super) fn proceeds(engine: &EngineShared, context: &mut Context<'_>) -> bool {
+    #[cfg(feature = "sim")]
+    if let Some(world) = &engine.world {
+        return world.proceeds(context.waker());
+    }
+    let _ = engine;
+    #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
+    {
+        let turn = tokio::task::coop::poll_proceed(context);
+        if let std::task::Poll::Ready(turn) = &turn {
+            turn.made_progress();
+        }
+        turn.is_ready()
+    }
+    #[cfg(not(all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+    {
+        let _ = context;
+        true
+    }
+}

@@ -1,0 +1,68 @@
+//! Visited shards of a simulated world, which is itself the runtime: it visits after completions, or is late, or stops in the middle.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+use super::{VisitedShard, VisitedShards};
+use crate::base::wakes;
+use crate::driver::Driver;
+use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::shard::{Left, Shard};
+
+/// A visit that stopped in the middle, with the lock held: its thread does not run at the moment.
+pub(crate) struct Interrupted {
+    visited: Arc<VisitedShard>,
+    woken: Vec<Waker>,
+    /// The state in which it is about to leave; `None` while it has not looked yet.
+    left: Option<Left>,
+}
+
+impl VisitedShards {
+    /// Makes one more shard, over `driver`. `None` if there are enough.
+    pub(crate) fn add_simulated(
+        &self,
+        engine: &Arc<EngineShared>,
+        driver: Driver,
+    ) -> Option<Arc<VisitedShard>> {
+        self.add(&mut self.lock(), engine, driver)
+    }
+}
+
+impl VisitedShard {
+    /// Returns whether its engine has ended it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_over()
+    }
+
+    /// Begins a turn of the attendant, which is woken by `waker` the next time.
+    pub(crate) fn attend(&self, waker: &Waker) {
+        self.is_neglected.store(false, Ordering::Relaxed);
+        self.attendant.register(waker);
+        self.flush_asked.store(false, Ordering::Release);
+    }
+
+    /// Begins a visit that stops before it has looked, or with `has_looked` when it is about to leave. `None` if another visitor is
+    /// inside.
+    pub(crate) fn visit_in_part(self: &Arc<Self>, has_looked: bool) -> Option<Interrupted> {
+        if !self.lock.try_lock_or_mark() {
+            return None;
+        }
+        let mut woken = Vec::new();
+        let left = has_looked.then(|| wakes::collect(&mut woken, || self.inside(Shard::visit).1));
+        Some(Interrupted { visited: self.clone(), woken, left })
+    }
+}
+
+impl Interrupted {
+    /// Ends the visit.
+    pub(crate) fn go_on(mut self) {
+        match self.left {
+            None => drop(self.visited.stay(Shard::visit)),
+            Some(left) => {
+                let left = wakes::collect(&mut self.woken, || self.visited.release(left));
+                self.visited.after(left, self.woken);
+            }
+        }
+    }
+}
