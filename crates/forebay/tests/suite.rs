@@ -3,10 +3,10 @@
 //! a skipped case is named with the reason. On an NVMe namespace too, which is overwritten, where
 //! `FOREBAY_TEST_NVME` names one: `vm/tests/polled` does.
 
-use forebay::DriverChoice;
 use forebay::sim::{Profile, World};
 use forebay::testing::Env;
 use forebay::testing::suite::{self, Case, Need, Verdict};
+use forebay::{DriverChoice, WorkerRings};
 
 mod common;
 
@@ -85,14 +85,17 @@ fn run_on_namespace(group: &str) {
     });
 }
 
-/// Runs twenty worlds for each case, on disks of every kind.
-fn run_simulated(group: &str) {
+/// Runs twenty worlds for each case, on disks of every kind, or eight with rings.
+fn run_simulated(group: &str, rings: WorkerRings) {
     let disks = [Profile::ideal(), Profile::nand(), Profile::optane(), Profile::cloud()];
     run_group(group, |case| {
         let mut verdict = Verdict::Passed;
-        for seed in 0..20 {
-            let mut world = World::new(seed).disk(disks[seed as usize % disks.len()].clone());
-            let config = forebay::Config::default().shards(2);
+        // Cases poll a future once and rely on it that its operation has begun.
+        let (seeds, stalls_ppm) = if rings == WorkerRings::Off { (20, 20_000) } else { (8, 0) };
+        for seed in 0..seeds {
+            let mut world =
+                World::new(seed).disk(disks[seed as usize % disks.len()].clone()).stalls_ppm(stalls_ppm);
+            let config = forebay::Config::default().shards(2).worker_rings(rings);
             let outcome = world.run(async |_| {
                 let env = Env::start(config, "/case").await.map_err(|error| error.to_string())?;
                 suite::run(case, &env).await.map_err(|failure| failure.to_string())
@@ -149,7 +152,14 @@ macro_rules! groups {
         mod simulator {
             $(#[test]
             fn $group() {
-                super::run_simulated(stringify!($group));
+                super::run_simulated(stringify!($group), forebay::WorkerRings::Off);
+            })*
+        }
+
+        mod simulator_rings {
+            $(#[test]
+            fn $group() {
+                super::run_simulated(stringify!($group), forebay::WorkerRings::Always);
             })*
         }
 

@@ -63,6 +63,8 @@ pub(crate) struct Hub {
     pub(crate) fate: RefCell<Fate>,
     pub(crate) shards: RefCell<Vec<Rc<Stepped>>>,
     pub(crate) rings: RefCell<Vec<Rc<Ring>>>,
+    /// Whether the machine is busy with other things, so that what could run sometimes has to wait.
+    pub(crate) is_busy: Cell<bool>,
     /// The worker of a runtime on which the program's code runs at the moment, if it is on one.
     worker: Cell<Option<u64>>,
     pub(crate) tasks: Tasks,
@@ -104,6 +106,7 @@ impl Hub {
             fate: RefCell::new(fate),
             shards: RefCell::default(),
             rings: RefCell::default(),
+            is_busy: Cell::new(true),
             worker: Cell::new(None),
             tasks: Tasks::new(foreign.clone()),
             foreign,
@@ -186,7 +189,8 @@ impl Hub {
 
     /// Returns whether a task on a worker may go on. If not, it has been woken.
     pub(crate) fn proceeds(&self, waker: &Waker) -> bool {
-        let proceeds = !self.fate.borrow_mut().source.ppm(YIELDS_PPM);
+        let ppm = if self.is_busy.get() { YIELDS_PPM } else { 0 };
+        let proceeds = !self.fate.borrow_mut().source.ppm(ppm);
         if !proceeds {
             waker.wake_by_ref();
         }

@@ -102,6 +102,7 @@ impl Runner {
 
     fn drive<T>(&mut self, mut program: Pin<&mut impl Future<Output = T>>) -> Result<T, Stop> {
         let hub = self.hub.clone();
+        hub.is_busy.set(self.limits.stalls_ppm > 0);
         let wakes = hub.tasks.wakes(PROGRAM);
         let waker = wakes.waker();
         waker.wake_by_ref();

@@ -107,7 +107,8 @@ impl World {
     }
 
     /// Sets how often, in a million steps, everything that could run has to wait until something else has
-    /// happened, at most 10 ms, as on a busy machine. Default: 20,000. 0 turns it off.
+    /// happened, at most 10 ms, as on a busy machine. Default: 20,000. 0 turns it off, and with rings also that
+    /// a task has now and then used up its turn before its operation begins.
     pub fn stalls_ppm(mut self, ppm: u32) -> World {
         self.stalls_ppm = ppm;
         self

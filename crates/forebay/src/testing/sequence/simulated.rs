@@ -6,6 +6,7 @@ use super::generate::generate;
 use super::session::Session;
 use super::step::{Access, NAMES, Step};
 use super::{Mismatch, Report};
+use crate::io::config::{Config, WorkerRings};
 use crate::io::mode::Mode;
 use crate::sim::{Dirty, Failure, Fault, Lost, MetadataOrder, Profile, Rule, World};
 
@@ -70,7 +71,7 @@ impl From<Failure> for Broken {
 
 /// Follows the steps in a world of this seed, in one to three lives, and returns the counts. Each life ends
 /// with a power cut, at some operation or after its last step, or with a restart. Then everything is checked.
-/// Odd seeds have faults, even ones have none.
+/// Odd seeds have faults, even ones have none. In every third seed's world operations go through rings.
 ///
 /// # Errors
 /// [`Broken`]: the first result that must not occur.
@@ -78,6 +79,9 @@ pub fn simulate(seed: u64, steps: &[Step]) -> Result<Report, Broken> {
     let mut numbers = Numbers::new(!seed);
     let rules = if seed % 2 == 1 { rules(&mut numbers) } else { Vec::new() };
     let mut world = World::new(seed).disk(profile(&mut numbers)).steps_max(1_000_000);
+    if seed % 3 == 2 {
+        world = world.config(Config::default().worker_rings(WorkerRings::Always));
+    }
     let mut session = Session::new("/");
     let visible = [Fault::ReadError, Fault::WriteError, Fault::FlushError, Fault::NoSpace];
     let lives = 1 + numbers.below(3) as usize;
