@@ -33,6 +33,8 @@ pub enum WorkerRings {
     #[default]
     Auto,
     /// As `Auto`, and every runtime is taken to have an I/O driver. Where one has none, the first operation from it panics.
+    ///
+    /// In a simulated world (feature `sim`) tasks outside of shards get up to three rings, and the seed decides who visits them when.
     Always,
     /// They do not: operations of tasks go through the shards.
     Off,

@@ -29,4 +29,4 @@ pub(crate) use device_queue::Counts;
 pub(crate) use device_queues::{Admission, DeviceQueues, ShardContext};
 
 #[cfg(all(test, feature = "sim", not(forebay_loom)))]
-mod scale_tests;
+mod tests;

@@ -488,7 +488,7 @@ impl Dropped {
 
 #[cfg(all(test, forebay_loom))]
 mod loom_tests;
-#[cfg(all(test, forebay_loom))]
-mod loom_visits;
 #[cfg(all(test, not(forebay_loom)))]
 mod tests;
+#[cfg(all(test, forebay_loom))]
+mod visits_loom_tests;
