@@ -280,6 +280,8 @@ impl Chain {
 enum End {
     AllDone,
     Close,
+    /// A close that waits for no visitor.
+    ImpatientClose,
     PowerCut,
 }
 
@@ -324,10 +326,12 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
             }
         }
     }
-    if end == End::Close {
+    let closes = matches!(end, End::Close | End::ImpatientClose);
+    if closes {
         sim::sleep(Duration::from_micros(sim::random(3_000))).await.map_err(|error| text(&error))?;
         let report = engine.clone().close().await.map_err(|error| text(&error))?;
-        if (report.leaked_operations, report.lost_shards) != (0, 0) {
+        let leaks = report.leaked_operations > 0 && end != End::ImpatientClose;
+        if leaks || report.lost_shards > 0 {
             return Err(format!("{report:?}"));
         }
         let error = files[0].read(0..PAGE).await.map(drop).map_err(|error| error.kind());
@@ -338,7 +342,7 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
     // All end, with an error of the engine's end at worst.
     let ended = |result: Checked| match result {
         Err(why)
-            if end == End::Close
+            if closes
                 && ["EngineClosed", "TaskCancelled", "ShardLost"]
                     .iter()
                     .any(|kind| why.starts_with(kind)) =>
@@ -353,7 +357,7 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
     for chain in chains {
         ended(chain.await.map_err(|_| "a chain was dropped".to_string())?)?;
     }
-    if end != End::Close {
+    if !closes {
         nothing_is_left(&engine).await?;
         for file in files {
             file.close().await.map_err(|error| text(&error))?;
@@ -406,13 +410,19 @@ fn disk(draw: &mut Draw) -> Profile {
 fn attempt(world: &mut World) -> Checked {
     let mut draw = Draw(world.seed());
     draw.below(1);
-    let end = [End::AllDone, End::AllDone, End::Close, End::PowerCut][draw.below(4) as usize];
+    let ends = [End::AllDone, End::AllDone, End::AllDone, End::Close, End::ImpatientClose, End::PowerCut];
+    let end = ends[draw.below(6) as usize];
     let faulty = draw.below(3) == 0;
     let config = Config::default()
         .shards(1 + draw.below(3) as usize)
         .queue_depth([2, 8, 256][draw.below(3) as usize])
         .arena_bytes_max(1 << 20)
-        .worker_rings(WorkerRings::Always);
+        .worker_rings(WorkerRings::Always)
+        .shutdown_deadline(if end == End::ImpatientClose {
+            Duration::from_millis(1)
+        } else {
+            Duration::from_secs(5)
+        });
     world.add_disk(disk(&mut draw));
     let mut ready = std::mem::replace(world, World::new(0)).config(config).steps_max(3_000_000);
     if end == End::PowerCut {

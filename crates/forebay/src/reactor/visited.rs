@@ -103,6 +103,8 @@ pub(crate) struct VisitedShard {
     /// Set once the engine's end has taken the shard out.
     over: AtomicBool,
     origin: Origin,
+    /// The engine's end waits no longer for the visitor that is inside: that one ends the shard when it leaves.
+    is_abandoned: AtomicBool,
 }
 
 /// The contents that the lock protects.
@@ -150,6 +152,7 @@ impl VisitedShard {
             timer_ns: AtomicU64::new(0),
             over: AtomicBool::new(false),
             origin: engine.origin,
+            is_abandoned: AtomicBool::new(false),
         })
     }
 
@@ -198,9 +201,18 @@ impl VisitedShard {
     fn release(&self, mut left: Left) -> Left {
         // Another thread may want a look and be gone. This one makes it once, and leaves the next one to shard 0.
         let asks_shard = left.asks_shard;
-        let more = self.lock.leave(|| left = self.inside(Shard::visit).1);
+        let more = self.lock.leave(|| left = self.look_again());
         left.asks_shard |= asks_shard | more;
         left
+    }
+
+    #[cold]
+    fn look_again(&self) -> Left {
+        if self.is_abandoned.load(Ordering::Acquire) {
+            self.end_late();
+            return Left::default();
+        }
+        self.inside(Shard::visit).1
     }
 
     /// Wakes, and has done what is left for others.
@@ -214,7 +226,7 @@ impl VisitedShard {
             self.ask_flush();
         }
         if left.asks_shard {
-            self.bell.ask_visit(self.inbox.index);
+            self.ask_shard();
         }
         if let Some(at_ns) = left.at_ns {
             watch::visit_at(self, at_ns);
@@ -260,6 +272,24 @@ impl VisitedShard {
         result
     }
 
+    /// Has shard 0 visit, as long as there is one.
+    fn ask_shard(&self) {
+        self.bell.ask_visit(self.inbox.index);
+        if self.is_abandoned.load(Ordering::Acquire) && self.lock.try_lock() {
+            let mut woken = Vec::new();
+            wakes::collect(&mut woken, || {
+                self.end_late();
+                self.lock.unlock_anyway();
+            });
+            // Under another ring's lock they wait for that.
+            if wakes::is_collecting() {
+                woken.into_iter().for_each(wakes::wake);
+            } else if wakes::wake_all(&mut woken) {
+                self.report_waker();
+            }
+        }
+    }
+
     #[cold]
     fn report_waker(&self) {
         if let Some(engine) = self.engine.upgrade() {
@@ -292,7 +322,7 @@ impl VisitedShard {
             engine.arena.empty_cache();
             self.seat.cache.set(outside.swap());
             if self.lock.unlock_anyway() {
-                self.bell.ask_visit(self.inbox.index);
+                self.ask_shard();
             }
         }
     }

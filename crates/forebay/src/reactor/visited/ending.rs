@@ -18,7 +18,7 @@ const DRAIN_SLICE: Duration = Duration::from_millis(1);
 
 /// A visited shard that no visitor will enter again.
 struct Taken<'v> {
-    visited: &'v Arc<VisitedShard>,
+    visited: &'v VisitedShard,
     shard: Box<Shard>,
 }
 
@@ -40,7 +40,7 @@ impl VisitedShards {
             match visited.take(engine, &clock, deadline) {
                 Ok(Some(shard)) => taken.push(Taken { visited, shard }),
                 Ok(None) => {}
-                // Its visitor may go on at any time, so everything stays as it is.
+                // Its visitor may go on at any time, and ends it then.
                 Err(load) => leaked += load.max(1),
             }
         }
@@ -73,20 +73,39 @@ impl VisitedShard {
         deadline: Ticks,
     ) -> Result<Option<Box<Shard>>, usize> {
         self.over.store(true, Ordering::Release);
-        let shard = loop {
-            if self.lock.try_lock() {
-                self.inbox.end();
-                break Ok(self.seat.shard.take());
-            }
-            if clock.now() >= deadline {
-                break Err(self.load.load(Ordering::Relaxed) as usize);
-            }
+        let mut is_mine = self.lock.try_lock();
+        while !is_mine && clock.now() < deadline {
             // Nothing reports that a visitor has left: most do within a microsecond.
             pause(engine);
+            is_mine = self.lock.try_lock();
+        }
+        if !is_mine {
+            self.is_abandoned.store(true, Ordering::Release);
+            // The mark has the visitor look once more, and find that the shard is its to end.
+            is_mine = self.lock.try_lock_or_mark();
+        }
+        let shard = if is_mine {
+            self.inbox.end();
+            Ok(self.seat.shard.take())
+        } else {
+            Err(self.load.load(Ordering::Relaxed) as usize)
         };
         // Its future ends. The lock is never released again, so visitors go elsewhere.
         self.attendant.wake();
         shard
+    }
+}
+
+impl VisitedShard {
+    /// Ends the shard with the lock held, for an engine that has ended. What is in flight is leaked.
+    #[cold]
+    pub(super) fn end_late(&self) {
+        if let Some(shard) = self.seat.shard.take() {
+            let engine = shard.engine().clone();
+            let taken = Taken { visited: self, shard };
+            taken.with(Shard::begin_end);
+            taken.finish(&engine);
+        }
     }
 }
 

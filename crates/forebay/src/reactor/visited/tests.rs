@@ -96,6 +96,7 @@ fn an_engine_ends_although_a_visitor_never_leaves() {
         assert!(report.leaked_operations > 0, "{report:?}");
         // The visitor goes on in the end, and finds everything where it was.
         ring.stay(|shard| assert_eq!(shard.index(), 1)).unwrap();
+        assert!(ring.stay(|_| ()).is_none(), "it has ended the shard when it left");
         let error = bench.runtime.block_on(async { bench.engine.nop().await.unwrap_err() });
         assert_eq!(error.kind(), ErrorKind::EngineClosed);
     }

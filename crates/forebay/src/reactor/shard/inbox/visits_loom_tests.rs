@@ -52,6 +52,7 @@ struct Ring {
     lock: TryLock,
     seat: UnsafeCell<Option<Seat>>,
     is_inside: AtomicBool,
+    is_abandoned: AtomicBool,
     mistake: Mistake,
 }
 
@@ -69,7 +70,8 @@ impl Ring {
         inbox.about_to_sleep();
         lock.unlock_anyway();
         let (seat, is_inside) = (UnsafeCell::new(Some(seat)), AtomicBool::new(false));
-        Arc::new(Ring { inbox, bell, lock, seat, is_inside, mistake })
+        let is_abandoned = AtomicBool::new(false);
+        Arc::new(Ring { inbox, bell, lock, seat, is_inside, is_abandoned, mistake })
     }
 
     /// `VisitedShard::visit`.
@@ -91,10 +93,45 @@ impl Ring {
                 self.lock.unlock_anyway();
                 false
             }
-            _ => self.lock.leave(|| asks_shard |= self.inside()),
+            _ => self.lock.leave(|| asks_shard |= self.look_again()),
         };
         if asks_shard {
             self.bell.ask_visit(1);
+            if self.is_abandoned.load(Ordering::Acquire) && self.lock.try_lock() {
+                self.end();
+                self.lock.unlock_anyway();
+            }
+        }
+    }
+
+    fn look_again(&self) -> bool {
+        if self.is_abandoned.load(Ordering::Acquire) {
+            self.end();
+            return false;
+        }
+        self.inside()
+    }
+
+    /// Ends the shard, with the lock held.
+    fn end(&self) {
+        // SAFETY: under the lock.
+        if unsafe { (*self.seat.get()).take() }.is_some() {
+            self.inbox.close(false);
+        }
+    }
+
+    /// The last part of `VisitedShard::take`, once the deadline has passed.
+    fn abandon(&self) {
+        let mut is_mine = self.lock.try_lock();
+        if !is_mine {
+            self.is_abandoned.store(true, Ordering::Release);
+            is_mine = match self.mistake {
+                Mistake::NoMark => self.lock.try_lock(),
+                _ => self.lock.try_lock_or_mark(),
+            };
+        }
+        if is_mine {
+            self.end();
         }
     }
 
@@ -319,4 +356,32 @@ fn an_end_that_does_not_wait_meets_the_visitor_inside() {
 #[should_panic(expected = "the operation never ends")]
 fn without_its_fences_an_operation_outlives_the_ring() {
     breaking(&[Broken::Fences, Broken::SeqCst], || a_visitor_meets_the_end(Mistake::None));
+}
+
+/// The end does not wait for the visitor that is inside, which then ends the shard when it leaves.
+fn a_visitor_outlives_the_end(mistake: Mistake) {
+    let ring = Ring::new(mistake, Seat::default());
+    let cell = request();
+    let visitor = spawn({
+        let (ring, sent) = (ring.clone(), cell.clone());
+        move || {
+            ring.visit();
+            // Comes too late for that visit.
+            assert!(ring.inbox.send(Message::Op(sent), None).is_ok());
+        }
+    });
+    ring.abandon();
+    visitor.join().unwrap();
+    assert!(cell.is_done(), "the operation never ends");
+}
+
+#[test]
+fn a_visitor_that_outlives_the_end_ends_the_shard() {
+    check(|| a_visitor_outlives_the_end(Mistake::None));
+}
+
+#[test]
+#[should_panic(expected = "the operation never ends")]
+fn a_visitor_that_outlives_the_end_needs_the_mark() {
+    check(|| a_visitor_outlives_the_end(Mistake::NoMark));
 }
