@@ -4,15 +4,18 @@
 //! of wakers work on the same files; the engine is closed or the power cut in the middle. A lost wake-up is the world's deadlock.
 
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, IntoFuture};
+use std::ops::Range;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use forebay::sim::{self, Fault, Lost, MetadataOrder, Profile, Rule, World};
-use forebay::{Class, ClassSpec, Config, Durability, Engine, ErrorKind, File, Open, WorkerRings};
+use forebay::{
+    Block, Class, ClassSpec, Config, Durability, Engine, ErrorKind, File, Open, Step, Walk, WorkerRings,
+};
 use futures::channel::oneshot;
 
 const PAGE: u64 = 4096;
@@ -147,6 +150,18 @@ impl Session {
         Ok(())
     }
 
+    /// Walks over some pages. Each step begins a read, and gives it up.
+    async fn walk(&mut self, polls: usize) -> Checked {
+        let (file, page) = (self.file(), sim::random(TASKS * OWN));
+        let hops = Hops { file: file.clone(), left: 1 + sim::random(5) };
+        let walk = file.walk(page * PAGE..(page + 1) * PAGE, hops).class(self.class());
+        match sim::dropped_after(polls, walk).await {
+            None | Some(Ok(())) => Ok(()),
+            Some(Err(Wrong::Core(error))) => self.allowed::<()>(Err(error)).map(drop),
+            Some(Err(Wrong::Bytes(why))) => Err(why),
+        }
+    }
+
     /// Begins a read and keeps it.
     async fn keep(&mut self) -> Checked {
         if self.kept().len() == 3 {
@@ -189,7 +204,7 @@ impl Session {
 
     async fn run(mut self) -> Checked {
         for _ in 0..ROUNDS {
-            match sim::random(14) {
+            match sim::random(16) {
                 0..=2 => self.read().await?,
                 3 | 4 => self.write(None).await?,
                 5 => self.write(Some(sim::random(3) as usize)).await?,
@@ -205,6 +220,8 @@ impl Session {
                     self.engine.nop().await.map_err(|error| text(&error))?;
                     self.engine.stats().await.map_err(|error| text(&error))?;
                 }
+                13 => self.walk(usize::MAX).await?,
+                14 => self.walk(sim::random(3) as usize).await?,
                 // A waker's task has no place in the world's line, and no sleep there.
                 _ => {
                     sim::sleep(Duration::from_micros(sim::random(300))).await.map_err(|error| text(&error))?
@@ -212,6 +229,39 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// What ends a walk early.
+enum Wrong {
+    Bytes(String),
+    Core(forebay::Error),
+}
+
+impl From<forebay::Error> for Wrong {
+    fn from(error: forebay::Error) -> Wrong {
+        Wrong::Core(error)
+    }
+}
+
+struct Hops {
+    file: File,
+    left: u64,
+}
+
+impl Walk for Hops {
+    type Output = ();
+    type Error = Wrong;
+
+    fn step(&mut self, block: &Block, at: Range<u64>) -> Step<(), Wrong> {
+        if let Err(why) = version_in(&block[..SECTOR], at.start / PAGE) {
+            return Step::Fail(Wrong::Bytes(why));
+        }
+        let read = pin!(self.file.read(at.clone()).into_future());
+        let _ = read.poll(&mut Context::from_waker(Waker::noop()));
+        self.left -= 1;
+        let next = (at.start + 3 * PAGE) % (TASKS * OWN * PAGE);
+        if self.left == 0 { Step::Done(()) } else { Step::Read(next..next + PAGE) }
     }
 }
 
@@ -339,11 +389,11 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
             return Err(format!("a read after the end: {error:?}"));
         }
     }
-    // All end, with an error of the engine's end at worst.
+    // All end, with an error of the engine's end at worst: `Cancelled` is that of a walk which a shard's end took out of its slot.
     let ended = |result: Checked| match result {
         Err(why)
             if closes
-                && ["EngineClosed", "TaskCancelled", "ShardLost"]
+                && ["EngineClosed", "TaskCancelled", "ShardLost", "Cancelled"]
                     .iter()
                     .any(|kind| why.starts_with(kind)) =>
         {

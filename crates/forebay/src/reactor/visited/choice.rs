@@ -20,7 +20,11 @@ pub(super) fn with_ring<T>(
     engine: &Arc<EngineShared>,
     run: impl FnOnce(&Arc<VisitedShard>) -> T,
 ) -> Option<T> {
-    debug_assert!(!wakes::is_collecting(), "no code of the program runs under a ring's lock");
+    // The step of a walk, which runs under a ring's lock and counts as on a shard: another ring would wake under that lock.
+    if wakes::is_collecting() {
+        debug_assert!(here::is_on_shard(), "no code of the program but steps runs under a ring's lock");
+        return None;
+    }
     // A thread in a `.wait()` cannot drive its runtime. Without shard 0 nobody would look after a ring.
     if engine.visited.places() == 0 || here::waits() != Waits::No || engine.inboxes[0].failure().is_some() {
         return None;
