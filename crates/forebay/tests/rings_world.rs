@@ -1,4 +1,4 @@
-//! Shows: operations that tasks begin in rings of their own (visited shards) end, and with the right bytes, whoever visits when. How:
+//! Shows: operations that tasks begin in rings of their own (visited shards) end, and with the right bytes, whichever thread visits when. How:
 //! simulated worlds with rings. The seed decides on which worker a task is polled, which visits stop in the middle with the lock held,
 //! and when the runtime is not driven. Tasks outside of shards, tasks on shards, and futures that are polled, dropped and begun inside
 //! of wakers work on the same files; the engine is closed or the power cut in the middle. A lost wake-up is the world's deadlock.

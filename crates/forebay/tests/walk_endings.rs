@@ -490,7 +490,7 @@ mod in_tasks {
         }
     }
 
-    /// A walk goes on while its task is not polled, so that what it holds goes back: nobody waits for a task that does something else.
+    /// A walk goes on while its task is not polled, so that its permits and memory go back: no other task waits for one that does something else.
     #[test]
     fn without_its_task() {
         for runtime in runtimes() {

@@ -14,8 +14,8 @@
 //! - A visited shard is never the thread's current shard: it has no tasks, and a walk's step, which does run under the lock, begins its own
 //!   operations elsewhere and may not wait. A panic of a step stays with its walk.
 //! - Nothing depends on a later visitor. The inbox of a visited shard wakes shard 0, which then visits (`watch.rs`). Shard 0 also
-//!   looks every 10 ms at rings with operations that nobody visited meanwhile: a runtime that was dropped, or that nobody drives,
-//!   keeps nobody waiting for ever.
+//!   looks every 10 ms at rings with operations that no thread visited meanwhile: a runtime that was dropped, or that is not driven,
+//!   keeps no task waiting for ever.
 //! - It ends with the last shard of the engine (`ending.rs`).
 
 mod begin;
@@ -84,7 +84,7 @@ pub(crate) struct VisitedShard {
     seat: Seat,
     /// Operations that have not completed, as the last visitor left it.
     load: AtomicU32,
-    /// Counts visits, so that shard 0 sees which rings nobody looks after.
+    /// Counts visits, so that shard 0 sees which rings no thread looks after.
     visits: AtomicU64,
     /// Whether the last operation that was submitted at once completed at once.
     is_inline: AtomicBool,
@@ -176,7 +176,7 @@ impl VisitedShard {
         }
     }
 
-    /// Runs `act` inside, if nobody else is there, and then leaves the shard as a visit does. `None` if somebody is, or if the shard
+    /// Runs `act` inside, if no other thread is there, and then leaves the shard as a visit does. `None` if one is, or if the shard
     /// has ended.
     #[inline]
     fn enter<T>(&self, act: impl FnOnce(&Shard) -> T) -> Option<T> {
@@ -314,7 +314,7 @@ impl VisitedShard {
         }
     }
 
-    /// Gives the memory in its cache to all, if nobody is inside.
+    /// Gives the memory in its cache to all, if no thread is inside.
     fn release_memory(&self, engine: &EngineShared) {
         // No visit: this may run inside another one, under whose lock nothing is woken.
         if self.lock.try_lock() {

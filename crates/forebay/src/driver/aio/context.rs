@@ -197,7 +197,7 @@ impl Context {
     /// The reason for which it did not take the first one.
     ///
     /// # Safety
-    /// Each pointer must be to a valid block that nobody else uses during the call. Memory and file that it names must stay until the
+    /// Each pointer must be to a valid block that is not used elsewhere during the call. Memory and file that it names must stay until the
     /// request's completion was taken, or for ever.
     pub(super) unsafe fn submit(&self, blocks: &[*mut ControlBlock]) -> io::Result<usize> {
         // SAFETY: the caller's blocks; the kernel reads the pointers and the blocks, and writes each block's `key`.
@@ -327,7 +327,7 @@ impl Context {
 }
 
 fn destroy(id: libc::c_ulong) {
-    // SAFETY: the number is of a context whose owner was taken by `Context::destroy`, so nobody reads its ring any more.
+    // SAFETY: the number is of a context whose owner was taken by `Context::destroy`, so its ring is not read any more.
     unsafe { libc::syscall(libc::SYS_io_destroy, id) };
 }
 

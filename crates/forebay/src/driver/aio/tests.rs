@@ -329,7 +329,7 @@ fn a_driver_with_requests_in_flight_leaves_its_context() {
     drop(driver);
     assert_eq!(context::ENDED.get(), before, "its end would have waited for the device");
     assert!(context::exists(id));
-    // SAFETY: the kernel has no request of it, and nobody reads its ring.
+    // SAFETY: the kernel has no request of it, and its ring is not read.
     unsafe { libc::syscall(libc::SYS_io_destroy, id) };
 }
 
@@ -359,7 +359,7 @@ fn a_wait_ends_with_a_completion_or_with_its_limit() {
     let began = Instant::now();
     assert_eq!(complete(&mut driver, wait(Duration::from_millis(30))), []);
     assert!(began.elapsed() >= Duration::from_millis(30));
-    // By the kernel and by a thread, after others whose signals nobody has read.
+    // By the kernel and by a thread, after others whose signals were not read.
     read_all(&mut driver, &bench);
     let mut page = Box::new(Page([0; PAGE]));
     let sync = request(2, OpKind::SyncData, &bench, &mut [], 0);

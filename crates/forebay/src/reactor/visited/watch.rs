@@ -1,4 +1,4 @@
-//! What shard 0 does for visited shards: it visits when it is asked, when an operation's turn comes, and when nobody else does.
+//! What shard 0 does for visited shards: it visits when it is asked, when an operation's turn comes, and when no other thread does.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
