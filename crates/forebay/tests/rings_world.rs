@@ -389,11 +389,11 @@ async fn program(engine: Engine, faulty: bool, end: End) -> Checked {
             return Err(format!("a read after the end: {error:?}"));
         }
     }
-    // All end, with an error of the engine's end at worst: `Cancelled` is that of a walk which a shard's end took out of its slot.
+    // All end, with an error of the engine's end at worst.
     let ended = |result: Checked| match result {
         Err(why)
             if closes
-                && ["EngineClosed", "TaskCancelled", "ShardLost", "Cancelled"]
+                && ["EngineClosed", "TaskCancelled", "ShardLost"]
                     .iter()
                     .any(|kind| why.starts_with(kind)) =>
         {

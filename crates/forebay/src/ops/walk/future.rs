@@ -252,8 +252,12 @@ impl<'f, W: Walk> WalkOne<'f, W> {
         error.with_range(self.root.start, self.root.end.saturating_sub(self.root.start))
     }
 
+    /// Returns the error of a walk that was taken out of its slot: at its shard's end, or by a caller that cancelled it.
     fn lost(&self) -> Error {
-        self.core.describe(Error::new(ErrorKind::Cancelled, "walk"))
+        match self.core.engine().failure() {
+            Some(failure) => self.failed(failure),
+            None => self.core.describe(Error::new(ErrorKind::Cancelled, "walk")),
+        }
     }
 }
 
