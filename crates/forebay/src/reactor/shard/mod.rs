@@ -93,6 +93,9 @@ pub(crate) struct Shard {
     late_calls: LateCalls,
     /// The device time of the last sampled operation.
     device_ns: Cell<u64>,
+    /// The time at which a visitor staged the first of the operations that wait for more.
+    #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
+    gathers_since: Cell<clock::Ticks>,
     spin_idle: Cell<event_loop::Spin>,
     spin_flying: Cell<event_loop::Spin>,
     /// The buffer for completions of one turn, kept for its capacity.

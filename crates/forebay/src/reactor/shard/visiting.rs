@@ -14,8 +14,9 @@ use crate::reactor::{visited, walk};
 
 /// With this many operations in flight or fewer, each is submitted at once: nothing is gained by a wait for more.
 const IN_FLIGHT_FEW: u32 = 4;
-/// This many staged operations are submitted at once.
+/// This many staged operations are submitted at once, and those of which the first has waited this long.
 const STAGED_MAX: u32 = 16;
+const STAGED_NS_MAX: u64 = 10_000;
 /// A visit goes on with requests that complete while they are submitted for at most this many rounds, and begins none after this time.
 const ROUNDS_MAX: u32 = 16;
 const VISIT_NS_MAX: u64 = 50_000;
@@ -115,7 +116,15 @@ impl Shard {
     #[inline]
     fn gathers(&self) -> bool {
         let (staged, in_flight) = self.ops.with(|ops| (ops.waiting(), ops.in_flight));
-        staged < STAGED_MAX && staged + in_flight > IN_FLIGHT_FEW
+        if staged >= STAGED_MAX || staged + in_flight <= IN_FLIGHT_FEW {
+            return false;
+        }
+        let now = self.clock.now();
+        if staged == 1 {
+            self.gathers_since.set(now);
+        }
+        // Tasks that compute between two reads would leave the device idle until the last of them had its turn.
+        self.clock.ns(now.wrapping_sub(self.gathers_since.get())) < STAGED_NS_MAX
     }
 
     /// Submits and takes completions, which may request more.
