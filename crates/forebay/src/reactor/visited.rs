@@ -21,6 +21,7 @@
 mod begin;
 mod choice;
 mod ending;
+mod gathering;
 #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 mod interface;
 #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
@@ -88,6 +89,8 @@ pub(crate) struct VisitedShard {
     visits: AtomicU64,
     /// Whether the last operation that was submitted at once completed at once.
     is_inline: AtomicBool,
+    /// Whether operations that would complete at once wait for more.
+    gathering: gathering::Gathering,
     /// Operations are staged, and the attendant was asked to submit them.
     flush_asked: AtomicBool,
     /// The task of the runtime that watches the ring's descriptor; in a simulated world the world's own.
@@ -144,6 +147,7 @@ impl VisitedShard {
             load: AtomicU32::new(0),
             visits: AtomicU64::new(0),
             is_inline: AtomicBool::new(true),
+            gathering: gathering::Gathering::new(),
             flush_asked: AtomicBool::new(false),
             attendant: AtomicWaker::new(),
             is_neglected: AtomicBool::new(false),
@@ -305,6 +309,12 @@ impl VisitedShard {
         let shard: &Shard = Box::leak(shard);
         shard.engine().degrade_once("worker ring", "a panic ended it; its operations failed", "report this");
         shard.end_lost();
+    }
+
+    /// Begins the visit of the attendant that submits what is staged.
+    fn begin_flush(&self) {
+        self.flush_asked.store(false, Ordering::Release);
+        self.gathering.flush();
     }
 
     /// Has the attendant submit what is staged, once the tasks that are ready had their turn.

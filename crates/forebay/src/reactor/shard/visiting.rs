@@ -61,13 +61,15 @@ impl Shard {
 
     /// Begins an operation, submits it unless more are worth waiting for, and takes what has completed.
     ///
-    /// When it ends, `cell` has the outcome; without one the outcome stays in the slot.
+    /// When it ends, `cell` has the outcome; without one the outcome stays in the slot. `waits`: more are worth waiting for however few
+    /// are in flight. It takes a cell.
     #[inline]
     pub(crate) fn begin_visiting(
         &self,
         core: Option<&Arc<FileCore>>,
         request: &mut OpRequest,
         cell: Option<&RemotePtr>,
+        waits: bool,
     ) -> (Begun, bool) {
         if self.ops.with(|ops| ops.is_full()) {
             return (Begun::Full, false);
@@ -89,7 +91,7 @@ impl Shard {
         if let Some(cell) = cell {
             cell.set_key(key);
         }
-        if self.gathers() {
+        if self.gathers(waits) {
             return (Begun::Waits(key), false);
         }
         self.submit_staged();
@@ -107,16 +109,16 @@ impl Shard {
     pub(crate) fn begin_walks_visiting(&self, batch: &Arc<walk::Batch>) {
         walk::begin_batch(self, batch);
         walk::turn(self, STEPS_PER_VISIT);
-        if !self.gathers() {
+        if !self.gathers(false) {
             self.submit_rounds();
         }
     }
 
     /// Returns whether staged operations wait for more, to be submitted together.
     #[inline]
-    fn gathers(&self) -> bool {
+    fn gathers(&self, although_few: bool) -> bool {
         let (staged, in_flight) = self.ops.with(|ops| (ops.waiting(), ops.in_flight));
-        if staged >= STAGED_MAX || staged + in_flight <= IN_FLIGHT_FEW {
+        if staged >= STAGED_MAX || (staged + in_flight <= IN_FLIGHT_FEW && !although_few) {
             return false;
         }
         let now = self.clock.now();

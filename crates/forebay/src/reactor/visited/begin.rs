@@ -65,13 +65,15 @@ fn begin_in(
     request: &mut OpRequest,
     context: &mut Context<'_>,
 ) -> Option<Begun> {
-    // Where operations complete while they are submitted, most need no cell. The cell is made before the lock is taken: a clone of
-    // the waker may run the program's code.
-    let cell = (!ring.is_inline.load(Ordering::Relaxed)).then(|| waiting_cell(context));
+    // Where operations complete while they are submitted, those that are submitted at once need no cell.
+    let is_inline = ring.is_inline.load(Ordering::Relaxed);
+    let waits = is_inline && ring.gathering.begin();
+    // Its waker is registered by the poll that follows: what completes until then wakes nobody.
+    let cell = (!is_inline || waits).then(RemoteCell::waiting);
     let mut is_inside = false;
     let entered = ring.enter(|shard| {
         is_inside = true;
-        shard.begin_visiting(core, request, cell.as_ref())
+        shard.begin_visiting(core, request, cell.as_ref(), waits)
     });
     let Some((begun, submitted)) = entered else {
         // A panic inside: the operation may have begun, and is not repeated elsewhere.
@@ -105,13 +107,6 @@ fn begin_in(
     };
     watch::begin(engine);
     Some(Begun::Waits { shard: ring.uid(), cell })
-}
-
-fn waiting_cell(context: &Context<'_>) -> RemotePtr {
-    let cell = RemoteCell::waiting();
-    let first = cell.poll(context.waker());
-    debug_assert!(first.is_pending());
-    cell
 }
 
 /// Begins a batch in the ring of this worker; `None` as for an operation. The batch has its waker already.

@@ -324,7 +324,7 @@ impl Future for Attendant {
         }
         if visits {
             this.has_yielded = false;
-            this.ring.flush_asked.store(false, Ordering::Release);
+            this.ring.begin_flush();
             this.ring.visit();
         }
         Poll::Pending

@@ -39,7 +39,7 @@ impl VisitedShard {
     pub(crate) fn attend(&self, waker: &Waker) {
         self.is_neglected.store(false, Ordering::Relaxed);
         self.attendant.register(waker);
-        self.flush_asked.store(false, Ordering::Release);
+        self.begin_flush();
     }
 
     /// Begins a visit that stops before it has looked, or with `has_looked` when it is about to leave. `None` if another visitor is
