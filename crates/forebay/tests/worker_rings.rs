@@ -484,3 +484,46 @@ fn a_cap_holds_in_rings() {
     let flow = stats.flows.iter().find(|flow| flow.class == "capped").unwrap();
     assert_eq!(flow.reads, 200);
 }
+
+/// A worker submits reads whose results are awaited elsewhere, and then sleeps or computes for as long as they take. The runtime's other
+/// worker takes the completions; with all workers taken, shard 0 does.
+#[test]
+fn reads_complete_while_the_worker_that_submitted_them_is_taken() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    for (workers, computes) in [(2, false), (2, true), (1, false), (1, true)] {
+        let bench = Bench::new();
+        let runtime = multi(workers);
+        let (send, receive) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let file = bench.file.clone();
+        let task = runtime.spawn(async move {
+            file.read(0..1).await.unwrap();
+            tokio::task::yield_now().await;
+            for number in 0..16u64 {
+                let mut read = Box::pin(file.read(number * 4096..number * 4096 + 8).owned().into_future());
+                let polled = poll_once(&mut read);
+                send.send((number, polled, read)).unwrap();
+            }
+            drop(send);
+            let begun = Instant::now();
+            while released.try_recv().is_err() {
+                if !computes {
+                    return released.recv_timeout(LIMIT).is_ok();
+                }
+                if begun.elapsed() > LIMIT {
+                    return false;
+                }
+            }
+            true
+        });
+        for (number, polled, read) in receive {
+            let block = match polled {
+                Poll::Ready(block) => block.unwrap(),
+                Poll::Pending => futures::executor::block_on(read).unwrap(),
+            };
+            assert_eq!(block[..], number.to_le_bytes());
+        }
+        release.send(()).unwrap();
+        assert!(runtime.block_on(task).unwrap(), "the reads waited for their worker");
+    }
+}
