@@ -62,7 +62,7 @@ pub enum Mutant {
     SecondLookSkipped,
     /// Wakers run while a visited shard is locked.
     WokenUnderLock,
-    /// Shard 0 does not look after visited shards that nobody visits.
+    /// Shard 0 does not look after visited shards that no thread visits.
     RingsUnwatched,
 }
 

@@ -77,7 +77,7 @@ impl TryLock {
     }
 
     /// Releases the lock, after one more `look` if another thread left a mark. Returns whether one came during that look as well: the
-    /// caller must have the next look made by somebody else.
+    /// caller must have the next look made by another thread.
     #[inline]
     pub(crate) fn leave(&self, look: impl FnOnce()) -> bool {
         if self.unlock() {
@@ -92,7 +92,7 @@ impl TryLock {
         self.unlock_anyway()
     }
 
-    /// Releases the lock. Returns whether another thread had left a mark, whose look the caller must have made by somebody else.
+    /// Releases the lock. Returns whether another thread had left a mark, whose look the caller must have made by another thread.
     pub(crate) fn unlock_anyway(&self) -> bool {
         self.0.swap(FREE, Ordering::AcqRel) == WANTED
     }

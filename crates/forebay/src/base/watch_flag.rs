@@ -1,4 +1,4 @@
-//! Whether somebody watches work that others leave behind.
+//! A flag for work that a thread leaves behind: set while there is a watcher.
 
 use crate::base::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -15,7 +15,7 @@ impl WatchFlag {
     /// Notes that there is work to watch. Returns whether the caller must start the watcher.
     #[inline]
     pub(crate) fn starts(&self) -> bool {
-        // Against the fence in `stops`: the watcher sees this thread's work, or this thread sees that nobody watches.
+        // Against the fence in `stops`: the watcher sees this thread's work, or this thread sees that there is no watcher.
         fence(Ordering::SeqCst);
         !self.0.load(Ordering::Relaxed) && !self.0.swap(true, Ordering::AcqRel)
     }
@@ -25,7 +25,7 @@ impl WatchFlag {
     pub(crate) fn stops(&self, has_work: impl FnOnce() -> bool) -> bool {
         self.0.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Work that came meanwhile may have been left because of the flag. Whoever sets it again is the watcher.
+        // Work that came meanwhile may have been left because of the flag. The thread that sets it again is the watcher.
         !has_work() || self.0.swap(true, Ordering::SeqCst)
     }
 }

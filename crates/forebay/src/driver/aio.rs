@@ -217,7 +217,7 @@ impl AioDriver {
         self.threads.complete(Wait::Poll, &mut report)
     }
 
-    /// Submits what is staged. Requests that the kernel does not take go to threads.
+    /// Submits the staged requests. Those that the kernel does not take go to threads.
     #[inline]
     fn send(&mut self) {
         if !self.staged.is_empty() {
@@ -260,7 +260,7 @@ impl AioDriver {
         self.staged.clear();
     }
 
-    /// Reports what has completed. What the kernel would have had to wait for goes to threads.
+    /// Reports completions. Requests for which the kernel would have had to wait go to threads.
     #[inline]
     fn take(&mut self, mut report: impl FnMut(OpKey, i32)) {
         if self.flights.len() > self.staged.len()

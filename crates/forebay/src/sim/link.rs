@@ -62,7 +62,7 @@ impl World for Link {
 
     fn pause(&self, pause: Duration) {
         if let Some(hub) = hub::current() {
-            // What goes on meanwhile runs on other threads than the shard that waits.
+            // Visits that go on meanwhile run on other threads than the shard that waits.
             shard::as_no_shard(|| hub.pause(pause));
         }
     }

@@ -136,7 +136,7 @@ impl Ring {
     }
 }
 
-/// What comes of a visit of the runtime.
+/// The way in which a visit of the runtime ends.
 struct Ends {
     /// Whether it stops after its look, and the time at which it goes on.
     interrupted: Option<(bool, u64)>,

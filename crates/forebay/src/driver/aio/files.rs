@@ -1,7 +1,7 @@
 //! Which requests go to the kernel's AIO, and which to threads.
 //!
-//! io_submit(2) is asynchronous for direct reads, and for direct writes over bytes that exist; on everything else it blocks. What the
-//! driver cannot see, such as a hole in the file or a held lock, the kernel refuses with EAGAIN, because requests have RWF_NOWAIT.
+//! io_submit(2) is asynchronous for direct reads, and for direct writes over bytes that exist; on everything else it blocks. The
+//! kernel refuses with EAGAIN, because requests have RWF_NOWAIT, where the driver cannot see that it would wait: for a hole in the file, for a held lock.
 
 use std::os::fd::{BorrowedFd, RawFd};
 

@@ -279,7 +279,7 @@ impl DeviceQueue {
         if self.lease > self.used && (self.waiting == 0 || others != 0 || self.shared.is_overdrawn()) {
             self.give_back_surplus();
         }
-        // A shard that was woken for nothing wakes nobody: otherwise shards that wait would wake each other without end. None depends
+        // A shard that was woken for nothing wakes no other: otherwise shards that wait would wake each other without end. None depends
         // on a wake-up that comes too early for it: it waits with operations in flight, or until a time.
         match others {
             _ if !std::mem::take(&mut self.frees_others) => 0,

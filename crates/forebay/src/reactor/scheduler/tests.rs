@@ -22,7 +22,7 @@ const CAP_BYTES_PER_SECOND: u64 = 8 << 20;
 const WARM_UP: Duration = Duration::from_millis(60);
 const LENGTH: Duration = Duration::from_millis(200);
 
-/// What the tasks of one class got on one disk.
+/// The reads that the tasks of one class got on one disk.
 #[derive(Clone, Default)]
 struct Seen {
     bytes: u64,

@@ -96,7 +96,7 @@ fn start_with(
     for _ in 0..engine.inboxes.len() {
         next()?;
     }
-    // Where shards have no rings, workers get none: what the kernel refused here it would refuse there.
+    // Where shards have no rings, workers get native AIO: the kernel would refuse them io_uring as well.
     #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
     engine.visited.begin(match name {
         "uring" => Interface::Uring(keeper),
