@@ -125,7 +125,7 @@ pub use ops::dir::Dir;
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;
 pub use ops::read::{Read, ReadInto, ReadUpTo};
-pub use ops::read_many::{ReadMany, ReadManyStream};
+pub use ops::read_many::{PlannedRequest, ReadMany, ReadManyStream, ReadPlan};
 #[cfg(feature = "tokio")]
 pub use ops::scan::ScanReader;
 pub use ops::scan::{Scan, ScanBuilder};

@@ -107,8 +107,8 @@ fn every_number_of_a_builder_works_or_is_refused_with_a_sentence() {
         let word = number.min(u32::MAX as usize) as u32;
         let many = |builder: forebay::ReadMany| builder.depth(word).wait().map(|read| read.len());
         assert_eq!(many(file.read_many([0..512, 8192..8704])).unwrap(), 2, "read_many.depth({number})");
-        let merged = file.read_many([0..512, 8192..8704]).merge_gap(number as u64).wait().unwrap();
-        assert_eq!(merged.len(), 2, "read_many.merge_gap({number})");
+        let merged = file.read_many([0..512, 8192..8704]).max_gap(number as u64).wait().unwrap();
+        assert_eq!(merged.len(), 2, "read_many.max_gap({number})");
         let short = file.read_many([0..512, 8192..8704]).request_bytes_max(number as u64).wait().unwrap();
         assert_eq!(short.len(), 2, "read_many.request_bytes_max({number})");
         let some = file.read_many([0..512, 8192..8704]).amplify_at_most(number as u64).wait().unwrap();

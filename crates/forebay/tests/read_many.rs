@@ -81,12 +81,12 @@ fn results_are_in_the_order_of_the_ranges_whatever_their_shape() {
         check(&ranges, &file.read_many(ranges.clone()).wait().unwrap());
         check(
             &ranges,
-            &file.read_many(ranges.clone()).merge_gap(0).amplify_at_most(0).depth(1).wait().unwrap(),
+            &file.read_many(ranges.clone()).max_gap(0).amplify_at_most(0).depth(1).wait().unwrap(),
         );
         check(&ranges, &file.read_many(ranges.clone()).request_bytes_max(0).wait().unwrap());
         check(
             &ranges,
-            &file.read_many(ranges.clone()).merge_gap(1 << 30).amplify_at_most(1 << 30).wait().unwrap(),
+            &file.read_many(ranges.clone()).max_gap(1 << 30).amplify_at_most(1 << 30).wait().unwrap(),
         );
     }
     let file = engine.open(&path, Open::read()).wait().unwrap();
@@ -109,17 +109,17 @@ fn merging_keeps_to_gap_amplification_and_size() {
         check(&ranges, &results);
         cost
     };
-    assert_eq!(cost(batch().merge_gap(0)), (64, 256 * KIB), "gaps are not read");
-    assert_eq!(cost(batch().merge_gap(4095)), (64, 256 * KIB), "one byte short of the gap");
-    let generous = || batch().merge_gap(4 * KIB).request_bytes_max(1 << 20);
+    assert_eq!(cost(batch().max_gap(0)), (64, 256 * KIB), "gaps are not read");
+    assert_eq!(cost(batch().max_gap(4095)), (64, 256 * KIB), "one byte short of the gap");
+    let generous = || batch().max_gap(4 * KIB).request_bytes_max(1 << 20);
     assert_eq!(cost(generous().amplify_at_most(1 << 20)), (1, 508 * KIB), "all in one");
     assert_eq!(cost(generous().amplify_at_most(0)), (64, 256 * KIB), "nothing may be read in vain");
     // Three gaps a request: 16 requests of four ranges.
     assert_eq!(cost(generous().amplify_at_most(12 * KIB)), (16, 16 * 28 * KIB));
-    assert_eq!(cost(batch().merge_gap(4 * KIB).request_bytes_max(20 * KIB)), (22, 21 * 20 * KIB + 4 * KIB));
+    assert_eq!(cost(batch().max_gap(4 * KIB).request_bytes_max(20 * KIB)), (22, 21 * 20 * KIB + 4 * KIB));
     // Ranges that touch or overlap need no allowance.
     let touching: Vec<_> = (0..64).map(|n| n * 4 * KIB..(n + 1) * 4 * KIB).collect();
-    let (cost, results) = measured(&engine, file.read_many(touching.clone()).merge_gap(0).amplify_at_most(0));
+    let (cost, results) = measured(&engine, file.read_many(touching.clone()).max_gap(0).amplify_at_most(0));
     check(&touching, &results);
     assert_eq!(cost, (1, 256 * KIB));
 }
@@ -177,18 +177,18 @@ fn a_merged_request_without_memory_is_read_range_by_range() {
     let ranges: Vec<_> = (0..16).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
     let results = file.read_many(ranges.clone()).amplify_at_most(1 << 20).depth(4).wait().unwrap();
     check(&ranges, &results);
-    // With those held there is room for few more: each range has its own result, none is lost.
+    // Single reads hold all memory but 8 KiB: one range after the other gets it.
+    let mut held: Vec<_> = std::iter::from_fn(|| file.read(0..4096).wait().ok()).collect();
+    held.truncate(held.len() - 2);
     let more: Vec<_> = (0..32).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
-    let answers = file.read_many(more.clone()).wait().unwrap();
-    let worked = answers.iter().filter(|answer| answer.is_ok()).count();
-    assert!((1..32).contains(&worked), "{worked} of 32 with 64 KiB left");
-    for (range, answer) in more.iter().zip(&answers) {
-        match answer {
-            Ok(block) => assert_eq!(&block[..], &bytes_of(range.clone())[..]),
-            Err(error) => assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}"),
-        }
+    check(&more, &file.read_many(more.clone()).wait().unwrap());
+    // They hold all of it: each range has its own error, none is lost.
+    held.extend(std::iter::from_fn(|| file.read(0..4096).wait().ok()));
+    for answer in file.read_many(more).wait().unwrap() {
+        let error = answer.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::ArenaExhausted { .. }), "{error}");
     }
-    drop((answers, results));
+    drop((held, results));
     check(&ranges, &file.read_many(ranges.clone()).amplify_at_most(1 << 20).wait().unwrap());
 }
 
@@ -234,7 +234,7 @@ fn a_merged_request_that_the_device_fails_is_read_range_by_range() {
     std::fs::File::options().write(true).open(&path).unwrap().set_len(512 * KIB).unwrap();
     let ranges: Vec<_> = (0..64).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
     let everything =
-        file.read_many(ranges.clone()).merge_gap(1 << 20).amplify_at_most(1 << 30).request_bytes_max(1 << 20);
+        file.read_many(ranges.clone()).max_gap(1 << 20).amplify_at_most(1 << 30).request_bytes_max(1 << 20);
     let results = everything.wait().unwrap();
     check(&ranges[..32], &results[..32]);
     for (range, result) in ranges.iter().zip(&results).skip(32) {
@@ -451,4 +451,77 @@ fn the_stream_is_a_stream() {
     results.sort_by_key(|(number, _)| *number);
     let results: Vec<_> = results.into_iter().map(|(_, result)| result).collect();
     check(&ranges, &results);
+}
+
+#[test]
+fn ranges_of_several_files_are_one_batch() {
+    let (engine, dir) = (engine(), dir());
+    let lens = [1 << 20, 5000, 0, 70_000];
+    let open = |(number, len): (usize, u64)| {
+        let path = dir.path().join(number.to_string());
+        write_file(&path, len);
+        let open = if number == 1 { Open::read().buffered() } else { Open::read() };
+        engine.open(path, open).wait().unwrap()
+    };
+    let files: Vec<File> = lens.into_iter().enumerate().map(open).collect();
+    let mut mixed = Mixed(3);
+    let mut asked = Vec::new();
+    for _ in 0..3000 {
+        let number = [0, 1, 3][mixed.below(3) as usize];
+        let len = mixed.below(3000);
+        let start = mixed.below(lens[number] - len + 1);
+        asked.push((number, start..start + len));
+    }
+    asked.push((2, 0..0));
+    let batch = || engine.read_many(asked.iter().map(|(number, range)| (&files[*number], range.clone())));
+    let plan = batch().plan().unwrap();
+    let (measured, results) = measured(&engine, batch());
+    let ranges: Vec<_> = asked.iter().map(|(_, range)| range.clone()).collect();
+    check(&ranges, &results);
+    // The last requests end with their files.
+    let ends = plan.read_bytes() - measured.1;
+    assert!(measured.0 == plan.requests.len() as u64 && ends < 3 * 4096, "it makes the requests of its plan");
+    assert_eq!(plan.wanted_bytes, ranges.iter().map(|range| range.end - range.start).sum::<u64>());
+    assert!(
+        plan.requests.len() < 300 && plan.requests.iter().map(|request| request.ranges).sum::<usize>() > 2900
+    );
+    // The same as a stream, and from tasks.
+    let mut seen = 0;
+    let mut stream = batch().depth(3).stream();
+    while let Some((number, result)) = stream.next().wait() {
+        assert!(result.unwrap()[..] == bytes_of(ranges[number].clone())[..]);
+        seen += 1;
+    }
+    assert_eq!(seen, ranges.len());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    check(&ranges, &runtime.block_on(runtime.spawn(batch().into_future())).unwrap().unwrap());
+}
+
+#[test]
+fn a_closed_file_of_several_fails_alone_and_a_foreign_one_all() {
+    let (engine, other, dir) = (engine(), engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 100_000);
+    let [first, second, third] = [0, 1, 2].map(|_| engine.open(&path, Open::read()).wait().unwrap());
+    first.clone().close().wait().unwrap();
+    let ranges = [(&first, 0..10), (&second, 7..5000), (&first, 50_000..50_001), (&third, 10..20)];
+    let results = engine.read_many(ranges.clone()).wait().unwrap();
+    for number in [0, 2] {
+        let error = results[number].as_ref().unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::FileClosed, Some(path.as_path())));
+    }
+    assert!(results[1].as_ref().unwrap()[..] == bytes_of(7..5000)[..]);
+    assert!(results[3].as_ref().unwrap()[..] == bytes_of(10..20)[..]);
+
+    let foreign = other.open(&path, Open::read()).wait().unwrap();
+    let error = engine.read_many([(&second, 0..1), (&foreign, 0..1)]).wait().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("another engine"), "{error}");
+    let mut stream = engine.read_many([(&foreign, 0..1)]).stream();
+    assert!(stream.next().wait().unwrap().1.is_err() && stream.next().wait().is_none());
+
+    assert!(engine.read_many([]).wait().unwrap().is_empty());
+    assert!(engine.read_many([]).stream().next().wait().is_none());
+    let nothing = engine.read_many([]).plan().unwrap();
+    assert!(nothing.requests.is_empty() && (nothing.amplification() - 1.0).abs() < f64::EPSILON);
 }

@@ -270,7 +270,7 @@ pub(super) fn random_read_many(job: &Job, work: &RandomWork) -> anyhow::Result<R
                 .collect();
             let mut many = file.read_many(ranges.iter().cloned()).depth(work.depth as u32);
             if work.row == RandomRow::ReadManyWide {
-                many = many.merge_gap(WIDE_GAP_BYTES).amplify_at_most(WIDE_WASTE_BYTES);
+                many = many.max_gap(WIDE_GAP_BYTES).amplify_at_most(WIDE_WASTE_BYTES);
                 many = many.request_bytes_max(WIDE_REQUEST_BYTES);
             }
             let blocks = many.await?;

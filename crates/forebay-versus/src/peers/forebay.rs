@@ -144,7 +144,7 @@ pub(crate) fn random_read_many(job: &RandomJob) -> Result<Sample> {
         let before = Usage::now();
         let begun = Instant::now();
         runtime.block_on(async {
-            let blocks = file.read_many(ranges).merge_gap(0).depth(job.depth as u32).await?;
+            let blocks = file.read_many(ranges).max_gap(0).depth(job.depth as u32).await?;
             ensure!(blocks.len() == BATCH_RANGES, "{} of {BATCH_RANGES} ranges came back", blocks.len());
             for block in &blocks {
                 let block = block.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;

@@ -191,6 +191,8 @@ pub struct MemoryStats {
     pub overflow_bytes: u64,
     /// Times that ordinary memory was taken because the arena was empty.
     pub overflow_allocations: u64,
+    /// Bytes of ordinary memory that hold results of batches ([`File::read_many`](crate::File::read_many)), which no setting limits.
+    pub result_bytes: u64,
 }
 
 /// A distribution of times in nanoseconds.

@@ -4,6 +4,8 @@
 //!   shard's cache (no lock, LIFO)  <-- own return stack (foreign drops)  <-- central (lock; buddy system per region)
 //!                                                                        <-- growth (a new region)  <-- overflow
 //! ```
+//! Beside it, bytes that a program keeps may lie in ordinary memory (`ordinary.rs`, `pack.rs`): results of a batch, copies, its own.
+//!
 //! Every buffer has a *home*: the return stack that receives it when it is dropped on a thread without a
 //! cache of this arena. A drop never allocates, locks or waits. Regions stay mapped until the arena is
 //! closed. After that each is unmapped by the thread that returns its last buffer, and one with a leaked
@@ -22,7 +24,8 @@ mod buffer;
 mod cache;
 mod central;
 mod header;
-mod overflow;
+mod ordinary;
+mod pack;
 mod region;
 mod returns;
 mod shared;
@@ -31,6 +34,8 @@ pub(crate) use buffer::Buffer;
 pub(crate) use cache::Aside;
 use header::{HOME_NOBODY, class_of};
 pub(crate) use header::{Header, region_index, release};
+use ordinary::Counted;
+pub(crate) use pack::Packer;
 use shared::Shared;
 
 /// The smallest buffer. I/O memory is never aligned below the page size: a kernel was seen to corrupt memory
@@ -78,6 +83,8 @@ pub(crate) struct ArenaCounts {
     pub(crate) overflow_bytes: usize,
     /// Overflow buffers ever handed out.
     pub(crate) overflow_allocations: u64,
+    /// Bytes of ordinary memory that hold results, limited by the program only.
+    pub(crate) result_bytes: usize,
     /// Whether huge pages were requested and not refused.
     pub(crate) huge: bool,
 }
@@ -128,7 +135,7 @@ impl Arena {
     #[cold]
     pub(crate) fn alloc_overflow(&self, len: usize) -> Result<Buffer, AllocError> {
         let class = self.class(len)?;
-        overflow::allocate(&self.0.0, class).ok_or_else(|| self.0.0.no_memory())
+        ordinary::allocate_overflow(&self.0.0, class).ok_or_else(|| self.0.0.no_memory())
     }
 
     fn class(&self, len: usize) -> Result<usize, AllocError> {
@@ -151,6 +158,11 @@ impl Arena {
     /// Makes the buffers in the calling thread's cache available to all threads.
     pub(crate) fn empty_cache(&self) {
         self.0.0.empty_cache();
+    }
+
+    /// Returns the limit for mapped bytes.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.0.0.bytes_max
     }
 
     /// Returns the number of regions. It only grows, so a shard that remembers the number sees cheaply (one
@@ -241,11 +253,11 @@ impl fmt::Debug for Arena {
 /// # Safety
 /// `header` belongs to a live buffer.
 pub(crate) unsafe fn alloc_beside(header: NonNull<Header>, len: usize) -> Option<Buffer> {
-    // SAFETY: a live buffer keeps its region or overflow record, and both keep `Shared`.
+    // SAFETY: a live buffer keeps its region or record, and both keep `Shared`.
     let shared = unsafe {
         match header.as_ref().region() {
             Some(region) => &*std::ptr::from_ref(region.as_ref().shared()),
-            None => overflow::shared(header),
+            None => ordinary::shared(header)?,
         }
     };
     let class = class_of(len, shared.class_min)?;
@@ -253,6 +265,12 @@ pub(crate) unsafe fn alloc_beside(header: NonNull<Header>, len: usize) -> Option
         cache.and_then(|cache| cache.pop(class)).or_else(|| shared.alloc_shared(class, cache))
     })
     .map(buffer)
+}
+
+/// Returns ordinary memory of exactly `len` bytes that no arena counts, at a multiple of `align`: zeroed, or not initialised.
+/// `None` above [`BUFFER_BYTES_MAX`] or where the system has no memory.
+pub(crate) fn alloc_own(len: usize, align: usize, zeroed: bool) -> Option<Buffer> {
+    ordinary::allocate_exact(len, align, Counted::Own, zeroed)
 }
 
 /// Returns the capacity of a buffer for `len` bytes; `None` when no single buffer holds them.

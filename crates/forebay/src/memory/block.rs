@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::ops::{Bound, Deref, RangeBounds};
 use std::ptr::NonNull;
 
-use crate::memory::arena::{self, Buffer, Header};
+use crate::memory::arena::{self, BUFFER_BYTES_MIN, Buffer, Header};
 
 mod block_mut;
 
@@ -67,6 +67,19 @@ impl Block {
         Block { data, len, header: Some(header) }
     }
 
+    /// Returns the bytes `data..data + len` of this block's buffer, which need not be of this block.
+    ///
+    /// # Safety
+    /// They lie within the buffer, are initialised, and are not written any more.
+    pub(crate) unsafe fn sibling(&self, data: NonNull<u8>, len: usize) -> Block {
+        let Some(header) = self.header else { return Block::new() };
+        // SAFETY: our own reference keeps the header; the new count is the new block's. The rest is the caller's promise.
+        unsafe {
+            header.as_ref().refs_add();
+            Block::from_parts(data, len, header)
+        }
+    }
+
     /// Returns a part of this block, which shares the buffer; `None` when the range does not lie within it.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<Block> {
         let start = match range.start_bound() {
@@ -112,9 +125,11 @@ impl Block {
         self.header.map_or(0, |header| unsafe { header.as_ref() }.capacity())
     }
 
-    /// Returns the same bytes in a buffer of their own if that keeps at most a quarter of the memory
-    /// ([`Block::pinned_bytes`]) from other use: a copy then. Otherwise, or when there is no room for the
-    /// copy, it returns another reference to this buffer.
+    /// Returns the same bytes in memory of their own if that keeps at most a quarter of the memory
+    /// ([`Block::pinned_bytes`]) from other use: a copy then. Otherwise it returns another reference to this buffer.
+    ///
+    /// The copy lies in I/O memory where a whole buffer of it is small enough and free, else in ordinary memory of its exact
+    /// length.
     pub fn detach(&self) -> Block {
         self.copy_if_worthwhile().unwrap_or_else(|| self.clone())
     }
@@ -124,11 +139,17 @@ impl Block {
         if self.len == 0 {
             return Some(Block::new());
         }
-        if arena::capacity_for(self.len)?.checked_mul(DETACH_RATIO)? > self.pinned_bytes() {
+        let is_small =
+            |bytes: usize| bytes.checked_mul(DETACH_RATIO).is_some_and(|all| all <= self.pinned_bytes());
+        if !is_small(self.len) {
             return None;
         }
-        // SAFETY: our reference keeps the buffer live.
-        let buffer = unsafe { arena::alloc_beside(header, self.len) }?;
+        let io_memory = match arena::capacity_for(self.len) {
+            // SAFETY: our reference keeps the buffer live.
+            Some(capacity) if is_small(capacity) => unsafe { arena::alloc_beside(header, self.len) },
+            _ => None,
+        };
+        let buffer = io_memory.or_else(|| arena::alloc_own(self.len, 1, false))?;
         // SAFETY: a new buffer of at least `len` bytes does not overlap ours; it is initialised by the copy.
         unsafe {
             buffer.as_ptr().copy_from_nonoverlapping(self.data.as_ptr(), self.len);
@@ -138,12 +159,13 @@ impl Block {
 
     /// Makes the bytes writable without copying if no other block shares the buffer; otherwise returns the
     /// block. A block that is a later part of its buffer is first moved to the front, because writable memory
-    /// is aligned.
+    /// is aligned; so a block whose buffer is not aligned to a page (a copy in ordinary memory) is returned, too.
     pub fn try_into_mut(self) -> Result<BlockMut, Block> {
         // SAFETY: a counted reference keeps the header.
-        let Some(header) = self.header.filter(|header| unsafe { header.as_ref() }.refs_unique()) else {
-            return Err(self);
+        let can_be_mut = |header: &NonNull<Header>| unsafe {
+            header.as_ref().refs_unique() && header.as_ref().data().addr().is_multiple_of(BUFFER_BYTES_MIN)
         };
+        let Some(header) = self.header.filter(can_be_mut) else { return Err(self) };
         let this = ManuallyDrop::new(self);
         // SAFETY: the only reference, and no other can be made from it: so we own the buffer, and our bytes
         // in it are initialised. The move stays within it.
@@ -159,7 +181,7 @@ impl Block {
         self.data.as_ptr()
     }
 
-    /// Returns the region (and registration) that the bytes are in; `None` for overflow memory.
+    /// Returns the region (and registration) that the bytes are in; `None` for ordinary memory.
     pub(crate) fn region_index(&self) -> Option<u16> {
         // SAFETY: a counted reference keeps the header and the region.
         self.header.and_then(|header| unsafe { arena::region_index(header) })

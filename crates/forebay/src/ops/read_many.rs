@@ -1,6 +1,7 @@
-//! Many ranges of one file as one request: sorted, merged where that pays, all in flight at once, with one
+//! Many ranges of one or several files as one request: sorted, merged where that pays, all in flight at once, with one
 //! message and one wake-up for the whole batch.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
@@ -9,13 +10,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::base::class::Class;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::wait::{self, Waitable};
+use crate::handle::engine::Engine;
 use crate::handle::file::File;
 use crate::io::op::OpFailure;
 use crate::memory::block::Block;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::read_many::{Batch, Limits, Plan, begin};
+use crate::reactor::read_many::{Batch, Limits, Piece, Plan, Ranges, begin};
 use crate::reactor::shard::inbox::Message;
 use crate::reactor::shard::{self, with_current};
 use crate::reactor::visited;
@@ -37,7 +39,50 @@ impl File {
     /// # Ok(()) }
     /// ```
     pub fn read_many(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> ReadMany {
-        ReadMany::new(self, ranges.into_iter().collect())
+        ReadMany::new(Box::new([self.core().clone()]), Ranges::of_one(ranges.into_iter().collect()))
+    }
+}
+
+impl Engine {
+    /// Returns a read of many ranges of several files of this engine in one message: as [`File::read_many`], and the requests of
+    /// all files are in flight together. The shard of the first file runs it, or the ring of the Tokio worker.
+    ///
+    /// # Errors
+    /// Awaiting it fails as a whole with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when a file belongs to
+    /// another engine. A file that is closed fails its own ranges.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let manifest = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// let readme = engine.open("README.md", Open::read()).wait()?;
+    /// let blocks = engine.read_many([(&manifest, 0..9), (&readme, 0..9), (&manifest, 1..8)]).wait()?;
+    /// assert_eq!(&blocks[2].as_ref().unwrap()[..], b"package");
+    /// # Ok(()) }
+    /// ```
+    pub fn read_many<'f>(&self, ranges: impl IntoIterator<Item = (&'f File, Range<u64>)>) -> ReadMany {
+        let mut files: Vec<Arc<FileCore>> = Vec::new();
+        let mut numbers = HashMap::new();
+        let mut all = Ranges::default();
+        let mut foreign = None;
+        for (file, range) in ranges {
+            let core = file.core();
+            let number = *numbers.entry(Arc::as_ptr(core)).or_insert_with(|| {
+                if !Arc::ptr_eq(core.engine(), self.shared()) {
+                    foreign.get_or_insert_with(|| core.clone());
+                }
+                files.push(core.clone());
+                files.len() as u32 - 1
+            });
+            all.push(number, range);
+        }
+        let mut batch = ReadMany::new(files.into(), all);
+        if let Some(core) = foreign {
+            let error = Error::invalid("read_many", "this file was opened with another engine");
+            batch.state = State::Refused(Some(core.describe(error)));
+        }
+        batch
     }
 }
 
@@ -46,9 +91,11 @@ impl File {
 /// Ranges may overlap, be equal, be empty and come in any order. Each has its own result: one past the end of the file
 /// fails alone, and when a merged request fails it is split and repeated range by range.
 ///
-/// Awaited, it returns all results in the order of the ranges. [`stream`](ReadMany::stream) returns them as
-/// they arrive, with bounded memory: right for more than fits in
-/// [`Config::arena_bytes_max`](crate::Config::arena_bytes_max).
+/// Awaited, it returns all results in the order of the ranges, however much that is: beyond 16 MiB of I/O memory, and where a
+/// request's buffer is more than an eighth larger than its results, results are copied side by side into ordinary memory
+/// ([`MemoryStats::result_bytes`](crate::MemoryStats::result_bytes)). A result shorter than 32 KiB then keeps up to 256 KiB
+/// from other use until those beside it are dropped, too ([`Block::detach`](crate::Block::detach)).
+/// [`stream`](ReadMany::stream) returns results as they arrive, with bounded memory: right for more than fits in memory.
 ///
 /// Costs one message to the file's shard and one wake-up for the whole batch; no allocation per range.
 ///
@@ -75,12 +122,14 @@ pub struct ReadMany {
 enum State {
     New(Ask),
     Begun(Run),
+    /// It cannot begin, for this reason.
+    Refused(Option<Error>),
 }
 
 /// The ranges to read, and the settings.
 struct Ask {
-    core: Arc<FileCore>,
-    ranges: Vec<Range<u64>>,
+    files: Box<[Arc<FileCore>]>,
+    ranges: Ranges,
     limits: Limits,
     depth: u32,
     class: Option<Class>,
@@ -90,10 +139,9 @@ struct Ask {
 const DEPTH: u32 = 128;
 
 impl ReadMany {
-    pub(crate) fn new(file: &File, ranges: Vec<Range<u64>>) -> ReadMany {
-        let core = file.core().clone();
+    fn new(files: Box<[Arc<FileCore>]>, ranges: Ranges) -> ReadMany {
         let limits = Limits::default();
-        ReadMany { state: State::New(Ask { core, ranges, limits, depth: DEPTH, class: None }) }
+        ReadMany { state: State::New(Ask { files, ranges, limits, depth: DEPTH, class: None }) }
     }
 
     /// Changes the settings of a batch that has not begun.
@@ -106,7 +154,7 @@ impl ReadMany {
 
     /// Sets the most bytes between two ranges that are read with one request. Default: 16 KiB, which a device
     /// that moves 1 GB/s reads in less time than it needs for a second request.
-    pub fn merge_gap(self, bytes: u64) -> Self {
+    pub fn max_gap(self, bytes: u64) -> Self {
         self.set(|ask| ask.limits.gap_bytes_max = bytes)
     }
 
@@ -129,6 +177,35 @@ impl ReadMany {
     /// Sets the class. Default: that of the task that begins the batch, [`Class::DEFAULT`] outside of shards.
     pub fn class(self, class: Class) -> Self {
         self.set(|ask| ask.class = Some(class))
+    }
+
+    /// Returns the requests that the batch will make, for a look at its settings; `None` once it has begun. Costs a sort of the
+    /// ranges, which the batch does again when it begins.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// let ranges = || (0..100).map(|part| part * 10_000..part * 10_000 + 4_000);
+    /// let plan = file.read_many(ranges()).plan().unwrap();
+    /// println!("{} requests, {:.2} bytes read for one wanted", plan.requests.len(), plan.amplification());
+    /// let apart = file.read_many(ranges()).max_gap(0).plan().unwrap();
+    /// assert!(apart.requests.len() == 100 && plan.requests.len() < 10);
+    /// # Ok(()) }
+    /// ```
+    pub fn plan(&self) -> Option<ReadPlan> {
+        let State::New(ask) = &self.state else { return None };
+        let plan = ask.plan(ask.ranges.clone());
+        let request = |piece: &Piece| PlannedRequest {
+            file: piece.file as usize,
+            range: piece.offset..piece.offset + u64::from(piece.len),
+            ranges: piece.count as usize,
+        };
+        Some(ReadPlan {
+            wanted_bytes: plan.wanted_bytes(),
+            requests: plan.pieces.iter().map(request).collect(),
+        })
     }
 
     /// Blocks the calling thread until all results are there.
@@ -163,9 +240,10 @@ impl ReadMany {
         let run = match self.state {
             State::New(ask) => {
                 let queue = ask.depth as usize * 2;
-                ask.start(Some(queue))
+                Ok(ask.start(Some(queue)))
             }
-            State::Begun(run) => run,
+            State::Begun(run) => Ok(Some(run)),
+            State::Refused(error) => Err(error),
         };
         ReadManyStream { run }
     }
@@ -174,13 +252,23 @@ impl ReadMany {
 impl Ask {
     /// Moves the request out: the ranges are taken, the rest is copied.
     fn take(&mut self) -> Ask {
-        Ask { core: self.core.clone(), ranges: std::mem::take(&mut self.ranges), ..*self }
+        Ask { files: std::mem::take(&mut self.files), ranges: std::mem::take(&mut self.ranges), ..*self }
     }
 
-    fn start(self, queue: Option<usize>) -> Run {
+    fn plan(&self, ranges: Ranges) -> Plan {
+        let grains = self.files.iter().map(|core| core.alignment().read_offset).collect();
+        Plan::new(ranges, &self.limits, grains)
+    }
+
+    /// Returns the batch; `None` without any file, where there is nothing to do.
+    fn start(mut self, queue: Option<usize>) -> Option<Run> {
+        if self.files.is_empty() {
+            return None;
+        }
         let class = self.class.unwrap_or_else(shard::class);
-        let plan = Plan::new(self.ranges, &self.limits, self.core.alignment().read_offset);
-        Run { batch: Batch::new(self.core, plan, class, self.depth, queue), sent: false }
+        let ranges = std::mem::take(&mut self.ranges);
+        let plan = self.plan(ranges);
+        Some(Run { batch: Batch::new(self.files, plan, class, self.depth, queue), sent: false })
     }
 }
 
@@ -191,10 +279,11 @@ impl Future for ReadMany {
         let run = loop {
             match &mut self.state {
                 State::Begun(run) => break run,
-                State::New(ask) => {
-                    let run = ask.take().start(None);
-                    self.state = State::Begun(run);
-                }
+                State::New(ask) => match ask.take().start(None) {
+                    Some(run) => self.state = State::Begun(run),
+                    None => return Poll::Ready(Ok(Vec::new())),
+                },
+                State::Refused(error) => return Poll::Ready(error.take().map_or(Ok(Vec::new()), Err)),
             }
         };
         if let Err(error) = std::task::ready!(run.send(context)) {
@@ -206,21 +295,61 @@ impl Future for ReadMany {
 
 impl fmt::Debug for ReadMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (core, ranges) = match &self.state {
-            State::New(ask) => (&ask.core, ask.ranges.len()),
-            State::Begun(run) => (run.batch.file(), run.batch.plan.ranges.len()),
+        let (files, ranges) = match &self.state {
+            State::New(ask) => (&ask.files[..], ask.ranges.len()),
+            State::Begun(run) => (run.batch.files(), run.batch.plan.ranges.len()),
+            State::Refused(_) => (&[][..], 0),
         };
         f.debug_struct("ReadMany")
-            .field("path", &core.path())
+            .field("path", &files.first().map(|core| core.path()))
+            .field("files", &files.len())
             .field("ranges", &ranges)
             .finish_non_exhaustive()
     }
 }
 
+/// The requests that a batch makes; see [`ReadMany::plan`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReadPlan {
+    /// Bytes of all ranges together. Ranges that overlap count each.
+    pub wanted_bytes: u64,
+    /// The requests, by file and offset. Empty ranges, and those that no file can have, are in none.
+    pub requests: Vec<PlannedRequest>,
+}
+
+impl ReadPlan {
+    /// Returns the bytes of all requests together.
+    pub fn read_bytes(&self) -> u64 {
+        self.requests.iter().map(|request| request.range.end - request.range.start).sum()
+    }
+
+    /// Returns the bytes read for one wanted, 1.0 for a plan without requests. Below 1 where ranges overlap.
+    pub fn amplification(&self) -> f64 {
+        match self.wanted_bytes {
+            0 => 1.0,
+            wanted => self.read_bytes() as f64 / wanted as f64,
+        }
+    }
+}
+
+/// One request of a [`ReadPlan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlannedRequest {
+    /// The number of the file, in the order in which the batch's ranges first name them.
+    pub file: usize,
+    /// The bytes of the file that it reads: whole blocks of the device, for a direct file.
+    pub range: Range<u64>,
+    /// The number of ranges that it serves.
+    pub ranges: usize,
+}
+
 /// The results of a [`ReadMany`] as they arrive. Dropping it stops the batch.
 #[must_use = "a batch begins only when its stream is polled"]
 pub struct ReadManyStream {
-    run: Run,
+    /// None where there is nothing to read.
+    run: Result<Option<Run>, Option<Error>>,
 }
 
 impl ReadManyStream {
@@ -231,9 +360,14 @@ impl ReadManyStream {
     }
 
     fn poll_next_result(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Block>)>> {
-        match std::task::ready!(self.run.send(context)) {
-            Err(error) => Poll::Ready(self.run.batch.refused_once().then_some((0, Err(error)))),
-            Ok(()) => self.run.batch.poll_next(context.waker()),
+        let run = match &mut self.run {
+            Ok(Some(run)) => run,
+            Ok(None) => return Poll::Ready(None),
+            Err(error) => return Poll::Ready(error.take().map(|error| (0, Err(error)))),
+        };
+        match std::task::ready!(run.send(context)) {
+            Err(error) => Poll::Ready(run.batch.refused_once().then_some((0, Err(error)))),
+            Ok(()) => run.batch.poll_next(context.waker()),
         }
     }
 }
@@ -278,14 +412,16 @@ impl Run {
     /// Begins the batch: at once on a shard of its engine, by one message elsewhere.
     fn send(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if self.sent {
-            return if self.batch.file().engine().is_forked() {
-                Poll::Ready(Err(OpFailure::Forked.into_error("read_many", Some(self.batch.file()))))
+            return if self.batch.engine().is_forked() {
+                Poll::Ready(Err(OpFailure::Forked.into_error("read_many", Some(self.batch.first_file()))))
             } else {
                 Poll::Ready(Ok(()))
             };
         }
-        let core = self.batch.file().clone();
-        let failure = if core.is_closed() { Some(OpFailure::FileClosed) } else { core.engine().failure() };
+        let core = self.batch.first_file().clone();
+        // One of several files that is closed fails its own ranges.
+        let is_closed = self.batch.files().len() == 1 && core.is_closed();
+        let failure = if is_closed { Some(OpFailure::FileClosed) } else { core.engine().failure() };
         if let Some(failure) = failure {
             return Poll::Ready(Err(failure.into_error("read_many", Some(&core))));
         }

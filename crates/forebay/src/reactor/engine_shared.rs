@@ -356,6 +356,7 @@ impl EngineShared {
             held_bytes: counts.bytes_held as u64,
             overflow_bytes: counts.overflow_bytes as u64,
             overflow_allocations: counts.overflow_allocations,
+            result_bytes: counts.result_bytes as u64,
         }
     }
 

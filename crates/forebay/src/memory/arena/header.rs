@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::region::Region;
-use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Shared, cache, overflow};
+use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Shared, cache, ordinary};
 use crate::base::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 /// The number of size classes: 4 KiB, 8 KiB, ... 1 GiB.
@@ -23,34 +23,38 @@ pub(super) const HOME_NOBODY: u16 = u16::MAX;
 #[repr(C, align(64))]
 pub(crate) struct Header {
     refs: AtomicU32,
-    /// The buffer's first page within its region, in units of [`BUFFER_BYTES_MIN`].
+    /// The buffer's first page within its region, in units of [`BUFFER_BYTES_MIN`]. Of ordinary memory: its length in bytes.
     page: AtomicU32,
     next: AtomicPtr<Header>,
     data: AtomicPtr<u8>,
-    /// The arena that it is from: compared, never followed. Null for overflow memory.
+    /// The arena that it is from: compared, never followed. Null for ordinary memory.
     arena: AtomicPtr<Shared>,
-    /// Null for overflow memory, whose header is the first field of its own record.
+    /// Null for ordinary memory, whose header is the first field of its own record.
     region: AtomicPtr<Region>,
     home: AtomicU16,
     class: AtomicU8,
 }
+
+/// The class of ordinary memory, which is in no list.
+const CLASS_NONE: u8 = u8::MAX;
 
 /// Counts from here on are stuck for good: the buffer is leaked instead of being freed too early.
 const REFS_STUCK_FROM: u32 = 1 << 31;
 const REFS_STUCK: u32 = 3 << 30;
 
 impl Header {
-    /// Returns the header of an overflow buffer.
-    pub(super) fn overflow(class: usize, data: *mut u8) -> Header {
+    /// Returns the header of a buffer of ordinary memory, of `bytes` up to [`BUFFER_BYTES_MAX`].
+    pub(super) fn ordinary(bytes: usize, data: *mut u8) -> Header {
+        debug_assert!(bytes <= BUFFER_BYTES_MAX);
         Header {
             refs: AtomicU32::new(0),
-            page: AtomicU32::new(0),
+            page: AtomicU32::new(bytes as u32),
             next: AtomicPtr::new(ptr::null_mut()),
             data: AtomicPtr::new(data),
             arena: AtomicPtr::new(ptr::null_mut()),
             region: AtomicPtr::new(ptr::null_mut()),
             home: AtomicU16::new(HOME_NOBODY),
-            class: AtomicU8::new(class as u8),
+            class: AtomicU8::new(CLASS_NONE),
         }
     }
 
@@ -78,7 +82,10 @@ impl Header {
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        BUFFER_BYTES_MIN << self.class()
+        match self.class.load(Ordering::Relaxed) {
+            CLASS_NONE => self.page() as usize,
+            class => BUFFER_BYTES_MIN << class,
+        }
     }
 
     /// Returns whether these bytes lie within the buffer.
@@ -92,7 +99,7 @@ impl Header {
         self.data.load(Ordering::Relaxed)
     }
 
-    /// Returns the arena that the buffer is from; null for overflow memory.
+    /// Returns the arena that the buffer is from; null for ordinary memory.
     pub(super) fn arena(&self) -> *const Shared {
         self.arena.load(Ordering::Relaxed)
     }
@@ -170,7 +177,7 @@ pub(super) fn class_of(len: usize, class_min: usize) -> Option<usize> {
     Some((pages.next_power_of_two().trailing_zeros() as usize).max(class_min))
 }
 
-/// Returns the number of the buffer's region; `None` for overflow memory.
+/// Returns the number of the buffer's region; `None` for ordinary memory.
 ///
 /// # Safety
 /// `header` belongs to a live buffer.
@@ -180,7 +187,7 @@ pub(crate) unsafe fn region_index(header: NonNull<Header>) -> Option<u16> {
 }
 
 /// Returns a buffer to this thread's cache if that serves the same arena, else to its home. Never allocates,
-/// locks or waits (overflow memory is freed).
+/// locks or waits (ordinary memory is freed).
 ///
 /// # Safety
 /// The caller owns the buffer alone and does not use it, nor its header, afterwards.
@@ -201,7 +208,7 @@ unsafe fn release_elsewhere(header: NonNull<Header>) {
     // SAFETY: the caller's promise; both callees take over the ownership.
     unsafe {
         match header.as_ref().region() {
-            None => overflow::free(header),
+            None => ordinary::free(header),
             Some(region) => give_back(header, region),
         }
     }
@@ -250,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_count_that_overflows_sticks() {
-        let header = Header::overflow(0, ptr::null_mut());
+        let header = Header::ordinary(0, ptr::null_mut());
         header.refs.store(REFS_STUCK_FROM - 1, Ordering::Relaxed);
         header.refs_add();
         assert_eq!(header.refs.load(Ordering::Relaxed), REFS_STUCK);

@@ -168,7 +168,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     fn headers(count: usize) -> Vec<NonNull<Header>> {
-        (0..count).map(|_| NonNull::from(Box::leak(Box::new(Header::overflow(0, ptr::null_mut()))))).collect()
+        (0..count).map(|_| NonNull::from(Box::leak(Box::new(Header::ordinary(0, ptr::null_mut()))))).collect()
     }
 
     fn free(headers: Vec<NonNull<Header>>) {

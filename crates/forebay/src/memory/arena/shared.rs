@@ -38,6 +38,8 @@ pub(super) struct Shared {
     pub(super) bytes_mapped: AtomicUsize,
     pub(super) overflow_bytes: AtomicUsize,
     pub(super) overflow_allocations: AtomicU64,
+    /// Bytes of ordinary memory that hold results.
+    pub(super) result_bytes: AtomicUsize,
     /// Start and length of each region, complete below `table_len`; never changed afterwards.
     table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
     table_len: AtomicUsize,
@@ -69,6 +71,7 @@ impl Shared {
             bytes_mapped: AtomicUsize::new(0),
             overflow_bytes: AtomicUsize::new(0),
             overflow_allocations: AtomicU64::new(0),
+            result_bytes: AtomicUsize::new(0),
             table: (0..REGIONS_MAX).map(|_| (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0))).collect(),
             table_len: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
@@ -276,6 +279,7 @@ impl Shared {
             bytes_held,
             overflow_bytes: self.overflow_bytes.load(Ordering::Relaxed),
             overflow_allocations: self.overflow_allocations.load(Ordering::Relaxed),
+            result_bytes: self.result_bytes.load(Ordering::Relaxed),
             huge: central.huge(),
         }
     }

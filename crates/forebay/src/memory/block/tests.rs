@@ -195,9 +195,17 @@ fn detach_copies_small_parts_of_large_buffers() {
     drop((large, more));
     assert_eq!(arena.counts().bytes_held, 20 << 10);
     let held: Vec<_> = std::iter::from_fn(|| arena.alloc(4096).ok()).collect();
-    let kept = quarter.slice(..1).unwrap().detach();
-    assert_eq!(kept.as_ptr(), quarter.as_ptr(), "without room it shares");
-    drop(held);
+    let kept = quarter.slice(7..8).unwrap().detach();
+    assert_eq!(
+        (kept.pinned_bytes(), kept[..] == quarter[7..8]),
+        (1, true),
+        "without room in ordinary memory"
+    );
+    assert_eq!(kept.detach().as_ptr(), kept.as_ptr());
+    assert!(kept.try_into_mut().is_err() || cfg!(miri), "writable memory is aligned");
+    drop((held, quarter));
+    let page = numbers(&arena, 4096).slice(8..12).unwrap().detach();
+    assert_eq!((page.pinned_bytes(), &page[..]), (4, &[8, 9, 10, 11][..]), "a part of the smallest buffer");
 }
 
 #[test]

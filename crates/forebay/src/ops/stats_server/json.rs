@@ -42,6 +42,7 @@ pub(super) fn line(snapshot: &Snapshot) -> String {
             object.number("arena_bytes_max", memory.arena_bytes_max);
             object.number("held_bytes", memory.held_bytes);
             object.number("overflow_bytes", memory.overflow_bytes);
+            object.number("result_bytes", memory.result_bytes);
         });
         object.key("degraded");
         list(object.0, degraded, |text, degradation| quote(text, degradation));

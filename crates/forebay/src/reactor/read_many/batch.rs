@@ -17,7 +17,9 @@ use crate::base::priority::Gate;
 use crate::base::sync::AtomicWaker;
 use crate::base::wakes;
 use crate::io::op::OpFailure;
+use crate::memory::arena::Packer;
 use crate::memory::block::Block;
+use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::Widened;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
@@ -37,7 +39,7 @@ pub(crate) struct Batch {
     stalled: AtomicBool,
     shard: AtomicUsize,
     waker: AtomicWaker,
-    pub(crate) file: Arc<FileCore>,
+    files: Box<[Arc<FileCore>]>,
     pub(crate) class: Class,
     pub(crate) depth: u32,
     pub(crate) plan: Plan,
@@ -59,8 +61,17 @@ pub(crate) struct Progress {
     pub(crate) begun: bool,
     pub(crate) next_piece: u32,
     pub(crate) in_flight: u32,
+    /// Requests in flight at once at present; below the batch's depth after one found no memory.
+    pub(crate) depth: u32,
+    /// Requests that found no memory while others were in flight, to be made again.
+    pub(crate) again: VecDeque<u32>,
     /// Ranges (indices into `order`) of failed merged requests, to be read one by one.
     pub(crate) split: VecDeque<u32>,
+    /// Places the results that are copied.
+    pub(crate) packer: Option<Packer>,
+    /// Bytes of I/O memory that collected results keep, and the limit for them once it is known.
+    pub(crate) kept_bytes: usize,
+    pub(crate) kept_bytes_max: Option<usize>,
     /// Results that found the stream's queue full.
     waiting: VecDeque<(usize, Result<Block>)>,
 }
@@ -79,7 +90,7 @@ unsafe impl Sync for Batch {}
 impl Batch {
     /// Creates a batch. `queue` is the capacity of a stream's queue; without one the results are collected.
     pub(crate) fn new(
-        file: Arc<FileCore>,
+        files: Box<[Arc<FileCore>]>,
         plan: Plan,
         class: Class,
         depth: u32,
@@ -89,7 +100,7 @@ impl Batch {
         if queue.is_none() {
             collected.resize_with(plan.ranges.len(), || None);
         }
-        let gate = Gate::new(file.engine().config.is_real_time());
+        let gate = Gate::new(files[0].engine().config.is_real_time());
         Arc::new(Batch {
             node: RemoteNode::new(NodeKind::Batch),
             queued: AtomicBool::new(false),
@@ -98,7 +109,7 @@ impl Batch {
             stalled: AtomicBool::new(false),
             shard: AtomicUsize::new(0),
             waker: AtomicWaker::new(),
-            file,
+            files,
             class,
             depth,
             plan,
@@ -110,8 +121,22 @@ impl Batch {
         })
     }
 
-    pub(crate) fn file(&self) -> &Arc<FileCore> {
-        &self.file
+    /// Returns the first file, whose shard runs the batch.
+    pub(crate) fn first_file(&self) -> &Arc<FileCore> {
+        &self.files[0]
+    }
+
+    /// Returns the file of a range.
+    pub(crate) fn file_of(&self, number: u32) -> &Arc<FileCore> {
+        &self.files[self.plan.ranges.file(number) as usize]
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<EngineShared> {
+        self.files[0].engine()
+    }
+
+    pub(crate) fn files(&self) -> &[Arc<FileCore>] {
+        &self.files
     }
 
     pub(crate) fn set_shard(&self, shard: usize) {
@@ -136,7 +161,7 @@ impl Batch {
         let collected = std::mem::take(unsafe { &mut *self.collected.get() });
         let lost = |number: usize| {
             let error = Error::new(ErrorKind::Cancelled, "read_many");
-            Err(range_error(self, error, &self.plan.ranges[number]))
+            Err(range_error(self, error, number as u32))
         };
         let results = collected.into_iter().enumerate();
         Poll::Ready(Ok(results.map(|(number, answer)| answer.unwrap_or_else(|| lost(number))).collect()))
@@ -182,7 +207,7 @@ impl Batch {
     }
 
     fn notify_shard(self: &Arc<Self>) {
-        let Some(inbox) = self.file.engine().inbox(self.shard.load(Ordering::Relaxed)) else { return };
+        let Some(inbox) = self.engine().inbox(self.shard.load(Ordering::Relaxed)) else { return };
         if self.queued.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -223,13 +248,13 @@ impl Batch {
                 Some(_) => false,
             };
             if vacant {
-                let error = failure.into_error("read_many", Some(&self.file));
-                self.put(number, Err(range_error(self, error, &self.plan.ranges[number])));
+                let error = failure.into_error("read_many", Some(self.file_of(number as u32)));
+                self.put(number, Err(range_error(self, error, number as u32)));
             }
         }
         if let Some(queue) = &self.queue {
             // A stream reports the failure once and ends.
-            let error = failure.into_error("read_many", Some(&self.file));
+            let error = failure.into_error("read_many", Some(self.first_file()));
             let pushed_out = {
                 let _alone = self.gate.enter();
                 queue.force_push((0, Err(error)))
@@ -237,6 +262,12 @@ impl Batch {
             drop(pushed_out);
         }
         self.end();
+    }
+
+    /// Returns whether all results are kept until the last one has arrived.
+    #[inline]
+    pub(crate) fn collects(&self) -> bool {
+        self.queue.is_none()
     }
 
     /// Returns whether every range has its result; for a batch that collects them.
@@ -322,7 +353,8 @@ impl Batch {
             }
             _ => {
                 let number = self.plan.order[(piece & !SINGLE) as usize];
-                Widened::of(&self.plan.ranges[number as usize], self.plan.grain).ok()
+                let file = self.plan.ranges.file(number);
+                Widened::of(self.plan.ranges.get(number), self.plan.grains[file as usize]).ok()
             }
         }
     }

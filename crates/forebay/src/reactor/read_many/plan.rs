@@ -20,49 +20,100 @@ impl Default for Limits {
     }
 }
 
-/// One request: a section of the file, and the ranges whose bytes lie in it.
+/// The ranges of a batch, and their files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges {
+    list: Vec<Range<u64>>,
+    /// The number of each range's file; empty when all are of file 0.
+    files: Vec<u32>,
+}
+
+impl Ranges {
+    /// Returns ranges of one file.
+    pub(crate) fn of_one(list: Vec<Range<u64>>) -> Ranges {
+        Ranges { list, files: Vec::new() }
+    }
+
+    /// Adds a range of the file with this number.
+    pub(crate) fn push(&mut self, file: u32, range: Range<u64>) {
+        if file != 0 && self.files.is_empty() {
+            self.files = vec![0; self.list.len()];
+        }
+        if file != 0 || !self.files.is_empty() {
+            self.files.push(file);
+        }
+        self.list.push(range);
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> &Range<u64> {
+        &self.list[number as usize]
+    }
+
+    #[inline]
+    pub(crate) fn file(&self, number: u32) -> u32 {
+        self.files.get(number as usize).copied().unwrap_or(0)
+    }
+}
+
+/// One request: a section of a file, and the ranges whose bytes lie in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    pub(crate) offset: u64,
+    pub(crate) file: u32,
     pub(crate) len: u32,
+    pub(crate) offset: u64,
     /// The piece's ranges are `order[first..first + count]`.
     pub(crate) first: u32,
     pub(crate) count: u32,
 }
 
-/// The requests of a batch in order of offset.
+/// The requests of a batch in order of file and offset.
 pub(crate) struct Plan {
-    pub(crate) ranges: Vec<Range<u64>>,
-    /// Numbers of the ranges that are read, in order of offset.
+    pub(crate) ranges: Ranges,
+    /// Numbers of the ranges that are read, in order of file and offset.
     pub(crate) order: Vec<u32>,
     pub(crate) pieces: Vec<Piece>,
     /// Ranges that need no read: empty ones.
     pub(crate) empty: Vec<u32>,
     /// Ranges that cannot be read, with the reasons.
     pub(crate) faulty: Vec<(u32, Error)>,
-    pub(crate) grain: u32,
+    /// The alignment of reads of each file.
+    pub(crate) grains: Box<[u32]>,
 }
 
 impl Plan {
-    pub(crate) fn new(ranges: Vec<Range<u64>>, limits: &Limits, grain: u32) -> Plan {
+    pub(crate) fn new(ranges: Ranges, limits: &Limits, grains: Box<[u32]>) -> Plan {
         let mut plan = Plan {
             order: Vec::with_capacity(ranges.len()),
             pieces: Vec::new(),
             empty: Vec::new(),
             faulty: Vec::new(),
             ranges,
-            grain,
+            grains,
         };
         // Piece numbers share a word with a mark bit, which bounds the number of ranges in one batch.
         let most = (u32::MAX >> 1) as usize;
-        for (number, range) in plan.ranges.iter().enumerate().take(most) {
-            match Widened::of(range, grain) {
+        for (number, range) in plan.ranges.list.iter().enumerate().take(most) {
+            let file = plan.ranges.file(number as u32);
+            match Widened::of(range, plan.grains[file as usize]) {
                 Err(error) => plan.faulty.push((number as u32, error)),
                 Ok(_) if range.is_empty() => plan.empty.push(number as u32),
                 Ok(_) => plan.order.push(number as u32),
             }
         }
-        plan.order.sort_unstable_by_key(|&number| plan.ranges[number as usize].start);
+        let (ranges, files) = (&plan.ranges.list, &plan.ranges.files);
+        match files.is_empty() {
+            true => plan.order.sort_unstable_by_key(|&number| ranges[number as usize].start),
+            false => {
+                plan.order
+                    .sort_unstable_by_key(|&number| (files[number as usize], ranges[number as usize].start));
+            }
+        }
         plan.merge(limits);
         debug_assert_eq!(
             plan.order.len() + plan.empty.len() + plan.faulty.len(),
@@ -80,28 +131,37 @@ impl Plan {
     fn merge(&mut self, limits: &Limits) {
         let mut open: Option<Open> = None;
         for at in 0..self.order.len() as u32 {
-            let range = self.ranges[self.order[at as usize] as usize].clone();
+            let number = self.order[at as usize];
+            let (range, file) = (self.ranges.get(number).clone(), self.ranges.file(number));
             if let Some(piece) = open.as_mut()
-                && piece.takes(&range, limits, self.grain)
+                && piece.takes(file, &range, limits)
             {
                 continue;
             }
             debug_assert!(
-                self.pieces.last().is_none_or(|last| last.offset <= range.start),
-                "requests are planned in the order of the file"
+                self.pieces.last().is_none_or(|last| (last.file, last.offset) <= (file, range.start)),
+                "requests are planned in the order of the files"
             );
-            if let Some(piece) = open.replace(Open::new(&range, at, self.grain)) {
-                self.pieces.extend(piece.close(self.grain));
+            let grain = self.grains[file as usize];
+            if let Some(piece) = open.replace(Open::new(file, &range, at, grain)) {
+                self.pieces.extend(piece.close());
             }
         }
         if let Some(piece) = open {
-            self.pieces.extend(piece.close(self.grain));
+            self.pieces.extend(piece.close());
         }
+    }
+
+    /// Returns the bytes of the ranges that are read.
+    pub(crate) fn wanted_bytes(&self) -> u64 {
+        self.order.iter().map(|&number| self.ranges.get(number)).map(|range| range.end - range.start).sum()
     }
 }
 
 /// A request that may still grow.
 struct Open {
+    file: u32,
+    grain: u32,
     start: u64,
     end: u64,
     waste: u64,
@@ -110,17 +170,20 @@ struct Open {
 }
 
 impl Open {
-    fn new(range: &Range<u64>, first: u32, grain: u32) -> Open {
+    fn new(file: u32, range: &Range<u64>, first: u32, grain: u32) -> Open {
         let start = range.start - range.start % u64::from(grain.max(1));
-        Open { start, end: range.end, waste: 0, first, count: 1 }
+        Open { file, grain, start, end: range.end, waste: 0, first, count: 1 }
     }
 
     /// Adds a range that starts at or behind the start of every range so far. Returns false if the limits do
     /// not allow it.
-    fn takes(&mut self, range: &Range<u64>, limits: &Limits, grain: u32) -> bool {
+    fn takes(&mut self, file: u32, range: &Range<u64>, limits: &Limits) -> bool {
+        if file != self.file {
+            return false;
+        }
         let inside = range.end <= self.end;
         // Bytes of the same device block are read anyway, whatever the limits.
-        let touched = self.end.next_multiple_of(u64::from(grain.max(1)));
+        let touched = self.end.next_multiple_of(u64::from(self.grain.max(1)));
         let gap = range.start.saturating_sub(touched);
         let fits = range.end - self.start <= limits.request_bytes_max
             && gap <= limits.gap_bytes_max
@@ -135,9 +198,9 @@ impl Open {
 
     /// Returns the finished request. `None` never happens: a piece is as long as its longest range, or within
     /// the limits.
-    fn close(self, grain: u32) -> Option<Piece> {
-        let widened = Widened::of(&(self.start..self.end), grain).ok()?;
-        Some(Piece { offset: widened.offset, len: widened.len, first: self.first, count: self.count })
+    fn close(self) -> Option<Piece> {
+        let Widened { offset, len } = Widened::of(&(self.start..self.end), self.grain).ok()?;
+        Some(Piece { file: self.file, len, offset, first: self.first, count: self.count })
     }
 }
 
@@ -146,7 +209,7 @@ mod tests {
     use super::*;
 
     fn pieces(ranges: &[Range<u64>], limits: Limits) -> Vec<(u64, u32, u32)> {
-        let plan = Plan::new(ranges.to_vec(), &limits, 512);
+        let plan = Plan::new(Ranges::of_one(ranges.to_vec()), &limits, Box::new([512]));
         plan.pieces.iter().map(|piece| (piece.offset, piece.len, piece.count)).collect()
     }
 
@@ -177,11 +240,25 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_impossible_ranges_are_told_apart() {
+    fn empty_and_impossible_ranges_are_kept_apart() {
         let backwards = Range { start: 9, end: 3 };
-        let plan = Plan::new(vec![5..5, backwards, 0..u64::MAX, 0..1], &Limits::default(), 512);
+        let ranges = Ranges::of_one(vec![5..5, backwards, 0..u64::MAX, 0..1]);
+        let plan = Plan::new(ranges, &Limits::default(), Box::new([512]));
         assert_eq!(plan.empty, [0]);
         assert_eq!(plan.faulty.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(plan.order, [3]);
+    }
+
+    #[test]
+    fn ranges_of_several_files_merge_within_their_file_only() {
+        let mut ranges = Ranges::default();
+        for (file, range) in [(1, 0..100), (0, 5000..5100), (1, 4096..4196), (0, 100..200), (2, 7..8)] {
+            ranges.push(file, range);
+        }
+        let plan = Plan::new(ranges, &Limits::default(), Box::new([4096, 512, 1]));
+        let pieces: Vec<_> = plan.pieces.iter().map(|piece| (piece.file, piece.offset, piece.len)).collect();
+        assert_eq!(pieces, [(0, 0, 8192), (1, 0, 4608), (2, 7, 1)], "each with its file's alignment");
+        assert_eq!(plan.order, [3, 1, 0, 2, 4]);
+        assert_eq!(plan.wanted_bytes(), 401);
     }
 }

@@ -7,7 +7,7 @@ use super::batch::{Batch, SINGLE};
 use super::range_error;
 use crate::base::error::{Error, ErrorKind};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
-use crate::memory::arena::BUFFER_BYTES_MIN;
+use crate::memory::arena::{Arena, Packer};
 use crate::memory::block::Block;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
@@ -36,17 +36,17 @@ pub(crate) fn begin(shard: &Shard, batch: Arc<Batch>) {
     // SAFETY: the batch was just handed to this shard, which owns its progress from here on.
     let progress = unsafe { &mut *batch.progress.get() };
     progress.place = place;
+    progress.depth = batch.depth;
     progress.begun = true;
     for &number in &batch.plan.empty {
         batch.put(number as usize, Ok(Block::default()));
     }
     for (number, fault) in &batch.plan.faulty {
-        let range = &batch.plan.ranges[*number as usize];
         let copy = match fault.kind() {
             kind @ ErrorKind::TooLarge { .. } => Error::new(kind, "read_many"),
             _ => Error::invalid("read_many", "no file can have this range"),
         };
-        batch.put(*number as usize, Err(range_error(&batch, copy, range)));
+        batch.put(*number as usize, Err(range_error(&batch, copy, *number)));
     }
     go_on(shard, &batch);
 }
@@ -93,6 +93,20 @@ pub(crate) fn piece_done(shard: &Shard, place: u32, piece: u32, outcome: OpOutco
 fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     let members = batch.members(piece);
     let Some(place) = batch.place_of(piece) else { return };
+    {
+        // SAFETY: on the batch's shard; the reference ends with this block.
+        let progress = unsafe { &mut *batch.progress.get() };
+        match outcome.result {
+            Ok(_) => progress.depth = batch.depth.min(progress.depth + 1),
+            // Those in flight return their memory, or their consumer does.
+            Err(OpFailure::NoMemory) if progress.in_flight > 0 => {
+                progress.depth = progress.in_flight;
+                progress.again.push_back(piece);
+                return;
+            }
+            Err(_) => {}
+        }
+    }
     let bytes = match (outcome.result, members.len()) {
         (Ok(bytes), _) => bytes,
         (Err(OpFailure::Errno(_) | OpFailure::NoMemory | OpFailure::TooLarge), 2..) => {
@@ -104,11 +118,8 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
         }
         (Err(failure), _) => {
             for &number in members {
-                let error = failure.into_error("read_many", Some(&batch.file));
-                batch.put(
-                    number as usize,
-                    Err(range_error(batch, error, &batch.plan.ranges[number as usize])),
-                );
+                let error = failure.into_error("read_many", Some(batch.file_of(number)));
+                batch.put(number as usize, Err(range_error(batch, error, number)));
             }
             return;
         }
@@ -116,34 +127,84 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     let OpBuffer::Buffer(buffer) = outcome.buffer else { return };
     // SAFETY: the device filled that many bytes from the buffer's start.
     let whole = unsafe { buffer.into_block(0, bytes as usize) };
-    // Each copy takes a buffer of the smallest size: many tiny ones would take more memory than the one they
-    // are to free.
-    let copies_pay = members.len() > 1 && members.len() * BUFFER_BYTES_MIN <= whole.pinned_bytes() / 4;
+    let copies = copies_pay(batch, members, whole.pinned_bytes());
     let mut whole = Some(whole);
     for (at, &number) in members.iter().enumerate() {
-        let range = &batch.plan.ranges[number as usize];
+        let range = batch.plan.ranges.get(number);
         let (start, end) = (range.start - place.offset, range.end - place.offset);
         let result = if end > u64::from(bytes) {
             let got = u64::from(bytes).saturating_sub(start);
             let error = Error::new(ErrorKind::UnexpectedEof { got }, "read_many");
-            Err(range_error(batch, error, range))
+            Err(range_error(batch, error, number))
         } else {
             // The last range takes over the whole, so that a request with one range needs no reference
             // counting.
             let part = if at + 1 == members.len() { whole.take() } else { whole.clone() };
             let part = part.and_then(|whole| whole.into_slice(start as usize..end as usize));
-            part.map(|part| if copies_pay { compact(part) } else { part })
-                .ok_or_else(|| range_error(batch, Error::os("read_many", libc::EIO), range))
+            let part = part.map(|part| if copies { packed(batch, &part).unwrap_or(part) } else { part });
+            part.ok_or_else(|| range_error(batch, Error::os("read_many", libc::EIO), number))
         };
         batch.put(number as usize, result);
     }
 }
 
-/// Copies a slice smaller than a sixteenth of its merged request, which it would otherwise pin for as long as
-/// the program keeps the slice.
-fn compact(part: Block) -> Block {
-    if part.pinned_bytes() / 16 > part.len() { part.detach() } else { part }
+/// Returns whether the results of one request are copied out of its buffer, which serves the next request then, instead of
+/// keeping it.
+///
+/// A copy takes a tenth of the time that a device needs for the bytes. Memory that is mapped for results takes as long as the
+/// device, so results that are kept should take no more of it than their length.
+fn copies_pay(batch: &Batch, members: &[u32], pinned_bytes: usize) -> bool {
+    let ranges = members.iter().map(|&number| batch.plan.ranges.get(number));
+    let wanted_bytes: u64 = ranges.map(|range| range.end - range.start).sum();
+    let spared_bytes = (pinned_bytes as u64).saturating_sub(wanted_bytes);
+    if !batch.collects() {
+        // The consumer of a stream is likely to be done with a result soon.
+        return spared_bytes >= pinned_bytes as u64 / STREAM_SPARED_PART * (STREAM_SPARED_PART - 1);
+    }
+    if spared_bytes > pinned_bytes as u64 / COLLECT_SPARED_PART {
+        return true;
+    }
+    // SAFETY: on the batch's shard; the reference ends with this function.
+    let progress = unsafe { &mut *batch.progress.get() };
+    let all_bytes = progress.kept_bytes + pinned_bytes;
+    let arena = &batch.engine().arena;
+    let is_little = all_bytes <= KEPT_BYTES_UNASKED.min(arena.bytes_max() / 16);
+    let keeps =
+        is_little || all_bytes <= *progress.kept_bytes_max.get_or_insert_with(|| kept_bytes_max(arena));
+    if keeps {
+        progress.kept_bytes = all_bytes;
+    }
+    !keeps
 }
+
+/// Returns the most I/O memory that the collected results of one batch keep: less where much is held already.
+#[cold]
+fn kept_bytes_max(arena: &Arena) -> usize {
+    let half = arena.bytes_max() / 2;
+    KEPT_BYTES_MAX.min(half / 2).min(half.saturating_sub(arena.counts().bytes_held))
+}
+
+/// Returns a copy of a result, behind the batch's other copies; `None` where the system has no memory.
+fn packed(batch: &Batch, part: &Block) -> Option<Block> {
+    // SAFETY: on the batch's shard; the reference ends with this function.
+    let packer = unsafe { &mut (*batch.progress.get()).packer };
+    let slab_bytes = if batch.collects() { COLLECT_SLAB_BYTES } else { STREAM_SLAB_BYTES };
+    packer.get_or_insert_with(|| Packer::new(&batch.engine().arena, slab_bytes)).copy(part)
+}
+
+/// A stream's results are copied where that spares all but this part of their request's buffer.
+const STREAM_SPARED_PART: u64 = 16;
+/// Collected results are copied where that spares more than this part of their request's buffer.
+const COLLECT_SPARED_PART: u64 = 8;
+/// The most I/O memory that a batch's collected results keep; further ones are copied.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Up to here a batch keeps memory without a look at how much the arena has.
+const KEPT_BYTES_UNASKED: usize = 1 << 20;
+/// Memory for the copies of collected results, which a program is likely to drop together. A little less than 64 pages: the
+/// allocator's own bytes fit beside it.
+const COLLECT_SLAB_BYTES: usize = (256 << 10) - 256;
+/// Memory for the copies of a stream's results: one that is kept keeps this much from other use.
+const STREAM_SLAB_BYTES: usize = (16 << 10) - 256;
 
 /// Delivers results, begins further requests while there is room, and ends the batch when nothing is left.
 fn go_on(shard: &Shard, batch: &Arc<Batch>) {
@@ -155,17 +216,23 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
         let (piece, retry) = {
             // SAFETY: on the batch's shard; the reference ends with this block.
             let progress = unsafe { &mut *batch.progress.get() };
-            let left = progress.next_piece < batch.plan.pieces.len() as u32 || !progress.split.is_empty();
+            let left = progress.next_piece < batch.plan.pieces.len() as u32
+                || !progress.split.is_empty()
+                || !progress.again.is_empty();
             if cancelled || !left {
                 break;
             }
-            if !delivered || progress.in_flight >= batch.depth {
+            if !delivered || progress.in_flight >= progress.depth.max(1) {
                 batch.wake_consumer();
                 return;
             }
-            match progress.split.pop_front() {
-                Some(order) => (order | SINGLE, true),
-                None => {
+            match (progress.again.pop_front(), progress.split.front().copied()) {
+                (Some(piece), _) => (piece, true),
+                (None, Some(order)) => {
+                    progress.split.pop_front();
+                    (order | SINGLE, true)
+                }
+                (None, None) => {
                     progress.next_piece += 1;
                     (progress.next_piece - 1, false)
                 }
@@ -175,7 +242,7 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
             // SAFETY: as the block above.
             let progress = unsafe { &mut *batch.progress.get() };
             if retry {
-                progress.split.push_front(piece & !SINGLE);
+                progress.again.push_front(piece);
             } else {
                 progress.next_piece -= 1;
             }
@@ -201,15 +268,13 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
 /// Puts one request into a slot; returns false if the op table is full.
 fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     let Some(place) = batch.place_of(piece) else { return true };
-    let file = match shard.enter_file(&batch.file) {
+    let core = batch.file_of(batch.members(piece)[0]);
+    let file = match shard.enter_file(core) {
         Ok(file) => file,
         Err(failure) => {
             for &number in batch.members(piece) {
-                let error = failure.into_error("read_many", Some(&batch.file));
-                batch.put(
-                    number as usize,
-                    Err(range_error(batch, error, &batch.plan.ranges[number as usize])),
-                );
+                let error = failure.into_error("read_many", Some(core));
+                batch.put(number as usize, Err(range_error(batch, error, number)));
             }
             return true;
         }
@@ -217,7 +282,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     let asked: u64 = batch
         .members(piece)
         .iter()
-        .map(|&number| &batch.plan.ranges[number as usize])
+        .map(|&number| batch.plan.ranges.get(number))
         .map(|range| range.end - range.start)
         .sum();
     let mut request = OpRequest {

@@ -121,7 +121,7 @@ pub(crate) fn begin_batch(
         shard.visit();
     };
     // The ring's end has ended the batch.
-    begin_many(engine, batch.file(), context, begin, || {})
+    begin_many(engine, batch.first_file(), context, begin, || {})
 }
 
 /// Begins walks in the ring of this worker; `None` as for an operation. The batch has its waker already.

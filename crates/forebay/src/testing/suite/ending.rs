@@ -111,7 +111,7 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
 async fn closing_answers_a_batch(env: &Env) -> Outcome {
     let (engine, file) = scene(env, |config| config.shards(1)).await?;
     let range = |n: u64| n % 250 * 4096..n % 250 * 4096 + 4096;
-    let mut batch = file.read_many((0..10_000).map(range)).merge_gap(0).request_bytes_max(4096).into_future();
+    let mut batch = file.read_many((0..10_000).map(range)).max_gap(0).request_bytes_max(4096).into_future();
     holds("it takes a while", poll_now(&mut batch).is_pending())?;
     engine.nop().await?;
     let report = engine.close().await?;

@@ -50,7 +50,7 @@ async fn however_ranges_are_merged_each_is_right(env: &Env) -> Outcome {
             (u64::MAX, u64::MAX, u64::MAX, 128),
             (4096, 8192, 65_536, 0),
         ] {
-            let many = file.read_many(ranges.clone()).merge_gap(gap).amplify_at_most(waste);
+            let many = file.read_many(ranges.clone()).max_gap(gap).amplify_at_most(waste);
             let results = many.request_bytes_max(request).depth(depth).await?;
             for (range, result) in ranges.iter().zip(results) {
                 let what = format!("{range:?}, gap {gap}, request {request}, {:?}", file.mode());

@@ -16,6 +16,7 @@ super::group! { "memory":
     a_program_that_holds_everything_is_told_and_recovers,
     the_same_on_a_shard,
     batches_and_scans_without_memory_are_told_and_recover,
+    a_batch_may_keep_more_than_there_is_io_memory,
     read_ahead_takes_no_more_memory_than_there_is,
     an_append_without_memory_is_told_and_goes_on,
     reads_wait_for_memory_that_comes_back_by_itself,
@@ -181,6 +182,30 @@ async fn batches_and_scans_without_memory_are_told_and_recover(env: &Env) -> Out
         bytes += block.len();
     }
     same("a scan again", bytes, 1 << 20)
+}
+
+/// Regression: a program that held the results of a batch found an error in the place of those that I/O memory had no room for.
+async fn a_batch_may_keep_more_than_there_is_io_memory(env: &Env) -> Outcome {
+    let engine = env.restart(|config| small(config).overflow_bytes_max(0))?;
+    let path = put(env, "a", 1 << 20).await?;
+    let length = |n: u64| [1, 700, 3_072, 4_096, 40_000, 65_536, 262_144][n as usize % 7];
+    let ranges: Vec<_> = (0..400).map(|n| n * 1_777..n * 1_777 + length(n)).collect();
+    for open in [Open::read(), Open::read().buffered()] {
+        let file = env.open_on(&engine, path.clone(), open).await?;
+        for gap in [0, 16 << 10] {
+            let results = file.read_many(ranges.iter().cloned()).max_gap(gap).await?;
+            holds("results lie in ordinary memory", engine.memory().result_bytes > 1 << 20)?;
+            let first = file.read(0..65_536).await?;
+            for (range, result) in ranges.iter().zip(results) {
+                same_bytes(format!("{range:?}"), &result?, &bytes_of(range.clone()))?;
+            }
+            same_bytes("and a read beside them", &first, &bytes_of(0..65_536))?;
+            drop(first);
+            same("ordinary memory afterwards", engine.memory().result_bytes, 0)?;
+            at_rest(env, &engine).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Regression: a scan whose read-ahead needed more memory than there was failed, although the program held

@@ -33,7 +33,7 @@ impl Buffer {
 }
 
 fn three_blocks_are_dropped() {
-    let buffer = Arc::new(Buffer { header: Header::overflow(0, ptr::null_mut()), bytes: UnsafeCell::new(7) });
+    let buffer = Arc::new(Buffer { header: Header::ordinary(0, ptr::null_mut()), bytes: UnsafeCell::new(7) });
     buffer.header.refs_start();
     let others = [(), ()].map(|()| {
         buffer.header.refs_add();

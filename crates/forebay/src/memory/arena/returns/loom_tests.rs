@@ -16,7 +16,7 @@ unsafe impl Send for Owned {}
 
 impl Owned {
     fn new() -> Owned {
-        Owned(NonNull::from(Box::leak(Box::new(Header::overflow(0, ptr::null_mut())))))
+        Owned(NonNull::from(Box::leak(Box::new(Header::ordinary(0, ptr::null_mut())))))
     }
 
     /// Writes the number and pushes the header. Returns the number, if the stack took it.

@@ -1,0 +1,114 @@
+//! Memory of the system's allocator behind the same headers as the arena's buffers, not registered with any ring: for when
+//! the arena is empty and the program holds all of it (*overflow*: counted and limited), and for bytes that a program keeps
+//! (results, copies, its own vectors: as long as they are).
+
+use std::alloc::{self, Layout};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::header::Header;
+use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, Shared};
+
+/// A buffer's record. The header is first, so that a pointer to it is a pointer to the record.
+#[repr(C)]
+struct Record {
+    header: Header,
+    data: NonNull<u8>,
+    layout: Layout,
+    counted: Counted,
+}
+
+/// The figure that counts a buffer's bytes until it is freed.
+pub(super) enum Counted {
+    /// `overflow_bytes`, which is limited.
+    Overflow(Arc<Shared>),
+    /// `result_bytes`.
+    Result(Arc<Shared>),
+    /// None: the program's own memory.
+    Own,
+}
+
+/// Returns a buffer of overflow memory, if the allowance has room for it.
+pub(super) fn allocate_overflow(shared: &Arc<Shared>, class: usize) -> Option<Buffer> {
+    let bytes = BUFFER_BYTES_MIN << class;
+    // SeqCst against a lost wake-up, as in `ReturnStack::push`: a waiting shard checks this after setting its
+    // bit.
+    shared
+        .overflow_bytes
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+            used.checked_add(bytes).filter(|total| *total <= shared.overflow_bytes_max)
+        })
+        .ok()?;
+    let layout = Layout::from_size_align(bytes, BUFFER_BYTES_MIN << shared.class_min).ok();
+    // SAFETY: a class is at least one page, so the size is not zero.
+    let buffer =
+        layout.and_then(|layout| unsafe { allocate(layout, Counted::Overflow(Arc::clone(shared)), false) });
+    match buffer {
+        Some(_) => shared.overflow_allocations.fetch_add(1, Ordering::Relaxed),
+        None => shared.overflow_bytes.fetch_sub(bytes, Ordering::SeqCst) as u64,
+    };
+    buffer
+}
+
+/// Returns a buffer of exactly `bytes` (at least one), at a multiple of `align`; `None` above [`BUFFER_BYTES_MAX`] or
+/// where the system has no memory. Counts `Result` memory.
+pub(super) fn allocate_exact(bytes: usize, align: usize, counted: Counted, zeroed: bool) -> Option<Buffer> {
+    let layout = Layout::from_size_align(bytes.max(1), align).ok().filter(|_| bytes <= BUFFER_BYTES_MAX)?;
+    if let Counted::Result(shared) = &counted {
+        shared.result_bytes.fetch_add(layout.size(), Ordering::Relaxed);
+    }
+    // SAFETY: the size is not zero. A refused buffer's count is undone below.
+    unsafe { allocate(layout, counted, zeroed) }
+}
+
+/// # Safety
+/// The layout's size is not zero. The bytes are counted already; where there is no memory, `Result` bytes are uncounted.
+unsafe fn allocate(layout: Layout, counted: Counted, zeroed: bool) -> Option<Buffer> {
+    // SAFETY: the caller's promise.
+    let data = unsafe { if zeroed { alloc::alloc_zeroed(layout) } else { alloc::alloc(layout) } };
+    let Some(data) = NonNull::new(data) else {
+        if let Counted::Result(shared) = counted {
+            shared.result_bytes.fetch_sub(layout.size(), Ordering::Relaxed);
+        }
+        return None;
+    };
+    let header = Header::ordinary(layout.size(), data.as_ptr());
+    let record = Box::new(Record { header, data, layout, counted });
+    let record = NonNull::from(Box::leak(record));
+    // SAFETY: a new buffer that no other code has; its pointer may be used for the whole record.
+    Some(unsafe { Buffer::from_header(record.cast()) })
+}
+
+/// Returns the arena that counts a buffer's bytes.
+///
+/// # Safety
+/// `header` is of a live buffer of ordinary memory.
+pub(super) unsafe fn shared<'a>(header: NonNull<Header>) -> Option<&'a Arc<Shared>> {
+    // SAFETY: the header is the first field of a record, which the live buffer keeps.
+    match unsafe { &header.cast::<Record>().as_ref().counted } {
+        Counted::Overflow(shared) | Counted::Result(shared) => Some(shared),
+        Counted::Own => None,
+    }
+}
+
+/// # Safety
+/// The caller owns the buffer alone and does not use it afterwards.
+#[cold]
+pub(super) unsafe fn free(header: NonNull<Header>) {
+    // SAFETY: leaked by `allocate`, and the caller is its last owner.
+    let record = unsafe { Box::from_raw(header.cast::<Record>().as_ptr()) };
+    // SAFETY: allocated with this layout.
+    unsafe { alloc::dealloc(record.data.as_ptr(), record.layout) };
+    let bytes = record.layout.size();
+    let (used, what) = match &record.counted {
+        Counted::Overflow(shared) => {
+            let used = shared.overflow_bytes.fetch_sub(bytes, Ordering::SeqCst);
+            shared.waiting.wake();
+            (used, "overflow")
+        }
+        Counted::Result(shared) => (shared.result_bytes.fetch_sub(bytes, Ordering::Relaxed), "result"),
+        Counted::Own => (bytes, "own"),
+    };
+    debug_assert!(used >= bytes, "each {what} buffer is counted until it is freed");
+}
