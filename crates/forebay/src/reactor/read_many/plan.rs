@@ -107,12 +107,11 @@ impl Plan {
             }
         }
         let (ranges, files) = (&plan.ranges.list, &plan.ranges.files);
-        match files.is_empty() {
-            true => plan.order.sort_unstable_by_key(|&number| ranges[number as usize].start),
-            false => {
-                plan.order
-                    .sort_unstable_by_key(|&number| (files[number as usize], ranges[number as usize].start));
-            }
+        if files.is_empty() {
+            plan.order.sort_unstable_by_key(|&number| ranges[number as usize].start);
+        } else {
+            plan.order
+                .sort_unstable_by_key(|&number| (files[number as usize], ranges[number as usize].start));
         }
         plan.merge(limits);
         debug_assert_eq!(
