@@ -118,6 +118,7 @@ pub use io::stats::{
     WalkStats,
 };
 pub use memory::block::{Block, BlockMut};
+pub use memory::lent::IoMemory;
 pub use ops::append::{Append, AppendBuilder};
 pub use ops::coalesce::CoalesceStats;
 pub use ops::collective::{Collective, CollectiveBuilder};
@@ -125,13 +126,13 @@ pub use ops::dir::Dir;
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;
 pub use ops::read::{Read, ReadInto, ReadUpTo};
-pub use ops::read_many::{PlannedRequest, ReadMany, ReadManyStream, ReadPlan};
+pub use ops::read_many::{PlannedRequest, ReadMany, ReadManyInto, ReadManyStream, ReadPlan};
 #[cfg(feature = "tokio")]
 pub use ops::scan::ScanReader;
 pub use ops::scan::{Scan, ScanBuilder};
 pub use ops::stats_server::StatsServer;
 pub use ops::walk::{Ranges, Step, Walk, WalkMany, WalkOne};
-pub use ops::write::{Sync, Write, WriteData};
+pub use ops::write::{Sync, Write, WriteData, WriteFrom};
 pub use ops::write_combiner::{WriteCombiner, WriteCombinerBuilder};
 pub use reactor::class_scope::ClassScope;
 pub use reactor::shard;

@@ -126,12 +126,13 @@ fn an_abandoned_read_whose_memory_is_freed_is_caught() {
     }
 }
 
-/// Runs a case of the conformance suite in a world: its futures wait for room and are not polled again.
-fn frozen_in_a_world(seed: u64) -> Result<(), String> {
+/// Runs a case of the conformance suite in a world.
+fn case_in_a_world(name: &str, seed: u64) -> Result<(), String> {
     let cases = suite::cases();
-    let case =
-        cases.iter().find(|case| case.name() == "freezes::senders_that_wait_for_room").expect("a case");
-    let run = World::new(seed).disk(Profile::nand()).run(async |_| {
+    let case = cases.iter().find(|case| case.name() == name).expect("a case");
+    // Some requests are done although they were cancelled.
+    let disk = Profile::nand().fault(Rule::new(Fault::CancelRace).chance_ppm(500_000));
+    let run = World::new(seed).disk(disk).run(async |_| {
         let config = forebay::Config::default().shards(2);
         let env = Env::start(config, "/case").await.map_err(|error| error.to_string())?;
         suite::run(case, &env).await.map(drop).map_err(|failure| failure.to_string())
@@ -144,10 +145,32 @@ fn frozen_in_a_world(seed: u64) -> Result<(), String> {
 #[test]
 fn a_wake_up_that_a_frozen_future_swallows_is_caught() {
     for seed in 0..5 {
-        let broken = mutants::with(Mutant::OneSenderWoken, || frozen_in_a_world(seed));
+        // Its futures wait for room and are not polled again.
+        let run = || case_in_a_world("freezes::senders_that_wait_for_room", seed);
+        let broken = mutants::with(Mutant::OneSenderWoken, run);
         let what = broken.expect_err("each seed catches it");
         println!("seed {seed}: {what}");
-        frozen_in_a_world(seed).unwrap_or_else(|wrong| panic!("seed {seed} with the core as it is: {wrong}"));
+        run().unwrap_or_else(|wrong| panic!("seed {seed} with the core as it is: {wrong}"));
+    }
+}
+
+/// Memory of the program that is given back while the device still has its address, and ends of it that stay in I/O memory.
+#[test]
+fn lent_memory_given_back_early_and_a_bounce_not_copied_are_caught() {
+    for (mutant, case) in [
+        (
+            Mutant::LentGivenBackEarly,
+            "lent::memory_of_a_dropped_operation_is_the_engines_until_the_device_is_done",
+        ),
+        (Mutant::BounceNotCopied, "lent::any_range_goes_into_any_memory"),
+    ] {
+        let caught = (0..10).find_map(|seed| {
+            mutants::with(mutant, || case_in_a_world(case, seed)).err().map(|what| (seed, what))
+        });
+        let (seed, what) = caught.unwrap_or_else(|| panic!("{mutant:?} survived ten seeds"));
+        println!("{mutant:?}, seed {seed}: {what}");
+        case_in_a_world(case, seed)
+            .unwrap_or_else(|wrong| panic!("seed {seed} with the core as it is: {wrong}"));
     }
 }
 

@@ -42,6 +42,10 @@ pub enum Mutant {
     BufferFreedAtDrop,
     /// Like `BufferFreedAtDrop`, for reads of a walk that the walk's step abandoned.
     AbandonedReadFreed,
+    /// As `BufferFreedAtDrop`, for memory that the program lent.
+    LentGivenBackEarly,
+    /// The ends of lent memory, read by way of I/O memory, are not copied to their place.
+    BounceNotCopied,
     /// A stale key still finds its slot after the slot was reused.
     NoGenerationCheck,
     /// Treats a read that the device completed only in part as complete.

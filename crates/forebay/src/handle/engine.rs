@@ -25,6 +25,7 @@ use crate::memory::block::BlockMut;
 use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
 use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::releases::Releases;
 use crate::reactor::shard::clock::{Clock, Ticks};
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
@@ -186,6 +187,7 @@ impl Engine {
             reserved: AtomicU64::new(0),
             classes: ClassTable::new(),
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
+            releases: Releases::new(!is_real),
             spin_idle: spin.0,
             spin_flying: spin.1,
             config,

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use crate::base::class::Class;
 use crate::memory::arena::{AllocError, Buffer};
 use crate::memory::block::{Block, BlockMut};
+use crate::memory::lent::Lent;
 
 /// Names a slot and one use of it: a stale key never matches a reused slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +133,8 @@ pub(crate) enum OpBuffer {
     Buffer(Buffer),
     Mut(BlockMut),
     Shared(Block),
+    /// Memory of the program.
+    Lent(Lent),
 }
 
 /// The request of a future; becomes the contents of a slot.
@@ -183,6 +186,7 @@ impl OpBuffer {
             OpBuffer::Buffer(buffer) => (buffer.as_ptr(), buffer.region_index()),
             OpBuffer::Mut(block) => (block.as_ptr(), block.region_index()),
             OpBuffer::Shared(block) => (block.as_ptr().cast_mut(), block.region_index()),
+            OpBuffer::Lent(lent) => (lent.start().as_ptr(), None),
         };
         // A wrapping addition of a count below the buffer's length stays inside the buffer.
         NonNull::new(start.wrapping_add(done as usize)).map(|start| (start, region))

@@ -193,6 +193,8 @@ pub struct MemoryStats {
     pub overflow_allocations: u64,
     /// Bytes of ordinary memory that hold results of batches ([`File::read_many`](crate::File::read_many)), which no setting limits.
     pub result_bytes: u64,
+    /// Memory of programs ([`IoMemory`](crate::IoMemory)) that dropped operations had and that could not be dropped: times.
+    pub leaked_lends: u64,
 }
 
 /// A distribution of times in nanoseconds.

@@ -2,3 +2,4 @@
 
 pub(crate) mod arena;
 pub(crate) mod block;
+pub(crate) mod lent;

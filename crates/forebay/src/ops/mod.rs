@@ -15,6 +15,7 @@ pub(crate) mod write_combiner;
 
 pub(crate) mod coalesce;
 pub(crate) mod dir;
+pub(crate) mod lent;
 pub(crate) mod nop;
 pub(crate) mod nvme;
 pub(crate) mod stats_server;

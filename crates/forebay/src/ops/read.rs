@@ -9,7 +9,8 @@ use crate::base::class::Class;
 use crate::base::error::Result;
 use crate::base::wait;
 use crate::handle::file::File;
-use crate::memory::block::{Block, BlockMut};
+use crate::memory::block::Block;
+use crate::memory::lent::IoMemory;
 
 mod into;
 mod range;
@@ -67,15 +68,22 @@ impl File {
         ReadUpTo::new(self, range)
     }
 
-    /// Returns a read at `offset` into the caller's memory; it completes with that memory, and the number of
-    /// bytes or the error.
+    /// Returns a read at `offset` into the caller's memory ([`IoMemory`]: a `Vec<u8>`, `Box<[u8]>`, `BytesMut`,
+    /// [`BlockMut`](crate::BlockMut), or a type of the program's); it completes with that memory, and the number of bytes or
+    /// the error.
     ///
-    /// The whole length of `block` is requested. On a direct file offset and length must be multiples of
-    /// [`Alignment::offset`](crate::Alignment::offset); the number of bytes is smaller at the end of the
-    /// file.
+    /// The whole length of `memory` is requested, which may be more than 1 GiB: longer reads are made in parts, several in
+    /// flight. The number of bytes is smaller at the end of the file. After an error any of the memory may have been
+    /// written.
+    ///
+    /// Any offset and length will do. A file through the page cache is read into the memory itself. So are the whole blocks
+    /// of a direct file that come to lie at multiples of [`Alignment::memory`](crate::Alignment::memory), at least 16 KiB of
+    /// them; the ends are copied. Where none does, such as in a `Vec`, which begins 16 bytes behind a page, all is copied from I/O memory,
+    /// at most 2 MiB at a time: 50 us a MiB. [`BlockMut::aligned`](crate::BlockMut::aligned) makes memory of a program's own that
+    /// needs no copy.
     ///
     /// # Errors
-    /// [`ErrorKind::Misaligned`](crate::ErrorKind::Misaligned), and those of [`File::read_up_to`].
+    /// Those of [`File::read_up_to`], without [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge).
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -84,17 +92,17 @@ impl File {
     /// # let engine = Engine::start(Config::default())?;
     /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
     /// # file.write(0, vec![7; 16_384]).wait()?;
-    /// let mut block = engine.block(8192)?;
-    /// for offset in [0, 8192] {
-    ///     let (bytes, same) = file.read_into(offset, block).wait();
-    ///     block = same; // comes back with an error as well
-    ///     assert_eq!(bytes?, 8192);
+    /// let mut bytes = vec![0; 5_000];
+    /// for offset in [7, 5_007] {
+    ///     let (read, same) = file.read_into(offset, bytes).wait();
+    ///     bytes = same; // comes back with an error as well
+    ///     assert_eq!(read?, 5_000);
     /// }
     /// # Ok(()) }
     /// ```
     #[inline]
-    pub fn read_into(&self, offset: u64, block: BlockMut) -> ReadInto<'_> {
-        ReadInto::new(self, offset, block)
+    pub fn read_into<B: IoMemory>(&self, offset: u64, memory: B) -> ReadInto<'_, B> {
+        ReadInto::new(self, offset, memory)
     }
 }
 

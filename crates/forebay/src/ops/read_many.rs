@@ -16,6 +16,7 @@ use crate::handle::engine::Engine;
 use crate::handle::file::File;
 use crate::io::op::OpFailure;
 use crate::memory::block::Block;
+use crate::memory::lent::{IoMemory, Lender};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many::{Batch, Limits, Piece, Plan, Ranges, begin};
 use crate::reactor::shard::inbox::Message;
@@ -179,6 +180,26 @@ impl ReadMany {
         self.set(|ask| ask.class = Some(class))
     }
 
+    /// Returns a read of the same ranges into `memory`, side by side in their order. Awaited, it returns the memory; no block is
+    /// made and no I/O memory kept.
+    ///
+    /// A range that has a request of its own, of whole blocks of the device, and whose place in the memory is aligned, is read
+    /// into its place; all others are copied from I/O memory.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// let (result, memory) = file.read_many([1..8, 0..9]).into_memory(vec![0; 16]).wait();
+    /// result?;
+    /// assert_eq!(&memory, b"package[package]");
+    /// # Ok(()) }
+    /// ```
+    pub fn into_memory<B: IoMemory>(self, memory: B) -> ReadManyInto<B> {
+        ReadManyInto { batch: self, memory: Memory::Owned(Some(memory)), lender: None }
+    }
+
     /// Returns the requests that the batch will make, for a look at its settings; `None` once it has begun. Costs a sort of the
     /// ranges, which the batch does again when it begins.
     ///
@@ -305,6 +326,93 @@ impl fmt::Debug for ReadMany {
             .field("files", &files.len())
             .field("ranges", &ranges)
             .finish_non_exhaustive()
+    }
+}
+
+/// A batch of reads into the caller's memory; see [`ReadMany::into_memory`].
+///
+/// Its output is the memory and the first error, in the order of the ranges, which names its range. All other ranges have been
+/// read then. Dropping it stops the batch; the memory stays with the engine until the kernel is done with it.
+#[must_use = "a batch begins only when it is awaited or waited for"]
+pub struct ReadManyInto<B: IoMemory> {
+    batch: ReadMany,
+    memory: Memory<B>,
+    lender: Option<Arc<Lender<B>>>,
+}
+
+enum Memory<B> {
+    Owned(Option<B>),
+    Lent,
+}
+
+impl<B: IoMemory> ReadManyInto<B> {
+    /// Blocks the calling thread until all bytes are there; returns the memory in every case.
+    ///
+    /// # Errors
+    /// Those of awaiting it; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    pub fn wait(mut self) -> (Result<()>, B) {
+        match wait::refusal() {
+            Some(kind) => (Err(Error::new(kind, "read_many")), self.take_memory()),
+            None => wait::block_on_any(self),
+        }
+    }
+
+    /// Begins the batch, which owns the memory from here on.
+    fn lend(&mut self) -> Result<()> {
+        let Memory::Owned(owner) = &mut self.memory else { return Ok(()) };
+        let State::New(ask) = &mut self.batch.state else { return Ok(()) };
+        let Some(mut run) = ask.take().start(None) else { return Ok(()) };
+        let owner = owner.take().unwrap_or_default();
+        let (lender, lent, len) = Lender::new(owner, &run.batch.engine().releases);
+        let fits = run.batch.read_into(lent, len);
+        self.lender = Some(lender);
+        self.memory = Memory::Lent;
+        if !fits {
+            return Err(Error::invalid(
+                "read_many",
+                format!("the ranges do not fit into {len} bytes of memory"),
+            ));
+        }
+        self.batch.state = State::Begun(run);
+        Ok(())
+    }
+
+    /// Returns the memory; the default while the engine has it.
+    fn take_memory(&mut self) -> B {
+        if let State::Begun(run) = &self.batch.state
+            && (run.batch.is_done() || !run.sent)
+        {
+            // SAFETY: it is over, or was never sent.
+            unsafe { run.batch.forget_destination() };
+        }
+        match &mut self.memory {
+            Memory::Owned(owner) => owner.take().unwrap_or_default(),
+            Memory::Lent => self.lender.take().and_then(Lender::into_owner).unwrap_or_default(),
+        }
+    }
+}
+
+impl<B: IoMemory> Future for ReadManyInto<B> {
+    type Output = (Result<()>, B);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Nothing here is pinned: requests name memory outside of this value.
+        let this = self.get_mut();
+        if let Err(error) = this.lend() {
+            return Poll::Ready((Err(error), this.take_memory()));
+        }
+        let results = std::task::ready!(Pin::new(&mut this.batch).poll(context));
+        let result = results.and_then(|results| results.into_iter().try_for_each(|result| result.map(drop)));
+        Poll::Ready((result, this.take_memory()))
+    }
+}
+
+// No field is pinned.
+impl<B: IoMemory> Unpin for ReadManyInto<B> {}
+
+impl<B: IoMemory> fmt::Debug for ReadManyInto<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadManyInto").field("batch", &self.batch).finish_non_exhaustive()
     }
 }
 

@@ -14,13 +14,16 @@ use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::memory::block::{Block, BlockMut};
+use crate::memory::lent::{IoMemory, IoSource, Lent};
+use crate::ops::lent::LentOp;
 use crate::ops::read::operation;
 use crate::ops::submit::{FileRef, OpFuture};
 
 impl File {
     /// Returns a write of all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or
-    /// [`Block`](crate::Block) goes to the device without a copy; `&[u8]`, `Vec<u8>` and `Bytes` are copied
-    /// once into I/O memory.
+    /// [`Block`](crate::Block) goes to the device without a copy, and so does a `Vec<u8>` or `Bytes` on a file through the page
+    /// cache; `&[u8]`, and for a direct file bytes that are not aligned, are copied once into I/O memory.
+    /// [`write_from`](File::write_from) returns the memory.
     ///
     /// On a direct file offset and length must be multiples of [`Alignment::offset`](crate::Alignment::offset): the rest of a unit would have to be
     /// read first. [`append`](File::append) does that for bytes from front to back, [`write_combiner`](File::write_combiner) for pieces
@@ -40,7 +43,7 @@ impl File {
     /// page[..5].copy_from_slice(b"hello");
     /// file.write(0, page).durable(Durability::Data).wait()?;
     ///
-    /// file.write(4096, vec![7; 4096]).wait()?; // a `Vec`, a slice, `Bytes`: copied once
+    /// file.write(4096, vec![7; 4096]).wait()?; // a `Vec`, a slice, `Bytes`: copied once, if they have to be
     /// let page = file.read(0..4096).wait()?;
     /// file.write(8192, page).wait()?; // the block of a read, as it is
     /// assert_eq!(&file.read(8192..8197).wait()?[..], b"hello");
@@ -49,6 +52,36 @@ impl File {
     #[inline]
     pub fn write<'d>(&self, offset: u64, data: impl Into<WriteData<'d>>) -> Write<'_> {
         Write::new(self, offset, data.into())
+    }
+
+    /// Returns a write of the caller's memory at `offset` that completes with that memory: the counterpart of
+    /// [`read_into`](File::read_into), for memory that is filled and written again and again, or that lies where a copy would
+    /// cost too much.
+    ///
+    /// It may be longer than 1 GiB: it is made in parts then, several in flight, in no particular order. On a direct file offset and length
+    /// must be multiples of [`Alignment::offset`](crate::Alignment::offset), as for [`write`](File::write); memory that does not begin
+    /// at a multiple of [`Alignment::memory`](crate::Alignment::memory) is copied, at most 2 MiB at a time. Costs one allocation.
+    ///
+    /// # Errors
+    /// Those of [`File::write`], without [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge).
+    ///
+    /// ```
+    /// # use forebay::{BlockMut, Config, Durability, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// let mut memory = BlockMut::aligned(1 << 20)?;
+    /// for part in 0..4 {
+    ///     memory.fill(part);
+    ///     let (written, same) = file.write_from(u64::from(part) << 20, memory).durable(Durability::Data).wait();
+    ///     memory = same;
+    ///     written?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn write_from<B: IoMemory>(&self, offset: u64, memory: B) -> WriteFrom<'_, B> {
+        WriteFrom::new(self, offset, memory)
     }
 
     /// Returns a sync: the bytes of writes that had completed before this call survive a power cut once it
@@ -75,10 +108,10 @@ impl File {
     }
 }
 
-/// The bytes of a write: I/O memory used in place, or bytes that are copied once when the write is made.
+/// The bytes of a write: used in place, or copied once when the write is made.
 ///
-/// Made by `From`: `BlockMut` and `Block` travel without a copy. `&[u8]`, arrays, `Vec<u8>` and `Bytes` are
-/// copied, and so is, for a direct file, a part of a block that does not begin at a page.
+/// Made by `From`: `BlockMut` and `Block` travel without a copy, and so do `Vec<u8>` and `Bytes` on files through the page
+/// cache. `&[u8]` and arrays are copied, and so are, for a direct file, bytes that do not begin at a page.
 pub struct WriteData<'d>(Source<'d>);
 
 enum Source<'d> {
@@ -163,8 +196,8 @@ impl<'f> Write<'f> {
             Source::Shared(block) if !is_aligned(file, &block) => copied(file, &block),
             Source::Shared(block) => Ok(OpBuffer::Shared(block)),
             Source::Slice(bytes) => copied(file, bytes),
-            Source::Bytes(bytes) => copied(file, &bytes),
-            Source::Vec(bytes) => copied(file, &bytes),
+            Source::Bytes(bytes) => lent(file, bytes),
+            Source::Vec(bytes) => lent(file, bytes),
         });
         let request = buffer.map(|buffer| OpRequest {
             kind: if len == 0 { OpKind::Nop } else { OpKind::Write },
@@ -235,6 +268,98 @@ impl<'f> Write<'f> {
     }
 }
 
+/// A write of the caller's memory, which begins when it is first polled; see [`File::write_from`].
+///
+/// When it is dropped between its first poll and its end, the memory stays with the engine until the kernel is done with it.
+#[must_use = "a write begins only when it is awaited or waited for"]
+pub struct WriteFrom<'f, B: IoMemory> {
+    state: Result<LentOp<'f, B>, Option<(Error, B)>>,
+}
+
+impl<'f, B: IoMemory> WriteFrom<'f, B> {
+    fn new(file: &'f File, offset: u64, mut owner: B) -> WriteFrom<'f, B> {
+        let len = owner.memory().1 as u64;
+        let state = match check_place(file, offset, len) {
+            Ok(()) => Ok(LentOp::new(FileRef::Borrowed(file.core()), OpKind::Write, offset, owner)),
+            Err(fault) => Err(Some((fault, owner))),
+        };
+        WriteFrom { state }
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut LentOp<'f, B>)) -> Self {
+        if let Ok(op) = &mut self.state {
+            change(op);
+        }
+        self
+    }
+
+    /// Sets the class; as [`Write::class`].
+    pub fn class(self, class: Class) -> Self {
+        self.set(|op| op.set_class(class))
+    }
+
+    /// Sets the durability that the write must have reached before it completes; as [`Write::durable`]. A write of several
+    /// parts is synced once, after all of them.
+    pub fn durable(self, durability: Durability) -> Self {
+        self.set(|op| op.set_durability(durability))
+    }
+
+    /// Sets which thread waits for the device; as [`Write::flush`]. For a write of several parts it changes nothing.
+    pub fn flush(self, flush: Flush) -> Self {
+        self.set(|op| op.set_flush(flush))
+    }
+
+    /// Returns the same operation with its own reference count of the file instead of a borrowed handle.
+    pub fn owned(self) -> WriteFrom<'static, B> {
+        WriteFrom { state: self.state.map(LentOp::into_owned) }
+    }
+
+    /// Blocks the calling thread until the write has completed; returns the memory in every case.
+    ///
+    /// # Errors
+    /// Those of [`File::write_from`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    pub fn wait(mut self) -> (Result<()>, B) {
+        match (wait::refusal(), &mut self.state) {
+            (Some(kind), Ok(op)) => (Err(Error::new(kind, "write")), op.take_owner()),
+            (None, Ok(op)) if op.is_one_part() => wait::block_in_turn_on_any(self),
+            // Parts of a long write should be in flight together.
+            _ => wait::block_on_any(self),
+        }
+    }
+}
+
+impl<B: IoMemory> Future for WriteFrom<'_, B> {
+    type Output = (Result<()>, B);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Nothing here is pinned: requests name memory outside of this value.
+        match &mut self.get_mut().state {
+            Ok(op) => op.poll(context).map(|(result, owner)| (result.map(drop), owner)),
+            Err(fault) => {
+                let again = || (Error::invalid("write", "polled again after it had completed"), B::default());
+                let (error, owner) = fault.take().unwrap_or_else(again);
+                Poll::Ready((Err(error), owner))
+            }
+        }
+    }
+}
+
+// No field is pinned.
+impl<B: IoMemory> Unpin for WriteFrom<'_, B> {}
+
+impl<B: IoMemory> fmt::Debug for WriteFrom<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("WriteFrom");
+        match &self.state {
+            Ok(op) => op.describe(&mut debug),
+            Err(fault) => {
+                debug.field("fault", &fault.as_ref().map(|(error, _)| error));
+            }
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
 impl<'f> Sync<'f> {
     pub(crate) fn new(file: &'f File, durability: Durability) -> Sync<'f> {
         let request = OpRequest {
@@ -266,18 +391,35 @@ fn is_aligned(file: &File, block: &Block) -> bool {
     block.is_empty() || block.as_ptr().addr().is_multiple_of(file.core().alignment().memory.max(1) as usize)
 }
 
+/// Returns bytes that the operation owns, in their place if the file takes them from there.
+fn lent(file: &File, source: impl IoSource) -> Result<OpBuffer> {
+    let bytes = source.bytes();
+    let unit = file.core().alignment().memory.max(1) as usize;
+    if bytes.is_empty() || !bytes.as_ptr().addr().is_multiple_of(unit) {
+        return copied(file, bytes);
+    }
+    Ok(OpBuffer::Lent(Lent::source(source)))
+}
+
 fn copied(file: &File, bytes: &[u8]) -> Result<OpBuffer> {
     let block =
         file.core().engine().block_from("write", bytes).map_err(|error| file.core().describe(error))?;
     Ok(OpBuffer::Mut(block))
 }
 
-/// Checks that the range can be written to this file in its mode.
+/// Checks that the range can be written to this file in its mode by one request.
 fn check(file: &File, offset: u64, len: u64) -> Result<()> {
+    if len > BUFFER_BYTES_MAX as u64 {
+        let fault = Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "write");
+        return Err(file.core().describe(fault).with_range(offset, len));
+    }
+    check_place(file, offset, len)
+}
+
+/// Checks that the range can be written to this file in its mode.
+fn check_place(file: &File, offset: u64, len: u64) -> Result<()> {
     let grain = file.core().alignment().offset.max(1);
-    let fault = if len > BUFFER_BYTES_MAX as u64 {
-        Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "write")
-    } else if offset > i64::MAX as u64 - len {
+    let fault = if len > i64::MAX as u64 || offset > i64::MAX as u64 - len {
         Error::invalid("write", format!("offset {offset} is beyond what a file can have"))
     } else if !offset.is_multiple_of(u64::from(grain)) || !len.is_multiple_of(u64::from(grain)) {
         Error::new(ErrorKind::Misaligned { needed: grain }, "write")

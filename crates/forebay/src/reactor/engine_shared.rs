@@ -20,6 +20,7 @@ use crate::memory::arena::{AllocError, Arena};
 use crate::memory::block::BlockMut;
 use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
+use crate::reactor::releases::Releases;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
 use crate::reactor::shard::clock::{Clock, Ticks};
@@ -53,6 +54,7 @@ pub(crate) struct EngineShared {
     pub(crate) spin_idle: Ticks,
     pub(crate) spin_flying: Ticks,
     pub(crate) pool: Pool,
+    pub(crate) releases: Arc<Releases>,
     pub(crate) driver: OnceLock<&'static str>,
     pub(crate) degraded: Mutex<Vec<Degradation>>,
     pub(crate) devices: Mutex<Devices>,
@@ -357,6 +359,7 @@ impl EngineShared {
             overflow_bytes: counts.overflow_bytes as u64,
             overflow_allocations: counts.overflow_allocations,
             result_bytes: counts.result_bytes as u64,
+            leaked_lends: self.releases.leaked(),
         }
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod engine_shared;
 pub(crate) mod open_file;
 pub(crate) mod ranges;
 pub(crate) mod read_many;
+pub(crate) mod releases;
 pub(crate) mod scheduler;
 pub mod shard;
 pub(crate) mod stall_profiler;

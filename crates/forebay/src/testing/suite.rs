@@ -50,6 +50,7 @@ mod engine;
 mod files;
 mod freezes;
 mod hike;
+mod lent;
 mod many;
 mod memory;
 mod names;
@@ -123,6 +124,7 @@ pub fn cases() -> Vec<Case> {
         reads::cases(),
         writes::cases(),
         many::cases(),
+        lent::cases(),
         walk::cases(),
         append::cases(),
         space::cases(),

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use super::Block;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::memory::arena::Buffer;
+use crate::memory::arena::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, alloc_own};
 
 /// Writable bytes in I/O memory, owned alone, which a direct write takes without copying. They start at the
 /// start of a buffer, so they are aligned to at least a page. Bytes that the program has not written are
@@ -81,6 +81,38 @@ impl BlockMut {
     /// Returns the region (and registration) of the buffer; `None` for overflow memory.
     pub(crate) fn region_index(&self) -> Option<u16> {
         self.buffer.as_ref().and_then(Buffer::region_index)
+    }
+
+    /// Returns `len` zeroed bytes of ordinary memory, aligned to a page (4,096): for memory that a program keeps, outside of
+    /// the engine's I/O memory and its limits, yet read and written by the device in place. Not registered with the rings,
+    /// which costs about 0.5 us an operation.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] above 1 GiB; [`ErrorKind::ArenaExhausted`] when the system has no memory.
+    ///
+    /// ```
+    /// # use forebay::{BlockMut, Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// let (bytes, memory) = file.read_into(0, BlockMut::aligned(4096)?).wait();
+    /// assert_eq!(&memory[..9], b"[package]");
+    /// # Ok(()) }
+    /// ```
+    pub fn aligned(len: usize) -> Result<BlockMut> {
+        if len == 0 {
+            return Ok(BlockMut::default());
+        }
+        if len > BUFFER_BYTES_MAX {
+            return Err(Error::new(
+                ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 },
+                "allocate a block",
+            ));
+        }
+        // Whole pages: a direct file's last block may be read into it.
+        let buffer = alloc_own(len.next_multiple_of(BUFFER_BYTES_MIN), BUFFER_BYTES_MIN, true)
+            .ok_or_else(|| Error::new(ErrorKind::ArenaExhausted { held: 0 }, "allocate a block"))?;
+        Ok(BlockMut { zero_until: buffer.capacity(), buffer: Some(buffer), len })
     }
 
     /// Returns the length in bytes.

@@ -2,161 +2,165 @@
 
 use std::fmt;
 use std::future::Future;
-use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::operation;
-use super::range::empty;
 use crate::base::class::Class;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::wait;
 use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::block::BlockMut;
+use crate::memory::lent::IoMemory;
+use crate::ops::lent::LentOp;
 use crate::ops::submit::{FileRef, OpFuture};
-use crate::reactor::ranges::Widened;
+use crate::reactor::ranges::{Widened, check_range};
 
 /// A read into the caller's memory, which begins when it is first polled; see [`File::read_into`].
 ///
-/// When it is dropped between its first poll and its end, the block stays with the engine.
+/// When it is dropped between its first poll and its end, the memory stays with the engine until the kernel is done with it.
 #[must_use = "a read begins only when it is awaited or waited for"]
-pub struct ReadInto<'f> {
-    inner: IntoRead<'f>,
-}
-
-operation!(ReadInto);
-
-impl<'f> ReadInto<'f> {
-    pub(crate) fn new(file: &'f File, offset: u64, block: BlockMut) -> ReadInto<'f> {
-        let core = file.core();
-        let range = offset..offset.saturating_add(block.len() as u64);
-        let grain = core.alignment().read_offset;
-        let fault = match Widened::of(&range, grain) {
-            Err(fault) => Some(fault),
-            Ok(widened)
-                if widened.offset != range.start || u64::from(widened.len) != range.end - range.start =>
-            {
-                Some(Error::new(ErrorKind::Misaligned { needed: grain }, "read"))
-            }
-            Ok(_) => None,
-        };
-        let core = FileRef::Borrowed(core);
-        let state = match fault {
-            Some(fault) if !range.is_empty() || !matches!(fault.kind(), ErrorKind::Misaligned { .. }) => {
-                let fault =
-                    core.describe(fault).with_range(range.start, range.end.saturating_sub(range.start));
-                State::Known(Some((Err(fault), block)))
-            }
-            _ if range.is_empty() => State::Empty(block),
-            _ => State::Op(OpFuture::new(
-                core.target(),
-                OpRequest {
-                    kind: OpKind::Read,
-                    class: Class::OF_TASK,
-                    durability: Durability::None,
-                    flush: Flush::Queued,
-                    offset: range.start,
-                    len: block.len() as u32,
-                    asked: block.len() as u32,
-                    buffer: OpBuffer::Mut(block),
-                },
-            )),
-        };
-        ReadInto { inner: IntoRead { core, range, state } }
-    }
-
-    /// Blocks the calling thread until the bytes are there; returns the block in every case.
-    pub fn wait(mut self) -> (Result<usize>, BlockMut) {
-        match wait::refusal() {
-            Some(kind) => (Err(Error::new(kind, "read")), self.inner.take_block()),
-            None => wait::block_in_turn_on_any(self),
-        }
-    }
-}
-
-impl Future for ReadInto<'_> {
-    type Output = (Result<usize>, BlockMut);
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.inner.poll(context)
-    }
-}
-
-struct IntoRead<'f> {
+pub struct ReadInto<'f, B: IoMemory = BlockMut> {
     core: FileRef<'f>,
-    range: Range<u64>,
-    state: State<'f>,
+    offset: u64,
+    len: u64,
+    state: State<'f, B>,
 }
 
-enum State<'f> {
+enum State<'f, B: IoMemory> {
     /// The result is there without a request to the device.
-    Known(Option<(Result<usize>, BlockMut)>),
-    /// Nothing to read; file and engine are checked to be open when it is polled.
-    Empty(BlockMut),
-    Op(OpFuture<'f>),
+    Known(Option<(Result<usize>, B)>),
+    /// I/O memory, which travels as it is; the owner holds its place.
+    Op(OpFuture<'f>, B),
+    Lent(LentOp<'f, B>),
 }
 
-impl IntoRead<'_> {
-    fn set_class(&mut self, class: Class) {
-        if let State::Op(op) = &mut self.state
-            && let Some(request) = op.options()
-        {
-            request.class = class;
-        }
+impl<'f, B: IoMemory> ReadInto<'f, B> {
+    pub(crate) fn new(file: &'f File, offset: u64, mut owner: B) -> ReadInto<'f, B> {
+        let core = FileRef::Borrowed(file.core());
+        let len = owner.memory().1 as u64;
+        let range = offset..offset.saturating_add(len);
+        let wide = Widened::of(&range, core.alignment().read_offset).ok();
+        let is_as_it_is =
+            wide.is_some_and(|wide| wide.offset == offset && u64::from(wide.len) == len && len > 0);
+        let state = match check_range("read", &range, core.alignment().read_offset) {
+            Err(fault) => State::Known(Some((Err(core.describe(fault)), owner))),
+            Ok(()) => match is_as_it_is.then(|| owner.take_block()).flatten() {
+                Some(block) => {
+                    let request = OpRequest {
+                        kind: OpKind::Read,
+                        class: Class::OF_TASK,
+                        durability: Durability::None,
+                        flush: Flush::Queued,
+                        offset,
+                        len: len as u32,
+                        asked: len as u32,
+                        buffer: OpBuffer::Mut(block),
+                    };
+                    State::Op(OpFuture::new(core.target(), request), owner)
+                }
+                None => State::Lent(LentOp::new(FileRef::Borrowed(file.core()), OpKind::Read, offset, owner)),
+            },
+        };
+        ReadInto { core, offset, len, state }
     }
 
-    fn into_owned(self) -> IntoRead<'static> {
+    /// Sets the class. Default: that of the task that polls first, [`Class::DEFAULT`] outside of shards and
+    /// [scopes](Class::scope). After the first poll it changes nothing.
+    pub fn class(mut self, class: Class) -> Self {
+        match &mut self.state {
+            State::Known(_) => {}
+            State::Op(op, _) => op.options().into_iter().for_each(|request| request.class = class),
+            State::Lent(op) => op.set_class(class),
+        }
+        self
+    }
+
+    /// Returns the same operation with its own reference count of the file instead of a borrowed
+    /// handle, for tasks that need `'static`. Costs one or two atomic increments.
+    pub fn owned(self) -> ReadInto<'static, B> {
         let core = self.core.into_owned();
         let state = match self.state {
             State::Known(known) => State::Known(known),
-            State::Empty(block) => State::Empty(block),
-            State::Op(op) => State::Op(op.into_owned(core.target())),
+            State::Op(op, owner) => State::Op(op.into_owned(core.target()), owner),
+            State::Lent(op) => State::Lent(op.into_owned()),
         };
-        IntoRead { core, range: self.range, state }
+        ReadInto { core, offset: self.offset, len: self.len, state }
     }
 
-    fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
-        debug.field("path", &self.core.path()).field("range", &self.range);
-    }
-
-    /// Returns the block of a read that has not begun or has completed; an empty one while the engine has it.
-    fn take_block(&mut self) -> BlockMut {
-        match &mut self.state {
-            State::Known(known) => known.take().map(|(_, block)| block).unwrap_or_default(),
-            State::Empty(block) => std::mem::take(block),
-            State::Op(op) => match op.take_buffer() {
-                OpBuffer::Mut(block) => block,
-                _ => BlockMut::default(),
-            },
+    /// Blocks the calling thread until the bytes are there; returns the memory in every case.
+    ///
+    /// # Errors
+    /// Those of [`File::read_into`]; [`ErrorKind::WaitOnShard`](crate::ErrorKind::WaitOnShard) on a shard's thread.
+    pub fn wait(mut self) -> (Result<usize>, B) {
+        if let Some(kind) = wait::refusal() {
+            return (Err(Error::new(kind, "read")), self.take_owner());
+        }
+        // Parts of a long read should be in flight together.
+        match &self.state {
+            State::Lent(op) if !op.is_one_part() => wait::block_on_any(self),
+            _ => wait::block_in_turn_on_any(self),
         }
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Result<usize>, BlockMut)> {
-        let result = match &mut self.state {
+    /// Returns the memory of a read that has not begun or has completed; the default while the engine has it.
+    fn take_owner(&mut self) -> B {
+        match &mut self.state {
+            State::Known(known) => known.take().map(|(_, owner)| owner).unwrap_or_default(),
+            State::Op(op, owner) => {
+                let mut owner = std::mem::take(owner);
+                // Otherwise it was lost with its shard.
+                if let OpBuffer::Mut(block) = op.take_buffer() {
+                    owner.put_block(block);
+                }
+                owner
+            }
+            State::Lent(op) => op.take_owner(),
+        }
+    }
+}
+
+impl<B: IoMemory> Future for ReadInto<'_, B> {
+    type Output = (Result<usize>, B);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Nothing here is pinned: requests name memory outside of this value.
+        let this = self.get_mut();
+        let result = match &mut this.state {
             State::Known(known) => {
                 return Poll::Ready(known.take().unwrap_or_else(|| {
                     let error = Error::invalid("read", "this read was polled again after it had completed");
-                    (Err(error), BlockMut::default())
+                    (Err(error), B::default())
                 }));
             }
-            State::Empty(block) => {
-                let block = std::mem::take(block);
-                self.state = State::Known(None);
-                let result = empty(&self.core).map(|_| 0);
-                return Poll::Ready((result.map_err(|error| self.at_range(error)), block));
+            State::Lent(op) => {
+                let (result, owner) = std::task::ready!(op.poll(context));
+                return Poll::Ready((result.map(|bytes| bytes as usize), owner));
             }
-            State::Op(op) => std::task::ready!(op.poll_result(context)),
+            State::Op(op, _) => std::task::ready!(op.poll_result(context)),
         };
         let result = match result {
             Ok(bytes) => Ok(bytes as usize),
-            Err(failure) => Err(self.at_range(failure.into_error("read", Some(&self.core)))),
+            Err(failure) => {
+                let error = failure.into_error("read", Some(&this.core));
+                Err(this.core.describe(error).with_range(this.offset, this.len))
+            }
         };
-        // An empty block: the memory was lost with its shard.
-        Poll::Ready((result, self.take_block()))
+        let owner = this.take_owner();
+        this.state = State::Known(None);
+        Poll::Ready((result, owner))
     }
+}
 
-    fn at_range(&self, error: Error) -> Error {
-        self.core.describe(error).with_range(self.range.start, self.range.end - self.range.start)
+// No field is pinned.
+impl<B: IoMemory> Unpin for ReadInto<'_, B> {}
+
+impl<B: IoMemory> fmt::Debug for ReadInto<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadInto")
+            .field("path", &self.core.path())
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn line(snapshot: &Snapshot) -> String {
             object.number("held_bytes", memory.held_bytes);
             object.number("overflow_bytes", memory.overflow_bytes);
             object.number("result_bytes", memory.result_bytes);
+            object.number("leaked_lends", memory.leaked_lends);
         });
         object.key("degraded");
         list(object.0, degraded, |text, degradation| quote(text, degradation));

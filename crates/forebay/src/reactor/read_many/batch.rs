@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ use crate::base::wakes;
 use crate::io::op::OpFailure;
 use crate::memory::arena::Packer;
 use crate::memory::block::Block;
+use crate::memory::lent::Lent;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::Widened;
@@ -47,6 +49,9 @@ pub(crate) struct Batch {
     queue: Option<Results>,
     /// Serializes access to the queue when the shard is a real-time thread.
     gate: Gate,
+    /// The program's memory that results are read into, and the place of each range in it.
+    destination: UnsafeCell<Option<Lent>>,
+    starts: Vec<u64>,
     /// Without a stream: a slot for each range's result.
     collected: UnsafeCell<Vec<PieceResult>>,
     pub(crate) progress: UnsafeCell<Progress>,
@@ -80,8 +85,8 @@ pub(crate) struct Progress {
 pub(crate) const SINGLE: u32 = 1 << 31;
 
 // SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and
-// before that by the thread that refuses the unsent message. `collected` is written by the same until `done`
-// is stored with Release, and read by the future only after it loaded `done` with Acquire. The rest is atomic
+// before that by the thread that refuses the unsent message. `collected` and `destination` are used by the same until `done`
+// is stored with Release, and by the future only after it loaded `done` with Acquire. The rest is atomic
 // or never changes.
 unsafe impl Send for Batch {}
 // SAFETY: as the comment above argues for every field.
@@ -115,10 +120,53 @@ impl Batch {
             plan,
             queue: queue.map(ArrayQueue::new),
             gate,
+            destination: UnsafeCell::new(None),
+            starts: Vec::new(),
             collected: UnsafeCell::new(collected),
             progress: UnsafeCell::new(Progress::default()),
             refused: AtomicBool::new(false),
         })
+    }
+
+    /// Has the results read into `memory`, side by side in the order of the ranges; for a batch that was just made. Returns false,
+    /// and changes nothing, if they do not fit into `bytes` bytes.
+    pub(crate) fn read_into(self: &mut Arc<Self>, memory: Lent, bytes: usize) -> bool {
+        let Some(batch) = Arc::get_mut(self) else { return false };
+        let mut end = 0u64;
+        let ranges = &batch.plan.ranges;
+        let place = |number| {
+            let range: &Range<u64> = ranges.get(number);
+            let start = end;
+            end = end.saturating_add(range.end.saturating_sub(range.start));
+            start
+        };
+        let starts: Vec<u64> = (0..ranges.len() as u32).map(place).collect();
+        if end > bytes as u64 {
+            return false;
+        }
+        batch.starts = starts;
+        *batch.destination.get_mut() = Some(memory);
+        true
+    }
+
+    /// Returns the place of a range in the program's memory; on the batch's shard.
+    pub(crate) fn destination(&self, number: u32) -> Option<Lent> {
+        // SAFETY: the memory belongs to the shard until `done`, and this side only reads.
+        let memory = unsafe { &*self.destination.get() };
+        memory.as_ref().map(|memory| memory.from(self.starts[number as usize] as usize))
+    }
+
+    /// Gives the program's memory up: after the end, or before the batch was sent.
+    ///
+    /// # Safety
+    /// `done` was seen, or no shard has got the batch.
+    pub(crate) unsafe fn forget_destination(&self) {
+        // SAFETY: the caller's promise: the shard does not use it any more, or never did.
+        unsafe { *self.destination.get() = None };
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
     }
 
     /// Returns the first file, whose shard runs the batch.
@@ -154,7 +202,7 @@ impl Batch {
 
     /// Returns every range's result, once; for the future.
     pub(crate) fn poll_all(&self, waker: &Waker) -> Poll<Result<Vec<Result<Block>>>> {
-        if !self.is_done(waker) {
+        if !self.is_done_or_wakes(waker) {
             return Poll::Pending;
         }
         // SAFETY: `done` was seen, so the shard writes no more, and this side has one future.
@@ -176,7 +224,7 @@ impl Batch {
         };
         let mut taken = pop();
         if taken.is_none() {
-            let done = self.is_done(waker);
+            let done = self.is_done_or_wakes(waker);
             // Takes a result that arrived between the check and the registration.
             taken = pop();
             if taken.is_none() {
@@ -189,7 +237,7 @@ impl Batch {
         Poll::Ready(taken)
     }
 
-    fn is_done(&self, waker: &Waker) -> bool {
+    fn is_done_or_wakes(&self, waker: &Waker) -> bool {
         if self.done.load(Ordering::Acquire) {
             return true;
         }

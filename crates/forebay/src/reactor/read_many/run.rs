@@ -1,14 +1,17 @@
 //! The batches of a shard: their begin, their progress while there is room, and their end.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::batch::{Batch, SINGLE};
 use super::range_error;
-use crate::base::error::{Error, ErrorKind};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::memory::arena::{Arena, Packer};
 use crate::memory::block::Block;
+use crate::memory::lent::Lent;
+use crate::reactor::ranges::Widened;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
 
@@ -124,28 +127,68 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
             return;
         }
     };
-    let OpBuffer::Buffer(buffer) = outcome.buffer else { return };
+    let buffer = match outcome.buffer {
+        OpBuffer::Buffer(buffer) => buffer,
+        // Read into the program's memory itself.
+        OpBuffer::Lent(_) => {
+            for &number in members {
+                batch.put(
+                    number as usize,
+                    whole_range(batch, number, place.offset, bytes).map(|_| Block::default()),
+                );
+            }
+            return;
+        }
+        _ => return,
+    };
     // SAFETY: the device filled that many bytes from the buffer's start.
     let whole = unsafe { buffer.into_block(0, bytes as usize) };
-    let copies = copies_pay(batch, members, whole.pinned_bytes());
+    let copies = batch.destination(members[0]).is_none() && copies_pay(batch, members, whole.pinned_bytes());
     let mut whole = Some(whole);
     for (at, &number) in members.iter().enumerate() {
-        let range = batch.plan.ranges.get(number);
-        let (start, end) = (range.start - place.offset, range.end - place.offset);
-        let result = if end > u64::from(bytes) {
-            let got = u64::from(bytes).saturating_sub(start);
-            let error = Error::new(ErrorKind::UnexpectedEof { got }, "read_many");
-            Err(range_error(batch, error, number))
-        } else {
+        let result = whole_range(batch, number, place.offset, bytes).and_then(|part| {
             // The last range takes over the whole, so that a request with one range needs no reference
             // counting.
-            let part = if at + 1 == members.len() { whole.take() } else { whole.clone() };
-            let part = part.and_then(|whole| whole.into_slice(start as usize..end as usize));
-            let part = part.map(|part| if copies { packed(batch, &part).unwrap_or(part) } else { part });
-            part.ok_or_else(|| range_error(batch, Error::os("read_many", libc::EIO), number))
-        };
+            let block = if at + 1 == members.len() { whole.take() } else { whole.clone() };
+            let block = block.and_then(|whole| whole.into_slice(part));
+            let block = block.map(|block| match batch.destination(number) {
+                Some(place) => moved_to(&place, &block),
+                None if copies => packed(batch, &block).unwrap_or(block),
+                None => block,
+            });
+            block.ok_or_else(|| range_error(batch, Error::os("read_many", libc::EIO), number))
+        });
         batch.put(number as usize, result);
     }
+}
+
+/// Returns the place of a range in the `bytes` bytes that its request has read from `offset` on.
+fn whole_range(batch: &Batch, number: u32, offset: u64, bytes: u32) -> Result<Range<usize>> {
+    let range = batch.plan.ranges.get(number);
+    let (start, end) = (range.start - offset, range.end - offset);
+    if end > u64::from(bytes) {
+        let got = u64::from(bytes).saturating_sub(start);
+        return Err(range_error(batch, Error::new(ErrorKind::UnexpectedEof { got }, "read_many"), number));
+    }
+    Ok(start as usize..end as usize)
+}
+
+/// Copies a result to its place in the program's memory. The result is empty then.
+fn moved_to(place: &Lent, block: &Block) -> Block {
+    // SAFETY: the batch placed its ranges side by side in memory that is long enough, and the program does not use it before
+    // the batch's end.
+    unsafe { place.start().as_ptr().copy_from_nonoverlapping(block.as_ptr(), block.len()) };
+    Block::default()
+}
+
+/// Returns the place in the program's memory to which the device can read a request as it is.
+fn direct_place(batch: &Batch, members: &[u32], place: Widened) -> Option<Lent> {
+    let [number] = *members else { return None };
+    let lent = batch.destination(number)?;
+    let range = batch.plan.ranges.get(number);
+    let unit = batch.file_of(number).alignment().memory.max(1) as usize;
+    let is_whole = place.offset == range.start && u64::from(place.len) == range.end - range.start;
+    (is_whole && lent.start().as_ptr().addr().is_multiple_of(unit)).then_some(lent)
 }
 
 /// Returns whether the results of one request are copied out of its buffer, which serves the next request then, instead of
@@ -293,7 +336,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
         offset: place.offset,
         len: place.len,
         asked: asked.min(u64::from(u32::MAX)) as u32,
-        buffer: OpBuffer::Late,
+        buffer: direct_place(batch, batch.members(piece), place).map_or(OpBuffer::Late, OpBuffer::Lent),
     };
     // SAFETY: on the batch's shard; the copy ends the reference.
     let continuation = Continuation::Batch { batch: unsafe { (*batch.progress.get()).place }, piece };

@@ -36,8 +36,17 @@ pub(super) fn begin(engine: &Engine, file: File, op: &Op, shared: Option<Block>)
         Op::Read { range, .. } => Box::pin(async move { Outcome::Block(file.read(range).await) }),
         Op::ReadUpTo { range, .. } => Box::pin(async move { Outcome::Block(file.read_up_to(range).await) }),
         Op::ReadInto { offset, len, .. } => {
-            let block = engine.block(len as usize)?;
+            // I/O memory, or the program's own, which begins anywhere or at a page.
+            let (own, len) = (len % 3, len as usize);
+            let block = if own == 2 { BlockMut::aligned(len)? } else { engine.block(len)? };
             Box::pin(async move {
+                if own == 1 {
+                    let (result, vec) = file.read_into(offset, vec![0; len]).await;
+                    let mut block = block;
+                    block.truncate(vec.len());
+                    block.copy_from_slice(&vec);
+                    return Outcome::Into(result, block);
+                }
                 let (result, block) = file.read_into(offset, block).await;
                 Outcome::Into(result, block)
             })
@@ -45,6 +54,11 @@ pub(super) fn begin(engine: &Engine, file: File, op: &Op, shared: Option<Block>)
         Op::ReadMany { ranges, .. } => Box::pin(async move { Outcome::Many(file.read_many(ranges).await) }),
         Op::Write { offset, len, pattern, durability, .. } => {
             let bytes = pattern_bytes(pattern, offset, len as usize);
+            if shared.is_none() && pattern % 3 == 0 {
+                return Ok(Box::pin(async move {
+                    Outcome::Done(file.write_from(offset, bytes).durable(durability).await.0)
+                }));
+            }
             let data: WriteData<'static> = match shared {
                 Some(block) => block.into(),
                 None if pattern % 2 == 0 => bytes.into(),

@@ -280,7 +280,6 @@ impl Session {
             return Err(self.mismatch(format!("the block of {len} bytes"), format!("{}", block.len())));
         }
         match (result, one.refused) {
-            (Err(error), Some(Refused::Misaligned)) if is_misaligned(&error) => Ok(()),
             (Ok(got), None) if got <= block.len() => {
                 let range = *offset..offset + u64::from(*len);
                 self.check_found(one.node, &range, &block[..got])
@@ -330,9 +329,6 @@ fn refusal(op: &Op, file: &File, writable: bool) -> Option<Refused> {
     match op {
         Op::Write { offset, len, .. } if off(*offset, *len, alignment.offset) => Some(Refused::Misaligned),
         Op::Write { len, .. } if *len > 0 && !writable => Some(Refused::ReadOnly),
-        Op::ReadInto { offset, len, .. } if *len > 0 && off(*offset, *len, alignment.read_offset) => {
-            Some(Refused::Misaligned)
-        }
         _ => None,
     }
 }

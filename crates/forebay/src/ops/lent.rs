@@ -1,0 +1,382 @@
+//! Reads and writes of memory that the program lends, in as many requests as its place and length need.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::base::class::Class;
+use crate::base::error::{Error, Result};
+#[cfg(feature = "_mutants")]
+use crate::base::mutants::Mutant;
+use crate::device::Alignment;
+use crate::io::mode::Mode;
+use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::memory::lent::{IoMemory, Lender, Lent};
+use crate::ops::submit::{FileRef, OpFuture};
+use crate::reactor::ranges::{Widened, is_in_page_cache};
+
+/// The most bytes of one request to lent memory: as much as a device has in flight at its full speed.
+const PART_BYTES: u64 = 8 << 20;
+/// The most bytes of one request by way of I/O memory. A copy of that many takes 20 us.
+const BOUNCE_BYTES: u64 = 256 << 10;
+/// The least bytes for which a request of their own, beside those for the ends, costs less than a copy.
+const MIDDLE_BYTES_MIN: u64 = 16 << 10;
+/// The most requests of one operation in flight.
+const DEPTH: usize = 8;
+
+/// An operation on lent memory.
+///
+/// Requests name the memory itself where device and kernel can use it: on a file through the page cache all of it; on a
+/// direct file the whole blocks of the file whose place in memory is aligned. The ends, and all of it where no block is
+/// aligned, go by way of I/O memory, `DEPTH x BOUNCE_BYTES` at a time.
+pub(super) struct LentOp<'f, B: IoMemory> {
+    core: FileRef<'f>,
+    kind: OpKind,
+    class: Class,
+    durability: Durability,
+    flush: Flush,
+    memory: Lent,
+    parts: VecDeque<Part<'f>>,
+    /// The operation that ends it where no part does: a sync, or for no bytes a look at whether file and engine are open.
+    last: Option<OpFuture<'f>>,
+    needs_last: bool,
+    /// `None` once the owner was returned.
+    lender: Option<Arc<Lender<B>>>,
+    offset: u64,
+    len: u64,
+    /// The bytes of the memory that requests name themselves.
+    middle: Range<u64>,
+    /// Bytes that requests were made for, and bytes moved without a gap from the start.
+    begun: u64,
+    moved: u64,
+    /// Nothing more is begun: the file has ended, or a part has failed.
+    stops: bool,
+    error: Option<Error>,
+}
+
+/// The request for one part of the memory.
+struct Part<'f> {
+    op: OpFuture<'f>,
+    /// Place in the memory, and length.
+    at: u64,
+    len: u64,
+    /// Bytes of its I/O memory before the part; `None` for a request that names the lent memory.
+    skip: Option<usize>,
+    moved: Option<u64>,
+}
+
+/// The bytes of lent memory that requests of a file can name.
+fn middle(alignment: &Alignment, kind: OpKind, offset: u64, len: u64, address: u64) -> Range<u64> {
+    let unit = u64::from(alignment.memory.max(1));
+    let grain = u64::from(if kind == OpKind::Read { alignment.read_offset } else { alignment.offset }.max(1));
+    let first = address.next_multiple_of(unit) - address;
+    // The file's blocks may be larger than what the memory must be aligned to.
+    let head = (0..grain.div_ceil(unit))
+        .map(|units| first + units * unit)
+        .find(|head| (offset + head).is_multiple_of(grain));
+    let Some(head) = head.filter(|head| *head < len) else { return 0..0 };
+    let blocks = (len - head) / grain * grain;
+    if blocks == len || blocks >= MIDDLE_BYTES_MIN { head..head + blocks } else { 0..0 }
+}
+
+impl<'f, B: IoMemory> LentOp<'f, B> {
+    /// Takes `owner` for a read or a write at `offset`, which the caller has checked.
+    pub(super) fn new(core: FileRef<'f>, kind: OpKind, offset: u64, owner: B) -> LentOp<'f, B> {
+        let (lender, memory, len) = Lender::new(owner, &core.engine().releases);
+        let len = len as u64;
+        let middle = middle(core.alignment(), kind, offset, len, memory.start().as_ptr().addr() as u64);
+        LentOp {
+            core,
+            kind,
+            class: Class::OF_TASK,
+            durability: Durability::None,
+            flush: Flush::Queued,
+            memory,
+            parts: VecDeque::new(),
+            last: None,
+            needs_last: len == 0,
+            lender: Some(lender),
+            offset,
+            len,
+            middle,
+            begun: 0,
+            moved: 0,
+            stops: false,
+            error: None,
+        }
+    }
+
+    pub(super) fn set_class(&mut self, class: Class) {
+        self.class = class;
+    }
+
+    pub(super) fn set_durability(&mut self, durability: Durability) {
+        self.durability = durability;
+    }
+
+    pub(super) fn set_flush(&mut self, flush: Flush) {
+        self.flush = flush;
+    }
+
+    pub(super) fn into_owned(mut self) -> LentOp<'static, B> {
+        let core = match &self.core {
+            FileRef::Borrowed(core) => FileRef::Owned(Arc::clone(core)),
+            FileRef::Owned(core) => FileRef::Owned(core.clone()),
+        };
+        let own = |op: OpFuture<'f>| op.into_owned(core.target());
+        let parts = std::mem::take(&mut self.parts).into_iter();
+        let parts = parts.map(|part| Part { op: own(part.op), ..part }).collect();
+        let last = self.last.take().map(own);
+        LentOp {
+            kind: self.kind,
+            class: self.class,
+            durability: self.durability,
+            flush: self.flush,
+            memory: self.memory,
+            parts,
+            last,
+            needs_last: self.needs_last,
+            lender: self.lender.take(),
+            offset: self.offset,
+            len: self.len,
+            middle: self.middle,
+            begun: self.begun,
+            moved: self.moved,
+            stops: self.stops,
+            error: self.error.take(),
+            core,
+        }
+    }
+
+    pub(super) fn describe(&self, debug: &mut fmt::DebugStruct<'_, '_>) {
+        debug.field("path", &self.core.path()).field("place", &(self.offset, self.len));
+    }
+
+    /// Returns the number of bytes moved, or the error, and the owner.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Result<u64>, B)> {
+        if self.lender.is_none() {
+            let error = Error::invalid(self.name(), "polled again after it had completed");
+            return Poll::Ready((Err(error), B::default()));
+        }
+        if self.begun == 0 && self.parts.is_empty() && self.is_in_page_cache() {
+            self.begun = self.len;
+            self.moved = self.len;
+        }
+        loop {
+            self.begin_parts();
+            let progressed = self.poll_parts(context);
+            if self.parts.is_empty() && (self.stops || self.begun >= self.len) {
+                break;
+            }
+            if !progressed {
+                return Poll::Pending;
+            }
+        }
+        if self.error.is_none() && self.needs_last {
+            std::task::ready!(self.poll_last(context));
+        }
+        let result = match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.moved),
+        };
+        Poll::Ready((result, self.take_owner()))
+    }
+
+    /// Returns whether one request serves it.
+    pub(super) fn is_one_part(&self) -> bool {
+        self.middle == (0..self.len) && self.len <= PART_BYTES
+            || self.middle.is_empty() && self.len <= BOUNCE_BYTES / 2
+    }
+
+    /// Returns the owner; the default where it was lost, or is with requests still.
+    pub(super) fn take_owner(&mut self) -> B {
+        self.parts.clear();
+        self.last = None;
+        // The operation's own count of the memory.
+        self.memory = Lent::nothing();
+        self.lender.take().and_then(Lender::into_owner).unwrap_or_default()
+    }
+
+    fn name(&self) -> &'static str {
+        if self.kind == OpKind::Read { "read" } else { "write" }
+    }
+
+    /// Reads all of it from the page cache, if that has it.
+    fn is_in_page_cache(&mut self) -> bool {
+        self.kind == OpKind::Read
+            && self.core.mode() == Mode::Buffered
+            && u32::try_from(self.len).is_ok_and(|len| {
+                // SAFETY: the lent memory has that many bytes, and no request has been made yet.
+                unsafe { is_in_page_cache(&self.core, self.offset, self.memory.start(), len) }
+            })
+    }
+
+    fn begin_parts(&mut self) {
+        while !self.stops && self.begun < self.len && self.parts.len() < DEPTH {
+            let (at, begun) = (self.begun, self.parts.len());
+            match self.next_part(at) {
+                Ok(part) => {
+                    self.needs_last = part.len < self.len && self.durability != Durability::None;
+                    self.begun += part.len;
+                    self.parts.push_back(part);
+                }
+                Err(error) => {
+                    self.stops = true;
+                    let error = self.core.describe(error).with_range(self.offset + at, self.len - at);
+                    self.error.get_or_insert(error);
+                }
+            }
+            debug_assert!(self.stops || self.parts.len() > begun);
+        }
+    }
+
+    /// Returns the request for the part at `at`.
+    fn next_part(&self, at: u64) -> Result<Part<'f>> {
+        let place = self.offset + at;
+        let (len, skip, offset, wide_len, buffer) = if self.middle.contains(&at) {
+            let len = (self.middle.end - at).min(PART_BYTES);
+            (len, None, place, len as u32, OpBuffer::Lent(self.memory.from(at as usize)))
+        } else {
+            let end = if at < self.middle.start { self.middle.start } else { self.len };
+            let grain = u64::from(self.core.alignment().offset.max(1));
+            // Later parts begin at the file's blocks.
+            let most = place - place % grain + BOUNCE_BYTES.max(grain) - place;
+            let len = (end - at).min(most);
+            if self.kind == OpKind::Read {
+                let wide = Widened::of(&(place..place + len), self.core.alignment().read_offset)?;
+                (len, Some((place - wide.offset) as usize), wide.offset, wide.len, OpBuffer::Late)
+            } else {
+                // SAFETY: initialised memory, `at + len` bytes of it at least, that only requests to write read meanwhile.
+                let bytes = unsafe {
+                    std::slice::from_raw_parts(self.memory.from(at as usize).start().as_ptr(), len as usize)
+                };
+                let block = self.core.engine().block_from(self.name(), bytes)?;
+                (len, Some(0), place, len as u32, OpBuffer::Mut(block))
+            }
+        };
+        let is_whole = len == self.len;
+        let request = OpRequest {
+            kind: self.kind,
+            class: self.class,
+            durability: if is_whole { self.durability } else { Durability::None },
+            flush: self.flush,
+            offset,
+            len: wide_len,
+            asked: len as u32,
+            buffer,
+        };
+        Ok(Part { op: OpFuture::new(self.core.target(), request), at, len, skip, moved: None })
+    }
+
+    /// Polls all parts, and takes those at the front that have ended. Returns whether there is room for more.
+    fn poll_parts(&mut self, context: &mut Context<'_>) -> bool {
+        let name = self.name();
+        for part in self.parts.iter_mut().filter(|part| part.moved.is_none()) {
+            let Poll::Ready(result) = part.op.poll_result(context) else { continue };
+            let buffer = part.op.take_buffer();
+            let moved = match result {
+                Ok(bytes) => part.finish(u64::from(bytes), &buffer, &self.memory),
+                Err(failure) => {
+                    self.stops = true;
+                    let error = failure.into_error(name, Some(&self.core));
+                    let error = self.core.describe(error).with_range(self.offset + part.at, part.len);
+                    self.error.get_or_insert(error);
+                    0
+                }
+            };
+            part.moved = Some(moved);
+        }
+        let before = self.parts.len();
+        while let Some(part) = self.parts.front()
+            && let Some(moved) = part.moved
+        {
+            // Behind the end of the file nothing counts.
+            if part.at == self.moved {
+                self.moved += moved;
+            }
+            self.stops |= moved < part.len;
+            self.parts.pop_front();
+        }
+        self.parts.len() < before
+    }
+
+    /// Syncs a durable write of several parts.
+    fn poll_last(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let core = &self.core;
+        let last = self.last.get_or_insert_with(|| {
+            let request = OpRequest {
+                kind: self.durability.sync_kind().unwrap_or(OpKind::Nop),
+                class: self.class,
+                durability: Durability::None,
+                flush: Flush::Queued,
+                offset: 0,
+                len: 0,
+                asked: 0,
+                buffer: OpBuffer::None,
+            };
+            OpFuture::new(core.target(), request)
+        });
+        if let Err(failure) = std::task::ready!(last.poll_result(context)) {
+            let error = failure.into_error(self.name(), Some(core));
+            self.error = Some(core.describe(error).with_range(self.offset, self.len));
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Part<'_> {
+    /// Copies a bounced part to its place. Returns how many of its bytes the file had.
+    fn finish(&self, bytes: u64, buffer: &OpBuffer, memory: &Lent) -> u64 {
+        let moved = bytes.saturating_sub(self.skip.unwrap_or(0) as u64).min(self.len);
+        #[cfg(feature = "_mutants")]
+        if Mutant::BounceNotCopied.is_on() {
+            return moved;
+        }
+        if let (Some(skip), OpBuffer::Buffer(buffer)) = (self.skip, buffer) {
+            debug_assert!(
+                skip + moved as usize <= buffer.capacity(),
+                "a request's bytes fit into its buffer"
+            );
+            // SAFETY: the device filled `bytes` from the buffer's start, and the lent memory has the part's bytes, which no
+            // other request moves.
+            unsafe {
+                let place = memory.from(self.at as usize).start();
+                place.as_ptr().copy_from_nonoverlapping(buffer.as_ptr().add(skip), moved as usize);
+            }
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alignment(memory: u32, grain: u32) -> Alignment {
+        Alignment { memory, offset: grain, read_offset: grain, ..Alignment::BUFFERED }
+    }
+
+    #[test]
+    fn requests_name_the_whole_blocks_whose_place_is_aligned() {
+        let place = |memory, grain, offset, len, address| {
+            middle(&alignment(memory, grain), OpKind::Read, offset, len, address)
+        };
+        const PAGE: u64 = 4096;
+        assert_eq!(place(1, 1, 7, 9, 3), 0..9, "through the page cache");
+        assert_eq!(place(4096, 512, 512, 4 * PAGE, PAGE), 0..4 * PAGE);
+        assert_eq!(place(4096, 512, 512, 512, PAGE), 0..512, "small, but whole");
+        assert_eq!(place(4096, 512, 512, 9 * PAGE + 100, PAGE), 0..9 * PAGE, "a tail");
+        assert_eq!(place(4096, 512, 412, 9 * PAGE, PAGE - 100), 100..100 + 9 * PAGE - 512, "and a head");
+        assert_eq!(place(4096, 512, 0, 9 * PAGE, 16), 0..0, "memory at 16 bytes");
+        assert_eq!(place(4096, 512, 412, 2 * PAGE, PAGE - 100), 0..0, "not worth three requests");
+        assert_eq!(
+            place(4096, 16_384, 8192, 64 << 10, 3 * PAGE),
+            8192..8192 + (48 << 10),
+            "blocks above a page"
+        );
+        assert_eq!(place(4096, 16_384, 8192 + 512, 64 << 10, 3 * PAGE), 0..0);
+        assert_eq!(place(4096, 512, 0, 0, 0), 0..0);
+    }
+}
