@@ -19,6 +19,7 @@ use crate::driver::pool::Pool;
 use crate::handle::file::File;
 use crate::handle::open::{self, Open};
 use crate::io::config::Config;
+use crate::io::host::Host;
 use crate::io::stats::{FileStats, MemoryStats, Stats};
 use crate::memory::arena::{Arena, ArenaConfig};
 use crate::memory::block::BlockMut;
@@ -26,7 +27,7 @@ use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::releases::Releases;
-use crate::reactor::shard::clock::{Clock, Ticks};
+use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::{self, Ended, JoinHandle};
 use crate::reactor::stall_profiler::StallProfiler;
@@ -78,7 +79,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts the shards, maps the first I/O memory, and returns the engine: a few milliseconds.
+    /// Starts the shards and returns the engine, within a millisecond or two. I/O memory comes with the first
+    /// operation, unless [`Config::arena_bytes`] was set. See the guide
+    /// [Containers](https://github.com/forebay-rs/forebay/blob/main/docs/containers.md) for what an engine takes.
     ///
     /// # Errors
     /// Fails with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for settings out of range.
@@ -102,10 +105,14 @@ impl Engine {
         if let Some(world) = crate::reactor::world::current() {
             return Engine::start_in(config, world);
         }
-        let clock = Clock::system();
-        let (spin_idle_ns, spin_flying_ns) = config.spin_ns();
-        let spin = (clock.ticks(spin_idle_ns), clock.ticks(spin_flying_ns));
-        let (engine, ends) = Engine::build(config, spin, Environment::Here)?;
+        Engine::start_on(config, Host::here())
+    }
+
+    /// Starts an engine that has this much of the machine.
+    pub(crate) fn start_on(config: Config, host: Host) -> Result<Engine> {
+        // The rate of the processor's counter is measured over the time that the start takes.
+        Clock::begin();
+        let (engine, ends) = Engine::build(config, host, Environment::Here)?;
         let weak = Arc::downgrade(&engine.shared);
         engine.shared.arena.set_growth_asker(Box::new(move || {
             if let Some(shared) = weak.upgrade() {
@@ -119,7 +126,7 @@ impl Engine {
         let first = engine.shared.driver.set(driver);
         debug_assert!(first.is_ok());
         engine.shared.watch.start(&engine.shared);
-        if !engine.shared.arena.counts().huge {
+        if !engine.shared.arena.has_huge_pages() {
             engine.shared.degrade_once(
                 "huge pages",
                 "the kernel gave none for the I/O memory",
@@ -133,7 +140,8 @@ impl Engine {
     /// background.
     #[cfg(feature = "sim")]
     fn start_in(config: Config, world: Arc<dyn crate::reactor::world::World>) -> Result<Engine> {
-        let (engine, ends) = Engine::build(config.for_world(), (0, 0), Environment::World(world.clone()))?;
+        let (engine, ends) =
+            Engine::build(config.for_world(), Host::SIMULATED, Environment::World(world.clone()))?;
         world.adopt(&engine.shared, ends);
         let first = engine.shared.driver.set("sim");
         debug_assert!(first.is_ok());
@@ -141,20 +149,16 @@ impl Engine {
     }
 
     /// Builds everything but the shards. Each shard reports its end through one of the senders.
-    fn build(
-        config: Config,
-        spin: (Ticks, Ticks),
-        place: Environment,
-    ) -> Result<(Engine, Vec<Sender<Ended>>)> {
+    fn build(config: Config, host: Host, place: Environment) -> Result<(Engine, Vec<Sender<Ended>>)> {
         if let Some(fault) = config.fault() {
             return Err(Error::invalid("start", fault));
         }
-        let count = config.shard_count();
+        let count = config.shard_count(host);
         let is_real = matches!(place, Environment::Here);
-        let visited = VisitedShards::of(&config, count, is_real);
-        let stripes = Calls::stripes(&config, is_real);
+        let visited = VisitedShards::of(&config, host, count, is_real);
+        let stripes = Calls::stripes(&config, host, is_real);
         let first_stripe = count + visited.places();
-        let (bytes_initial, bytes_max) = config.arena_limits();
+        let (bytes_initial, bytes_max) = config.arena_limits(host);
         let registered = match &place {
             Environment::Here => crate::driver::registered_bytes_max(),
             #[cfg(feature = "sim")]
@@ -188,8 +192,7 @@ impl Engine {
             classes: ClassTable::new(),
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
             releases: Releases::new(!is_real),
-            spin_idle: spin.0,
-            spin_flying: spin.1,
+            spin_ns: if is_real { config.spin_ns(host) } else { (0, 0) },
             config,
             driver: OnceLock::new(),
             degraded: Mutex::new(Vec::new()),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::base::health::Degradation;
 use crate::base::priority::Priority;
 use crate::device::calibration::Calibration;
+use crate::io::host::Host;
 
 /// The driver through which an engine submits requests to devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,10 +62,13 @@ pub enum Polling {
 
 type EventHandler = Arc<dyn Fn(&Degradation) + Send + Sync>;
 
+/// The most shards of an engine.
+const SHARDS_MAX: usize = 64;
 /// The limit for requests that an inbox holds: it is an array, and an engine has up to 64.
 const INBOX_DEPTH_MAX: usize = 65_536;
-/// I/O memory at the start.
-const ARENA_BYTES: usize = 8 << 20;
+/// I/O memory at the start of an engine in a simulated world, where nothing grows in the background.
+#[cfg(feature = "sim")]
+const WORLD_ARENA_BYTES: usize = 1 << 20;
 
 /// The settings of an engine. Every setting has a default that suits a program with a few files.
 ///
@@ -83,7 +87,8 @@ const ARENA_BYTES: usize = 8 << 20;
 pub struct Config {
     pub(crate) shards: Option<usize>,
     pub(crate) driver: DriverChoice,
-    pub(crate) arena_bytes: usize,
+    /// `None`: mapped when first needed.
+    pub(crate) arena_bytes: Option<usize>,
     pub(crate) arena_bytes_max: Option<usize>,
     pub(crate) overflow_bytes_max: usize,
     pub(crate) queue_depth: u32,
@@ -128,7 +133,7 @@ impl Config {
         Config {
             shards: None,
             driver: DriverChoice::Auto,
-            arena_bytes: ARENA_BYTES,
+            arena_bytes: None,
             arena_bytes_max: None,
             overflow_bytes_max: 64 << 20,
             queue_depth: 256,
@@ -158,16 +163,19 @@ impl Config {
         self
     }
 
-    /// Sets the I/O memory that exists from the start, in bytes. Default: 8 MiB, and never more than a
-    /// quarter of the memory that this process may use.
+    /// Sets the I/O memory that exists from the start, in bytes; never more than a quarter of the memory that
+    /// this process may use. Default: none. The first operation then maps 2 MiB, one huge page, and the arena
+    /// grows by such steps, ahead of need where it can. A step takes 0.3 ms, and milliseconds on a virtual
+    /// machine whose host has the memory elsewhere: with this setting [`Engine::start`](crate::Engine::start)
+    /// takes that time, and no operation does.
     ///
-    /// It is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without
+    /// I/O memory is registered with the rings, which counts against `RLIMIT_MEMLOCK` for processes without
     /// `CAP_IPC_LOCK`. The engines of a process register half of that limit at most, so that further rings of
     /// the user find room. Memory beyond that stays unregistered, which is slower;
     /// [`Engine::health`](crate::Engine::health) reports it. With a limit of 0 some kernels refuse the ring
     /// itself, and the engine runs on the threads driver.
     pub fn arena_bytes(mut self, bytes: usize) -> Config {
-        self.arena_bytes = bytes;
+        self.arena_bytes = Some(bytes);
         self
     }
 
@@ -203,7 +211,7 @@ impl Config {
     }
 
     /// Sets how many requests from other threads a shard's inbox holds, 1 to 65,536; when it is full, callers
-    /// wait. Its memory is allocated at the start. Default: 4,096. Starts of tasks
+    /// wait. Its memory, 32 bytes for each, is allocated for the first request. Default: 4,096. Starts of tasks
     /// ([`Engine::spawn_on_shard`](crate::Engine::spawn_on_shard)) never wait and are not limited.
     pub fn inbox_depth(mut self, requests: usize) -> Config {
         self.inbox_depth = requests;
@@ -336,21 +344,18 @@ impl Config {
         self.shards = self.shards.or(Some(2));
         // The world's threads are steps of one thread, whose priority is the program's own choice.
         self.priority = Priority::Default;
-        if self.arena_bytes == ARENA_BYTES {
-            self.arena_bytes = 1 << 20;
-        }
-        self.arena_bytes_max = self.arena_bytes_max.or(Some(self.arena_bytes.max(64 << 20)));
+        let bytes = *self.arena_bytes.get_or_insert(WORLD_ARENA_BYTES);
+        self.arena_bytes_max = self.arena_bytes_max.or(Some(bytes.max(64 << 20)));
         self
     }
 
     /// Returns how long to poll before sleeping, in nanoseconds: while nothing is in flight, and while
     /// something is.
-    pub(crate) fn spin_ns(&self) -> (u64, u64) {
-        let one_cpu = std::thread::available_parallelism().map_or(1, usize::from) == 1;
+    pub(crate) fn spin_ns(&self, host: Host) -> (u64, u64) {
         match self.spin {
             // In real time the threads that would make the awaited progress do not get this processor during
             // the poll.
-            _ if one_cpu || self.is_real_time() => (0, 0),
+            _ if host.processors == 1 || self.is_real_time() => (0, 0),
             None => (30_000, 0),
             Some(spin) => {
                 let ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
@@ -370,15 +375,14 @@ impl Config {
     }
 
     /// Returns the number of shards to start: the setting, or one up to four CPUs that this process may use,
-    /// then one per four.
-    pub(crate) fn shard_count(&self) -> usize {
-        let default = || std::thread::available_parallelism().map_or(1, |cpus| (cpus.get() / 4).max(1));
-        self.shards.unwrap_or_else(default)
+    /// then one per four, at most [`SHARDS_MAX`].
+    pub(crate) fn shard_count(&self, host: Host) -> usize {
+        self.shards.unwrap_or_else(|| (host.processors / 4).clamp(1, SHARDS_MAX))
     }
 
     /// Returns a description of the first invalid setting, if there is one.
     pub(crate) fn fault(&self) -> Option<&'static str> {
-        if self.shards.is_some_and(|shards| shards == 0 || shards > 64) {
+        if self.shards.is_some_and(|shards| shards == 0 || shards > SHARDS_MAX) {
             return Some("shards must be between 1 and 64");
         }
         if self.queue_depth == 0 || self.queue_depth > 4096 {
@@ -387,7 +391,7 @@ impl Config {
         if self.inbox_depth == 0 || self.inbox_depth > INBOX_DEPTH_MAX {
             return Some("inbox_depth must be between 1 and 65,536");
         }
-        if self.arena_bytes_max.is_some_and(|max| max < self.arena_bytes) {
+        if self.arena_bytes_max.is_some_and(|max| max < self.arena_bytes.unwrap_or(0)) {
             return Some("arena_bytes_max must not be below arena_bytes");
         }
         self.calibrations.iter().find_map(Calibration::fault)
@@ -395,12 +399,12 @@ impl Config {
 
     /// Returns the arena's bytes at the start and at most, given the memory that this process may use. A
     /// quarter of it limits the start and the default maximum, all of it a maximum that was set.
-    pub(crate) fn arena_limits(&self) -> (usize, usize) {
-        let all = memory_limit_bytes();
+    pub(crate) fn arena_limits(&self, host: Host) -> (usize, usize) {
+        let (all, start) = (host.memory_bytes, self.arena_bytes.unwrap_or(0));
         let quarter = all / 4;
-        let usual = || quarter.min(1 << 30).max(self.arena_bytes.min(quarter));
+        let usual = || quarter.min(1 << 30).max(start.min(quarter));
         let max = self.arena_bytes_max.map_or_else(usual, |max| max.min(all));
-        (self.arena_bytes.min(quarter).min(max), max)
+        (start.min(quarter).min(max), max)
     }
 }
 
@@ -429,67 +433,9 @@ impl fmt::Debug for Config {
     }
 }
 
-/// Returns the memory that this process may use, in bytes: the machine's, or less where a cgroup (v1 or v2)
-/// sets a limit.
-fn memory_limit_bytes() -> usize {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total_bytes(&text));
-    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limits = cgroup_limit_files(&groups).into_iter().filter_map(|path| {
-        std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<usize>().ok())
-    });
-    limits.chain(machine).min().unwrap_or(1 << 30)
-}
-
-fn mem_total_bytes(meminfo: &str) -> Option<usize> {
-    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
-    line.split_whitespace().nth(1)?.parse::<usize>().ok()?.checked_mul(1024)
-}
-
-/// Returns the files that may hold a limit for a process whose /proc/self/cgroup reads like `text`
-/// (cgroups(7)): its own group's and every parent's, which bind it as well. Inside a container the group is
-/// often mounted as the root, so the root is included too.
-fn cgroup_limit_files(text: &str) -> Vec<String> {
-    let mut files = Vec::new();
-    for line in text.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let (root, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            _ if controllers.split(',').any(|name| name == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-            }
-            _ => continue,
-        };
-        let mut group = group.trim_end_matches('/');
-        loop {
-            files.push(format!("{root}{group}/{file}"));
-            match group.rfind('/') {
-                Some(parent) => group = &group[..parent],
-                None => break,
-            }
-        }
-    }
-    files
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn finds_the_limit_files_of_both_cgroup_versions() {
-        assert_eq!(
-            cgroup_limit_files("0::/a/b\n"),
-            ["/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max"]
-        );
-        assert_eq!(
-            cgroup_limit_files("5:cpu:/x\n4:memory:/y\n"),
-            ["/sys/fs/cgroup/memory/y/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
-        );
-        assert_eq!(mem_total_bytes("MemTotal:       24684084 kB\nMemFree: 1 kB\n"), Some(24684084 * 1024));
-    }
 
     #[test]
     fn refuses_settings_that_cannot_work() {
@@ -498,5 +444,19 @@ mod tests {
         assert!(Config::new().queue_depth(0).fault().is_some());
         assert!(Config::new().inbox_depth(0).fault().is_some());
         assert!(Config::new().arena_bytes(2).arena_bytes_max(1).fault().is_some());
+        assert!(Config::new().arena_bytes_max(1 << 20).fault().is_none(), "there is none at the start");
+    }
+
+    #[test]
+    fn numbers_follow_the_processors_and_the_memory() {
+        let host = |processors, memory_bytes| Host { processors, memory_bytes };
+        let shards = |processors| Config::new().shard_count(host(processors, 1 << 30));
+        assert_eq!([1, 3, 4, 7, 8, 64, 256, 1024].map(shards), [1, 1, 1, 1, 2, 16, 64, 64]);
+        let container = host(1, 512 << 20);
+        assert_eq!(Config::new().arena_limits(container), (0, 128 << 20));
+        assert_eq!(Config::new().arena_bytes(256 << 20).arena_limits(container), (128 << 20, 128 << 20));
+        assert_eq!(Config::new().arena_limits(host(64, 256 << 30)), (0, 1 << 30));
+        assert_eq!(Config::new().spin_ns(container), (0, 0), "a spin would keep the only processor");
+        assert_eq!(Config::new().spin_ns(host(2, 1 << 30)), (30_000, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! The types of one operation: its kind and durability, the configuration, the statistics.
 
 pub(crate) mod config;
+pub(crate) mod host;
 pub(crate) mod metadata;
 pub(crate) mod mode;
 pub(crate) mod op;

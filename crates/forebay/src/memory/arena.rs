@@ -48,7 +48,7 @@ pub(crate) const BUFFER_BYTES_MAX: usize = 1 << 30;
 /// The limits for an arena's memory, in bytes; each is rounded to whole pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArenaConfig {
-    /// Bytes mapped at once.
+    /// Bytes mapped at once; 0 leaves even the first region to the first buffer.
     pub(crate) bytes_initial: usize,
     /// The limit for the first region, so that it can be registered where locked memory is limited.
     pub(crate) first_region_bytes: usize,
@@ -215,6 +215,11 @@ impl Arena {
     pub(crate) fn refusal(&self) -> Option<io::Error> {
         let errno = self.0.0.refusal.load(std::sync::atomic::Ordering::Relaxed);
         (errno != 0).then(|| io::Error::from_raw_os_error(errno))
+    }
+
+    /// Returns whether regions have huge pages, or would, as far as that can be determined.
+    pub(crate) fn has_huge_pages(&self) -> bool {
+        if self.regions() == 0 { region::are_huge_pages_granted() } else { self.counts().huge }
     }
 
     /// Returns the counts. Takes the lock and empties the return stacks: for statistics, not for every

@@ -23,6 +23,7 @@ use crate::base::priority::Priority;
 use crate::driver::threads::transfer;
 use crate::driver::{IoRequest, Route};
 use crate::io::config::Config;
+use crate::io::host::Host;
 use crate::io::op::{OpBuffer, OpFailure, OpKey, OpKind, OpRequest, OpResult};
 use crate::io::stats::{FileCounts, FileReport, FlowStats, Flows, Moved, SharedFileCounts, WalkStats};
 use crate::memory::arena::{Aside, Buffer};
@@ -119,10 +120,9 @@ impl Drop for Running<'_> {
 impl Calls {
     /// Returns the number of stripes of an engine with these settings: none where no thread may make calls. `is_real` is false in a
     /// simulated world, where no thread waits.
-    pub(crate) fn stripes(config: &Config, is_real: bool) -> usize {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
+    pub(crate) fn stripes(config: &Config, host: Host, is_real: bool) -> usize {
         let allowed = is_real && config.wait_calls && config.priority == Priority::Default;
-        if allowed { processors.min(STRIPES_MAX) } else { 0 }
+        if allowed { host.processors.min(STRIPES_MAX) } else { 0 }
     }
 
     /// Makes `stripes` stripes. `first` is the arena's number of the first one.

@@ -23,7 +23,7 @@ use crate::reactor::devices::Devices;
 use crate::reactor::releases::Releases;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
-use crate::reactor::shard::clock::{Clock, Ticks};
+use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::stall_profiler::StallProfiler;
 use crate::reactor::visited::VisitedShards;
@@ -49,10 +49,9 @@ pub(crate) struct EngineShared {
     pub(crate) config: Config,
     /// The priority of each shard's thread.
     pub(crate) granted: Granted,
-    /// Time for which a shard checks for news before it sleeps: while nothing is in flight, and while
+    /// Nanoseconds for which a shard checks for news before it sleeps: while nothing is in flight, and while
     /// something is.
-    pub(crate) spin_idle: Ticks,
-    pub(crate) spin_flying: Ticks,
+    pub(crate) spin_ns: (u64, u64),
     pub(crate) pool: Pool,
     pub(crate) releases: Arc<Releases>,
     pub(crate) driver: OnceLock<&'static str>,

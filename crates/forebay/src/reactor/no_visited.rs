@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::io::config::Config;
+use crate::io::host::Host;
 use crate::io::op::{OpFailure, OpRequest, OpResult};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
@@ -48,7 +49,7 @@ pub(crate) fn begin_walks(
 pub(crate) struct VisitedShards;
 
 impl VisitedShards {
-    pub(crate) fn of(_: &Config, _: usize, _: bool) -> VisitedShards {
+    pub(crate) fn of(_: &Config, _: Host, _: usize, _: bool) -> VisitedShards {
         VisitedShards
     }
 

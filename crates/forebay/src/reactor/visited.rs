@@ -45,6 +45,7 @@ use crate::base::wakes;
 use crate::base::watch_flag::WatchFlag;
 use crate::driver::{Driver, WakeHandle};
 use crate::io::config::{Config, WorkerRings};
+use crate::io::host::Host;
 use crate::memory::arena::Aside;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::inbox::Inbox;
@@ -366,10 +367,13 @@ struct Made {
 impl VisitedShards {
     /// Returns the places for visited shards of an engine with `shards` ordinary ones. `is_real` is false in a simulated world, which
     /// has some if the program asks for them.
-    pub(crate) fn of(config: &Config, shards: usize, is_real: bool) -> VisitedShards {
+    pub(crate) fn of(config: &Config, host: Host, shards: usize, is_real: bool) -> VisitedShards {
         let suits = config.priority == Priority::Default;
         let most = match (is_real, config.worker_rings) {
-            (true, WorkerRings::Auto | WorkerRings::Always) if HAS_RUNTIME && suits => places(),
+            (true, WorkerRings::Auto | WorkerRings::Always) if HAS_RUNTIME && suits => {
+                // One for a processor.
+                host.processors.min(VISITED_MAX)
+            }
             (false, WorkerRings::Always) => SIMULATED_MAX,
             _ => 0,
         };
@@ -459,11 +463,6 @@ impl VisitedShards {
 
 /// Whether there are runtimes whose workers may have rings.
 const HAS_RUNTIME: bool = cfg!(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)));
-
-/// Returns the most visited shards of an engine: one a processor.
-fn places() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(VISITED_MAX)
-}
 
 #[cfg(all(test, feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 mod tests;

@@ -149,6 +149,15 @@ impl Region {
     }
 }
 
+/// Returns whether the kernel takes a request for huge pages. Maps some addresses, and no memory.
+pub(super) fn are_huge_pages_granted() -> bool {
+    let Ok(start) = memory::map(HUGE_BYTES) else { return false };
+    let granted = memory::advise(start, HUGE_BYTES);
+    // SAFETY: mapped above with this length, and never used.
+    unsafe { memory::unmap(start, HUGE_BYTES) };
+    granted.unwrap_or(false)
+}
+
 fn headers_layout(bytes: usize) -> io::Result<Layout> {
     Layout::array::<Header>(bytes / BUFFER_BYTES_MIN).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
@@ -184,26 +193,30 @@ mod memory {
         }
     }
 
-    /// Keeps the memory out of forked children, requests huge pages and makes the memory present, in steps,
-    /// so that the address space is not locked for long. Returns whether huge pages were granted, as far as
-    /// that can be determined.
-    pub(super) fn advise_and_populate(start: NonNull<u8>, bytes: usize) -> io::Result<bool> {
+    /// Keeps the memory out of forked children and requests huge pages. Returns whether they were granted, as far as that can be
+    /// determined.
+    pub(super) fn advise(start: NonNull<u8>, bytes: usize) -> io::Result<bool> {
         let advise = |advice| {
             // SAFETY: the range is a mapping of ours with no contents yet, and no advice used here changes
             // contents.
             unsafe { mm::madvise(start.as_ptr().cast(), bytes, advice) }
         };
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        let huge = {
+        {
             // Without it a fork while the device writes could give parent and child different pages.
             advise(Advice::LinuxDontFork)?;
-            bytes >= HUGE_BYTES && advise(Advice::LinuxHugepage).is_ok() && !huge_pages_off()
-        };
+            Ok(bytes >= HUGE_BYTES && advise(Advice::LinuxHugepage).is_ok() && !huge_pages_off())
+        }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let huge = {
+        {
             let _ = advise(Advice::WillNeed);
-            false
-        };
+            Ok(false)
+        }
+    }
+
+    /// As [`advise`], and makes the memory present, in steps, so that the address space is not locked for long.
+    pub(super) fn advise_and_populate(start: NonNull<u8>, bytes: usize) -> io::Result<bool> {
+        let huge = advise(start, bytes)?;
         let mut done = 0;
         while done < bytes {
             let step = HUGE_BYTES.min(bytes - done);
@@ -276,6 +289,10 @@ mod memory {
         // SAFETY: regions are never empty.
         NonNull::new(unsafe { alloc::alloc_zeroed(layout(bytes)) })
             .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    pub(super) fn advise(_start: NonNull<u8>, _bytes: usize) -> io::Result<bool> {
+        Ok(false)
     }
 
     pub(super) fn advise_and_populate(_start: NonNull<u8>, _bytes: usize) -> io::Result<bool> {

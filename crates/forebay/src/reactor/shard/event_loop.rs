@@ -252,8 +252,8 @@ impl Shard {
         let (limit, state) = match in_flight {
             // With a device slower than a wake-up, spinning would only take the processor from the program.
             0 if self.engine.config.spin.is_none() && self.device_ns.get() > FAST_DEVICE_NS => return false,
-            0 => (self.engine.spin_idle, &self.spin_idle),
-            _ => (self.engine.spin_flying, &self.spin_flying),
+            0 => (self.spin_idle_max, &self.spin_idle),
+            _ => (self.spin_flying_max, &self.spin_flying),
         };
         if limit == 0 || in_flight > IN_FLIGHT_PER_WAIT {
             return false;

@@ -165,7 +165,6 @@ impl Executor {
         // No reading is taken where one costs as much as half an operation.
         let timed = shard.clock().is_cheap();
         let mut began = if timed { shard.clock().now() } else { 0 };
-        self.beat.turn_begins();
         while let Some(runnable) = self.queues.with(|queues| queues.pop(&shard.engine().classes)) {
             let TaskMeta { class, index } = *runnable.metadata();
             shard.set_class(class);

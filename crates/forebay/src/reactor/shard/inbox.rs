@@ -62,7 +62,7 @@ impl LateCalls {
         // Calls are counted first: any message that the sender of one of them sent before it is by now in the
         // queue, or was taken.
         let calls = inbox.calls.len();
-        self.due.set(Some((calls, inbox.messages.len())));
+        self.due.set(Some((calls, inbox.len())));
     }
 
     /// Takes some calls if all messages before them have been taken, counting the `taken` ones of this turn.
@@ -94,8 +94,9 @@ pub(crate) struct Inbox {
     pub(crate) uid: u32,
     /// Position among the engine's shards.
     pub(crate) index: usize,
-    /// Submissions. Bounded; senders wait for room.
-    messages: ArrayQueue<Message>,
+    /// Submissions. Bounded; senders wait for room. Made for the first one: most rings never get any.
+    messages: OnceLock<ArrayQueue<Message>>,
+    depth: usize,
     /// Calls that found that queue full. Unbounded: the work that a call starts takes more memory than the
     /// call itself.
     calls: SegQueue<Call>,
@@ -124,7 +125,7 @@ pub(crate) struct Inbox {
 
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inbox").field("uid", &self.uid).field("messages", &self.messages.len()).finish()
+        f.debug_struct("Inbox").field("uid", &self.uid).field("messages", &self.len()).finish()
     }
 }
 
@@ -134,7 +135,13 @@ impl Inbox {
         Inbox {
             uid: NEXT.fetch_add(1, Ordering::Relaxed),
             index,
-            messages: ArrayQueue::new(depth.max(1)),
+            // A model checker does not see how a queue that is made later comes to other threads.
+            messages: if cfg!(all(forebay_loom, test)) {
+                OnceLock::from(ArrayQueue::new(depth.max(1)))
+            } else {
+                OnceLock::new()
+            },
+            depth: depth.max(1),
             calls: SegQueue::new(),
             remote_list: RemoteList::new(),
             runnables: SegQueue::new(),
@@ -157,12 +164,31 @@ impl Inbox {
     /// Returns the inbox for a shard whose thread may be a real-time one.
     pub(crate) fn in_real_time(mut self, real_time: bool) -> Inbox {
         self.gate = Gate::new(real_time);
+        if real_time {
+            // A thread that makes it might be preempted meanwhile.
+            self.queue();
+        }
         self
+    }
+
+    #[inline]
+    fn queue(&self) -> &ArrayQueue<Message> {
+        self.messages.get_or_init(|| ArrayQueue::new(self.depth))
+    }
+
+    /// Returns the number of messages.
+    fn len(&self) -> usize {
+        self.messages.get().map_or(0, ArrayQueue::len)
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.messages.get().is_none_or(ArrayQueue::is_empty)
     }
 
     fn push(&self, message: Message) -> Result<(), Message> {
         let _alone = self.gate.enter();
-        self.messages.push(message)
+        self.queue().push(message)
     }
 
     /// Sends a message and wakes the shard if it sleeps. If the inbox is full, returns the message, and
@@ -198,7 +224,7 @@ impl Inbox {
             let _alone = self.gate.enter();
             if !self.calls.is_empty() {
                 self.calls.push(call);
-            } else if let Err(Message::Call(call)) = self.messages.push(Message::Call(call)) {
+            } else if let Err(Message::Call(call)) = self.queue().push(Message::Call(call)) {
                 self.calls.push(call);
             }
         }
@@ -226,7 +252,7 @@ impl Inbox {
     #[inline]
     pub(crate) fn pop(&self) -> Option<Message> {
         // The queue's own check for emptiness costs a memory barrier; this one costs two loads.
-        if self.messages.is_empty() {
+        if self.is_empty() {
             return None;
         }
         self.pop_any()
@@ -234,8 +260,9 @@ impl Inbox {
 
     #[inline]
     fn pop_any(&self) -> Option<Message> {
+        let messages = self.messages.get()?;
         let _alone = self.gate.enter();
-        self.messages.pop()
+        messages.pop()
     }
 
     #[inline]
@@ -265,7 +292,7 @@ impl Inbox {
     fn wake_waiters(&self, taken: usize) {
         let waiting: VecDeque<Waker> = {
             let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-            let most = if self.messages.is_empty() { usize::MAX } else { taken };
+            let most = if self.is_empty() { usize::MAX } else { taken };
             #[cfg(feature = "_mutants")]
             let most = if Mutant::OneSenderWoken.is_on() { 1 } else { most };
             let woken =
@@ -307,7 +334,7 @@ impl Inbox {
     /// Returns whether there is no work that a shard would do before it sleeps.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.messages.is_empty()
+        self.is_empty()
             && self.runnables.is_empty()
             && self.remote_list.is_empty()
             && self.calls.is_empty()
@@ -436,8 +463,8 @@ impl Inbox {
 }
 
 /// Places in a table whose local future was dropped on another thread: one bit per place, so that reporting a
-/// drop needs no memory. It takes 128 KiB per shard for operations, the price of a destructor that needs no
-/// memory.
+/// drop needs no memory. It takes 128 KiB of addresses per shard for operations, and memory where bits were set: the price of a
+/// destructor that allocates nothing.
 pub(crate) struct Dropped {
     words: Box<[AtomicU64]>,
     any: AtomicBool,
@@ -447,7 +474,7 @@ impl Dropped {
     fn new(places: u32) -> Dropped {
         // A model checker follows each word, so it gets only two.
         let words = if cfg!(all(forebay_loom, test)) { 2 } else { places.div_ceil(64) };
-        Dropped { words: (0..words).map(|_| AtomicU64::new(0)).collect(), any: AtomicBool::new(false) }
+        Dropped { words: zeroed(words as usize), any: AtomicBool::new(false) }
     }
 
     /// Reports that the future of a place was dropped on another thread. The place stays as it is until the
@@ -484,6 +511,29 @@ impl Dropped {
             }
         }
     }
+}
+
+/// Returns that many zeros without touching them, so that the system gives pages for them when they are first used.
+#[cfg(not(all(forebay_loom, test)))]
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+    let Ok(layout) = Layout::array::<AtomicU64>(words) else { return Box::default() };
+    if layout.size() == 0 {
+        return Box::default();
+    }
+    // SAFETY: the layout has a size. All zeros are an `AtomicU64` of 0, and a box of this length frees with this layout.
+    unsafe {
+        let start = alloc_zeroed(layout).cast::<AtomicU64>();
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, words))
+    }
+}
+
+#[cfg(all(forebay_loom, test))]
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    (0..words).map(|_| AtomicU64::new(0)).collect()
 }
 
 #[cfg(all(test, forebay_loom))]

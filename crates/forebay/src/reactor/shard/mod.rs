@@ -96,6 +96,9 @@ pub(crate) struct Shard {
     /// The time at which a visitor staged the first of the operations that wait for more.
     #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     gathers_since: Cell<clock::Ticks>,
+    /// The longest spins: while nothing is in flight, and while something is.
+    spin_idle_max: clock::Ticks,
+    spin_flying_max: clock::Ticks,
     spin_idle: Cell<event_loop::Spin>,
     spin_flying: Cell<event_loop::Spin>,
     /// The buffer for completions of one turn, kept for its capacity.

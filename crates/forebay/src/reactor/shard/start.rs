@@ -261,6 +261,8 @@ pub(crate) fn new_shard(
         device_ns: Cell::new(u64::MAX),
         #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
         gathers_since: Cell::new(0),
+        spin_idle_max: clock.ticks(engine.spin_ns.0),
+        spin_flying_max: clock.ticks(engine.spin_ns.1),
         spin_idle: Cell::default(),
         spin_flying: Cell::default(),
         completed: LocalCell::new(Vec::with_capacity(1024)),

@@ -47,9 +47,6 @@ impl StallProfiler {
 
 impl Beat {
     #[inline(always)]
-    pub(crate) fn turn_begins(&self) {}
-
-    #[inline(always)]
     pub(crate) fn poll_begins(&self) {}
 
     #[inline(always)]

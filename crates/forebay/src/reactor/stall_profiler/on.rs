@@ -7,7 +7,7 @@ mod text;
 mod unwind;
 mod watcher;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
@@ -33,6 +33,10 @@ struct Shared {
 }
 
 /// The means by which the first poll after idleness wakes the watcher.
+///
+/// A shard stores its poll and then loads `asleep`; the watcher stores `asleep` and then looks at the polls. So one of them sees the
+/// other, if neither processor keeps its store back. The watcher has the kernel see to that on all processors (membarrier(2)), which
+/// spares each poll a barrier.
 #[derive(Default)]
 struct Alarm {
     asleep: AtomicBool,
@@ -122,10 +126,8 @@ impl StallProfiler {
         let (shared, weak) = (self.0.clone(), Arc::downgrade(engine));
         let body = move || watcher::Watcher::new(shared, weak).run();
         match std::thread::Builder::new().name("forebay-watch".into()).spawn(body) {
-            Ok(thread) => {
-                // The only call. A watcher that slept before this thread was stored checks once a second.
-                let _ = self.0.alarm.watcher.set(thread.thread().clone());
-            }
+            // It makes itself known.
+            Ok(_) => {}
             Err(error) => {
                 let why = format!("no thread for the watcher: {error}");
                 engine.degrade_once(WHAT, &why, "raise the limit of threads (ulimit -u)");
@@ -135,7 +137,9 @@ impl StallProfiler {
 
     /// Notifies the watcher to end, without waiting for it.
     pub(crate) fn end(&self) {
-        self.0.ending.store(true, Ordering::Release);
+        self.0.ending.store(true, Ordering::SeqCst);
+        // Against the fence in `Watcher::run`: this sees the watcher, or the watcher sees the end.
+        fence(Ordering::SeqCst);
         if let Some(watcher) = self.0.alarm.watcher.get() {
             watcher.unpark();
         }
@@ -161,22 +165,18 @@ impl Beat {
         }))
     }
 
-    /// Called before the polls of a turn. Costs a load; after a second without polls in the whole engine, a
-    /// system call.
-    #[inline]
-    pub(crate) fn turn_begins(&self) {
-        if self.0.alarm.asleep.load(Ordering::Relaxed) {
-            self.0.alarm.ring();
-        }
-    }
-
+    /// Called before each poll. Costs two loads and a store; after 0.1 s without polls in the whole engine, a system call.
     #[inline]
     pub(crate) fn poll_begins(&self) {
         // The next odd number, also after a poll that ended by a panic.
         let next = self.0.now.load(Ordering::Relaxed).wrapping_add(2) | 1;
         self.0.now.store(next, Ordering::Relaxed);
-        // For the handler, on this very thread: the store is not moved into the poll, nor the next one.
+        // For the handler, on this very thread: the store is not moved into the poll, nor the next one. And before the load below, see
+        // `Alarm`.
         compiler_fence(Ordering::SeqCst);
+        if self.0.alarm.asleep.load(Ordering::Relaxed) {
+            self.0.alarm.ring();
+        }
     }
 
     #[inline]

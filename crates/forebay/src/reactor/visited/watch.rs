@@ -10,8 +10,8 @@ use crate::reactor::shard::{Shard, with_current};
 
 /// Shard 0 looks this often at the rings that have operations.
 const LOOK_EVERY_NS: u64 = 10_000_000;
-/// It stops after this many looks that found no operation.
-const IDLE_LOOKS_MAX: u32 = 100;
+/// It stops after this many looks that found no operation: an engine without work does not wake up. To begin again takes one wake-up.
+const IDLE_LOOKS_MAX: u32 = 10;
 
 /// Visits the shards that were asked for; called on shard 0.
 pub(crate) fn visit_all(shard: &Shard, mut asked: u64) {

@@ -27,7 +27,7 @@ fn who_waits_for_room_in_a_closed_inbox_is_told() {
     let inbox = Inbox::new(0, 1);
     inbox.close(false);
     // The first sender has not yet checked whether the inbox is closed.
-    assert!(inbox.messages.push(message()).is_ok());
+    assert!(inbox.push(message()).is_ok());
     let count = Arc::new(Count::default());
     assert!(inbox.send(message(), Some(&Waker::from(count.clone()))).is_err());
     assert_eq!(count.0.load(Ordering::SeqCst), 0);

@@ -1,6 +1,6 @@
 //! The thread that checks the shards.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::reactor::shard::clock::Clock;
 /// The interval between two checks, while polls run, is half of the bound within these limits.
 const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// After this long without a new poll on any shard the watcher waits for one to wake it.
-const AWAKE: Duration = Duration::from_secs(1);
-/// It still checks this often, because a poll that begins at this very moment may not see that it should wake
-/// the watcher.
+/// After this long without a new poll on any shard the watcher sleeps until one wakes it.
+const AWAKE: Duration = Duration::from_millis(100);
+/// Where the kernel has no membarrier(2) it still checks this often: a poll that begins at this very moment may not see that it should
+/// wake the watcher.
 const ASLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct Watcher {
@@ -42,18 +42,46 @@ impl Watcher {
 
     pub(super) fn run(mut self) {
         let every = (self.shared.bound / 2).clamp(LOOK_MIN, LOOK_MAX);
-        let mut active = Instant::now();
-        while !self.shared.ending.load(Ordering::Acquire) {
+        let has_barrier = register_barrier();
+        let _ = self.shared.alarm.watcher.set(std::thread::current());
+        fence(Ordering::SeqCst);
+        // No poll yet, so it sleeps at once.
+        let mut active = None;
+        while !self.shared.ending.load(Ordering::SeqCst) {
             let now = Instant::now();
             let Some(news) = self.look(now) else { return };
             if news {
-                active = now;
+                active = Some(now);
             }
-            let sleeps = now.duration_since(active) >= AWAKE;
-            self.shared.alarm.asleep.store(sleeps, Ordering::SeqCst);
-            // An end notified since the check above has left a token: this does not wait then.
-            std::thread::park_timeout(if sleeps { ASLEEP } else { every });
+            if active.is_some_and(|active| now.duration_since(active) < AWAKE) {
+                self.shared.alarm.asleep.store(false, Ordering::SeqCst);
+                // An end notified since the check above has left a token: this does not wait then.
+                std::thread::park_timeout(every);
+                continue;
+            }
+            self.shared.alarm.asleep.store(true, Ordering::SeqCst);
+            let is_certain = has_barrier && barrier();
+            // A poll that began before the barrier is seen here; one that begins after it sees that it must wake this thread.
+            if self.has_news() {
+                self.shared.alarm.asleep.store(false, Ordering::SeqCst);
+                active = Some(now);
+                continue;
+            }
+            if is_certain {
+                std::thread::park();
+            } else {
+                std::thread::park_timeout(ASLEEP);
+            }
         }
+    }
+
+    /// Returns whether a shard began a poll since the last check, or runs one that is not sampled yet.
+    fn has_news(&self) -> bool {
+        let has_news = |(Beat(pulse), seen): (&Beat, &Seen)| {
+            let beat = pulse.now.load(Ordering::Relaxed);
+            beat != seen.beat || (beat & 1 == 1 && !seen.asked)
+        };
+        self.shared.shards.iter().zip(&self.seen).any(has_news)
     }
 
     /// Checks every shard once. Returns whether anything requires the next check soon, or `None` when the
@@ -116,6 +144,21 @@ impl Watcher {
             );
         }
     }
+}
+
+/// Makes this process known to membarrier(2), so that [`barrier`] is fast. Returns whether the kernel has it.
+fn register_barrier() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+}
+
+/// Has every thread of this process pass a full memory barrier. Returns whether that was done.
+fn barrier() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier(2) takes numbers only.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
 /// Requests a sample of a poll. Returns false when the signal belongs to other code by now. A thread that
