@@ -369,18 +369,18 @@ fn stalls_while_engines_start_and_stop() {
     println!("{found} of 40 rounds had back-traces when they were asked");
 }
 
-/// An idle engine's watcher looks about once a second; the first poll after that wakes it.
+/// An idle engine's watcher does not run at all; the first poll after that wakes it.
 #[test]
 fn a_watcher_of_an_idle_engine_sleeps_and_is_woken() {
     let _alone = alone();
     let engine = watched();
-    // Windows of wall time, whatever the machine's load: looks come by the clock.
-    until("it looks rarely", || {
+    // Windows of wall time, whatever the machine's load: looks come by the clock, if any do.
+    until("it does not look", || {
         let (begun, before) = (Instant::now(), looks());
         while begun.elapsed() < Duration::from_secs(2) {
             std::thread::park_timeout(Duration::from_millis(100));
         }
-        looks().saturating_sub(before) <= begun.elapsed().as_secs() + 2
+        looks() == before
     });
     engine.spawn_on_shard(0, Class::DEFAULT, a_long_task).wait().unwrap();
     line_of(&traced(&engine, "a_long_task").back_trace.unwrap(), "holds_on_here");

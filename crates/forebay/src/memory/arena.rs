@@ -103,6 +103,11 @@ impl Arena {
         Ok(Arena(Arc::new(Handle(Shared::new(config)?))))
     }
 
+    /// Maps the first region if there is none yet. If the system gives no memory, the first buffer will need it again.
+    pub(crate) fn begin(&self) {
+        self.0.0.begin();
+    }
+
     /// Returns a buffer of at least `len` bytes, for any thread: from the shared free memory (a lock), else
     /// from a new region; never overflow memory. Its home is the central stack.
     pub(crate) fn alloc_shared(&self, len: usize) -> Result<Buffer, AllocError> {

@@ -70,6 +70,9 @@ pub(crate) use task::{spawn_on, wait_for_a_turn};
 #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) use visiting::{Begun, Left};
 
+/// The number of known regions before the first operation.
+const NOT_LOOKED: usize = usize::MAX;
+
 /// The state of one shard's thread. It is accessed through `&Shard` only, because tasks call back into it.
 pub(crate) struct Shard {
     inbox: Arc<Inbox>,
@@ -89,6 +92,7 @@ pub(crate) struct Shard {
     slot_waiters: LocalCell<Vec<Waker>>,
     counters: Counters,
     class: Cell<Class>,
+    /// How many of the arena's regions were offered to the driver, or [`NOT_LOOKED`].
     known_regions: Cell<usize>,
     late_calls: LateCalls,
     /// The device time of the last sampled operation.

@@ -15,11 +15,11 @@ use crate::memory::arena::AllocError;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
-use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::files::{FileTarget, Refused};
 use crate::reactor::shard::optable::{Continuation, NO_FILE, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;
+use crate::reactor::shard::{NOT_LOOKED, Shard};
 use crate::reactor::walk;
 
 /// The op table and its queues.
@@ -834,6 +834,11 @@ impl Shard {
         self.tell_degradations();
         let arena = &self.engine.arena;
         let mut index = known;
+        if known == NOT_LOOKED {
+            // The first operation's memory is registered too, and it is this one that learns of a refusal.
+            arena.begin();
+            index = 0;
+        }
         while let Some((start, len)) = arena.region(index) {
             let registered = self.driver.with(|driver| driver.register_region(index as u16, start, len));
             if let Err(error) = registered {

@@ -24,7 +24,7 @@ use crate::reactor::shard::inbox::{Inbox, LateCalls};
 use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::ops::Ops;
 use crate::reactor::shard::timers::Timers;
-use crate::reactor::shard::{Counters, Shard, make_current};
+use crate::reactor::shard::{Counters, NOT_LOOKED, Shard, make_current};
 #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 use crate::reactor::visited::Interface;
 use crate::reactor::walk::Walks;
@@ -256,7 +256,7 @@ pub(crate) fn new_shard(
         slot_waiters: LocalCell::new(Vec::new()),
         counters: Counters::default(),
         class: Cell::new(Class::DEFAULT),
-        known_regions: Cell::new(0),
+        known_regions: Cell::new(NOT_LOOKED),
         late_calls: LateCalls::default(),
         device_ns: Cell::new(u64::MAX),
         #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]

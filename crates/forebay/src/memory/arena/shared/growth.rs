@@ -69,6 +69,16 @@ impl Shared {
         self.waiting.wake();
     }
 
+    pub(in crate::memory::arena) fn begin(self: &Arc<Self>) {
+        let _growing = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.regions() == 0
+            && let Some(bytes) = self.growth_bytes(self.class_min)
+        {
+            // `grow_by` keeps the reason.
+            let _ = self.grow_by(bytes);
+        }
+    }
+
     #[cold]
     pub(super) fn grow(self: &Arc<Self>, class: usize) -> Option<NonNull<Header>> {
         self.growth_bytes(class)?;

@@ -14,8 +14,8 @@ const LOOK_MIN: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// After this long without a new poll on any shard the watcher sleeps until one wakes it.
 const AWAKE: Duration = Duration::from_millis(100);
-/// Where the kernel has no membarrier(2) it still checks this often: a poll that begins at this very moment may not see that it should
-/// wake the watcher.
+/// While a poll runs it still checks this often, and where the kernel has no membarrier(2): there a poll that begins at this very moment
+/// may not see that it should wake the watcher.
 const ASLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct Watcher {
@@ -51,9 +51,10 @@ impl Watcher {
             let now = Instant::now();
             let Some(news) = self.look(now) else { return };
             if news {
-                active = Some(now);
+                // After the look: names for a sample may take longer than the whole time.
+                active = Some(Instant::now());
             }
-            if active.is_some_and(|active| now.duration_since(active) < AWAKE) {
+            if active.is_some_and(|active| active.elapsed() < AWAKE) {
                 self.shared.alarm.asleep.store(false, Ordering::SeqCst);
                 // An end notified since the check above has left a token: this does not wait then.
                 std::thread::park_timeout(every);
@@ -64,15 +65,20 @@ impl Watcher {
             // A poll that began before the barrier is seen here; one that begins after it sees that it must wake this thread.
             if self.has_news() {
                 self.shared.alarm.asleep.store(false, Ordering::SeqCst);
-                active = Some(now);
+                active = Some(Instant::now());
                 continue;
             }
-            if is_certain {
+            if is_certain && !self.has_runner() {
                 std::thread::park();
             } else {
                 std::thread::park_timeout(ASLEEP);
             }
         }
+    }
+
+    /// Returns whether a poll runs, whose end wakes no thread and may leave a sample.
+    fn has_runner(&self) -> bool {
+        self.seen.iter().any(|seen| seen.beat & 1 == 1)
     }
 
     /// Returns whether a shard began a poll since the last check, or runs one that is not sampled yet.
