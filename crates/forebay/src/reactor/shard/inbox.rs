@@ -100,6 +100,8 @@ pub(crate) struct Inbox {
     /// Calls that found that queue full. Unbounded: the work that a call starts takes more memory than the
     /// call itself.
     calls: SegQueue<Call>,
+    /// Set for good before the first of these calls: until then no turn needs to look at the queue.
+    had_calls: AtomicBool,
     /// Cancels, adoptions and closes. Never full.
     pub(crate) remote_list: RemoteList,
     /// Tasks woken by other threads; at most one entry per task.
@@ -143,6 +145,7 @@ impl Inbox {
             },
             depth: depth.max(1),
             calls: SegQueue::new(),
+            had_calls: AtomicBool::new(false),
             remote_list: RemoteList::new(),
             runnables: SegQueue::new(),
             gate: Gate::default(),
@@ -225,6 +228,8 @@ impl Inbox {
             if !self.calls.is_empty() {
                 self.calls.push(call);
             } else if let Err(Message::Call(call)) = self.queue().push(Message::Call(call)) {
+                // Seen by a shard that is about to sleep because of the fence in `sent`.
+                self.had_calls.store(true, Ordering::Relaxed);
                 self.calls.push(call);
             }
         }
@@ -267,7 +272,7 @@ impl Inbox {
 
     #[inline]
     fn has_calls(&self) -> bool {
-        !self.calls.is_empty()
+        self.had_calls.load(Ordering::Relaxed) && !self.calls.is_empty()
     }
 
     /// Takes the next call that found no room.
@@ -337,7 +342,7 @@ impl Inbox {
         self.is_empty()
             && self.runnables.is_empty()
             && self.remote_list.is_empty()
-            && self.calls.is_empty()
+            && !self.has_calls()
             && self.visits.load(Ordering::Relaxed) == 0
             && !self.is_ending()
     }
