@@ -147,6 +147,9 @@ struct GettingStarted;
 #[doc = include_str!("../../../docs/blocking.md")]
 struct Blocking;
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/containers.md")]
+struct Containers;
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/porting.md")]
 struct Porting;
 #[cfg(doctest)]
