@@ -27,8 +27,8 @@
 //!   left for leaves. All filters, 4.8 MiB, would fit as well; the last level's are not worth it for
 //!   existing keys.
 //!
-//! Beyond the budget the process takes the rounding of the arena, which grows by 8 MiB at once, and the
-//! allocator's slack. The store uses the engine's first 8 MiB, which it has without a store. Memory that is
+//! Beyond the budget the process takes the rounding of the arena, which keeps some MiB free ahead of need, its caches, and the
+//! allocator's slack: up to 16 MiB together. An engine without a store has no I/O memory. Memory that is
 //! allocated and freed on different threads is I/O memory, or mapped by itself: the allocator keeps freed
 //! memory per thread, and that was more than the memory in use. With larger budgets, long values have
 //! buffers of several megabytes, powers of two that lie in one piece; between blocks that come and go no

@@ -1,5 +1,5 @@
-//! The memory of a process with a store stays below the store's budget, plus 8 MiB, plus the memory of an
-//! engine without a store.
+//! The memory of a process with a store stays below the store's budget, plus 16 MiB, plus the memory of an
+//! engine without a store, which has no I/O memory yet.
 
 mod common;
 
@@ -18,7 +18,7 @@ const MEMORY: &str = "FOREBAY_KV_BUDGET_MIB";
 /// Data to load, in MB. The test sets a default, which the environment overrides.
 const DATA: &str = "FOREBAY_KV_BUDGET_DATA_MB";
 /// Memory that the store may take beyond its budget.
-const ALLOWED: u64 = 8 << 20;
+const ALLOWED: u64 = 16 << 20;
 const VALUE_BYTES: usize = 1000;
 
 fn engine() -> Engine {
