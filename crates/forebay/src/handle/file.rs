@@ -314,6 +314,22 @@ impl File {
         core.engine().is_removed("is_removed", core.descriptor()).map_err(|error| core.describe(error))
     }
 
+    /// Returns the number of this opened file: the same for all its handles, and not used again while the process
+    /// runs. The same path opened twice has two numbers.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// assert_eq!(file.id(), file.clone().id());
+    /// assert_ne!(file.id(), engine.open("Cargo.toml", Open::read()).wait()?.id());
+    /// # Ok(()) }
+    /// ```
+    pub fn id(&self) -> u64 {
+        self.core.id()
+    }
+
     /// Returns the path as it was opened.
     pub fn path(&self) -> &Path {
         self.core.path()

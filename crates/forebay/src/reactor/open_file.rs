@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -26,6 +26,7 @@ use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 /// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries,
 /// running calls.
 pub(crate) struct FileCore {
+    id: u64,
     fd: ManuallyDrop<Descriptor>,
     path: PathBuf,
     engine: Arc<EngineShared>,
@@ -93,7 +94,10 @@ impl FileCore {
         let shards = engine.shards_max();
         engine.inboxes[opened.home].files.fetch_add(1, Ordering::Relaxed);
         let scheduler = engine.scheduler_of(opened.device_index);
+        /// The next number of a file. Nothing orders or hashes by it: it differs between runs of a simulated world.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(FileCore {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             fd: ManuallyDrop::new(opened.fd),
             path: opened.path,
             engine,
@@ -114,6 +118,10 @@ impl FileCore {
             entries: Arc::default(),
             calls: OnceLock::new(),
         })
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -1,0 +1,311 @@
+//! The bounded map of blocks below [`Cache`](crate::Cache), for libraries that read their blocks themselves.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay::{Block, Error, ErrorKind};
+use quick_cache::sync::Cache as Map;
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
+
+/// The map's own memory for each block, at most, in bytes: its entry, its place in the table, and those of the
+/// blocks that were evicted and are remembered. `tests/bound.rs` compares it with the real memory.
+const OVERHEAD_BYTES: u64 = 160;
+/// The minimum that [`BlockCache::give_way`] evicts, in bytes.
+const GIVEN_BYTES: u64 = 1 << 20;
+/// Bytes per part of the map. Each part has its own lock.
+const PART_BYTES: u64 = 1 << 20;
+const PARTS_MAX: u64 = 32;
+/// Number of places for the counters, so that threads seldom share one.
+const STRIPES: usize = 16;
+/// The size that [`BlockCache::new`] counts on for a block.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A bounded map of blocks by owner and offset. It evicts what is used least, in an order that one pass over many
+/// blocks does not disturb (CLOCK-Pro, by the crate quick_cache).
+///
+/// The owner is a number of the caller's choice: of a file, say. A block counts with the memory that it keeps from
+/// other use ([`Block::pinned_bytes`]) and 160 bytes for its entry. There is no lock for the whole map, and no random
+/// number: in a simulated world the same calls evict the same blocks.
+///
+/// ```
+/// use forebay::{Config, Engine, Open};
+/// use forebay_cache::BlockCache;
+///
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let file = engine.open("Cargo.toml", Open::read()).wait()?;
+/// let blocks = BlockCache::new(1 << 20);
+/// let block = file.read_up_to(0..4096).wait()?;
+/// blocks.insert(1, 0, &block);
+/// assert_eq!(blocks.get(1, 0), Some(block)); // shares the memory
+/// assert_eq!(blocks.stats().hits, 1);
+/// # Ok(()) }
+/// ```
+pub struct BlockCache {
+    blocks: Map<At, Block, ByMemory, Mix, Evictions>,
+    /// The limit now. Held while blocks give way, which lowers the map's own limit for a moment.
+    bytes_max: Mutex<u64>,
+    block_bytes: u64,
+    stripes: Box<[Stripe; STRIPES]>,
+    evictions: Arc<AtomicU64>,
+}
+
+/// The key of a block: its owner, and its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) owner: u64,
+    pub(crate) offset: u64,
+}
+
+/// Counters of a part of the keys, on cache lines of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe {
+    hits: AtomicU64,
+    /// Hits of futures: these yield now and then.
+    awaited: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// Figures of a [`BlockCache`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BlockStats {
+    /// The limit in bytes.
+    pub bytes_max: u64,
+    /// Bytes of the blocks, with the memory for their entries.
+    pub bytes: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Lookups that found their block.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Blocks that made room for others, or were refused because they alone exceed a part of the limit.
+    pub evictions: u64,
+}
+
+impl BlockCache {
+    /// Returns an empty cache of up to `bytes_max` bytes, for blocks of 4 KiB or more.
+    pub fn new(bytes_max: u64) -> BlockCache {
+        BlockCache::with_block_bytes(bytes_max, BLOCK_BYTES)
+    }
+
+    /// As [`new`](Self::new), for blocks of about `block_bytes`. More blocks that are smaller only make the memory of
+    /// evicted blocks that are remembered too short.
+    pub fn with_block_bytes(bytes_max: u64, block_bytes: u64) -> BlockCache {
+        let block_bytes = block_bytes.max(512);
+        let parts = (bytes_max / PART_BYTES).clamp(1, PARTS_MAX).next_power_of_two();
+        let count = (bytes_max / block_bytes).max(1) as usize;
+        let evictions: Arc<AtomicU64> = Arc::default();
+        let lifecycle = Evictions(evictions.clone());
+        let mut options = OptionsBuilder::new();
+        options.shards(parts as usize).estimated_items_capacity(count).weight_capacity(bytes_max);
+        let blocks = match options.build() {
+            Ok(options) => Map::with_options(options, ByMemory, Mix, lifecycle),
+            // Cannot happen: all required settings are set.
+            Err(_) => Map::with(1, bytes_max, ByMemory, Mix, lifecycle),
+        };
+        // Tables that grow by doubling would hold twice the memory that they use. The system gives memory when it
+        // is first touched, so room in advance costs nothing.
+        blocks.reserve((bytes_max / (block_bytes + OVERHEAD_BYTES)) as usize);
+        BlockCache {
+            blocks,
+            bytes_max: Mutex::new(bytes_max),
+            block_bytes,
+            stripes: Box::default(),
+            evictions,
+        }
+    }
+
+    /// Returns the block of an owner that begins at `offset`, and counts a hit or a miss. Takes about 50 ns; makes no
+    /// system call and allocates nothing.
+    #[inline]
+    pub fn get(&self, owner: u64, offset: u64) -> Option<Block> {
+        let found = self.blocks.get(&At { owner, offset });
+        let stripe = self.stripe(owner, offset);
+        let count = if found.is_some() { &stripe.hits } else { &stripe.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    /// As [`get`](Self::get), for a future: returns also whether it should yield. That is so once in `every` hits.
+    #[inline]
+    pub(crate) fn get_awaited(&self, owner: u64, offset: u64, every: u64) -> (Option<Block>, bool) {
+        let found = self.blocks.get(&At { owner, offset });
+        let stripe = self.stripe(owner, offset);
+        if found.is_none() {
+            stripe.misses.fetch_add(1, Ordering::Relaxed);
+            return (None, false);
+        }
+        let before = stripe.awaited.fetch_add(1, Ordering::Relaxed);
+        (found, (before + 1).is_multiple_of(every))
+    }
+
+    #[inline]
+    fn stripe(&self, owner: u64, offset: u64) -> &Stripe {
+        &self.stripes[(owner.wrapping_add(offset >> 12)) as usize % STRIPES]
+    }
+
+    /// As [`get`](Self::get), without counting: for callers that only check whether the block is there.
+    pub fn peek(&self, owner: u64, offset: u64) -> Option<Block> {
+        self.blocks.get(&At { owner, offset })
+    }
+
+    /// Inserts a block, or replaces the one that is there. A block that keeps much more memory than its length is left
+    /// out: a slice of a long one.
+    pub fn insert(&self, owner: u64, offset: u64, block: &Block) {
+        if self.admits(block) {
+            self.blocks.insert(At { owner, offset }, block.clone());
+        }
+    }
+
+    /// Returns whether a block keeps little more memory than its length.
+    pub(crate) fn admits(&self, block: &Block) -> bool {
+        block.pinned_bytes() as u64 <= 2 * (block.len() as u64).max(self.block_bytes)
+    }
+
+    /// Removes a block and returns it.
+    pub fn remove(&self, owner: u64, offset: u64) -> Option<Block> {
+        self.blocks.remove(&At { owner, offset }).map(|(_, block)| block)
+    }
+
+    /// Removes the blocks of an owner that begin in a range of offsets, in a pass over all blocks.
+    pub fn remove_range(&self, owner: u64, offsets: Range<u64>) {
+        self.blocks.retain(|at, _| at.owner != owner || !offsets.contains(&at.offset));
+    }
+
+    /// Removes all blocks.
+    pub fn clear(&self) {
+        self.blocks.clear();
+    }
+
+    /// Changes the limit; blocks beyond it are evicted at once.
+    pub fn set_bytes_max(&self, bytes_max: u64) {
+        let mut now = self.lock();
+        *now = bytes_max;
+        self.blocks.set_capacity(bytes_max);
+    }
+
+    /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left.
+    /// Returns whether another attempt is worthwhile.
+    pub fn give_way(&self, error: &Error) -> bool {
+        if !matches!(error.kind(), ErrorKind::ArenaExhausted { .. }) {
+            return false;
+        }
+        let bytes_max = self.lock();
+        let weight = self.blocks.weight();
+        match weight {
+            0 => return false,
+            _ if weight < GIVEN_BYTES => self.blocks.clear(),
+            _ => {
+                self.blocks.set_capacity(weight - (weight / 8).max(GIVEN_BYTES));
+                self.blocks.set_capacity(*bytes_max);
+            }
+        }
+        true
+    }
+
+    /// Returns the figures now. Takes each part's lock for a moment.
+    pub fn stats(&self) -> BlockStats {
+        let sum = |count: fn(&Stripe) -> &AtomicU64| {
+            self.stripes.iter().map(|stripe| count(stripe).load(Ordering::Relaxed)).sum::<u64>()
+        };
+        BlockStats {
+            bytes_max: *self.lock(),
+            bytes: self.blocks.weight(),
+            blocks: self.blocks.len() as u64,
+            hits: sum(|stripe| &stripe.hits) + sum(|stripe| &stripe.awaited),
+            misses: sum(|stripe| &stripe.misses),
+            evictions: self.evictions.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the number of blocks, without the rest of the figures.
+    pub(crate) fn len(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.bytes_max.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for BlockCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockCache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+/// Weighs blocks by the memory that they keep from other use.
+#[derive(Clone, Debug)]
+struct ByMemory;
+
+impl Weighter<At, Block> for ByMemory {
+    fn weight(&self, _: &At, block: &Block) -> u64 {
+        block.pinned_bytes() as u64 + OVERHEAD_BYTES
+    }
+}
+
+/// Counts evictions, and drops evicted blocks after the lock.
+#[derive(Clone, Debug)]
+struct Evictions(Arc<AtomicU64>);
+
+impl Lifecycle<At, Block> for Evictions {
+    /// One block makes room for one in most cases; further ones are dropped at once.
+    type RequestState = [Option<Block>; 2];
+
+    fn before_evict(&self, _: &mut Self::RequestState, _: &At, _: &mut Block) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn on_evict(&self, state: &mut Self::RequestState, _: At, block: Block) {
+        if let Some(place) = state.iter_mut().find(|place| place.is_none()) {
+            *place = Some(block);
+        }
+    }
+}
+
+/// A hasher that is the same in every process, so that a simulated run repeats itself. The keys are the program's
+/// own numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mix;
+
+pub(crate) struct Mixer(u64);
+
+impl BuildHasher for Mix {
+    type Hasher = Mixer;
+
+    fn build_hasher(&self) -> Mixer {
+        Mixer(0)
+    }
+}
+
+impl Hash for At {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.offset ^ self.owner.rotate_left(40));
+    }
+}
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // The finalizer of MurmurHash3: every bit of the word changes half of the bits.
+        let mut x = self.0 ^ word;
+        x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+        self.0 = x ^ (x >> 33);
+    }
+}

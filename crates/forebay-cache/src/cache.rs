@@ -1,0 +1,252 @@
+//! The cache: its options, its figures, and the files that it knows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use forebay::{Engine, File, MemoryReservation, Open, Result, Waitable};
+
+use crate::blocks::{BlockCache, BlockStats};
+use crate::file::{CachedFile, Shared};
+use crate::flight::Flights;
+use crate::read::ReadMany;
+
+/// Settings of a [`Cache`].
+///
+/// ```
+/// use forebay_cache::CacheOptions;
+///
+/// let options = CacheOptions::default().bytes_max(64 << 20).page_bytes(16 << 10);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheOptions {
+    bytes_max: Option<u64>,
+    page_bytes: Option<u64>,
+    bypass_bytes: Option<u64>,
+}
+
+/// The default size of a page.
+const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES_MIN: u64 = 4096;
+const PAGE_BYTES_MAX: u64 = 256 << 10;
+/// The default for the longest range that goes through the cache.
+const BYPASS_BYTES: u64 = 1 << 20;
+
+impl CacheOptions {
+    /// Sets the limit in bytes, the map's own memory included. Default: half of
+    /// [`Engine::memory_unreserved`]. The limit is reserved of the engine's I/O memory.
+    pub fn bytes_max(mut self, bytes: u64) -> Self {
+        self.bytes_max = Some(bytes);
+        self
+    }
+
+    /// Sets the bytes of a page, the unit of caching: a power of two from 4 KiB to 256 KiB; others are rounded up.
+    /// Default: 4 KiB, right for small records at random places. Larger pages need fewer entries (160 bytes each), and
+    /// suit ranges that lie together.
+    pub fn page_bytes(mut self, bytes: u64) -> Self {
+        self.page_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets the longest range that goes through the cache; longer ones are read from the device alone. Default:
+    /// 1 MiB, or a sixteenth of the cache where that is less.
+    pub fn bypass_above(mut self, bytes: u64) -> Self {
+        self.bypass_bytes = Some(bytes);
+        self
+    }
+}
+
+/// A bounded cache of pages of an engine's files. A handle; clones share the cache.
+///
+/// It keeps the engine: the engine ends after the last handle of the cache and of its files.
+///
+/// ```
+/// use forebay::{Config, Engine, Open};
+/// use forebay_cache::{Cache, CacheOptions};
+///
+/// # fn main() -> forebay::Result<()> {
+/// let engine = Engine::start(Config::default())?;
+/// let cache = Cache::new(&engine, CacheOptions::default().bytes_max(16 << 20))?;
+/// let file = cache.open("Cargo.toml", Open::read()).wait()?;
+/// let from_device = file.read(1..8).wait()?;
+/// let from_memory = file.read(1..8).wait()?;
+/// assert_eq!((&from_device[..], &from_memory[..]), (&b"package"[..], &b"package"[..]));
+/// assert_eq!(cache.stats().reads, 1);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Cache {
+    core: Arc<Core>,
+}
+
+/// The state that handles, files and reads share.
+pub(crate) struct Core {
+    pub(crate) engine: Engine,
+    pub(crate) blocks: BlockCache,
+    pub(crate) flights: Flights,
+    pub(crate) page_bytes: u64,
+    pub(crate) bypass_bytes: u64,
+    /// Files by the number of the engine's.
+    files: Mutex<BTreeMap<u64, Weak<Shared>>>,
+    /// The number of the next file here. The engine's numbers differ from run to run of a simulated world.
+    next_file: AtomicU64,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    joined: AtomicU64,
+    bypassed_bytes: AtomicU64,
+    _reserved: MemoryReservation,
+}
+
+/// Figures of a [`Cache`] since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Pages in the cache; hits and misses count pages.
+    pub pages: BlockStats,
+    /// Reads of the device for missing pages. Neighbouring pages are one read.
+    pub reads: u64,
+    /// Bytes of these reads, before the end of the file cuts them.
+    pub read_bytes: u64,
+    /// Missing pages that another task was reading already.
+    pub joined: u64,
+    /// Bytes of ranges that were too long for the cache.
+    pub bypassed_bytes: u64,
+}
+
+impl Cache {
+    /// Returns an empty cache for files of `engine`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](forebay::ErrorKind::InvalidInput) if the engine has promised too much of its I/O
+    /// memory to others: raise [`Config::arena_bytes_max`](forebay::Config::arena_bytes_max) or lower
+    /// [`bytes_max`](CacheOptions::bytes_max).
+    pub fn new(engine: &Engine, options: CacheOptions) -> Result<Cache> {
+        let bytes_max = options.bytes_max.unwrap_or_else(|| engine.memory_unreserved() / 2);
+        let page_bytes = options.page_bytes.unwrap_or(PAGE_BYTES).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        let page_bytes = page_bytes.next_power_of_two();
+        let reserved = engine.reserve_memory(bytes_max)?;
+        let core = Core {
+            engine: engine.clone(),
+            blocks: BlockCache::with_block_bytes(bytes_max, page_bytes),
+            flights: Flights::new(),
+            page_bytes,
+            bypass_bytes: options
+                .bypass_bytes
+                .unwrap_or_else(|| BYPASS_BYTES.min(bytes_max / 16))
+                .max(page_bytes),
+            files: Mutex::default(),
+            next_file: AtomicU64::new(1),
+            reads: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            joined: AtomicU64::new(0),
+            bypassed_bytes: AtomicU64::new(0),
+            _reserved: reserved,
+        };
+        Ok(Cache { core: Arc::new(core) })
+    }
+
+    /// Opens a file and returns it with this cache. Each call makes a file of its own, with pages of its own: open a
+    /// file once, and clone the handle.
+    ///
+    /// # Errors
+    /// Those of [`Engine::open`].
+    pub fn open(
+        &self,
+        path: impl AsRef<Path>,
+        open: Open,
+    ) -> Waitable<impl Future<Output = Result<CachedFile>> + Send + 'static> {
+        let (cache, opening) = (self.clone(), self.core.engine.open(path, open));
+        Waitable::new("open", async move { Ok(cache.file(opening.await?)) })
+    }
+
+    /// Returns a file of the engine with this cache. Handles of one opened file share their pages; the same path
+    /// opened twice is two files. The pages go when the last handle from here is dropped.
+    pub fn file(&self, file: File) -> CachedFile {
+        let mut files = self.core.lock_files();
+        if let Some(shared) = files.get(&file.id()).and_then(Weak::upgrade) {
+            return CachedFile::new(shared);
+        }
+        let number = self.core.next_file.fetch_add(1, Ordering::Relaxed);
+        let id = file.id();
+        let shared = Arc::new(Shared::new(self.core.clone(), number, file));
+        files.insert(id, Arc::downgrade(&shared));
+        CachedFile::new(shared)
+    }
+
+    /// Returns a read of many ranges of any files of the cache, all in flight at once. Each has its own result, in
+    /// the order of the ranges. Missing pages that follow each other are read together where their ranges follow
+    /// each other as well, so sort them.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # use forebay_cache::{Cache, CacheOptions};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let cache = Cache::new(&engine, CacheOptions::default().bytes_max(16 << 20))?;
+    /// let (first, second) = (cache.open("Cargo.toml", Open::read()), cache.open("README.md", Open::read()));
+    /// let (first, second) = (first.wait()?, second.wait()?);
+    /// let blocks = cache.read_many([(&first, 1..8), (&second, 0..9)]).wait()?;
+    /// assert_eq!(blocks[0].as_ref().map(|block| block.len()).ok(), Some(7));
+    /// # Ok(()) }
+    /// ```
+    pub fn read_many<'f>(&self, ranges: impl IntoIterator<Item = (&'f CachedFile, Range<u64>)>) -> ReadMany {
+        ReadMany::new(&self.core, ranges.into_iter().map(|(file, range)| (file.shared().clone(), range)))
+    }
+
+    /// Returns the bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        self.core.page_bytes
+    }
+
+    /// Returns the engine of the files.
+    pub fn engine(&self) -> &Engine {
+        &self.core.engine
+    }
+
+    /// Removes all pages. Reads in flight go on, and their pages come in.
+    pub fn clear(&self) {
+        self.core.blocks.clear();
+    }
+
+    /// Returns the figures now. Takes the lock of each part of the cache for a moment.
+    pub fn stats(&self) -> CacheStats {
+        let core = &self.core;
+        CacheStats {
+            pages: core.blocks.stats(),
+            reads: core.reads.load(Ordering::Relaxed),
+            read_bytes: core.read_bytes.load(Ordering::Relaxed),
+            joined: core.joined.load(Ordering::Relaxed),
+            bypassed_bytes: core.bypassed_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn lock_files(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<Shared>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_read(&self, bytes: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_joined(&self) {
+        self.joined.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_bypassed(&self, bytes: u64) {
+        self.bypassed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,379 @@
+//! Reads that several tasks share.
+//!
+//! One read serves all that miss a page while it is in flight. No task owns it: it goes on in the engine, and
+//! whichever of its waiters is polled first picks it up. So a waiter that is dropped or never polled again holds up
+//! no other.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use forebay::{Block, ReadUpTo, Result};
+
+use crate::blocks::{At, Mix};
+use crate::file::Shared;
+
+/// The most bytes of one read of neighbouring pages.
+const RUN_BYTES_MAX: u64 = 256 << 10;
+/// Number of tables of flights, each with a lock of its own.
+const PARTS: usize = 64;
+
+/// A read of neighbouring pages of one file.
+pub(crate) struct Flight {
+    file: Arc<Shared>,
+    first: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Number of pages. Grows until the read begins.
+    pages: u64,
+    begun: bool,
+    /// The read; `None` before it begins, while a thread polls it, and when it is over.
+    read: Option<ReadUpTo<'static>>,
+    /// The file's count of writes when the read began.
+    epoch: u64,
+    /// Whether a thread polls the read.
+    is_polled: bool,
+    /// Whether a waiter came while a thread polled.
+    again: bool,
+    output: Option<Result<Block>>,
+    waiters: u32,
+    next_waiter: u32,
+    /// The wakers of waiters; the first has a place that needs no memory of its own.
+    first_waker: Option<(u32, Waker)>,
+    wakers: Vec<(u32, Waker)>,
+}
+
+/// One waiter of a flight.
+pub(crate) struct Waiter {
+    flight: Arc<Flight>,
+    id: u32,
+}
+
+impl Flight {
+    fn new(file: Arc<Shared>, first: u64) -> Flight {
+        let state = State {
+            pages: 1,
+            begun: false,
+            read: None,
+            epoch: 0,
+            is_polled: false,
+            again: false,
+            output: None,
+            waiters: 0,
+            next_waiter: 0,
+            first_waker: None,
+            wakers: Vec::new(),
+        };
+        Flight { file, first, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a page at the end, if it is the next one and the read has not begun.
+    fn extend(&self, file: &Arc<Shared>, page: u64) -> bool {
+        if !Arc::ptr_eq(&self.file, file) {
+            return false;
+        }
+        let mut state = self.lock();
+        let fits = (state.pages + 1) * file.page_bytes() <= RUN_BYTES_MAX;
+        let extends = !state.begun && fits && self.first + state.pages == page;
+        state.pages += u64::from(extends);
+        extends
+    }
+
+    /// Adds a waiter.
+    fn join(self: &Arc<Self>) -> Waiter {
+        let mut state = self.lock();
+        state.waiters += 1;
+        let id = state.next_waiter;
+        state.next_waiter += 1;
+        Waiter { flight: self.clone(), id }
+    }
+
+    /// Puts what was read into the cache, page by page, and takes the flight out of the table. A page whose place in
+    /// the table is another's, or empty, was written or invalidated meanwhile: it stays out of the cache.
+    fn land(self: &Arc<Self>, pages: u64, epoch: u64, output: &Result<Block>) {
+        let flights = &self.file.core().flights;
+        let page_bytes = self.file.page_bytes();
+        for index in 0..pages {
+            let page = self.first + index;
+            // A page of a longer read gets memory of its own, or it would keep the whole read's.
+            let block = output.as_ref().ok().and_then(|run| {
+                let start = usize::try_from(index * page_bytes).ok()?;
+                let end = run.len().min(start + page_bytes as usize);
+                match pages {
+                    1 => Some(run.clone()),
+                    _ => Some(self.file.core().engine.block_from(run.get(start..end)?).ok()?.freeze()),
+                }
+            });
+            let landed = {
+                let mut table = flights.part(&self.file, page);
+                if !table.get(&self.file.at(page)).is_some_and(|flight| Arc::ptr_eq(flight, self)) {
+                    continue;
+                }
+                if let Some(block) = block.filter(|block| !block.is_empty()) {
+                    self.file.admit(page, &block, epoch);
+                }
+                table.remove(&self.file.at(page))
+            };
+            drop(landed);
+        }
+    }
+
+    /// Removes a waiter. The last one takes the flight out of the table, and gives up its read.
+    fn leave(self: &Arc<Self>, id: u32) {
+        let (pages, waker) = {
+            let mut state = self.lock();
+            debug_assert!(state.waiters > 0, "each waiter leaves once");
+            state.waiters -= 1;
+            let waker = state.forget(id);
+            let is_last = state.waiters == 0 && state.output.is_none();
+            (if is_last { state.pages } else { 0 }, waker)
+        };
+        drop(waker);
+        for page in self.first..self.first + pages {
+            let gone = {
+                let mut table = self.file.core().flights.part(&self.file, page);
+                let is_ours = table.get(&self.file.at(page)).is_some_and(|flight| Arc::ptr_eq(flight, self));
+                // A reader joins under the table's lock; one may have come through another page.
+                if is_ours && self.lock().waiters == 0 { table.remove(&self.file.at(page)) } else { None }
+            };
+            drop(gone);
+        }
+        if pages > 0 {
+            let mut state = self.lock();
+            let read = if state.waiters == 0 { state.read.take() } else { None };
+            drop(state);
+            drop(read);
+        }
+    }
+}
+
+impl State {
+    /// Registers a waiter's waker and returns the one before, to be dropped without the lock: it may own a task
+    /// that holds a waiter of this flight.
+    fn remember(&mut self, id: u32, waker: Waker) -> Option<Waker> {
+        let before = self.forget(id);
+        match &mut self.first_waker {
+            place @ None => *place = Some((id, waker)),
+            Some(_) => self.wakers.push((id, waker)),
+        }
+        before
+    }
+
+    fn forget(&mut self, id: u32) -> Option<Waker> {
+        if let Some((_, waker)) = self.first_waker.take_if(|(held, _)| *held == id) {
+            return Some(waker);
+        }
+        let at = self.wakers.iter().position(|(held, _)| *held == id)?;
+        Some(self.wakers.swap_remove(at).1)
+    }
+
+    /// Takes all wakers, to be woken without the lock.
+    fn take_wakers(&mut self) -> Wakers {
+        Wakers(self.first_waker.take(), std::mem::take(&mut self.wakers))
+    }
+}
+
+/// Wakers that were taken out of a flight.
+struct Wakers(Option<(u32, Waker)>, Vec<(u32, Waker)>);
+
+impl Wakers {
+    /// Wakes all but the waiter `except`.
+    fn wake(self, except: Option<u32>) {
+        for (id, waker) in self.0.into_iter().chain(self.1) {
+            if except != Some(id) {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// The engine wakes a flight; the flight wakes all its waiters, because any of them may be one that nothing polls.
+impl Wake for Flight {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let wakers = self.lock().take_wakers();
+        wakers.wake(None);
+    }
+}
+
+impl Waiter {
+    /// Returns whether both wait for the same read.
+    pub(crate) fn shares_with(&self, other: &Waiter) -> bool {
+        Arc::ptr_eq(&self.flight, &other.flight)
+    }
+
+    /// Returns another waiter of the same read.
+    pub(crate) fn again(&self) -> Waiter {
+        self.flight.join()
+    }
+
+    /// Returns the place of the read's first byte.
+    pub(crate) fn start(&self) -> u64 {
+        self.flight.first * self.flight.file.page_bytes()
+    }
+
+    /// Returns whether the read has pages outside of `first..=last`.
+    pub(crate) fn reaches_beyond(&self, first: u64, last: u64) -> bool {
+        self.flight.first < first || self.flight.first + self.flight.lock().pages - 1 > last
+    }
+
+    /// Polls the read, or registers for its end while another thread polls it.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Block>> {
+        let flight = &self.flight;
+        // Neither cloned nor dropped under the lock: both may run code of the program.
+        let waker = context.waker().clone();
+        let _before;
+        let mut state = flight.lock();
+        if let Some(output) = &state.output {
+            return Poll::Ready(output.clone());
+        }
+        _before = state.remember(self.id, waker);
+        if state.is_polled {
+            state.again = true;
+            return Poll::Pending;
+        }
+        state.is_polled = true;
+        let mut read = match state.read.take() {
+            Some(read) => read,
+            None => {
+                debug_assert!(!state.begun, "a read that has begun is here, polled or over");
+                state.begun = true;
+                state.epoch = flight.file.epoch();
+                flight.file.core().count_read(state.pages * flight.file.page_bytes());
+                let start = self.start();
+                let end = start + state.pages * flight.file.page_bytes();
+                flight.file.file().read_up_to(start..end).owned()
+            }
+        };
+        let (pages, epoch) = (state.pages, state.epoch);
+        drop(state);
+        // Without the lock: a thread in `.wait()` may make the system call in here.
+        let waker = Waker::from(flight.clone());
+        match Pin::new(&mut read).poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
+                let mut state = flight.lock();
+                state.read = Some(read);
+                state.is_polled = false;
+                if std::mem::take(&mut state.again) {
+                    // Those that came meanwhile may have missed the engine's wake-up.
+                    let wakers = state.take_wakers();
+                    drop(state);
+                    wakers.wake(None);
+                }
+                Poll::Pending
+            }
+            Poll::Ready(output) => {
+                drop(read);
+                flight.land(pages, epoch, &output);
+                let mut state = flight.lock();
+                state.output = Some(output.clone());
+                state.is_polled = false;
+                let wakers = state.take_wakers();
+                drop(state);
+                wakers.wake(Some(self.id));
+                Poll::Ready(output)
+            }
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.flight.leave(self.id);
+    }
+}
+
+/// The flights of all files by page.
+pub(crate) struct Flights {
+    parts: Box<[Part]>,
+}
+
+type Table = HashMap<At, Arc<Flight>, Mix>;
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Part(Mutex<Table>);
+
+/// The outcome of [`Flights::claim`].
+pub(crate) enum Claim {
+    /// The page has come into the cache.
+    Cached(Block),
+    /// The page is being read, by a read that others began.
+    Joined(Waiter),
+    /// The page will be read by a new read.
+    New(Waiter),
+    /// The page was added to the read `last`.
+    Extended,
+}
+
+impl Flights {
+    pub(crate) fn new() -> Flights {
+        Flights { parts: (0..PARTS).map(|_| Part::default()).collect() }
+    }
+
+    /// Locks the table that has a page. Order of locks: a table, then a flight or a file's writes.
+    pub(crate) fn part(&self, file: &Shared, page: u64) -> MutexGuard<'_, Table> {
+        let part = &self.parts[(file.id().wrapping_mul(31).wrapping_add(page)) as usize % PARTS];
+        part.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds or makes the read of a page that the cache did not have. `last` is the caller's newest read, which
+    /// takes the page as well if it follows.
+    pub(crate) fn claim(&self, file: &Arc<Shared>, page: u64, last: Option<&Waiter>) -> Claim {
+        let mut table = self.part(file, page);
+        if let Some(flight) = table.get(&file.at(page)) {
+            return Claim::Joined(flight.join());
+        }
+        // A flight puts its pages into the cache before it leaves the table.
+        if let Some(block) = file.core().blocks.peek(file.id(), page * file.page_bytes()) {
+            return Claim::Cached(block);
+        }
+        if let Some(last) = last
+            && last.flight.extend(file, page)
+        {
+            table.insert(file.at(page), last.flight.clone());
+            return Claim::Extended;
+        }
+        let flight = Arc::new(Flight::new(file.clone(), page));
+        let waiter = flight.join();
+        table.insert(file.at(page), flight);
+        Claim::New(waiter)
+    }
+
+    /// Takes a page out of the table and of the cache: a read in flight will not put it there. Its waiters get what
+    /// it reads.
+    pub(crate) fn sweep(&self, file: &Shared, page: u64) -> Option<Block> {
+        let (flight, block) = {
+            let mut table = self.part(file, page);
+            let block = file.core().blocks.remove(file.id(), page * file.page_bytes());
+            (table.remove(&file.at(page)), block)
+        };
+        drop(flight);
+        block
+    }
+
+    /// As [`sweep`](Self::sweep), for all pages of a file that begin in a range of offsets; in a pass over all there
+    /// are.
+    pub(crate) fn sweep_range(&self, file: &Shared, offsets: Range<u64>) {
+        for part in &self.parts {
+            let flights: Vec<_> = {
+                let mut table = part.0.lock().unwrap_or_else(PoisonError::into_inner);
+                table.extract_if(|at, _| at.owner == file.id() && offsets.contains(&at.offset)).collect()
+            };
+            drop(flights);
+        }
+        file.core().blocks.remove_range(file.id(), offsets);
+    }
+}

@@ -1,0 +1,61 @@
+//! Helpers shared by the tests.
+#![allow(dead_code, reason = "each test crate uses a part of it")]
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use forebay::{Config, Engine, Open};
+use forebay_cache::{Cache, CacheOptions, CachedFile};
+pub(crate) use forebay_test::worlds::mix;
+
+/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+pub(crate) fn dir() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("forebay-cache-test-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a directory")
+}
+
+pub(crate) fn engine() -> Engine {
+    Engine::start(Config::default().shards(2)).expect("an engine")
+}
+
+pub(crate) fn cache(bytes: u64) -> Cache {
+    Cache::new(&engine(), CacheOptions::default().bytes_max(bytes)).expect("a cache")
+}
+
+/// Returns the byte at a place of every test's file.
+pub(crate) fn byte(at: u64) -> u8 {
+    (mix(at / 8) >> (8 * (at % 8))) as u8
+}
+
+pub(crate) fn bytes(range: std::ops::Range<u64>) -> Vec<u8> {
+    range.map(byte).collect()
+}
+
+/// A file of `len` bytes in a directory of its own.
+pub(crate) struct Scratch {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) path: PathBuf,
+    pub(crate) file: CachedFile,
+}
+
+pub(crate) fn scratch(cache: &Cache, len: u64) -> Scratch {
+    let dir = dir();
+    let path = dir.path().join("data");
+    std::fs::write(&path, bytes(0..len)).expect("a file");
+    let file = cache.open(&path, Open::write()).wait().expect("opens");
+    Scratch { dir, path, file }
+}
+
+/// Returns the reads that devices have done for the engine, those of waiting threads included.
+pub(crate) fn device_reads(cache: &Cache) -> u64 {
+    cache.engine().stats().wait().expect("figures").flows.iter().map(|flow| flow.reads).sum()
+}
+
+/// Polls a future once, with a waker that does nothing.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
