@@ -21,9 +21,11 @@ const RUN_BYTES_MAX: u64 = 256 << 10;
 /// Number of tables of flights, each with a lock of its own.
 const PARTS: usize = 64;
 
-/// A read of neighbouring pages of one file.
+/// A read of neighbouring pages of one file. The engine keeps it as a waker, for a moment longer than the read lasts; so
+/// it does not keep the file, which its waiters have.
 pub(crate) struct Flight {
-    file: Arc<Shared>,
+    /// The number of the file in the cache.
+    file: u64,
     first: u64,
     state: Mutex<State>,
 }
@@ -51,11 +53,12 @@ struct State {
 /// One waiter of a flight.
 pub(crate) struct Waiter {
     flight: Arc<Flight>,
+    file: Arc<Shared>,
     id: u32,
 }
 
 impl Flight {
-    fn new(file: Arc<Shared>, first: u64) -> Flight {
+    fn new(file: u64, first: u64) -> Flight {
         let state = State {
             pages: 1,
             begun: false,
@@ -77,8 +80,8 @@ impl Flight {
     }
 
     /// Adds a page at the end, if it is the next one and the read has not begun.
-    fn extend(&self, file: &Arc<Shared>, page: u64) -> bool {
-        if !Arc::ptr_eq(&self.file, file) {
+    fn extend(&self, file: &Shared, page: u64) -> bool {
+        if self.file != file.id() {
             return false;
         }
         let mut state = self.lock();
@@ -89,19 +92,19 @@ impl Flight {
     }
 
     /// Adds a waiter.
-    fn join(self: &Arc<Self>) -> Waiter {
+    fn join(self: &Arc<Self>, file: &Arc<Shared>) -> Waiter {
         let mut state = self.lock();
         state.waiters += 1;
         let id = state.next_waiter;
         state.next_waiter += 1;
-        Waiter { flight: self.clone(), id }
+        Waiter { flight: self.clone(), file: file.clone(), id }
     }
 
     /// Puts what was read into the cache, page by page, and takes the flight out of the table. A page whose place in
     /// the table is another's, or empty, was written or invalidated meanwhile: it stays out of the cache.
-    fn land(self: &Arc<Self>, pages: u64, epoch: u64, output: &Result<Block>) {
-        let flights = &self.file.core().flights;
-        let page_bytes = self.file.page_bytes();
+    fn land(self: &Arc<Self>, file: &Shared, pages: u64, epoch: u64, output: &Result<Block>) {
+        let flights = &file.core().flights;
+        let page_bytes = file.page_bytes();
         for index in 0..pages {
             let page = self.first + index;
             // A page of a longer read gets memory of its own, or it would keep the whole read's.
@@ -110,25 +113,25 @@ impl Flight {
                 let end = run.len().min(start + page_bytes as usize);
                 match pages {
                     1 => Some(run.clone()),
-                    _ => Some(self.file.core().engine.block_from(run.get(start..end)?).ok()?.freeze()),
+                    _ => Some(file.core().engine.block_from(run.get(start..end)?).ok()?.freeze()),
                 }
             });
             let landed = {
-                let mut table = flights.part(&self.file, page);
-                if !table.get(&self.file.at(page)).is_some_and(|flight| Arc::ptr_eq(flight, self)) {
+                let mut table = flights.part(file, page);
+                if !table.get(&file.at(page)).is_some_and(|flight| Arc::ptr_eq(flight, self)) {
                     continue;
                 }
                 if let Some(block) = block.filter(|block| !block.is_empty()) {
-                    self.file.admit(page, &block, epoch);
+                    file.admit(page, &block, epoch);
                 }
-                table.remove(&self.file.at(page))
+                table.remove(&file.at(page))
             };
             drop(landed);
         }
     }
 
     /// Removes a waiter. The last one takes the flight out of the table, and gives up its read.
-    fn leave(self: &Arc<Self>, id: u32) {
+    fn leave(self: &Arc<Self>, file: &Shared, id: u32) {
         let (pages, waker) = {
             let mut state = self.lock();
             debug_assert!(state.waiters > 0, "each waiter leaves once");
@@ -140,10 +143,10 @@ impl Flight {
         drop(waker);
         for page in self.first..self.first + pages {
             let gone = {
-                let mut table = self.file.core().flights.part(&self.file, page);
-                let is_ours = table.get(&self.file.at(page)).is_some_and(|flight| Arc::ptr_eq(flight, self));
+                let mut table = file.core().flights.part(file, page);
+                let is_ours = table.get(&file.at(page)).is_some_and(|flight| Arc::ptr_eq(flight, self));
                 // A reader joins under the table's lock; one may have come through another page.
-                if is_ours && self.lock().waiters == 0 { table.remove(&self.file.at(page)) } else { None }
+                if is_ours && self.lock().waiters == 0 { table.remove(&file.at(page)) } else { None }
             };
             drop(gone);
         }
@@ -216,12 +219,12 @@ impl Waiter {
 
     /// Returns another waiter of the same read.
     pub(crate) fn again(&self) -> Waiter {
-        self.flight.join()
+        self.flight.join(&self.file)
     }
 
     /// Returns the place of the read's first byte.
     pub(crate) fn start(&self) -> u64 {
-        self.flight.first * self.flight.file.page_bytes()
+        self.flight.first * self.file.page_bytes()
     }
 
     /// Returns whether the read has pages outside of `first..=last`.
@@ -250,11 +253,11 @@ impl Waiter {
             None => {
                 debug_assert!(!state.begun, "a read that has begun is here, polled or over");
                 state.begun = true;
-                state.epoch = flight.file.epoch();
-                flight.file.core().count_read(state.pages * flight.file.page_bytes());
+                state.epoch = self.file.epoch();
+                self.file.core().count_read(state.pages * self.file.page_bytes());
                 let start = self.start();
-                let end = start + state.pages * flight.file.page_bytes();
-                flight.file.file().read_up_to(start..end).owned()
+                let end = start + state.pages * self.file.page_bytes();
+                self.file.file().read_up_to(start..end).owned()
             }
         };
         let (pages, epoch) = (state.pages, state.epoch);
@@ -276,7 +279,7 @@ impl Waiter {
             }
             Poll::Ready(output) => {
                 drop(read);
-                flight.land(pages, epoch, &output);
+                flight.land(&self.file, pages, epoch, &output);
                 let mut state = flight.lock();
                 state.output = Some(output.clone());
                 state.is_polled = false;
@@ -291,7 +294,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.flight.leave(self.id);
+        self.flight.leave(&self.file, self.id);
     }
 }
 
@@ -334,7 +337,7 @@ impl Flights {
     pub(crate) fn claim(&self, file: &Arc<Shared>, page: u64, last: Option<&Waiter>) -> Claim {
         let mut table = self.part(file, page);
         if let Some(flight) = table.get(&file.at(page)) {
-            return Claim::Joined(flight.join());
+            return Claim::Joined(flight.join(file));
         }
         // A flight puts its pages into the cache before it leaves the table.
         if let Some(block) = file.core().blocks.peek(file.id(), page * file.page_bytes()) {
@@ -346,8 +349,8 @@ impl Flights {
             table.insert(file.at(page), last.flight.clone());
             return Claim::Extended;
         }
-        let flight = Arc::new(Flight::new(file.clone(), page));
-        let waiter = flight.join();
+        let flight = Arc::new(Flight::new(file.id(), page));
+        let waiter = flight.join(file);
         table.insert(file.at(page), flight);
         Claim::New(waiter)
     }
