@@ -32,7 +32,8 @@ enum State {
     New,
     /// Found in memory, and to be returned after a yield.
     Yielded(Option<Block>),
-    Asked(Ask),
+    /// Boxed, so that a hit moves and drops little.
+    Asked(Box<Ask>),
 }
 
 impl<'f> Read<'f> {
@@ -76,7 +77,7 @@ impl<'f> Read<'f> {
 
     #[cold]
     fn ask(&mut self, missed: bool, context: &mut Context<'_>) -> Poll<Result<Block>> {
-        let mut ask = Ask::new(self.file.shared().clone(), self.range.clone(), self.exact);
+        let mut ask = Box::new(Ask::new(self.file.shared().clone(), self.range.clone(), self.exact));
         let is_due = ask.begin(None, missed);
         let polled = ask.poll(context);
         self.state = State::Asked(ask);

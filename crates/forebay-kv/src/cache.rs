@@ -1,44 +1,24 @@
 //! State shared by tables: the cache of their blocks, the budget for pinned memory, and the list of files
 //! to remove.
 
-use std::hash::{BuildHasher, Hash, Hasher};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use forebay::Block;
-use quick_cache::sync::{Cache as Blocks, DefaultLifecycle};
-use quick_cache::{OptionsBuilder, Weighter};
+use forebay_cache::BlockCache;
 
 use crate::error::Error;
 use crate::value::HeldBytes;
 
-/// The cache's own memory for each block, approximate, in bytes.
-const OVERHEAD_BYTES: u64 = 160;
-/// The minimum that the cache evicts when the engine has no I/O memory left, in bytes.
-const GIVEN_BYTES: u64 = 1 << 20;
-/// Bytes per part of the cache. Each part has its own lock.
-const PART_BYTES: u64 = 1 << 20;
-const PARTS_MAX: u64 = 32;
-
 /// The blocks of all tables in memory. Pinned blocks are only counted here; the others come and go.
 pub(crate) struct Cache {
-    blocks: Blocks<At, Block, ByMemory, Mix, DefaultLifecycle<At, Block>>,
+    blocks: BlockCache,
     /// The limit for the bytes of both kinds together.
     bytes_max: u64,
     pinned_bytes_max: u64,
     pinned: Mutex<PinnedBytes>,
-    hits: AtomicU64,
-    misses: AtomicU64,
     held: Arc<HeldBytes>,
     removals: Removals,
-}
-
-/// The key of a block: its table, and its first byte in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct At {
-    table: u32,
-    offset: u64,
 }
 
 /// Figures of the cache.
@@ -88,24 +68,11 @@ pub(crate) struct Pin {
 impl Cache {
     /// Returns a cache of `bytes_max` bytes, of which `pinned_bytes_max` may be pinned.
     pub(crate) fn new(bytes_max: u64, pinned_bytes_max: u64) -> Arc<Cache> {
-        let parts = (bytes_max / PART_BYTES).clamp(1, PARTS_MAX).next_power_of_two();
-        let mut options = OptionsBuilder::new();
-        options
-            .shards(parts as usize)
-            .estimated_items_capacity((bytes_max / 4096).max(1) as usize)
-            .weight_capacity(bytes_max);
-        let blocks = match options.build() {
-            Ok(options) => Blocks::with_options(options, ByMemory, Mix, DefaultLifecycle::default()),
-            // Cannot happen: all required settings are set.
-            Err(_) => Blocks::with(1, bytes_max, ByMemory, Mix, DefaultLifecycle::default()),
-        };
         Arc::new(Cache {
-            blocks,
+            blocks: BlockCache::new(bytes_max),
             bytes_max,
             pinned_bytes_max: pinned_bytes_max.min(bytes_max),
             pinned: Mutex::default(),
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
             held: Arc::default(),
             removals: Removals::default(),
         })
@@ -113,22 +80,17 @@ impl Cache {
 
     /// Returns the block of a table that begins at `offset`. Blocks in the cache were checked before.
     pub(crate) fn get(&self, table: u32, offset: u64) -> Option<Block> {
-        let found = self.blocks.get(&At { table, offset });
-        let count = if found.is_some() { &self.hits } else { &self.misses };
-        count.fetch_add(1, Ordering::Relaxed);
-        found
+        self.blocks.get(u64::from(table), offset)
     }
 
     /// Like [`get`](Self::get), for callers that only check whether the block is there.
     pub(crate) fn peek(&self, table: u32, offset: u64) -> Option<Block> {
-        self.blocks.get(&At { table, offset })
+        self.blocks.peek(u64::from(table), offset)
     }
 
     /// Inserts a checked block. A block that keeps much more memory than its length is left out.
     pub(crate) fn insert(&self, table: u32, offset: u64, block: &Block) {
-        if block.pinned_bytes() <= 2 * block.len() {
-            self.blocks.insert(At { table, offset }, block.clone());
-        }
+        self.blocks.insert(u64::from(table), offset, block);
     }
 
     /// Pins `bytes` of memory for long use, if the limit allows it. Blocks that come and go have that much
@@ -144,15 +106,19 @@ impl Cache {
     }
 
     fn take(&self, what: Pinning, bytes: u64, pinned_bytes_max: u64) -> bool {
-        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pinned = self.lock_pinned();
         match pinned.sum().checked_add(bytes).filter(|all| *all <= pinned_bytes_max) {
             Some(all) => {
                 pinned.0[what as usize] += bytes;
-                self.blocks.set_capacity(self.bytes_max.saturating_sub(all));
+                self.blocks.set_bytes_max(self.bytes_max.saturating_sub(all));
                 true
             }
             None => false,
         }
+    }
+
+    fn lock_pinned(&self) -> MutexGuard<'_, PinnedBytes> {
+        self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Evicts all blocks that come and go.
@@ -163,22 +129,7 @@ impl Cache {
     /// Evicts an eighth of the blocks that come and go if `error` reports that the engine has no I/O memory
     /// left. Returns whether another attempt is worthwhile.
     pub(crate) fn gives_way(&self, error: &Error) -> bool {
-        let is_exhausted =
-            error.core().is_some_and(|core| matches!(core.kind(), forebay::ErrorKind::ArenaExhausted { .. }));
-        if !is_exhausted {
-            return false;
-        }
-        let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        let weight = self.blocks.weight();
-        match weight {
-            0 => return false,
-            _ if weight < GIVEN_BYTES => self.blocks.clear(),
-            _ => {
-                self.blocks.set_capacity(weight - (weight / 8).max(GIVEN_BYTES));
-                self.blocks.set_capacity(self.bytes_max.saturating_sub(pinned.sum()));
-            }
-        }
-        true
+        error.core().is_some_and(|core| self.blocks.give_way(core))
     }
 
     /// Returns the counter of memory that the program holds of tables and memtables.
@@ -192,12 +143,13 @@ impl Cache {
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
+        let blocks = self.blocks.stats();
         CacheStats {
             bytes_max: self.bytes_max,
-            pinned: *self.pinned.lock().unwrap_or_else(PoisonError::into_inner),
-            block_bytes: self.blocks.weight(),
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
+            pinned: *self.lock_pinned(),
+            block_bytes: blocks.bytes,
+            hits: blocks.hits,
+            misses: blocks.misses,
         }
     }
 }
@@ -219,11 +171,11 @@ impl Pin {
 impl Drop for Pin {
     fn drop(&mut self) {
         let cache = &self.cache;
-        let mut pinned = cache.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pinned = cache.lock_pinned();
         let bytes = &mut pinned.0[self.what as usize];
         debug_assert!(*bytes >= self.bytes, "what is pinned is counted until it goes");
         *bytes = bytes.saturating_sub(self.bytes);
-        cache.blocks.set_capacity(cache.bytes_max.saturating_sub(pinned.sum()));
+        cache.blocks.set_bytes_max(cache.bytes_max.saturating_sub(pinned.sum()));
     }
 }
 
@@ -265,56 +217,5 @@ impl Removals {
         if let Some(bell) = self.bell.get() {
             bell();
         }
-    }
-}
-
-/// Weighs blocks by the memory that they keep from other use.
-#[derive(Clone, Debug)]
-struct ByMemory;
-
-impl Weighter<At, Block> for ByMemory {
-    fn weight(&self, _: &At, block: &Block) -> u64 {
-        block.pinned_bytes() as u64 + OVERHEAD_BYTES
-    }
-}
-
-/// A hasher that is the same in every process, so that a simulated run repeats itself. The keys here are
-/// numbers of the store's own.
-#[derive(Clone, Debug)]
-struct Mix;
-
-struct Mixer(u64);
-
-impl BuildHasher for Mix {
-    type Hasher = Mixer;
-
-    fn build_hasher(&self) -> Mixer {
-        Mixer(0)
-    }
-}
-
-impl Hash for At {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.offset ^ u64::from(self.table).rotate_left(40));
-    }
-}
-
-impl Hasher for Mixer {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        // The finalizer of MurmurHash3: every bit of the word changes half of the bits.
-        let mut x = self.0 ^ word;
-        x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
-        x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
-        self.0 = x ^ (x >> 33);
     }
 }

@@ -1,4 +1,4 @@
-//! The public API of the core, the log and the store, recorded in each crate's `public-api.txt` and compared with the sources.
+//! The public API of the core, the cache, the log and the store, recorded in each crate's `public-api.txt` and compared with the sources.
 //!
 //! A change of the API is then a change of that file, seen in review. After an intended change:
 //! `FOREBAY_BLESS=1 cargo test -p forebay --test public_api`.
@@ -37,8 +37,12 @@ const EXHAUSTIVE: &[(&str, &str)] = &[
 const BLESS: &str = "FOREBAY_BLESS=1 cargo test -p forebay --test public_api";
 
 /// The crates whose API is recorded: name, and the folder beside this crate's. A packed crate has only itself.
-const CRATES: [(&str, &str); 3] =
-    [("forebay", "."), ("forebay_wal", "../forebay-wal"), ("forebay_kv", "../forebay-kv")];
+const CRATES: [(&str, &str); 4] = [
+    ("forebay", "."),
+    ("forebay_cache", "../forebay-cache"),
+    ("forebay_wal", "../forebay-wal"),
+    ("forebay_kv", "../forebay-kv"),
+];
 
 fn crates() -> Vec<(PathBuf, Krate)> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
