@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::cache::CacheJob;
 use crate::kv::KvJob;
 use crate::nop::NopJob;
 use crate::random::RandomJob;
@@ -12,7 +13,7 @@ use crate::ranges::RangesJob;
 use crate::sample::Sample;
 use crate::scan::ScanJob;
 use crate::wal::WalJob;
-use crate::{interrupt, kv, nop, peers, ranges, scan, wal};
+use crate::{cache, interrupt, kv, nop, peers, ranges, scan, wal};
 
 /// The measurement of one child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub(crate) enum Job {
     Wal(WalJob),
     /// Gets, puts or a load of a store.
     Kv(KvJob),
+    /// Cached reads.
+    Cache(CacheJob),
 }
 
 /// Runs `job` in a new process of this program and returns its sample. With `syscall_event` its system calls
@@ -73,6 +76,7 @@ pub(crate) fn run(job: &str, syscall_event: Option<u64>) -> Result<()> {
         Job::Nop(job) => nop::measure(&job),
         Job::Wal(job) => wal::measure(&job),
         Job::Kv(job) => kv::measure(&job),
+        Job::Cache(job) => cache::measure(&job),
     }?;
     println!("{}", serde_json::to_string(&sample)?);
     Ok(())

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
 
 use crate::report::Document;
-use crate::{kv, nop, random, ranges, scan, wal};
+use crate::{cache, kv, nop, random, ranges, scan, wal};
 
 /// Forebay beside its peers: the same reads through every Rust I/O runtime, in one interleaved run.
 #[derive(Debug, Parser)]
@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Wal(wal::Options),
     /// Gets, loads and durable puts of a key-value store, beside the disk and other stores.
     Kv(kv::Options),
+    /// Cached reads of pages, beside other caches and the page cache.
+    Cache(cache::Options),
     /// One sample in this process (what the experiments start for every sample).
     #[command(hide = true)]
     Sample {

@@ -3,6 +3,7 @@
 //! its output.
 
 mod allocations;
+mod cache;
 mod cell;
 mod child;
 mod cli;
@@ -64,6 +65,7 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Ranges(options) => (guarded(|| ranges::run(&options))?, options.common.check),
         Command::Nop(options) => (guarded(|| nop::run(&options))?, options.common.check),
         Command::Wal(options) => (guarded(|| wal::run(&options))?, options.common.check),
+        Command::Cache(options) => (guarded(|| cache::run(&options))?, options.common.check),
         Command::Kv(options) => (guarded(|| kv::run(&options))?, options.common.check),
     };
     Ok(if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -1,0 +1,43 @@
+//! forebay-cache.
+
+use anyhow::Result;
+use forebay::{Config, Engine, Open};
+use forebay_cache::{Cache, CacheOptions, CachedFile};
+
+use super::{CacheJob, Peer};
+use crate::content::PAGE_BYTES;
+
+/// A file with its cache.
+pub(crate) struct Pages {
+    cache: Cache,
+    file: CachedFile,
+    /// Whether a page is looked for without a future first.
+    gets: bool,
+}
+
+impl Pages {
+    pub(crate) fn open(job: &CacheJob, gets: bool) -> Result<Self> {
+        let engine = Engine::start(Config::default().shards(1).arena_bytes_max(2 * job.cache_bytes as usize))?;
+        let cache = Cache::new(&engine, CacheOptions::default().bytes_max(job.cache_bytes))?;
+        let file = cache.open(&job.path, Open::read()).wait()?;
+        Ok(Self { cache, file, gets })
+    }
+}
+
+impl Peer for Pages {
+    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>> {
+        let get = |offset: u64| self.file.get(offset..offset + PAGE_BYTES);
+        Ok(Box::new(move |offset| {
+            if self.gets
+                && let Some(page) = get(offset)
+            {
+                return Ok((page[0], false));
+            }
+            Ok((self.file.read(offset..offset + PAGE_BYTES).wait()?[0], false))
+        }))
+    }
+
+    fn hits(&self) -> Option<u64> {
+        Some(self.cache.stats().pages.hits)
+    }
+}

@@ -1,0 +1,34 @@
+//! moka, with the pages that it does not have read by `pread`.
+
+use anyhow::Result;
+use moka::sync::Cache;
+
+use super::{CacheJob, Direct, Page, Peer};
+use crate::content::PAGE_BYTES;
+
+/// The cache and its file.
+pub(crate) struct Pages {
+    cache: Cache<u64, Page>,
+    direct: Direct,
+}
+
+impl Pages {
+    pub(crate) fn open(job: &CacheJob) -> Result<Self> {
+        Ok(Self { cache: Cache::new(job.cache_bytes / PAGE_BYTES), direct: Direct::open(&job.path)? })
+    }
+}
+
+impl Peer for Pages {
+    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>> {
+        let mut read = self.direct.reader()?;
+        Ok(Box::new(move |offset| {
+            if let Some(page) = self.cache.get(&offset) {
+                return Ok((page[0], true));
+            }
+            let page = read(offset)?;
+            let byte = page[0];
+            self.cache.insert(offset, page);
+            Ok((byte, false))
+        }))
+    }
+}

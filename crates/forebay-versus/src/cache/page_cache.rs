@@ -1,0 +1,35 @@
+//! `pread`: through the page cache, and past it without any cache.
+
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+
+use anyhow::{Context as _, Result};
+
+use super::{CacheJob, Peer};
+use crate::content::PAGE_BYTES;
+use crate::memory::{PageKind, pieces};
+
+/// The file.
+pub(crate) struct Pages {
+    file: std::fs::File,
+}
+
+impl Pages {
+    pub(crate) fn open(job: &CacheJob, direct: bool) -> Result<Self> {
+        let flags = if direct { libc::O_DIRECT } else { 0 };
+        let file = std::fs::File::options().read(true).custom_flags(flags).open(&job.path);
+        let file = file.with_context(|| format!("opening {}", job.path.display()))?;
+        // Read-ahead would bring pages that are not asked for.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
+        Ok(Self { file })
+    }
+}
+
+impl Peer for Pages {
+    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>> {
+        let mut memory = pieces(1, PAGE_BYTES as usize, PageKind::Small)?;
+        Ok(Box::new(move |offset| {
+            self.file.read_exact_at(&mut memory[0], offset).context("reading a page")?;
+            Ok((memory[0][0], false))
+        }))
+    }
+}
