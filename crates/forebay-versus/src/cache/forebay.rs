@@ -17,7 +17,8 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) fn open(job: &CacheJob, gets: bool) -> Result<Self> {
-        let engine = Engine::start(Config::default().shards(1).arena_bytes_max(2 * job.cache_bytes as usize))?;
+        let engine =
+            Engine::start(Config::default().shards(1).arena_bytes_max(2 * job.cache_bytes as usize))?;
         let cache = Cache::new(&engine, CacheOptions::default().bytes_max(job.cache_bytes))?;
         let file = cache.open(&job.path, Open::read()).wait()?;
         Ok(Self { cache, file, gets })
