@@ -380,3 +380,43 @@ impl Flights {
         file.core().blocks.remove_range(file.id(), offsets);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use forebay::{Config, Engine, Open};
+
+    use super::*;
+    use crate::{Cache, CacheOptions};
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The engine's wake-up may come while a thread polls: a waiter that polls then finds the read taken, and would
+    /// wait for a thread that may never poll again.
+    #[test]
+    fn a_waiter_that_came_while_a_thread_polled_is_woken_after_it() {
+        let engine = Engine::start(Config::default().shards(1)).unwrap();
+        let cache = Cache::new(&engine, CacheOptions::default().bytes_max(1 << 20)).unwrap();
+        let file = cache.open("Cargo.toml", Open::read()).wait().unwrap();
+        let flights = &file.shared().core().flights;
+        let Claim::New(first) = flights.claim(file.shared(), 0, None) else { panic!("nothing is cached") };
+        let Claim::Joined(second) = flights.claim(file.shared(), 0, None) else {
+            panic!("the read is there")
+        };
+        let count = Arc::<Count>::default();
+        let waker = Waker::from(count.clone());
+        first.flight.lock().is_polled = true;
+        assert!(second.poll(&mut Context::from_waker(&waker)).is_pending());
+        first.flight.lock().is_polled = false;
+        assert!(first.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(count.0.load(Ordering::SeqCst) > 0);
+    }
+}
