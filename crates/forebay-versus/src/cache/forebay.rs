@@ -4,7 +4,7 @@ use anyhow::Result;
 use forebay::{Config, Engine, Open};
 use forebay_cache::{Cache, CacheOptions, CachedFile};
 
-use super::{CacheJob, Peer};
+use super::{CacheJob, Peer, Reader};
 use crate::content::PAGE_BYTES;
 
 /// A file with its cache.
@@ -26,7 +26,7 @@ impl Pages {
 }
 
 impl Peer for Pages {
-    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>> {
+    fn reader(&self) -> Result<Reader<'_>> {
         let get = |offset: u64| self.file.get(offset..offset + PAGE_BYTES);
         Ok(Box::new(move |offset| {
             if self.gets

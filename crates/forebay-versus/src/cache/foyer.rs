@@ -3,7 +3,7 @@
 use anyhow::Result;
 use foyer_memory::{Cache, CacheBuilder};
 
-use super::{CacheJob, Direct, Page, Peer};
+use super::{CacheJob, Direct, Page, Peer, Reader};
 
 /// The cache and its file.
 pub(crate) struct Pages {
@@ -21,7 +21,7 @@ impl Pages {
 }
 
 impl Peer for Pages {
-    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>> {
+    fn reader(&self) -> Result<Reader<'_>> {
         let mut read = self.direct.reader()?;
         Ok(Box::new(move |offset| {
             if let Some(entry) = self.cache.get(&offset) {

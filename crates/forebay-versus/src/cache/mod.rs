@@ -97,11 +97,14 @@ pub(crate) struct CacheJob {
     limit: Option<PathBuf>,
 }
 
+/// Reads the page that begins at an offset, on one thread: returns its first byte, and whether it was in the cache, where
+/// that is known.
+pub(crate) type Reader<'p> = Box<dyn FnMut(u64) -> Result<(u8, bool)> + 'p>;
+
 /// A way to read a page. One value serves all threads.
 pub(crate) trait Peer: Send + Sync {
-    /// Returns a reader for one thread, which reads the page that begins at an offset: it returns the page's first byte
-    /// and whether the page was in the cache, where that is known.
-    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>>;
+    /// Returns a reader for one thread.
+    fn reader(&self) -> Result<Reader<'_>>;
 
     /// Returns the hits so far, of a cache that counts them itself.
     fn hits(&self) -> Option<u64> {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use moka::sync::Cache;
 
-use super::{CacheJob, Direct, Page, Peer};
+use super::{CacheJob, Direct, Page, Peer, Reader};
 use crate::content::PAGE_BYTES;
 
 /// The cache and its file.
@@ -19,7 +19,7 @@ impl Pages {
 }
 
 impl Peer for Pages {
-    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>> {
+    fn reader(&self) -> Result<Reader<'_>> {
         let mut read = self.direct.reader()?;
         Ok(Box::new(move |offset| {
             if let Some(page) = self.cache.get(&offset) {

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 
 use anyhow::{Context as _, Result};
 
-use super::{CacheJob, Peer};
+use super::{CacheJob, Peer, Reader};
 use crate::content::PAGE_BYTES;
 use crate::memory::{PageKind, pieces};
 
@@ -25,7 +25,7 @@ impl Pages {
 }
 
 impl Peer for Pages {
-    fn reader(&self) -> Result<Box<dyn FnMut(u64) -> Result<(u8, bool)> + '_>> {
+    fn reader(&self) -> Result<Reader<'_>> {
         let mut memory = pieces(1, PAGE_BYTES as usize, PageKind::Small)?;
         Ok(Box::new(move |offset| {
             self.file.read_exact_at(&mut memory[0], offset).context("reading a page")?;
