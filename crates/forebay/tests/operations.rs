@@ -6,7 +6,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{bytes_of, dir, engine, write_file};
-use forebay::{Durability, Engine, ErrorKind, File, Mode, Open};
+use forebay::{Durability, Engine, ErrorKind, File, Open};
 
 /// Returns the three ways a file can be opened.
 fn modes(open: Open) -> [Open; 3] {
