@@ -150,6 +150,9 @@ struct Blocking;
 #[doc = include_str!("../../../docs/containers.md")]
 struct Containers;
 #[cfg(doctest)]
+#[doc = include_str!("../../../docs/memory.md")]
+struct Memory;
+#[cfg(doctest)]
 #[doc = include_str!("../../../docs/porting.md")]
 struct Porting;
 #[cfg(doctest)]
