@@ -134,6 +134,7 @@ pub use ops::stats_server::StatsServer;
 pub use ops::walk::{Ranges, Step, Walk, WalkMany, WalkOne};
 pub use ops::write::{Sync, Write, WriteData, WriteFrom};
 pub use ops::write_combiner::{WriteCombiner, WriteCombinerBuilder};
+pub use ops::write_many::WriteMany;
 pub use reactor::class_scope::ClassScope;
 pub use reactor::shard;
 

@@ -295,9 +295,7 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn block(&self, len: usize) -> Result<BlockMut> {
-        let buffer = self.shared.buffer("block", len)?;
-        // SAFETY: no byte is claimed to be filled, so every byte that becomes visible is zeroed first.
-        Ok(unsafe { buffer.into_block_mut(len, 0) })
+        self.shared.block("block", len)
     }
 
     /// Returns I/O memory with a copy of `data`.

@@ -40,7 +40,10 @@ use crate::memory::block::BlockMut;
 ///     fn memory(&mut self) -> (*mut u8, usize) {
 ///         match &self.array {
 ///             // SAFETY: as above.
-///             Some(array) => unsafe { ((*array.get()).as_mut_ptr().cast(), (*array.get()).len() * 8) },
+///             Some(array) => unsafe {
+///                 let array = &mut *array.get();
+///                 (array.as_mut_ptr().cast(), array.len() * 8)
+///             },
 ///             None => (std::ptr::null_mut(), 0),
 ///         }
 ///     }

@@ -5,6 +5,7 @@
 pub(crate) mod read;
 pub(crate) mod read_many;
 pub(crate) mod write;
+pub(crate) mod write_many;
 
 pub(crate) mod scan;
 pub(crate) mod walk;

@@ -18,6 +18,7 @@ use crate::memory::lent::{IoMemory, IoSource, Lent};
 use crate::ops::lent::LentOp;
 use crate::ops::read::operation;
 use crate::ops::submit::{FileRef, OpFuture};
+use crate::reactor::open_file::FileCore;
 
 impl File {
     /// Returns a write of all of `data` at `offset`. A [`BlockMut`](crate::BlockMut) or
@@ -150,13 +151,30 @@ impl<'d> From<&'d Vec<u8>> for WriteData<'d> {
 
 impl WriteData<'_> {
     #[inline]
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Source::Mut(block) => block.len(),
-            Source::Shared(block) => block.len(),
-            Source::Slice(bytes) => bytes.len(),
-            Source::Bytes(bytes) => bytes.len(),
-            Source::Vec(bytes) => bytes.len(),
+            Source::Mut(block) => block,
+            Source::Shared(block) => block,
+            Source::Slice(bytes) => bytes,
+            Source::Bytes(bytes) => bytes,
+            Source::Vec(bytes) => bytes,
+        }
+    }
+
+    /// Returns the memory for a request to this file: the bytes in their place if it takes them from there, else a copy.
+    pub(super) fn into_buffer(self, core: &FileCore) -> Result<OpBuffer> {
+        match self.0 {
+            Source::Mut(block) => Ok(OpBuffer::Mut(block)),
+            Source::Shared(block) if !is_aligned(core, &block) => copied(core, &block),
+            Source::Shared(block) => Ok(OpBuffer::Shared(block)),
+            Source::Slice(bytes) => copied(core, bytes),
+            Source::Bytes(bytes) => lent(core, bytes),
+            Source::Vec(bytes) => lent(core, bytes),
         }
     }
 }
@@ -191,14 +209,7 @@ operation!(Sync);
 impl<'f> Write<'f> {
     pub(crate) fn new(file: &'f File, offset: u64, data: WriteData<'_>) -> Write<'f> {
         let len = data.len() as u64;
-        let buffer = check(file, offset, len).and_then(|()| match data.0 {
-            Source::Mut(block) => Ok(OpBuffer::Mut(block)),
-            Source::Shared(block) if !is_aligned(file, &block) => copied(file, &block),
-            Source::Shared(block) => Ok(OpBuffer::Shared(block)),
-            Source::Slice(bytes) => copied(file, bytes),
-            Source::Bytes(bytes) => lent(file, bytes),
-            Source::Vec(bytes) => lent(file, bytes),
-        });
+        let buffer = check(file.core(), offset, len).and_then(|()| data.into_buffer(file.core()));
         let request = buffer.map(|buffer| OpRequest {
             kind: if len == 0 { OpKind::Nop } else { OpKind::Write },
             class: Class::OF_TASK,
@@ -279,7 +290,7 @@ pub struct WriteFrom<'f, B: IoMemory> {
 impl<'f, B: IoMemory> WriteFrom<'f, B> {
     fn new(file: &'f File, offset: u64, mut owner: B) -> WriteFrom<'f, B> {
         let len = owner.memory().1 as u64;
-        let state = match check_place(file, offset, len) {
+        let state = match check_place(file.core(), offset, len) {
             Ok(()) => Ok(LentOp::new(FileRef::Borrowed(file.core()), OpKind::Write, offset, owner)),
             Err(fault) => Err(Some((fault, owner))),
         };
@@ -385,40 +396,38 @@ impl<'f> Sync<'f> {
     }
 }
 
-/// Returns whether the device can take the bytes from their place. A later part of a block may begin
-/// anywhere.
-fn is_aligned(file: &File, block: &Block) -> bool {
-    block.is_empty() || block.as_ptr().addr().is_multiple_of(file.core().alignment().memory.max(1) as usize)
+/// Returns whether the device can take the bytes from their place. A later part of a block, and memory of the allocator, may
+/// begin anywhere.
+fn is_aligned(core: &FileCore, bytes: &[u8]) -> bool {
+    bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(core.alignment().memory.max(1) as usize)
 }
 
 /// Returns bytes that the operation owns, in their place if the file takes them from there.
-fn lent(file: &File, source: impl IoSource) -> Result<OpBuffer> {
+fn lent(core: &FileCore, source: impl IoSource) -> Result<OpBuffer> {
     let bytes = source.bytes();
-    let unit = file.core().alignment().memory.max(1) as usize;
-    if bytes.is_empty() || !bytes.as_ptr().addr().is_multiple_of(unit) {
-        return copied(file, bytes);
+    if bytes.is_empty() || !is_aligned(core, bytes) {
+        return copied(core, bytes);
     }
     Ok(OpBuffer::Lent(Lent::source(source)))
 }
 
-fn copied(file: &File, bytes: &[u8]) -> Result<OpBuffer> {
-    let block =
-        file.core().engine().block_from("write", bytes).map_err(|error| file.core().describe(error))?;
+fn copied(core: &FileCore, bytes: &[u8]) -> Result<OpBuffer> {
+    let block = core.engine().block_from("write", bytes).map_err(|error| core.describe(error))?;
     Ok(OpBuffer::Mut(block))
 }
 
 /// Checks that the range can be written to this file in its mode by one request.
-fn check(file: &File, offset: u64, len: u64) -> Result<()> {
+pub(super) fn check(core: &FileCore, offset: u64, len: u64) -> Result<()> {
     if len > BUFFER_BYTES_MAX as u64 {
         let fault = Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "write");
-        return Err(file.core().describe(fault).with_range(offset, len));
+        return Err(core.describe(fault).with_range(offset, len));
     }
-    check_place(file, offset, len)
+    check_place(core, offset, len)
 }
 
 /// Checks that the range can be written to this file in its mode.
-fn check_place(file: &File, offset: u64, len: u64) -> Result<()> {
-    let grain = file.core().alignment().offset.max(1);
+fn check_place(core: &FileCore, offset: u64, len: u64) -> Result<()> {
+    let grain = core.alignment().offset.max(1);
     let fault = if len > i64::MAX as u64 || offset > i64::MAX as u64 - len {
         Error::invalid("write", format!("offset {offset} is beyond what a file can have"))
     } else if !offset.is_multiple_of(u64::from(grain)) || !len.is_multiple_of(u64::from(grain)) {
@@ -426,7 +435,7 @@ fn check_place(file: &File, offset: u64, len: u64) -> Result<()> {
     } else {
         return Ok(());
     };
-    Err(file.core().describe(fault).with_range(offset, len))
+    Err(core.describe(fault).with_range(offset, len))
 }
 
 impl Future for Write<'_> {

@@ -264,6 +264,13 @@ impl EngineShared {
         error.with_note(format!(", and the system gave no more: {refusal}"))
     }
 
+    /// Returns zeroed I/O memory.
+    pub(crate) fn block(&self, operation: &'static str, len: usize) -> Result<BlockMut> {
+        let buffer = self.buffer(operation, len)?;
+        // SAFETY: no byte is claimed to be filled, so every byte that becomes visible is zeroed first.
+        Ok(unsafe { buffer.into_block_mut(len, 0) })
+    }
+
     /// Returns I/O memory with a copy of `data`.
     pub(crate) fn block_from(&self, operation: &'static str, data: &[u8]) -> Result<BlockMut> {
         let buffer = self.buffer(operation, data.len())?;

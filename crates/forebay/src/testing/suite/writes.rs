@@ -17,6 +17,92 @@ super::group! { "writes":
     a_file_opened_to_read_is_not_written,
     all_modes_see_one_file [FileSystem],
     what_is_counted_is_what_was_done,
+    pieces_that_touch_are_put_together,
+    pieces_that_cannot_be_written_fail_alone,
+}
+
+async fn pieces_that_touch_are_put_together(env: &Env) -> Outcome {
+    for (number, open) in modes(env, Open::create_new()).into_iter().enumerate() {
+        let path = env.path(&number.to_string());
+        let file = fresh(env, &path, open, 8 << 20).await?;
+        // 5 MB of records of 3,000 bytes, from the end to the front; lone pages behind them; a block of the engine's.
+        const RECORDS: u64 = 1_728;
+        let record = |n: u64| (n * 3_000, bytes_of(n * 3_000..(n + 1) * 3_000));
+        let mut pieces: Vec<_> = (0..RECORDS).rev().map(record).collect();
+        let end = RECORDS * 3_000;
+        holds("the records end within a page", !end.is_multiple_of(4096))?;
+        let rest = end.next_multiple_of(4096);
+        pieces.push((end, bytes_of(end..rest)));
+        pieces.extend(
+            (1..9).map(|n| (rest + n * 16_384, bytes_of(rest + n * 16_384..rest + n * 16_384 + 4096))),
+        );
+        pieces.push((rest + 200_704, Vec::new()));
+        for depth in [1, 32] {
+            let before = env.engine().stats().await?;
+            let many =
+                file.write_many(pieces.clone()).depth(depth).class(Class::LOG).durable(Durability::Data);
+            for result in many.await? {
+                result?;
+            }
+            let after = env.engine().stats().await?;
+            let of =
+                |stats: &Stats, what: fn(&crate::FlowStats) -> u64| stats.flows.iter().map(what).sum::<u64>();
+            let writes = of(&after, |flow| flow.writes) - of(&before, |flow| flow.writes);
+            same("requests: parts of the records, and the lone pages", writes, 5 + 8)?;
+            same("syncs", of(&after, |flow| flow.syncs) - of(&before, |flow| flow.syncs), 1)?;
+        }
+        drop(file);
+        let all = content(env, &path).await?;
+        same_bytes("the records", &all[..rest as usize], &bytes_of(0..rest))?;
+        for n in 1..9 {
+            let place = rest + n * 16_384;
+            same_bytes(
+                "a page",
+                &all[place as usize..place as usize + 4096],
+                &bytes_of(place..place + 4096),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+async fn pieces_that_cannot_be_written_fail_alone(env: &Env) -> Outcome {
+    let path = put(env, "a", 64 << 10).await?;
+    for file in open_all(env, &path, Open::write()).await? {
+        let needed = file.alignment().offset;
+        let pieces = [
+            (0, vec![1; 4096]),
+            (u64::MAX - 4095, vec![2; 4096]),
+            (8192, vec![3; 100]),
+            (16_384, vec![4; 4096]),
+        ];
+        let results = file.write_many(pieces).durable(Durability::All).await?;
+        let kinds: Vec<_> =
+            results.iter().map(|result| result.as_ref().err().map(crate::Error::kind)).collect();
+        let odd = (needed > 1).then_some(ErrorKind::Misaligned { needed });
+        same("results", kinds, vec![None, Some(ErrorKind::InvalidInput), odd, None])?;
+        let error = results[1].as_ref().err();
+        same("the range of the error", error.and_then(crate::Error::range), Some((u64::MAX - 4095, 4096)))?;
+        let overlapping = [(4096, vec![9; 4096]), (0, vec![9; 4097])];
+        let error = fails_with("overlapping", file.write_many(overlapping).await, ErrorKind::InvalidInput)?;
+        holds("it names both", error.to_string().contains("pieces 1 and 0 overlap"))?;
+        same(
+            "nothing",
+            file.write_many(Vec::<(u64, Vec<u8>)>::new()).durable(Durability::Data).await?.len(),
+            0,
+        )?;
+        file.clone().close().await?;
+        for result in file.write_many([(0, vec![9; 4096]), (4096, vec![9; 4096])]).await? {
+            fails_with("a closed file", result, ErrorKind::FileClosed)?;
+        }
+    }
+    let all = content(env, &path).await?;
+    same_bytes(
+        "written",
+        &[&all[..4096], &all[16_384..20_480]].concat(),
+        &[vec![1; 4096], vec![4; 4096]].concat(),
+    )?;
+    same_bytes("as it was", &all[4096..8192], &bytes_of(4096..8192))
 }
 
 async fn every_kind_of_data_is_written_as_it_is(env: &Env) -> Outcome {
