@@ -13,7 +13,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::{config, dir, write_file};
-use forebay::{Class, Config, Engine, Open, WorkerRings};
+#[cfg(feature = "tokio")]
+use forebay::WorkerRings;
+use forebay::{Class, Config, Engine, Open};
 
 /// The limit for what an engine adds to the resident memory of its process.
 const RESIDENT_KIB_MAX: u64 = 16 << 10;

@@ -100,7 +100,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
         // SAFETY: on the batch's shard; the reference ends with this block.
         let progress = unsafe { &mut *batch.progress.get() };
         match outcome.result {
-            Ok(_) => progress.depth = batch.depth.min(progress.depth + 1),
+            Ok(_) => progress.depth = batch.depth.min(progress.depth.saturating_add(1)),
             // Those in flight return their memory, or their consumer does.
             Err(OpFailure::NoMemory) if progress.in_flight > 0 => {
                 progress.depth = progress.in_flight;
