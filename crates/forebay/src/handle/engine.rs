@@ -197,8 +197,7 @@ impl Engine {
             driver: OnceLock::new(),
             degraded: Mutex::new(Vec::new()),
             devices: Mutex::new(Devices::default()),
-            page_cache_reads: AtomicU64::new(0),
-            page_cache_bytes: AtomicU64::new(0),
+            page_caches: Mutex::default(),
             closing: AtomicBool::new(false),
             origin: Origin::here(),
             #[cfg(feature = "sim")]

@@ -335,7 +335,7 @@ impl File {
         self.core.path()
     }
 
-    /// Returns the file's mode: direct, buffered or uncached.
+    /// Returns the file's mode: direct, buffered, uncached or adaptive.
     pub fn mode(&self) -> Mode {
         self.core.mode()
     }

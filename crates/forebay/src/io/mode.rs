@@ -15,4 +15,7 @@ pub enum Mode {
     /// Through the page cache, which drops the pages after use (`RWF_DONTCACHE`, Linux 6.14; else advice
     /// after each read): any alignment, no cache taken from others.
     Uncached,
+    /// Bytes that the page cache has come from it, the rest as with `Direct`: right for files of which nobody knows whether they
+    /// are in memory. See [`Open::adaptive`](crate::Open::adaptive) for the rule.
+    Adaptive,
 }

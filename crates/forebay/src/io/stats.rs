@@ -12,7 +12,9 @@ mod files;
 
 pub use classes::{ClassStats, DeviceStats, Stall};
 pub use files::FileStats;
-pub(crate) use files::{FileCounts, FileReport, FileSum, Moved, SharedFileCounts};
+pub(crate) use files::{
+    FileCounts, FileReport, FileSum, Moved, PageCacheCounts, PageCacheSum, SharedFileCounts,
+};
 
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
 ///
@@ -31,10 +33,15 @@ pub struct Stats {
     /// Operations that threads in `.wait()` carried out themselves; see [`Config::wait_calls`](crate::Config::wait_calls). They are in
     /// `flows`, and in no shard's entry.
     pub wait_calls: u64,
-    /// Reads of buffered files that the page cache served on the caller's thread; they are in no flow.
+    /// Reads of buffered and adaptive files that the page cache served on the caller's thread; they are in no flow. Each range of a
+    /// batch counts.
     pub page_cache_reads: u64,
     /// Bytes of those reads.
     pub page_cache_bytes: u64,
+    /// Reads that tried the page cache in vain.
+    pub page_cache_misses: u64,
+    /// Reads of adaptive files that did not try it: the file's hit rate was low, or the range longer than 4 MiB.
+    pub page_cache_skips: u64,
     /// One entry for each class that had to share a device with others, by class and physical device.
     pub classes: Vec<ClassStats>,
     /// One entry for each physical device that files were opened on.

@@ -11,11 +11,11 @@ use crate::base::error::{Error, Result};
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
 use crate::device::Alignment;
-use crate::io::mode::Mode;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::lent::{IoMemory, Lender, Lent};
 use crate::ops::submit::{FileRef, OpFuture};
-use crate::reactor::ranges::{Widened, is_in_page_cache};
+use crate::reactor::page_cache::read_from_page_cache;
+use crate::reactor::ranges::Widened;
 
 /// The most bytes of one request to lent memory: as much as a device has in flight at its full speed.
 const PART_BYTES: u64 = 8 << 20;
@@ -205,12 +205,11 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
 
     /// Reads all of it from the page cache, if that has it.
     fn is_in_page_cache(&mut self) -> bool {
+        let range = self.offset..self.offset + self.len;
+        // SAFETY: the lent memory has that many bytes, and no request has been made yet.
         self.kind == OpKind::Read
-            && self.core.mode() == Mode::Buffered
-            && u32::try_from(self.len).is_ok_and(|len| {
-                // SAFETY: the lent memory has that many bytes, and no request has been made yet.
-                unsafe { is_in_page_cache(&self.core, self.offset, self.memory.start(), len) }
-            })
+            && self.len > 0
+            && unsafe { read_from_page_cache(&self.core, &range, self.memory.start()) }
     }
 
     fn begin_parts(&mut self) {

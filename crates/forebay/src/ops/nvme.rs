@@ -154,6 +154,7 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
             device,
             device_index,
             home,
+            page_cache: None,
         },
     )))
 }

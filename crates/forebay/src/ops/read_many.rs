@@ -23,6 +23,10 @@ use crate::reactor::shard::inbox::Message;
 use crate::reactor::shard::{self, with_current};
 use crate::reactor::visited;
 
+mod cached;
+
+use cached::{Cached, Hits};
+
 impl File {
     /// Returns a read of many ranges in one message: sorted, merged where that pays, all in flight at once.
     ///
@@ -98,6 +102,9 @@ impl Engine {
 /// from other use until those beside it are dropped, too ([`Block::detach`](crate::Block::detach)).
 /// [`stream`](ReadMany::stream) returns results as they arrive, with bounded memory: right for more than fits in memory.
 ///
+/// Of an adaptive file ([`Open::adaptive`](crate::Open::adaptive)), ranges that the page cache has are copied first, on the
+/// thread that polls, for 0.3 ms at a time; the rest is planned and read as one batch. A stream returns them first.
+///
 /// Costs one message to the file's shard and one wake-up for the whole batch; no allocation per range.
 ///
 /// It begins when it is first polled; its methods change nothing afterwards. It borrows nothing, so it may be
@@ -122,9 +129,19 @@ pub struct ReadMany {
 
 enum State {
     New(Ask),
+    /// Tries the page cache first.
+    Cached(Box<Cached>, Hits),
+    Rest(Rest),
     Begun(Run),
     /// It cannot begin, for this reason.
     Refused(Option<Error>),
+}
+
+/// The batch of what is left for the device, beside what the page cache had.
+struct Rest {
+    /// None where the page cache had all.
+    run: Option<Run>,
+    hits: Hits,
 }
 
 /// The ranges to read, and the settings.
@@ -200,7 +217,8 @@ impl ReadMany {
         ReadManyInto { batch: self, memory: Memory::Owned(Some(memory)), lender: None }
     }
 
-    /// Returns the requests that the batch will make, for a look at its settings; `None` once it has begun. Costs a sort of the
+    /// Returns the requests that the batch will make, for a look at its settings; `None` once it has begun. For an adaptive file
+    /// these are the requests without what the page cache has. Costs a sort of the
     /// ranges, which the batch does again when it begins.
     ///
     /// ```
@@ -259,14 +277,19 @@ impl ReadMany {
     /// ```
     pub fn stream(self) -> ReadManyStream {
         let run = match self.state {
-            State::New(ask) => {
-                let queue = ask.depth as usize * 2;
-                Ok(ask.start(Some(queue)))
-            }
+            State::New(ask) => match Cached::of(ask, true) {
+                Ok(cached) => return ReadManyStream { cached: Some(cached), numbers: None, run: Ok(None) },
+                Err(ask) => Ok(ask.start_stream()),
+            },
             State::Begun(run) => Ok(Some(run)),
             State::Refused(error) => Err(error),
+            // What it has collected so far comes again.
+            State::Cached(cached, _) => {
+                return ReadManyStream { cached: Some(cached.again()), numbers: None, run: Ok(None) };
+            }
+            State::Rest(rest) => Ok(rest.run),
         };
-        ReadManyStream { run }
+        ReadManyStream { cached: None, numbers: None, run }
     }
 }
 
@@ -279,6 +302,12 @@ impl Ask {
     fn plan(&self, ranges: Ranges) -> Plan {
         let grains = self.files.iter().map(|core| core.alignment().read_offset).collect();
         Plan::new(ranges, &self.limits, grains)
+    }
+
+    /// As [`start`](Self::start), for a stream.
+    fn start_stream(self) -> Option<Run> {
+        let queue = self.depth as usize * 2;
+        self.start(Some(queue))
     }
 
     /// Returns the batch; `None` without any file, where there is nothing to do.
@@ -300,10 +329,22 @@ impl Future for ReadMany {
         let run = loop {
             match &mut self.state {
                 State::Begun(run) => break run,
-                State::New(ask) => match ask.take().start(None) {
-                    Some(run) => self.state = State::Begun(run),
-                    None => return Poll::Ready(Ok(Vec::new())),
+                State::New(ask) => match Cached::of(ask.take(), false) {
+                    Ok(cached) => {
+                        let hits = Hits::new(cached.ask().ranges.len());
+                        self.state = State::Cached(cached, hits);
+                    }
+                    Err(ask) => match ask.start(None) {
+                        Some(run) => self.state = State::Begun(run),
+                        None => return Poll::Ready(Ok(Vec::new())),
+                    },
                 },
+                State::Cached(..) => {
+                    if self.poll_cached(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                }
+                State::Rest(rest) => return rest.poll(context),
                 State::Refused(error) => return Poll::Ready(error.take().map_or(Ok(Vec::new()), Err)),
             }
         };
@@ -314,10 +355,50 @@ impl Future for ReadMany {
     }
 }
 
+impl ReadMany {
+    /// Copies what the page cache has; then the rest may begin.
+    fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let State::Cached(cached, hits) = &mut self.state else { return Poll::Ready(()) };
+        let mut spent_bytes = 0;
+        while let Some((number, block)) = std::task::ready!(cached.poll_hit(&mut spent_bytes, context)) {
+            hits.put(number, block);
+        }
+        if let State::Cached(cached, hits) = std::mem::replace(&mut self.state, State::Refused(None)) {
+            let (ask, missed) = cached.into_rest();
+            let run = if missed.is_empty() { None } else { ask.start(None) };
+            self.state = State::Rest(Rest { run, hits });
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Rest {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<Result<Block>>>> {
+        let rest = match &mut self.run {
+            None => Vec::new(),
+            Some(run) => {
+                if let Err(error) = std::task::ready!(run.send(context)) {
+                    return Poll::Ready(Err(error));
+                }
+                match std::task::ready!(run.batch.poll_all(context.waker())) {
+                    Ok(rest) => rest,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+        };
+        let hits = std::mem::replace(&mut self.hits, Hits::new(0));
+        self.run = None;
+        Poll::Ready(Ok(hits.merge(rest)))
+    }
+}
+
 impl fmt::Debug for ReadMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (files, ranges) = match &self.state {
             State::New(ask) => (&ask.files[..], ask.ranges.len()),
+            State::Cached(cached, _) => (&cached.ask().files[..], cached.ask().ranges.len()),
+            State::Rest(Rest { run: Some(run), .. }) => (run.batch.files(), run.batch.plan.ranges.len()),
+            State::Rest(Rest { run: None, .. }) => (&[][..], 0),
             State::Begun(run) => (run.batch.files(), run.batch.plan.ranges.len()),
             State::Refused(_) => (&[][..], 0),
         };
@@ -456,6 +537,10 @@ pub struct PlannedRequest {
 /// The results of a [`ReadMany`] as they arrive. Dropping it stops the batch.
 #[must_use = "a batch begins only when its stream is polled"]
 pub struct ReadManyStream {
+    /// Tries the page cache first: what it has comes before all that the device reads.
+    cached: Option<Box<Cached>>,
+    /// The numbers of the ranges that are left for the device; `None` where all are.
+    numbers: Option<Vec<u32>>,
     /// None where there is nothing to read.
     run: Result<Option<Run>, Option<Error>>,
 }
@@ -468,6 +553,9 @@ impl ReadManyStream {
     }
 
     fn poll_next_result(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Block>)>> {
+        if let Some(hit) = std::task::ready!(self.poll_cached(context)) {
+            return Poll::Ready(Some(hit));
+        }
         let run = match &mut self.run {
             Ok(Some(run)) => run,
             Ok(None) => return Poll::Ready(None),
@@ -475,8 +563,34 @@ impl ReadManyStream {
         };
         match std::task::ready!(run.send(context)) {
             Err(error) => Poll::Ready(run.batch.refused_once().then_some((0, Err(error)))),
-            Ok(()) => run.batch.poll_next(context.waker()),
+            Ok(()) => {
+                let next = std::task::ready!(run.batch.poll_next(context.waker()));
+                Poll::Ready(next.map(|(number, result)| {
+                    // The number of a stream's own failure is 0, whatever its ranges.
+                    let numbers = self.numbers.as_ref();
+                    (
+                        numbers
+                            .and_then(|numbers| numbers.get(number))
+                            .map_or(number, |&number| number as usize),
+                        result,
+                    )
+                }))
+            }
         }
+    }
+
+    /// Returns the next range that the page cache has. After the last one the rest may begin.
+    fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Result<Block>)>> {
+        let Some(cached) = &mut self.cached else { return Poll::Ready(None) };
+        if let Some((number, block)) = std::task::ready!(cached.poll_hit(&mut 0, context)) {
+            return Poll::Ready(Some((number as usize, Ok(block))));
+        }
+        if let Some(cached) = self.cached.take() {
+            let (ask, missed) = cached.into_rest();
+            self.run = Ok(if missed.is_empty() { None } else { ask.start_stream() });
+            self.numbers = Some(missed);
+        }
+        Poll::Ready(None)
     }
 }
 

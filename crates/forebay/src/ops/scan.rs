@@ -15,6 +15,7 @@ use crate::handle::file::File;
 use crate::memory::block::Block;
 use crate::ops::read::RangeRead;
 use crate::reactor::open_file::FileCore;
+use crate::reactor::page_cache::{Sequence, next_from_page_cache};
 use crate::reactor::shard;
 
 #[cfg(feature = "tokio")]
@@ -103,6 +104,8 @@ pub struct Scan {
     in_flight_bytes_peak: u64,
     /// The offset to begin again at after a read found no memory, while reads behind it are still in flight.
     retreat: Option<u64>,
+    /// The reads so far, for an adaptive file's look into the page cache.
+    sequence: Sequence,
     /// Set after a retreat: the first read then goes alone, so that this scan itself does not hold the memory
     /// that it needs.
     alone: bool,
@@ -237,18 +240,42 @@ impl Scan {
             let aligned_end = self.next - self.next % 4096 + u64::from(self.pace.buffer);
             let end = aligned_end.min(self.end);
             let len = (end - self.next) as u32;
-            let mut read = RangeRead::owned(self.core.clone(), self.next..end, self.class);
-            // The first poll sends it. A task that waits for it polls it again with its own waker.
-            let begun = read.poll(&mut Context::from_waker(Waker::noop()));
-            let read = match begun {
-                Poll::Pending => read,
-                Poll::Ready(result) => RangeRead::known(self.core.clone(), self.next..end, result),
+            let cached = self.from_page_cache(end);
+            let is_cached = cached.is_some();
+            let read = match cached {
+                Some(block) => RangeRead::known(self.core.clone(), self.next..end, Ok(block)),
+                None => self.begin(end),
             };
             self.in_flight.push_back(InFlight { read, len });
             self.in_flight_bytes += u64::from(len);
             self.in_flight_bytes_peak = self.in_flight_bytes_peak.max(self.in_flight_bytes);
             self.next = end;
+            if is_cached {
+                // Reading ahead of what lies in memory would only hold more of it.
+                break;
+            }
         }
+    }
+
+    /// Begins the read of the bytes up to `end`.
+    fn begin(&self, end: u64) -> RangeRead<'static> {
+        let mut read = match self.core.is_adaptive() {
+            true => RangeRead::of_device(self.core.clone(), self.next..end, self.class),
+            false => RangeRead::owned(self.core.clone(), self.next..end, self.class),
+        };
+        // The first poll sends it. A task that waits for it polls it again with its own waker.
+        match read.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => read,
+            Poll::Ready(result) => RangeRead::known(self.core.clone(), self.next..end, result),
+        }
+    }
+
+    /// Returns the bytes up to `end` of an adaptive file, if the page cache has them.
+    fn from_page_cache(&mut self, end: u64) -> Option<Block> {
+        if !self.core.is_adaptive() {
+            return None;
+        }
+        next_from_page_cache(&self.core, &(self.next..end), &mut self.sequence)
     }
 
     /// Doubles the bytes in flight up to the target, and reduces the depth while the consumer is slower than
@@ -401,6 +428,7 @@ impl ScanBuilder {
             in_flight_bytes: 0,
             in_flight_bytes_peak: 0,
             retreat: None,
+            sequence: Sequence::at(self.range.start),
             alone: false,
             over: false,
             file: self.file,

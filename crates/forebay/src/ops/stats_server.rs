@@ -33,7 +33,7 @@ const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// clock for differences only), `driver`, the lists `shards`, `devices`, `classes`, `flows`, `files` (the 256
 /// with the most operations; `files_left_out` is the number of the others) and `stalls` with the fields of
 /// [`Stats`](crate::Stats) and [`FileStats`](crate::FileStats), `memory`, `wait_calls`, `page_cache_reads`,
-/// `page_cache_bytes`, and `degraded`, a list of texts. Times are in nanoseconds. Distributions are given as
+/// `page_cache_bytes`, `page_cache_misses`, `page_cache_skips`, and `degraded`, a list of texts. Times are in nanoseconds. Distributions are given as
 /// `..._p50_ns` and `..._p99_ns` since the engine's start. Eight clients may be connected at once; a ninth
 /// waits.
 ///

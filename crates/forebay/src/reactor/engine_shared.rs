@@ -20,6 +20,7 @@ use crate::memory::arena::{AllocError, Arena};
 use crate::memory::block::BlockMut;
 use crate::reactor::calls::Calls;
 use crate::reactor::devices::Devices;
+use crate::reactor::page_cache::PageCaches;
 use crate::reactor::releases::Releases;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard;
@@ -57,9 +58,8 @@ pub(crate) struct EngineShared {
     pub(crate) driver: OnceLock<&'static str>,
     pub(crate) degraded: Mutex<Vec<Degradation>>,
     pub(crate) devices: Mutex<Devices>,
-    /// Buffered reads that the page cache served on the caller's thread, and their bytes.
-    pub(crate) page_cache_reads: AtomicU64,
-    pub(crate) page_cache_bytes: AtomicU64,
+    /// The counters of files that try the page cache.
+    pub(crate) page_caches: Mutex<PageCaches>,
     pub(crate) closing: AtomicBool,
     pub(crate) origin: Origin,
     /// The simulated machine that this engine runs on, if any.
@@ -332,6 +332,10 @@ impl EngineShared {
 
     pub(crate) fn lock_devices(&self) -> MutexGuard<'_, Devices> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_page_caches(&self) -> MutexGuard<'_, PageCaches> {
+        self.page_caches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn lock_degraded(&self) -> MutexGuard<'_, Vec<Degradation>> {

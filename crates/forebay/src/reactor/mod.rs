@@ -5,6 +5,7 @@ pub(crate) mod class_scope;
 pub(crate) mod devices;
 pub(crate) mod engine_shared;
 pub(crate) mod open_file;
+pub(crate) mod page_cache;
 pub(crate) mod ranges;
 pub(crate) mod read_many;
 pub(crate) mod releases;

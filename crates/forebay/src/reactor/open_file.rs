@@ -20,6 +20,7 @@ use crate::io::op::OpFailure;
 use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::reactor::calls::{self, Calls, FileStripes};
 use crate::reactor::engine_shared::EngineShared;
+use crate::reactor::page_cache::PageCache;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
@@ -48,6 +49,8 @@ pub(crate) struct FileCore {
     closed: AtomicBool,
     entries: Arc<Entries>,
     calls: OnceLock<FileStripes>,
+    /// None where reads never try the page cache.
+    page_cache: Option<PageCache>,
 }
 
 /// The count of a file's table entries in shards, kept apart from the file. The removal of an entry first
@@ -86,6 +89,8 @@ pub(crate) struct Opened {
     pub(crate) device: Arc<Device>,
     pub(crate) device_index: u16,
     pub(crate) home: usize,
+    /// How reads try the page cache, if they do.
+    pub(crate) page_cache: Option<PageCache>,
 }
 
 impl FileCore {
@@ -96,7 +101,7 @@ impl FileCore {
         let scheduler = engine.scheduler_of(opened.device_index);
         /// The next number of a file. Nothing orders or hashes by it: it differs between runs of a simulated world.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Arc::new(FileCore {
+        let core = Arc::new(FileCore {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             fd: ManuallyDrop::new(opened.fd),
             path: opened.path,
@@ -117,7 +122,12 @@ impl FileCore {
             closed: AtomicBool::new(false),
             entries: Arc::default(),
             calls: OnceLock::new(),
-        })
+            page_cache: opened.page_cache,
+        });
+        if core.page_cache.is_some() {
+            core.engine.lock_page_caches().add(&core);
+        }
+        core
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -150,6 +160,12 @@ impl FileCore {
     #[inline]
     pub(crate) fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Returns the page cache's side of the file; `None` where reads never try it.
+    #[inline]
+    pub(crate) fn page_cache(&self) -> Option<&PageCache> {
+        self.page_cache.as_ref()
     }
 
     #[inline]
@@ -333,6 +349,8 @@ impl Drop for FileCore {
         if !self.engine.is_forked() {
             // SAFETY: dropped once, here, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.fd) }
+        } else if let Some(cache) = &mut self.page_cache {
+            cache.leave_view();
         }
     }
 }

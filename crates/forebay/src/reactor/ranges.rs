@@ -1,14 +1,10 @@
-//! Ranges: widened to the blocks that the device needs, cut back afterwards, or served from the page cache.
+//! Ranges: widened to the blocks that the device needs, and cut back afterwards.
 
 use std::ops::Range;
-use std::ptr::NonNull;
-#[cfg(target_os = "linux")]
-use std::sync::atomic::Ordering;
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::memory::arena::{BUFFER_BYTES_MAX, Buffer};
 use crate::memory::block::Block;
-use crate::reactor::open_file::FileCore;
 
 /// Returns the slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
 #[inline]
@@ -61,48 +57,4 @@ impl Widened {
         }
         Ok(Widened { offset, len: len as u32 })
     }
-}
-
-/// Returns all `len` bytes at `offset` if the page cache has them.
-pub(crate) fn from_page_cache(core: &FileCore, offset: u64, len: u32) -> Option<Block> {
-    if core.engine().is_simulated() {
-        return None;
-    }
-    let buffer = core.engine().buffer("read", len as usize).ok()?;
-    // SAFETY: the buffer has at least `len` bytes and is ours alone; the kernel has filled all of them where it is in the cache.
-    unsafe {
-        let start = NonNull::new(buffer.as_ptr())?;
-        is_in_page_cache(core, offset, start, len).then(|| buffer.into_block(0, len as usize))
-    }
-}
-
-/// Reads `len` bytes at `offset` if the page cache has all of them, and returns whether it has: preadv2(2) with `RWF_NOWAIT`,
-/// about a microsecond.
-///
-/// # Safety
-/// `memory` is valid for writes of `len` bytes, and nothing else accesses them.
-#[cfg(target_os = "linux")]
-pub(crate) unsafe fn is_in_page_cache(core: &FileCore, offset: u64, memory: NonNull<u8>, len: u32) -> bool {
-    use std::os::fd::AsRawFd;
-    if core.is_closed() || core.engine().failure().is_some() || core.engine().is_simulated() {
-        return false;
-    }
-    let part = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: len as usize };
-    // SAFETY: one vector over memory that the caller vouches for.
-    let read =
-        unsafe { libc::preadv2(core.fd().as_raw_fd(), &part, 1, offset as libc::off_t, libc::RWF_NOWAIT) };
-    // A shorter read may mean the end of the file or the end of the cached bytes; the ring finds out.
-    if read != len as isize {
-        return false;
-    }
-    core.engine().page_cache_reads.fetch_add(1, Ordering::Relaxed);
-    core.engine().page_cache_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
-    true
-}
-
-/// # Safety
-/// None is needed: nothing is accessed.
-#[cfg(not(target_os = "linux"))]
-pub(crate) unsafe fn is_in_page_cache(_: &FileCore, _: u64, _: NonNull<u8>, _: u32) -> bool {
-    false
 }

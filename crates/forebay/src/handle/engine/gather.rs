@@ -1,12 +1,13 @@
 //! The statistics of an engine, gathered from its shards and from the calls of waiting threads.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::base::class::Class;
 use crate::base::error::Result;
 use crate::base::pending;
-use crate::io::stats::{ClassStats, DeviceStats, FileStats, FileSum, FlowStats, Stall, Stats};
+use crate::io::stats::{
+    ClassStats, DeviceStats, FileCounts, FileReport, FileStats, FileSum, FlowStats, Stall, Stats,
+};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::scheduler::{Counts, DeviceScheduler};
 
@@ -46,8 +47,11 @@ pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
         calibrated: device.calibrated,
     };
     stats.devices = shared.lock_devices().schedulers().into_iter().map(device).collect();
-    stats.page_cache_reads = shared.page_cache_reads.load(Ordering::Relaxed);
-    stats.page_cache_bytes = shared.page_cache_bytes.load(Ordering::Relaxed);
+    let page_cache = shared.lock_page_caches().sum();
+    stats.page_cache_reads = page_cache.reads;
+    stats.page_cache_bytes = page_cache.bytes;
+    stats.page_cache_misses = page_cache.misses;
+    stats.page_cache_skips = page_cache.skips;
     stats.memory = shared.memory();
     Ok(stats)
 }
@@ -64,6 +68,18 @@ pub(crate) async fn gather_files(shared: Arc<EngineShared>) -> Result<Vec<FileSt
     }
     for file in shared.calls.report_files() {
         sum.add(file, |device| shared.lock_devices().name(device));
+    }
+    // Outside of the lock: a file's last count may be dropped here.
+    let tried = shared.lock_page_caches().files();
+    for core in tried.iter().filter(|core| !core.is_closed() && !core.has_no_handle()) {
+        let Some(cache) = core.page_cache() else { continue };
+        let file = FileReport {
+            key: Arc::as_ptr(core) as usize,
+            path: core.path().to_path_buf(),
+            device: core.device_index(),
+            counts: FileCounts::default(),
+        };
+        sum.add(file, |device| shared.lock_devices().name(device)).add_page_cache(cache.load_counts());
     }
     Ok(sum.list())
 }

@@ -9,9 +9,8 @@ use crate::io::op::OpKind;
 /// An open file and the counts of its operations since it was opened; see
 /// [`Engine::file_stats`](crate::Engine::file_stats).
 ///
-/// An operation counts when it has ended, failed ones included; its bytes count as far as it got. Reads of
-/// buffered files that the page cache served on the caller's thread are in
-/// [`Stats::page_cache_reads`](crate::Stats::page_cache_reads) only.
+/// An operation counts when it has ended, failed ones included; its bytes count as far as it got. Reads that
+/// the page cache served on the caller's thread are in `page_cache_reads` and not in `reads`.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FileStats {
@@ -29,6 +28,66 @@ pub struct FileStats {
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
+    /// Reads that the page cache served on the caller's thread; as [`Stats::page_cache_reads`](crate::Stats::page_cache_reads).
+    pub page_cache_reads: u64,
+    /// Bytes of those reads.
+    pub page_cache_bytes: u64,
+    /// Reads that tried the page cache in vain.
+    pub page_cache_misses: u64,
+    /// Reads that did not try it; as [`Stats::page_cache_skips`](crate::Stats::page_cache_skips).
+    pub page_cache_skips: u64,
+}
+
+impl FileStats {
+    pub(crate) fn add_page_cache(&mut self, sum: PageCacheSum) {
+        self.page_cache_reads += sum.reads;
+        self.page_cache_bytes += sum.bytes;
+        self.page_cache_misses += sum.misses;
+        self.page_cache_skips += sum.skips;
+    }
+}
+
+/// The counters of a file's reads that could try the page cache; see [`FileStats`].
+#[derive(Debug, Default)]
+pub(crate) struct PageCacheCounts {
+    pub(crate) reads: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) misses: AtomicU64,
+    pub(crate) skips: AtomicU64,
+}
+
+impl PageCacheCounts {
+    pub(crate) fn load(&self) -> PageCacheSum {
+        PageCacheSum {
+            reads: self.reads.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            skips: self.skips.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The same as numbers, of one file or of several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PageCacheSum {
+    pub(crate) reads: u64,
+    pub(crate) bytes: u64,
+    pub(crate) misses: u64,
+    pub(crate) skips: u64,
+}
+
+impl PageCacheSum {
+    pub(crate) fn add(&mut self, more: PageCacheSum) {
+        self.reads += more.reads;
+        self.bytes += more.bytes;
+        self.misses += more.misses;
+        self.skips += more.skips;
+    }
+
+    /// Returns whether any read is counted.
+    pub(crate) fn is_used(self) -> bool {
+        self.reads + self.misses + self.skips > 0
+    }
 }
 
 /// One shard's counters of a file, in its entry of the file table.
@@ -128,7 +187,8 @@ pub(crate) struct FileReport {
 pub(crate) struct FileSum(BTreeMap<(PathBuf, usize), FileStats>);
 
 impl FileSum {
-    pub(crate) fn add(&mut self, report: FileReport, device: impl FnOnce(u16) -> String) {
+    /// Adds a report, and returns the sum for its file.
+    pub(crate) fn add(&mut self, report: FileReport, device: impl FnOnce(u16) -> String) -> &mut FileStats {
         let FileReport { key, path, device: number, counts } = report;
         let place = self.0.entry((path, key));
         let known = place.or_insert_with_key(|(path, _)| FileStats {
@@ -141,6 +201,7 @@ impl FileSum {
         known.syncs += counts.syncs;
         known.read_bytes += counts.read_bytes;
         known.write_bytes += counts.write_bytes;
+        known
     }
 
     pub(crate) fn list(self) -> Vec<FileStats> {

@@ -8,12 +8,12 @@ use std::task::{Context, Poll};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::handle::file::File;
-use crate::io::mode::Mode;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest, OpResult};
 use crate::memory::block::Block;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::open_file::FileCore;
-use crate::reactor::ranges::{Widened, cut, from_page_cache};
+use crate::reactor::page_cache::from_page_cache;
+use crate::reactor::ranges::{Widened, cut};
 
 /// Reads a range into a block; [`File::read`], scans and appends are built of it.
 ///
@@ -38,6 +38,15 @@ impl RangeRead<'static> {
     /// Returns a read of the bytes that the file has of the range, with its own reference count of the file.
     pub(crate) fn owned(core: Arc<FileCore>, range: Range<u64>, class: Class) -> RangeRead<'static> {
         RangeRead::of_core(FileRef::Owned(core), range, class)
+    }
+
+    /// As [`owned`](Self::owned), for a caller that has tried the page cache itself.
+    pub(crate) fn of_device(core: Arc<FileCore>, range: Range<u64>, class: Class) -> RangeRead<'static> {
+        let mut read = RangeRead::owned(core, range, class);
+        if let Stage::Cached(Some(request)) = &mut read.stage {
+            read.stage = Stage::Op(OpFuture::new(read.core.target(), request.take()));
+        }
+        read
     }
 
     /// Returns a read that has completed with `result`.
@@ -101,9 +110,9 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
                     asked: (range.end - range.start) as u32,
                     buffer: OpBuffer::Late,
                 };
-                match core.mode() {
-                    Mode::Buffered => Stage::Cached(Some(request)),
-                    _ => Stage::Op(OpFuture::new(core.target(), request)),
+                match core.page_cache() {
+                    Some(_) => Stage::Cached(Some(request)),
+                    None => Stage::Op(OpFuture::new(core.target(), request)),
                 }
             }
         };
@@ -121,7 +130,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
                 }
                 Stage::Cached(request) => {
                     let Some(request) = request.take() else { return Poll::Ready(Err(self.again())) };
-                    if let Some(block) = from_page_cache(&self.core, request.offset, request.len) {
+                    if let Some(block) = from_page_cache(&self.core, &self.range) {
                         self.stage = Stage::Known(None);
                         return Poll::Ready(Ok(block));
                     }

@@ -35,6 +35,8 @@ pub(super) fn line(snapshot: &Snapshot) -> String {
         object.number("wait_calls", stats.wait_calls);
         object.number("page_cache_reads", stats.page_cache_reads);
         object.number("page_cache_bytes", stats.page_cache_bytes);
+        object.number("page_cache_misses", stats.page_cache_misses);
+        object.number("page_cache_skips", stats.page_cache_skips);
         object.key("memory");
         let memory = stats.memory;
         self::object(object.0, |object| {
@@ -100,6 +102,10 @@ fn file(object: &mut Object<'_>, file: &FileStats) {
     object.number("syncs", file.syncs);
     object.number("read_bytes", file.read_bytes);
     object.number("write_bytes", file.write_bytes);
+    object.number("page_cache_reads", file.page_cache_reads);
+    object.number("page_cache_bytes", file.page_cache_bytes);
+    object.number("page_cache_misses", file.page_cache_misses);
+    object.number("page_cache_skips", file.page_cache_skips);
 }
 
 fn stall(object: &mut Object<'_>, stall: &Stall) {

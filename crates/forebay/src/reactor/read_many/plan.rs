@@ -45,6 +45,17 @@ impl Ranges {
         self.list.push(range);
     }
 
+    /// Returns some of the ranges, in the order of their `numbers`.
+    pub(crate) fn pick(&self, numbers: &[u32]) -> Ranges {
+        Ranges {
+            list: numbers.iter().map(|&number| self.get(number).clone()).collect(),
+            files: match self.files.is_empty() {
+                true => Vec::new(),
+                false => numbers.iter().map(|&number| self.file(number)).collect(),
+            },
+        }
+    }
+
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.list.len()

@@ -245,9 +245,9 @@ const KEPT_BYTES_MAX: usize = 16 << 20;
 const KEPT_BYTES_UNASKED: usize = 1 << 20;
 /// Memory for the copies of collected results, which a program is likely to drop together. A little less than 64 pages: the
 /// allocator's own bytes fit beside it.
-const COLLECT_SLAB_BYTES: usize = (256 << 10) - 256;
+pub(crate) const COLLECT_SLAB_BYTES: usize = (256 << 10) - 256;
 /// Memory for the copies of a stream's results: one that is kept keeps this much from other use.
-const STREAM_SLAB_BYTES: usize = (16 << 10) - 256;
+pub(crate) const STREAM_SLAB_BYTES: usize = (16 << 10) - 256;
 
 /// Delivers results, begins further requests while there is room, and ends the batch when nothing is left.
 fn go_on(shard: &Shard, batch: &Arc<Batch>) {

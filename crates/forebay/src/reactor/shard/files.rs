@@ -5,7 +5,6 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::driver::{Driver, Known, Route};
-use crate::io::mode::Mode;
 use crate::io::stats::{FileCounts, FileReport, Moved};
 use crate::reactor::open_file::FileCore;
 
@@ -131,7 +130,7 @@ impl FileTable {
             route: known.route,
             on_route: true,
             rw_flags: core.rw_flags(),
-            cached: core.mode() == Mode::Buffered,
+            cached: core.page_cache().is_some(),
             uses: 1,
             closing: core.has_no_handle(),
             counts: FileCounts::default(),

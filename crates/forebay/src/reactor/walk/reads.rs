@@ -9,7 +9,8 @@ use super::table::{Owner, WalkRead, WalkState};
 use crate::base::error::{Error, ErrorKind};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::memory::block::Block;
-use crate::reactor::ranges::{Widened, cut, from_page_cache};
+use crate::reactor::page_cache::from_page_cache;
+use crate::reactor::ranges::{Widened, cut};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
 
@@ -85,7 +86,7 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
         // Checked by `place_reads`.
         let Ok(wide) = Widened::of(&range, target.read_grain) else { continue };
         if let Some(core) = &cached
-            && let Some(block) = from_page_cache(core, wide.offset, wide.len)
+            && let Some(block) = from_page_cache(core, &range)
         {
             shard.walks.with(|walks| walks.counts.inline_blocks += 1);
             arrived(shard, index, place, OpOutcome { result: Ok(wide.len), buffer: OpBuffer::Shared(block) });

@@ -106,7 +106,8 @@ impl Generator<'_> {
 
     fn open(&mut self, handle: u8, access: Access) -> Step {
         let mode = match self.below(6) {
-            0..3 => Mode::Direct,
+            0 | 1 => Mode::Direct,
+            2 => Mode::Adaptive,
             3 | 4 => Mode::Buffered,
             _ => Mode::Uncached,
         };

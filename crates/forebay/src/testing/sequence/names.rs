@@ -334,6 +334,11 @@ async fn open_as(engine: &Engine, path: PathBuf, access: Access, mode: Mode) -> 
             }
             open.buffered()
         }
+        Mode::Adaptive => {
+            let file = engine.open(&path, open.adaptive()).await?;
+            let cached = !file.alignment().direct;
+            return Ok((file, cached));
+        }
         Mode::Buffered => open.buffered(),
         Mode::Uncached => open.uncached(),
     };

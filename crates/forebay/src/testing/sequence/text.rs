@@ -96,8 +96,12 @@ pub(super) fn letter(name: u8) -> char {
 
 const DURABILITIES: [(&str, Durability); 3] =
     [("none", Durability::None), ("data", Durability::Data), ("all", Durability::All)];
-const MODES: [(&str, Mode); 3] =
-    [("direct", Mode::Direct), ("buffered", Mode::Buffered), ("uncached", Mode::Uncached)];
+const MODES: [(&str, Mode); 4] = [
+    ("direct", Mode::Direct),
+    ("buffered", Mode::Buffered),
+    ("uncached", Mode::Uncached),
+    ("adaptive", Mode::Adaptive),
+];
 const ACCESSES: [(&str, Access); 5] = [
     ("read", Access::Read),
     ("write", Access::Write),

@@ -221,8 +221,8 @@ async fn modes_are_what_was_asked_for(env: &Env) -> Outcome {
     let path = put(env, "a", 4096).await?;
     let files = open_all(env, &path, Open::read()).await?;
     let modes: Vec<Mode> = files.iter().map(File::mode).collect();
-    same("the modes", modes, vec![Mode::Direct, Mode::Buffered, Mode::Uncached])?;
-    for file in &files[1..] {
+    same("the modes", modes, vec![Mode::Direct, Mode::Buffered, Mode::Uncached, Mode::Adaptive])?;
+    for file in &files[1..3] {
         same("any offset will do", (file.alignment().offset, file.alignment().read_offset), (1, 1))?;
     }
     let device = files[0].device().name();
@@ -276,7 +276,11 @@ async fn the_descriptor_goes_with_the_last_handle(env: &Env) -> Outcome {
 
 async fn files_opened_elsewhere_keep_their_mode(env: &Env) -> Outcome {
     let path = put(env, "a", 10_000).await?;
-    for (open, mode) in [(Open::read(), Mode::Buffered), (Open::read().uncached(), Mode::Uncached)] {
+    for (open, mode) in [
+        (Open::read(), Mode::Buffered),
+        (Open::read().adaptive(), Mode::Buffered),
+        (Open::read().uncached(), Mode::Uncached),
+    ] {
         let given = std::fs::File::open(&path).map_err(|error| Error::io("open", error))?;
         let number = given.as_raw_fd();
         let file = env.engine().from_std(given, open).await?;

@@ -54,12 +54,12 @@ pub(super) fn some(env: &Env, count: u64) -> Vec<u64> {
     }
 }
 
-/// Returns the three ways a file can be opened; a namespace is always direct.
+/// Returns the ways a file can be opened; a namespace is always direct.
 pub(super) fn modes(env: &Env, open: Open) -> Vec<Open> {
     if env.is_namespace() {
         vec![open.direct()]
     } else {
-        vec![open.direct(), open.buffered(), open.uncached()]
+        vec![open.direct(), open.buffered(), open.uncached(), open.adaptive()]
     }
 }
 

@@ -1,0 +1,143 @@
+//! The part of a batch that comes out of the page cache: copied on the caller's thread, straight into result memory, before the
+//! rest is planned and goes to its shard.
+
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+
+use super::Ask;
+use crate::base::error::Result;
+use crate::io::op::OpFailure;
+use crate::memory::arena::Packer;
+use crate::memory::block::Block;
+use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX};
+use crate::reactor::read_many::{COLLECT_SLAB_BYTES, STREAM_SLAB_BYTES};
+
+/// The bytes that one poll copies before it lets the runtime go on: about 0.3 ms.
+const POLL_BYTES: u64 = 2 << 20;
+/// The time of an attempt, as bytes: a few tenths of a microsecond.
+const ATTEMPT_BYTES: u64 = 4096;
+/// The time of a range that does not try, as bytes.
+const SKIP_BYTES: u64 = 64;
+
+/// A batch on its way through the page cache.
+pub(super) struct Cached {
+    ask: Ask,
+    /// The next range to look at.
+    next: u32,
+    /// Ranges that the device has to read, in their order.
+    missed: Vec<u32>,
+    packer: Packer,
+    /// For each file, where its last range ended.
+    sequences: Box<[Sequence]>,
+}
+
+impl Cached {
+    /// Returns the batch if any of its files is adaptive; otherwise it is given back.
+    pub(super) fn of(ask: Ask, streams: bool) -> Result<Box<Cached>, Ask> {
+        let Some(first) = ask.files.first().filter(|_| ask.files.iter().any(|core| core.is_adaptive()))
+        else {
+            return Err(ask);
+        };
+        let slab_bytes = if streams { STREAM_SLAB_BYTES } else { COLLECT_SLAB_BYTES };
+        Ok(Box::new(Cached {
+            next: 0,
+            missed: Vec::new(),
+            packer: Packer::new(&first.engine().arena, slab_bytes),
+            sequences: vec![Sequence::NEW; ask.files.len()].into(),
+            ask,
+        }))
+    }
+
+    /// Begins from the first range again.
+    pub(super) fn again(mut self: Box<Self>) -> Box<Cached> {
+        self.next = 0;
+        self.missed.clear();
+        self
+    }
+
+    pub(super) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
+    /// Returns the next range that the page cache has, `None` after the last one. Pending when this poll has copied enough: the
+    /// task is woken at once.
+    pub(super) fn poll_hit(
+        &mut self,
+        spent_bytes: &mut u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<(u32, Block)>> {
+        while (self.next as usize) < self.ask.ranges.len() {
+            if *spent_bytes >= POLL_BYTES {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let number = self.next;
+            self.next += 1;
+            match self.try_one(number, spent_bytes) {
+                Some(block) => return Poll::Ready(Some((number, block))),
+                None => self.missed.push(number),
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    fn try_one(&mut self, number: u32, spent_bytes: &mut u64) -> Option<Block> {
+        *spent_bytes += SKIP_BYTES;
+        let range = self.ask.ranges.get(number);
+        let len = range.end.checked_sub(range.start).filter(|len| *len > 0)?;
+        // Beyond what a file can have: the plan knows the error.
+        i64::try_from(range.end).ok()?;
+        let file = self.ask.ranges.file(number) as usize;
+        let core = &self.ask.files[file];
+        if !core.is_adaptive() {
+            return None;
+        }
+        let attempt = core.try_page_cache(range, &mut self.sequences[file])?;
+        debug_assert!(len <= TRY_BYTES_MAX);
+        *spent_bytes += ATTEMPT_BYTES + len;
+        let place: NonNull<u8> = self.packer.reserve(len as usize)?;
+        // SAFETY: reserved for that many bytes, which no block shows yet.
+        let is_whole = unsafe { attempt.read(place) };
+        // SAFETY: the kernel filled all of them.
+        is_whole.then(|| unsafe { self.packer.commit(len as usize) })
+    }
+
+    /// Returns what is left for the device, and the numbers of its ranges in the whole batch.
+    pub(super) fn into_rest(self) -> (Ask, Vec<u32>) {
+        let Cached { mut ask, next, missed, .. } = self;
+        debug_assert_eq!(next as usize, ask.ranges.len(), "every range was looked at");
+        if missed.len() < ask.ranges.len() {
+            ask.ranges = ask.ranges.pick(&missed);
+        }
+        (ask, missed)
+    }
+}
+
+/// Results that the page cache had, until those of the device are there.
+pub(super) struct Hits(Vec<Option<Block>>);
+
+impl Hits {
+    pub(super) fn new(ranges: usize) -> Hits {
+        let mut blocks = Vec::new();
+        blocks.resize_with(ranges, || None);
+        Hits(blocks)
+    }
+
+    pub(super) fn put(&mut self, number: u32, block: Block) {
+        debug_assert!(self.0[number as usize].is_none(), "range {number} gets its result once");
+        self.0[number as usize] = Some(block);
+    }
+
+    /// Returns all results in the order of the ranges; `rest` has those of the others in the same order.
+    pub(super) fn merge(self, rest: Vec<Result<Block>>) -> Vec<Result<Block>> {
+        let mut rest = rest.into_iter();
+        let lost = || Err(OpFailure::Errno(libc::EIO).into_error("read_many", None));
+        let merged = self.0.into_iter().map(|hit| match hit {
+            Some(block) => Ok(block),
+            None => rest.next().unwrap_or_else(lost),
+        });
+        let merged = merged.collect();
+        debug_assert!(rest.next().is_none(), "every result has its range");
+        merged
+    }
+}

@@ -1,0 +1,348 @@
+//! The page cache beside a file: whether it has a range, and the bytes if it does, without a request to a device.
+//!
+//! An adaptive file has a second descriptor, without `O_DIRECT`, for these reads alone: the *view*. preadv2(2) with `RWF_NOWAIT`
+//! through it waits for no device, but it may start one: up to some release after Linux 6.11 the flag implied `IOCB_NOIO`, and on
+//! 6.18 a read of a page that is not there begins read-ahead (12 us, and the pages land in the page cache). So cachestat(2)
+//! says first whether all pages are there (0.4 us), and only then they are read.
+//!
+//! A page may carry a mark at which the read-ahead of another program's sequential stream goes on. Whoever reads it begins that
+//! read-ahead. A read that goes on where the one before it ended would meet one mark after the other and load the file, so it
+//! needs the two windows behind it to be cached as well: then there is nothing to load.
+
+mod hit_rate;
+#[cfg(target_os = "linux")]
+mod view;
+
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::io::stats::{PageCacheCounts, PageCacheSum};
+use crate::memory::block::Block;
+use crate::reactor::open_file::FileCore;
+use hit_rate::HitRate;
+
+/// The longest range that is copied at once: about half a millisecond. Longer ranges of adaptive files go to the device.
+pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
+/// A read that begins this far behind the end of the one before it goes on with it.
+const GAP_BYTES: u64 = 64 << 10;
+
+/// Which reads try the page cache, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tries {
+    /// Every lone read of a buffered file, which fills the page cache anyway.
+    All,
+    /// As the hit rate says, after cachestat(2).
+    Checked,
+    /// As the hit rate says. The kernel is older than cachestat(2) (6.5), and its `RWF_NOWAIT` begins no reads.
+    Unchecked,
+}
+
+/// The page cache's side of one open file.
+pub(crate) struct PageCache {
+    /// None where the file's own descriptor has no `O_DIRECT`.
+    view: Option<OwnedFd>,
+    tries: Tries,
+    /// The file system refuses `RWF_NOWAIT`.
+    is_off: AtomicBool,
+    rate: HitRate,
+    counts: Arc<PageCacheCounts>,
+    /// The device's read-ahead.
+    window_bytes: u64,
+    /// The sequence of the lone reads.
+    end: AtomicU64,
+    known_until: AtomicU64,
+}
+
+/// Reads that may follow one another: those of a scan, of a batch, or a file's lone reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sequence {
+    /// The end of the last one.
+    end: u64,
+    /// Pages up to here were cached at the last look.
+    known_until: u64,
+}
+
+impl Sequence {
+    /// Returns a sequence without a read.
+    pub(crate) const NEW: Sequence = Sequence { end: u64::MAX, known_until: 0 };
+
+    /// Returns a sequence whose first read goes on at `offset`.
+    pub(crate) fn at(offset: u64) -> Sequence {
+        Sequence { end: offset, known_until: 0 }
+    }
+}
+
+impl PageCache {
+    pub(crate) fn new(view: Option<OwnedFd>, tries: Tries, window_bytes: u64) -> PageCache {
+        PageCache {
+            view,
+            tries,
+            is_off: AtomicBool::new(false),
+            rate: HitRate::new(),
+            counts: Arc::default(),
+            window_bytes,
+            end: AtomicU64::new(Sequence::NEW.end),
+            known_until: AtomicU64::new(Sequence::NEW.known_until),
+        }
+    }
+
+    /// Leaves the view's descriptor to the process that opened it.
+    pub(crate) fn leave_view(&mut self) {
+        std::mem::forget(self.view.take());
+    }
+
+    /// Returns whether batches and scans try the page cache by themselves, on their caller's thread.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        self.tries != Tries::All
+    }
+
+    /// Returns whether a read of `len` bytes tries the page cache; counts it if not.
+    #[inline]
+    fn tries(&self, len: u64) -> bool {
+        if self.tries == Tries::All {
+            return true;
+        }
+        let tries = len <= TRY_BYTES_MAX && !self.is_off.load(Ordering::Relaxed) && self.rate.tries();
+        if !tries {
+            self.counts.skips.fetch_add(1, Ordering::Relaxed);
+        }
+        tries
+    }
+
+    #[inline]
+    fn miss(&self) {
+        self.counts.misses.fetch_add(1, Ordering::Relaxed);
+        self.rate.miss();
+    }
+
+    #[inline]
+    fn hit(&self, len: u64) {
+        self.counts.reads.fetch_add(1, Ordering::Relaxed);
+        self.counts.bytes.fetch_add(len, Ordering::Relaxed);
+        if self.tries != Tries::All {
+            self.rate.hit();
+        }
+    }
+
+    fn lone(&self) -> Sequence {
+        Sequence {
+            end: self.end.load(Ordering::Relaxed),
+            known_until: self.known_until.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set_lone(&self, sequence: Sequence) {
+        self.end.store(sequence.end, Ordering::Relaxed);
+        self.known_until.store(sequence.known_until, Ordering::Relaxed);
+    }
+}
+
+/// An attempt whose pages were there a moment ago.
+pub(crate) struct Attempt<'c> {
+    cache: &'c PageCache,
+    fd: BorrowedFd<'c>,
+    offset: u64,
+    len: u64,
+}
+
+impl FileCore {
+    /// Returns whether batches and scans of the file try the page cache.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        self.page_cache().is_some_and(PageCache::is_adaptive)
+    }
+
+    /// Returns an attempt to read a range, which is not empty, out of the page cache; `None` if that is not worth a try, or the
+    /// pages are not there.
+    #[inline]
+    pub(crate) fn try_page_cache(&self, range: &Range<u64>, sequence: &mut Sequence) -> Option<Attempt<'_>> {
+        let cache = self.page_cache()?;
+        if self.is_closed() || self.engine().failure().is_some() {
+            return None;
+        }
+        let len = range.end - range.start;
+        if !cache.tries(len) {
+            return None;
+        }
+        let fd = cache.view.as_ref().map_or_else(|| self.fd(), std::os::fd::AsFd::as_fd);
+        if cache.tries == Tries::Checked && !cache.has(fd, range, sequence) {
+            cache.miss();
+            return None;
+        }
+        Some(Attempt { cache, fd, offset: range.start, len })
+    }
+}
+
+impl Attempt<'_> {
+    /// Copies the bytes to `place`. Returns whether all of them were there; if not, `place` may have been written to.
+    ///
+    /// # Safety
+    /// `place` has room for the whole range, and no other code uses it meanwhile.
+    pub(crate) unsafe fn read(self, place: NonNull<u8>) -> bool {
+        let cache = self.cache;
+        // SAFETY: the caller's promise.
+        let read = unsafe { read_now(self.fd, self.offset, place, self.len as usize) };
+        // A shorter read means the end of the file, or the end of the cached bytes; the device finds out.
+        if read == Ok(self.len as usize) {
+            cache.hit(self.len);
+            return true;
+        }
+        cache.miss();
+        match read {
+            Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if cache.is_adaptive() => {
+                cache.is_off.store(true, Ordering::Relaxed);
+            }
+            // The pages were there, but not their bytes: somebody else loads them.
+            _ if cache.tries == Tries::Checked => cache.rate.stay_away(),
+            _ => {}
+        }
+        false
+    }
+}
+
+/// Returns all bytes of a range, which is not empty, if the page cache has them: for reads one by one.
+pub(crate) fn from_page_cache(core: &FileCore, range: &Range<u64>) -> Option<Block> {
+    let cache = core.page_cache()?;
+    let mut sequence = cache.lone();
+    let attempt = core.try_page_cache(range, &mut sequence);
+    if cache.is_adaptive() {
+        cache.set_lone(sequence);
+    }
+    to_block(core, attempt?)
+}
+
+/// As [`from_page_cache`], into memory of the program; returns whether all bytes are there.
+///
+/// # Safety
+/// `place` is valid for writes of the whole range, and no other code uses it meanwhile.
+pub(crate) unsafe fn read_from_page_cache(core: &FileCore, range: &Range<u64>, place: NonNull<u8>) -> bool {
+    let Some(cache) = core.page_cache().filter(|_| range.end - range.start <= TRY_BYTES_MAX) else {
+        return false;
+    };
+    let mut sequence = cache.lone();
+    let attempt = core.try_page_cache(range, &mut sequence);
+    if cache.is_adaptive() {
+        cache.set_lone(sequence);
+    }
+    // SAFETY: the caller's promise.
+    attempt.is_some_and(|attempt| unsafe { attempt.read(place) })
+}
+
+/// As [`from_page_cache`], for a read of a `sequence` that its owner keeps.
+pub(crate) fn next_from_page_cache(
+    core: &FileCore,
+    range: &Range<u64>,
+    sequence: &mut Sequence,
+) -> Option<Block> {
+    to_block(core, core.try_page_cache(range, sequence)?)
+}
+
+fn to_block(core: &FileCore, attempt: Attempt<'_>) -> Option<Block> {
+    let len = attempt.len as usize;
+    let buffer = core.engine().buffer("read", len).ok()?;
+    let place = NonNull::new(buffer.as_ptr())?;
+    // SAFETY: a buffer of at least `len` bytes that is ours alone.
+    let is_whole = unsafe { attempt.read(place) };
+    // SAFETY: the kernel filled all `len` bytes.
+    is_whole.then(|| unsafe { buffer.into_block(0, len) })
+}
+
+#[cfg(target_os = "linux")]
+impl PageCache {
+    /// Returns whether all pages of a range are cached; of one that goes on with the read before it, also those that its
+    /// read-ahead would reach.
+    fn has(&self, fd: BorrowedFd<'_>, range: &Range<u64>, sequence: &mut Sequence) -> bool {
+        let goes_on = range.start >= sequence.end && range.start - sequence.end <= GAP_BYTES;
+        sequence.end = range.end;
+        if !view::is_cached(fd, range.start, range.end) {
+            return false;
+        }
+        if !goes_on || range.end.saturating_add(self.window_bytes) <= sequence.known_until {
+            return true;
+        }
+        let Ok(found) = rustix::fs::fstat(fd) else { return false };
+        let file_end = u64::try_from(found.st_size).unwrap_or(0);
+        let wanted = range.end.saturating_add(2 * self.window_bytes);
+        let until = wanted.min(file_end);
+        // A block device has no length here: its reads never go on.
+        let has = until > range.start && view::is_cached(fd, range.start, until);
+        sequence.known_until = match has {
+            true if until < wanted => u64::MAX,
+            true => until,
+            false => 0,
+        };
+        has
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl PageCache {
+    fn has(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: &mut Sequence) -> bool {
+        false
+    }
+}
+
+#[cfg(target_os = "linux")]
+use view::read_now;
+#[cfg(target_os = "linux")]
+pub(crate) use view::{Refusal, open as open_view, read_ahead_bytes};
+
+/// # Safety
+/// None needed: nothing is read.
+#[cfg(not(target_os = "linux"))]
+unsafe fn read_now(_: BorrowedFd<'_>, _: u64, _: NonNull<u8>, _: usize) -> Result<usize, i32> {
+    Err(libc::ENOSYS)
+}
+
+/// The counters of all files of an engine, of closed ones as well.
+#[derive(Default)]
+pub(crate) struct PageCaches {
+    open: Vec<(Weak<FileCore>, Arc<PageCacheCounts>)>,
+    /// The sum of the files that are gone.
+    gone: PageCacheSum,
+}
+
+impl PageCaches {
+    /// Adds a file that was opened.
+    pub(crate) fn add(&mut self, core: &Arc<FileCore>) {
+        let Some(cache) = core.page_cache() else { return };
+        if self.open.len() == self.open.capacity() {
+            self.forget_gone();
+        }
+        self.open.push((Arc::downgrade(core), cache.counts.clone()));
+    }
+
+    fn forget_gone(&mut self) {
+        let gone = &mut self.gone;
+        self.open.retain(|(_, counts)| {
+            // The file's own count is the other one.
+            let is_open = Arc::strong_count(counts) > 1;
+            if !is_open {
+                gone.add(counts.load());
+            }
+            is_open
+        });
+    }
+
+    /// Returns the sum of all files since the engine's start.
+    pub(crate) fn sum(&mut self) -> PageCacheSum {
+        self.forget_gone();
+        let mut sum = self.gone;
+        self.open.iter().for_each(|(_, counts)| sum.add(counts.load()));
+        sum
+    }
+
+    /// Returns the open files with reads that tried or skipped the page cache.
+    pub(crate) fn files(&self) -> Vec<Arc<FileCore>> {
+        let used = self.open.iter().filter(|(_, counts)| counts.load().is_used());
+        used.filter_map(|(file, _)| file.upgrade()).collect()
+    }
+}
+
+impl PageCache {
+    pub(crate) fn load_counts(&self) -> PageCacheSum {
+        self.counts.load()
+    }
+}
