@@ -82,7 +82,7 @@ fn each_request_is_answered_with_what_happened_until_then() {
     for stream in [&mut first, &mut second] {
         let line = ask(stream, "stats\n");
         assert!(line.starts_with("{\"forebay_stats\":1,") && line.ends_with("}\n"), "{line}");
-        let wanted = "\"reads\":0,\"writes\":3,\"syncs\":0,\"read_bytes\":0,\"write_bytes\":300}";
+        let wanted = "\"reads\":0,\"writes\":3,\"syncs\":0,\"read_bytes\":0,\"write_bytes\":300,";
         assert!(line.contains(wanted), "{line}");
     }
     // A last line without its end, and then nothing more.

@@ -73,6 +73,14 @@ impl Sequence {
     pub(crate) fn at(offset: u64) -> Sequence {
         Sequence { end: offset, known_until: 0 }
     }
+
+    /// Adds a read, whether it tries the page cache or not. Returns whether it goes on where the one before it ended.
+    #[inline]
+    fn goes_on(&mut self, range: &Range<u64>) -> bool {
+        let goes_on = range.start >= self.end && range.start - self.end <= GAP_BYTES;
+        self.end = range.end;
+        goes_on
+    }
 }
 
 impl PageCache {
@@ -162,12 +170,13 @@ impl FileCore {
         if self.is_closed() || self.engine().failure().is_some() {
             return None;
         }
+        let goes_on = sequence.goes_on(range);
         let len = range.end - range.start;
         if !cache.tries(len) {
             return None;
         }
         let fd = cache.view.as_ref().map_or_else(|| self.fd(), std::os::fd::AsFd::as_fd);
-        if cache.tries == Tries::Checked && !cache.has(fd, range, sequence) {
+        if cache.tries == Tries::Checked && !cache.has(fd, range, goes_on, sequence) {
             cache.miss();
             return None;
         }
@@ -253,9 +262,7 @@ fn to_block(core: &FileCore, attempt: Attempt<'_>) -> Option<Block> {
 impl PageCache {
     /// Returns whether all pages of a range are cached; of one that goes on with the read before it, also those that its
     /// read-ahead would reach.
-    fn has(&self, fd: BorrowedFd<'_>, range: &Range<u64>, sequence: &mut Sequence) -> bool {
-        let goes_on = range.start >= sequence.end && range.start - sequence.end <= GAP_BYTES;
-        sequence.end = range.end;
+    fn has(&self, fd: BorrowedFd<'_>, range: &Range<u64>, goes_on: bool, sequence: &mut Sequence) -> bool {
         if !view::is_cached(fd, range.start, range.end) {
             return false;
         }
@@ -279,7 +286,7 @@ impl PageCache {
 
 #[cfg(not(target_os = "linux"))]
 impl PageCache {
-    fn has(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: &mut Sequence) -> bool {
+    fn has(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: bool, _: &mut Sequence) -> bool {
         false
     }
 }

@@ -64,9 +64,9 @@ pub(crate) fn write_file(path: &std::path::Path, len: u64) {
     std::fs::write(path, bytes_of(0..len)).expect("a test file");
 }
 
-/// Returns the three ways to open a file, each of which keeps the file's content.
-pub(crate) fn modes() -> [Open; 3] {
-    [Open::create(), Open::create().buffered(), Open::create().uncached()]
+/// Returns the ways to open a file, each of which keeps the file's content.
+pub(crate) fn modes() -> [Open; 4] {
+    [Open::create(), Open::create().buffered(), Open::create().uncached(), Open::create().adaptive()]
 }
 
 /// Compares without printing megabytes.
