@@ -50,6 +50,34 @@ pub(crate) fn load(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Reads one page in `every` of a file that is not cached, without read-ahead, and checks that no others came.
+///
+/// # Errors
+/// When another share of the file is cached afterwards.
+pub(crate) fn load_every(path: &Path, every: u64) -> Result<()> {
+    use std::os::unix::fs::FileExt as _;
+    let file = File::open(path)?;
+    // SAFETY: advice on an open file; it reads and writes no memory of this process.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    let mut page = [0; 4096];
+    // In runs of 16 pages, so that ranges of a few KiB lie in one or the other part.
+    const RUN: u64 = 16;
+    for number in (0..file.metadata()?.len() / 4096).filter(|number| number / RUN % every == 0) {
+        file.read_exact_at(&mut page, number * 4096)?;
+    }
+    let share = resident_share(&file)?;
+    ensure!((share - 1.0 / every as f64).abs() < 0.02, "{share:.2} of {} are cached", path.display());
+    Ok(())
+}
+
+/// Returns the share of a file's pages that are in the page cache.
+///
+/// # Errors
+/// When it cannot be opened or mapped.
+pub(crate) fn share(path: &Path) -> Result<f64> {
+    resident_share(&File::open(path)?)
+}
+
 /// Returns the share of a file's pages that are in the page cache.
 fn resident_share(file: &File) -> Result<f64> {
     // SAFETY: the map is used only to query residency and never dereferenced, so a change of the file cannot

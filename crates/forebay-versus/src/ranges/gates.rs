@@ -25,7 +25,7 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cach
         let name = format!("{}: read_many allocations per range", shape.name());
         experiment.add_gate("read_many", Gate::new(name, Bound::AtMost, 0.05, allocations, 0.0));
     }
-    if cache == Cache::Warm {
+    if cache != Cache::Cold {
         return;
     }
     let mut targets = vec![("tokio-fs-sequential", 3.0), ("mmap", 1.0)];

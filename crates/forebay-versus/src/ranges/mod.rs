@@ -21,6 +21,7 @@ use crate::cell::Cell;
 use crate::child::{self, Job};
 use crate::cli::Common;
 use crate::environment::cores;
+use crate::memory_limit::{self, MemoryLimit};
 use crate::report::{Document, Experiment};
 use crate::sample::Sample;
 use crate::test_file::TestFile;
@@ -38,6 +39,8 @@ pub(crate) const ROWS: &[&str] = &[
     "read_many",
     "read_many-collect",
     "read_many-buffered",
+    "read_many-adaptive",
+    "read_many-adaptive-stream",
 ];
 
 const COLUMNS: &[(&str, &str, usize)] = &[
@@ -49,6 +52,9 @@ const COLUMNS: &[(&str, &str, usize)] = &[
     ("bytes_read_per_byte_requested", "read/asked", 3),
     ("allocations_per_range", "allocs/range", 4),
     ("resident_peak_bytes", "resident MiB", 0),
+    ("page_cache_share", "from page cache", 3),
+    ("loaded_share", "loaded", 3),
+    ("hot_kept_share", "hot set kept", 3),
 ];
 
 /// The state of the page cache before a sample.
@@ -58,6 +64,21 @@ pub(crate) enum Cache {
     Cold,
     /// The whole file is cached.
     Warm,
+    /// Every second run of 16 pages is cached.
+    Half,
+    /// One run of 16 pages in ten is cached.
+    Tenth,
+}
+
+impl Cache {
+    const fn name(self) -> &'static str {
+        match self {
+            Cache::Cold => "cold",
+            Cache::Warm => "warm",
+            Cache::Half => "half cached",
+            Cache::Tenth => "a tenth cached",
+        }
+    }
 }
 
 /// Options of `ranges`.
@@ -83,6 +104,12 @@ pub(crate) struct Options {
     /// Tasks of `tokio-fs-tasks` at work at once (each holds an open file).
     #[arg(long, default_value_t = 128)]
     tasks_max: usize,
+    /// Memory of a sample's cgroup, page cache included, in MiB; 0 for no limit. Needs root.
+    #[arg(long, default_value_t = 0)]
+    memory_mib: u64,
+    /// Size of another program's hot file, in MiB, which is in the page cache of the same cgroup; 0 for none.
+    #[arg(long, default_value_t = 0)]
+    hot_mib: u64,
 }
 
 /// The measurement of a child.
@@ -95,6 +122,9 @@ pub(crate) struct RangesJob {
     pub(crate) count: usize,
     pub(crate) tasks_max: usize,
     pub(crate) seed: u64,
+    pub(crate) cgroup: Option<PathBuf>,
+    /// The hot file.
+    pub(crate) hot: Option<PathBuf>,
 }
 
 /// A batch in progress.
@@ -140,6 +170,14 @@ pub(crate) fn check(range: &Range<u64>, got: &[u8]) -> Result<()> {
 pub(crate) fn run(options: &Options) -> Result<usize> {
     let rows = options.common.choose(ROWS)?;
     let file = TestFile::create(&options.common.dir()?, options.file_mib << 20)?;
+    let hot = match options.hot_mib {
+        0 => None,
+        mib => Some(TestFile::create(&options.common.dir()?, mib << 20)?),
+    };
+    let limit = match options.memory_mib {
+        0 => None,
+        mib => Some(MemoryLimit::create(mib << 20)?),
+    };
     let drop_caches = rustix::process::geteuid().is_root();
     if !drop_caches {
         eprintln!("without root only the file itself is dropped from the page cache, not its metadata");
@@ -148,7 +186,14 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
     // Cold first: evicting the pages that a warm cell has loaded would only cost time.
     for cache in &options.caches {
         for shape in &options.shapes {
-            let experiment = measure_cell(options, &file, &rows, *shape, *cache, drop_caches)?;
+            let experiment = measure_cell(
+                options,
+                (&file, hot.as_ref(), limit.as_ref()),
+                &rows,
+                *shape,
+                *cache,
+                drop_caches,
+            )?;
             document.push(experiment);
             options.common.write_json(&document)?;
         }
@@ -158,17 +203,24 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
 
 fn measure_cell(
     options: &Options,
-    file: &TestFile,
+    (file, hot, limit): (&TestFile, Option<&TestFile>, Option<&MemoryLimit>),
     rows: &[&str],
     shape: Shape,
     cache: Cache,
     drop_caches: bool,
 ) -> Result<Experiment> {
-    let cache_name = if cache == Cache::Cold { "cold" } else { "warm" };
+    let cache_name = cache.name();
     let cell = Cell::run(&format!("ranges, {}, {cache_name}", shape.name()), rows, options.repeats, |row| {
         match cache {
             Cache::Cold => page_cache::evict(file.path(), drop_caches)?,
             Cache::Warm => page_cache::load(file.path())?,
+            Cache::Half | Cache::Tenth => {
+                page_cache::evict(file.path(), drop_caches)?;
+                page_cache::load_every(file.path(), if cache == Cache::Half { 2 } else { 10 })?;
+            }
+        }
+        if let Some(hot) = hot {
+            page_cache::evict(hot.path(), false)?;
         }
         let job = RangesJob {
             row: row.to_owned(),
@@ -178,6 +230,8 @@ fn measure_cell(
             count: options.count,
             tasks_max: options.tasks_max,
             seed: rng::fresh_seed(),
+            cgroup: limit.map(|limit| limit.path().to_owned()),
+            hot: hot.map(|hot| hot.path().to_owned()),
         };
         child::measure(&Job::Ranges(job), None)
     })?;
@@ -189,6 +243,8 @@ fn measure_cell(
         "file_bytes": file.bytes(),
         "repeats": options.repeats,
         "tasks_max": options.tasks_max,
+        "memory_limit_bytes": options.memory_mib << 20,
+        "hot_bytes": options.hot_mib << 20,
         "tokio_workers": cores(),
     });
     let parameters = parameters.as_object().cloned().unwrap_or_default();
@@ -213,17 +269,30 @@ fn measure_cell(
 /// # Errors
 /// The error of the row.
 pub(crate) fn measure(job: &RangesJob) -> Result<Sample> {
+    if let Some(cgroup) = &job.cgroup {
+        memory_limit::enter(cgroup)?;
+    }
+    if let Some(hot) = &job.hot {
+        page_cache::load(hot)?;
+    }
+    let cached_before = page_cache::share(&job.path)?;
     let ranges = shapes::make(job.shape, job.count, job.file_bytes, job.seed);
     let mut sample = match job.row.as_str() {
         "tokio-fs-sequential" | "tokio-fs-sequential-again" => tokio_fs::sequential(job, ranges),
         "tokio-fs-tasks" => tokio_fs::tasks(job, ranges),
         "object-store-like" => object_store_like::one_task(job, ranges),
         "mmap" => mmap::copy_ranges(job, &ranges),
-        "read_many" => read_many::stream(job, ranges),
+        "read_many" => read_many::stream(job, ranges, read_many::Open::Direct),
         "read_many-collect" => read_many::collect(job, ranges, read_many::Open::Direct),
         "read_many-buffered" => read_many::collect(job, ranges, read_many::Open::Buffered),
+        "read_many-adaptive" => read_many::collect(job, ranges, read_many::Open::Adaptive),
+        "read_many-adaptive-stream" => read_many::stream(job, ranges, read_many::Open::Adaptive),
         other => bail!("there is no row {other}"),
     }?;
     sample.set("resident_peak_bytes", peak_resident_bytes());
+    sample.set("loaded_share", page_cache::share(&job.path)? - cached_before);
+    if let Some(hot) = &job.hot {
+        sample.set("hot_kept_share", page_cache::share(hot)?);
+    }
     Ok(sample)
 }

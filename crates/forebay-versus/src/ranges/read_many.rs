@@ -16,18 +16,20 @@ pub(crate) enum Open {
     Direct,
     /// Through the page cache.
     Buffered,
+    /// From the page cache what it has.
+    Adaptive,
 }
 
 /// Measures the batch as a stream: each range is checked when it arrives, in any order, and its memory is
 /// released.
-pub(crate) fn stream(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
+pub(crate) fn stream(job: &RangesJob, ranges: Vec<Range<u64>>, mode: Open) -> Result<Sample> {
     let engine = Engine::start(Config::default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {
         allocations::start_counting();
         let asked = ranges.clone();
         let batch = Batch::begin();
-        let file = open(&engine, job, Open::Direct).await?;
+        let file = open(&engine, job, mode).await?;
         let mut stream = file.read_many(ranges).stream();
         let mut seen = 0;
         while let Some((index, block)) = stream.next().await {
@@ -35,16 +37,13 @@ pub(crate) fn stream(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample>
             seen += 1;
         }
         ensure!(seen == asked.len(), "{seen} of {} ranges came back", asked.len());
-        Ok(batch.finish(seen))
+        finish(&engine, batch, seen).await
     })
 }
 
 /// Measures the batch as a whole: all ranges are held together, in the order of the request.
 pub(crate) fn collect(job: &RangesJob, ranges: Vec<Range<u64>>, mode: Open) -> Result<Sample> {
-    let asked_bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    // Blocks come in powers of two, and all of them are held at once.
-    let room = (asked_bytes as usize * 2 + (64 << 20)).next_multiple_of(2 << 20);
-    let engine = Engine::start(Config::default().arena_bytes_max(room).overflow_bytes_max(room))?;
+    let engine = Engine::start(Config::default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {
         allocations::start_counting();
@@ -56,14 +55,22 @@ pub(crate) fn collect(job: &RangesJob, ranges: Vec<Range<u64>>, mode: Open) -> R
         for (range, block) in asked.iter().zip(blocks) {
             check(range, &block?)?;
         }
-        Ok(batch.finish(asked.len()))
+        finish(&engine, batch, asked.len()).await
     })
+}
+
+/// Ends the batch, and adds the share of the ranges that the page cache served on the caller's thread.
+async fn finish(engine: &Engine, batch: Batch, ranges: usize) -> Result<Sample> {
+    let mut sample = batch.finish(ranges);
+    sample.set("page_cache_share", engine.stats().await?.page_cache_reads as f64 / ranges as f64);
+    Ok(sample)
 }
 
 async fn open(engine: &Engine, job: &RangesJob, mode: Open) -> Result<File> {
     let options = match mode {
         Open::Direct => forebay::Open::read(),
         Open::Buffered => forebay::Open::read().buffered(),
+        Open::Adaptive => forebay::Open::read().adaptive(),
     };
     Ok(engine.open(&job.path, options).await?)
 }
