@@ -56,6 +56,7 @@
 //!
 //! - [Getting started](https://github.com/forebay-rs/forebay/blob/main/docs/getting-started.md): from Tokio, from threads, on shards
 //! - [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md): which way an operation takes, and its cost
+//! - [Which mode](https://github.com/forebay-rs/forebay/blob/main/docs/which-mode.md): direct, buffered, uncached or adaptive
 //! - [Blocking](https://github.com/forebay-rs/forebay/blob/main/docs/blocking.md): where a thread may wait, and the cost
 //! - [Porting](https://github.com/forebay-rs/forebay/blob/main/docs/porting.md): from `std::fs`, `tokio::fs` and other runtimes
 //! - [Classes](https://github.com/forebay-rs/forebay/blob/main/docs/classes.md): shares, limits and tenants
@@ -144,6 +145,9 @@ struct CrateReadme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/getting-started.md")]
 struct GettingStarted;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/which-mode.md")]
+struct WhichMode;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/blocking.md")]
 struct Blocking;

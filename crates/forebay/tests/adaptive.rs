@@ -407,6 +407,9 @@ fn a_file_system_in_memory_works() {
     }
     file.write(0, vec![9; 4096]).wait().unwrap();
     assert_eq!(file.read(0..100).wait().unwrap()[..], [9; 100]);
+    let stats = stats(&engine);
+    let is_reported = engine.health().degraded.iter().any(|found| found.what == "adaptive: page cache");
+    assert!(stats.page_cache_reads > 0 || (is_reported && stats.page_cache_misses == 1), "{stats:?}");
 }
 
 #[test]

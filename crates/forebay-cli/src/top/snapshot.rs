@@ -29,6 +29,8 @@ pub(super) struct Snapshot {
     pub(super) wait_calls: u64,
     pub(super) page_cache_reads: u64,
     pub(super) page_cache_bytes: u64,
+    pub(super) page_cache_misses: u64,
+    pub(super) page_cache_skips: u64,
     pub(super) degraded: Vec<String>,
 }
 

@@ -64,10 +64,17 @@ fn head(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<
         let calls = since(now.wait_calls, before.map(|before| before.wait_calls));
         lines.push(format!("on waiting threads: {} operations/s", count(calls)));
     }
-    if now.page_cache_reads > 0 {
+    if now.page_cache_reads + now.page_cache_misses + now.page_cache_skips > 0 {
         let reads = since(now.page_cache_reads, before.map(|before| before.page_cache_reads));
         let moved = since(now.page_cache_bytes, before.map(|before| before.page_cache_bytes));
-        lines.push(format!("page cache, on callers' threads: {} reads/s, {}B/s", count(reads), count(moved)));
+        let mut line =
+            format!("page cache, on callers' threads: {} reads/s, {}B/s", count(reads), count(moved));
+        let misses = since(now.page_cache_misses, before.map(|before| before.page_cache_misses));
+        let skips = since(now.page_cache_skips, before.map(|before| before.page_cache_skips));
+        if now.page_cache_misses + now.page_cache_skips > 0 {
+            line += &format!(", {} in vain/s, {} not tried/s", count(misses), count(skips));
+        }
+        lines.push(line);
     }
     lines
 }

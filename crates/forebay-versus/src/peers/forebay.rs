@@ -91,10 +91,10 @@ pub(crate) fn random_from_tokio(job: &RandomJob, multi_thread: bool, driver: Dri
 }
 
 /// Measures random reads from `depth` plain threads, each of which waits for its one read.
-pub(crate) fn random_from_threads(job: &RandomJob) -> Result<Sample> {
+pub(crate) fn random_from_threads(job: &RandomJob, open: Open) -> Result<Sample> {
     allocations::start_counting();
     let engine = start()?;
-    let file = engine.open(&job.path, Open::read()).wait()?;
+    let file = engine.open(&job.path, open).wait()?;
     let window = Window::start(job.warm_up, job.measure);
     let meters = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..job.depth)
@@ -168,13 +168,13 @@ pub(crate) fn random_read_many(job: &RandomJob) -> Result<Sample> {
 }
 
 /// Measures the scan on the shard; without a geometry the default one, which adapts.
-pub(crate) fn scan_on_shard(job: &ScanJob, geometry: Option<(usize, usize)>) -> Result<Sample> {
+pub(crate) fn scan_on_shard(job: &ScanJob, open: Open, geometry: Option<(usize, usize)>) -> Result<Sample> {
     let engine = start()?;
     let (inner, path) = (engine.clone(), job.path.clone());
     let job = job.clone();
     let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let begun = job.begin();
-        let file = inner.open(&path, Open::read()).await?;
+        let file = inner.open(&path, open).await?;
         scan(&job, begun, &file, geometry).await
     });
     task.wait()?

@@ -39,6 +39,7 @@ pub(crate) const ROWS: &[&str] = &[
     "forebay-tokio-aio",
     "forebay-tokio-aio-current",
     "forebay-wait",
+    "forebay-wait-adaptive",
     "forebay-read-many",
     "glommio",
     "compio",
@@ -195,8 +196,11 @@ fn measure_cell(
         measure: Duration::from_secs_f64(options.seconds),
         seed: rng::fresh_seed(),
     };
-    // The buffered row starts cold; everything else goes past the page cache.
-    let prepare = |row: &str| if row == "tokio-fs" { page_cache::evict(file.path(), false) } else { Ok(()) };
+    // Rows that look into the page cache start cold; everything else goes past it.
+    let prepare = |row: &str| match row {
+        "tokio-fs" | "forebay-wait-adaptive" => page_cache::evict(file.path(), false),
+        _ => Ok(()),
+    };
     let cell = Cell::run(&label, &rows, options.repeats, |row| {
         prepare(row)?;
         if row.starts_with("fio") { run_fio(&job(row)) } else { child::measure(&Job::Random(job(row)), None) }

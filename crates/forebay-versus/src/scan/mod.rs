@@ -41,6 +41,8 @@ pub(crate) const ROWS: &[&str] = &[
     "bare-512k-x8-4k-pages",
     "forebay-default",
     "forebay-large",
+    "forebay-adaptive",
+    "forebay-buffered",
     "forebay-default-tokio",
     "forebay-large-tokio",
     "glommio",
@@ -67,6 +69,8 @@ const COLUMNS: &[(&str, &str, usize)] = &[
     ("buffers_peak_bytes", "buffers MiB", 1),
     ("resident_peak_bytes", "resident MiB", 0),
     ("memory_peak_bytes", "with cache MiB", 0),
+    ("loaded_share", "loaded", 3),
+    ("hot_kept_share", "hot set kept", 3),
 ];
 
 /// Options of `scan`.
@@ -80,6 +84,9 @@ pub(crate) struct Options {
     /// Memory that each row may use, page cache included, in MiB (needs root; 0: no limit).
     #[arg(long, default_value_t = 1024)]
     memory_mib: u64,
+    /// Size of another program's hot file, in MiB, which is in the page cache under the same limit; 0 for none.
+    #[arg(long, default_value_t = 0)]
+    hot_mib: u64,
     /// Interleaved processes per row; the gates want five or more.
     #[arg(long, default_value_t = 5)]
     repeats: usize,
@@ -93,6 +100,8 @@ pub(crate) struct ScanJob {
     pub(crate) file_bytes: u64,
     /// The cgroup to enter first.
     pub(crate) cgroup: Option<PathBuf>,
+    /// The hot file.
+    pub(crate) hot: Option<PathBuf>,
 }
 
 impl ScanJob {
@@ -128,6 +137,10 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
         rows.retain(|row| !row.starts_with("fio"));
     }
     let file = TestFile::create(&options.common.dir()?, options.file_mib << 20)?;
+    let hot = match options.hot_mib {
+        0 => None,
+        mib => Some(TestFile::create(&options.common.dir()?, mib << 20)?),
+    };
     let limit = match options.memory_mib {
         0 => None,
         mib => MemoryLimit::create(mib << 20)
@@ -140,6 +153,9 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
     let touched = memory::touch(2 * (options.memory_mib << 20))?;
     let cell = Cell::run("scan", &rows, options.repeats, |row| {
         page_cache::evict(file.path(), false)?;
+        if let Some(hot) = &hot {
+            page_cache::evict(hot.path(), false)?;
+        }
         if let Some(limit) = &limit {
             limit.reset_peak();
         }
@@ -148,6 +164,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
             path: file.path().to_owned(),
             file_bytes: file.bytes(),
             cgroup: limit.as_ref().map(|limit| limit.path().to_owned()),
+            hot: hot.as_ref().map(|hot| hot.path().to_owned()),
         };
         child::measure(&Job::Scan(job), None)
     })?;
@@ -156,6 +173,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
         "file_bytes": file.bytes(),
         "memory_limit_bytes": limit.is_some().then_some(options.memory_mib << 20),
         "memory_touched_bytes": touched,
+        "hot_bytes": options.hot_mib << 20,
         "repeats": options.repeats,
     });
     let parameters = parameters.as_object().cloned().unwrap_or_default();
@@ -186,6 +204,9 @@ pub(crate) fn measure(job: &ScanJob) -> Result<Sample> {
     if let Some(cgroup) = &job.cgroup {
         memory_limit::enter(cgroup)?;
     }
+    if let Some(hot) = &job.hot {
+        page_cache::load(hot)?;
+    }
     let huge = |bytes, depth| bare::scan(job, bytes, depth, PageKind::Huge);
     let mut sample = match job.row.as_str() {
         "bare-512k-x8" | "bare-512k-x8-again" => huge(512 << 10, 8),
@@ -194,8 +215,10 @@ pub(crate) fn measure(job: &ScanJob) -> Result<Sample> {
         "bare-256k-x16" => huge(256 << 10, 16),
         "bare-512k-x20" => huge(512 << 10, 20),
         "bare-512k-x8-4k-pages" => bare::scan(job, 512 << 10, 8, PageKind::Small),
-        "forebay-default" => forebay::scan_on_shard(job, None),
-        "forebay-large" => forebay::scan_on_shard(job, Some((BLOCK_LARGE_BYTES, DEPTH_LARGE))),
+        "forebay-default" => forebay::scan_on_shard(job, Open::read(), None),
+        "forebay-adaptive" => forebay::scan_on_shard(job, Open::read().adaptive(), None),
+        "forebay-buffered" => forebay::scan_on_shard(job, Open::read().buffered(), None),
+        "forebay-large" => forebay::scan_on_shard(job, Open::read(), Some((BLOCK_LARGE_BYTES, DEPTH_LARGE))),
         "forebay-default-tokio" => forebay::scan_from_tokio(job, None),
         "forebay-large-tokio" => forebay::scan_from_tokio(job, Some((BLOCK_LARGE_BYTES, DEPTH_LARGE))),
         "glommio" => glommio::scan(job),
@@ -211,6 +234,10 @@ pub(crate) fn measure(job: &ScanJob) -> Result<Sample> {
         "dontcache-1m" => buffered::dontcache(job),
         other => bail!("there is no row {other}"),
     }?;
+    sample.set("loaded_share", page_cache::share(&job.path)?);
+    if let Some(hot) = &job.hot {
+        sample.set("hot_kept_share", page_cache::share(hot)?);
+    }
     if !job.row.starts_with("fio") {
         sample.set("resident_peak_bytes", usage::peak_resident_bytes());
     }

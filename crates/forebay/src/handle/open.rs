@@ -121,9 +121,9 @@ impl Open {
     /// [`read_many`](crate::File::read_many) try the page cache on the calling thread, without a hop: cachestat(2) says whether
     /// all pages of the range are there (about 0.4 us), and preadv2(2) copies them (`RWF_NOWAIT`). If not, the whole range is a
     /// direct read. The rule for which reads try:
-    /// - all, while at least one in 32 of the file's last attempts was served;
-    /// - below that one in 2, then in 3, 5, ... up to one in 65, so that a cold file pays 6 ns a read; the first that is served
-    ///   brings all attempts back;
+    /// - all, until 64 attempts on the file in a row were in vain;
+    /// - then one in 2, in 3, 5, ... up to one in 65, so that a cold file pays 6 ns a read; the first that is served brings all
+    ///   attempts back;
     /// - none of more than 4 MiB, and none of [`read_into`](crate::File::read_into);
     /// - a read that goes on where the one before it ended is served only if the next two read-ahead windows of the device are
     ///   cached as well, or the rest of the file. Otherwise it would carry on the read-ahead of another program, and load the file.

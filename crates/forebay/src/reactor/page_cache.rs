@@ -135,6 +135,14 @@ impl PageCache {
         }
     }
 
+    #[cold]
+    fn turn_off(&self, core: &FileCore) {
+        self.is_off.store(true, Ordering::Relaxed);
+        let why = "the file system has no RWF_NOWAIT; all reads go to the device";
+        let remedy = "use ext4, XFS or btrfs; files on tmpfs are in memory anyway";
+        core.engine().degrade_once("adaptive: page cache", why, remedy);
+    }
+
     fn lone(&self) -> Sequence {
         Sequence {
             end: self.end.load(Ordering::Relaxed),
@@ -150,6 +158,7 @@ impl PageCache {
 
 /// An attempt whose pages were there a moment ago.
 pub(crate) struct Attempt<'c> {
+    core: &'c FileCore,
     cache: &'c PageCache,
     fd: BorrowedFd<'c>,
     offset: u64,
@@ -180,7 +189,7 @@ impl FileCore {
             cache.miss();
             return None;
         }
-        Some(Attempt { cache, fd, offset: range.start, len })
+        Some(Attempt { core: self, cache, fd, offset: range.start, len })
     }
 }
 
@@ -201,7 +210,7 @@ impl Attempt<'_> {
         cache.miss();
         match read {
             Err(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS) if cache.is_adaptive() => {
-                cache.is_off.store(true, Ordering::Relaxed);
+                cache.turn_off(self.core);
             }
             // The pages were there, but not their bytes: somebody else loads them.
             _ if cache.tries == Tries::Checked => cache.rate.stay_away(),
