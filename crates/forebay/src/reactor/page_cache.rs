@@ -213,7 +213,7 @@ impl Attempt<'_> {
                 cache.turn_off(self.core);
             }
             // The pages were there, but not their bytes: somebody else loads them.
-            _ if cache.tries == Tries::Checked => cache.rate.stay_away(),
+            Err(libc::EAGAIN) if cache.tries == Tries::Checked => cache.rate.stay_away(),
             _ => {}
         }
         false
