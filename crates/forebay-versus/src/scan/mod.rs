@@ -215,10 +215,12 @@ pub(crate) fn measure(job: &ScanJob) -> Result<Sample> {
         "bare-256k-x16" => huge(256 << 10, 16),
         "bare-512k-x20" => huge(512 << 10, 20),
         "bare-512k-x8-4k-pages" => bare::scan(job, 512 << 10, 8, PageKind::Small),
-        "forebay-default" => forebay::scan_on_shard(job, Open::read(), None),
-        "forebay-adaptive" => forebay::scan_on_shard(job, Open::read().adaptive(), None),
-        "forebay-buffered" => forebay::scan_on_shard(job, Open::read().buffered(), None),
-        "forebay-large" => forebay::scan_on_shard(job, Open::read(), Some((BLOCK_LARGE_BYTES, DEPTH_LARGE))),
+        "forebay-default" => forebay::scan_on_shard(job, ::forebay::Open::read(), None),
+        "forebay-adaptive" => forebay::scan_on_shard(job, ::forebay::Open::read().adaptive(), None),
+        "forebay-buffered" => forebay::scan_on_shard(job, ::forebay::Open::read().buffered(), None),
+        "forebay-large" => {
+            forebay::scan_on_shard(job, ::forebay::Open::read(), Some((BLOCK_LARGE_BYTES, DEPTH_LARGE)))
+        }
         "forebay-default-tokio" => forebay::scan_from_tokio(job, None),
         "forebay-large-tokio" => forebay::scan_from_tokio(job, Some((BLOCK_LARGE_BYTES, DEPTH_LARGE))),
         "glommio" => glommio::scan(job),

@@ -34,10 +34,9 @@ pub(super) struct Cached {
 impl Cached {
     /// Returns the batch if any of its files is adaptive; otherwise it is given back.
     pub(super) fn of(ask: Ask, streams: bool) -> Result<Box<Cached>, Ask> {
-        let Some(first) = ask.files.first().filter(|_| ask.files.iter().any(|core| core.is_adaptive()))
-        else {
-            return Err(ask);
-        };
+        // A batch without ranges has its failures, too.
+        let tries = ask.ranges.len() > 0 && ask.files.iter().any(|core| core.is_adaptive());
+        let Some(first) = ask.files.first().filter(|_| tries) else { return Err(ask) };
         let slab_bytes = if streams { STREAM_SLAB_BYTES } else { COLLECT_SLAB_BYTES };
         Ok(Box::new(Cached {
             next: 0,
