@@ -334,10 +334,10 @@ fn the_end_of_the_file_and_closed_files_are_as_in_every_mode() {
             .count()
     };
     assert_eq!(links(), 2, "one descriptor for the device and one for the page cache");
-    let (kept, batch) = (file.clone(), file.read_many([0..10]));
+    let (kept, batch) = (file.clone(), file.read_many(std::iter::once(0..10)));
     file.close().wait().unwrap();
     assert_eq!(kept.read(0..10).wait().unwrap_err().kind(), ErrorKind::FileClosed);
-    assert_eq!(kept.read_many([0..10]).wait().unwrap_err().kind(), ErrorKind::FileClosed);
+    assert_eq!(kept.read_many(std::iter::once(0..10)).wait().unwrap_err().kind(), ErrorKind::FileClosed);
     assert_eq!(batch.wait().unwrap_err().kind(), ErrorKind::FileClosed);
     drop(kept);
     stats(&engine);
@@ -427,7 +427,7 @@ fn a_forked_child_reads_nothing_and_closes_nothing() {
         let file = taken.take().unwrap();
         let forked = |kind| kind == ErrorKind::Forked;
         let lone = file.read(0..100).wait().is_err_and(|error| forked(error.kind()));
-        let batch = file.read_many([0..100]).wait().is_err_and(|error| forked(error.kind()));
+        let batch = file.read_many(std::iter::once(0..100)).wait().is_err_and(|error| forked(error.kind()));
         drop(file);
         // SAFETY: _exit(2) takes a plain number.
         unsafe { libc::_exit(i32::from(!(lone && batch))) };

@@ -240,7 +240,7 @@ impl Scan {
             let aligned_end = self.next - self.next % 4096 + u64::from(self.pace.buffer);
             let end = aligned_end.min(self.end);
             let len = (end - self.next) as u32;
-            let cached = self.from_page_cache(end);
+            let cached = self.cached_block(end);
             let is_cached = cached.is_some();
             let read = match cached {
                 Some(block) => RangeRead::known(self.core.clone(), self.next..end, Ok(block)),
@@ -259,10 +259,8 @@ impl Scan {
 
     /// Begins the read of the bytes up to `end`.
     fn begin(&self, end: u64) -> RangeRead<'static> {
-        let mut read = match self.core.is_adaptive() {
-            true => RangeRead::of_device(self.core.clone(), self.next..end, self.class),
-            false => RangeRead::owned(self.core.clone(), self.next..end, self.class),
-        };
+        let make = if self.core.is_adaptive() { RangeRead::of_device } else { RangeRead::owned };
+        let mut read = make(self.core.clone(), self.next..end, self.class);
         // The first poll sends it. A task that waits for it polls it again with its own waker.
         match read.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => read,
@@ -271,7 +269,7 @@ impl Scan {
     }
 
     /// Returns the bytes up to `end` of an adaptive file, if the page cache has them.
-    fn from_page_cache(&mut self, end: u64) -> Option<Block> {
+    fn cached_block(&mut self, end: u64) -> Option<Block> {
         if !self.core.is_adaptive() {
             return None;
         }

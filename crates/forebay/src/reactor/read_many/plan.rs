@@ -49,9 +49,10 @@ impl Ranges {
     pub(crate) fn pick(&self, numbers: &[u32]) -> Ranges {
         Ranges {
             list: numbers.iter().map(|&number| self.get(number).clone()).collect(),
-            files: match self.files.is_empty() {
-                true => Vec::new(),
-                false => numbers.iter().map(|&number| self.file(number)).collect(),
+            files: if self.files.is_empty() {
+                Vec::new()
+            } else {
+                numbers.iter().map(|&number| self.file(number)).collect()
             },
         }
     }
