@@ -26,8 +26,16 @@ impl TestFile {
     /// # Errors
     /// When the folder has no room or refuses direct I/O, or on Ctrl-C.
     pub(crate) fn create(dir: &Path, bytes: u64) -> Result<Self> {
+        Self::create_named(dir, "data", bytes)
+    }
+
+    /// Does the same for a second file of this run, whose name ends with `suffix`.
+    ///
+    /// # Errors
+    /// Those of [`create`](Self::create).
+    pub(crate) fn create_named(dir: &Path, suffix: &str, bytes: u64) -> Result<Self> {
         let bytes = bytes / CHUNK_BYTES as u64 * CHUNK_BYTES as u64;
-        let path = dir.join(format!("forebay-versus-{}.data", std::process::id()));
+        let path = dir.join(format!("forebay-versus-{}.{suffix}", std::process::id()));
         check_room(dir, bytes)?;
         eprint!("writing {} MiB to {} ... ", bytes >> 20, path.display());
         std::io::stderr().flush()?;

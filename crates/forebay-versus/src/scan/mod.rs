@@ -139,7 +139,7 @@ pub(crate) fn run(options: &Options) -> Result<usize> {
     let file = TestFile::create(&options.common.dir()?, options.file_mib << 20)?;
     let hot = match options.hot_mib {
         0 => None,
-        mib => Some(TestFile::create(&options.common.dir()?, mib << 20)?),
+        mib => Some(TestFile::create_named(&options.common.dir()?, "hot", mib << 20)?),
     };
     let limit = match options.memory_mib {
         0 => None,
