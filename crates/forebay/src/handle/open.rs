@@ -122,7 +122,7 @@ impl Open {
     /// all pages of the range are there (about 0.4 us), and preadv2(2) copies them (`RWF_NOWAIT`). If not, the whole range is a
     /// direct read. The rule for which reads try:
     /// - all, until 64 attempts on the file in a row were in vain;
-    /// - then one in 2, in 3, 5, ... up to one in 65, so that a cold file pays 6 ns a read; the first that is served brings all
+    /// - then one in 2, in 3, 5, ... up to one in 65, so that a cold file's attempts cost 6 ns a read on average; the first that is served brings all
     ///   attempts back;
     /// - none of more than 4 MiB, and none of [`read_into`](crate::File::read_into);
     /// - a read that goes on where the one before it ended is served only if the next two read-ahead windows of the device are
