@@ -225,6 +225,8 @@ fn futures_are_small_unpin_and_may_be_sent() {
     checked::<Read<'_>>(128);
     checked::<ReadUpTo<'_>>(128);
     checked::<ReadInto<'_>>(128);
+    checked::<ReadInto<'_, Vec<u8>>>(128);
+    checked::<ReadInto<'_, Box<[u8]>>>(128);
     checked::<Write<'_>>(120);
     checked::<forebay::Sync<'_>>(120);
     checked::<ReadMany>(96);

@@ -6,8 +6,8 @@ use crate::gate::{Bound, Gate};
 use crate::report::Experiment;
 use crate::statistics::median;
 
-/// Sets the ratios of every row and, for a cold batch, the gates of `read_many`. Warm is shown, whichever row
-/// is faster.
+/// Sets the ratios of every row, and the gates of held results, and for a cold batch those of the stream. A warm stream is
+/// shown, whichever row is faster.
 pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cache: Cache) {
     for row in cell.rows().iter().map(|row| row.name.as_str()) {
         let times: Vec<f64> = cell.values(row, "total_ms").into_iter().flatten().collect();
@@ -25,6 +25,7 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cach
         let name = format!("{}: read_many allocations per range", shape.name());
         experiment.add_gate("read_many", Gate::new(name, Bound::AtMost, 0.05, allocations, 0.0));
     }
+    held(experiment, cell, shape, cache, spread);
     if cache != Cache::Cold {
         return;
     }
@@ -32,7 +33,7 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cach
     match shape {
         Shape::Uniform => targets.push(("tokio-fs-tasks", 1.2)),
         Shape::Clustered => targets.push(("tokio-fs-tasks", 2.0)),
-        Shape::Mixed => {}
+        Shape::Mixed | Shape::Records => {}
     }
     for (other, target) in targets {
         if cell.has(&["read_many", other]) {
@@ -45,5 +46,40 @@ pub(crate) fn judge(experiment: &mut Experiment, cell: &Cell, shape: Shape, cach
         let measured = median(&cell.ratios("read_many", "tokio-fs-tasks", "cpu_ms"));
         let name = format!("cold {}: read_many CPU / tokio-fs-tasks", shape.name());
         experiment.add_gate("read_many", Gate::new(name, Bound::AtMost, 0.5, measured, cpu_spread));
+    }
+}
+
+/// Sets the gates of batches that hold all their results.
+fn held(experiment: &mut Experiment, cell: &Cell, shape: Shape, cache: Cache, spread: f64) {
+    let name = |what: &str| format!("{} {}: {what}", cache.name(), shape.name());
+    if cell.has(&["read_many-adaptive", "read_many-collect", "read_many-buffered"]) {
+        let to = |row| median(&cell.ratios("read_many-adaptive", row, "total_ms"));
+        // To the better one: the larger ratio.
+        let measured = to("read_many-collect").max(to("read_many-buffered"));
+        let gate = Gate::new(
+            name("adaptive / the better of direct and buffered"),
+            Bound::AtMost,
+            1.05,
+            measured,
+            spread,
+        );
+        experiment.add_gate("read_many-adaptive", gate);
+    }
+    if cell.has(&["read_many-adaptive", "object-store-like"]) {
+        let measured = median(&cell.ratios("read_many-adaptive", "object-store-like", "total_ms"));
+        let target = match cache {
+            Cache::Cold => 0.4,
+            _ => 1.0,
+        };
+        let gate = Gate::new(name("adaptive / object-store-like"), Bound::AtMost, target, measured, spread);
+        experiment.add_gate("read_many-adaptive", gate);
+    }
+    if shape == Shape::Records && cell.has(&["read_many", "read_many-collect"]) {
+        for metric in ["total_ms", "cpu_ms"] {
+            let measured = median(&cell.ratios("read_many-collect", "read_many", metric));
+            let what = format!("held / stream, {metric}");
+            experiment
+                .add_gate("read_many-collect", Gate::new(name(&what), Bound::AtMost, 1.5, measured, spread));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The three shapes of a batch.
+//! The shapes of a batch.
 
 use std::ops::Range;
 
@@ -21,6 +21,8 @@ pub(crate) enum Shape {
     Clustered,
     /// Ranges of 1 to 64 KiB anywhere, at any offset.
     Mixed,
+    /// Records of 3 KiB, one behind the other, from the start again after the last of the file.
+    Records,
 }
 
 impl Shape {
@@ -30,6 +32,7 @@ impl Shape {
             Self::Uniform => "uniform",
             Self::Clustered => "clustered",
             Self::Mixed => "mixed",
+            Self::Records => "records",
         }
     }
 
@@ -39,6 +42,7 @@ impl Shape {
             Self::Uniform => "4 KiB at random multiples of 4 KiB",
             Self::Clustered => "chunks of 50 ranges of 1-16 KiB with gaps below 16 KiB, any offset",
             Self::Mixed => "1-64 KiB at any offset",
+            Self::Records => "3 KiB one behind the other",
         }
     }
 }
@@ -67,10 +71,14 @@ pub(crate) fn make(shape: Shape, count: usize, file_bytes: u64, seed: u64) -> Ve
                 let start = rng.below(file_bytes - length + 1);
                 ranges.push(start..start + length);
             }
+            Shape::Records => {
+                let start = ranges.len() as u64 % (file_bytes / (3 * KIB)).max(1) * 3 * KIB;
+                ranges.push(start..(start + 3 * KIB).min(file_bytes));
+            }
         }
     }
     // A batch comes in the order of the query, not of the file; clusters stay together, as column chunks do.
-    if shape != Shape::Clustered {
+    if !matches!(shape, Shape::Clustered | Shape::Records) {
         for i in (1..ranges.len()).rev() {
             let other = rng.below(i as u64 + 1) as usize;
             ranges.swap(i, other);
@@ -86,12 +94,12 @@ mod tests {
     #[test]
     fn every_shape_has_the_count_stays_in_the_file_and_depends_on_the_seed_only() {
         let file_bytes = 64 << 20;
-        for shape in [Shape::Uniform, Shape::Clustered, Shape::Mixed] {
+        for shape in [Shape::Uniform, Shape::Clustered, Shape::Mixed, Shape::Records] {
             let ranges = make(shape, 1003, file_bytes, 7);
             assert_eq!(ranges.len(), 1003);
             assert!(ranges.iter().all(|range| range.start < range.end && range.end <= file_bytes));
             assert_eq!(ranges, make(shape, 1003, file_bytes, 7));
-            assert_ne!(ranges, make(shape, 1003, file_bytes, 8));
+            assert!(shape == Shape::Records || ranges != make(shape, 1003, file_bytes, 8));
         }
     }
 

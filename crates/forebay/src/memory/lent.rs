@@ -71,7 +71,7 @@ pub unsafe trait IoMemory: Default + Send + 'static {
     /// operation's time; the start may be anything where the length is 0.
     fn memory(&mut self) -> (*mut u8, usize);
 
-    /// Takes the I/O memory out, for operations that travel with it as it is.
+    /// Takes the I/O memory out, for operations that travel with it as it is, and leaves the default.
     #[doc(hidden)]
     fn take_block(&mut self) -> Option<BlockMut> {
         None

@@ -61,7 +61,7 @@ impl File {
     ///
     /// It may be longer than 1 GiB: it is made in parts then, several in flight, in no particular order. On a direct file offset and length
     /// must be multiples of [`Alignment::offset`](crate::Alignment::offset), as for [`write`](File::write); memory that does not begin
-    /// at a multiple of [`Alignment::memory`](crate::Alignment::memory) is copied, at most 2 MiB at a time. Costs one allocation.
+    /// at a multiple of [`Alignment::memory`](crate::Alignment::memory) is copied, at most 2 MiB at a time. Costs two small allocations.
     ///
     /// # Errors
     /// Those of [`File::write`], without [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge).

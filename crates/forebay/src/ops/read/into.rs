@@ -29,10 +29,11 @@ pub struct ReadInto<'f, B: IoMemory = BlockMut> {
 
 enum State<'f, B: IoMemory> {
     /// The result is there without a request to the device.
-    Known(Option<(Result<usize>, B)>),
-    /// I/O memory, which travels as it is; the owner holds its place.
-    Op(OpFuture<'f>, B),
-    Lent(LentOp<'f, B>),
+    Known(Option<Box<(Result<usize>, B)>>),
+    /// I/O memory, which travels as it is.
+    Op(OpFuture<'f>),
+    /// In a box: a future of more than 128 bytes is moved by a call of memcpy.
+    Lent(Box<LentOp<'f, B>>),
 }
 
 impl<'f, B: IoMemory> ReadInto<'f, B> {
@@ -44,7 +45,7 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
         let is_as_it_is =
             wide.is_some_and(|wide| wide.offset == offset && u64::from(wide.len) == len && len > 0);
         let state = match check_range("read", &range, core.alignment().read_offset) {
-            Err(fault) => State::Known(Some((Err(core.describe(fault)), owner))),
+            Err(fault) => State::Known(Some(Box::new((Err(core.describe(fault)), owner)))),
             Ok(()) => match is_as_it_is.then(|| owner.take_block()).flatten() {
                 Some(block) => {
                     let request = OpRequest {
@@ -57,9 +58,12 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
                         asked: len as u32,
                         buffer: OpBuffer::Mut(block),
                     };
-                    State::Op(OpFuture::new(core.target(), request), owner)
+                    State::Op(OpFuture::new(core.target(), request))
                 }
-                None => State::Lent(LentOp::new(FileRef::Borrowed(file.core()), OpKind::Read, offset, owner)),
+                None => {
+                    let op = LentOp::new(FileRef::Borrowed(file.core()), OpKind::Read, offset, owner);
+                    State::Lent(Box::new(op))
+                }
             },
         };
         ReadInto { core, offset, len, state }
@@ -70,7 +74,7 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
     pub fn class(mut self, class: Class) -> Self {
         match &mut self.state {
             State::Known(_) => {}
-            State::Op(op, _) => op.options().into_iter().for_each(|request| request.class = class),
+            State::Op(op) => op.options().into_iter().for_each(|request| request.class = class),
             State::Lent(op) => op.set_class(class),
         }
         self
@@ -82,8 +86,8 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
         let core = self.core.into_owned();
         let state = match self.state {
             State::Known(known) => State::Known(known),
-            State::Op(op, owner) => State::Op(op.into_owned(core.target()), owner),
-            State::Lent(op) => State::Lent(op.into_owned()),
+            State::Op(op) => State::Op(op.into_owned(core.target())),
+            State::Lent(op) => State::Lent(Box::new(op.into_owned())),
         };
         ReadInto { core, offset: self.offset, len: self.len, state }
     }
@@ -106,9 +110,9 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
     /// Returns the memory of a read that has not begun or has completed; the default while the engine has it.
     fn take_owner(&mut self) -> B {
         match &mut self.state {
-            State::Known(known) => known.take().map(|(_, owner)| owner).unwrap_or_default(),
-            State::Op(op, owner) => {
-                let mut owner = std::mem::take(owner);
+            State::Known(known) => known.take().map(|known| known.1).unwrap_or_default(),
+            State::Op(op) => {
+                let mut owner = B::default();
                 // Otherwise it was lost with its shard.
                 if let OpBuffer::Mut(block) = op.take_buffer() {
                     owner.put_block(block);
@@ -128,16 +132,20 @@ impl<B: IoMemory> Future for ReadInto<'_, B> {
         let this = self.get_mut();
         let result = match &mut this.state {
             State::Known(known) => {
-                return Poll::Ready(known.take().unwrap_or_else(|| {
-                    let error = Error::invalid("read", "this read was polled again after it had completed");
-                    (Err(error), B::default())
-                }));
+                return Poll::Ready(known.take().map_or_else(
+                    || {
+                        let error =
+                            Error::invalid("read", "this read was polled again after it had completed");
+                        (Err(error), B::default())
+                    },
+                    |known| *known,
+                ));
             }
             State::Lent(op) => {
                 let (result, owner) = std::task::ready!(op.poll(context));
                 return Poll::Ready((result.map(|bytes| bytes as usize), owner));
             }
-            State::Op(op, _) => std::task::ready!(op.poll_result(context)),
+            State::Op(op) => std::task::ready!(op.poll_result(context)),
         };
         let result = match result {
             Ok(bytes) => Ok(bytes as usize),
