@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use crate::memory::block::BlockMut;
 
 /// Memory of the program's own that an operation may use: [`File::read_into`](crate::File::read_into),
-/// [`File::write_from`](crate::File::write_from), [`ReadMany::into`](crate::ReadMany::into).
+/// [`File::write_from`](crate::File::write_from), [`ReadMany::into_memory`](crate::ReadMany::into_memory).
 ///
 /// The operation owns it until its end and returns it with the result. After a dropped operation it is dropped when the
 /// kernel is done with it, on a thread that the engine has for such drops (but see
