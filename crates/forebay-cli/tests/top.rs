@@ -76,7 +76,7 @@ fn json_is_the_line_of_the_engine() {
     assert!(flows.iter().any(|flow| flow["class"] == "log" && flow["writes"] == 10), "{snapshot}");
     assert!(
         snapshot["shards"][0]["turns"].as_u64() > Some(0)
-            && snapshot["memory"]["arena_bytes"].as_u64() > Some(0)
+            && snapshot["memory"]["arena_bytes_max"].as_u64() > Some(0)
     );
     assert!(
         snapshot["devices"][0]["write_cost"] == 1 && snapshot["devices"][0]["calibrated"] == false,
