@@ -162,6 +162,23 @@ fn headers_layout(bytes: usize) -> io::Result<Layout> {
     Layout::array::<Header>(bytes / BUFFER_BYTES_MIN).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
+/// Makes `bytes` bytes of memory that was just allocated present in huge pages. Returns whether they are present, in pages of
+/// whatever size.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(super) fn populate_huge(start: NonNull<u8>, bytes: usize) -> bool {
+    use rustix::mm::{Advice, madvise};
+    let advise = |advice| {
+        // SAFETY: memory of the caller, whose contents neither advice changes; the advice stays when the memory is freed.
+        unsafe { madvise(start.as_ptr().cast(), bytes, advice).is_ok() }
+    };
+    advise(Advice::LinuxHugepage) && advise(Advice::LinuxPopulateWrite)
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(super) fn populate_huge(_: NonNull<u8>, _: usize) -> bool {
+    false
+}
+
 /// The calls to the operating system.
 #[cfg(not(miri))]
 mod memory {

@@ -41,7 +41,11 @@ impl Cached {
         Ok(Box::new(Cached {
             next: 0,
             missed: Vec::new(),
-            packer: Packer::new(&first.engine().arena, slab_bytes),
+            packer: Packer::new(
+                &first.engine().arena,
+                slab_bytes,
+                !streams && !first.engine().is_simulated(),
+            ),
             sequences: vec![Sequence::NEW; ask.files.len()].into(),
             ask,
         }))
