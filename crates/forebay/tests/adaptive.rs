@@ -476,3 +476,25 @@ fn a_polled_batch_yields_to_its_runtime() {
     let missing = engine.open(dir.path().join("none"), Open::read().adaptive()).wait().unwrap_err();
     assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
 }
+
+#[test]
+fn memory_of_the_programs_own_is_filled_from_the_page_cache_and_from_the_device() {
+    let (engine, dir) = (engine(), dir());
+    let path = cold(dir.path(), MIB);
+    load(&path, 0..16);
+    let file = open(&engine, &path);
+    for (range, is_cached) in
+        [(100..5_000, true), (100_000..170_001, false), (0..65_536, true), (60_000..70_000, false)]
+    {
+        let before = (choices(&engine).0, device_reads(&engine));
+        let (bytes, vec) = file.read_into(range.start, vec![0; (range.end - range.start) as usize]).wait();
+        assert_eq!(bytes.unwrap(), vec.len());
+        assert!(vec == bytes_of(range.clone()), "{range:?}");
+        let now = (choices(&engine).0 - before.0, device_reads(&engine) > before.1);
+        assert_eq!(now, (u64::from(is_cached), !is_cached), "{range:?}");
+    }
+    // A batch into memory goes to the device.
+    let (result, vec) = file.read_many([100..5_000, 200_000..200_100]).into_memory(vec![0; 5_000]).wait();
+    result.unwrap();
+    assert!(vec == [bytes_of(100..5_000), bytes_of(200_000..200_100)].concat());
+}

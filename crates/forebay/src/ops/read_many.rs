@@ -98,7 +98,7 @@ impl Engine {
 ///
 /// Awaited, it returns all results in the order of the ranges, however much that is: beyond 16 MiB of I/O memory, and where a
 /// request's buffer is more than an eighth larger than its results, results are copied side by side into ordinary memory
-/// ([`MemoryStats::result_bytes`](crate::MemoryStats::result_bytes)). A result shorter than 32 KiB then keeps up to 256 KiB
+/// ([`MemoryStats::result_bytes`](crate::MemoryStats::result_bytes)). A result then keeps up to 256 KiB, or 2 MiB where there are many,
 /// from other use until those beside it are dropped, too ([`Block::detach`](crate::Block::detach)).
 /// [`stream`](ReadMany::stream) returns results as they arrive, with bounded memory: right for more than fits in memory.
 ///
