@@ -16,7 +16,7 @@ pub(crate) enum Open {
     Direct,
     /// Through the page cache.
     Buffered,
-    /// From the page cache what it has.
+    /// Cached bytes from the page cache, the others past it.
     Adaptive,
 }
 

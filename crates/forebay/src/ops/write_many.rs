@@ -1,5 +1,6 @@
 //! Many writes to one or several files as one operation: put together where they touch, several in flight.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
@@ -115,6 +116,9 @@ pub struct WriteMany {
 
 struct Piece {
     core: Arc<FileCore>,
+    /// The number of its file, in the order in which pieces first name them: an order by address would differ between two runs of
+    /// a simulated world.
+    file: usize,
     offset: u64,
     /// `None` once a request has it.
     data: Option<WriteData<'static>>,
@@ -138,17 +142,16 @@ impl Piece {
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.len)
     }
-
-    fn file(&self) -> *const FileCore {
-        Arc::as_ptr(&self.core)
-    }
 }
 
 impl WriteMany {
     fn new(pieces: Vec<(Arc<FileCore>, u64, WriteData<'static>)>) -> WriteMany {
-        let piece = |(core, offset, data): (_, _, WriteData<'static>)| {
+        let mut numbers = HashMap::new();
+        let piece = |(core, offset, data): (Arc<FileCore>, _, WriteData<'static>)| {
             let len = data.len() as u64;
-            Piece { core, offset, data: Some(data), len }
+            let next = numbers.len();
+            let file = *numbers.entry(Arc::as_ptr(&core)).or_insert(next);
+            Piece { core, file, offset, data: Some(data), len }
         };
         let pieces: Vec<Piece> = pieces.into_iter().map(piece).collect();
         WriteMany {
@@ -197,13 +200,13 @@ impl WriteMany {
     /// Sorts the pieces. Fails when some overlap.
     fn begin(&mut self) -> Result<()> {
         let mut order: Vec<usize> = (0..self.pieces.len()).collect();
-        order.sort_by_key(|&number| (self.pieces[number].file(), self.pieces[number].offset));
+        order.sort_by_key(|&number| (self.pieces[number].file, self.pieces[number].offset));
         let filled =
             order.iter().map(|&number| (number, &self.pieces[number])).filter(|(_, piece)| piece.len > 0);
         let mut before: Option<(usize, &Piece)> = None;
         for (number, piece) in filled {
             if let Some((other, before)) = before
-                && before.file() == piece.file()
+                && before.file == piece.file
                 && before.end() > piece.offset
             {
                 let text =
@@ -216,7 +219,7 @@ impl WriteMany {
         for (place, &number) in order.iter().enumerate() {
             let piece = &self.pieces[number];
             let touches = |run: &&mut Run| {
-                self.pieces[order[run.places.start]].file() == piece.file() && run.bytes.end == piece.offset
+                self.pieces[order[run.places.start]].file == piece.file && run.bytes.end == piece.offset
             };
             match self.runs.last_mut().filter(touches) {
                 Some(run) => (run.places.end, run.bytes.end) = (place + 1, piece.end()),

@@ -115,6 +115,10 @@ pub(crate) fn begin_batch(
     batch: &Arc<Batch>,
     context: &mut Context<'_>,
 ) -> Option<Poll<()>> {
+    // One polled file is enough: the rings of workers have no ring for those.
+    if batch.files().iter().any(|core| core.route() != Route::Ordinary) {
+        return None;
+    }
     let begin = |shard: &Shard| {
         batch.set_shard(shard.index());
         read_many::begin(shard, batch.clone());
