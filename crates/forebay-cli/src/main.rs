@@ -127,9 +127,10 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     }
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let environment = doctor::examine(&context.target, cleanup)?;
-    let experiments = (measure.kind.measure)(&measure.matches, &mut context)?;
+    let mut experiments = (measure.kind.measure)(&measure.matches, &mut context)?;
+    measure.kind.present(&mut experiments);
     let mut report = Report::new(environment, experiments);
-    report.verdicts = report::verdicts::of(&report.experiments);
+    report.verdicts = measure::kind::verdicts(&report.experiments);
     if measure.args.json {
         print(&report.to_json()?)?;
     } else {
@@ -151,7 +152,8 @@ fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow
         progress: Progress::detect(common.quiet),
         destructive: common.overwrite || common.destroy_data,
     };
-    let Some(experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(mut experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
+    measure.kind.present(&mut experiments);
     let report = Report::new(doctor::machine_only(), experiments);
     print(&if measure.args.json { report.to_json()? } else { report::summary::render(&report) })?;
     Ok(ExitCode::SUCCESS)
@@ -185,11 +187,13 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, kinds.len());
         context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name));
-        experiments.extend((kind.report)(&mut context)?);
+        let mut measured = (kind.report)(&mut context)?;
+        kind.present(&mut measured);
+        experiments.extend(measured);
     }
 
     let mut report = Report::new(environment, experiments);
-    report.verdicts = report::verdicts::of(&report.experiments);
+    report.verdicts = measure::kind::verdicts(&report.experiments);
     if let Some(wait) = wait {
         report.add(wait);
     }

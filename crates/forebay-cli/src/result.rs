@@ -4,10 +4,12 @@
 //! to a reader of the JSON. Numbers live in [`Metrics`], whose names end in their unit.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
+use crate::report::view::View;
 
 mod condition;
 pub(crate) mod metric;
@@ -20,17 +22,44 @@ pub(crate) const DEVICE_BYTES: &str = "device_bytes";
 const OF_THE_DEVICE: [&str; 2] = [DEVICE_BYTES, "generator"];
 
 /// The version of the schema; raised when a field changes its meaning or is removed, not when one is added.
-pub(crate) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 2;
+
+/// A document as it was read; its experiments do not have their views yet.
+#[derive(Deserialize)]
+struct Document {
+    schema: u32,
+    forebay: String,
+    environment: Environment,
+    #[serde(default)]
+    views: BTreeMap<String, Arc<View>>,
+    experiments: Vec<Experiment>,
+    #[serde(default)]
+    verdicts: Vec<String>,
+}
+
+impl From<Document> for Report {
+    fn from(document: Document) -> Self {
+        let Document { schema, forebay, environment, views, mut experiments, verdicts } = document;
+        for experiment in &mut experiments {
+            experiment.view = views.get(&experiment.name).map_or_else(View::other, Arc::clone);
+        }
+        Self { schema, forebay, environment, views, experiments, verdicts }
+    }
+}
 
 /// A whole result document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Document")]
 pub(crate) struct Report {
-    /// Always [`SCHEMA`].
+    /// [`SCHEMA`], or the lower one of the document that was read.
     pub(crate) schema: u32,
     /// The version of the program that measured.
     pub(crate) forebay: String,
     /// The place of the measurement, and the findings of `doctor` there.
     pub(crate) environment: Environment,
+    /// How experiments of each name are shown.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    views: BTreeMap<String, Arc<View>>,
     /// The experiments; empty for `doctor`.
     pub(crate) experiments: Vec<Experiment>,
     /// Sentences computed from the numbers (the report only).
@@ -41,10 +70,13 @@ pub(crate) struct Report {
 impl Report {
     /// Returns a document of this program's version.
     pub(crate) fn new(environment: Environment, experiments: Vec<Experiment>) -> Self {
+        let own = |experiment: &&Experiment| !Arc::ptr_eq(&experiment.view, &View::other());
+        let named = |experiment: &Experiment| (experiment.name.clone(), Arc::clone(&experiment.view));
         Self {
             schema: SCHEMA,
             forebay: env!("CARGO_PKG_VERSION").to_owned(),
             environment,
+            views: experiments.iter().filter(own).map(named).collect(),
             experiments,
             verdicts: Vec::new(),
         }
@@ -52,6 +84,7 @@ impl Report {
 
     /// Adds the contents of another result; the place of its measurement is dropped.
     pub(crate) fn add(&mut self, other: Self) {
+        self.views.extend(other.views);
         self.experiments.extend(other.experiments);
         self.verdicts.extend(other.verdicts);
     }
@@ -68,7 +101,7 @@ impl Report {
 }
 
 /// Several ways of doing the same work under the same conditions.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Experiment {
     /// The name on the command line: `scan`, `random`, ...
     pub(crate) name: String,
@@ -86,18 +119,63 @@ pub(crate) struct Experiment {
     pub(crate) conditions: Vec<Condition>,
     /// One row for each way.
     pub(crate) rows: Vec<Row>,
+    /// The title; empty in documents of schema 1 and of other programs, which are titled by their name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    title: String,
+    /// The heading of the experiments that belong together, which have the same name and heading.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    heading: String,
+    /// A sentence on the numbers of all experiments of the heading; the first of them has it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) sentence: String,
+    /// How it is shown.
+    #[serde(skip, default = "View::other")]
+    pub(crate) view: Arc<View>,
 }
 
 impl Experiment {
     /// Returns an experiment without rows.
     pub(crate) fn new(name: impl Into<String>, method: impl Into<String>) -> Self {
-        Self { name: name.into(), method: method.into(), ..Self::default() }
+        Self {
+            name: name.into(),
+            parameters: BTreeMap::new(),
+            method: method.into(),
+            notes: Vec::new(),
+            conditions: Vec::new(),
+            rows: Vec::new(),
+            title: String::new(),
+            heading: String::new(),
+            sentence: String::new(),
+            view: View::other(),
+        }
     }
 
     /// Sets a parameter.
     pub(crate) fn parameter(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
         self.parameters.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// Sets the title, and the heading that it shares with the experiments that belong together.
+    pub(crate) fn titled(&mut self, title: impl Into<String>, heading: impl Into<String>) {
+        (self.title, self.heading) = (title.into(), heading.into());
+    }
+
+    #[cfg(test)]
+    /// Sets how it is shown.
+    pub(crate) fn shown(mut self, view: View) -> Self {
+        self.view = Arc::new(view);
+        self
+    }
+
+    /// Returns the title for headings and sentences.
+    pub(crate) fn title(&self) -> &str {
+        if self.title.is_empty() { &self.name } else { &self.title }
+    }
+
+    /// Returns the heading of the experiments that belong together.
+    pub(crate) fn heading(&self) -> &str {
+        if self.heading.is_empty() { self.title() } else { &self.heading }
     }
 
     /// Returns the row called `name`.

@@ -6,11 +6,12 @@
 use clap::Args;
 
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::exit::Failure;
+use crate::report::view::{Axis, Gain, Role};
 use crate::report::{amplification, columns};
 use crate::result::{Experiment, metric};
 
@@ -44,10 +45,19 @@ pub(crate) static KIND: Kind = Kind {
     ],
     compared: metric::PROCESS_BYTES_PER_BYTE,
     charts: &[metric::PROCESS_BYTES_PER_BYTE, metric::DEVICE_BYTES_PER_BYTE, metric::IOPS, metric::P99_US],
-    axis: Axis { parameter: "files", label: "files" },
+    axis: Axis::new("files", "files"),
+    role: Role::Other,
+    gains: || {
+        vec![Gain::new(
+            metric::DEVICE_BYTES_PER_BYTE,
+            false,
+            &["buffered"],
+            "bytes from the device for each byte wanted",
+            "Read only what is wanted",
+        )]
+    },
     title: amplification::title,
     heading: amplification::heading,
-    together: |_, _| true,
     verdicts: amplification::of,
 };
 

@@ -12,6 +12,7 @@ use super::wal::{
 };
 use crate::context::Context;
 use crate::report::appends;
+use crate::report::view::Role;
 use crate::result::{Experiment, metric};
 
 /// The program's description of this experiment.
@@ -29,9 +30,10 @@ pub(crate) static KIND: Kind = Kind {
     compared: metric::DURABLE[1],
     charts: CHARTS,
     axis: DEPTH,
+    role: Role::Other,
+    gains: Vec::new,
     title: appends::title,
     heading: appends::title,
-    together: |_, _| false,
     verdicts: appends::blocking,
 };
 

@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::commands::{self, NamespaceArgs};
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::fit_seconds;
 use super::reads::names::{self, IOPS_PER_CORE, SYSTEM_CALLS_PER_IO};
@@ -22,6 +22,7 @@ use super::saturate::{parse_block, processors, test_file};
 use super::scan::parse_seconds;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
+use crate::report::view::{Axis, Gain, Role};
 use crate::report::{columns, cpu};
 use crate::result::{Experiment, Metrics, Row, metric};
 
@@ -53,10 +54,19 @@ pub(crate) static KIND: Kind = Kind {
     ],
     compared: metric::CPU_US_PER_IO,
     charts: &[metric::CPU_US_PER_IO, IOPS_PER_CORE, SYSTEM_CALLS_PER_IO, metric::CONTEXT_SWITCHES_PER_IO],
-    axis: Axis { parameter: "readers", label: "reads in flight" },
+    axis: Axis::new("readers", "reads in flight"),
+    role: Role::ProcessorTime,
+    gains: || {
+        vec![Gain::new(
+            metric::CPU_US_PER_IO,
+            false,
+            &["tokio-fs", "spawn-blocking", "pread"],
+            "µs of processor time for a read",
+            "Spend less processor time on each read",
+        )]
+    },
     title: cpu::title,
     heading: cpu::title,
-    together: |_, _| false,
     verdicts: cpu::of,
 };
 

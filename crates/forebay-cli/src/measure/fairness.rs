@@ -5,12 +5,13 @@
 use clap::Args;
 
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
-use crate::report::columns::{self, Column, column};
+use crate::report::columns::{self, Definition, column};
 use crate::report::fairness;
+use crate::report::view::{Axis, Role};
 use crate::result::{Experiment, metric};
 
 mod cells;
@@ -36,14 +37,15 @@ pub(crate) static KIND: Kind = Kind {
     columns: COLUMNS,
     compared: metric::P99_US,
     charts: &[metric::P99_US, metric::HOG_MB_PER_S],
-    axis: Axis { parameter: "hogs", label: "hogs" },
+    axis: Axis::new("hogs", "hogs"),
+    role: Role::Sharing,
+    gains: Vec::new,
     title: fairness::title,
     heading: fairness::heading,
-    together: |one, other| one.parameters.get("hog_does") == other.parameters.get("hog_does"),
     verdicts: fairness::of,
 };
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Definition] = &[
     columns::P50_US,
     columns::P99_US,
     columns::P99_9_US,

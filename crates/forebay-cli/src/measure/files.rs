@@ -8,13 +8,14 @@
 use clap::Args;
 
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::exit::Failure;
-use crate::report::columns::{self, Column, column};
+use crate::report::columns::{self, Definition, column};
 use crate::report::files;
+use crate::report::view::{Axis, Gain, Role};
 use crate::result::{Experiment, metric};
 
 mod cells;
@@ -42,14 +43,23 @@ pub(crate) static KIND: Kind = Kind {
     columns: COLUMNS,
     compared: metric::FILES_PER_S,
     charts: &[metric::FILES_PER_S, metric::P99_US, metric::CPU_US_PER_FILE],
-    axis: Axis { parameter: "at_once", label: "files at once" },
+    axis: Axis::new("at_once", "files at once"),
+    role: Role::Other,
+    gains: || {
+        vec![Gain::new(
+            metric::FILES_PER_S,
+            true,
+            &["tokio-fs", "std-threads"],
+            "files a second",
+            "Open and read many small files at once",
+        )]
+    },
     title: files::title,
     heading: files::heading,
-    together: |one, other| one.parameters.get("call") == other.parameters.get("call"),
     verdicts: files::of,
 };
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Definition] = &[
     column(metric::FILES_PER_S, "files/s", 1.0, "files with which all calls were made in a second"),
     column(metric::OPEN_US, "open µs", 1.0, "mean time of opening, or of making, one file"),
     column(metric::READ_US, "read µs", 1.0, "mean time of reading one file"),

@@ -2,14 +2,15 @@
 //! the program needs about one. [`ALL`] lists them. A new experiment is a module
 //! and a line there.
 
+use std::sync::Arc;
+
 use clap::{ArgMatches, Command};
 
 use super::job::Job;
 use crate::context::Context;
-use crate::report::columns::{self, Column};
-use crate::report::waits;
-use crate::result::{Experiment, metric};
-use crate::saved::waited;
+use crate::report::columns::{Definition, groups};
+use crate::report::view::{Axis, Gain, Role, View};
+use crate::result::{Experiment, Report, Row};
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub(crate) static ALL: &[&Kind] = &[
@@ -50,34 +51,27 @@ pub(crate) struct Kind {
     /// Runs one sample, in the child process; returns the text of its result.
     pub(super) sample: fn(&Job) -> anyhow::Result<String>,
     /// The columns of its tables, in this order, where a row has them.
-    pub(crate) columns: &'static [Column],
+    pub(crate) columns: &'static [Definition],
     /// The metric by which rows are compared; a table shows its spread.
     pub(crate) compared: &'static str,
     /// The metrics that have a chart.
     pub(crate) charts: &'static [&'static str],
     /// The parameter that differs between experiments that belong together.
     pub(crate) axis: Axis,
+    /// The part that it has in the conclusions of a report.
+    pub(crate) role: Role,
+    /// The comparisons of the usual way with the best one.
+    pub(crate) gains: fn() -> Vec<Gain>,
     /// Returns an experiment's title for headings.
     pub(crate) title: fn(&Experiment) -> String,
     /// Returns the title of several experiments that belong together, from the first of them.
     pub(crate) heading: fn(&Experiment) -> String,
-    /// Returns whether two experiments belong in one table, and in charts over the axis.
-    pub(crate) together: fn(&Experiment, &Experiment) -> bool,
     /// Returns sentences computed from all experiments of this kind, the most important first.
     pub(crate) verdicts: fn(&[&Experiment]) -> Vec<String>,
 }
 
 /// See [`Kind::measure`].
 type Measure = fn(&ArgMatches, &mut Context) -> anyhow::Result<Vec<Experiment>>;
-
-/// A parameter over which experiments are swept.
-#[derive(Debug)]
-pub(crate) struct Axis {
-    /// The name in [`Experiment::parameters`], a number; it is also a table's column.
-    pub(crate) parameter: &'static str,
-    /// The label that a chart writes below the axis.
-    pub(crate) label: &'static str,
-}
 
 /// The most seconds that the experiments of `report --quick` take together. Its three minutes also include
 /// the doctor and the page.
@@ -89,11 +83,76 @@ pub(crate) fn find(name: &str) -> Option<&'static Kind> {
     ALL.iter().copied().find(|kind| kind.name == name)
 }
 
-/// Returns how `experiment` is shown. `forebay wait` and other programs have experiments of their own in
-/// the same schema.
-pub(crate) fn of(experiment: &Experiment) -> &'static Kind {
-    let other = if experiment.name == waited::NAME { &waits::KIND } else { &OTHER };
-    find(&experiment.name).unwrap_or(other)
+impl Kind {
+    /// Returns how experiments of this kind are shown.
+    fn view(&self) -> View {
+        let mut view = View::new(self.columns);
+        view.role = self.role;
+        view.compared = self.compared.into();
+        view.charts = self.charts.iter().map(|metric| (*metric).into()).collect();
+        view.axis = self.axis.clone();
+        view.gains = (self.gains)();
+        view
+    }
+
+    /// Adds titles, view and sentences to experiments of this kind.
+    pub(crate) fn present(&self, experiments: &mut [Experiment]) {
+        let view = Arc::new(self.view());
+        for experiment in experiments.iter_mut() {
+            let (title, heading) = ((self.title)(experiment), (self.heading)(experiment));
+            experiment.titled(title, heading);
+            experiment.view = Arc::clone(&view);
+        }
+        let sentences: Vec<(String, String)> = groups(experiments.iter())
+            .iter()
+            .filter_map(|group| {
+                Some((group[0].heading().to_owned(), self.sentences(group).into_iter().next()?))
+            })
+            .collect();
+        for (heading, sentence) in sentences {
+            if let Some(first) = experiments.iter_mut().find(|experiment| experiment.heading() == heading) {
+                first.sentence = sentence;
+            }
+        }
+    }
+
+    /// Returns the sentences on experiments of this kind, without the rows that are disbelieved.
+    pub(crate) fn sentences(&self, own: &[&Experiment]) -> Vec<String> {
+        let plausible: Vec<Experiment> =
+            own.iter().map(|experiment| without_implausible(experiment)).collect();
+        (self.verdicts)(&plausible.iter().collect::<Vec<_>>())
+    }
+}
+
+/// Adds to a document of schema 1 what later ones contain: titles, views and sentences.
+pub(crate) fn adopt(report: &mut Report) {
+    for kind in ALL {
+        let is_own = |experiment: &mut Experiment| experiment.name == kind.name;
+        let mut own: Vec<Experiment> = report.experiments.extract_if(.., is_own).collect();
+        kind.present(&mut own);
+        report.experiments.extend(own);
+    }
+}
+
+/// Returns the verdicts of all experiments, in the order in which the report shows them.
+pub(crate) fn verdicts(experiments: &[Experiment]) -> Vec<String> {
+    let of_kind = |kind: &&Kind| {
+        let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name).collect();
+        kind.sentences(&own)
+    };
+    ALL.iter().flat_map(of_kind).collect()
+}
+
+/// Returns the experiment with every row that was measured and is disbelieved turned into a row
+/// without figures.
+fn without_implausible(experiment: &Experiment) -> Experiment {
+    let mut without_implausible = experiment.clone();
+    for row in &mut without_implausible.rows {
+        if let Some(why) = row.implausible() {
+            *row = Row::skipped(row.name.as_str(), why);
+        }
+    }
+    without_implausible
 }
 
 /// Parses the name of an experiment.
@@ -115,43 +174,8 @@ pub(super) fn parsed<Options: clap::Args>(matches: &ArgMatches) -> anyhow::Resul
     Ok(Options::from_arg_matches(matches)?)
 }
 
-/// Returns the kind of a measurement of another command, which only this program's tables and pages show.
-pub(crate) const fn only_shown(
-    name: &'static str,
-    columns: &'static [Column],
-    charts: &'static [&'static str],
-    title: fn(&Experiment) -> String,
-    verdicts: fn(&[&Experiment]) -> Vec<String>,
-) -> Kind {
-    let compared = columns[0].metric;
-    Kind { name, columns, compared, charts, title, heading: title, verdicts, ..OTHER_KIND }
-}
-
-/// The kind of an experiment of another program, which is only shown.
-static OTHER: Kind = OTHER_KIND;
-
-const OTHER_KIND: Kind = Kind {
-    name: "other",
-    about: "",
-    quick_seconds: 0,
-    full_seconds: 0,
-    needs_directory: false,
-    options: |command| command,
-    measure: |_, _| Ok(Vec::new()),
-    report: |_| Ok(Vec::new()),
-    sample: |_| anyhow::bail!("nothing of this name is measured here"),
-    columns: columns::SHARED,
-    compared: metric::IOPS,
-    charts: &[metric::MB_PER_S, metric::IOPS, metric::P99_US],
-    axis: DEPTH,
-    title: |experiment| experiment.name.clone(),
-    heading: |experiment| experiment.name.clone(),
-    together: |_, _| false,
-    verdicts: |_| Vec::new(),
-};
-
 /// The axis of reads in flight.
-pub(super) const DEPTH: Axis = Axis { parameter: "depth", label: "reads in flight" };
+pub(super) const DEPTH: Axis = Axis::new("depth", "reads in flight");
 
 #[cfg(test)]
 mod tests {
@@ -165,7 +189,6 @@ mod tests {
         }
         let wrong = parse_name("scna").expect_err("a typing error");
         assert!(wrong.contains("scan, random, saturate"), "{wrong}");
-        assert_eq!(of(&Experiment::new("kv-get", "")).name, "other");
     }
 
     #[test]

@@ -7,12 +7,13 @@
 use clap::Args;
 
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
-use crate::report::columns::{self, Column, column};
+use crate::report::columns::{self, Definition, column};
 use crate::report::patterns;
+use crate::report::view::{Axis, Role};
 use crate::result::{Experiment, metric};
 
 mod blocking;
@@ -38,17 +39,15 @@ pub(crate) static KIND: Kind = Kind {
     columns: COLUMNS,
     compared: metric::MB_PER_S,
     charts: &[metric::TOTAL_MS, metric::REQUEST_BYTES_MEAN],
-    axis: Axis { parameter: "memory_mib", label: "MiB of memory" },
+    axis: Axis::new("memory_mib", "MiB of memory"),
+    role: Role::Other,
+    gains: Vec::new,
     title: patterns::title,
     heading: patterns::heading,
-    together: |one, other| {
-        let same = |name: &str| one.parameters.get(name) == other.parameters.get(name);
-        same("pattern") && same("participants")
-    },
     verdicts: patterns::of,
 };
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Definition] = &[
     column(
         metric::TOTAL_MS,
         "ms until durable",

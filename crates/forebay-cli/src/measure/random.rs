@@ -22,6 +22,7 @@ use super::span::{Span, check_spans, parse_block};
 use super::test_file::TestFile;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
+use crate::report::view::{Gain, Role};
 use crate::report::{columns, reads, verdicts};
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
@@ -56,9 +57,27 @@ pub(crate) static KIND: Kind = Kind {
     compared: metric::IOPS,
     charts: &[metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO],
     axis: DEPTH,
+    role: Role::Random,
+    gains: || {
+        vec![
+            Gain::new(
+                metric::IOPS,
+                true,
+                &["buffered"],
+                "IOPS",
+                "Read blocks past the page cache where memory cannot hold them",
+            ),
+            Gain::new(
+                metric::CPU_US_PER_IO,
+                false,
+                &["direct-pread"],
+                "µs of processor time for a read",
+                "Let one thread keep many reads in flight, instead of one thread for each",
+            ),
+        ]
+    },
     title: reads::random_title,
     heading: reads::random_heading,
-    together: |one, other| reads::span(one) == reads::span(other),
     verdicts: verdicts::randoms,
 };
 

@@ -8,7 +8,7 @@
 use clap::Args;
 
 use super::interleave::{self, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::pattern::SplitMix;
 use super::plan::fit_seconds;
 use super::reads::names::{self, CPU_SHARE, MEAN_US};
@@ -18,6 +18,7 @@ use super::test_file::TestFile;
 use super::units::parse_bytes;
 use crate::context::{Context, Target};
 use crate::exit::Failure;
+use crate::report::view::{Axis, Role};
 use crate::report::{columns, saturate};
 use crate::result::{Experiment, Row, metric};
 
@@ -50,10 +51,11 @@ pub(crate) static KIND: Kind = Kind {
     ],
     compared: metric::IOPS,
     charts: &[metric::IOPS, metric::P99_US, MEAN_US, CPU_SHARE],
-    axis: Axis { parameter: "load", label: "readers, or in the open loop % of the row's most" },
+    axis: Axis::new("load", "readers, or in the open loop % of the row's most"),
+    role: Role::Saturation,
+    gains: Vec::new,
     title: saturate::title,
     heading: saturate::heading,
-    together: saturate::belong_together,
     verdicts: saturate::of,
 };
 

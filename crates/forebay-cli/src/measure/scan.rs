@@ -19,6 +19,7 @@ use super::sampler::{Cached, Outcome, Sampler};
 use super::test_file::TestFile;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::Context;
+use crate::report::view::{Gain, Role};
 use crate::report::{columns, reads, verdicts};
 use crate::result::{CacheState, Experiment, Metrics, Row, metric};
 
@@ -47,9 +48,18 @@ pub(crate) static KIND: Kind = Kind {
     compared: metric::MB_PER_S,
     charts: &[metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG],
     axis: DEPTH,
+    role: Role::Sequential,
+    gains: || {
+        vec![Gain::new(
+            metric::MB_PER_S,
+            true,
+            &["buffered"],
+            "MB/s",
+            "Read whole files with several large reads in flight",
+        )]
+    },
     title: reads::scan_title,
     heading: reads::scan_heading,
-    together: |one, other| one.number("depth").is_some() && other.number("depth").is_some(),
     verdicts: verdicts::scans,
 };
 

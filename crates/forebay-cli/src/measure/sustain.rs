@@ -7,12 +7,13 @@
 use clap::Args;
 
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
-use crate::report::columns::{self, Column, column};
+use crate::report::columns::{self, Definition, column};
 use crate::report::sustain;
+use crate::report::view::{Axis, Role};
 use crate::result::{Experiment, metric};
 
 mod cells;
@@ -40,14 +41,15 @@ pub(crate) static KIND: Kind = Kind {
     columns: COLUMNS,
     compared: metric::SUSTAINED_MB_PER_S,
     charts: &[metric::BURST_MB_PER_S, metric::SUSTAINED_MB_PER_S, metric::P99_US],
-    axis: Axis { parameter: "depth", label: "in flight" },
+    axis: Axis::new("depth", "in flight"),
+    role: Role::Other,
+    gains: Vec::new,
     title: sustain::title,
     heading: sustain::title,
-    together: |_, _| false,
     verdicts: sustain::of,
 };
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Definition] = &[
     column(
         metric::BURST_MB_PER_S,
         "burst MB/s",

@@ -16,7 +16,8 @@ use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::report::appends;
-use crate::report::columns::{self, Column};
+use crate::report::columns::{self, Definition};
+use crate::report::view::{Gain, Role};
 use crate::result::{Experiment, metric};
 
 mod appender;
@@ -54,9 +55,18 @@ pub(crate) static KIND: Kind = Kind {
     compared: metric::DURABLE[1],
     charts: CHARTS,
     axis: DEPTH,
+    role: Role::Other,
+    gains: || {
+        vec![Gain::new(
+            metric::DURABLE[1],
+            false,
+            &["tokio-fs", "spawn-blocking"],
+            "µs until 99 of 100 appends are durable",
+            "Take durable appends off the runtime",
+        )]
+    },
     title: appends::title,
     heading: appends::title,
-    together: |_, _| false,
     verdicts: appends::wal,
 };
 
@@ -65,7 +75,7 @@ pub(super) const CHARTS: &[&str] =
     &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT, metric::TIMERS_LATE[1]];
 
 /// Columns in the tables of appends.
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) const COLUMNS: &[Definition] = &[
     columns::APPENDS_PER_S,
     columns::RECORDS_PER_S,
     columns::DURABLE[0],

@@ -9,10 +9,11 @@
 use clap::{Args, ValueEnum};
 
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
+use crate::report::view::{Axis, Gain, Role};
 use crate::report::{columns, walks};
 use crate::result::{Experiment, metric};
 
@@ -66,10 +67,28 @@ pub(crate) static KIND: Kind = Kind {
         metric::WAKES_PER_LOOKUP,
         metric::TIMERS_LATE[1],
     ],
-    axis: Axis { parameter: "depth", label: "reads of a lookup" },
+    axis: Axis::new("depth", "reads of a lookup"),
+    role: Role::Other,
+    gains: || {
+        vec![
+            Gain::new(
+                metric::LOOKUPS_PER_S,
+                true,
+                &["blocking-per-hop", "tokio-fs"],
+                "lookups a second",
+                "Send dependent reads from where the last one ends",
+            ),
+            Gain::new(
+                metric::CPU_US_PER_LOOKUP,
+                false,
+                &["blocking-per-hop", "tokio-fs"],
+                "µs of processor time for a lookup",
+                "Spend less processor time on each lookup",
+            ),
+        ]
+    },
     title: walks::title,
     heading: walks::heading,
-    together: walks::belong_together,
     verdicts: walks::of,
 };
 

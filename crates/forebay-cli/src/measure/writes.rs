@@ -8,12 +8,13 @@
 use clap::Args;
 
 use super::interleave::{chosen, parse_way};
-use super::kind::{Axis, Kind, parsed};
+use super::kind::{Kind, parsed};
 use super::scan::parse_seconds;
 use super::units::parse_bytes;
 use crate::context::Context;
 use crate::exit::Failure;
-use crate::report::columns::{self, Column, column};
+use crate::report::columns::{self, Definition, column};
+use crate::report::view::{Axis, Gain, Role};
 use crate::report::writes;
 use crate::result::{Experiment, metric};
 
@@ -48,14 +49,23 @@ pub(crate) static KIND: Kind = Kind {
         metric::TOTAL_MS,
         metric::DEVICE_BYTES_PER_BYTE,
     ],
-    axis: Axis { parameter: "clients", label: "clients" },
+    axis: Axis::new("clients", "clients"),
+    role: Role::Writes,
+    gains: || {
+        vec![Gain::new(
+            metric::IOPS_RELIABLE,
+            true,
+            &["fsync-each", "fdatasync-each"],
+            "durable writes a second",
+            "Make many writes durable together, where no task waits for each of them",
+        )]
+    },
     title: writes::title,
     heading: writes::heading,
-    together: |one, other| one.parameters.get("pattern") == other.parameters.get("pattern"),
     verdicts: writes::of,
 };
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Definition] = &[
     column(
         metric::IOPS_ADVERTISED,
         "IOPS as advertised",

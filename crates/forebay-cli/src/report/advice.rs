@@ -5,7 +5,8 @@ use maud::{Markup, html};
 
 use super::facts::{self, counts};
 use super::noise::{Difference, difference};
-use super::{columns, html as page, sections, view};
+use super::view::{self, Gain};
+use super::{columns, html as page, sections};
 use crate::doctor::Verdict;
 use crate::doctor::units::number;
 use crate::result::{Experiment, Report, Row, metric};
@@ -14,101 +15,6 @@ use crate::result::{Experiment, Report, Row, metric};
 const WORTHWHILE: f64 = 1.2;
 /// Number of changes shown.
 const SHOWN: usize = 6;
-
-/// One comparison: rows like the usual programs, and the change to make.
-struct Rule {
-    experiment: &'static str,
-    metric: &'static str,
-    /// Whether more of the metric is better.
-    more: bool,
-    usual: &'static [&'static str],
-    /// The quantity of the metric, in words that follow "more" or "less".
-    counts: &'static str,
-    what: &'static str,
-}
-
-const RULES: [Rule; 10] = [
-    Rule {
-        experiment: "scan",
-        metric: metric::MB_PER_S,
-        more: true,
-        usual: &["buffered"],
-        counts: "MB/s",
-        what: "Read whole files with several large reads in flight",
-    },
-    Rule {
-        experiment: "random",
-        metric: metric::IOPS,
-        more: true,
-        usual: &["buffered"],
-        counts: "IOPS",
-        what: "Read blocks past the page cache where memory cannot hold them",
-    },
-    Rule {
-        experiment: "random",
-        metric: metric::CPU_US_PER_IO,
-        more: false,
-        usual: &["direct-pread"],
-        counts: "µs of processor time for a read",
-        what: "Let one thread keep many reads in flight, instead of one thread for each",
-    },
-    Rule {
-        experiment: "writes",
-        metric: "iops_reliable",
-        more: true,
-        usual: &["fsync-each", "fdatasync-each"],
-        counts: "durable writes a second",
-        what: "Make many writes durable together, where no task waits for each of them",
-    },
-    Rule {
-        experiment: "cpu",
-        metric: metric::CPU_US_PER_IO,
-        more: false,
-        usual: &["tokio-fs", "spawn-blocking", "pread"],
-        counts: "µs of processor time for a read",
-        what: "Spend less processor time on each read",
-    },
-    Rule {
-        experiment: "amplification",
-        metric: "device_bytes_per_byte",
-        more: false,
-        usual: &["buffered"],
-        counts: "bytes from the device for each byte wanted",
-        what: "Read only what is wanted",
-    },
-    Rule {
-        experiment: "files",
-        metric: "ops_per_s",
-        more: true,
-        usual: &["tokio-fs", "std"],
-        counts: "operations a second",
-        what: "Open and read many small files at once",
-    },
-    Rule {
-        experiment: "wal",
-        metric: metric::DURABLE[1],
-        more: false,
-        usual: &["tokio-fs", "spawn-blocking"],
-        counts: "µs until 99 of 100 appends are durable",
-        what: "Take durable appends off the runtime",
-    },
-    Rule {
-        experiment: "walk",
-        metric: metric::LOOKUPS_PER_S,
-        more: true,
-        usual: &["blocking-per-hop", "tokio-fs"],
-        counts: "lookups a second",
-        what: "Send dependent reads from where the last one ends",
-    },
-    Rule {
-        experiment: "walk",
-        metric: metric::CPU_US_PER_LOOKUP,
-        more: false,
-        usual: &["blocking-per-hop", "tokio-fs"],
-        counts: "µs of processor time for a lookup",
-        what: "Spend less processor time on each lookup",
-    },
-];
 
 /// One recommended change.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,12 +67,16 @@ pub(crate) fn of(report: &Report) -> Markup {
 pub(crate) fn advice(report: &Report) -> Vec<Advice> {
     let groups = columns::groups(&report.experiments);
     let mut all: Vec<Advice> = Vec::new();
-    for rule in &RULES {
-        let compared = groups.iter().enumerate().flat_map(|(section, group)| {
-            let own = group.iter().filter(|experiment| experiment.name == rule.experiment);
-            own.filter_map(move |experiment| compare(rule, section, group, experiment))
-        });
-        all.extend(compared.max_by(|a, b| a.times.total_cmp(&b.times)));
+    for (section, group) in groups.iter().enumerate() {
+        for gain in &group[0].view.gains {
+            let compared = group.iter().filter_map(|experiment| compare(gain, section, group, experiment));
+            let best = compared.max_by(|a, b| a.times.total_cmp(&b.times));
+            match best.map(|best| (all.iter_mut().find(|other| other.what == gain.change), best)) {
+                Some((Some(other), best)) if best.times > other.times => *other = best,
+                Some((None, best)) => all.push(best),
+                _ => {}
+            }
+        }
     }
     all.extend(at_once(report));
     all.retain(|advice| advice.times >= WORTHWHILE);
@@ -174,7 +84,7 @@ pub(crate) fn advice(report: &Report) -> Vec<Advice> {
     all
 }
 
-fn compare(rule: &Rule, section: usize, group: &[&Experiment], experiment: &Experiment) -> Option<Advice> {
+fn compare(rule: &Gain, section: usize, group: &[&Experiment], experiment: &Experiment) -> Option<Advice> {
     let usual = rule
         .usual
         .iter()
@@ -182,15 +92,15 @@ fn compare(rule: &Rule, section: usize, group: &[&Experiment], experiment: &Expe
     let others = experiment
         .rows
         .iter()
-        .filter(|row| counts(row) && has(row, rule) && !rule.usual.contains(&row.name.as_str()));
+        .filter(|row| counts(row) && has(row, rule) && !rule.usual.iter().any(|name| *name == row.name));
     let better = |row: &Row| {
-        let ratio =
-            row.metrics.get(rule.metric).unwrap_or_default() / usual.metrics.get(rule.metric).unwrap_or(1.0);
+        let ratio = row.metrics.get(&rule.metric).unwrap_or_default()
+            / usual.metrics.get(&rule.metric).unwrap_or(1.0);
         if rule.more { ratio } else { 1.0 / ratio }
     };
     let best = others.max_by(|a, b| better(a).total_cmp(&better(b)))?;
     let times = better(best);
-    if !times.is_finite() || difference(best, usual, rule.metric) == Some(Difference::Equal) {
+    if !times.is_finite() || difference(best, usual, &rule.metric) == Some(Difference::Equal) {
         return None;
     }
     let axis = view::axis(group);
@@ -199,7 +109,7 @@ fn compare(rule: &Rule, section: usize, group: &[&Experiment], experiment: &Expe
         .and_then(|axis| Some(format!(", {}: {}", axis.label, number(experiment.number(&axis.parameter)?))));
     Some(Advice {
         times,
-        what: rule.what.to_owned(),
+        what: rule.change.to_string(),
         gain: format!(
             "`{}` instead of `{}` gives {} times {} {} ({} against {}{})",
             best.name,
@@ -207,16 +117,16 @@ fn compare(rule: &Rule, section: usize, group: &[&Experiment], experiment: &Expe
             number(times),
             if rule.more { "more" } else { "less" },
             rule.counts,
-            number(best.metrics.get(rule.metric)?),
-            number(usual.metrics.get(rule.metric)?),
+            number(best.metrics.get(&rule.metric)?),
+            number(usual.metrics.get(&rule.metric)?),
             place.unwrap_or_default()
         ),
         section,
     })
 }
 
-fn has(row: &Row, rule: &Rule) -> bool {
-    row.metrics.get(rule.metric).is_some_and(|value| value > 0.0)
+fn has(row: &Row, rule: &Gain) -> bool {
+    row.metrics.get(&rule.metric).is_some_and(|value| value > 0.0)
 }
 
 /// Returns the advice to go from one operation at a time to as many as the device can use.
@@ -245,13 +155,21 @@ fn at_once(report: &Report) -> Option<Advice> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::SHARED;
     use super::super::facts::tests::{random, report, row};
+    use super::super::view::{Role, View};
     use super::*;
+
+    fn scan() -> Experiment {
+        let mut view = View::of(Role::Sequential, SHARED);
+        view.gains = vec![Gain::new(metric::MB_PER_S, true, &["buffered"], "MB/s", "Read whole files")];
+        Experiment::new("scan", "").shown(view)
+    }
 
     #[test]
     fn the_largest_gain_comes_first() {
         let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
-        let mut scan = Experiment::new("scan", "");
+        let mut scan = scan();
         scan.rows = vec![
             row("buffered", &[(metric::MB_PER_S, 1000.0)]),
             row("direct-large", &[(metric::MB_PER_S, 2400.0)]),
@@ -273,7 +191,7 @@ mod tests {
 
     #[test]
     fn differences_within_the_repeats_are_no_advice() {
-        let mut scan = Experiment::new("scan", "");
+        let mut scan = scan();
         scan.rows = vec![
             row("buffered", &[(metric::MB_PER_S, 1000.0)]),
             row("direct-large", &[(metric::MB_PER_S, 1010.0)]),

@@ -38,20 +38,20 @@ fn bars(experiment: &Experiment) -> Vec<Chart> {
             .filter_map(|row| Some(Bar { name: row.name.clone(), value: whisker(column, row)? }))
             .collect();
         (!bars.is_empty()).then(|| Chart {
-            title: column.heading.to_owned(),
+            title: column.heading.to_string(),
             note: format!(
                 "{}. Bars are medians, whiskers go from the smallest to the largest repeat.",
                 meaning(column)
             ),
-            shape: Shape::Bars { axis: column.heading.to_owned(), bars },
+            shape: Shape::Bars { axis: column.heading.to_string(), bars },
         })
     };
-    view::charts(experiment).filter_map(chart).collect()
+    experiment.view.charts().filter_map(chart).collect()
 }
 
 fn sweep(group: &[&Experiment]) -> Vec<Chart> {
     let Some(axis) = view::axis(group) else { return Vec::new() };
-    let chart = |column: &'static Column| {
+    let chart = |column: &Column| {
         let lines = rows(group, |name| {
             points(group, name, |experiment, row| {
                 let value = whisker(column, row)?;
@@ -67,13 +67,13 @@ fn sweep(group: &[&Experiment]) -> Vec<Chart> {
             ),
             shape: Shape::Lines {
                 x: over(&axis.label, &lines),
-                y: column.heading.to_owned(),
+                y: column.heading.to_string(),
                 lines,
                 marks: if column.metric == metric::IOPS { knees::of(group) } else { Vec::new() },
             },
         })
     };
-    view::charts(group[0]).filter_map(chart).collect()
+    group[0].view.charts().filter_map(chart).collect()
 }
 
 /// Returns the chart of latency (vertical) over throughput (horizontal). Where a curve turns upwards,
@@ -82,11 +82,11 @@ fn against_throughput(group: &[&Experiment]) -> Option<Chart> {
     let first = group.first().filter(|_| group.len() >= 4)?;
     let rate = [metric::IOPS, metric::LOOKUPS_PER_S]
         .into_iter()
-        .filter_map(|name| view::column(first, name))
+        .filter_map(|name| first.view.column(name))
         .find(|column| {
-            group.iter().any(|experiment| experiment.rows.iter().any(|row| column.value(row).is_some()))
-        })?;
-    let latency = view::column(first, metric::P99_US)?;
+        group.iter().any(|experiment| experiment.rows.iter().any(|row| column.value(row).is_some()))
+    })?;
+    let latency = first.view.column(metric::P99_US)?;
     let lines = rows(group, |name| {
         points(group, name, |_, row| Some(Point::new(rate.value(row)?, latency.value(row)?)))
     });
@@ -99,8 +99,8 @@ fn against_throughput(group: &[&Experiment]) -> Option<Chart> {
             axis.label
         ),
         shape: Shape::Lines {
-            x: XAxis { title: rate.heading.to_owned(), spread: Spread::Linear, ticks_at_points: false },
-            y: latency.heading.to_owned(),
+            x: XAxis { title: rate.heading.to_string(), spread: Spread::Linear, ticks_at_points: false },
+            y: latency.heading.to_string(),
             lines,
             marks: Vec::new(),
         },

@@ -1,112 +1,130 @@
-//! The metrics of a table, with their order and units, and the titles of experiments.
+//! The metrics of a table, with their order and units, and the groups of experiments.
 
+use serde::{Deserialize, Serialize};
+
+use super::view::Text;
 use crate::doctor::units::number;
-use crate::measure::kind::{self, Kind};
 use crate::result::{Experiment, Row, metric};
 
 /// One metric as a column.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Column {
     /// The metric's name in [`crate::result::Metrics`].
-    pub(crate) metric: &'static str,
+    pub(crate) metric: Text,
     /// The column's heading, with the unit.
-    pub(crate) heading: &'static str,
+    pub(crate) heading: Text,
     /// Divisor from the metric's unit to the heading's unit.
     divisor: f64,
     /// Meaning of the number, for the page.
-    pub(crate) meaning: &'static str,
+    pub(crate) meaning: Text,
+}
+
+/// A column as a program defines it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Definition {
+    pub(crate) metric: &'static str,
+    heading: &'static str,
+    divisor: f64,
+    meaning: &'static str,
+}
+
+impl From<&Definition> for Column {
+    fn from(definition: &Definition) -> Self {
+        let Definition { metric, heading, divisor, meaning } = *definition;
+        Self { metric: metric.into(), heading: heading.into(), divisor, meaning: meaning.into() }
+    }
 }
 
 // Columns that several experiments have. An experiment makes columns of its own with [`column`] beside
 // its `KIND`.
 
-pub(crate) const MB_PER_S: Column = column(
+pub(crate) const MB_PER_S: Definition = column(
     metric::MB_PER_S,
     "MB/s",
     1.0,
     "millions of bytes that the program got in a second, closing included",
 );
-pub(crate) const IOPS: Column =
+pub(crate) const IOPS: Definition =
     column(metric::IOPS, "IOPS", 1.0, "blocks or pieces that the program got in a second");
-pub(crate) const LOOKUPS_PER_S: Column =
+pub(crate) const LOOKUPS_PER_S: Definition =
     column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that completed and were verified in a second");
-pub(crate) const P50_US: Column =
+pub(crate) const P50_US: Definition =
     column(metric::P50_US, "p50 µs", 1.0, "half of the operations took no longer, seen from the caller");
-pub(crate) const P99_US: Column =
+pub(crate) const P99_US: Definition =
     column(metric::P99_US, "p99 µs", 1.0, "99 of 100 operations took no longer");
-pub(crate) const P99_9_US: Column =
+pub(crate) const P99_9_US: Definition =
     column(metric::P99_9_US, "p99.9 µs", 1.0, "999 of 1,000 reads took no longer");
-pub(crate) const CPU_S_PER_GB: Column = column(
+pub(crate) const CPU_S_PER_GB: Definition = column(
     metric::CPU_S_PER_GB,
     "CPU s/GB",
     1.0,
     "processor seconds, user and system, all threads, for a billion bytes",
 );
-pub(crate) const CPU_US_PER_IO: Column = column(
+pub(crate) const CPU_US_PER_IO: Definition = column(
     metric::CPU_US_PER_IO,
     "CPU µs/IO",
     1.0,
     "processor microseconds, user and system, all threads, for one block",
 );
-pub(crate) const CONTEXT_SWITCHES_PER_IO: Column = column(
+pub(crate) const CONTEXT_SWITCHES_PER_IO: Definition = column(
     metric::CONTEXT_SWITCHES_PER_IO,
     "switches/IO",
     1.0,
     "voluntary and involuntary context switches for one block",
 );
-pub(crate) const CPU_US_PER_LOOKUP: Column = column(
+pub(crate) const CPU_US_PER_LOOKUP: Definition = column(
     metric::CPU_US_PER_LOOKUP,
     "CPU µs/lookup",
     1.0,
     "processor microseconds, user and system, all threads, for one lookup",
 );
-pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: Column = column(
+pub(crate) const CONTEXT_SWITCHES_PER_LOOKUP: Definition = column(
     metric::CONTEXT_SWITCHES_PER_LOOKUP,
     "switches/lookup",
     1.0,
     "voluntary and involuntary context switches for one lookup",
 );
-pub(crate) const WAKES_PER_LOOKUP: Column =
+pub(crate) const WAKES_PER_LOOKUP: Definition =
     column(metric::WAKES_PER_LOOKUP, "wakes/lookup", 1.0, "how often a lookup's task was polled again");
-pub(crate) const IN_FLIGHT_AVG: Column =
+pub(crate) const IN_FLIGHT_AVG: Definition =
     column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time");
-pub(crate) const DEVICE_SHARE: Column = column(
+pub(crate) const DEVICE_SHARE: Definition = column(
     metric::DEVICE_SHARE,
     "on the device %",
     0.01,
     "share of a lookup's time in which its read is at the block device; requests of all processes count",
 );
-pub(crate) const DEVICE_BYTES_PER_BYTE: Column = column(
+pub(crate) const DEVICE_BYTES_PER_BYTE: Definition = column(
     metric::DEVICE_BYTES_PER_BYTE,
     "device bytes/byte",
     1.0,
     "bytes that the block device moved for each byte that the program requested; all processes count",
 );
-pub(crate) const PROCESS_BYTES_PER_BYTE: Column = column(
+pub(crate) const PROCESS_BYTES_PER_BYTE: Definition = column(
     metric::PROCESS_BYTES_PER_BYTE,
     "process bytes/byte",
     1.0,
     "the same by the kernel's account of the process, without the bytes of other processes",
 );
-pub(crate) const MEMORY_PEAK_BYTES: Column = column(
+pub(crate) const MEMORY_PEAK_BYTES: Definition = column(
     metric::MEMORY_PEAK_BYTES,
     "memory MiB",
     1_048_576.0,
     "the largest memory in use, page cache of the file included",
 );
-pub(crate) const BUFFERS_PEAK_BYTES: Column =
+pub(crate) const BUFFERS_PEAK_BYTES: Definition =
     column(metric::BUFFERS_PEAK_BYTES, "buffers MiB", 1_048_576.0, "the largest sum of buffers held at once");
-pub(crate) const APPENDS_PER_S: Column =
+pub(crate) const APPENDS_PER_S: Definition =
     column(metric::APPENDS_PER_S, "appends/s", 1.0, "appends that completed in a second");
-pub(crate) const RECORDS_PER_S: Column =
+pub(crate) const RECORDS_PER_S: Definition =
     column(metric::RECORDS_PER_S, "records/s", 1.0, "records of those appends");
-pub(crate) const DURABLE: [Column; 4] = [
+pub(crate) const DURABLE: [Definition; 4] = [
     column(metric::DURABLE[0], "durable p50 µs", 1.0, "half of the appends were durable by then"),
     column(metric::DURABLE[1], "p99", 1.0, "99 of 100 appends were durable by then, in µs"),
     column(metric::DURABLE[2], "p99.9", 1.0, "999 of 1,000 appends were durable by then, in µs"),
     column(metric::DURABLE[3], "max", 1.0, "all appends were durable by then, in µs"),
 ];
-pub(crate) const SEEN: [Column; 4] = [
+pub(crate) const SEEN: [Definition; 4] = [
     column(
         metric::SEEN[0],
         "seen p50 µs",
@@ -117,17 +135,17 @@ pub(crate) const SEEN: [Column; 4] = [
     column(metric::SEEN[2], "seen p99.9", 1.0, "those of 999 of 1,000 appends, in µs"),
     column(metric::SEEN[3], "seen max", 1.0, "all of them, in µs"),
 ];
-pub(crate) const LATE_P99_US: Column = column(
+pub(crate) const LATE_P99_US: Definition = column(
     metric::LATE_P99_US,
     "late p99",
     1.0,
     "99 of 100 appends were begun so long after they were due, in µs; it is part of the other times",
 );
-pub(crate) const WORK_PER_S: Column =
+pub(crate) const WORK_PER_S: Definition =
     column(metric::WORK_PER_S, "work/s", 1.0, "vectors that the load sorted in a second");
-pub(crate) const WORK_KEPT: Column =
+pub(crate) const WORK_KEPT: Definition =
     column(metric::WORK_KEPT, "work kept %", 0.01, "that, as a share of the vectors without appends");
-pub(crate) const TIMERS_LATE: [Column; 3] = [
+pub(crate) const TIMERS_LATE: [Definition; 3] = [
     column(
         metric::TIMERS_LATE[0],
         "timers late p50 µs",
@@ -137,37 +155,37 @@ pub(crate) const TIMERS_LATE: [Column; 3] = [
     column(metric::TIMERS_LATE[1], "timers late p99", 1.0, "99 of 100 of these times, in µs"),
     column(metric::TIMERS_LATE[3], "timers late max", 1.0, "all of them, in µs"),
 ];
-pub(crate) const TIMERS_CPU_SHARE: Column = column(
+pub(crate) const TIMERS_CPU_SHARE: Definition = column(
     metric::TIMERS_CPU_SHARE,
     "timers CPU %",
     0.01,
     "processor time of the timer tasks with nothing beside them, in percent of one processor",
 );
-pub(crate) const CPU_US_PER_APPEND: Column = column(
+pub(crate) const CPU_US_PER_APPEND: Definition = column(
     metric::CPU_US_PER_APPEND,
     "CPU µs/append",
     1.0,
     "processor microseconds, user and system, all threads, for one append",
 );
 /// For several hosts, on which `scan` and `random` can be measured.
-pub(crate) const FIRST_DONE_S: Column = column(
+pub(crate) const FIRST_DONE_S: Definition = column(
     metric::FIRST_DONE_S,
     "first done s",
     1.0,
     "seconds from the first host's start until the first host was done",
 );
-pub(crate) const LAST_DONE_S: Column = column(
+pub(crate) const LAST_DONE_S: Definition = column(
     metric::LAST_DONE_S,
     "last done s",
     1.0,
     "seconds from the first host's start until the last host was done",
 );
-pub(crate) const START_SKEW_US: Column =
+pub(crate) const START_SKEW_US: Definition =
     column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs");
-pub(crate) const SECONDS: Column = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
+pub(crate) const SECONDS: Definition = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
 
 /// Columns of an experiment that this program has no entry for.
-pub(crate) const SHARED: &[Column] = &[
+pub(crate) const SHARED: &[Definition] = &[
     MB_PER_S,
     IOPS,
     P50_US,
@@ -196,43 +214,34 @@ pub(crate) const fn column(
     heading: &'static str,
     divisor: f64,
     meaning: &'static str,
-) -> Column {
-    Column { metric, heading, divisor, meaning }
+) -> Definition {
+    Definition { metric, heading, divisor, meaning }
 }
 
 impl Column {
-    /// Returns the column of a metric, as `kind` shows it.
-    pub(crate) fn of(kind: &'static Kind, metric: &str) -> Option<&'static Self> {
-        kind.columns.iter().find(|column| column.metric == metric)
-    }
-
     /// Returns the columns for which some row of `group` has a value, the most important first.
-    pub(crate) fn present(group: &[&Experiment]) -> Vec<&'static Self> {
+    pub(crate) fn present<'a>(group: &[&'a Experiment]) -> Vec<&'a Self> {
         let Some(first) = group.first() else { return Vec::new() };
-        let has = |column: &&Self| {
-            group
-                .iter()
-                .flat_map(|experiment| &experiment.rows)
-                .any(|row| row.metrics.get(column.metric).is_some())
-        };
-        kind::of(first).columns.iter().filter(has).collect()
+        let rows = || group.iter().flat_map(|experiment| &experiment.rows);
+        let has = |column: &&Self| rows().any(|row| row.metrics.get(&column.metric).is_some());
+        first.view.columns.iter().filter(has).collect()
     }
 
     /// Returns the column whose spread a table shows: that of the metric by which the rows are compared.
-    pub(crate) fn compared(group: &[&Experiment], columns: &[&'static Self]) -> Option<&'static Self> {
-        let wanted = group.first().map(|first| kind::of(first).compared);
-        let found = columns.iter().find(|column| Some(column.metric) == wanted);
+    pub(crate) fn compared<'a>(group: &[&Experiment], columns: &[&'a Self]) -> Option<&'a Self> {
+        let wanted = group.first().map(|first| &first.view.compared);
+        let found = columns.iter().find(|column| Some(&column.metric) == wanted);
         found.or(columns.first()).copied()
     }
 
     /// Returns the median of a row in the heading's unit.
     pub(crate) fn value(&self, row: &Row) -> Option<f64> {
-        row.metrics.get(self.metric).map(|value| value / self.divisor)
+        row.metrics.get(&self.metric).map(|value| value / self.divisor)
     }
 
     /// Returns the smallest and largest value of a row in the heading's unit.
     pub(crate) fn spread(&self, row: &Row) -> Option<(f64, f64)> {
-        row.spread(self.metric).map(|(low, high)| (low / self.divisor, high / self.divisor))
+        row.spread(&self.metric).map(|(low, high)| (low / self.divisor, high / self.divisor))
     }
 
     /// Returns the median of a row as text, or a dash when there is none.
@@ -241,26 +250,21 @@ impl Column {
     }
 }
 
-/// Returns the title of an experiment in headings.
-pub(crate) fn title(experiment: &Experiment) -> String {
-    (kind::of(experiment).title)(experiment)
-}
-
 /// Returns the heading of experiments that belong together.
-pub(crate) fn heading(group: &[&Experiment]) -> String {
+pub(crate) fn heading<'a>(group: &[&'a Experiment]) -> &'a str {
     match group {
-        [] => String::new(),
-        [only] => title(only),
-        [first, ..] => (kind::of(first).heading)(first),
+        [] => "",
+        [only] => only.title(),
+        [first, ..] => first.heading(),
     }
 }
 
-/// Groups the experiments that belong together, as their kind defines it.
+/// Groups the experiments that belong together: those of one name and heading.
 pub(crate) fn groups<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<Vec<&'a Experiment>> {
     let mut groups: Vec<Vec<&Experiment>> = Vec::new();
     for experiment in experiments {
         let same = |group: &&mut Vec<&Experiment>| {
-            group[0].name == experiment.name && (kind::of(experiment).together)(group[0], experiment)
+            group[0].name == experiment.name && group[0].heading() == experiment.heading()
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(experiment),
@@ -268,43 +272,4 @@ pub(crate) fn groups<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) 
         }
     }
     groups
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn titles_name_the_fixed_parameters() {
-        let experiment = Experiment::new("random", "")
-            .parameter("file_bytes", 1_u64 << 30)
-            .parameter("span_bytes", 1_u64 << 30)
-            .parameter("block_bytes", 4096)
-            .parameter("depth", 32);
-        assert_eq!(title(&experiment), "Random reads of 4 KiB over the whole file (1 GiB), 32 in flight");
-        assert_eq!(title(&Experiment::new("scan", "")), "Sequential read");
-    }
-
-    #[test]
-    fn random_reads_over_the_same_span_belong_together() {
-        let random = |depth: u32, span: u32| {
-            Experiment::new("random", "")
-                .parameter("file_bytes", 1 << 30)
-                .parameter("span_bytes", span)
-                .parameter("depth", depth)
-        };
-        let all = [Experiment::new("scan", ""), random(1, 4096), random(8, 4096), random(1, 8192)];
-        let sizes: Vec<usize> = groups(&all).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [1, 2, 1]);
-        assert_eq!(heading(&groups(&all)[1]), "Random reads over 4 KiB of the file's 1 GiB");
-    }
-
-    #[test]
-    fn every_column_is_found_by_its_metric() {
-        for kind in kind::ALL {
-            for column in kind.columns {
-                assert_eq!(Column::of(kind, column.metric), Some(column), "{}", kind.name);
-            }
-        }
-    }
 }

@@ -1,13 +1,13 @@
 //! Figures of a whole report that several sentences need.
 
 use super::columns::groups;
-use super::view;
+use super::view::{self, Role};
 use crate::doctor::units::number;
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 
 /// The sweeps that show where more load no longer pays off, the better one first, and the share of the
 /// maximum that counts as all of it, the same as in each sweep's sentences.
-const SWEEPS: [(&str, f64); 2] = [("saturate", 0.95), ("random", 0.9)];
+const SWEEPS: [(Role, f64); 2] = [(Role::Saturation, 0.95), (Role::Random, 0.9)];
 
 /// A row of an experiment, and the section of the page that shows it.
 #[derive(Clone, Copy, Debug)]
@@ -42,18 +42,18 @@ fn is_direct(row: &Row) -> bool {
 
 /// Returns the rows that describe the device: those proven by its counters or, where there are no counters,
 /// all that read past the page cache. A row that the page cache serves in part does not describe the device.
-pub(crate) fn of_device<'a>(report: &'a Report, name: &str, metric: &str) -> Vec<Found<'a>> {
-    let all = rows(report, name, metric);
+pub(crate) fn of_device<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
+    let all = rows(report, role, metric);
     let proven: Vec<_> =
         all.iter().filter(|found| counts(found.row) && found.row.is_proven()).copied().collect();
     if proven.is_empty() { all.into_iter().filter(|found| is_direct(found.row)).collect() } else { proven }
 }
 
-/// Returns every row of experiments called `name` whose figures count and that has the metric.
-pub(crate) fn rows<'a>(report: &'a Report, name: &str, metric: &str) -> Vec<Found<'a>> {
+/// Returns every row of experiments of this role whose figures count and that has the metric.
+pub(crate) fn rows<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
     let mut found = Vec::new();
     for (section, group) in groups(&report.experiments).into_iter().enumerate() {
-        for experiment in group.into_iter().filter(|experiment| experiment.name == name) {
+        for experiment in group.into_iter().filter(|experiment| experiment.view.role == role) {
             for row in experiment.rows.iter().filter(|row| counts(row)) {
                 found.extend(row.metrics.get(metric).map(|value| Found { section, experiment, row, value }));
             }
@@ -167,12 +167,11 @@ fn rate(row: &Row) -> f64 {
 /// Returns the sweep over concurrency whose row reached the most reads per second: of `saturate`,
 /// otherwise of `random`.
 pub(crate) fn curve(report: &Report) -> Option<Curve<'_>> {
-    SWEEPS.into_iter().find_map(|(name, enough)| {
+    SWEEPS.into_iter().find_map(|(role, enough)| {
         let mut curves = Vec::new();
         for (section, group) in groups(&report.experiments).into_iter().enumerate() {
-            let axis =
-                view::axis(&group).filter(|axis| ["readers", "depth"].contains(&axis.parameter.as_str()));
-            if let Some(axis) = axis.filter(|_| group[0].name == name && whole(group[0])) {
+            let axis = view::axis(&group).filter(|axis| ["readers", "depth"].contains(&&*axis.parameter));
+            if let Some(axis) = axis.filter(|_| group[0].view.role == role && whole(group[0])) {
                 curves.extend(curves_of(section, &group, &axis, enough));
             }
         }
@@ -208,13 +207,15 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, en
         let mut points: Vec<(f64, &'a Row)> = group.iter().filter_map(point).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let proven = points.iter().all(|(_, row)| row.is_proven());
-        Curve { section, load: axis.label.clone(), enough, points, experiment: group[0], proven }
+        Curve { section, load: axis.label.to_string(), enough, points, experiment: group[0], proven }
     };
     names.into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::columns::SHARED;
+    use super::super::view::View;
     use super::*;
     use crate::environment::Environment;
     use crate::result::{Metrics, Sample};
@@ -243,6 +244,7 @@ pub(crate) mod tests {
     pub(crate) fn random(figures: [(u32, f64); 4]) -> Vec<Experiment> {
         let experiment = |(depth, iops): (u32, f64)| {
             let mut experiment = Experiment::new("random", "")
+                .shown(View::of(Role::Random, SHARED))
                 .parameter("depth", depth)
                 .parameter("block_bytes", 4096)
                 .parameter("span_bytes", 1 << 30)
@@ -278,6 +280,6 @@ pub(crate) mod tests {
             experiment.rows[0].cache = Some(CacheState::Warm);
         }
         let report = report(experiments);
-        assert!(curve(&report).is_none() && rows(&report, "random", metric::IOPS).is_empty());
+        assert!(curve(&report).is_none() && rows(&report, Role::Random, metric::IOPS).is_empty());
     }
 }

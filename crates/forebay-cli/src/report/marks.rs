@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::columns::{groups, title};
+use super::columns::groups;
 use super::html::prose;
 use crate::doctor::units::number;
 use crate::result::{Condition, Experiment, Gate, Report, Row};
@@ -193,7 +193,7 @@ pub(crate) fn warnings(report: &Report) -> Vec<String> {
                 .value
                 .map_or_else(String::new, |value| format!(" is {}, wanted {}", number(value), gate.wanted()));
             let warning =
-                format!("{}{of}: {}{seen}{}", title(experiment), readable(gate.name), reason(gate.why));
+                format!("{}{of}: {}{seen}{}", experiment.title(), readable(gate.name), reason(gate.why));
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }
@@ -262,8 +262,8 @@ mod tests {
         assert_eq!(
             warnings(&report),
             [
-                "Sequential read: time taken by the host is 0.500, wanted at most 0.0200",
-                "Sequential read, `buffered`: device bytes against claimed bytes is 0.500, wanted at least 0.950 (a share)",
+                "scan: time taken by the host is 0.500, wanted at most 0.0200",
+                "scan, `buffered`: device bytes against claimed bytes is 0.500, wanted at least 0.950 (a share)",
             ]
         );
     }

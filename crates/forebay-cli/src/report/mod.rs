@@ -33,7 +33,7 @@ pub(crate) mod summary;
 pub(crate) mod sustain;
 mod svg;
 pub(crate) mod verdicts;
-mod view;
+pub(crate) mod view;
 pub(crate) mod waits;
 pub(crate) mod walks;
 pub(crate) mod writes;

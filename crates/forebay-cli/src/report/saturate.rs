@@ -40,11 +40,6 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
     }
 }
 
-/// Returns whether the experiments differ in their load only.
-pub(crate) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
-    is_open(one) == is_open(other) && one.number("block_bytes") == other.number("block_bytes")
-}
-
 fn is_open(experiment: &Experiment) -> bool {
     experiment.parameters.get("loop").and_then(serde_json::Value::as_str) == Some("open")
 }
@@ -439,6 +434,6 @@ mod tests {
             "{sentence}"
         );
         assert!(title(&all[0]).ends_with("readers, 1 at once") && title(&all[9]).ends_with("most, 95 %"));
-        assert!(belong_together(&all[0], &all[1]) && !belong_together(&all[0], &all[9]));
+        assert!(heading(&all[0]) == heading(&all[1]) && heading(&all[0]) != heading(&all[9]));
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn id(index: usize) -> String {
 
 /// Returns a link to a section, labelled with the section's heading.
 pub(crate) fn link(index: usize, groups: &[Vec<&Experiment>]) -> Markup {
-    html! { a href=(format!("#{}", id(index))) { (groups.get(index).map_or_else(String::new, |group| heading(group))) } }
+    html! { a href=(format!("#{}", id(index))) { (groups.get(index).map_or("", |group| heading(group))) } }
 }
 
 /// Returns all experiments; those that belong together form one section.
@@ -24,7 +24,7 @@ pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
             @let id = id(index);
             section aria-labelledby=(id) {
                 h2 id=(id) { (heading(group)) }
-                @if let Some(sentence) = view::sentences(group).first() { p.sentence { (page::sentence(sentence)) } }
+                @if !group[0].sentence.is_empty() { p.sentence { (page::sentence(&group[0].sentence)) } }
                 (figures(group, &id))
                 h3 { "The numbers" }
                 (table(group))

@@ -7,7 +7,6 @@ use super::conditions;
 use crate::doctor::Verdict;
 use crate::doctor::text::machine_line;
 use crate::doctor::units::number;
-use crate::measure::kind;
 use crate::result::{Experiment, Report, Row};
 
 /// Returns the tables of all experiments, the doctor's findings, and the verdicts.
@@ -47,12 +46,12 @@ pub(crate) fn render(report: &Report) -> String {
 
 /// Writes one table for experiments that belong together: one row for each way in each of them.
 fn table(text: &mut String, group: &[&Experiment]) {
-    let axis = group.first().filter(|_| group.len() > 1).map(|first| kind::of(first).axis.parameter);
+    let axis = group.first().filter(|_| group.len() > 1).map(|first| &*first.view.axis.parameter);
     let _ = writeln!(text, "{}", heading(group));
     let columns = Column::present(group);
     let mut grid = vec![vec!["row".to_owned()]];
     grid[0].extend(axis.map(str::to_owned));
-    grid[0].extend(columns.iter().map(|column| column.heading.to_owned()));
+    grid[0].extend(columns.iter().map(|column| column.heading.to_string()));
     let compared = Column::compared(group, &columns);
     grid[0].push(match compared {
         Some(column) if Some(column) != columns.first().copied() => format!("{} spread", column.heading),

@@ -5,36 +5,7 @@ use super::noise::{Difference, difference};
 use super::order::{Better, order};
 use super::reads::span;
 use crate::doctor::units::{bytes, number};
-use crate::measure::kind::{ALL, Kind};
 use crate::result::{CacheState, Experiment, Row, metric};
-
-/// Returns the verdicts of all experiments, in the order in which the report shows them.
-pub(crate) fn of(experiments: &[Experiment]) -> Vec<String> {
-    let of_kind = |kind: &&Kind| {
-        let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name).collect();
-        sentences(kind, &own)
-    };
-    ALL.iter().flat_map(of_kind).collect()
-}
-
-/// Returns the sentences of `kind` on its experiments, without the rows that are disbelieved.
-pub(crate) fn sentences(kind: &Kind, own: &[&Experiment]) -> Vec<String> {
-    let without_implausible: Vec<Experiment> =
-        own.iter().map(|experiment| without_implausible(experiment)).collect();
-    (kind.verdicts)(&without_implausible.iter().collect::<Vec<_>>())
-}
-
-/// Returns the experiment with every row that was measured and is disbelieved turned into a row
-/// without figures.
-fn without_implausible(experiment: &Experiment) -> Experiment {
-    let mut without_implausible = experiment.clone();
-    for row in &mut without_implausible.rows {
-        if let Some(why) = row.implausible() {
-            *row = Row::skipped(row.name.as_str(), why);
-        }
-    }
-    without_implausible
-}
 
 /// Returns the verdicts of `measure scan`.
 pub(crate) fn scans(experiments: &[&Experiment]) -> Vec<String> {
@@ -303,7 +274,7 @@ mod tests {
     fn scan_of(large: &[f64], buffered: Row) -> Vec<String> {
         let mut experiment = Experiment::new("scan", "");
         experiment.rows = vec![buffered, row("direct-large", metric::MB_PER_S, large)];
-        of(&[experiment])
+        scans(&[&experiment])
     }
 
     #[test]
@@ -356,7 +327,7 @@ mod tests {
                 experiment
             })
             .collect();
-        let sentences = of(&experiments);
+        let sentences = randoms(&experiments.iter().collect::<Vec<_>>());
         assert!(
             sentences.iter().any(|sentence| sentence.contains("32 direct reads in flight reach 90 %")),
             "{sentences:?}"

@@ -1,42 +1,172 @@
-//! Properties of experiments for the page: the parameter of a sweep, the charts, the sentences.
+//! How results of one kind are shown: their columns, charts, the parameter of a sweep, and the comparison that counts.
+//! The program that measures writes it into the document, so a page needs nothing but the document.
 
-use super::columns::Column;
-use super::verdicts;
-use crate::measure::kind;
-use crate::result::Experiment;
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
+
+use serde::{Deserialize, Serialize};
+
+use super::columns::{Column, Definition, SHARED};
+use crate::result::{Experiment, metric};
+
+/// A text that is fixed in the program, or was read from a document.
+pub(crate) type Text = Cow<'static, str>;
+
+/// The presentation of all experiments of one name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct View {
+    /// The part that the experiment has in the conclusions of a report.
+    #[serde(default)]
+    pub(crate) role: Role,
+    /// The columns of its tables, in this order, where a row has them.
+    pub(crate) columns: Vec<Column>,
+    /// The metric by which rows are compared; a table shows its spread.
+    pub(crate) compared: Text,
+    /// The metrics that have a chart.
+    pub(crate) charts: Vec<Text>,
+    /// The parameter that differs between experiments that belong together.
+    pub(crate) axis: Axis,
+    /// Comparisons of the usual way with the best one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gains: Vec<Gain>,
+}
+
+/// The question of a report to which an experiment contributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    /// None of them.
+    #[default]
+    Other,
+    /// Its rate is the device's bandwidth in sequence.
+    Sequential,
+    /// Reads at random over their number in flight.
+    Random,
+    /// Reads by more and more readers, up to saturation.
+    Saturation,
+    /// Processor time of a read.
+    ProcessorTime,
+    /// A reader beside others.
+    Sharing,
+    /// Writes with and without the time until they are durable.
+    Writes,
+    /// A program that waits.
+    Waiting,
+}
+
+/// A parameter over which experiments are swept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Axis {
+    /// The name in [`Experiment::parameters`], a number; it is also a table's column.
+    pub(crate) parameter: Text,
+    /// The label that a chart writes below the axis.
+    pub(crate) label: Text,
+}
+
+/// A change that may be worthwhile: from the usual way to the best of the other rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Gain {
+    /// The metric that is compared.
+    pub(crate) metric: Text,
+    /// Whether more of the metric is better.
+    pub(crate) more: bool,
+    /// Names of rows that do what programs usually do; the first one that has figures counts.
+    pub(crate) usual: Vec<Text>,
+    /// The quantity of the metric, in words that follow "more" or "less".
+    pub(crate) counts: Text,
+    /// The change, as an imperative.
+    pub(crate) change: Text,
+}
+
+/// The view of experiments of other programs, and of documents without views.
+static OTHER: LazyLock<Arc<View>> = LazyLock::new(|| Arc::new(View::new(SHARED)));
+
+impl Default for View {
+    fn default() -> Self {
+        Self::new(SHARED)
+    }
+}
+
+impl View {
+    /// Returns a view with these columns; rows are compared by the first of them.
+    pub(crate) fn new(columns: &[Definition]) -> Self {
+        Self {
+            role: Role::Other,
+            columns: columns.iter().map(Column::from).collect(),
+            compared: columns.first().map_or(Text::Borrowed(metric::IOPS), |column| column.metric.into()),
+            charts: [metric::MB_PER_S, metric::IOPS, metric::P99_US].map(Text::Borrowed).to_vec(),
+            axis: Axis::new("depth", "reads in flight"),
+            gains: Vec::new(),
+        }
+    }
+
+    /// Returns a view of experiments with this part in the conclusions.
+    pub(crate) fn of(role: Role, columns: &[Definition]) -> Self {
+        Self { role, ..Self::new(columns) }
+    }
+
+    /// Returns the view of experiments that nothing is known about.
+    pub(crate) fn other() -> Arc<Self> {
+        Arc::clone(&OTHER)
+    }
+
+    /// Returns the column that shows a metric.
+    pub(crate) fn column(&self, metric: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.metric == metric)
+    }
+
+    /// Returns the columns that have a chart of their own.
+    pub(crate) fn charts(&self) -> impl Iterator<Item = &Column> {
+        self.charts.iter().filter_map(|metric| self.column(metric))
+    }
+}
+
+impl Axis {
+    /// Returns an axis over `parameter`.
+    pub(crate) const fn new(parameter: &'static str, label: &'static str) -> Self {
+        Self { parameter: Cow::Borrowed(parameter), label: Cow::Borrowed(label) }
+    }
+}
+
+impl Gain {
+    /// Returns the comparison of `metric`; see the fields.
+    pub(crate) fn new(
+        metric: &'static str,
+        more: bool,
+        usual: &[&'static str],
+        counts: &'static str,
+        change: &'static str,
+    ) -> Self {
+        let usual = usual.iter().map(|name| Cow::Borrowed(*name)).collect();
+        Self { metric: metric.into(), more, usual, counts: counts.into(), change: change.into() }
+    }
+}
 
 /// Parameters that differ without being swept over.
 const BESIDE: [&str; 5] = ["seed", "repeats", "seconds", "seconds_max", "file_bytes"];
 
-/// The meaning of `load`, where a kind has loads of two sorts.
+/// The meaning of `load`, where an experiment has loads of two sorts.
 const CLEARER: [(&str, &str); 2] = [("readers", "readers"), ("load_percent", "load, % of the row's most")];
 
-/// A parameter over which experiments that belong together differ.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Axis {
-    /// Its name among the parameters; the parameter is a number.
-    pub(crate) parameter: String,
-    /// Its label below a chart.
-    pub(crate) label: String,
-}
-
-/// Returns the parameter that differs within a group: that of its kind or, where it stays the same,
-/// the first number that differs (a kind may have two loops, each over a parameter of its own).
+/// Returns the parameter that differs within a group: that of its view or, where it stays the same,
+/// the first number that differs (an experiment may have two loops, each over a parameter of its own).
 pub(crate) fn axis(group: &[&Experiment]) -> Option<Axis> {
     let first = group.first()?;
     let differs = |name: &str| {
         first.number(name).is_some() && group.iter().any(|other| other.number(name) != first.number(name))
     };
-    let clearer = CLEARER.iter().find(|(name, _)| differs(name));
-    if let Some((name, label)) = clearer.filter(|_| kind::of(first).axis.parameter == "load") {
-        return Some(Axis { parameter: (*name).to_owned(), label: (*label).to_owned() });
+    let usual = &first.view.axis;
+    if usual.parameter == "load"
+        && let Some((name, label)) = CLEARER.iter().find(|(name, _)| differs(name))
+    {
+        return Some(Axis::new(name, label));
     }
-    let usual = &kind::of(first).axis;
-    if differs(usual.parameter) {
-        return Some(Axis { parameter: usual.parameter.to_owned(), label: usual.label.to_owned() });
+    if differs(&usual.parameter) {
+        return Some(usual.clone());
     }
     let mut others = first.parameters.keys().filter(|name| !BESIDE.contains(&name.as_str()));
-    others.find(|name| differs(name)).map(|name| Axis { parameter: name.clone(), label: readable(name) })
+    let found = others.find(|name| differs(name))?;
+    Some(Axis { parameter: found.clone().into(), label: readable(found).into() })
 }
 
 /// Returns a parameter's name with its unit apart: `load_percent` is `load, %`.
@@ -51,22 +181,6 @@ fn readable(parameter: &str) -> String {
     parameter.replace('_', " ")
 }
 
-/// Returns the columns that have a chart of their own.
-pub(crate) fn charts(experiment: &Experiment) -> impl Iterator<Item = &'static Column> + use<> {
-    let kind = kind::of(experiment);
-    kind.charts.iter().filter_map(|metric| Column::of(kind, metric))
-}
-
-/// Returns the column that shows a metric.
-pub(crate) fn column(experiment: &Experiment, metric: &str) -> Option<&'static Column> {
-    Column::of(kind::of(experiment), metric)
-}
-
-/// Returns sentences on the numbers of experiments that belong together, the most important first.
-pub(crate) fn sentences(group: &[&Experiment]) -> Vec<String> {
-    group.first().map_or_else(Vec::new, |first| verdicts::sentences(kind::of(first), group))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,9 +191,9 @@ mod tests {
             Experiment::new("random", "").parameter("depth", depth).parameter("seed", seed)
         };
         let [one, eight] = [random(1, 5), random(8, 6)];
-        assert_eq!(axis(&[&one, &eight]).map(|axis| axis.label), Some("reads in flight".to_owned()));
+        assert_eq!(axis(&[&one, &eight]).map(|axis| axis.label), Some("reads in flight".into()));
         assert_eq!(axis(&[&one]), None);
         let [low, high] = [10, 90].map(|load| Experiment::new("other", "").parameter("load_percent", load));
-        assert_eq!(axis(&[&low, &high]).map(|axis| axis.label), Some("load, %".to_owned()));
+        assert_eq!(axis(&[&low, &high]).map(|axis| axis.label), Some("load, %".into()));
     }
 }

@@ -1,15 +1,23 @@
 //! The presentation of a result of `forebay wait` among experiments.
 
-use super::columns::{Column, SECONDS, column};
+use std::sync::Arc;
+
+use super::columns::{Definition, SECONDS, column};
+use super::view::{Role, View};
 use crate::doctor::units::number;
-use crate::measure::kind::{Kind, only_shown};
 use crate::result::{Experiment, metric};
-use crate::saved::waited::{NAME, PROGRAM};
+use crate::saved::waited::PROGRAM;
 
-/// Entry of an experiment that is only shown; a command of its own measures it.
-pub(crate) static KIND: Kind = only_shown(NAME, COLUMNS, &[metric::WAIT_SHARE], title, verdicts);
+/// Adds view, title and sentence to a result of `forebay wait`.
+pub(crate) fn present(experiment: &mut Experiment) {
+    let mut view = View::of(Role::Waiting, COLUMNS);
+    view.charts = vec![metric::WAIT_SHARE.into()];
+    experiment.view = Arc::new(view);
+    experiment.titled(format!("How long a program waits: {}", short(command(experiment))), "");
+    experiment.sentence = sentence(experiment).unwrap_or_default();
+}
 
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[Definition] = &[
     column(
         metric::FULL_WAIT_SHARE,
         "full wait %",
@@ -48,20 +56,12 @@ pub(crate) fn short(command: &str) -> String {
     shown + more
 }
 
-fn title(experiment: &Experiment) -> String {
-    format!("How long a program waits: {}", short(command(experiment)))
-}
-
-fn verdicts(experiments: &[&Experiment]) -> Vec<String> {
-    let sentence_of = |experiment: &&Experiment| {
-        let share =
-            |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
-        Some(format!(
-            "`{}` stood still for I/O in {} % of its time, and some thread of it in {} %",
-            short(command(experiment)),
-            share(metric::FULL_WAIT_SHARE)?,
-            share(metric::SOME_WAIT_SHARE)?
-        ))
-    };
-    experiments.iter().filter_map(sentence_of).collect()
+fn sentence(experiment: &Experiment) -> Option<String> {
+    let share = |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
+    Some(format!(
+        "`{}` stood still for I/O in {} % of its time, and some thread of it in {} %",
+        short(command(experiment)),
+        share(metric::FULL_WAIT_SHARE)?,
+        share(metric::SOME_WAIT_SHARE)?
+    ))
 }

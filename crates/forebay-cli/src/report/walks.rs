@@ -31,13 +31,6 @@ pub(crate) fn heading(experiment: &Experiment) -> String {
     )
 }
 
-/// Returns whether the experiments differ in their depth only.
-pub(crate) fn belong_together(one: &Experiment, other: &Experiment) -> bool {
-    ["node_bytes", "threads", "in_flight"].iter().all(|name| one.number(name) == other.number(name))
-        && is_beside_timers(one) == is_beside_timers(other)
-        && is_published(one) == is_published(other)
-}
-
 /// Returns whether a thousand timer tasks ran beside the lookups.
 fn is_beside_timers(experiment: &Experiment) -> bool {
     experiment.parameters.get("beside").is_some_and(|value| value == "timers")
@@ -246,7 +239,7 @@ mod tests {
     fn depths_belong_together_and_threads_do_not() {
         let [one, six, many] =
             [(1, 1), (6, 1), (6, 4)].map(|(depth, threads)| experiment(depth, threads, vec![]));
-        assert!(belong_together(&one, &six) && !belong_together(&six, &many));
+        assert!(heading(&one) == heading(&six) && heading(&six) != heading(&many));
         assert_eq!(title(&one), "Lookups in nodes of 512 B, 64 in flight from 1 thread(s), 1 read(s) each");
         assert!(of(&[&one]).is_empty());
     }

@@ -7,8 +7,6 @@ use serde::Serialize;
 
 use super::select::{keys, label, same, unlike};
 use crate::exit::Failure;
-use crate::measure::kind;
-use crate::report::columns::Column;
 use crate::result::{Experiment, Report, Row, SCHEMA, median, metric};
 use noise::{Outcome, Pair};
 
@@ -230,7 +228,7 @@ impl Comparison {
                 if times > 1.0 { (Direction::More, times) } else { (Direction::Less, 1.0 / times) };
             let (Some(first), Some(second)) = (figure(old, name), figure(new, name)) else { continue };
             self.changed += 1;
-            let heading = Column::of(kind::of(experiment), name).map_or(name, |column| column.heading);
+            let heading = experiment.view.column(name).map_or(name, |column| &*column.heading);
             changes.push(Change {
                 metric: name.to_owned(),
                 heading: heading.to_owned(),
@@ -307,7 +305,10 @@ mod tests {
         );
         let text = compare(&before, &after).expect("the same experiment").to_json().expect("finite");
         let found: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!((&found["schema"], &found["forebay"]), (&1.into(), &env!("CARGO_PKG_VERSION").into()));
+        assert_eq!(
+            (&found["schema"], &found["forebay"]),
+            (&SCHEMA.into(), &env!("CARGO_PKG_VERSION").into())
+        );
         let diff = &found["diff"];
         let counts = ["compared", "changed", "alike", "unclear"].map(|name| diff[name].as_u64());
         assert_eq!(counts, [3, 1, 1, 1].map(Some), "{diff}");

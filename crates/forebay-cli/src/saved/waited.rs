@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::environment::Environment;
-use crate::report::waits::short;
+use crate::report::waits::{self, short};
 use crate::result::{Experiment, Metrics, Report, Row, Sample, metric};
 
 /// Name of the experiment.
@@ -105,6 +105,7 @@ fn of(waited: Waited) -> Report {
         optimized_build: true,
         ..Environment::default()
     };
+    waits::present(&mut experiment);
     let mut report = Report::new(environment, vec![experiment]);
     let command = short(&command);
     report.verdicts = waited.advice.into_iter().map(|sentence| format!("`{command}`: {sentence}")).collect();

@@ -1,6 +1,6 @@
 //! The names of the figures that only experiments with many readers have, and their columns.
 
-use crate::report::columns::{Column, column};
+use crate::report::columns::{Definition, column};
 
 /// Mean latency as the caller saw it, in microseconds.
 pub(crate) const MEAN_US: &str = "mean_us";
@@ -23,28 +23,28 @@ pub(crate) const VOLUNTARY_SWITCHES_PER_IO: &str = "voluntary_switches_per_io";
 /// Context switches of threads that had to make way, for each read.
 pub(crate) const INVOLUNTARY_SWITCHES_PER_IO: &str = "involuntary_switches_per_io";
 
-pub(in crate::measure) const OFFERED: Column =
+pub(in crate::measure) const OFFERED: Definition =
     column(OFFERED_PER_S, "asked/s", 1.0, "reads that were due in a second");
-pub(in crate::measure) const MEAN: Column = column(MEAN_US, "mean µs", 1.0, "mean time of a read");
-pub(in crate::measure) const SHARE: Column = column(
+pub(in crate::measure) const MEAN: Definition = column(MEAN_US, "mean µs", 1.0, "mean time of a read");
+pub(in crate::measure) const SHARE: Definition = column(
     CPU_SHARE,
     "CPU busy %",
     0.01,
     "processor time as a share of the processors that this way can use: one, or all",
 );
-pub(in crate::measure) const INCOMPLETE: Column =
+pub(in crate::measure) const INCOMPLETE: Definition =
     column(UNANSWERED, "unanswered", 1.0, "reads that had not completed when the sample was given up");
-pub(in crate::measure) const USER: Column =
+pub(in crate::measure) const USER: Definition =
     column(CPU_USER_NS_PER_IO, "user ns/IO", 1.0, "of that, outside of the kernel, in nanoseconds");
-pub(in crate::measure) const SYSTEM: Column =
+pub(in crate::measure) const SYSTEM: Definition =
     column(CPU_SYSTEM_NS_PER_IO, "system ns/IO", 1.0, "of that, in the kernel, in nanoseconds");
-pub(in crate::measure) const PER_CORE: Column =
+pub(in crate::measure) const PER_CORE: Definition =
     column(IOPS_PER_CORE, "IOPS/core", 1.0, "blocks for a second of processor time");
-pub(in crate::measure) const CALLS: Column =
+pub(in crate::measure) const CALLS: Definition =
     column(SYSTEM_CALLS_PER_IO, "calls/IO", 1.0, "system calls for one block");
-pub(in crate::measure) const VOLUNTARY: Column =
+pub(in crate::measure) const VOLUNTARY: Definition =
     column(VOLUNTARY_SWITCHES_PER_IO, "voluntary/IO", 1.0, "of the switches, those of threads that waited");
-pub(in crate::measure) const FORCED: Column = column(
+pub(in crate::measure) const FORCED: Definition = column(
     INVOLUNTARY_SWITCHES_PER_IO,
     "forced/IO",
     1.0,

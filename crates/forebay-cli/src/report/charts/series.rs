@@ -1,9 +1,7 @@
 //! Changes over time: a chart for each list of numbers that rows keep beside their times.
 
 use crate::report::chart::{Chart, Shape};
-use crate::report::columns::Column;
 use crate::report::svg::{Line, Mark, Point, Spread, XAxis};
-use crate::report::view;
 use crate::result::{Experiment, metric};
 
 /// Name of the list with the times.
@@ -34,7 +32,7 @@ fn of_one(experiment: &Experiment) -> Vec<Chart> {
     names
         .into_iter()
         .map(|name| {
-            let heading = view::column(experiment, name).map_or(name, |column: &Column| column.heading);
+            let heading = experiment.view.column(name).map_or(name, |column| &*column.heading);
             Chart {
                 title: format!("{heading} over time"),
                 note: format!("{heading} of each tenth of a second of the first repeat."),

@@ -5,6 +5,7 @@ use super::observe::{self, Seen};
 use super::simulated::Device;
 use super::{devices, saturate_of};
 use crate::environment::Environment;
+use crate::measure::kind::adopt;
 use crate::measure::reads::names;
 use crate::report::advice::advice;
 use crate::report::questions::{KeyQuestion, key_questions};
@@ -63,7 +64,9 @@ fn report(seen: &[Seen]) -> Report {
         scan.rows.push(row);
     }
     experiments.extend([cpu, scan]);
-    Report::new(Environment { cpus_allowed: 2, ..Environment::default() }, experiments)
+    let mut report = Report::new(Environment { cpus_allowed: 2, ..Environment::default() }, experiments);
+    adopt(&mut report);
+    report
 }
 
 /// Returns the number between the two texts.

@@ -2,11 +2,11 @@
 
 use super::{KeyQuestion, Verdict, page};
 use crate::doctor::units::{bytes, number};
+use crate::report::columns;
 use crate::report::facts::{self, Curve, rows};
+use crate::report::view::Role;
 use crate::report::waits::{command, short};
-use crate::report::{columns, view};
 use crate::result::{Report, Row, metric};
-use crate::saved::waited;
 
 /// Share of the bandwidth from which a pattern counts as reaching it; below the other constant, it is
 /// kept from it.
@@ -17,7 +17,7 @@ const BUSY: f64 = 0.9;
 
 pub(super) fn pattern(report: &Report) -> KeyQuestion {
     let question = "Does the pattern keep the device from its bandwidth?";
-    let scans = facts::of_device(report, "scan", metric::MB_PER_S).into_iter();
+    let scans = facts::of_device(report, Role::Sequential, metric::MB_PER_S).into_iter();
     let Some(scan) = scans.max_by(|a, b| a.value.total_cmp(&b.value)) else {
         return KeyQuestion::unknown(
             question,
@@ -87,7 +87,7 @@ pub(super) fn saturated(report: &Report) -> KeyQuestion {
     let (knee, row) = curve.knee();
     let (last, last_row) = curve.last();
     let waits = |row: &Row| row.metrics.get(metric::P99_US);
-    let command = (!report.experiments.iter().any(|experiment| experiment.name == "saturate"))
+    let command = (!report.experiments.iter().any(|experiment| experiment.view.role == Role::Saturation))
         .then_some("forebay measure saturate");
     let limit = curve
         .limit()
@@ -177,7 +177,7 @@ impl<'a> Cell<'a> {
 /// Returns the cells of the processor-time measurement with the most readers, the cheapest first.
 fn costs(report: &Report) -> Vec<Cell<'_>> {
     let readers = |found: &facts::Found<'_>| found.experiment.number("readers").unwrap_or(1.0);
-    let all = rows(report, "cpu", metric::CPU_US_PER_IO);
+    let all = rows(report, Role::ProcessorTime, metric::CPU_US_PER_IO);
     let most = all.iter().map(readers).fold(0.0, f64::max);
     let load = format!("readers: {}", number(most));
     let mut cells = Vec::new();
@@ -248,15 +248,17 @@ pub(super) fn processor(report: &Report) -> KeyQuestion {
 pub(super) fn starving(report: &Report) -> KeyQuestion {
     let question = "Do many users starve each other?";
     let groups = columns::groups(&report.experiments);
-    if let Some((section, group)) = groups.iter().enumerate().find(|(_, group)| group[0].name == "fairness") {
+    if let Some((section, group)) =
+        groups.iter().enumerate().find(|(_, group)| group[0].view.role == Role::Sharing)
+    {
         return KeyQuestion {
             question,
             verdict: Verdict::Measured,
             figure: None,
-            sentence: view::sentences(group).first().map_or_else(
-                || "It was measured; the numbers are below.".to_owned(),
-                |sentence| format!("{}.", page::capital(sentence)),
-            ),
+            sentence: match group[0].sentence.as_str() {
+                "" => "It was measured; the numbers are below.".to_owned(),
+                sentence => format!("{}.", page::capital(sentence)),
+            },
             section: Some(section),
             command: None,
         };
@@ -287,7 +289,7 @@ fn tail(curve: &Curve<'_>) -> Option<String> {
 
 pub(super) fn waiting(report: &Report) -> KeyQuestion {
     let question = "How long does the program wait?";
-    let waits = rows(report, waited::NAME, metric::FULL_WAIT_SHARE);
+    let waits = rows(report, Role::Waiting, metric::FULL_WAIT_SHARE);
     if let Some(wait) = waits.first() {
         let some = wait.row.metrics.get(metric::SOME_WAIT_SHARE).map_or_else(String::new, |some| {
             format!(", and in {} % of it at least one thread did", number(some * 100.0))
@@ -311,7 +313,7 @@ pub(super) fn waiting(report: &Report) -> KeyQuestion {
         "forebay wait --json WAIT.json -- COMMAND",
     );
     let each =
-        rows(report, "writes", "sync_ms").into_iter().filter(|found| found.row.name.ends_with("-each"));
+        rows(report, Role::Writes, "sync_ms").into_iter().filter(|found| found.row.name.ends_with("-each"));
     let share = each.filter_map(|found| Some((found.value / found.row.metrics.get("total_ms")?, found)));
     if let Some((share, found)) = share.filter(|(share, _)| *share <= 1.0).max_by(|a, b| a.0.total_cmp(&b.0))
     {
@@ -336,12 +338,14 @@ fn time(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::columns::SHARED;
     use crate::report::facts::tests::{random, report, row};
     use crate::report::questions::key_questions;
+    use crate::report::view::View;
     use crate::result::Experiment;
 
     fn scan(mb_per_s: f64) -> Experiment {
-        let mut experiment = Experiment::new("scan", "");
+        let mut experiment = Experiment::new("scan", "").shown(View::of(Role::Sequential, SHARED));
         experiment.rows = vec![row("direct-large", &[(metric::MB_PER_S, mb_per_s)])];
         experiment
     }
@@ -400,7 +404,9 @@ mod tests {
             experiment.rows = vec![row("direct", &[(metric::IOPS, rate), (metric::CPU_US_PER_IO, cost)])];
         }
         let alone = |cost: f64| {
-            let mut experiment = Experiment::new("cpu", "").parameter("readers", 1);
+            let mut experiment = Experiment::new("cpu", "")
+                .shown(View::of(Role::ProcessorTime, SHARED))
+                .parameter("readers", 1);
             experiment.rows = vec![
                 row("io_uring", &[(metric::CPU_US_PER_IO, cost), (metric::IOPS, 10e3)]),
                 row("tokio-fs", &[(metric::CPU_US_PER_IO, 2.0 * cost), (metric::IOPS, 9e3)]),
