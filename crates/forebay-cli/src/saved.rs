@@ -6,16 +6,12 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use crate::exit::Failure;
-use crate::measure::kind;
-use crate::output::print;
-use crate::result::{Report, SCHEMA};
+use forebay_measure::kind;
+use forebay_report::failure::Failure;
+use forebay_report::saved::{assertion, convert, diff, waited};
 
-mod assertion;
-mod convert;
-mod diff;
-mod select;
-pub(crate) mod waited;
+use crate::output::print;
+use forebay_report::result::{Report, SCHEMA};
 
 /// Maximum size of a file; a larger one is no result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -193,7 +189,7 @@ fn parse(name: &str, text: &str) -> Result<Report, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
+    use forebay_report::environment::Environment;
 
     #[test]
     fn a_file_that_is_no_result_is_identified() {
