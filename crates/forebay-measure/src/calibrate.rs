@@ -1,6 +1,6 @@
 //! `calibrate`: measures a device's figures once, and writes them to a file from which engines begin.
 //!
-//! [`load`] contains one load. The loads run in this process, on one shard. They measure the device's
+//! `load` contains one load. The loads run in this process, on one shard. They measure the device's
 //! figures, which the program's own work changes little.
 
 use std::fmt::Write as _;

@@ -4,24 +4,24 @@
 //!   starts a worker, a process of its own for each controller ([`worker`]), which owns the temp file and
 //!   the samples. A worker that loses its input ends as if by Ctrl-C, so the file is removed even when
 //!   another process dies.
-//! - **On the wire** ([`frame`], [`message`]): frames of four bytes of length and JSON, of limited
+//! - **On the wire** (`frame`, `message`): frames of four bytes of length and JSON, of limited
 //!   size, in limited time. First the handshake with version and proof of the shared secret
-//!   ([`handshake`], [`secret`]), then messages with a tag over number and bytes under a key of this
-//!   session ([`link`]).
+//!   (`handshake`, `secret`), then messages with a tag over number and bytes under a key of this
+//!   session (`link`).
 //! - **Requests to an agent**: to write a file of a size, to run a sample of `scan` or `random` with
 //!   parameters within the limits of the command line, and to report its clock. No request names a path.
-//! - **A round** ([`controller`]): every host makes the sample ready, in a process that then waits
-//!   ([`super::start_barrier`]). When all are ready, the controller reads their clocks ([`clock`]). It sends
+//! - **A round** (`controller`): every host makes the sample ready, in a process that then waits
+//!   (`super::start_barrier`). When all are ready, the controller reads their clocks (`clock`). It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
 //!   make a sample ready, the round is given up on all hosts.
 //! - **Failures.** A host that dies or is cut off ends its connection, or nothing arrives from it for the
-//!   time of [`frame::Times`], although both sides report every [`ALIVE_EVERY`] that they are alive. Then
+//!   time of `frame::Times`, although both sides report every `ALIVE_EVERY` that they are alive. Then
 //!   the measurement fails and names the host, and the others see the controller go. A slow host is waited
 //!   for up to a limit for each step. Another version is refused. Clocks are monotonic ones, whose offsets
 //!   are estimated anew before each start; the start's true spread is reported.
-//! - **Rows** ([`merge`], [`rounds`]): one for all hosts with merged histograms, one for each host, and
+//! - **Rows** (`merge`, `rounds`): one for all hosts with merged histograms, one for each host, and
 //!   gates.
-//! - **Ranks** ([`ranks`], [`rendezvous`]): processes that srun or mpirun started are agents of rank 0.
+//! - **Ranks** (`ranks`, `rendezvous`): processes that srun or mpirun started are agents of rank 0.
 
 use std::path::{Path, PathBuf};
 

@@ -3,15 +3,15 @@
 //! `patterns` writes small pieces as they come and after gathering them, `sustain` keeps one load up,
 //! `fairness` reads beside hogs, `amplification` reads small pieces, `files` handles many small files.
 //!
-//! The first two create (or only read) one file ([`test_file`]), find out how a sample can begin cold and
-//! with little memory ([`cold`], [`cgroup`], [`residency`]), and run every sample in a fresh child process
-//! ([`sampler`], [`child`]), the rows in turn within each repeat. [`std_rows`] and [`forebay_rows`] contain
+//! The first two create (or only read) one file (`test_file`), find out how a sample can begin cold and
+//! with little memory (`cold`, `cgroup`, `residency`), and run every sample in a fresh child process
+//! (`sampler`, `child`), the rows in turn within each repeat. `std_rows` and `forebay_rows` contain
 //! the ways of reading themselves. The first two can run on several hosts at once ([`hosts`]), whose
-//! samples begin together ([`start_barrier`]). [`calibrate`] is no experiment: it records a device's figures in
-//! a file. Those that append ([`wal`]) have a directory of their own for each sample instead, and lookups
-//! ([`walk`]) a file with an index; [`timers`] are the other tasks beside both. [`saturate`] and [`cpu`]
-//! read one file with many readers ([`reads`]); the last four have a directory ([`scratch_dir`]) with a file, or
-//! with many ([`file_set`]).
+//! samples begin together (`start_barrier`). [`calibrate`] is no experiment: it records a device's figures in
+//! a file. Those that append (`wal`) have a directory of their own for each sample instead, and lookups
+//! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
+//! read one file with many readers (`reads`); the last four have a directory (`scratch_dir`) with a file, or
+//! with many (`file_set`).
 
 pub mod cleanup;
 pub mod context;

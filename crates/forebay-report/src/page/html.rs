@@ -12,7 +12,7 @@ use crate::result::Report;
 /// The style of all pages.
 pub const STYLE: &str = include_str!("style.css");
 
-/// Returns the whole page, of at most [`PAGE_BYTES_MAX`] as far as thinning the numbers in its source
+/// Returns the whole page, of at most `PAGE_BYTES_MAX` as far as thinning the numbers in its source
 /// allows it.
 pub fn page(report: &Report) -> String {
     let without = document(report, &Embedded { json: String::new(), left_out: None });

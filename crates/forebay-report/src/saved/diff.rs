@@ -1,6 +1,6 @@
 //! `forebay diff`: the changes between two results, beyond noise.
 //!
-//! [`compare`] finds them by the rule in [`noise`]; [`text`] is for human readers, and
+//! [`compare`] finds them by the rule in `noise`; `text` is for human readers, and
 //! [`Comparison::to_json`] for programs.
 
 use serde::Serialize;
