@@ -12,7 +12,7 @@ use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
 use forebay_measure::calibrate::CalibrateOptions;
 use forebay_measure::hosts::agent::AgentArgs;
-use forebay_measure::kind::{self, ALL, Kind};
+use forebay_measure::kind::{self, ALL, Entry};
 
 /// Tests the I/O features of a storage path and measures the performance that programs get from it.
 #[derive(Debug, Parser)]
@@ -94,7 +94,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug)]
 pub(crate) struct Measure {
     /// The experiment named on the command line.
-    pub(crate) kind: &'static Kind,
+    pub(crate) kind: Entry,
     /// Options common to all experiments.
     pub(crate) args: MeasureArgs,
     /// The matches from which the experiment reads its own options.
@@ -104,10 +104,10 @@ pub(crate) struct Measure {
 impl Subcommand for Measure {
     fn augment_subcommands(command: clap::Command) -> clap::Command {
         let commands = ALL.iter().map(|kind| {
-            let command = MeasurePath::augment_args(clap::Command::new(kind.name));
+            let command = MeasurePath::augment_args(clap::Command::new(kind.name()));
             // Last, because each set of options brings its own description of the command that
             // it belongs to.
-            MeasureArgs::augment_args((kind.options)(command)).about(kind.about).long_about(None::<&str>)
+            MeasureArgs::augment_args(kind.augment(command)).about(kind.about()).long_about(None::<&str>)
         });
         command.subcommand_required(true).arg_required_else_help(true).subcommands(commands)
     }
@@ -227,7 +227,7 @@ pub(crate) struct ReportArgs {
     pub(crate) json: Option<PathBuf>,
     /// Only these experiments, in the report's order
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = kind::parse_name)]
-    pub(crate) only: Vec<&'static Kind>,
+    pub(crate) only: Vec<Entry>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
@@ -245,9 +245,9 @@ mod tests {
     #[test]
     fn every_experiment_has_its_own_options_and_the_common_ones() {
         for kind in ALL {
-            let cli = Cli::try_parse_from(["forebay", "measure", kind.name, "/data", "--quick", "--json"]);
-            let Ok(Cli { command: Command::Measure(measure) }) = cli else { panic!("{}", kind.name) };
-            assert_eq!(measure.kind.name, kind.name);
+            let cli = Cli::try_parse_from(["forebay", "measure", kind.name(), "/data", "--quick", "--json"]);
+            let Ok(Cli { command: Command::Measure(measure) }) = cli else { panic!("{}", kind.name()) };
+            assert_eq!(measure.kind.name(), kind.name());
             assert!(measure.args.json && measure.args.common.quick);
             assert_eq!(measure.path().expect("it was given"), PathBuf::from("/data"));
         }

@@ -29,7 +29,7 @@ use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, ReportAr
 use forebay_measure::cleanup::Cleanup;
 use forebay_measure::context::{Context, Target};
 use forebay_measure::hosts::{Setup, Task};
-use forebay_measure::kind::{ALL, Kind};
+use forebay_measure::kind::{ALL, Entry};
 use forebay_measure::output::print;
 use forebay_measure::progress::Progress;
 use forebay_measure::{self as measure, doctor};
@@ -134,8 +134,7 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     }
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let environment = examine(&context.target, cleanup)?;
-    let mut experiments = (measure.kind.measure)(&measure.matches, &mut context)?;
-    measure.kind.present(&mut experiments);
+    let experiments = measure.kind.measure(&measure.matches, &mut context)?;
     let mut report = Report::new(environment, experiments);
     report.verdicts = measure::kind::verdicts(&report.experiments);
     if measure.args.json {
@@ -193,10 +192,8 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         context.restart(&kinds[done..]);
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, kinds.len());
-        context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name));
-        let mut measured = (kind.report)(&mut context)?;
-        kind.present(&mut measured);
-        experiments.extend(measured);
+        context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name()));
+        experiments.extend(kind.report(&mut context)?);
     }
 
     let mut report = Report::new(environment, experiments);
@@ -219,13 +216,13 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
 }
 
 /// Returns the experiments of a report: those named, or all that the path allows.
-fn kinds(only: &[&'static Kind], context: &Context) -> Result<Vec<&'static Kind>, Failure> {
+fn kinds(only: &[Entry], context: &Context) -> Result<Vec<Entry>, Failure> {
     let is_directory = matches!(context.target, Target::Directory(_));
-    let chosen = |kind: &&Kind| only.is_empty() || only.iter().any(|named| named.name == kind.name);
-    let (kinds, others): (Vec<&Kind>, Vec<&Kind>) =
-        ALL.iter().copied().filter(chosen).partition(|kind| is_directory || !kind.needs_directory);
+    let chosen = |kind: &Entry| only.is_empty() || only.iter().any(|named| named.name() == kind.name());
+    let (kinds, others): (Vec<Entry>, Vec<Entry>) =
+        ALL.iter().copied().filter(chosen).partition(|kind| is_directory || !kind.needs_directory());
     if !others.is_empty() {
-        let names: Vec<&str> = others.iter().map(|kind| kind.name).collect();
+        let names: Vec<&str> = others.iter().map(|kind| kind.name()).collect();
         let why = format!("{}: these need a directory for files of their own", names.join(", "));
         if !only.is_empty() {
             return Err(Failure::Path(format!("{why}, and {} is none", context.target.path().display())));

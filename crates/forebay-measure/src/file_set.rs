@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::aligned::AlignedBuffer;
 use super::backing_device::device_stat;
+use super::experiment::{Parameters, parameters};
 use super::pattern::{Pattern, SplitMix};
 use super::preconditions::Preconditions;
 use super::residency::{evict, resident_bytes};
@@ -41,6 +43,11 @@ impl FileSet {
     /// Returns the path of file number `file` in `directory`.
     pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
         directory.join(format!("{file:05}"))
+    }
+
+    /// Returns the parameters of a table that describe it.
+    pub(super) fn parameters(&self) -> Parameters {
+        parameters(json!({ "files": self.files, "file_bytes": self.file_bytes, "file_seed": self.seed }))
     }
 
     pub(super) fn contents(&self, file: u32) -> Pattern {

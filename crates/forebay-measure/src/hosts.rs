@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgMatches, Args};
 
-use super::kind::{Kind, parsed};
+use super::kind::{Entry, Kind, parsed};
 use crate::cleanup::Cleanup;
 use crate::context::Target;
 use crate::progress::Progress;
@@ -174,8 +174,8 @@ impl<'a> Task<'a> {
     ///
     /// # Errors
     /// Fails with a [`Failure`]: no hosts, no secret, a launcher's variables that make no sense.
-    pub fn of(kind: &Kind, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
-        let Some((_, experimenter)) = ABLE.iter().find(|(able, _)| able.name == kind.name) else {
+    pub fn of(kind: Entry, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
+        let Some((_, experimenter)) = ABLE.iter().find(|(able, _)| able.name == kind.name()) else {
             return Ok(None);
         };
         let part = parsed::<HostsArgs>(matches)?.part()?;

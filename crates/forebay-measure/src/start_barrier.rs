@@ -85,6 +85,14 @@ pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the instant at which the time of this process's sample began, where it waited for one.
+pub(super) fn begun_ns() -> Option<u64> {
+    match get() {
+        Line::Begun { begun_ns } => Some(begun_ns),
+        Line::None | Line::Armed => None,
+    }
+}
+
 /// Returns the text of the sample's result, with the time of its begin where it waited for one.
 ///
 /// # Errors

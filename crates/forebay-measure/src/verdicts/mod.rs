@@ -1,6 +1,5 @@
 //! Titles of experiments, and sentences computed from their numbers.
 
-pub(crate) mod amplification;
 pub(crate) mod appends;
 mod buffered;
 pub(crate) mod cpu;
