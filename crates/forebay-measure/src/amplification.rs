@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::experiment::{
-    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, parameters,
+    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, hint,
+    parameters,
 };
 use super::file_set::{FileSet, Files};
 use super::gates::{Claim, processors};
@@ -541,10 +542,6 @@ fn many_files(few: &Table, many: &Table) -> Option<String> {
         speed.unwrap_or_default(),
         hint(after)
     ))
-}
-
-fn hint(row: &Row) -> &'static str {
-    if row.samples.len() < 2 { " (measured once)" } else { "" }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use super::runner;
 use crate::context::Context;
 use forebay_report::page::columns::Definition;
 use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Series, metric};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
 
 /// The fixed facts of an experiment.
 #[derive(Debug)]
@@ -164,6 +164,7 @@ pub(crate) struct Start {
     /// The cgroup in which its process runs.
     pub(crate) group: Option<Group>,
     /// Anything that lives as long as the sample, such as a directory of its own.
+    #[expect(dead_code, reason = "held for its Drop")]
     pub(crate) held: Option<Box<dyn Any>>,
 }
 
@@ -176,7 +177,7 @@ impl From<Job> for Start {
 /// Facts on the place of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// The path, for errors and the default path of samples.
+    /// The default path of samples.
     pub(crate) path: PathBuf,
     /// The file system's type: `ext4`, `xfs`, ...
     pub(crate) file_system: String,
@@ -200,6 +201,11 @@ pub(crate) trait Plan {
     /// Returns the seconds that a sample takes beside `--seconds`: warming, phases of their own.
     fn extra_seconds(&self) -> f64 {
         0.0
+    }
+
+    /// Returns the length below which no budget shortens a sample.
+    fn seconds_min(&self) -> f64 {
+        0.1
     }
 
     /// Returns whether the order of all samples of a repeat is shuffled, instead of moved by one.
@@ -377,3 +383,8 @@ pub(crate) fn cache_of(way: &Way, is_cold: bool) -> CacheState {
 /// The note on files that stayed in memory.
 pub(crate) const PARTLY_WARM: &str =
     "the files could not be brought out of memory before every sample: the page-cache rows begin partly warm";
+
+/// Returns the end of a sentence on a row without repeats.
+pub(crate) fn hint(row: &Row) -> &'static str {
+    if row.samples.len() < 2 { " (measured once)" } else { "" }
+}

@@ -34,9 +34,12 @@ enum Kind {
         most: u64,
         multiple: u64,
     },
-    Seconds,
+    /// The least and the most seconds.
+    Seconds(f64, f64),
     Word(&'static [&'static str]),
     Path,
+    /// None: it is there or not.
+    Flag,
 }
 
 impl Opt {
@@ -64,9 +67,19 @@ impl Opt {
         Self::new(name, help, Kind::Path)
     }
 
+    /// Returns an option without a value; [`Values::given`] says whether it is there.
+    pub(crate) const fn flag(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::Flag)
+    }
+
+    /// Returns an option that takes seconds within these limits, ends included.
+    pub(crate) const fn time(name: &'static str, help: &'static str, least: f64, most: f64) -> Self {
+        Self::new(name, help, Kind::Seconds(least, most))
+    }
+
     /// Returns `--seconds`, the length of one sample.
     pub(crate) const fn seconds(full: &'static str, quick: &'static str) -> Self {
-        Self::new("seconds", "Seconds of one sample", Kind::Seconds).or(full).quick(quick)
+        Self::time("seconds", "Seconds of one sample", 0.01, 86_400.0).or(full).quick(quick)
     }
 
     /// Returns `--repeats`, the samples of each row.
@@ -138,10 +151,11 @@ impl Opt {
             (Kind::Count(_), true) => "COUNT,..",
             (Kind::Bytes { .. }, false) => "BYTES",
             (Kind::Bytes { .. }, true) => "BYTES,..",
-            (Kind::Seconds, _) => "SECONDS",
+            (Kind::Seconds(..), _) => "SECONDS",
             (Kind::Word(_), false) => "WORD",
             (Kind::Word(_), true) => "WORD,..",
             (Kind::Path, _) => "FILE",
+            (Kind::Flag, _) => "",
         }
     }
 
@@ -166,13 +180,16 @@ impl Opt {
                     if most < 1 << 62 { format!(" to {}", show_bytes(most)) } else { " on".to_owned() };
                 Err(format!("{text:?} does not fit here: give a size from {}{most}{of}", show_bytes(least)))
             }
-            Kind::Seconds => match text.parse::<f64>() {
-                Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(Value::Number(seconds)),
+            Kind::Seconds(least, most) => match text.parse::<f64>() {
+                Ok(seconds) if (least..=most).contains(&seconds) => Ok(Value::Number(seconds)),
+                Ok(seconds) if seconds > 0.0 => {
+                    Err(format!("{text:?} does not fit here: {least} to {most} seconds"))
+                }
                 _ => Err(format!("{text:?} is not a time; write seconds such as 0.5 or 10")),
             },
             Kind::Word(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Kind::Word(words) => Err(format!("there is no {:?}; there are {}", text, words.join(", "))),
-            Kind::Path => Ok(Value::Text(text.to_owned())),
+            Kind::Path | Kind::Flag => Ok(Value::Text(text.to_owned())),
         }
     }
 }
@@ -215,7 +232,11 @@ pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static 
             .value_name(option.value_name())
             .help(option.help())
             .value_parser(move |text: &str| option.parse(text));
-        command.arg(if option.is_list { arg.value_delimiter(',').action(ArgAction::Append) } else { arg })
+        command.arg(match option.value {
+            Kind::Flag => arg.num_args(0).action(ArgAction::Set).default_missing_value(""),
+            _ if option.is_list => arg.value_delimiter(',').action(ArgAction::Append),
+            _ => arg,
+        })
     });
     if ways.len() < 2 {
         return command;
@@ -318,6 +339,8 @@ mod tests {
         Opt::bytes("size", "Bytes of the file", 1 << 20, u64::MAX).chosen("4 times the memory"),
         Opt::seconds("1", "0.3"),
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
+        Opt::time("idle", "Seconds without work", 1.0, 1800.0).or("10"),
+        Opt::flag("writes", "The hogs write"),
     ];
     static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
 
@@ -339,7 +362,9 @@ mod tests {
             (4096, None, false)
         );
         assert_eq!(values.words("does"), ["read"]);
-        assert_eq!(values.rows, ["direct"]);
+        assert_eq!((values.rows.as_slice(), values.given("writes")), (&["direct".to_owned()][..], false));
+        let values = parse(&["--writes", "--depth", "3"]).expect("a flag takes no value");
+        assert_eq!((values.given("writes"), values.counts("depth")), (true, vec![3]));
     }
 
     #[test]
@@ -350,6 +375,7 @@ mod tests {
             (["--block", "5000"], "multiple of 4 KiB"),
             (["--size", "1k"], "from 1 MiB on"),
             (["--seconds", "never"], "such as 0.5"),
+            (["--idle", "0.5"], "1 to 1800 seconds"),
             (["--does", "sing"], "read, write"),
             (["--rows", "warm"], "direct, buffered"),
         ] {

@@ -28,7 +28,7 @@ struct Cell {
 }
 
 /// Measures all rows of all tables of a plan, and returns the tables. Options that every run has: `seconds`, `repeats`,
-/// `rows`.
+/// `rows`. A table without any of the rows that were named is left out.
 ///
 /// # Errors
 /// Every row failed; the first reason is in the error.
@@ -57,7 +57,7 @@ pub(crate) fn run(
     let extra = plan.extra_seconds();
     let seconds = options.number("seconds").unwrap_or(1.0);
     let fitted = fit_seconds(seconds + extra, cells.len() * repeats, context.remaining()) - extra;
-    let seconds = fitted.max(seconds.min(0.1));
+    let seconds = fitted.max(seconds.min(plan.seconds_min()));
     let place = plan.place();
 
     let seeds = seeds(context, repeats);
@@ -94,7 +94,7 @@ pub(crate) fn run(
     step.finish(&format!("{done} repeats of {count} rows"));
     let failed: Vec<&String> = cells.iter().filter_map(|cell| cell.sampled.as_ref().err()).collect();
     if let Some(why) = failed.first().filter(|_| failed.len() == count) {
-        anyhow::bail!("nothing could be measured on {}: {why}", place.path.display());
+        anyhow::bail!("nothing could be measured on {}: {why}", context.target.path().display());
     }
     let conditions = plan.conditions();
     let table = |(setting, parameters): (usize, &Parameters)| {
@@ -113,7 +113,7 @@ pub(crate) fn run(
         plan.finish(parameters, &mut table);
         table
     };
-    Ok(settings.iter().enumerate().map(table).collect())
+    Ok(settings.iter().enumerate().map(table).filter(|table| !table.rows.is_empty()).collect())
 }
 
 /// Describes the setting, for the progress.

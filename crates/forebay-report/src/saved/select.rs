@@ -115,7 +115,7 @@ pub(crate) fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
     };
     names
         .into_iter()
-        .filter(|name| name.as_str() != "seed" && !same(before, after, name))
+        .filter(|name| !["seed", "file_seed"].contains(&name.as_str()) && !same(before, after, name))
         .map(|name| format!("{name} {} -> {}", show(before, name), show(after, name)))
         .collect()
 }
