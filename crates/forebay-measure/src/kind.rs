@@ -7,6 +7,7 @@ use clap::{ArgMatches, Command};
 
 use super::amplification::Amplification;
 use super::experiment::{Experiment as Definition, Outcome};
+use super::files::Files;
 use super::job::Job;
 use super::options::{self, Length, Values};
 use super::start_barrier;
@@ -29,7 +30,7 @@ pub static ALL: &[Entry] = &[
     Entry::Kind(&super::sustain::KIND),
     Entry::Kind(&super::fairness::KIND),
     Entry::New(&Amplification),
-    Entry::Kind(&super::files::KIND),
+    Entry::New(&Files),
 ];
 
 /// An experiment of the registry.

@@ -6,7 +6,6 @@ pub(crate) mod cpu;
 #[cfg(test)]
 mod devices;
 pub(crate) mod fairness;
-pub(crate) mod files;
 pub(crate) mod interference;
 pub(crate) mod patterns;
 pub(crate) mod reads;
