@@ -7,9 +7,11 @@ use clap::{ArgMatches, Command};
 
 use super::amplification::Amplification;
 use super::experiment::{Experiment as Definition, Outcome};
+use super::fairness::Fairness;
 use super::files::Files;
 use super::job::Job;
 use super::options::{self, Length, Values};
+use super::patterns::Patterns;
 use super::start_barrier;
 use crate::context::Context;
 use forebay_report::page::columns::{self, groups};
@@ -26,9 +28,9 @@ pub static ALL: &[Entry] = &[
     Entry::Kind(&super::blocking::KIND),
     Entry::Kind(&super::walk::KIND),
     Entry::Kind(&super::writes::KIND),
-    Entry::Kind(&super::patterns::KIND),
+    Entry::New(&Patterns),
     Entry::Kind(&super::sustain::KIND),
-    Entry::Kind(&super::fairness::KIND),
+    Entry::New(&Fairness),
     Entry::New(&Amplification),
     Entry::New(&Files),
 ];

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 
 use super::aligned::AlignedBuffer;
 use super::backing_device::{device_stat, filesystem_of};
+use super::experiment::Place;
 use super::io_limit::IoLimit;
 use super::pattern::{PAGE_BYTES, Pattern};
 use super::preconditions::Preconditions;
@@ -68,6 +69,15 @@ impl TestFile {
                 step.finish(&show_bytes(test_file.bytes));
                 Ok(test_file)
             }
+        }
+    }
+
+    /// Returns the facts on it as the place of a run.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            path: self.path.clone(),
+            file_system: self.filesystem.clone(),
+            device_stat: self.device_stat.clone(),
         }
     }
 

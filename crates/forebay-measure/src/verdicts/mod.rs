@@ -5,9 +5,7 @@ mod buffered;
 pub(crate) mod cpu;
 #[cfg(test)]
 mod devices;
-pub(crate) mod fairness;
 pub(crate) mod interference;
-pub(crate) mod patterns;
 pub(crate) mod reads;
 pub(crate) mod saturate;
 pub(crate) mod sustain;
