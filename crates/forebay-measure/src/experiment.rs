@@ -24,6 +24,7 @@ use crate::context::Context;
 use forebay_report::page::columns::Definition;
 use forebay_report::page::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
+use forebay_report::units::number;
 
 /// The fixed facts of an experiment.
 #[derive(Debug)]
@@ -124,6 +125,19 @@ pub(crate) fn parameters(object: Value) -> Parameters {
     }
 }
 
+/// Returns a parameter that is a text, or an empty one.
+pub(crate) fn text<'a>(parameters: &'a Parameters, name: &str) -> &'a str {
+    parameters.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns a parameter of a table as titles show it; a question mark where there is none.
+pub(crate) fn shown(table: &Table, name: &str) -> String {
+    match table.parameters.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        value => value.and_then(Value::as_f64).map_or_else(|| "?".to_owned(), number),
+    }
+}
+
 /// The turn of one sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn<'a> {
@@ -153,7 +167,7 @@ impl Turn<'_> {
 
     /// Returns a parameter that is a text, or an empty one.
     pub(crate) fn text(&self, name: &str) -> &str {
-        self.parameters.get(name).and_then(Value::as_str).unwrap_or("")
+        text(self.parameters, name)
     }
 }
 
@@ -234,7 +248,9 @@ pub(crate) trait Plan {
     fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim;
 
     /// Returns the state of the page cache in which samples of a row begin; `None` where it does not matter.
-    fn cache(&self, setting: &Parameters, way: &Way) -> Option<CacheState>;
+    fn cache(&self, _setting: &Parameters, way: &Way) -> Option<CacheState> {
+        (!way.cached).then_some(CacheState::Direct)
+    }
 
     /// Returns how the numbers are made, in a paragraph.
     fn method(&self, setting: &Parameters, seconds: f64) -> String;

@@ -1,41 +1,22 @@
 //! `measure fairness`: one small random reader beside programs that read or write as much as they can.
 
 use std::cell::Cell;
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use forebay::device::Device;
 use forebay::{Block, Class, Config, Engine, File, Open};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::CHILD_SUBCOMMAND;
 use super::cgroup::{Group, Parent};
-use super::experiment::{
-    Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, hint, parameters,
-};
-use super::gates::Claim;
-use super::gauge::Gauge;
-use super::job::Job;
-use super::lanes::with_engine;
-use super::latency::Latency;
-use super::options::{Opt, Values};
-use super::pattern::{Pattern, SplitMix};
-use super::scratch_dir::ScratchDir;
-use super::test_file::TestFile;
+use super::prelude::*;
 use crate::cleanup::Cleanup;
-use crate::context::Context;
 use crate::output::print;
-use forebay_report::page::columns::{self, column};
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::number;
 
 /// The experiment.
 #[derive(Debug)]
@@ -68,18 +49,14 @@ static SPEC: Spec = Spec {
         Way::direct("reader-alone", "the reader without hogs, Forebay on one shard, O_DIRECT"),
         Way::direct("hogs-alone", "the hogs without the reader, Forebay on one shard, O_DIRECT"),
         Way::direct("no-classes", "both on one shard of Forebay in one class, O_DIRECT"),
-        Way::direct(
-            "classes",
-            "both on one shard of Forebay, the hogs in the background class and the reader in the default one, O_DIRECT",
-        ),
+        Way::direct("classes", "both on one shard of Forebay, the hogs in the background class, O_DIRECT"),
         Way::direct(
             "ionice",
-            "two engines of Forebay without classes, the hogs' shard in the kernel's idle class (ionice -c 3), O_DIRECT",
+            "two engines, the hogs' shard in the kernel's idle class (ionice -c 3), O_DIRECT",
         ),
         Way::direct(
             "cgroup-io",
-            "two processes with an engine of Forebay each, the hogs' in a control group with a quarter of the weight, \
-             O_DIRECT",
+            "two processes, the hogs' in a cgroup with a quarter of the weight, O_DIRECT",
         ),
     ],
     columns: &[
@@ -87,12 +64,7 @@ static SPEC: Spec = Spec {
         columns::P99_US,
         columns::P99_9_US,
         columns::IOPS,
-        column(
-            metric::HOG_MB_PER_S,
-            "hog MB/s",
-            1.0,
-            "millions of bytes that all hogs together moved in a second",
-        ),
+        column(metric::HOG_MB_PER_S, "hog MB/s", 1.0, "throughput of all hogs together"),
     ],
     compared: metric::P99_US,
     charts: &[metric::P99_US, metric::HOG_MB_PER_S],
@@ -121,37 +93,32 @@ impl Experiment for Fairness {
     }
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
-        let work: Work = job.work()?;
-        if let ("hogs-alone", Some(procs)) = (job.row.as_str(), &work.hogs_procs) {
+        let shared = shared::<Work>(job)?;
+        let row = job.row.as_str();
+        if let ("hogs-alone", Some(procs)) = (row, &shared.1.hogs_procs) {
             // Before the engine starts its threads.
-            fs::write(procs, "0").with_context(|| format!("the hogs may not enter {}", procs.display()))?;
+            std::fs::write(procs, "0")
+                .with_context(|| format!("the hogs may not enter {}", procs.display()))?;
         }
+        let others = (row == "cgroup-io").then(|| OtherHogs::start(&shared)).transpose()?;
         let config = || Config::default().shards(1);
-        let others = match job.row.as_str() {
-            "cgroup-io" => Some(OtherHogs::start(job, &work)?),
-            _ => None,
-        };
-        with_engine(config(), |engine| match job.row.as_str() {
-            "classes" => run(job, &work, engine, (engine, Class::BACKGROUND), others),
+        with_engine(config(), |engine| match row {
+            "classes" => run(&shared, engine, (engine, Class::BACKGROUND), others),
             "ionice" => with_engine(config(), |apart| {
                 let thread = apart.spawn_on_shard(0, Class::DEFAULT, || async { rustix::thread::gettid() });
                 make_idle(thread.wait()?.as_raw_nonzero().get())?;
-                run(job, &work, engine, (apart, Class::DEFAULT), others)
+                run(&shared, engine, (apart, Class::DEFAULT), others)
             }),
-            _ => run(job, &work, engine, (engine, Class::DEFAULT), others),
+            _ => run(&shared, engine, (engine, Class::DEFAULT), others),
         })
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let does = table.parameters.get("hog_does").and_then(Value::as_str).unwrap_or("read");
-        let title = match table.number("hogs") {
-            Some(1.0) => format!("A small reader beside 1 hog that {does}s"),
-            hogs => {
-                let hogs = hogs.map_or_else(|| "?".to_owned(), number);
-                format!("A small reader beside {hogs} hogs that {does}")
-            }
+        let title = match (shown(table, "hogs"), shown(table, "hog_does")) {
+            (one, does) if one == "1" => format!("A small reader beside 1 hog that {does}s"),
+            (hogs, does) => format!("A small reader beside {hogs} hogs that {does}"),
         };
-        (title, format!("A small reader beside hogs that {does}"))
+        (title, format!("A small reader beside hogs that {}", shown(table, "hog_does")))
     }
 
     /// Returns the reader's gain by classes, and the hogs' loss, for each number of hogs.
@@ -200,17 +167,13 @@ impl Plan for Run<'_> {
         }
     }
 
-    fn cache(&self, _: &Parameters, _: &Way) -> Option<CacheState> {
-        Some(CacheState::Direct)
-    }
-
     fn method(&self, setting: &Parameters, seconds: f64) -> String {
-        let does = setting.get("hog_does").and_then(Value::as_str).unwrap_or_default();
         format!(
             "The file is written through with data that do not compress. Each row is a fresh process that runs for \
              {seconds:.1} s: a reader that reads 4 KiB anywhere in the file, one at a time, past the page cache, and hogs \
-             of which each has 64 {does}s of 1 MiB anywhere in the same file in flight. Percentiles are the reader's; the \
-             hogs' bytes are those of requests that ended within the time."
+             of which each has 64 {}s of 1 MiB anywhere in the same file in flight. Percentiles are the reader's; the hogs' \
+             bytes are those of requests that ended within the time.",
+            text(setting, "hog_does"),
         )
     }
 
@@ -230,7 +193,7 @@ impl Plan for Run<'_> {
 }
 
 /// The parameters that a sample needs.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Work {
     hogs: u64,
     hog_does: String,
@@ -239,14 +202,17 @@ struct Work {
     hogs_procs: Option<PathBuf>,
 }
 
+/// A sample's job and parameters.
+type Shared = Arc<(Job, Work)>;
+
 /// Runs the reader on `engine` and the hogs on their own engine, unless they are in another process.
 fn run(
-    job: &Job,
-    work: &Work,
+    shared: &Shared,
     engine: &Engine,
     (hog_engine, hog_class): (&Engine, Class),
     others: Option<OtherHogs>,
 ) -> anyhow::Result<Outcome> {
+    let (job, work) = &**shared;
     let (has_reader, has_hogs) = (job.row != "hogs-alone", job.row != "reader-alone");
     let small = engine.open(&job.path, Open::read()).wait()?;
     let open = if work.hog_does == "write" { Open::write() } else { Open::read() };
@@ -256,17 +222,18 @@ fn run(
         // The reader, in the other process, begins now.
         print("begun\n")?;
     }
-    let (begun, seed) = (gauge.begun(), job.seed);
-    let until = begun + Duration::from_secs_f64(job.seconds);
+    let begun = gauge.begun();
+    let until = |takes_part| begun + Duration::from_secs_f64(if takes_part { job.seconds } else { 0.0 });
     let hogs = {
-        let here = if has_hogs && others.is_none() { work.hogs } else { 0 };
-        let (work, engine) = (Work { hogs: here, ..work.clone() }, hog_engine.clone());
-        hog_engine.spawn_on_shard(0, hog_class, move || hogs(large, work, seed, until, engine))
+        let (shared, engine) = (Arc::clone(shared), hog_engine.clone());
+        let (until, hogs) = (until(has_hogs), if others.is_some() { 0 } else { work.hogs });
+        hog_engine.spawn_on_shard(0, hog_class, move || run_hogs(hogs, large, shared, until, engine))
     };
-    let file_bytes = work.file_bytes;
+    let (shared, until) = (Arc::clone(shared), until(has_reader));
     let reader = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-        let (mut latency, until) = (Latency::new()?, if has_reader { until } else { begun });
-        lane(&small, file_bytes, seed, Does::Read(READ_BYTES), until, |_, time| latency.record(time)).await?;
+        let mut latency = Latency::new()?;
+        let record = |_, time| latency.record(time);
+        lane(&small, shared.1.file_bytes, shared.0.seed, READ_BYTES, None, until, record).await?;
         anyhow::Ok(latency)
     });
     let (latency, mut hog_bytes) = (reader.wait()??, hogs.wait()??);
@@ -287,31 +254,24 @@ fn make_idle(thread: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The operation of a lane.
-enum Does {
-    Read(u64),
-    Write(Block),
-}
-
-/// Reads or writes at random places until the time is over; calls `ended` with the end and the time of each operation.
+/// Reads `bytes` bytes, or writes `block`, at random places until the time is over; calls `ended` with the end and the time
+/// of each operation.
 async fn lane(
     file: &File,
     file_bytes: u64,
     seed: u64,
-    does: Does,
+    bytes: u64,
+    block: Option<Block>,
     until: Instant,
     mut ended: impl FnMut(Instant, Duration),
 ) -> anyhow::Result<()> {
     let mut random = SplitMix::new(seed);
     let mut before = Instant::now();
     while before < until {
-        let mut place = |bytes| random.below(file_bytes / bytes) * bytes;
-        match &does {
-            Does::Read(bytes) => {
-                let offset = place(*bytes);
-                file.read(offset..offset + bytes).await?;
-            }
-            Does::Write(block) => file.write(place(block.len() as u64), block.clone()).await?,
+        let offset = random.below(file_bytes / bytes) * bytes;
+        match &block {
+            Some(block) => file.write(offset, block.clone()).await?,
+            None => drop(file.read(offset..offset + bytes).await?),
         }
         let now = Instant::now();
         ended(now, now - before);
@@ -320,23 +280,29 @@ async fn lane(
     Ok(())
 }
 
-/// Runs all hogs, and returns the bytes of the operations that completed in time.
-async fn hogs(file: File, work: Work, seed: u64, until: Instant, engine: Engine) -> anyhow::Result<u64> {
+/// Runs `hogs` hogs, and returns the bytes of the operations that completed in time.
+async fn run_hogs(
+    hogs: u64,
+    file: File,
+    shared: Shared,
+    until: Instant,
+    engine: Engine,
+) -> anyhow::Result<u64> {
+    let (seed, work) = (shared.0.seed, &shared.1);
     let moved = Rc::new(Cell::new(0));
     let mut tasks = Vec::new();
-    for hog in 0..work.hogs {
+    for hog in 0..hogs {
         // One block for each hog, at any number of requests in flight: memory is not the subject of the measurement.
         let mut bytes = vec![0; HOG_BYTES as usize];
         Pattern::new(seed ^ hog).fill(0, &mut bytes);
-        let block = engine.block_from(&bytes)?.freeze();
+        let block = (work.hog_does == "write").then_some(engine.block_from(&bytes)?.freeze());
         for number in 0..HOG_DEPTH {
             let seed = SplitMix::new(seed ^ (hog << 32 | number) << 1).next_u64();
-            let (file, moved, file_bytes) = (file.clone(), Rc::clone(&moved), work.file_bytes);
-            let does =
-                if work.hog_does == "write" { Does::Write(block.clone()) } else { Does::Read(HOG_BYTES) };
+            let (file, block, moved) = (file.clone(), block.clone(), Rc::clone(&moved));
+            let file_bytes = work.file_bytes;
             tasks.push(forebay::shard::spawn(async move {
                 let count = |now, _| moved.set(moved.get() + if now < until { HOG_BYTES } else { 0 });
-                lane(&file, file_bytes, seed, does, until, count).await
+                lane(&file, file_bytes, seed, HOG_BYTES, block, until, count).await
             })?);
         }
     }
@@ -359,9 +325,9 @@ impl OtherHogs {
     /// # Errors
     /// There is no group, the process cannot be started, or may not enter its group; it has reported the reason on standard
     /// error.
-    fn start(job: &Job, work: &Work) -> anyhow::Result<Self> {
-        ensure!(work.hogs_procs.is_some(), "no cgroup was made for the hogs");
-        let job = Job { row: "hogs-alone".to_owned(), ..job.clone() };
+    fn start(shared: &Shared) -> anyhow::Result<Self> {
+        ensure!(shared.1.hogs_procs.is_some(), "no cgroup was made for the hogs");
+        let job = Job { row: "hogs-alone".to_owned(), ..shared.0.clone() };
         let program = std::env::current_exe().context("the path of this program's file is not known")?;
         let mut child = Command::new(program)
             .args([CHILD_SUBCOMMAND, &serde_json::to_string(&job)?])
@@ -382,9 +348,8 @@ impl OtherHogs {
         let mut text = String::new();
         self.out.read_to_string(&mut text)?;
         ensure!(self.child.wait()?.success(), "the hogs failed");
-        let outcome: Outcome =
-            serde_json::from_str(&text).context("the result of the hogs' process cannot be read")?;
-        Ok(outcome.bytes)
+        let read = serde_json::from_str(&text).map(|outcome: Outcome| outcome.bytes);
+        read.context("the result of the hogs' process cannot be read")
     }
 }
 
@@ -444,11 +409,10 @@ fn is_costed(qos: &str, major: u32, minor: u32) -> bool {
 }
 
 /// Describes the hogs of a table: `16 writing hogs`.
-fn subject(table: &Table) -> Option<String> {
-    let does =
-        if table.parameters.get("hog_does")?.as_str() == Some("write") { "writing" } else { "reading" };
-    let hogs = table.number("hogs")?;
-    Some(format!("{} {does} hog{}", number(hogs), if hogs == 1.0 { "" } else { "s" }))
+fn subject(table: &Table) -> String {
+    let does = if shown(table, "hog_does") == "write" { "writing" } else { "reading" };
+    let hogs = shown(table, "hogs");
+    format!("{hogs} {does} hog{}", if hogs == "1" { "" } else { "s" })
 }
 
 fn reader_gain(table: &Table) -> Option<String> {
@@ -462,7 +426,7 @@ fn reader_gain(table: &Table) -> Option<String> {
     let alone = alone.map_or_else(String::new, |alone| format!(", {alone} with `reader-alone`"));
     Some(format!(
         "{}: reader p99 is {} with `classes`, {compared}{alone}{}",
-        subject(table)?,
+        subject(table),
         p99(with)?,
         hint(with)
     ))
@@ -474,14 +438,14 @@ fn hog_loss(table: &Table) -> Option<String> {
         Difference::Less(times) => format!("{} %", number((100.0 / times).round())),
         _ => "all".to_owned(),
     };
-    Some(format!("{}: `classes` leaves the hogs {left} of the throughput of `hogs-alone`", subject(table)?))
+    Some(format!("{}: `classes` leaves the hogs {left} of the throughput of `hogs-alone`", subject(table)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::lanes::test_job;
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
+    use forebay_report::result::Sample;
 
     #[test]
     fn every_row_has_its_participants() {
@@ -519,7 +483,7 @@ mod tests {
             assert!(hog_bytes.is_multiple_of(HOG_BYTES), "{name} {outcome:?}");
             let rate = hog_bytes as f64 / 0.5e6;
             assert_eq!(found.get(metric::HOG_MB_PER_S).unwrap_or_default(), rate, "{name} {found:?}");
-            let found = fs::read(temp.path()).expect("readable");
+            let found = std::fs::read(temp.path()).expect("readable");
             assert_eq!(found.iter().any(|byte| *byte != 0), does == "write" && has_hogs, "{name}");
         }
     }

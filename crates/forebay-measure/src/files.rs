@@ -2,7 +2,6 @@
 //! close; stat.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,31 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay::{Block, Config, Durability, Engine, Open};
-use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::experiment::{
-    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, hint,
-    parameters,
-};
 use super::file_set::{FileSet, Files as FilesOnDisk};
-use super::gates::Claim;
-use super::gauge::Cost;
-use super::job::Job;
-use super::lanes::{on_threads, on_tokio, ready, with_engine};
-use super::latency::Latency;
-use super::options::{Opt, Values};
-use super::pattern::SplitMix;
-use super::scratch_dir::ScratchDir;
+use super::lanes::ready;
+use super::prelude::*;
 use super::units::show_bytes;
-use crate::context::Context;
-use forebay_report::failure::Failure;
-use forebay_report::page::columns::{self, column};
-use forebay_report::page::noise::{Difference, difference, too_wide};
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
 
 /// The experiment.
 #[derive(Debug)]
@@ -57,7 +37,7 @@ static SPEC: Spec = Spec {
         )
         .list()
         .or("read,create,stat"),
-        Opt::count("at-once", "Files in progress at once, each with a thread or a task", 1024)
+        Opt::count("at-once", "Files in progress at once", 1024)
             .list()
             .or("1,4,16,64")
             .quick("16")
@@ -71,11 +51,8 @@ static SPEC: Spec = Spec {
     ],
     ways: &[
         Way::cached("std-threads", "a std thread for each file at once, std::fs, through the page cache"),
-        Way::cached(
-            "tokio-fs",
-            "a task of a Tokio runtime for each file at once, tokio::fs, through the page cache",
-        ),
-        Way::direct("forebay", "a task of a Tokio runtime for each file at once, Forebay, O_DIRECT"),
+        Way::cached("tokio-fs", "a Tokio task for each file at once, tokio::fs, through the page cache"),
+        Way::direct("forebay", "a Tokio task for each file at once, Forebay, O_DIRECT"),
     ],
     columns: &[
         column(metric::FILES_PER_S, "files/s", 1.0, "files with which all calls were made in a second"),
@@ -87,12 +64,7 @@ static SPEC: Spec = Spec {
         column(metric::STAT_US, "stat µs", 1.0, "mean time of reading the metadata of one file"),
         columns::P50_US,
         columns::P99_US,
-        column(
-            metric::CPU_US_PER_FILE,
-            "CPU µs/file",
-            1.0,
-            "processor microseconds, user and system, all threads, for one file",
-        ),
+        column(metric::CPU_US_PER_FILE, "CPU µs/file", 1.0, "processor time of all threads for one file"),
     ],
     compared: metric::FILES_PER_S,
     charts: &[metric::FILES_PER_S, metric::P99_US, metric::CPU_US_PER_FILE],
@@ -148,38 +120,35 @@ impl Experiment for Files {
                 on_threads(work.at_once, job, |_, deadline| ready(lane(&visits, deadline)))?
             }
         };
-        let (mut latency, mut calls) = (Latency::new()?, BTreeMap::new());
-        for tally in &tallies {
-            latency.add(&tally.latency)?;
-            for (call, time) in &tally.calls {
-                *calls.entry(*call).or_insert(Duration::ZERO) += *time;
-            }
-        }
+        let mut latency = Latency::new()?;
+        tallies.iter().try_for_each(|tally| latency.add(&tally.latency))?;
         let files = latency.count();
         if work.call == "create" {
             verify(&job.path, work.file_set, files)?;
         }
-        let outcome = Outcome::new(cost, files, files * work.file_set.file_bytes, latency);
-        let mean_us = |time: Duration| time.as_secs_f64() * 1e6 / files as f64;
-        Ok(calls.into_iter().fold(outcome, |outcome, (call, time)| outcome.figure(call, mean_us(time))))
+        let mut outcome = Outcome::new(cost, files, files * work.file_set.file_bytes, latency);
+        for (call, time) in tallies.iter().flat_map(|tally| &tally.calls) {
+            *outcome.figures.0.entry((*call).to_owned()).or_default() +=
+                time.as_secs_f64() * 1e6 / files as f64;
+        }
+        Ok(outcome)
     }
 
     fn title(&self, table: &Table) -> (String, String) {
         let size = table.number("file_bytes").map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
-        let heading = match call(table) {
+        let heading = match shown(table, "call").as_str() {
             "read" => format!("Open, read and close of files of {size}"),
             "create" => format!("Create, write, sync and close of files of {size}"),
             _ => "Stat of files".to_owned(),
         };
-        let at_once = table.number("at_once").map_or_else(|| "?".to_owned(), number);
-        (format!("{heading}, {at_once} at once"), heading)
+        (format!("{heading}, {} at once", shown(table, "at_once")), heading)
     }
 
     /// Returns one sentence for each call, on the table with the most files at once.
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         let mut most: Vec<&Table> = Vec::new();
         for table in tables {
-            match most.iter_mut().find(|known| call(known) == call(table)) {
+            match most.iter_mut().find(|known| shown(known, "call") == shown(table, "call")) {
                 Some(known) if known.number("at_once") < table.number("at_once") => *known = table,
                 Some(_) => {}
                 None => most.push(table),
@@ -237,17 +206,17 @@ impl Plan for Run<'_> {
     }
 
     fn cache(&self, setting: &Parameters, way: &Way) -> Option<CacheState> {
-        match setting.get("call").and_then(Value::as_str) {
-            Some("stat") => Some(CacheState::Warm),
-            Some("create") if way.cached => None,
+        match text(setting, "call") {
+            "stat" => Some(CacheState::Warm),
+            "create" if way.cached => None,
             _ => Some(cache_of(way, self.is_cold.get())),
         }
     }
 
     fn method(&self, setting: &Parameters, seconds: f64) -> String {
-        let calls = match setting.get("call").and_then(Value::as_str) {
-            Some("read") => "opens it, reads it whole and closes it",
-            Some("create") => "makes it, writes it whole, syncs it (fsync) and closes it",
+        let calls = match text(setting, "call") {
+            "read" => "opens it, reads it whole and closes it",
+            "create" => "makes it, writes it whole, syncs it (fsync) and closes it",
             _ => "reads its metadata (statx)",
         };
         let FileSet { files, file_bytes, .. } = self.files.file_set;
@@ -262,17 +231,16 @@ impl Plan for Run<'_> {
     }
 
     fn notes(&self, setting: &Parameters) -> Vec<String> {
-        let call = setting.get("call").and_then(Value::as_str);
-        let note = match call {
-            Some("read") => {
+        let note = match text(setting, "call") {
+            "read" => {
                 "the files' contents are evicted from the page cache before each sample, their names and inodes are not"
             }
-            Some("create") => {
+            "create" => {
                 "each file is synced, the directory is not: the file system decides whether the name survives a power cut"
             }
             _ => "names and inodes are in memory: this is the time in the kernel, without the device",
         };
-        let is_warm = call == Some("read") && !self.is_cold.get();
+        let is_warm = text(setting, "call") == "read" && !self.is_cold.get();
         [note].into_iter().chain(is_warm.then_some(PARTLY_WARM)).map(str::to_owned).collect()
     }
 
@@ -438,15 +406,8 @@ struct Tally {
 }
 
 impl Tally {
-    /// Starts the time of a file. Returns `false` when no time is left. The first file always has time: otherwise a short
-    /// sample on a busy machine would have nothing to report.
-    fn begin(&mut self, deadline: Instant) -> bool {
-        self.begun = Instant::now();
-        self.begun < deadline || self.latency.count() == 0
-    }
-
     /// Begins the first call with a file. The time before it is the program's own.
-    fn resume(&mut self) {
+    fn begin(&mut self) {
         self.begun = Instant::now();
         self.last = self.begun;
     }
@@ -478,13 +439,14 @@ async fn lane(visits: &Visits, deadline: Instant) -> anyhow::Result<Tally> {
     let mut tally = Tally { calls: Vec::new(), latency: Latency::new()?, begun: now, last: now };
     let mut memory = vec![0; file_set.file_bytes as usize];
     let is_new = call == "create";
-    while tally.begin(deadline) {
+    // The first file always has time: otherwise a short sample on a busy machine would have nothing to report.
+    while Instant::now() < deadline || tally.latency.count() == 0 {
         let Some(number) = visits.next_file() else { break };
         let path = FileSet::path(&visits.directory, number);
         if is_new {
             file_set.contents(number).fill(0, &mut memory);
         }
-        tally.resume();
+        tally.begin();
         if call == "stat" {
             let length = library.stat(path).await?;
             tally.made(metric::STAT_US);
@@ -517,10 +479,6 @@ async fn lane(visits: &Visits, deadline: Instant) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-fn call(table: &Table) -> &str {
-    table.parameters.get("call").and_then(Value::as_str).unwrap_or("?")
-}
-
 /// Returns a sentence on the fastest way: by how much it leads, and which call takes most of its time.
 fn fastest(table: &Table) -> Option<String> {
     const RATE: &str = metric::FILES_PER_S;
@@ -537,9 +495,9 @@ fn fastest(table: &Table) -> Option<String> {
     let mut sentence = format!(
         "`{}` {}s {} files/s, {} at once",
         best.name,
-        call(table),
+        shown(table, "call"),
         number(rate),
-        number(table.number("at_once")?)
+        shown(table, "at_once")
     );
     for (place, other) in compared.enumerate() {
         sentence.push_str(if place == 0 { ": " } else { ", " });
@@ -562,7 +520,7 @@ mod tests {
     use crate::cleanup::Cleanup;
     use crate::context::Target;
     use crate::progress::Progress;
-    use forebay_report::result::{Metrics, Sample};
+    use forebay_report::result::Sample;
 
     const FILE_SET: FileSet = FileSet { files: 30, file_bytes: 8192, seed: 3 };
 

@@ -51,6 +51,7 @@ mod patterns;
 mod plan;
 mod preconditions;
 mod prefault;
+mod prelude;
 mod random;
 pub(crate) mod reads;
 pub(crate) mod residency;

@@ -11,29 +11,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use forebay::{Config, Durability, Open};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::aligned::AlignedBuffer;
-use super::experiment::{
-    Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, hint, parameters,
-};
-use super::gates::Claim;
-use super::gauge::Cost;
-use super::job::Job;
-use super::lanes::{on_threads, with_engine};
-use super::latency::Latency;
-use super::options::{Opt, Values};
-use super::pattern::{PAGE_BYTES, Pattern, SplitMix};
+use super::prelude::*;
 use super::residency::evict;
-use super::scratch_dir::ScratchDir;
-use super::test_file::TestFile;
-use crate::context::Context;
-use forebay_report::page::columns::{self, column};
-use forebay_report::page::noise::{Difference, difference, too_wide};
-use forebay_report::page::view::{Axis, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
 
 /// The experiment.
 #[derive(Debug)]
@@ -67,60 +48,50 @@ static SPEC: Spec = Spec {
     options: &[
         Opt::word(
             "pattern",
-            "Pattern of the pieces (random: 4 KiB each, every one of a range once; strided: records of 47,008 bytes in turn)",
+            "Pieces of 4 KiB at random, or records of 47,008 bytes in turn",
             &["random", "strided"],
         )
         .list()
         .or("random,strided"),
-        Opt::bytes(
-            "size",
-            "Bytes of random pieces, and of the file; strided records are a quarter of it",
-            4 << 20,
-            1 << 62,
-        )
-        .or("1GiB")
-        .quick("64MiB"),
+        Opt::bytes("size", "Bytes of random pieces; strided records are a quarter", 4 << 20, 1 << 62)
+            .or("1GiB")
+            .quick("64MiB"),
         Opt::count("parts", "Memory of `combine` for random pieces: the whole range divided by these", 64)
             .list()
             .or("1,2,4,8,16")
             .quick("1,4"),
-        Opt::count("participants", "Threads that have the strided records in turn", 64).list().or("1,2,8").quick("2"),
-        Opt::time("seconds", "The row `o-direct` begins no more writes after so many seconds", 0.01, 86_400.0)
-            .or("20")
-            .quick("0.5"),
+        Opt::count("participants", "Threads that have the strided records in turn", 64)
+            .list()
+            .or("1,2,8")
+            .quick("2"),
+        Opt::time(
+            "seconds",
+            "The row `o-direct` begins no more writes after so many seconds",
+            0.01,
+            86_400.0,
+        )
+        .or("20")
+        .quick("0.5"),
         Opt::repeats("3").quick("1"),
     ],
     ways: &[
-        Way::cached(
-            "write-fsync",
-            "pwrite of each piece into the page cache, which may use all memory, one fsync at the end",
-        ),
+        Way::cached("write-fsync", "pwrite of each piece into the page cache, one fsync at the end"),
         Way::direct(
             "o-direct",
-            "pwrite with O_DIRECT of each piece, one at a time in each thread, one fdatasync at the end; a record that is \
-             not aligned is widened to whole pages, whose ends are read before, under a lock",
+            "pwrite with O_DIRECT of each piece, one fdatasync at the end; a record that is not aligned is \
+             widened to whole pages, whose ends are read before, under a lock",
         ),
+        Way::direct("combine", "one File::write_combiner of Forebay for all threads, one flush at the end"),
         Way::direct(
-            "combine",
-            "File::write_combiner of Forebay, one for all threads, with the memory of the table, one flush at the end",
+            "collective",
+            "File::collective of Forebay, each thread a participant, one durable write",
         ),
-        Way::direct("collective", "File::collective of Forebay, each thread a participant, one durable write of all"),
     ],
     columns: &[
-        column(
-            metric::TOTAL_MS,
-            "ms until durable",
-            1.0,
-            "from the first write until all of it is durable; opening and memory are not in it",
-        ),
+        column(metric::TOTAL_MS, "ms until durable", 1.0, "from the first write until all is durable"),
         column(metric::MB_PER_S, "MB/s", 1.0, "millions of bytes that became durable in a second"),
-        column(
-            metric::DEVICE_REQUESTS,
-            "device requests",
-            1.0,
-            "writes that the block device completed meanwhile; all processes count",
-        ),
-        column(metric::REQUEST_BYTES_MEAN, "KiB/request", 1024.0, "bytes of a write at the device, on average"),
+        column(metric::DEVICE_REQUESTS, "device requests", 1.0, "writes of all processes that it completed"),
+        column(metric::REQUEST_BYTES_MEAN, "KiB/request", 1024.0, "mean bytes of a write at the device"),
         columns::DEVICE_BYTES_PER_BYTE,
         columns::CPU_S_PER_GB,
     ],
@@ -186,8 +157,7 @@ impl Experiment for Patterns {
 
     fn title(&self, table: &Table) -> (String, String) {
         let heading = heading(table);
-        let memory = table.number("memory_mib").map_or_else(|| "?".to_owned(), number);
-        (format!("{heading}, {memory} MiB of memory"), heading)
+        (format!("{heading}, {} MiB of memory", shown(table, "memory_mib")), heading)
     }
 
     /// Returns a sentence for each number of participants, and for the most and the least memory.
@@ -223,7 +193,7 @@ impl Plan for Run {
         let same = |other: &Parameters, name: &str| other.get(name) == setting.get(name);
         match way.name {
             "combine" => true,
-            "collective" => setting.get("pattern").and_then(Value::as_str) == Some("strided"),
+            "collective" => text(setting, "pattern") == "strided",
             // They have no memory of their own, and are not measured again for every size of it.
             _ => {
                 let mut alike = self.settings.iter().map(|(other, _)| other);
@@ -252,13 +222,9 @@ impl Plan for Run {
         }
     }
 
-    fn cache(&self, _: &Parameters, way: &Way) -> Option<CacheState> {
-        (!way.cached).then_some(CacheState::Direct)
-    }
-
     fn method(&self, setting: &Parameters, seconds: f64) -> String {
-        let pieces = match setting.get("pattern").and_then(Value::as_str) {
-            Some("random") => {
+        let pieces = match text(setting, "pattern") {
+            "random" => {
                 "blocks of 4 KiB, each of the range once, in random order, from one thread".to_owned()
             }
             _ => format!(
@@ -474,14 +440,10 @@ fn verify(path: &Path, pieces: &[Vec<Range<u64>>], data: &[u8], done: &[usize]) 
     Ok(())
 }
 
-fn pattern(table: &Table) -> &str {
-    table.parameters.get("pattern").and_then(Value::as_str).unwrap_or("?")
-}
-
 fn heading(table: &Table) -> String {
     let piece = table.number("piece_bytes").map_or_else(|| "?".to_owned(), |piece| bytes(piece as u64));
-    let participants = table.number("participants").map_or_else(|| "?".to_owned(), number);
-    match pattern(table) {
+    let participants = shown(table, "participants");
+    match shown(table, "pattern").as_str() {
         "random" => format!("Random pieces of {piece} until durable"),
         _ => format!("Strided records of {piece} until durable, {participants} participant(s)"),
     }
@@ -489,16 +451,17 @@ fn heading(table: &Table) -> String {
 
 /// Compares the gathering row with those that gather nothing, which are in the first table of the family.
 fn compare(table: &Table, family: &[&Table]) -> Option<String> {
-    let (gathering, setting) = match pattern(table) {
-        "random" => ("combine", format!("{} MiB of memory", number(table.number("memory_mib")?))),
-        _ => ("collective", format!("{} participant(s)", number(table.number("participants")?))),
+    let pattern = shown(table, "pattern");
+    let (gathering, setting) = match pattern.as_str() {
+        "random" => ("combine", format!("{} MiB of memory", shown(table, "memory_mib"))),
+        _ => ("collective", format!("{} participant(s)", shown(table, "participants"))),
     };
     let row = table.row(gathering)?;
     let others = ["o-direct", "write-fsync"].into_iter();
     let others = others.filter_map(|name| family.iter().find_map(|other| other.row(name)));
     let compared: Vec<String> = others.filter_map(|other| than(row, other)).collect();
     let is = compared.join(" and ");
-    (!is.is_empty()).then(|| format!("{}, {setting}: `{gathering}` is {is}{}", pattern(table), hint(row)))
+    (!is.is_empty()).then(|| format!("{pattern}, {setting}: `{gathering}` is {is}{}", hint(row)))
 }
 
 fn than(row: &Row, other: &Row) -> Option<String> {
@@ -528,7 +491,7 @@ mod tests {
     use crate::context::Target;
     use crate::options::Length;
     use crate::progress::Progress;
-    use forebay_report::result::{Metrics, Sample};
+    use forebay_report::result::Sample;
 
     const BYTES: u64 = 4 << 20;
     const PATTERNS: [(&str, u64); 2] = [("random", BLOCK_BYTES), ("strided", RECORD_BYTES)];
