@@ -13,6 +13,7 @@ use super::job::Job;
 use super::options::{self, Length, Values};
 use super::patterns::Patterns;
 use super::start_barrier;
+use super::sustain::Sustain;
 use crate::context::Context;
 use forebay_report::page::columns::{self, groups};
 use forebay_report::page::view::{Axis, Gain, Role, View};
@@ -29,7 +30,7 @@ pub static ALL: &[Entry] = &[
     Entry::Kind(&super::walk::KIND),
     Entry::Kind(&super::writes::KIND),
     Entry::New(&Patterns),
-    Entry::Kind(&super::sustain::KIND),
+    Entry::New(&Sustain),
     Entry::New(&Fairness),
     Entry::New(&Amplification),
     Entry::New(&Files),

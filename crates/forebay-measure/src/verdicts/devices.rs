@@ -14,9 +14,11 @@ use std::time::Duration;
 use observe::Seen;
 use simulated::{Device, read_devices, write_devices};
 
+use crate::experiment::Experiment as _;
 use crate::latency::Latency;
 use crate::reads::names;
-use crate::{sustain, writes};
+use crate::sustain::{self, Sustain};
+use crate::writes;
 use forebay_report::page::knee::{Level, saturation};
 use forebay_report::result::{Experiment, Metrics, Row, Sample, metric};
 
@@ -96,7 +98,7 @@ fn writes_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
 fn load_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
     let ended = observe::load(device, seed);
     let experiment = sustain::simulated(observe::LOAD, observe::LOAD_DEPTH as usize, &ended);
-    let sentences = super::sustain::of(&[&experiment]);
+    let sentences = Sustain.verdicts(&[&experiment]);
     let complaints = vec![stall(device, &sentences), burst_credits(device, &sentences)];
     (sentences, complaints)
 }
@@ -263,13 +265,13 @@ fn cache(device: &Device, sentences: &[String]) -> Option<String> {
 }
 
 fn stall(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = find_sentence(sentences, "next to nothing is done").map(|sentence| [sentence.clone()]);
+    let found = find_sentence(sentences, " stalls ").map(|sentence| [sentence.clone()]);
     match (device.stall, found) {
         (None, None) => None,
         (None, Some(_)) => Some("stalls where none are".to_owned()),
         (Some(_), None) => Some("its stalls were not found".to_owned()),
         (Some((every, length)), Some(found)) => {
-            let found = (number_before(&found, " s next to nothing"), number_before(&found, " ms,"));
+            let found = (number_before(&found, " s for about"), number_before(&found, " ms,"));
             let near = |found: f64, simulated: Duration, unit: f64| {
                 (found * unit / simulated.as_secs_f64() - 1.0).abs() <= 0.2
             };
@@ -282,18 +284,23 @@ fn stall(device: &Device, sentences: &[String]) -> Option<String> {
 }
 
 fn burst_credits(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = find_sentence(sentences, " times less").map(|sentence| [sentence.clone()]);
+    let found = find_sentence(sentences, " falls from ").map(|sentence| [sentence.clone()]);
     match (device.burst_credits, found) {
         (None, None) => None,
         (None, Some(_)) => Some("a change of level where none is".to_owned()),
         (Some(_), None) => Some("its change of level was not found".to_owned()),
         (Some((writes, times)), Some(found)) => {
-            let found = (number_before(&found, " MiB), then"), number_before(&found, " times less"));
+            let number = |fragment| number_before(&found, fragment);
+            let found = (number(" MiB; "), number(" to "), number(" MB/s after"));
             let near = |found: f64, simulated: f64| (found / simulated - 1.0).abs() <= 0.1;
             match found {
-                (Some(mib), Some(less)) if near(mib * 256.0, writes) && near(less, times) => None,
+                (Some(mib), Some(first), Some(then))
+                    if near(mib * 256.0, writes) && near(first / then, times) =>
+                {
+                    None
+                }
                 found => Some(format!(
-                    "{times} times less after {writes} writes, and it says {found:?} (MiB, times)"
+                    "{times} times less after {writes} writes, and it says {found:?} (MiB, MB/s before and after)"
                 )),
             }
         }

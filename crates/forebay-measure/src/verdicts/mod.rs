@@ -8,7 +8,6 @@ mod devices;
 pub(crate) mod interference;
 pub(crate) mod reads;
 pub(crate) mod saturate;
-pub(crate) mod sustain;
 pub(crate) mod titles;
 pub(crate) mod walks;
 pub(crate) mod writes;
