@@ -10,6 +10,7 @@ use crate::units::number;
 
 /// One metric as a column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Column {
     /// The metric's name in [`crate::result::Metrics`].
     pub metric: Text,
