@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use crate::exit::Failure;
 use crate::output::print;
@@ -18,6 +19,9 @@ pub(crate) mod waited;
 
 /// Maximum size of a file; a larger one is no result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
+/// The texts of other programs that can be read.
+const READABLE: &str =
+    "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";
 
 /// Options of `diff`.
 #[derive(Debug, Args)]
@@ -48,9 +52,11 @@ pub(crate) struct AssertArgs {
 /// Options of `convert`.
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
-    /// A result of this program, or the JSON of fio (`fio --output-format=json`); `-` is standard input.
-    file: PathBuf,
-    /// The output format [default: csv of a result of this program, json of one of fio]
+    /// A result of this program, or results of other programs: JSON of fio, elbencho or IOR, text of IOR or mdtest;
+    /// several runs of the same work become repeats. `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The output format [default: csv of a result of this program, json of another]
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
 }
@@ -95,22 +101,24 @@ pub(crate) fn assert(args: &AssertArgs) -> anyhow::Result<ExitCode> {
     Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a result in another format.
+/// Prints results in another format.
 ///
 /// # Errors
-/// A file that cannot be read or is neither a result of this program nor one of fio: a [`Failure`].
+/// A file that cannot be read or is a result neither of this program nor of one that is known: a [`Failure`].
 pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
-    let name = args.file.display().to_string();
-    let text = read(&args.file)?;
-    let (report, usual) = match convert::from_fio(&name, &text)? {
-        Some(report) => (report, Format::Json),
-        None => (parse(&name, &text)?, Format::Csv),
+    let texts = args.files.iter().map(|path| Ok((path.display().to_string(), read(path)?)));
+    let texts: Vec<(String, String)> = texts.collect::<Result<_, Failure>>()?;
+    let foreign = convert::of_others(&texts)?;
+    let usual = if foreign.is_some() { Format::Json } else { Format::Csv };
+    let report = match (foreign, texts.as_slice()) {
+        (Some(report), _) => report,
+        (None, [(name, text), ..]) => parse(name, text)?,
+        (None, []) => return Err(Failure::Usage("name a file".to_owned()).into()),
     };
-    let text = match args.to.unwrap_or(usual) {
+    print(&match args.to.unwrap_or(usual) {
         Format::Json => report.to_json()?,
         Format::Csv => convert::to_csv(&report)?,
-    };
-    print(&text)?;
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -155,24 +163,15 @@ fn read(path: &Path) -> Result<String, Failure> {
 /// A sentence that names the file and its fault.
 fn parse(name: &str, text: &str) -> Result<Report, Failure> {
     let wrong = |what: String| Failure::Usage(format!("{name} {what}"));
-    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| {
-        wrong(if error.is_eof() {
-            format!("ends in the middle of its JSON ({error}): it was cut off")
-        } else {
-            format!("is not JSON: {error}")
-        })
-    })?;
-    let program = value.get("forebay").and_then(serde_json::Value::as_str);
-    let Some(schema) = value.get("schema").filter(|_| program.is_some()) else {
-        return Err(wrong(
-            "was not written by forebay (fio's JSON goes through `forebay convert`)".to_owned(),
-        ));
+    let value: Value = serde_json::from_str(text).map_err(|error| wrong(not_json(&error)))?;
+    let (Some(schema), Some(program)) = (value.get("schema"), value.get("forebay").and_then(Value::as_str))
+    else {
+        return Err(wrong(format!("was not written by forebay ({READABLE})")));
     };
     if schema.as_u64() != Some(u64::from(SCHEMA)) {
         return Err(wrong(format!(
-            "has version {schema} of the schema, of forebay {}; this program reads version {SCHEMA}: use the one that \
-             wrote it, or measure again",
-            program.unwrap_or_default()
+            "has version {schema} of the schema, of forebay {program}; this program reads version {SCHEMA}: use the \
+             one that wrote it, or measure again"
         )));
     }
     if let Some(report) = waited::report(&value) {
@@ -183,6 +182,15 @@ fn parse(name: &str, text: &str) -> Result<Report, Failure> {
         return Err(wrong("has no experiments: it is the output of another command".to_owned()));
     }
     serde_json::from_value(value).map_err(|error| wrong(format!("does not follow the schema: {error}")))
+}
+
+/// Returns the fault of a text that is not JSON, to follow its name.
+fn not_json(error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        format!("ends in the middle of its JSON ({error}): it was cut off")
+    } else {
+        format!("is not JSON: {error} ({READABLE})")
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,386 @@
+//! Readers of the results of other programs: fio, elbencho, IOR and mdtest.
+//!
+//! Each returns an experiment for each job or phase of each run; [`merge`](super::merge) joins the runs of the
+//! same work.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::result::{Experiment, Metrics, Row, Sample, metric};
+
+/// fio's kinds of work; a job has figures for each.
+const KINDS: [&str; 4] = ["read", "write", "trim", "mixed"];
+/// Mean time of an operation.
+const MEAN_US: &str = "mean_us";
+/// Bytes of a mebibyte, in millions.
+const MIB: f64 = 1.048_576;
+/// IOR's figures: the metric, the column of the table, the name in the JSON, and the factor of the unit.
+const IOR: [(&str, &str, &str, f64); 6] = [
+    (metric::MB_PER_S, "bw(MiB/s)", "bwMiB", MIB),
+    (metric::IOPS, "IOPS", "iops", 1.0),
+    (MEAN_US, "Latency(s)", "latency", 1e6),
+    (metric::OPEN_MS, "open(s)", "openTime", 1e3),
+    (metric::CLOSE_MS, "close(s)", "closeTime", 1e3),
+    (metric::SECONDS, "total(s)", "totalTime", 1.0),
+];
+/// elbencho's figures: the metric, its name, and the divisor of the unit.
+const ELBENCHO: [(&str, &str, f64); 4] = [
+    (metric::MB_PER_S, "bytes/s", 1e6),
+    (metric::IOPS, "iops", 1.0),
+    (metric::FILES_PER_S, "entries/s", 1.0),
+    (metric::SECONDS, "elapsed_time_ms", 1e3),
+];
+const PERCENTILES: [(&str, &str, f64); 3] = [
+    (metric::P50_US, "50.000000", 0.5),
+    (metric::P99_US, "99.000000", 0.99),
+    (metric::P99_9_US, "99.900000", 0.999),
+];
+
+/// Converts a setting that its program writes as a text.
+fn number_or_text(value: &Value) -> Value {
+    let Some(text) = value.as_str() else { return value.clone() };
+    let whole = text.parse::<i64>().map(Value::from).ok();
+    let broken = || text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from);
+    whole.or_else(broken).unwrap_or_else(|| value.clone())
+}
+
+/// Sets the parameters from settings of a program.
+fn set(parameters: &mut BTreeMap<String, Value>, settings: &Value) {
+    let settings = settings.as_object().into_iter().flatten();
+    parameters.extend(settings.map(|(key, value)| (key.clone(), number_or_text(value))));
+}
+
+/// Returns a number that may be written as a text.
+fn number(value: &Value, name: &str) -> Option<f64> {
+    let value = value.get(name)?;
+    value.as_f64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// Returns the metrics that are known.
+fn metrics<'a>(figures: impl IntoIterator<Item = (&'a str, Option<f64>)>) -> Metrics {
+    let mut metrics = Metrics::default();
+    for (name, value) in figures {
+        value.map(|value| metrics.set(name, value));
+    }
+    metrics
+}
+
+fn row(name: impl Into<String>, metrics: Metrics, description: String) -> Row {
+    Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).describe(description)
+}
+
+/// Reads a document of fio. Jobs with the same name and options in one reporting group ran at the same time: they
+/// are parts of one run.
+pub(super) fn fio(document: &Value) -> Vec<Experiment> {
+    let method = format!(
+        "Measured by {} and converted. Times are fio's completion latencies: from when an operation was submitted, \
+         not from when it was due.",
+        document["fio version"].as_str().unwrap_or("fio")
+    );
+    let mut groups: Vec<(Experiment, &Value, Vec<&Value>)> = Vec::new();
+    for job in document["jobs"].as_array().into_iter().flatten() {
+        let mut experiment = Experiment::new("fio", method.as_str());
+        let parameters = &mut experiment.parameters;
+        set(parameters, &document["global options"]);
+        set(parameters, &job["job options"]);
+        // It says when a job runs, and the first of several repeats does not need it.
+        let is_serial = parameters.remove("stonewall").is_some();
+        let depth = parameters.get("iodepth").map(|depth| ("depth", depth.clone()));
+        let name = job["jobname"].as_str().map(|name| ("job", Value::from(name)));
+        parameters.extend(depth.into_iter().chain(name).map(|(key, value)| (key.to_owned(), value)));
+        // A new group that does not wait for the others runs at the same time as they do.
+        let is_parallel = parameters.contains_key("new_group") && !is_serial;
+        let group = if is_parallel { &Value::Null } else { &job["groupid"] };
+        let same = |(known, of, _): &&mut (Experiment, &Value, Vec<&Value>)| {
+            *of == group && known.parameters == experiment.parameters
+        };
+        match groups.iter_mut().find(same) {
+            Some((.., parts)) => parts.push(job),
+            None => groups.push((experiment, group, vec![job])),
+        }
+    }
+    let filled = groups.into_iter().map(|(mut experiment, _, parts)| {
+        experiment.rows = KINDS.iter().filter_map(|kind| fio_row(kind, &parts)).collect();
+        let codes = parts.iter().filter_map(|job| job["error"].as_i64()).filter(|error| *error != 0);
+        let failed = codes.map(|error| format!("fio reports that the job failed with error {error}"));
+        experiment.notes.extend(failed);
+        if parts.len() > 1 {
+            experiment.notes.push(format!(
+                "The sum of {} jobs that ran at the same time (numjobs without group_reporting): all their work in \
+                 the time of the longest. Percentiles cannot be added up: each is the largest of any job.",
+                parts.len()
+            ));
+        }
+        experiment
+    });
+    filled.collect()
+}
+
+/// Returns the row of a kind of work, the sum of the parts of a job.
+fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
+    let done = |job: &Value, kind: &str| number(&job[kind], "total_ios").unwrap_or(0.0);
+    let parts: Vec<&Value> = parts.iter().filter(|job| done(job, kind) > 0.0).copied().collect();
+    let operations: f64 = parts.iter().map(|job| done(job, kind)).sum();
+    if parts.is_empty() {
+        return None;
+    }
+    let longest_ms = parts.iter().filter_map(|job| number(&job[kind], "runtime")).reduce(f64::max);
+    let rate = |of: &dyn Fn(&Value) -> Option<f64>| -> Option<f64> {
+        let share = |figures: &Value| match (number(figures, "runtime"), longest_ms) {
+            (Some(runtime_ms), Some(longest_ms)) if longest_ms > 0.0 => runtime_ms / longest_ms,
+            _ => 1.0,
+        };
+        parts.iter().map(|job| Some(of(&job[kind])? * share(&job[kind]))).sum()
+    };
+    let bytes = |figures: &Value| {
+        number(figures, "bw_bytes").or_else(|| number(figures, "bw").map(|kib| kib * 1024.0))
+    };
+    let percentile = |key: &str| {
+        // Nanoseconds since fio 3, microseconds before.
+        let of = |job: &Value, times: &str, divisor: f64| {
+            Some(number(&job[kind][times]["percentile"], key)? / divisor)
+        };
+        let of = |job: &&Value| of(job, "clat_ns", 1000.0).or_else(|| of(job, "clat", 1.0));
+        parts.iter().filter_map(of).reduce(f64::max)
+    };
+    let mut found = vec![
+        (metric::IOPS, rate(&|figures| number(figures, "iops"))),
+        (metric::MB_PER_S, rate(&|figures| Some(bytes(figures)? / 1e6))),
+        (metric::SECONDS, longest_ms.map(|ms| ms / 1000.0)),
+    ];
+    found.extend(PERCENTILES.map(|(name, key, _)| (name, percentile(key))));
+    // A job's processor time covers all of its work.
+    let all: f64 = parts.iter().flat_map(|job| KINDS[..3].iter().map(|kind| done(job, kind))).sum();
+    if kind == "mixed" || all == operations {
+        let cpu_us = |job: &&Value| {
+            let share = (number(job, "usr_cpu")? + number(job, "sys_cpu")?) / 100.0;
+            Some(share * 1000.0 * number(job, "job_runtime").or_else(|| number(&job[kind], "runtime"))?)
+        };
+        let per_io = |total: Option<f64>| total.map(|total| total / operations);
+        found.push((metric::CPU_US_PER_IO, per_io(parts.iter().map(cpu_us).sum())));
+        let switches = parts.iter().map(|job| number(job, "ctx")).sum();
+        found.push((metric::CONTEXT_SWITCHES_PER_IO, per_io(switches)));
+    }
+    Some(row(kind, metrics(found), "as fio calls it".to_owned()))
+}
+
+/// Reads a phase of elbencho, a line of its JSON file, which has numbers as texts.
+pub(super) fn elbencho(phase: &Value) -> Experiment {
+    let mut settings = phase["config"].clone();
+    let version = settings.as_object_mut().and_then(|settings| settings.remove("version"));
+    let version = version.as_ref().and_then(Value::as_str).unwrap_or("of an unknown version");
+    let mut experiment = Experiment::new(
+        "elbencho",
+        format!(
+            "Measured by elbencho {version} and converted. The row last_done ends with the slowest thread, first_done \
+             with the fastest; a file, a directory or an object counts as a file. Times are of single blocks, or of \
+             files where the phase has no blocks. Percentiles are the upper ends of the histogram's ranges, each \
+             about a fifth wide."
+        ),
+    );
+    set(&mut experiment.parameters, &settings);
+    for (parameter, key) in [("phase", "phase_type"), ("label", "label")] {
+        let value = phase.get(key).map(|value| (parameter.to_owned(), value.clone()));
+        experiment.parameters.extend(value);
+    }
+    for done in ["last_done", "first_done"] {
+        let figures = &phase[done];
+        let times =
+            ["IO", "entries"].iter().find_map(|of| figures["latency"].get(of)).unwrap_or(&Value::Null);
+        let of_reads = "rwmix_read";
+        let rows = [
+            (done.to_owned(), figures, times),
+            (format!("{done}.{of_reads}"), &figures[of_reads], &times[of_reads]),
+        ];
+        for (name, figures, times) in rows {
+            let rates =
+                ELBENCHO.map(|(name, key, divisor)| (name, number(figures, key).map(|it| it / divisor)));
+            let mean = [(MEAN_US, number(times, "avg_us"))];
+            let percentiles =
+                PERCENTILES.map(|(name, _, share)| (name, upper_end(&times["histogram"], share)));
+            let metrics = metrics(rates.into_iter().chain(mean).chain(percentiles));
+            if !metrics.0.is_empty() {
+                experiment.rows.push(row(name, metrics, "as elbencho calls it".to_owned()));
+            }
+        }
+    }
+    experiment
+}
+
+/// Returns the upper end of the range of a histogram that holds a percentile: `1448-1722us` ends at 1722.
+fn upper_end(histogram: &Value, share: f64) -> Option<f64> {
+    let end =
+        |range: &Value| range["range"].as_str()?.trim_end_matches("us").rsplit('-').next()?.parse().ok();
+    let ranges = histogram.as_array()?.iter().map(|range| Some((end(range)?, number(range, "count")?)));
+    let ranges: Vec<(f64, f64)> = ranges.collect::<Option<_>>()?;
+    let wanted = share * ranges.iter().map(|(_, count)| count).sum::<f64>();
+    let mut sum = 0.0;
+    let holds = |(_, count): &&(f64, f64)| {
+        sum += count;
+        sum >= wanted
+    };
+    ranges.iter().find(holds).map(|(end, _)| *end)
+}
+
+/// Returns one operation of IOR, a line of its table.
+fn ior(
+    version: &str,
+    parameters: &BTreeMap<String, Value>,
+    access: &str,
+    of: impl Fn(usize) -> Option<f64>,
+) -> Experiment {
+    let mut experiment = Experiment::new(
+        "ior",
+        format!(
+            "Measured by {version} and converted. Bytes are counted over the time from the first open to the last \
+             close, operations over that of the transfers. The mean time of an operation is that of the fastest task."
+        ),
+    );
+    experiment.parameters = parameters.clone();
+    let figures =
+        IOR.iter().enumerate().map(|(index, (name, .., factor))| (*name, of(index).map(|it| it * factor)));
+    experiment.rows.push(row(access, metrics(figures), "as IOR calls it".to_owned()));
+    experiment
+}
+
+/// Reads IOR's JSON (`summaryFormat=JSON`).
+pub(super) fn ior_json(document: &Value) -> Vec<Experiment> {
+    let version = format!("IOR-{}", document["Version"].as_str().unwrap_or_default());
+    let mut found = Vec::new();
+    for test in document["tests"].as_array().into_iter().flatten() {
+        let mut parameters = BTreeMap::new();
+        set(&mut parameters, &test["Options"]);
+        let command = document.get("Command line").map(|command| ("command".to_owned(), command.clone()));
+        parameters.extend(command);
+        // A list of iterations, each a list of operations.
+        let iterations = test["Results"].as_array().into_iter().flatten();
+        for operation in iterations.flat_map(|iteration| iteration.as_array().into_iter().flatten()) {
+            if let Some(access @ ("read" | "write")) = operation["access"].as_str() {
+                let of = |index: usize| IOR.get(index).and_then(|(_, _, key, _)| number(operation, key));
+                found.push(ior(&version, &parameters, access, of));
+            }
+        }
+    }
+    found
+}
+
+/// Reads IOR's text: settings under `Options:`, and a table with a line for each operation of each iteration.
+pub(super) fn ior_text(text: &str) -> Vec<Experiment> {
+    let (mut found, mut version, mut columns) = (Vec::new(), "IOR", Vec::new());
+    let (mut command, mut parameters, mut in_options) = (None, BTreeMap::new(), false);
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let setting = line.split_once([':', '=']).map(|(key, value)| (key.trim(), value.trim()));
+        match (words.as_slice(), setting) {
+            ([access @ ("read" | "write"), ..], _) if words.len() == columns.len() => {
+                let of = |index: usize| {
+                    let (_, wanted, ..) = IOR.get(index)?;
+                    words.get(columns.iter().position(|column| column == wanted)?)?.parse().ok()
+                };
+                found.push(ior(version, &parameters, access, of));
+            }
+            (["access", ..], _) if is_ior_table(line) => (columns, in_options) = (words, false),
+            // Version 3.0 calls them a summary, before the table.
+            (["Options:" | "Summary:"], _) => {
+                parameters = BTreeMap::from_iter(command.clone());
+                in_options = true;
+            }
+            (["Results:"], _) => in_options = false,
+            ([first, ..], Some((name, _))) if first.starts_with("IOR-") => version = name,
+            (_, Some((name, value))) if name.starts_with("Command line") => {
+                command = Some(("command".to_owned(), Value::from(value)));
+            }
+            (_, Some((name, value))) if in_options => {
+                parameters.insert(name.to_owned(), number_or_text(&Value::from(value)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Returns whether the line is the heading of IOR's table.
+pub(super) fn is_ior_table(line: &str) -> bool {
+    line.starts_with("access") && line.contains("bw(MiB/s)")
+}
+
+/// Reads mdtest's text: tables under `SUMMARY rate`, with a line for each operation.
+pub(super) fn mdtest(text: &str) -> Vec<Experiment> {
+    let mut found: Vec<Experiment> = Vec::new();
+    let (mut version, mut parameters) = ("mdtest", BTreeMap::new());
+    // The number of iterations, and whether the heading of the table was seen.
+    let mut table: Option<(u32, bool)> = None;
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let mut set = |key: &str, value: &str| {
+            parameters.insert(key.to_owned(), number_or_text(&Value::from(value)));
+        };
+        match (words.as_slice(), table) {
+            ([name, "was", "launched", "with", _, .., nodes, "node(s)"], _) => {
+                version = name;
+                set("nodes", nodes);
+            }
+            (["Command", "line", "used:", ..], _) => {
+                set("command", line.split_once(": ").unwrap_or_default().1)
+            }
+            ([tasks, "tasks,", ..], _) => {
+                set("tasks", tasks);
+                set("items", line.split_once(", ").unwrap_or_default().1);
+            }
+            (["SUMMARY" | "SUMMARY:", ..], _) => {
+                let iterations = words.iter().rev().nth(1).and_then(|count| count.parse().ok()).unwrap_or(0);
+                table = (!words.contains(&"time")).then_some((iterations, false));
+                if table.is_some() {
+                    let mut experiment = Experiment::new(
+                        "mdtest",
+                        format!(
+                            "Measured by {version} and converted. A file, a directory or a tree counts as a file. mdtest \
+                         prints the largest, the smallest and the mean rate of its iterations: the single ones follow \
+                         from these where there are up to three, in an unknown order."
+                        ),
+                    );
+                    experiment.parameters = parameters.clone();
+                    found.push(experiment);
+                }
+            }
+            (["Operation", .., "Std", "Dev"], Some((iterations, _))) => table = Some((iterations, true)),
+            ([_, .., a, b, c, d], Some((iterations, true))) => {
+                let figures = [a, b, c, d].map(|word| word.parse().ok().filter(|it: &f64| it.is_finite()));
+                if let ([Some(max), Some(min), Some(mean), Some(sd)], Some(experiment)) =
+                    (figures, found.last_mut())
+                {
+                    let is_name = |word: &&&str| **word != ":" && word.parse::<f64>().is_err();
+                    let name: Vec<&str> = words.iter().take_while(is_name).copied().collect();
+                    // An operation that was not requested has zeros.
+                    if max > 0.0 && !name.is_empty() {
+                        rates(experiment, &name.join(" "), iterations, [max, min, mean, sd]);
+                    }
+                }
+            }
+            ([], Some((_, true))) => table = None,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Adds a line of mdtest's table.
+fn rates(experiment: &mut Experiment, name: &str, iterations: u32, [max, min, mean, sd]: [f64; 4]) {
+    let (near, third) = (0.01 + 1e-6 * max, 3.0 * mean - max - min);
+    let values = match iterations {
+        2 if (max + min - 2.0 * mean).abs() <= near => vec![min, max],
+        3 if third >= min - near && third <= max + near => vec![min, third, max],
+        _ => vec![mean],
+    };
+    if iterations > 1 && values.len() == 1 {
+        experiment.notes.push(format!(
+            "{name}: only the mean of {iterations} iterations is known, which lie from {min} to {max} with a standard \
+             deviation of {sd}"
+        ));
+    }
+    let sample = |value| Sample { repeat: 0, metrics: metrics([(metric::FILES_PER_S, Some(value))]) };
+    let samples = values.into_iter().map(sample).collect();
+    let row = Row::from_samples(name.to_lowercase().replace(' ', "-"), samples);
+    experiment.rows.push(row.describe(format!("{name}, as mdtest calls it")));
+}
