@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::exit::Failure;
 use crate::output::print;
-use crate::result::{Report, SCHEMA};
+use crate::result::{Metrics, Report, Row, SCHEMA, Sample};
 
 mod assertion;
 mod convert;
@@ -128,6 +128,15 @@ pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
 /// A sentence that names the file and its fault.
 pub(crate) fn load(path: &Path) -> Result<Report, Failure> {
     parse(&path.display().to_string(), &read(path)?)
+}
+
+/// Returns a row with one sample, of the figures that are known.
+fn row<'a>(name: impl Into<String>, figures: impl IntoIterator<Item = (&'a str, Option<f64>)>) -> Row {
+    let mut metrics = Metrics::default();
+    for (name, value) in figures {
+        metrics.set(name, value.unwrap_or(f64::NAN));
+    }
+    Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
 }
 
 /// Reads a result of `forebay wait`.

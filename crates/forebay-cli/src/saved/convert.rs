@@ -15,14 +15,8 @@ mod foreign;
 const ONCE: &str = "One run: the spread between runs is unknown. Name the files of several runs of the same work to \
                     make them repeats.";
 
-/// A result of another program.
-#[derive(Debug)]
-struct Foreign {
-    /// With its version where that is known.
-    program: String,
-    time_unix_s: u64,
-    experiments: Vec<Experiment>,
-}
+/// A result of another program: the program with its version, the time where it is known, and the experiments.
+type Foreign = (String, u64, Vec<Experiment>);
 
 /// Converts the named texts of other programs, with an experiment for each job or phase. Runs of the same work become
 /// repeats. `None` when there is a single text that is from no such program.
@@ -30,32 +24,34 @@ struct Foreign {
 /// # Errors
 /// [`Failure::Usage`] when a result has no figures, or one of several is of another program.
 pub(super) fn of_others(texts: &[(String, String)]) -> Result<Option<Report>, Failure> {
-    let mut all = Vec::new();
+    let (mut programs, mut experiments, mut times) = (Vec::new(), Vec::new(), Vec::new());
     for (name, text) in texts {
-        let wrong = |what: String| Err(Failure::Usage(format!("{name} {what}")));
-        match foreign(text).map_err(|fault| Failure::Usage(format!("{name} {fault}")))? {
-            Some(Foreign { program, experiments, .. })
-                if experiments.iter().all(|one| one.rows.is_empty()) =>
-            {
-                return wrong(format!("is of {program} and has no job with any figures"));
+        let wrong = |what: String| Failure::Usage(format!("{name} {what}"));
+        let Some((program, time_unix_s, mut found)) = foreign(text).map_err(wrong)? else {
+            if texts.len() == 1 {
+                return Ok(None);
             }
-            Some(found) => all.push(found),
-            None if texts.len() == 1 => return Ok(None),
-            None => {
-                super::parse(name, text)?;
-                return wrong("is a result of forebay: it is converted alone".to_owned());
-            }
+            super::parse(name, text)?;
+            return Err(wrong("is a result of forebay: it is converted alone".to_owned()));
+        };
+        found.retain(|experiment| !experiment.rows.is_empty());
+        if found.is_empty() {
+            return Err(wrong(format!("is of {program} and has no job with any figures")));
         }
+        for experiment in &mut found {
+            experiment.method = format!("Measured by {program} and converted. {}", experiment.method);
+        }
+        experiments.append(&mut found);
+        times.push(time_unix_s);
+        programs.push(program);
     }
-    let mut programs: Vec<&str> = all.iter().map(|found| found.program.as_str()).collect();
     programs.dedup();
     let environment = Environment {
-        time_unix_s: all.first().map_or(0, |first| first.time_unix_s),
+        time_unix_s: times.first().copied().unwrap_or_default(),
         kernel: format!("unknown: measured by {}", programs.join(" and ")),
         optimized_build: true,
         ..Environment::default()
     };
-    let experiments = all.into_iter().flat_map(|found| found.experiments);
     Ok(Some(Report::new(environment, merge(experiments))))
 }
 
@@ -64,45 +60,47 @@ pub(super) fn of_others(texts: &[(String, String)]) -> Result<Option<Report>, Fa
 /// # Errors
 /// What is wrong with the text, to follow its name.
 fn foreign(text: &str) -> Result<Option<Foreign>, String> {
-    let found = |program: &str, time_unix_s: u64, experiments| {
-        Ok(Some(Foreign { program: program.to_owned(), time_unix_s, experiments }))
-    };
     // fio and launchers print their warnings before the JSON.
     let lines = text.split_inclusive('\n');
     let start: usize = lines.take_while(|line| !line.trim_start().starts_with('{')).map(str::len).sum();
-    let mut fault = None;
-    let documents = Deserializer::from_str(&text[start..]).into_iter();
-    let documents: Vec<Value> =
-        documents.map_while(|document| document.map_err(|error| fault = Some(error)).ok()).collect();
-    let has = |name: &str| documents.first().and_then(|first| first.get(name));
-    if let (Some(version), [document, rest @ ..]) = (has("fio version"), documents.as_slice()) {
-        if rest.iter().any(|other| other.get("fio version").is_some()) {
-            return Err("has several results of fio: --status-interval writes running totals; keep the last of them, \
-                        or give each run a file"
-                .to_owned());
-        }
-        let time = document["timestamp"].as_u64().unwrap_or_default();
-        found(version.as_str().unwrap_or("fio"), time, foreign::fio(document))
-    } else if has("phase_type").is_some() {
-        match fault {
-            Some(error) => Err(not_json(&error)),
-            None => found("elbencho", 0, documents.iter().map(foreign::elbencho).collect()),
-        }
-    } else if let (Some(_), Some(_), [document, ..]) = (has("tests"), has("Version"), documents.as_slice()) {
-        found("IOR", 0, foreign::ior_json(document))
-    } else if text.lines().any(foreign::is_ior_table) {
-        found("IOR", 0, foreign::ior_text(text))
-    } else if text.lines().any(|line| line.starts_with("SUMMARY")) {
-        found("mdtest", 0, foreign::mdtest(text))
-    } else {
-        Ok(None)
+    let (mut documents, mut fault) = (Vec::new(), None);
+    for document in Deserializer::from_str(&text[start..]).into_iter::<Value>() {
+        document.map_or_else(|error| fault = Some(error), |document| documents.push(document));
     }
+    let has = |name: &str| documents.first().is_some_and(|first| first.get(name).is_some());
+    let first = documents.first().unwrap_or(&Value::Null);
+    let version = |name: &str| first[name].as_str().unwrap_or("unknown");
+    Ok(Some(match fault {
+        _ if has("fio version") => {
+            if text.matches("\"fio version\"").count() > 1 {
+                return Err(
+                    "has several results of fio: --status-interval writes running totals; keep the last of \
+                            them, or give each run a file"
+                        .to_owned(),
+                );
+            }
+            let time_unix_s = first["timestamp"].as_u64().unwrap_or_default();
+            (version("fio version").to_owned(), time_unix_s, foreign::fio(first))
+        }
+        Some(error) if has("phase_type") => return Err(not_json(&error)),
+        None if has("phase_type") => {
+            ("elbencho".to_owned(), 0, documents.iter().map(foreign::elbencho).collect())
+        }
+        _ if has("tests") && has("Version") => {
+            (format!("IOR-{}", version("Version")), 0, foreign::ior_json(first))
+        }
+        _ if text.lines().any(foreign::begins_table) => {
+            let (version, found) = foreign::text(text);
+            (version.to_owned(), 0, found)
+        }
+        _ => return Ok(None),
+    }))
 }
 
 /// Joins experiments with the same name, parameters and method: their samples are repeats of one row.
-fn merge(found: impl Iterator<Item = Experiment>) -> Vec<Experiment> {
+fn merge(found: Vec<Experiment>) -> Vec<Experiment> {
     let mut merged: Vec<Experiment> = Vec::new();
-    for one in found.filter(|one| !one.rows.is_empty()) {
+    for one in found {
         let same = |other: &&mut Experiment| {
             (&other.name, &other.parameters, &other.method) == (&one.name, &one.parameters, &one.method)
         };
@@ -307,6 +305,9 @@ mod tests {
     fn running_totals_of_fio_are_no_repeats() {
         let text = fixture("fio-2.json");
         assert!(refused(&[&format!("{text}{text}")]).contains("--status-interval"));
+        assert!(
+            refused(&[&format!("{text}\npoint: (groupid=0, jobs=2)\n{text}")]).contains("running totals")
+        );
         // `--output-format=json,normal` has a text after the JSON.
         assert_eq!(convert(&[&format!("{text}\npoint: (groupid=0, jobs=2)\n")]).experiments.len(), 2);
     }
@@ -408,14 +409,14 @@ mod tests {
         assert_eq!((&write.parameters["phase"], write.number("block_size")), (&"WRITE".into(), Some(4096.0)));
         assert_eq!(samples(mixed, "last_done.rwmix_read", metric::IOPS), [3000.0]);
         assert_eq!(samples(mixed, "last_done.rwmix_read", "mean_us"), [150.0]);
-        assert!(write.method.contains("elbencho 3.0-27"), "{}", write.method);
+        assert_eq!(write.parameters["version"], "3.0-27");
         assert!(refused(&[&text[..text.len() - 9]]).contains("was cut off"));
     }
 
     #[test]
     fn several_files_are_of_programs_that_are_known() {
         let [ior, fio] = ["ior.out", "fio-1.json"].map(fixture);
-        assert_eq!(convert(&[&ior, &fio]).environment.kernel, "unknown: measured by IOR and fio-3.36");
+        assert_eq!(convert(&[&ior, &fio]).environment.kernel, "unknown: measured by IOR-4.0.0 and fio-3.36");
         let own = Report::new(Environment::default(), Vec::new()).to_json().expect("finite");
         assert!(refused(&[&ior, &own]).contains("it is converted alone"));
         assert!(refused(&[&ior, "<html>"]).contains("reads the JSON of forebay, fio, elbencho and IOR"));

@@ -76,16 +76,10 @@ struct Change {
     heading: String,
     first: Figure,
     second: Figure,
-    change: Direction,
+    /// `more` or `less`.
+    change: &'static str,
     /// Factor of the change; `None` where one of the two is 0.
     times: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Direction {
-    More,
-    Less,
 }
 
 /// A figure with the range of its repeats.
@@ -258,11 +252,10 @@ impl Comparison {
                 }
             }
             for Change { metric, heading, first, second, change, times } in &row.changes {
-                let change = match (change, times) {
-                    (Direction::More, Some(times)) => format!("{} times more", number(*times)),
-                    (Direction::Less, Some(times)) => format!("{} times less", number(*times)),
-                    (Direction::More, None) => "was nothing".to_owned(),
-                    (Direction::Less, None) => "is 0 now".to_owned(),
+                let change = match times {
+                    Some(times) => format!("{} times {change}", number(*times)),
+                    None if *change == "more" => "was nothing".to_owned(),
+                    None => "is 0 now".to_owned(),
                 };
                 let _ = writeln!(text, "    {metric} ({heading}): {first} -> {second}: {change}");
             }
@@ -303,7 +296,7 @@ fn change(pair: &Pair<'_>, times: f64, experiment: &Experiment) -> Option<Change
         Some(Figure { median, smallest, largest, repeats: row.samples.len() })
     };
     let heading = Column::of(kind::of(experiment), pair.metric).map_or(pair.metric, |column| column.heading);
-    let (change, times) = if times > 1.0 { (Direction::More, times) } else { (Direction::Less, 1.0 / times) };
+    let (change, times) = if times > 1.0 { ("more", times) } else { ("less", 1.0 / times) };
     Some(Change {
         metric: pair.metric.to_owned(),
         heading: heading.to_owned(),

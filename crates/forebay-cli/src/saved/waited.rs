@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::environment::Environment;
 use crate::report::waits::short;
-use crate::result::{Experiment, Metrics, Report, Row, Sample, metric};
+use crate::result::{Experiment, Report, metric};
+use crate::saved::row;
 
 /// Name of the experiment.
 pub(crate) const NAME: &str = "wait";
@@ -67,13 +68,6 @@ fn of(waited: Waited) -> Report {
          did. It is one run, so the spread between runs is unknown. A file's share is that of the waits of all \
          threads."
     );
-    let row = |name: &str, figures: &[(&str, f64)]| {
-        let mut metrics = Metrics::default();
-        for (metric, value) in figures {
-            metrics.set(metric, *value);
-        }
-        Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
-    };
     let mut experiment = Experiment::new(NAME, method)
         .parameter("command", command.as_str())
         .parameter("method", waited.method);
@@ -84,9 +78,11 @@ fn of(waited: Waited) -> Report {
         (metric::WAIT_S, seconds(waited.wait_sum_ns)),
         (metric::SECONDS, seconds(waited.wall_ns)),
     ];
-    let program = row(PROGRAM, &of_program).describe(format!("{command}, with all that it started"));
+    let program = row(PROGRAM, of_program.map(|(name, value)| (name, Some(value))))
+        .describe(format!("{command}, with all that it started"));
     let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
-        row(&file.path, &[(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))])
+        let figures = [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))];
+        row(&file.path, figures.map(|(name, value)| (name, Some(value))))
     });
     experiment.rows = std::iter::once(program).chain(files).collect();
     experiment.notes = waited.notes;

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::result::{Experiment, Metrics, Row, Sample, metric};
+use crate::result::{Experiment, Row, metric};
+use crate::saved::row;
 
 /// fio's kinds of work; a job has figures for each.
 const KINDS: [&str; 4] = ["read", "write", "trim", "mixed"];
@@ -57,30 +58,18 @@ fn number(value: &Value, name: &str) -> Option<f64> {
     value.as_f64().or_else(|| value.as_str()?.parse().ok())
 }
 
-/// Returns the metrics that are known.
-fn metrics<'a>(figures: impl IntoIterator<Item = (&'a str, Option<f64>)>) -> Metrics {
-    let mut metrics = Metrics::default();
-    for (name, value) in figures {
-        value.map(|value| metrics.set(name, value));
-    }
-    metrics
-}
-
-fn row(name: impl Into<String>, metrics: Metrics, description: String) -> Row {
-    Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).describe(description)
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 /// Reads a document of fio. Jobs with the same name and options in one reporting group ran at the same time: they
 /// are parts of one run.
 pub(super) fn fio(document: &Value) -> Vec<Experiment> {
-    let method = format!(
-        "Measured by {} and converted. Times are fio's completion latencies: from when an operation was submitted, \
-         not from when it was due.",
-        document["fio version"].as_str().unwrap_or("fio")
-    );
+    const METHOD: &str = "Times are fio's completion latencies: from when an operation was submitted, not from when it \
+                          was due.";
     let mut groups: Vec<(Experiment, &Value, Vec<&Value>)> = Vec::new();
-    for job in document["jobs"].as_array().into_iter().flatten() {
-        let mut experiment = Experiment::new("fio", method.as_str());
+    for job in list(&document["jobs"]) {
+        let mut experiment = Experiment::new("fio", METHOD);
         let parameters = &mut experiment.parameters;
         set(parameters, &document["global options"]);
         set(parameters, &job["job options"]);
@@ -102,9 +91,9 @@ pub(super) fn fio(document: &Value) -> Vec<Experiment> {
     }
     let filled = groups.into_iter().map(|(mut experiment, _, parts)| {
         experiment.rows = KINDS.iter().filter_map(|kind| fio_row(kind, &parts)).collect();
-        let codes = parts.iter().filter_map(|job| job["error"].as_i64()).filter(|error| *error != 0);
-        let failed = codes.map(|error| format!("fio reports that the job failed with error {error}"));
-        experiment.notes.extend(failed);
+        for error in parts.iter().filter_map(|job| job["error"].as_i64()).filter(|error| *error != 0) {
+            experiment.notes.push(format!("fio reports that the job failed with error {error}"));
+        }
         if parts.len() > 1 {
             experiment.notes.push(format!(
                 "The sum of {} jobs that ran at the same time (numjobs without group_reporting): all their work in \
@@ -162,24 +151,16 @@ fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
         let switches = parts.iter().map(|job| number(job, "ctx")).sum();
         found.push((metric::CONTEXT_SWITCHES_PER_IO, per_io(switches)));
     }
-    Some(row(kind, metrics(found), "as fio calls it".to_owned()))
+    Some(row(kind, found).describe("as fio calls it"))
 }
 
 /// Reads a phase of elbencho, a line of its JSON file, which has numbers as texts.
 pub(super) fn elbencho(phase: &Value) -> Experiment {
-    let mut settings = phase["config"].clone();
-    let version = settings.as_object_mut().and_then(|settings| settings.remove("version"));
-    let version = version.as_ref().and_then(Value::as_str).unwrap_or("of an unknown version");
-    let mut experiment = Experiment::new(
-        "elbencho",
-        format!(
-            "Measured by elbencho {version} and converted. The row last_done ends with the slowest thread, first_done \
-             with the fastest; a file, a directory or an object counts as a file. Times are of single blocks, or of \
-             files where the phase has no blocks. Percentiles are the upper ends of the histogram's ranges, each \
-             about a fifth wide."
-        ),
-    );
-    set(&mut experiment.parameters, &settings);
+    const METHOD: &str = "The row last_done ends with the slowest thread, first_done with the fastest; a file, a directory \
+                          or an object counts as a file. Times are of single blocks, or of files where the phase has no \
+                          blocks. Percentiles are the upper ends of the histogram's ranges, each about a fifth wide.";
+    let mut experiment = Experiment::new("elbencho", METHOD);
+    set(&mut experiment.parameters, &phase["config"]);
     for (parameter, key) in [("phase", "phase_type"), ("label", "label")] {
         let value = phase.get(key).map(|value| (parameter.to_owned(), value.clone()));
         experiment.parameters.extend(value);
@@ -188,20 +169,17 @@ pub(super) fn elbencho(phase: &Value) -> Experiment {
         let figures = &phase[done];
         let times =
             ["IO", "entries"].iter().find_map(|of| figures["latency"].get(of)).unwrap_or(&Value::Null);
-        let of_reads = "rwmix_read";
-        let rows = [
-            (done.to_owned(), figures, times),
-            (format!("{done}.{of_reads}"), &figures[of_reads], &times[of_reads]),
-        ];
-        for (name, figures, times) in rows {
+        let reads = "rwmix_read";
+        for (name, figures, times) in
+            [(done.to_owned(), figures, times), (format!("{done}.{reads}"), &figures[reads], &times[reads])]
+        {
             let rates =
                 ELBENCHO.map(|(name, key, divisor)| (name, number(figures, key).map(|it| it / divisor)));
-            let mean = [(MEAN_US, number(times, "avg_us"))];
-            let percentiles =
-                PERCENTILES.map(|(name, _, share)| (name, upper_end(&times["histogram"], share)));
-            let metrics = metrics(rates.into_iter().chain(mean).chain(percentiles));
-            if !metrics.0.is_empty() {
-                experiment.rows.push(row(name, metrics, "as elbencho calls it".to_owned()));
+            let percentile = |(name, _, share)| (name, upper_end(&times["histogram"], share));
+            let mean = (MEAN_US, number(times, "avg_us"));
+            let row = row(name, rates.into_iter().chain([mean]).chain(PERCENTILES.map(percentile)));
+            if !row.metrics.0.is_empty() {
+                experiment.rows.push(row.describe("as elbencho calls it"));
             }
         }
     }
@@ -223,150 +201,113 @@ fn upper_end(histogram: &Value, share: f64) -> Option<f64> {
     ranges.iter().find(holds).map(|(end, _)| *end)
 }
 
-/// Returns one operation of IOR, a line of its table.
-fn ior(
-    version: &str,
-    parameters: &BTreeMap<String, Value>,
-    access: &str,
-    of: impl Fn(usize) -> Option<f64>,
-) -> Experiment {
-    let mut experiment = Experiment::new(
-        "ior",
-        format!(
-            "Measured by {version} and converted. Bytes are counted over the time from the first open to the last \
-             close, operations over that of the transfers. The mean time of an operation is that of the fastest task."
-        ),
-    );
+/// Returns an operation of IOR, with names of its JSON or of its table; `None` where it is neither a read nor a write.
+fn ior(parameters: &BTreeMap<String, Value>, operation: &Value) -> Option<Experiment> {
+    const METHOD: &str = "Bytes are counted over the time from the first open to the last close, operations over that of \
+                          the transfers. The mean time of an operation is that of the fastest task.";
+    let access = operation["access"].as_str().filter(|access| ["read", "write"].contains(access))?;
+    let mut experiment = Experiment::new("ior", METHOD);
     experiment.parameters = parameters.clone();
-    let figures =
-        IOR.iter().enumerate().map(|(index, (name, .., factor))| (*name, of(index).map(|it| it * factor)));
-    experiment.rows.push(row(access, metrics(figures), "as IOR calls it".to_owned()));
-    experiment
+    let figure = |(name, column, key, factor): (&'static str, _, _, f64)| {
+        let value = number(operation, column).or_else(|| number(operation, key));
+        (name, value.map(|value| value * factor))
+    };
+    experiment.rows.push(row(access, IOR.map(figure)).describe("as IOR calls it"));
+    Some(experiment)
 }
 
 /// Reads IOR's JSON (`summaryFormat=JSON`).
 pub(super) fn ior_json(document: &Value) -> Vec<Experiment> {
-    let version = format!("IOR-{}", document["Version"].as_str().unwrap_or_default());
     let mut found = Vec::new();
-    for test in document["tests"].as_array().into_iter().flatten() {
-        let mut parameters = BTreeMap::new();
-        set(&mut parameters, &test["Options"]);
+    for test in list(&document["tests"]) {
         let command = document.get("Command line").map(|command| ("command".to_owned(), command.clone()));
-        parameters.extend(command);
+        let mut parameters = BTreeMap::from_iter(command);
+        set(&mut parameters, &test["Options"]);
         // A list of iterations, each a list of operations.
-        let iterations = test["Results"].as_array().into_iter().flatten();
-        for operation in iterations.flat_map(|iteration| iteration.as_array().into_iter().flatten()) {
-            if let Some(access @ ("read" | "write")) = operation["access"].as_str() {
-                let of = |index: usize| IOR.get(index).and_then(|(_, _, key, _)| number(operation, key));
-                found.push(ior(&version, &parameters, access, of));
-            }
-        }
+        found.extend(
+            list(&test["Results"]).flat_map(list).filter_map(|operation| ior(&parameters, operation)),
+        );
     }
     found
 }
 
-/// Reads IOR's text: settings under `Options:`, and a table with a line for each operation of each iteration.
-pub(super) fn ior_text(text: &str) -> Vec<Experiment> {
-    let (mut found, mut version, mut columns) = (Vec::new(), "IOR", Vec::new());
-    let (mut command, mut parameters, mut in_options) = (None, BTreeMap::new(), false);
+/// Returns whether a line begins a table of IOR or mdtest.
+pub(super) fn begins_table(line: &str) -> bool {
+    line.starts_with("SUMMARY") || line.starts_with("access") && line.contains("bw(MiB/s)")
+}
+
+/// Reads the text of IOR (settings under `Options:`, and a table with a line for each operation of each iteration) or
+/// mdtest (tables under `SUMMARY rate`, with a line for each operation). Returns the version, too.
+pub(super) fn text(text: &str) -> (&str, Vec<Experiment>) {
+    const METHOD: &str = "A file, a directory or a tree counts as a file. mdtest prints the largest, the smallest and the \
+                          mean rate of its iterations: the single ones follow from these where there are up to three, in \
+                          an unknown order.";
+    let (mut found, mut version, mut command) = (Vec::new(), "IOR or mdtest", None);
+    let (mut parameters, mut in_options) = (BTreeMap::new(), false);
+    // The heading of the table, and the iterations of mdtest behind it.
+    let (mut columns, mut iterations) = (Vec::new(), 0);
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let setting = line.split_once([':', '=']).map(|(key, value)| (key.trim(), value.trim()));
+        let mut set =
+            |key: &str, value: &str| parameters.insert(key.to_owned(), number_or_text(&Value::from(value)));
         match (words.as_slice(), setting) {
-            ([access @ ("read" | "write"), ..], _) if words.len() == columns.len() => {
-                let of = |index: usize| {
-                    let (_, wanted, ..) = IOR.get(index)?;
-                    words.get(columns.iter().position(|column| column == wanted)?)?.parse().ok()
-                };
-                found.push(ior(version, &parameters, access, of));
+            (["access", ..], _) if begins_table(line) => (columns, in_options) = (words, false),
+            (["Operation", .., "Std", "Dev"], _) if iterations > 0 => columns = words,
+            (["SUMMARY" | "SUMMARY:", ..], _) => {
+                columns.clear();
+                iterations = words.iter().rev().nth(1).and_then(|count| count.parse().ok()).unwrap_or(0);
+                if words.contains(&"time") {
+                    iterations = 0;
+                }
+                let mut experiment = Experiment::new("mdtest", METHOD);
+                experiment.parameters = parameters.clone();
+                found.push(experiment);
             }
-            (["access", ..], _) if is_ior_table(line) => (columns, in_options) = (words, false),
-            // Version 3.0 calls them a summary, before the table.
+            // Version 3.0 of IOR calls them a summary, before the table.
             (["Options:" | "Summary:"], _) => {
-                parameters = BTreeMap::from_iter(command.clone());
-                in_options = true;
+                (parameters, in_options) = (BTreeMap::from_iter(command.clone()), true)
             }
             (["Results:"], _) => in_options = false,
             ([first, ..], Some((name, _))) if first.starts_with("IOR-") => version = name,
-            (_, Some((name, value))) if name.starts_with("Command line") => {
-                command = Some(("command".to_owned(), Value::from(value)));
-            }
-            (_, Some((name, value))) if in_options => {
-                parameters.insert(name.to_owned(), number_or_text(&Value::from(value)));
-            }
-            _ => {}
-        }
-    }
-    found
-}
-
-/// Returns whether the line is the heading of IOR's table.
-pub(super) fn is_ior_table(line: &str) -> bool {
-    line.starts_with("access") && line.contains("bw(MiB/s)")
-}
-
-/// Reads mdtest's text: tables under `SUMMARY rate`, with a line for each operation.
-pub(super) fn mdtest(text: &str) -> Vec<Experiment> {
-    let mut found: Vec<Experiment> = Vec::new();
-    let (mut version, mut parameters) = ("mdtest", BTreeMap::new());
-    // The number of iterations, and whether the heading of the table was seen.
-    let mut table: Option<(u32, bool)> = None;
-    for line in text.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let mut set = |key: &str, value: &str| {
-            parameters.insert(key.to_owned(), number_or_text(&Value::from(value)));
-        };
-        match (words.as_slice(), table) {
             ([name, "was", "launched", "with", _, .., nodes, "node(s)"], _) => {
                 version = name;
                 set("nodes", nodes);
-            }
-            (["Command", "line", "used:", ..], _) => {
-                set("command", line.split_once(": ").unwrap_or_default().1)
             }
             ([tasks, "tasks,", ..], _) => {
                 set("tasks", tasks);
                 set("items", line.split_once(", ").unwrap_or_default().1);
             }
-            (["SUMMARY" | "SUMMARY:", ..], _) => {
-                let iterations = words.iter().rev().nth(1).and_then(|count| count.parse().ok()).unwrap_or(0);
-                table = (!words.contains(&"time")).then_some((iterations, false));
-                if table.is_some() {
-                    let mut experiment = Experiment::new(
-                        "mdtest",
-                        format!(
-                            "Measured by {version} and converted. A file, a directory or a tree counts as a file. mdtest \
-                         prints the largest, the smallest and the mean rate of its iterations: the single ones follow \
-                         from these where there are up to three, in an unknown order."
-                        ),
-                    );
-                    experiment.parameters = parameters.clone();
-                    found.push(experiment);
+            (["Command", "line", ..], Some((_, value))) => {
+                set("command", value);
+                command = Some(("command".to_owned(), Value::from(value)));
+            }
+            (_, Some((name, value))) if in_options => drop(set(name, value)),
+            (["read" | "write", ..], _) if words.len() == columns.len() => {
+                let cells =
+                    columns.iter().zip(words).map(|(column, cell)| ((*column).to_owned(), cell.into()));
+                found.extend(ior(&parameters, &Value::Object(cells.collect())));
+            }
+            _ if columns.first() == Some(&"Operation") => {
+                let name = words.iter().take_while(|word| word.parse::<f64>().is_err());
+                let name: Vec<&str> = name.copied().filter(|word| *word != ":").collect();
+                let rates: Vec<f64> = words.iter().filter_map(|word| word.parse().ok()).collect();
+                if let ([.., max, min, mean, sd], Some(experiment)) = (rates.as_slice(), found.last_mut()) {
+                    mdtest(experiment, &name.join(" "), iterations, [*max, *min, *mean, *sd]);
                 }
             }
-            (["Operation", .., "Std", "Dev"], Some((iterations, _))) => table = Some((iterations, true)),
-            ([_, .., a, b, c, d], Some((iterations, true))) => {
-                let figures = [a, b, c, d].map(|word| word.parse().ok().filter(|it: &f64| it.is_finite()));
-                if let ([Some(max), Some(min), Some(mean), Some(sd)], Some(experiment)) =
-                    (figures, found.last_mut())
-                {
-                    let is_name = |word: &&&str| **word != ":" && word.parse::<f64>().is_err();
-                    let name: Vec<&str> = words.iter().take_while(is_name).copied().collect();
-                    // An operation that was not requested has zeros.
-                    if max > 0.0 && !name.is_empty() {
-                        rates(experiment, &name.join(" "), iterations, [max, min, mean, sd]);
-                    }
-                }
-            }
-            ([], Some((_, true))) => table = None,
             _ => {}
         }
     }
-    found
+    (version, found)
 }
 
 /// Adds a line of mdtest's table.
-fn rates(experiment: &mut Experiment, name: &str, iterations: u32, [max, min, mean, sd]: [f64; 4]) {
+fn mdtest(experiment: &mut Experiment, name: &str, iterations: u32, [max, min, mean, sd]: [f64; 4]) {
+    // An operation that was not requested has zeros.
+    if name.is_empty() || max <= 0.0 {
+        return;
+    }
     let (near, third) = (0.01 + 1e-6 * max, 3.0 * mean - max - min);
     let values = match iterations {
         2 if (max + min - 2.0 * mean).abs() <= near => vec![min, max],
@@ -379,8 +320,9 @@ fn rates(experiment: &mut Experiment, name: &str, iterations: u32, [max, min, me
              deviation of {sd}"
         ));
     }
-    let sample = |value| Sample { repeat: 0, metrics: metrics([(metric::FILES_PER_S, Some(value))]) };
-    let samples = values.into_iter().map(sample).collect();
-    let row = Row::from_samples(name.to_lowercase().replace(' ', "-"), samples);
-    experiment.rows.push(row.describe(format!("{name}, as mdtest calls it")));
+    let mut found =
+        row(name.to_lowercase().replace(' ', "-"), []).describe(format!("{name}, as mdtest calls it"));
+    found.samples =
+        values.iter().flat_map(|value| row("", [(metric::FILES_PER_S, Some(*value))]).samples).collect();
+    experiment.rows.push(found);
 }
