@@ -190,7 +190,8 @@ fn a_result_of_fio_is_converted_and_can_be_compared() {
 #[test]
 fn repeats_of_other_programs_can_be_compared() {
     let files = Files(Directory::new("foreign"));
-    let fixture = |name| format!("{}/tests/fixtures/foreign/{name}", env!("CARGO_MANIFEST_DIR"));
+    let fixture =
+        |name| format!("{}/../forebay-report/tests/fixtures/foreign/{name}", env!("CARGO_MANIFEST_DIR"));
     let [one, two] = ["fio-1.json", "fio-2.json"].map(fixture);
     let outcome = run(&["convert", &one, &two, &one, &two]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
@@ -217,6 +218,11 @@ fn repeats_of_other_programs_can_be_compared() {
         assert_eq!(outcome.code, Some(0), "{name}: {}", outcome.err);
         expect_output(&["assert", &files.write("one.json", &outcome.out), condition], 0, &["holds: "]);
     }
+    // The page has a column for each figure.
+    let mdtest = files.write("mdtest.json", &run(&["convert", &fixture("mdtest.out")]).out);
+    let page = files.0.path().join("page.html");
+    let page = page.to_str().expect("readable name");
+    expect_output(&["report", "--from", &mdtest, "--out", page], 0, &["files/s", "file-creation"]);
     let unknown = files.write("bonnie.txt", "Version 2.00a ------Sequential Output------");
     let known =
         "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";
@@ -239,12 +245,12 @@ fn bad_input() {
     let whole = good.to_string();
     let good = files.json("good.json", &good);
     let mut other = result("random", &[]);
-    other["schema"] = json!(2);
+    other["schema"] = json!(3);
     let absurd = whole.replacen("100.0", "1e400", 1);
     let twisted = whole.replacen("\"iops\":100.0", "\"iops\":\"fast\"", 1);
     let negative = whole.replacen("\"repeat\":0", "\"repeat\":-1", 1);
     for (name, text, words) in [
-        ("version.json", other.to_string().as_str(), &["version 2 of the schema", "measure again"][..]),
+        ("version.json", other.to_string().as_str(), &["version 3 of the schema", "measure again"][..]),
         ("cut.json", &whole[..whole.len() - 9], &["was cut off"]),
         ("empty.json", "", &["is empty"]),
         ("page.html", "<!DOCTYPE html>", &["is not JSON"]),
