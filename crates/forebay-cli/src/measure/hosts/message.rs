@@ -1,8 +1,11 @@
-//! The messages between controller and agent. They contain everything that an agent can be ordered to do:
-//! no message contains a path, a name of a file or a command.
+//! The messages between controller and agent, a line of JSON each. They contain everything that an agent can
+//! be ordered to do: no message contains a path, a name of a file or a command.
 
+use std::io::{BufRead, Read, Write};
 use std::path::Path;
 
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::super::interleave::SampleFigures;
@@ -12,6 +15,43 @@ use super::super::start_barrier::Timed;
 use super::super::{random, scan};
 use crate::result::{CacheState, Condition};
 
+/// The version of the messages, raised when one changes its meaning.
+pub(super) const PROTOCOL: u32 = 2;
+
+/// The size of the longest line; the longest messages contain a histogram of some kilobytes.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Sends one message.
+///
+/// # Errors
+/// Fails when the other side has gone.
+pub(super) fn send(out: &mut impl Write, message: &impl Serialize) -> anyhow::Result<()> {
+    // One write: two would be two packets, and the second would wait for the acknowledgement of the first.
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    out.write_all(&line)?;
+    Ok(out.flush()?)
+}
+
+/// Waits for the next message. Nothing can be received after an error.
+///
+/// # Errors
+/// Fails when the other side has gone, or sent a line that is too long or no message.
+pub(super) fn receive<T: DeserializeOwned>(input: &mut impl BufRead) -> anyhow::Result<T> {
+    let mut line = Vec::new();
+    input.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    anyhow::ensure!(!line.is_empty(), "the connection was closed");
+    anyhow::ensure!(
+        line.pop() == Some(b'\n'),
+        "a line ended after {} bytes; a whole one has at most {LINE_BYTES_MAX}",
+        line.len() + 1
+    );
+    serde_json::from_slice(&line).with_context(|| {
+        let text: String = String::from_utf8_lossy(&line).chars().take(80).collect();
+        format!("a line that is no message: {text:?}")
+    })
+}
+
 /// A message from the controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -19,23 +59,15 @@ pub(super) enum ToAgent {
     /// The controller is still alive.
     Alive,
     /// Requests the time of the agent's clock.
-    Clock { number: u64 },
-    /// A task for the worker: anything but a clock or a sign of life, which the agent itself handles.
-    Task(Task),
-    /// The measurement is complete.
-    End,
-}
-
-/// A task for the agent's worker, a process of its own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Task {
+    Clock,
     /// Write the file. It is the first task, and comes only once.
     Prepare { memory_bytes: u64, file_bytes: u64, seed: u64 },
     /// Make a sample ready.
     Sample { round: u64, work: HostWork },
     /// Begin the sample at this instant of the agent's clock, or (`None`) give it up.
     Go { round: u64, at_ns: Option<u64> },
+    /// The measurement is complete.
+    End,
 }
 
 /// The kinds of samples that run on several hosts.
@@ -52,6 +84,14 @@ impl HostWork {
         match self {
             Self::Scan(work) => work.seconds_max,
             Self::Random(work) => work.seconds,
+        }
+    }
+
+    /// Returns the bytes that the sample reads before its start.
+    pub(super) fn warm_bytes(&self) -> u64 {
+        match self {
+            Self::Scan(_) => 0,
+            Self::Random(work) => work.warm_bytes,
         }
     }
 
@@ -116,45 +156,26 @@ impl HostWork {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromAgent {
+    /// The first message. Other versions can read it, too: they may have other facts.
+    Hello { protocol: u32, program: String, facts: serde_json::Value },
     /// The agent is still alive.
     Alive,
-    /// The first message of an agent that serves the controller.
-    Welcome(Facts),
-    /// Sent instead of a welcome.
-    Refused { why: String },
     /// The instants when the request arrived and when this reply was sent, on the agent's monotonic clock.
-    Clock { number: u64, arrived_ns: u64, sent_ns: u64 },
-    /// A message of the worker, passed on.
-    Done(Done),
-    /// The worker has ended, and nothing more can be measured on this host.
-    Lost { why: String },
-}
-
-/// A message from the agent's worker.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Done {
+    Clock { arrived_ns: u64, sent_ns: u64 },
+    /// The file has been written.
     Prepared(Prepared),
-    Ready {
-        round: u64,
-    },
-    Sampled {
-        round: u64,
-        timed: Box<Timed>,
-        memory_peak_bytes: Option<u64>,
-        /// Gates of the file and the device.
-        conditions: Vec<Condition>,
-    },
-    /// The sample, or (without a round) the preparation, failed.
-    Failed {
-        round: Option<u64>,
-        why: String,
-        code: u8,
-    },
+    /// The sample waits for its start.
+    Ready { round: u64 },
+    /// The result of a sample, with gates of the file and the device.
+    Sampled { round: u64, timed: Box<Timed>, memory_peak_bytes: Option<u64>, conditions: Vec<Condition> },
+    /// The sample failed; others are possible.
+    Failed { round: u64, why: String },
+    /// Nothing more can be measured on this host. `code` is the exit code of the same failure on one host.
+    Lost { why: String, code: u8 },
 }
 
 /// The facts about an agent's host.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Facts {
     /// The host's name for itself.
     pub(super) host: String,
@@ -164,8 +185,6 @@ pub(super) struct Facts {
     /// The most memory that a sample may use.
     pub(super) memory_affordable_bytes: u64,
     pub(super) optimized_build: bool,
-    /// The rank, under a launcher of ranks.
-    pub(super) rank: Option<u32>,
 }
 
 /// The file and the method with which an agent measures.
@@ -204,11 +223,8 @@ mod tests {
 
     #[test]
     fn no_message_can_name_a_path() {
-        let fine = serde_json::to_string(&ToAgent::Task(Task::Sample {
-            round: 1,
-            work: HostWork::Random(random()),
-        }))
-        .expect("plain");
+        let fine = serde_json::to_string(&ToAgent::Sample { round: 1, work: HostWork::Random(random()) })
+            .expect("plain");
         assert!(serde_json::from_str::<ToAgent>(&fine).is_ok(), "{fine}");
         for (here, with) in [
             ("\"round\":1", "\"round\":1,\"path\":\"/etc/passwd\""),
@@ -219,7 +235,7 @@ mod tests {
             assert_ne!(changed, fine);
             assert!(serde_json::from_str::<ToAgent>(&changed).is_err(), "{changed}");
         }
-        let prepare = r#"{"task":{"prepare":{"memory_bytes":1,"file_bytes":2,"seed":3,"directory":"/"}}}"#;
+        let prepare = r#"{"prepare":{"memory_bytes":1,"file_bytes":2,"seed":3,"directory":"/"}}"#;
         assert!(serde_json::from_str::<ToAgent>(prepare).is_err());
     }
 
@@ -248,5 +264,33 @@ mod tests {
             let work = ScanWork { row: ScanRow::Default, bytes, seconds_max: 1.0, depth: None };
             assert!(HostWork::Scan(work).check(file).is_err());
         }
+    }
+
+    fn received(bytes: &[u8]) -> Result<u32, String> {
+        receive(&mut std::io::BufReader::new(bytes)).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn messages_arrive_whole_and_in_order() {
+        let mut bytes = Vec::new();
+        for number in 0..3_u32 {
+            send(&mut bytes, &number).expect("memory");
+        }
+        let mut input = &bytes[..];
+        for number in 0..3_u32 {
+            assert_eq!(receive::<u32>(&mut input).expect("sent"), number);
+        }
+        assert!(received(b"").is_err_and(|error| error.contains("the connection was closed")));
+    }
+
+    #[test]
+    fn half_a_line_a_long_one_and_another_text_are_refused() {
+        assert!(received(b"12").is_err_and(|error| error.contains("ended after 2 bytes")));
+        let mut long = vec![b'1'; LINE_BYTES_MAX as usize];
+        long.extend_from_slice(b"1\n");
+        assert!(received(&long).is_err_and(|error| error.contains("at most 1048576")));
+        let banner = received(b"Welcome to \x1b[31mnode-b\n").expect_err("no message");
+        assert!(banner.contains("no message") && banner.contains("node-b"), "{banner}");
+        assert!(!banner.contains('\u{1b}'), "{banner}");
     }
 }
