@@ -1,13 +1,10 @@
 //! One measurement on several hosts at once: agents that measure in a directory each, and the controller.
 //!
-//! - **Ownership.** The controller owns the plan and the clock; an agent ([`agent`]) owns its temp file and
-//!   the samples. An agent that loses its input ends as if by Ctrl-C, so the file is removed whatever happens
-//!   to the controller and to the connection.
-//! - **Connections.** The controller starts `ssh HOST forebay agent --stdio DIR` for each host, so logins,
-//!   encryption and integrity are those of ssh. Both sides send lines of JSON of limited size ([`message`])
-//!   through the pipes. The first line has the version.
-//! - **Requests to an agent**: to write a file of a size, to run a sample of `scan` or `random` with
-//!   parameters within the limits of the command line, and to report its clock. No request names a path.
+//! - **Connections.** The controller owns the plan and the clock. It starts `ssh HOST forebay agent --stdio DIR`
+//!   for each host, so logins, encryption and integrity are those of ssh. Both sides send lines of JSON of
+//!   limited size ([`message`]). Processes that srun or mpirun started are agents of rank 0, over TCP ([`ranks`]).
+//! - **An agent** ([`agent`]) owns its temp file and the samples. When it loses its input it ends as if by
+//!   Ctrl-C, so the file is removed whatever happens to the controller and to the connection.
 //! - **A round** ([`controller`]): every host makes the sample ready, in a process that then waits
 //!   ([`super::start_barrier`]). When all are ready, the controller reads their clocks ([`clock`]). It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
@@ -15,11 +12,9 @@
 //! - **Failures.** A host that dies ends its connection. From one that is cut off nothing arrives for
 //!   [`SILENCE_MAX`], although both sides report every [`ALIVE_EVERY`] that they are alive. Then the
 //!   measurement fails and names the host, and the others see the controller go. A slow host is waited
-//!   for up to a limit for each step. Another version is refused. Clocks are monotonic ones, whose offsets
-//!   are estimated anew before each start; the start's true spread is reported.
-//! - **Rows** ([`merge`], [`rounds`]): one for all hosts with merged histograms, one for each host, and
-//!   gates.
-//! - **Ranks** ([`ranks`]): processes that srun or mpirun started are agents of rank 0, over TCP.
+//!   for up to a limit for each step. Clocks are monotonic ones, whose offsets are estimated anew before
+//!   each start; the start's true spread is reported.
+//! - **Rows** ([`merge`], [`rounds`]): one for all hosts with merged histograms, one for each host, and gates.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,7 +41,6 @@ mod rounds;
 
 use controller::{Controller, Link};
 use ranks::Rank;
-use rounds::Settings;
 
 /// The longest interval at which each side of a connection reports that it is alive.
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
@@ -90,17 +84,7 @@ enum Part {
 }
 
 /// A function that measures one experiment on all hosts, with the given options.
-type Experimenter = fn(&mut Controller, &ArgMatches, Settings) -> anyhow::Result<Vec<Experiment>>;
-
-/// The experiments that can run on several hosts; their options have [`HostsArgs`] in them.
-static ABLE: &[(&Kind, Experimenter)] = &[
-    (&super::scan::KIND, |controller, matches, settings| {
-        rounds::scan(controller, &parsed(matches)?, settings)
-    }),
-    (&super::random::KIND, |controller, matches, settings| {
-        rounds::random(controller, &parsed(matches)?, settings)
-    }),
-];
+type Experimenter = fn(&mut Controller, &ArgMatches, &Setup<'_>) -> anyhow::Result<Vec<Experiment>>;
 
 /// This process's part in a measurement on several hosts.
 #[derive(Debug)]
@@ -171,11 +155,14 @@ impl<'a> Task<'a> {
     /// # Errors
     /// Fails with a [`Failure`]: no hosts, a launcher's variables that make no sense.
     pub(crate) fn of(kind: &Kind, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
-        let Some((_, experimenter)) = ABLE.iter().find(|(able, _)| able.name == kind.name) else {
-            return Ok(None);
+        // The options of these two have `HostsArgs` in them.
+        let experimenter: Experimenter = match kind.name {
+            "scan" => |controller, matches, setup| rounds::scan(controller, &parsed(matches)?, setup),
+            "random" => |controller, matches, setup| rounds::random(controller, &parsed(matches)?, setup),
+            _ => return Ok(None),
         };
         let part = parsed::<HostsArgs>(matches)?.part()?;
-        Ok(part.map(|part| Self { part, experimenter: *experimenter, matches }))
+        Ok(part.map(|part| Self { part, experimenter, matches }))
     }
 
     /// Carries out the task. `None` means that this was a rank that served, and rank 0 has the results.
@@ -213,8 +200,7 @@ impl<'a> Task<'a> {
                 rank.lead(setup.path, cleanup)?
             }
         };
-        let settings = Settings { quick: setup.quick, seed: setup.seed, progress: setup.progress };
-        let experiments = (self.experimenter)(&mut controller, self.matches, settings)?;
+        let experiments = (self.experimenter)(&mut controller, self.matches, setup)?;
         controller.end()?;
         Ok(Some(experiments))
     }

@@ -17,12 +17,13 @@ use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::super::cold::Cold;
-use super::super::plan::{MEMORY_MIN_BYTES, affordable_bytes};
+use super::super::job::Job;
+use super::super::plan::affordable_bytes;
 use super::super::sampler::Sampler;
 use super::super::start_barrier::monotonic_ns;
 use super::super::test_file::TestFile;
-use super::message::{Facts, FromAgent, HostWork, PROTOCOL, Prepared, ToAgent, receive, send};
-use super::{ALIVE_EVERY, SILENCE_MAX};
+use super::message::{Facts, FromAgent, Prepared, ToAgent, receive, send};
+use super::{ALIVE_EVERY, SILENCE_MAX, host_name};
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};
 use crate::doctor;
@@ -51,12 +52,12 @@ pub(crate) struct AgentArgs {
 /// None: the controller reports them. The exit code is that of the same failure on one host.
 pub(crate) fn run(args: &AgentArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let input = BufReader::new(io::stdin());
-    let outcome = serve(input, Box::new(io::stdout()), &args.stdio, cleanup, false);
+    let outcome = serve(input, Box::new(io::stdout()), &args.stdio, cleanup);
     Ok(outcome.map_or_else(|error| ExitCode::from(code(&error)), |()| ExitCode::SUCCESS))
 }
 
-/// Serves a controller until it reports the end. The file is gone when this returns. The process ends when
-/// the controller is lost, `loudly` with a sentence on standard error.
+/// Serves a controller until it reports the end. The file is gone when this returns. When the controller is
+/// lost, the process ends.
 ///
 /// # Errors
 /// Fails with the reason why nothing can be measured here; the controller has received it, too.
@@ -65,19 +66,15 @@ pub(super) fn serve(
     output: Box<dyn Write + Send>,
     directory: &Path,
     cleanup: &Cleanup,
-    loudly: bool,
 ) -> anyhow::Result<()> {
-    let wire = Arc::new(Wire {
-        output: Mutex::new(output),
-        silent_from: Mutex::new(Some(Instant::now() + FIRST_WITHIN)),
-        loudly,
-    });
-    let facts = serde_json::to_value(facts())?;
-    wire.send(&FromAgent::Hello {
-        protocol: PROTOCOL,
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-        facts,
+    let silent_from = Mutex::new(Some(Instant::now() + FIRST_WITHIN));
+    let wire = Arc::new(Wire { output: Mutex::new(output), silent_from });
+    let facts = serde_json::to_value(Facts {
+        host: host_name(),
+        cpus_allowed: doctor::machine_only().cpus_allowed,
+        memory_affordable_bytes: affordable_bytes(),
     })?;
+    wire.send(&FromAgent::Hello { program: env!("CARGO_PKG_VERSION").to_owned(), facts })?;
     let outcome = begin(&wire, input, directory, cleanup);
     if let Err(error) = &outcome {
         // If the send fails, the controller learns of the failure from the end of the connection.
@@ -95,22 +92,28 @@ fn begin(
 ) -> anyhow::Result<()> {
     let target = Target::resolve(directory, false, false)?;
     if !matches!(target, Target::Directory(_)) {
-        let name = directory.display();
-        return Err(Failure::Path(format!(
-            "{name} is no directory: an agent makes a file of its own in one"
-        ))
-        .into());
+        let why = format!("{} is no directory: an agent makes a file of its own in one", directory.display());
+        return Err(Failure::Path(why).into());
     }
     doctor::preflight(&target, cleanup)?;
     let (sender, tasks) = sync_channel(TASKS_MAX);
     let (listener, watcher) = (Arc::clone(wire), Arc::clone(wire));
     std::thread::Builder::new().name("forebay-tasks".to_owned()).spawn(move || {
-        if let Err(error) = listener.listen(input, &sender) {
-            listener.lose(&error);
+        if listener.listen(input, &sender).is_err() {
+            end_process();
         }
     })?;
     std::thread::Builder::new().name("forebay-alive".to_owned()).spawn(move || watcher.watch())?;
     measure(wire, target, cleanup, &tasks)
+}
+
+/// Ends this process as Ctrl-C would.
+fn end_process() -> ! {
+    let _ = kill_process(getpid(), Signal::TERM);
+    // The main thread must not see the end of the tasks before.
+    loop {
+        std::thread::park();
+    }
 }
 
 /// The connection to the controller, as all threads see it.
@@ -118,7 +121,6 @@ struct Wire {
     output: Mutex<Box<dyn Write + Send>>,
     /// The instant from which the controller counts as lost. `None` after its last message.
     silent_from: Mutex<Option<Instant>>,
-    loudly: bool,
 }
 
 impl Wire {
@@ -149,22 +151,11 @@ impl Wire {
             std::thread::park_timeout(ALIVE_EVERY);
             let Some(silent_from) = *lock(&self.silent_from) else { return };
             if Instant::now() >= silent_from {
-                self.lose(&anyhow::anyhow!("no message arrived for {} s", SILENCE_MAX.as_secs()));
+                stderr_line("forebay: the controller was lost: no message arrived for too long");
+                end_process();
             }
             // The end of the input tells more than an output that nobody reads.
             let _ = self.send(&FromAgent::Alive);
-        }
-    }
-
-    /// Ends this process because the controller has gone.
-    fn lose(&self, why: &anyhow::Error) {
-        if self.loudly {
-            stderr_line(format_args!("forebay: rank 0 was lost: {why:#}"));
-        }
-        let _ = kill_process(getpid(), Signal::TERM);
-        // The signal ends the process. The main thread must not see the end of the tasks before.
-        loop {
-            std::thread::park();
         }
     }
 }
@@ -177,46 +168,58 @@ fn code(error: &anyhow::Error) -> u8 {
     error.downcast_ref::<Failure>().map_or(1, Failure::code)
 }
 
-fn facts() -> Facts {
-    let machine = doctor::machine_only();
-    Facts {
-        host: super::host_name(),
-        kernel: machine.kernel,
-        architecture: machine.architecture,
-        cpus_allowed: machine.cpus_allowed,
-        memory_affordable_bytes: affordable_bytes(),
-        optimized_build: machine.optimized_build,
-    }
-}
-
 /// Carries out tasks until there are no more.
 fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAgent>) -> anyhow::Result<()> {
     let Ok(task) = tasks.recv() else { return Ok(()) };
     let ToAgent::Prepare { memory_bytes, file_bytes, seed } = task else {
         anyhow::bail!("a sample was requested before the file was prepared");
     };
-    anyhow::ensure!(
-        memory_bytes >= MEMORY_MIN_BYTES && file_bytes > memory_bytes && file_bytes.is_multiple_of(1 << 20),
-        "impossible sizes: {memory_bytes} bytes of memory, {file_bytes} of the file"
-    );
     let context = Context::new(target, Progress::Silent, cleanup.clone(), seed);
     let test_file = TestFile::prepare(&context, file_bytes, None)?;
     let (cold, notes) = Cold::choose(&test_file, memory_bytes, cleanup);
     let mut sampler = Sampler::new(&test_file, &cold, memory_bytes, cleanup);
+    let machine = doctor::machine_only();
+    let about = format!(
+        "{}, {} {}, {} processors, {}; {}{}",
+        host_name(),
+        machine.kernel,
+        machine.architecture,
+        machine.cpus_allowed,
+        test_file.filesystem,
+        cold.describe(memory_bytes).trim_end_matches('.'),
+        if machine.optimized_build {
+            ""
+        } else {
+            "; an unoptimised build, whose figures are not representative"
+        },
+    );
     wire.send(&FromAgent::Prepared(Prepared {
-        file_bytes: test_file.bytes,
-        file_system: test_file.filesystem.clone(),
-        cold_method: cold.describe(memory_bytes),
+        about,
         memory_limited: matches!(cold, Cold::Cgroup(_)),
         cache: cold.cache_state(),
         notes,
     }))?;
     while let Ok(task) = tasks.recv() {
         match task {
-            ToAgent::Sample { round, work } => {
-                let sampled = sample(wire, &mut sampler, &test_file, round, &work, tasks);
-                let failed = |error| FromAgent::Failed { round, why: format!("{error:#}") };
-                wire.send(&sampled.unwrap_or_else(failed))?;
+            ToAgent::Sample { round, job, cached } => {
+                let job = Job { path: test_file.path.clone(), ..job };
+                let mut start = || {
+                    wire.send(&FromAgent::Ready { round })?;
+                    match tasks.recv() {
+                        Ok(ToAgent::Go { round: of, at_ns: Some(at_ns) }) if of == round => Ok(at_ns),
+                        Ok(_) => anyhow::bail!("given up, because another host could not take part"),
+                        Err(_) => anyhow::bail!("the sample was ready, and its start did not come"),
+                    }
+                };
+                wire.send(&match sampler.run_at(job, cached, &mut start) {
+                    Ok((timed, memory_peak_bytes)) => FromAgent::Sampled {
+                        round,
+                        timed: Box::new(timed),
+                        memory_peak_bytes,
+                        conditions: test_file.preconditions.conditions(),
+                    },
+                    Err(error) => FromAgent::Failed { round, why: format!("{error:#}") },
+                })?;
             }
             // The reply to a sample that has failed meanwhile.
             ToAgent::Go { .. } => {}
@@ -224,27 +227,4 @@ fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAg
         }
     }
     Ok(())
-}
-
-fn sample(
-    wire: &Wire,
-    sampler: &mut Sampler<'_>,
-    test_file: &TestFile,
-    round: u64,
-    work: &HostWork,
-    tasks: &Receiver<ToAgent>,
-) -> anyhow::Result<FromAgent> {
-    work.check(test_file.bytes).context("the controller requested an impossible sample")?;
-    let (job, cached) = work.job(&test_file.path)?;
-    let mut start = || {
-        wire.send(&FromAgent::Ready { round })?;
-        match tasks.recv() {
-            Ok(ToAgent::Go { round: of, at_ns: Some(at_ns) }) if of == round => Ok(at_ns),
-            Ok(ToAgent::Go { .. }) => anyhow::bail!("given up, because another host could not take part"),
-            _ => anyhow::bail!("the sample was ready, and its start did not come"),
-        }
-    };
-    let (timed, memory_peak_bytes) = sampler.run_at(job, cached, &mut start)?;
-    let conditions = test_file.preconditions.conditions();
-    Ok(FromAgent::Sampled { round, timed: Box::new(timed), memory_peak_bytes, conditions })
 }

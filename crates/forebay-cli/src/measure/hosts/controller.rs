@@ -1,15 +1,18 @@
 //! The controller's side: all agents of one measurement, which do everything together or not at all.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use super::super::job::Job;
+use super::super::sampler::Cached;
 use super::super::start_barrier::{Timed, monotonic_ns};
 use super::clock::{Offset, RoundTrip};
-use super::message::{Facts, FromAgent, HostWork, PROTOCOL, Prepared, ToAgent, receive, send};
+use super::message::{Facts, FromAgent, Prepared, ToAgent, receive, send};
 use super::{ALIVE_EVERY, SILENCE_MAX};
 use crate::exit::Failure;
 use crate::result::Condition;
@@ -22,7 +25,7 @@ const REPLY_WITHIN: Duration = Duration::from_secs(30);
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The limit for evicting a file from memory, starting a process, and ending it.
 const SAMPLE_WITHIN: Duration = Duration::from_secs(60);
-/// The slowest rate at which files are written and read.
+/// The slowest rate at which files are written.
 const BYTES_PER_S_MIN: f64 = 20e6;
 /// The time from the order to the start of a sample, in addition to the slowest round trip.
 const LEAD: Duration = Duration::from_millis(30);
@@ -33,10 +36,15 @@ const EVENTS_MAX: usize = 1024;
 /// A connection to an agent.
 pub(super) struct Link {
     pub(super) input: Box<dyn BufRead + Send>,
-    /// Dropping it ends the agent's input.
     pub(super) output: Box<dyn Write + Send>,
-    /// The process that connects, and its command line.
-    pub(super) process: Option<(Child, String)>,
+    pub(super) carrier: Carrier,
+}
+
+/// The carrier of a connection.
+pub(super) enum Carrier {
+    /// A process whose standard input and output lead to the agent, and its command line.
+    Process(Child, String),
+    Stream(TcpStream),
 }
 
 impl Link {
@@ -52,7 +60,7 @@ impl Link {
         Ok(Self {
             input: Box::new(BufReader::new(input)),
             output: Box::new(output),
-            process: Some((child, text)),
+            carrier: Carrier::Process(child, text),
         })
     }
 }
@@ -67,7 +75,7 @@ pub(super) struct Host {
     pub(super) facts: Facts,
     pub(super) prepared: Option<Prepared>,
     output: Option<Box<dyn Write + Send>>,
-    process: Option<(Child, String)>,
+    carrier: Carrier,
     offset: Offset,
 }
 
@@ -83,11 +91,8 @@ pub(super) struct HostSample {
     pub(super) clock_error_ns: u64,
 }
 
-struct Received {
-    host: usize,
-    message: anyhow::Result<FromAgent>,
-    arrived_ns: u64,
-}
+/// A host's place in the list, its message, and the instant when that arrived.
+type Received = (usize, anyhow::Result<FromAgent>, u64);
 
 /// All agents. Dropping the controller ends their measurements.
 pub(super) struct Controller {
@@ -111,15 +116,14 @@ impl Controller {
         let (events, inbox) = sync_channel(EVENTS_MAX);
         let mut hosts = Vec::new();
         for (index, (name, link)) in links.into_iter().enumerate() {
-            let Link { mut input, output, process } = link;
+            let Link { mut input, output, carrier } = link;
             let events = events.clone();
             // Ends with the connection, or when nobody receives any more.
             std::thread::Builder::new().spawn(move || {
                 loop {
                     let message = receive(&mut input);
                     let is_last = message.is_err();
-                    let received = Received { host: index, message, arrived_ns: monotonic_ns() };
-                    if events.send(received).is_err() || is_last {
+                    if events.send((index, message, monotonic_ns())).is_err() || is_last {
                         return;
                     }
                 }
@@ -131,31 +135,24 @@ impl Controller {
                 facts: Facts::default(),
                 prepared: None,
                 output: Some(output),
-                process,
+                carrier,
                 offset: Offset { ahead_ns: 0, error_ns: u64::MAX },
             });
         }
         let connected = hosts.len();
         let (alive_sent, silence) = (Instant::now(), START_WITHIN);
         let mut controller = Self { hosts, inbox, connected, alive_sent, silence, rounds: 0 };
-        controller.greet()?;
-        Ok(controller)
-    }
-
-    /// Waits for the first message of every agent.
-    fn greet(&mut self) -> anyhow::Result<()> {
-        let hellos = self.gather(START_WITHIN, "start", |_, message, _| match message {
-            FromAgent::Hello { protocol, program, facts } => Some((protocol, program, facts)),
+        let hellos = controller.gather(START_WITHIN, "start", |_, message, _| match message {
+            FromAgent::Hello { program, facts } => Some((program, facts)),
             _ => None,
         });
         let hellos = hellos.context("not every host has an agent; is forebay installed there?")?;
-        for (host, (protocol, program, facts)) in self.hosts.iter_mut().zip(hellos) {
+        for (host, (program, facts)) in controller.hosts.iter_mut().zip(hellos) {
             let own = env!("CARGO_PKG_VERSION");
             // Figures of two versions do not belong to one measurement, even where their messages agree.
             anyhow::ensure!(
-                protocol == PROTOCOL && program == own,
-                "versions differ: {} has forebay {program:?} with protocol {protocol}, this one is {own} with \
-                 protocol {PROTOCOL}; install the same",
+                program == own,
+                "versions differ: {} has forebay {program:?}, this one is {own}; install the same",
                 host.title()
             );
             host.facts = serde_json::from_value(facts)?;
@@ -163,8 +160,8 @@ impl Controller {
                 host.name = format!("{} on {}", host.name, host.facts.host);
             }
         }
-        self.silence = SILENCE_MAX;
-        Ok(())
+        controller.silence = SILENCE_MAX;
+        Ok(controller)
     }
 
     /// Lets every host write its file, each with contents of its own.
@@ -180,7 +177,7 @@ impl Controller {
         }
         let limit = SAMPLE_WITHIN + Duration::from_secs_f64(file_bytes as f64 / BYTES_PER_S_MIN);
         let prepared = self.gather(limit, "prepare its file", |_, message, _| match message {
-            FromAgent::Prepared(prepared) if prepared.file_bytes == file_bytes => Some(prepared),
+            FromAgent::Prepared(prepared) => Some(prepared),
             _ => None,
         })?;
         for (host, prepared) in self.hosts.iter_mut().zip(prepared) {
@@ -194,12 +191,16 @@ impl Controller {
     ///
     /// # Errors
     /// Fails with the host that was lost; nothing more can be measured.
-    pub(super) fn round(&mut self, work: &HostWork) -> anyhow::Result<Result<Vec<HostSample>, String>> {
+    pub(super) fn round(
+        &mut self,
+        job: &Job,
+        cached: Cached,
+    ) -> anyhow::Result<Result<Vec<HostSample>, String>> {
         self.rounds += 1;
         let round = self.rounds;
         let failed = |host: &Host, why: String| format!("{}: {why}", host.title());
-        self.send_all(&ToAgent::Sample { round, work: work.clone() });
-        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(work.warm_bytes() as f64 / BYTES_PER_S_MIN);
+        self.send_all(&ToAgent::Sample { round, job: job.clone(), cached });
+        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(job.seconds_max);
         let ready = self.gather(limit, "make its sample ready", |host, message, _| match message {
             FromAgent::Ready { round: of } if of == round => Some(Ok(())),
             FromAgent::Failed { round: of, why } if of == round => Some(Err(failed(host, why))),
@@ -216,7 +217,6 @@ impl Controller {
         for host in &mut self.hosts {
             host.send(&ToAgent::Go { round, at_ns: Some(host.offset.to_theirs(at_ns)) });
         }
-        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(work.seconds());
         let ended = self.gather(limit, "end its sample", |host, message, _| match message {
             FromAgent::Sampled { round: of, timed, memory_peak_bytes, conditions } if of == round => {
                 Some(Ok(HostSample {
@@ -288,19 +288,20 @@ impl Controller {
                 anyhow::bail!("{host} did not {what} within {seconds} s; the others were stopped");
             }
             let until_alive = ALIVE_EVERY.saturating_sub(self.alive_sent.elapsed());
-            let Ok(received) = self.inbox.recv_timeout(left.min(until_alive)) else { continue };
-            heard[received.host] = Instant::now();
-            let host = &mut self.hosts[received.host];
-            match received.message {
+            let received = self.inbox.recv_timeout(left.min(until_alive));
+            let Ok((index, message, arrived_ns)) = received else { continue };
+            heard[index] = Instant::now();
+            let host = &mut self.hosts[index];
+            match message {
                 Ok(FromAgent::Alive) => {}
                 // Of a sample that was given up.
                 Ok(FromAgent::Failed { round, .. }) if round < self.rounds => {}
                 Ok(FromAgent::Lost { why, code }) => return Err(failure(host, &why, code)),
                 Ok(message) => {
-                    let outcome = take(host, message, received.arrived_ns);
+                    let outcome = take(host, message, arrived_ns);
                     let unexpected =
                         || format!("{} sent an unexpected message, and did not {what}", host.title());
-                    outcomes[received.host] = Some(outcome.with_context(unexpected)?);
+                    outcomes[index] = Some(outcome.with_context(unexpected)?);
                 }
                 Err(error) => {
                     self.connected -= 1;
@@ -334,17 +335,23 @@ impl Controller {
         let deadline = Instant::now() + limit;
         for host in &mut self.hosts {
             host.output = None;
+            if let Carrier::Stream(stream) = &host.carrier {
+                // Fails when the other side closed it before.
+                let _ = stream.shutdown(Shutdown::Write);
+            }
         }
         while self.connected > 0 {
             match self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(received) => self.connected -= usize::from(received.message.is_err()),
+                Ok((_, message, _)) => self.connected -= usize::from(message.is_err()),
                 Err(_) => break,
             }
         }
-        for (child, _) in self.hosts.iter_mut().filter_map(|host| host.process.as_mut()) {
-            // Most have ended by themselves. The agent behind one that is cut off notices the silence.
-            let _ = child.kill();
-            let _ = child.wait();
+        for host in &mut self.hosts {
+            if let Carrier::Process(child, _) = &mut host.carrier {
+                // Most have ended by themselves. The agent behind one that is cut off notices the silence.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
         }
     }
 }
@@ -374,7 +381,7 @@ impl Host {
 
     /// Returns how the process that connects ended. It has closed its output and takes a moment to end.
     fn ended(&mut self) -> Option<String> {
-        let (child, command) = self.process.as_mut()?;
+        let Carrier::Process(child, command) = &mut self.carrier else { return None };
         let deadline = Instant::now() + Duration::from_secs(1);
         while Instant::now() < deadline {
             if let Some(status) = child.try_wait().ok()? {

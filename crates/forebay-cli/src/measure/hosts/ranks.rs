@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::controller::{Controller, Link};
+use super::controller::{Carrier, Controller, Link};
 use super::message::{receive, send};
-use super::{SILENCE_MAX, agent, host_name};
+use super::{SILENCE_MAX, agent};
 use crate::cleanup::{Cleanup, Guard, Place};
 use crate::exit::Failure;
 
@@ -159,7 +159,7 @@ impl Rank {
                 .and_then(|found| found.map(|found| found.accept(self.number)).transpose())
             {
                 Ok(Some((input, output))) => {
-                    return agent::serve(input, Box::new(output), directory, cleanup, true);
+                    return agent::serve(input, Box::new(output), directory, cleanup);
                 }
                 Ok(None) => {}
                 // The file may be left behind by a run that was killed, until rank 0 of this one replaces it.
@@ -191,11 +191,7 @@ fn job(get: &impl Fn(&str) -> Option<String>) -> String {
 /// The addresses of rank 0, and the tokens of this one run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Invitation {
-    forebay_ranks: u32,
-    /// The name of rank 0's host.
-    host: String,
-    port: u16,
-    addresses: Vec<IpAddr>,
+    places: Vec<SocketAddr>,
     /// The proof of a rank.
     rank_token: String,
     /// The proof of rank 0. A program that listens on its port after its death does not have it.
@@ -215,15 +211,14 @@ impl Invitation {
     /// # Errors
     /// Fails when the addresses of this host or random bytes cannot be read.
     fn new(listener: SocketAddr) -> anyhow::Result<Self> {
-        let mut addresses = vec![listener.ip()];
+        let mut places = vec![listener];
         if listener.ip().is_unspecified() {
             let all = if_addrs::get_if_addrs().context("this host's addresses are not known")?;
             let reachable = all.iter().filter(|one| !one.is_loopback()).map(if_addrs::Interface::ip);
-            addresses = reachable.filter(IpAddr::is_ipv4).collect();
+            places =
+                reachable.filter(IpAddr::is_ipv4).map(|ip| SocketAddr::new(ip, listener.port())).collect();
         }
-        let (host, port) = (host_name(), listener.port());
-        let (rank_token, reply_token) = (token()?, token()?);
-        Ok(Self { forebay_ranks: 2, host, port, addresses, rank_token, reply_token })
+        Ok(Self { places, rank_token: token()?, reply_token: token()? })
     }
 
     /// Publishes the invitation where the others look; the file is removed with the guard. It appears
@@ -264,18 +259,8 @@ impl Invitation {
         anyhow::ensure!(own, "{} is not this user's own private file: it is not followed", path.display());
         let mut text = String::new();
         file.take(1 << 16).read_to_string(&mut text)?;
-        let invitation: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} was not written by this version of forebay", path.display()))?;
-        anyhow::ensure!(invitation.forebay_ranks == 2, "{} is of another version", path.display());
-        Ok(Some(invitation))
-    }
-
-    /// Returns the addresses to try. They include this host's own address only when rank 0 is here.
-    fn places(&self) -> Vec<SocketAddr> {
-        let here = self.host == host_name();
-        let own = here.then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let others = self.addresses.iter().copied().filter(|address| !address.is_loopback());
-        own.into_iter().chain(others).map(|address| SocketAddr::new(address, self.port)).collect()
+        let foreign = || format!("{} was not written by this version of forebay", path.display());
+        serde_json::from_str(&text).with_context(foreign).map(Some)
     }
 
     /// Receives, as rank 0, a rank's proof, and proves itself. Returns the rank and the connection.
@@ -288,19 +273,19 @@ impl Invitation {
         anyhow::ensure!(is_same(&proof.token, &self.rank_token), "a connection without the token");
         send(&mut output, &Proof { rank: 0, token: self.reply_token.clone() })?;
         input.get_ref().set_read_timeout(None)?;
-        Ok((proof.rank as usize, Link { input: Box::new(input), output: Box::new(output), process: None }))
+        let carrier = Carrier::Stream(output.try_clone()?);
+        Ok((proof.rank as usize, Link { input: Box::new(input), output: Box::new(output), carrier }))
     }
 
     /// Connects to rank 0 and proves this rank.
     ///
     /// # Errors
     /// Fails when rank 0 cannot be reached, or is another program.
-    fn accept(&self, rank: u32) -> anyhow::Result<(BufReader<TcpStream>, Output)> {
+    fn accept(&self, rank: u32) -> anyhow::Result<(BufReader<TcpStream>, TcpStream)> {
         let mut last = anyhow::anyhow!("rank 0's host has no address");
-        for place in self.places() {
+        for place in &self.places {
             let connected = || {
-                let (mut input, mut output) =
-                    connection(TcpStream::connect_timeout(&place, CONNECT_WITHIN)?)?;
+                let (mut input, mut output) = connection(TcpStream::connect_timeout(place, CONNECT_WITHIN)?)?;
                 send(&mut output, &Proof { rank, token: self.rank_token.clone() })?;
                 let proof: Proof = receive(&mut input)?;
                 anyhow::ensure!(is_same(&proof.token, &self.reply_token), "another program listens there");
@@ -316,33 +301,12 @@ impl Invitation {
     }
 }
 
-/// The sending direction of a connection, which the other side sees end when this is dropped.
-#[derive(Debug)]
-struct Output(TcpStream);
-
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        // Fails when the other side closed it before.
-        let _ = self.0.shutdown(Shutdown::Write);
-    }
-}
-
 /// Returns both directions of a connection on which little time is left to prove oneself.
-fn connection(stream: TcpStream) -> anyhow::Result<(BufReader<TcpStream>, Output)> {
+fn connection(stream: TcpStream) -> anyhow::Result<(BufReader<TcpStream>, TcpStream)> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(CONNECT_WITHIN))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
-    Ok((BufReader::new(stream.try_clone()?), Output(stream)))
+    Ok((BufReader::new(stream.try_clone()?), stream))
 }
 
 /// Returns 32 unpredictable bytes as text.
@@ -421,9 +385,7 @@ mod tests {
         assert_eq!(found.rank_token, invitation.rank_token);
         assert_eq!((found.rank_token.len(), found.reply_token.len()), (64, 64));
         assert_ne!(found.rank_token, found.reply_token);
-        assert_eq!(found.places().first(), Some(&"127.0.0.1:4242".parse().expect("plain")));
-        let elsewhere = Invitation { host: "another".to_owned(), ..found };
-        assert!(elsewhere.places().iter().all(|place| !place.ip().is_loopback()));
+        assert!(found.places.iter().all(|place| !place.ip().is_loopback() && place.port() == 4242));
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
         assert!(Invitation::read(&path).is_err(), "others may have written the tokens down");
@@ -452,11 +414,12 @@ mod tests {
         assert_eq!(number, 3);
         let (mut input, mut output) = rank.join().expect("no panic");
         send(&mut output, &7_u32).expect("open");
-        let Link { input: mut from_rank, output: mut to_rank, .. } = link;
+        let Link { input: mut from_rank, output: mut to_rank, carrier } = link;
         assert_eq!(receive::<u32>(&mut from_rank).expect("sent"), 7);
         send(&mut to_rank, &8_u32).expect("open");
         assert_eq!(receive::<u32>(&mut input).expect("sent"), 8);
-        drop(to_rank);
+        let Carrier::Stream(stream) = carrier else { panic!("a process") };
+        stream.shutdown(std::net::Shutdown::Write).expect("open");
         let error = receive::<u32>(&mut input).expect_err("the other side has ended");
         assert!(error.to_string().contains("closed"), "{error}");
     }
