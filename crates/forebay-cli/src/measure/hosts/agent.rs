@@ -204,16 +204,15 @@ fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAg
             ToAgent::Sample { round, job, cached } => {
                 let job = Job { path: test_file.path.clone(), ..job };
                 let mut start = || {
-                    wire.send(&FromAgent::Ready { round })?;
+                    wire.send(&FromAgent::Ready)?;
                     match tasks.recv() {
-                        Ok(ToAgent::Go { round: of, at_ns: Some(at_ns) }) if of == round => Ok(at_ns),
+                        Ok(ToAgent::Go { at_ns: Some(at_ns) }) => Ok(at_ns),
                         Ok(_) => anyhow::bail!("given up, because another host could not take part"),
                         Err(_) => anyhow::bail!("the sample was ready, and its start did not come"),
                     }
                 };
                 wire.send(&match sampler.run_at(job, cached, &mut start) {
                     Ok((timed, memory_peak_bytes)) => FromAgent::Sampled {
-                        round,
                         timed: Box::new(timed),
                         memory_peak_bytes,
                         conditions: test_file.preconditions.conditions(),

@@ -197,37 +197,34 @@ impl Controller {
         cached: Cached,
     ) -> anyhow::Result<Result<Vec<HostSample>, String>> {
         self.rounds += 1;
-        let round = self.rounds;
         let failed = |host: &Host, why: String| format!("{}: {why}", host.title());
-        self.send_all(&ToAgent::Sample { round, job: job.clone(), cached });
+        self.send_all(&ToAgent::Sample { round: self.rounds, job: job.clone(), cached });
         let limit = SAMPLE_WITHIN + Duration::from_secs_f64(job.seconds_max);
         let ready = self.gather(limit, "make its sample ready", |host, message, _| match message {
-            FromAgent::Ready { round: of } if of == round => Some(Ok(())),
-            FromAgent::Failed { round: of, why } if of == round => Some(Err(failed(host, why))),
+            FromAgent::Ready => Some(Ok(())),
+            FromAgent::Failed { why, .. } => Some(Err(failed(host, why))),
             _ => None,
         })?;
         if let Err(why) = ready.into_iter().collect::<Result<Vec<()>, _>>() {
             // Hosts that are ready give the sample up, and report so; the next step ignores that.
-            self.send_all(&ToAgent::Go { round, at_ns: None });
+            self.send_all(&ToAgent::Go { at_ns: None });
             return Ok(Err(why));
         }
         self.read_clocks()?;
         let slowest_ns = self.hosts.iter().map(|host| host.offset.error_ns).max().unwrap_or(0);
         let at_ns = monotonic_ns() + LEAD.as_nanos() as u64 + slowest_ns.saturating_mul(4);
         for host in &mut self.hosts {
-            host.send(&ToAgent::Go { round, at_ns: Some(host.offset.to_theirs(at_ns)) });
+            host.send(&ToAgent::Go { at_ns: Some(host.offset.to_theirs(at_ns)) });
         }
         let ended = self.gather(limit, "end its sample", |host, message, _| match message {
-            FromAgent::Sampled { round: of, timed, memory_peak_bytes, conditions } if of == round => {
-                Some(Ok(HostSample {
-                    begun_ns: host.offset.to_ours(timed.begun_ns),
-                    clock_error_ns: host.offset.error_ns,
-                    timed: *timed,
-                    memory_peak_bytes,
-                    conditions,
-                }))
-            }
-            FromAgent::Failed { round: of, why } if of == round => Some(Err(failed(host, why))),
+            FromAgent::Sampled { timed, memory_peak_bytes, conditions } => Some(Ok(HostSample {
+                begun_ns: host.offset.to_ours(timed.begun_ns),
+                clock_error_ns: host.offset.error_ns,
+                timed: *timed,
+                memory_peak_bytes,
+                conditions,
+            })),
+            FromAgent::Failed { why, .. } => Some(Err(failed(host, why))),
             _ => None,
         })?;
         Ok(ended.into_iter().collect())
@@ -243,14 +240,12 @@ impl Controller {
                 host.send(&ToAgent::Clock);
             }
             let replies =
-                self.gather(REPLY_WITHIN, "report its clock", |_, message, received_ns| match message {
-                    FromAgent::Clock { arrived_ns, sent_ns } => Some((arrived_ns, sent_ns, received_ns)),
+                self.gather(REPLY_WITHIN, "report its clock", |_, message, at_ns| match message {
+                    FromAgent::Clock { arrived_ns, sent_ns } => Some((arrived_ns, sent_ns, at_ns)),
                     _ => None,
                 })?;
-            for ((trips, sent_ns), (arrived_ns, replied_ns, received_ns)) in
-                trips.iter_mut().zip(sent).zip(replies)
-            {
-                trips.push(RoundTrip { sent_ns, arrived_ns, replied_ns, received_ns });
+            for (index, (arrived_ns, replied_ns, received_ns)) in replies.into_iter().enumerate() {
+                trips[index].push(RoundTrip { sent_ns: sent[index], arrived_ns, replied_ns, received_ns });
             }
         }
         for (host, trips) in self.hosts.iter_mut().zip(&trips) {

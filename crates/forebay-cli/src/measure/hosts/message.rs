@@ -57,8 +57,9 @@ pub(super) enum ToAgent {
     Prepare { memory_bytes: u64, file_bytes: u64, seed: u64 },
     /// Make a sample ready; its file is the agent's own, whatever the job says.
     Sample { round: u64, job: Job, cached: Cached },
-    /// Begin the sample at this instant of the agent's clock, or (`None`) give it up.
-    Go { round: u64, at_ns: Option<u64> },
+    /// Begin the sample at this instant of the agent's clock, or (`None`) give it up. Without meaning for an
+    /// agent whose sample has failed.
+    Go { at_ns: Option<u64> },
     /// The measurement is complete.
     End,
 }
@@ -76,10 +77,10 @@ pub(super) enum FromAgent {
     /// The file has been written.
     Prepared(Prepared),
     /// The sample waits for its start.
-    Ready { round: u64 },
+    Ready,
     /// The result of a sample, with gates of the file and the device.
-    Sampled { round: u64, timed: Box<Timed>, memory_peak_bytes: Option<u64>, conditions: Vec<Condition> },
-    /// The sample failed; others are possible.
+    Sampled { timed: Box<Timed>, memory_peak_bytes: Option<u64>, conditions: Vec<Condition> },
+    /// The sample failed; others are possible. That of an earlier round was given up.
     Failed { round: u64, why: String },
     /// Nothing more can be measured on this host. `code` is the exit code of the same failure on one host.
     Lost { why: String, code: u8 },
