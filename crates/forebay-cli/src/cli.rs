@@ -6,13 +6,13 @@ use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 
 use crate::kv::KvCommand;
-use crate::measure::calibrate::CalibrateOptions;
-use crate::measure::hosts::agent::AgentArgs;
-use crate::measure::kind::{self, ALL, Kind};
 use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
 use crate::top::TopArgs;
 use crate::wait::WaitArgs;
 use crate::wal::WalCommand;
+use forebay_measure::calibrate::CalibrateOptions;
+use forebay_measure::hosts::agent::AgentArgs;
+use forebay_measure::kind::{self, ALL, Kind};
 
 /// Tests the I/O features of a storage path and measures the performance that programs get from it.
 #[derive(Debug, Parser)]
@@ -63,7 +63,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Kv(KvCommand),
     /// Run one sample in a process of its own; the experiments start the program with it.
-    #[command(name = crate::measure::CHILD_SUBCOMMAND, hide = true)]
+    #[command(name = forebay_measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {
         /// The job, as the parent process wrote it.
         job: String,

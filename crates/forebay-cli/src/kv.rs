@@ -23,9 +23,9 @@ use forebay_kv::{Error, ErrorKind, Keyspace, Options, Range, Store};
 pub(crate) use args::KvCommand;
 use args::{CompactArgs, GetArgs, PutArgs, ScanArgs, StoreArgs, VerifyArgs};
 
-use crate::exit::Failure;
 use crate::output::{print, stderr_line};
-use crate::progress::{Progress, Step, Unit};
+use forebay_measure::progress::{Progress, Step, Unit};
+use forebay_report::failure::Failure;
 
 /// Exit code for a missing key, or a damaged store.
 const NO: u8 = 1;

@@ -7,18 +7,11 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the program `forebay` is for Linux; elsewhere use the library, which runs there on threads");
 
-mod cleanup;
 mod cli;
-mod context;
-mod doctor;
-mod environment;
 mod exit;
+mod kernel_walks;
 mod kv;
-mod measure;
 mod output;
-mod progress;
-mod report;
-mod result;
 mod saved;
 mod top;
 mod wait;
@@ -32,15 +25,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use clap::Parser;
 
-use cleanup::Cleanup;
 use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, ReportArgs};
-use context::{Context, Target};
-use exit::Failure;
-use measure::hosts::{Setup, Task};
-use measure::kind::{ALL, Kind};
-use output::{Destination, print};
-use progress::Progress;
-use result::{Report, Row};
+use forebay_measure::cleanup::Cleanup;
+use forebay_measure::context::{Context, Target};
+use forebay_measure::hosts::{Setup, Task};
+use forebay_measure::kind::{ALL, Kind};
+use forebay_measure::output::print;
+use forebay_measure::progress::Progress;
+use forebay_measure::{self as measure, doctor};
+use forebay_report::environment::Environment;
+use forebay_report::failure::Failure;
+use forebay_report::page as report;
+use forebay_report::result::{Report, Row};
+use output::Destination;
 
 fn main() -> ExitCode {
     // clap prints help and version to standard output with code 0, and usage errors with code 2.
@@ -81,13 +78,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let target = Target::resolve(&args.path, false, false)?;
-    let environment = doctor::examine(&target, cleanup)?;
+    let environment = examine(&target, cleanup)?;
     let suitable = doctor::suitable(&environment);
     if args.json {
         print(&Report::new(environment, Vec::new()).to_json()?)?;
     } else {
         let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        print(&doctor::text::render(&environment, color))?;
+        print(&forebay_report::doctor::render(&environment, color))?;
     }
     if suitable {
         return Ok(ExitCode::SUCCESS);
@@ -97,6 +94,16 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
         args.path.display()
     ))
     .into())
+}
+
+/// Examines the machine and `target`, also with what only this program can try.
+///
+/// # Errors
+/// As for [`doctor::examine`].
+fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failure> {
+    let mut environment = doctor::examine(target, cleanup)?;
+    environment.checks.extend([kernel_walks::examine(), wait::examine()]);
+    Ok(environment)
 }
 
 fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
@@ -122,10 +129,11 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
         return run_on_hosts(&task, measure, cleanup);
     }
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
-    let environment = doctor::examine(&context.target, cleanup)?;
-    let experiments = (measure.kind.measure)(&measure.matches, &mut context)?;
+    let environment = examine(&context.target, cleanup)?;
+    let mut experiments = (measure.kind.measure)(&measure.matches, &mut context)?;
+    measure.kind.present(&mut experiments);
     let mut report = Report::new(environment, experiments);
-    report.verdicts = report::verdicts::of(&report.experiments);
+    report.verdicts = measure::kind::verdicts(&report.experiments);
     if measure.args.json {
         print(&report.to_json()?)?;
     } else {
@@ -147,7 +155,8 @@ fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow
         progress: Progress::detect(common.quiet),
         destructive: common.overwrite || common.destroy_data,
     };
-    let Some(experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(mut experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
+    measure.kind.present(&mut experiments);
     let report = Report::new(doctor::machine_only(), experiments);
     print(&if measure.args.json { report.to_json()? } else { report::summary::render(&report) })?;
     Ok(ExitCode::SUCCESS)
@@ -174,18 +183,20 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let kinds = kinds(&args.only, &context)?;
     context.progress.print_line("doctor: testing the features of this path");
-    let environment = doctor::examine(&context.target, cleanup)?;
+    let environment = examine(&context.target, cleanup)?;
     let mut experiments = Vec::new();
     for (done, kind) in kinds.iter().enumerate() {
         context.restart(&kinds[done..]);
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, kinds.len());
         context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name));
-        experiments.extend((kind.report)(&mut context)?);
+        let mut measured = (kind.report)(&mut context)?;
+        kind.present(&mut measured);
+        experiments.extend(measured);
     }
 
     let mut report = Report::new(environment, experiments);
-    report.verdicts = report::verdicts::of(&report.experiments);
+    report.verdicts = measure::kind::verdicts(&report.experiments);
     if let Some(wait) = wait {
         report.add(wait);
     }

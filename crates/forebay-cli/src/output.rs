@@ -1,35 +1,16 @@
-//! Destinations of results: standard output, and files that are replaced only when this program wrote them.
+//! Files for results, which are replaced only when this program wrote them.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use crate::cleanup::Cleanup;
-use crate::exit::Failure;
+use forebay_measure::cleanup::Cleanup;
+use forebay_report::failure::Failure;
 
-/// Prints to standard output. A closed pipe (`| head`) is not an error.
-///
-/// # Errors
-/// Fails when standard output cannot be written for another reason.
-pub(crate) fn print(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
-}
-
-/// Writes to standard error, which may be closed: a load, or a file to be written, matters more than
-/// messages about it. `eprintln!` would panic then.
-pub(crate) fn stderr_text(text: &str) {
-    // There is no other place where this could be reported.
-    let _ = io::stderr().lock().write_all(text.as_bytes());
-}
-
-/// Writes a line to standard error as [`stderr_text`] does, with a newline at its end.
-pub(crate) fn stderr_line(line: impl std::fmt::Display) {
-    stderr_text(&format!("{line}\n"));
-}
+#[cfg(feature = "wait")]
+pub(crate) use forebay_measure::output::stderr_text;
+pub(crate) use forebay_measure::output::{print, stderr_line};
+use forebay_report::page::PAGE_MARK;
 
 /// A file for a result.
 #[derive(Debug)]
@@ -38,8 +19,6 @@ pub(crate) struct Destination {
     directory: PathBuf,
 }
 
-/// Mark by which the program recognizes its own pages.
-pub(crate) const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";
 /// Mark by which it recognizes its own results.
 const JSON_MARK: &str = "\"forebay\":";
 /// Mark by which it recognizes its own calibrations.

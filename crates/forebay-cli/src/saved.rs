@@ -6,15 +6,12 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use crate::exit::Failure;
-use crate::output::print;
-use crate::result::{Report, SCHEMA};
+use forebay_measure::kind;
+use forebay_report::failure::Failure;
+use forebay_report::saved::{assertion, convert, diff, waited};
 
-mod assertion;
-mod convert;
-mod diff;
-mod select;
-pub(crate) mod waited;
+use crate::output::print;
+use forebay_report::result::{Report, SCHEMA};
 
 /// Maximum size of a file; a larger one is no result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -119,7 +116,11 @@ pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// A sentence that names the file and its fault.
 pub(crate) fn load(path: &Path) -> Result<Report, Failure> {
-    parse(&path.display().to_string(), &read(path)?)
+    let mut report = parse(&path.display().to_string(), &read(path)?)?;
+    if report.schema == 1 {
+        kind::adopt(&mut report);
+    }
+    Ok(report)
 }
 
 /// Reads a result of `forebay wait`.
@@ -168,9 +169,9 @@ fn parse(name: &str, text: &str) -> Result<Report, Failure> {
             "was not written by forebay (fio's JSON goes through `forebay convert`)".to_owned(),
         ));
     };
-    if schema.as_u64() != Some(u64::from(SCHEMA)) {
+    if !(1..=SCHEMA).any(|readable| schema.as_u64() == Some(u64::from(readable))) {
         return Err(wrong(format!(
-            "has version {schema} of the schema, of forebay {}; this program reads version {SCHEMA}: use the one that \
+            "has version {schema} of the schema, of forebay {}; this program reads up to version {SCHEMA}: use the one that \
              wrote it, or measure again",
             program.unwrap_or_default()
         )));
@@ -188,13 +189,13 @@ fn parse(name: &str, text: &str) -> Result<Report, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
+    use forebay_report::environment::Environment;
 
     #[test]
     fn a_file_that_is_no_result_is_identified() {
         let whole = Report::new(Environment::default(), Vec::new()).to_json().expect("finite");
         assert!(parse("a.json", &whole).is_ok());
-        let other = whole.replace("\"schema\": 1", "\"schema\": 7");
+        let other = whole.replace("\"schema\": 2", "\"schema\": 7");
         let wrong = |text: &str| parse("a.json", text).expect_err("refused").to_string();
         assert!(wrong(&other).contains("version 7 of the schema"), "{}", wrong(&other));
         assert!(wrong(&whole[..whole.len() / 2]).contains("was cut off"));

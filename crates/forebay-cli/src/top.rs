@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::cleanup::Cleanup;
-use crate::exit::Failure;
 use crate::output::{print, stderr_line};
 use client::Client;
+use forebay_measure::cleanup::Cleanup;
+use forebay_report::failure::Failure;
 use screen::Screen;
 use snapshot::Snapshot;
 

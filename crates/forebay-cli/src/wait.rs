@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::doctor::Check;
+use forebay_report::check::Check;
 
 /// Options of `wait`.
 #[derive(Debug, Args)]
@@ -58,7 +58,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Runs the command and returns its exit code.
 ///
 /// # Errors
-/// [`Failure::Lacking`](crate::exit::Failure::Lacking) where it cannot be measured.
+/// [`Failure::Lacking`](forebay_report::failure::Failure::Lacking) where it cannot be measured.
 #[cfg(feature = "wait")]
 pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     measure::run(args)
@@ -74,10 +74,10 @@ const REMEDY: &str = "install it with: cargo install forebay-cli --features wait
 /// Fails, because this build lacks the feature.
 ///
 /// # Errors
-/// Always [`Failure::Lacking`](crate::exit::Failure::Lacking).
+/// Always [`Failure::Lacking`](forebay_report::failure::Failure::Lacking).
 #[cfg(not(feature = "wait"))]
 pub(crate) fn run(_: &WaitArgs) -> anyhow::Result<ExitCode> {
-    Err(crate::exit::Failure::Lacking(format!("{WITHOUT}: {REMEDY}")).into())
+    Err(forebay_report::failure::Failure::Lacking(format!("{WITHOUT}: {REMEDY}")).into())
 }
 
 /// Returns the doctor's line.

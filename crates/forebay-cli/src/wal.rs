@@ -13,8 +13,8 @@ use clap::{Args, Subcommand};
 use forebay::{Config, Engine};
 use forebay_wal::inspect::{Report, Verdict, inspect, repair};
 
-use crate::exit::Failure;
 use crate::output::print;
+use forebay_report::failure::Failure;
 
 /// The commands on logs.
 #[derive(Debug, Subcommand)]

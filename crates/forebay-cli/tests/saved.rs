@@ -195,12 +195,12 @@ fn bad_input() {
     let whole = good.to_string();
     let good = files.json("good.json", &good);
     let mut other = result("random", &[]);
-    other["schema"] = json!(2);
+    other["schema"] = json!(3);
     let absurd = whole.replacen("100.0", "1e400", 1);
     let twisted = whole.replacen("\"iops\":100.0", "\"iops\":\"fast\"", 1);
     let negative = whole.replacen("\"repeat\":0", "\"repeat\":-1", 1);
     for (name, text, words) in [
-        ("version.json", other.to_string().as_str(), &["version 2 of the schema", "measure again"][..]),
+        ("version.json", other.to_string().as_str(), &["version 3 of the schema", "measure again"][..]),
         ("cut.json", &whole[..whole.len() - 9], &["was cut off"]),
         ("empty.json", "", &["is empty"]),
         ("page.html", "<!DOCTYPE html>", &["is not JSON"]),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::exit::Failure;
+use forebay_report::failure::Failure;
 
 /// Decodes a key from the command line.
 pub(super) fn argument(text: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {

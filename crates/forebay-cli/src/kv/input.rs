@@ -11,7 +11,7 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 use serde::Deserialize;
 
 use super::bytes::unhex;
-use crate::exit::Failure;
+use forebay_report::failure::Failure;
 
 /// The size of the longest record. It has room for the longest key and value as hexadecimal digits, beside
 /// further columns.

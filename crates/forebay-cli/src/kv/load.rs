@@ -9,9 +9,9 @@ use super::Opened;
 use super::args::LoadArgs;
 use super::input::{Entry, Fault, Format, Input};
 
-use crate::exit::Failure;
 use crate::output::print;
-use crate::progress::{Progress, Step, Unit};
+use forebay_measure::progress::{Progress, Step, Unit};
+use forebay_report::failure::Failure;
 
 /// Entries of a full batch, which is then written.
 const BATCH_ENTRIES: usize = 1024;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use crate::exit::Failure;
+use forebay_report::failure::Failure;
 
 /// Maximum length of a line; no engine sends more: 256 files with long paths are a tenth of it.
 const LINE_BYTES_MAX: u64 = 16 << 20;

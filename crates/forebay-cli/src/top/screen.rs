@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 
 use super::view::Size;
-use crate::cleanup::{Cleanup, Guard};
 use crate::output::print;
+use forebay_measure::cleanup::{Cleanup, Guard};
 
 /// Enters the alternate screen without a cursor; the other one leaves it.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use serde::Deserialize;
 
-use crate::exit::Failure;
+use forebay_report::failure::Failure;
 
 /// The version that this program understands.
 const VERSION: u32 = 1;

@@ -6,10 +6,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::measure::Document;
 use super::text::{cells, device_work, figures, time, title, waited_for};
 use crate::output::PAGE_MARK;
-use crate::report::embed::PAGE_BYTES_MAX;
-use crate::report::html as page;
+use forebay_report::page::embed::PAGE_BYTES_MAX;
+use forebay_report::page::html as page;
 
-const STYLE: &str = include_str!("../report/style.css");
+use forebay_report::page::html::STYLE;
 const BAR_WIDTH: f64 = 600.0;
 
 /// Returns the whole page, with as many files as requested; the JSON in its source has as many as fit.

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use forebay_wait::Served;
 
-use crate::environment::PathInfo;
-use crate::exit::Failure;
-use crate::report::columns::groups;
-use crate::report::facts::curve;
-use crate::result::{Report, metric};
 use crate::saved;
+use forebay_report::environment::PathInfo;
+use forebay_report::failure::Failure;
+use forebay_report::page::columns::groups;
+use forebay_report::page::facts::curve;
+use forebay_report::result::{Report, metric};
 
 /// Reads the figures from a result of `measure saturate`, `measure random` or `report`.
 ///
@@ -32,7 +32,7 @@ pub(super) fn served(file: &Path) -> Result<Vec<Served>, Failure> {
 fn of(report: &Report, name: &str) -> Option<Served> {
     let curve = curve(report)?;
     let ((load, alone), (in_flight, knee)) = (curve.first(), curve.knee());
-    let rate = |row: &crate::result::Row| row.metrics.get(metric::IOPS);
+    let rate = |row: &forebay_report::result::Row| row.metrics.get(metric::IOPS);
     let experiment = groups(&report.experiments).get(curve.section)?.first().copied()?;
     (load == 1.0).then_some(Served {
         device_number: report.environment.path.as_ref().and_then(number).unwrap_or_default(),
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::facts::tests::{random, report};
+    use forebay_report::page::facts::tests::{random, report};
 
     #[test]
     fn the_first_and_the_smallest_load_with_all_there_is_are_taken() {
@@ -91,8 +91,8 @@ mod tests {
             read(&Path::new("/sys/class/block").join(&name).join("size")).expect("every device has one");
         let bytes = sectors.parse::<u64>().expect("a number") * 512;
         let path = |size_bytes: u64| PathInfo {
-            layers: vec![crate::environment::LayerInfo { name: name.clone(), ..Default::default() }],
-            device: Some(crate::environment::DeviceInfo {
+            layers: vec![forebay_report::environment::LayerInfo { name: name.clone(), ..Default::default() }],
+            device: Some(forebay_report::environment::DeviceInfo {
                 name: name.clone(),
                 size_bytes: Some(size_bytes),
                 ..Default::default()

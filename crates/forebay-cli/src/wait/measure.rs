@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::signals::Signals;
 use super::{WaitArgs, html, known, text};
-use crate::cleanup::Cleanup;
-use crate::exit::Failure;
 use crate::output::{Destination, print, stderr_line, stderr_text};
+use forebay_measure::cleanup::Cleanup;
+use forebay_report::failure::Failure;
 
 /// The whole JSON document.
 #[derive(Clone, Debug, Serialize)]

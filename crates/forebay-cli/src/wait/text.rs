@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use forebay_wait::{Call, File, Method, Report};
 
-use crate::doctor::units::bytes;
+use forebay_report::units::bytes;
 
 /// Returns the text for a terminal: the verdict, the shares, the files, the notes.
 pub(super) fn render(report: &Report, files: usize) -> String {

@@ -51,7 +51,7 @@ pub fn document(outcome: &Outcome) -> Value {
 
 /// Checks the parts common to every document of the schema.
 pub fn check_document(value: &Value) {
-    assert_eq!(value["schema"], 1);
+    assert_eq!(value["schema"], 2);
     assert_eq!(value["forebay"], env!("CARGO_PKG_VERSION"));
     assert!(value["environment"]["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()));
     assert!(value["environment"]["cpus_allowed"].as_u64().is_some_and(|count| count > 0));

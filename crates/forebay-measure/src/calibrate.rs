@@ -1,0 +1,211 @@
+//! `calibrate`: measures a device's figures once, and writes them to a file from which engines begin.
+//!
+//! `load` contains one load. The loads run in this process, on one shard. They measure the device's
+//! figures, which the program's own work changes little.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use forebay::device::Device;
+use forebay::{Calibration, Config, Engine, Open, Rates};
+
+use super::scan::parse_seconds;
+use super::test_file::TestFile;
+use super::units::{parse_bytes, show_bytes};
+use crate::context::{Context, Target};
+use crate::progress::Unit;
+use forebay_report::failure::Failure;
+
+mod load;
+
+use load::{Bench, Load, Seen};
+
+const SMALL_BYTES: u64 = 4 << 10;
+/// The size of one request to a contended device.
+const PIECE_BYTES: u64 = 64 << 10;
+/// Requests in flight where the device may take as many as it can.
+const DEPTH_MANY: usize = 128;
+const DEPTH_MAX: usize = 256;
+/// The share of the best throughput that counts as nearly all of it.
+const KNEE_SHARE: f64 = 0.9;
+/// The least gain from twice the requests. After two gains in a row below it, more requests bring nothing.
+const GAIN_MIN: f64 = 1.05;
+const SECONDS: f64 = 1.0;
+const SECONDS_QUICK: f64 = 0.2;
+const FILE_BYTES: u64 = 2 << 30;
+const FILE_BYTES_QUICK: u64 = 256 << 20;
+const FILE_BYTES_MIN: u64 = 8 << 20;
+
+/// What can be chosen.
+#[derive(Debug, Clone, Args)]
+pub struct CalibrateOptions {
+    /// Seconds of each load, of which there are about 14 [default: 1, with --quick 0.2]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    seconds: Option<f64>,
+    /// Size of the file that is made for it [default: 2GiB, with --quick 256MiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    size: Option<u64>,
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes >= FILE_BYTES_MIN => Ok(bytes.next_multiple_of(PIECE_BYTES)),
+        _ => Err(format!("{text:?} is too small to measure a device: at least 8MiB")),
+    }
+}
+
+/// Measures the device under a directory.
+///
+/// # Errors
+/// Fails when the path cannot be used (a [`Failure`]), or the device failed.
+pub fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Result<Calibration> {
+    if !matches!(context.target, Target::Directory(_)) {
+        return Err(Failure::Path(format!(
+            "{} is no directory: `calibrate` writes a file of its own and nothing else; name a directory for it",
+            context.target.path().display()
+        ))
+        .into());
+    }
+    let quick = context.quick;
+    let size = options.size.unwrap_or(if quick { FILE_BYTES_QUICK } else { FILE_BYTES });
+    let seconds = options.seconds.unwrap_or(if quick { SECONDS_QUICK } else { SECONDS });
+    let test_file = TestFile::prepare(context, size, None)?;
+    let mut calibration = Calibration::new(&Device::of_path(&test_file.path)?);
+    // One class only, so that nothing is held back and the depth is the one requested.
+    let engine = Engine::start(Config::default().shards(1).queue_depth(2 * DEPTH_MAX as u32))?;
+    let bench = Bench {
+        reads: engine.open(&test_file.path, Open::read()).wait()?,
+        writes: engine.open(&test_file.path, Open::write()).wait()?,
+        file_bytes: test_file.bytes,
+        length: Duration::from_secs_f64(seconds),
+        seed: context.seed,
+        engine: engine.clone(),
+    };
+    measure(&mut calibration, context, |load| bench.run(load))?;
+    drop(bench);
+    engine.close().wait()?;
+    Ok(calibration)
+}
+
+/// Runs the loads in turn and draws the conclusions.
+fn measure(
+    calibration: &mut Calibration,
+    context: &Context,
+    mut run: impl FnMut(Load) -> anyhow::Result<Seen>,
+) -> anyhow::Result<()> {
+    let depths: Vec<usize> = (0..).map(|power| 1 << power).take_while(|&depth| depth <= DEPTH_MAX).collect();
+    let step = context.step("calibrate", depths.len() as u64 + 6, Unit::Count);
+    let mut done = 0;
+    let mut take = |writes, bytes, depth| {
+        let load = Load { writes, bytes, depth };
+        step.message(load.to_string());
+        let seen = run(load)?;
+        done += 1;
+        step.set(done);
+        anyhow::Ok(seen)
+    };
+    // A device that slept or was never used reaches its normal speed here.
+    take(false, PIECE_BYTES, 4)?;
+    let mut rates = Vec::new();
+    for depth in depths {
+        rates.push((depth, take(false, PIECE_BYTES, depth)?.bytes_per_second()));
+        if let [.., (_, a), (_, b), (_, c)] = rates[..]
+            && b < a * GAIN_MIN
+            && c < b * GAIN_MIN
+        {
+            break;
+        }
+    }
+    let (knee, read_bytes) = knee(&rates);
+    calibration.knee_depth = knee as u32;
+    let write_bytes = take(true, PIECE_BYTES, knee)?.bytes_per_second();
+    let kinds = [(false, read_bytes, &mut calibration.read), (true, write_bytes, &mut calibration.write)];
+    for (writes, bytes_per_second, rates) in kinds {
+        let many = take(writes, SMALL_BYTES, DEPTH_MANY)?;
+        let one = take(writes, SMALL_BYTES, 1)?;
+        *rates = Rates::default();
+        rates.bytes_per_second = bytes_per_second.round() as u64;
+        rates.operations_per_second = many.operations_per_second().round() as u64;
+        rates.latency_ns = one.median_ns();
+    }
+    let ratio = read_bytes / write_bytes.max(1.0);
+    calibration.write_cost = ((ratio * 100.0).round() / 100.0).clamp(0.25, 16.0);
+    step.finish(&format!("{knee} requests of 64 KiB in flight are enough"));
+    Ok(())
+}
+
+/// Returns the least depth with nearly all of the best rate, and its rate.
+fn knee(rates: &[(usize, f64)]) -> (usize, f64) {
+    let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    rates.iter().copied().find(|(_, rate)| *rate >= best * KNEE_SHARE).unwrap_or((1, best))
+}
+
+/// Formats the figures for people; `written` is the file.
+pub fn render(calibration: &Calibration, written: &Path) -> String {
+    let Calibration { device, model, device_bytes, read, write, knee_depth, write_cost, .. } = calibration;
+    let size = device_bytes.map_or_else(|| "size unknown".to_owned(), show_bytes);
+    let mut text = format!("{device} ({}, {size})\n", model.as_deref().unwrap_or("no model"));
+    let line = |name: &str, rates: &Rates| {
+        format!(
+            "  {name:<7} {:>8.0} MB/s in requests of 64 KiB, {:>9} a second of 4 KiB, {:>8.1} us for one\n",
+            rates.bytes_per_second as f64 / 1e6,
+            rates.operations_per_second,
+            rates.latency_ns as f64 / 1e3
+        )
+    };
+    text += &line("reads", read);
+    text += &line("writes", write);
+    let _ = writeln!(text, "  knee    {knee_depth} requests of 64 KiB in flight have nearly all of that");
+    let _ = writeln!(text, "  a write costs {write_cost} of a read's time\n");
+    let _ = writeln!(text, "The file: {} (Calibration::load, Config::calibration)", written.display());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cleanup::Cleanup;
+    use crate::progress::Progress;
+
+    fn context() -> Context {
+        Context::new(Target::Directory(std::env::temp_dir()), Progress::Silent, Cleanup::default(), 1)
+    }
+
+    /// A device that works on `places` requests at once, each for 1 ms as a read and 3 ms as a write.
+    fn device(places: usize, ran: &mut Vec<Load>) -> impl FnMut(Load) -> anyhow::Result<Seen> {
+        move |load| {
+            ran.push(load);
+            let each_ns = if load.writes { 3_000_000 } else { 1_000_000 };
+            let operations = 1_000_000_000 / each_ns * load.depth.min(places) as u64;
+            Ok(Seen::simulated(load.bytes, operations, each_ns))
+        }
+    }
+
+    #[test]
+    fn the_figures_of_a_device_are_found() {
+        for (places, knee) in [(1, 1), (10, 16), (32, 32), (1000, 256)] {
+            let mut calibration = Calibration::new(&Device::default());
+            let mut ran = Vec::new();
+            measure(&mut calibration, &context(), device(places, &mut ran)).expect("nothing fails");
+            assert_eq!(calibration.knee_depth, knee, "{places}");
+            assert_eq!(calibration.write_cost, 3.0);
+            assert_eq!(calibration.read.bytes_per_second, 1_000 * PIECE_BYTES * places.min(256) as u64);
+            assert_eq!(calibration.write.operations_per_second, 333 * places.min(DEPTH_MANY) as u64);
+            let near = |ns: u64, wanted: u64| ns.abs_diff(wanted) < wanted / 50;
+            assert!(near(calibration.read.latency_ns, 1_000_000), "{calibration:?}");
+            assert!(near(calibration.write.latency_ns, 3_000_000), "{calibration:?}");
+            let deepest =
+                ran.iter().filter(|load| !load.writes && load.bytes == PIECE_BYTES).map(|load| load.depth);
+            assert!(deepest.max() <= Some((8 * places).min(DEPTH_MAX)), "no more than needed: {ran:?}");
+        }
+    }
+
+    #[test]
+    fn the_knee_is_the_least_depth_with_nearly_all() {
+        assert_eq!(knee(&[(1, 10.0), (2, 19.0), (4, 36.0), (8, 40.0), (16, 38.0)]).0, 4);
+        assert_eq!(knee(&[(1, 10.0)]).0, 1);
+        assert_eq!(knee(&[]).0, 1);
+    }
+}

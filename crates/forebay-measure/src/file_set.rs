@@ -1,0 +1,157 @@
+//! Many files created by an experiment, of one length and with contents that a reader can check.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use super::aligned::AlignedBuffer;
+use super::backing_device::device_stat;
+use super::pattern::{Pattern, SplitMix};
+use super::preconditions::Preconditions;
+use super::residency::{evict, resident_bytes};
+use super::scratch_dir::ScratchDir;
+use super::test_file::check_space;
+use super::units::show_bytes;
+use crate::cleanup::TempDirectory;
+use crate::context::Context;
+use crate::progress::{Step, Unit};
+use forebay_report::failure::Failure;
+
+const WRITE_BYTES: u64 = 1 << 20;
+const WRITERS: usize = 4;
+/// The largest share of the files in memory at which they count as cold.
+const COLD_SHARE: f64 = 0.01;
+
+/// Files of equal length with known contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FileSet {
+    pub(super) files: u32,
+    /// Bytes of each file; whole pages.
+    pub(super) file_bytes: u64,
+    /// The seed of the contents.
+    pub(super) seed: u64,
+}
+
+impl FileSet {
+    /// Returns the path of file number `file` in `directory`.
+    pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
+        directory.join(format!("{file:05}"))
+    }
+
+    pub(super) fn contents(&self, file: u32) -> Pattern {
+        Pattern::new(SplitMix::new(self.seed ^ u64::from(file)).next_u64())
+    }
+}
+
+/// Files created by the experiment; they are removed when this value is dropped.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) directory: TempDirectory,
+    pub(super) file_set: FileSet,
+    /// The `stat` file of the block device below, when there is one.
+    pub(super) device_stat: Option<PathBuf>,
+    /// The preconditions of the files; the first file stands for all.
+    pub(super) preconditions: Preconditions,
+}
+
+impl Files {
+    /// Creates the files with writes past the page cache.
+    ///
+    /// # Errors
+    /// Fails with a [`Failure`] each: no space, no direct I/O.
+    pub(super) fn make(scratch: &ScratchDir, file_set: FileSet, context: &Context) -> anyhow::Result<Self> {
+        let bytes = u64::from(file_set.files) * file_set.file_bytes;
+        check_space(&scratch.directory, bytes, "give a smaller --size, or name a directory with more space")?;
+        let directory = scratch.temp_directory(context, "files")?;
+        let label = format!("write {} in {} file(s)", show_bytes(bytes), file_set.files);
+        let step = context.step(label, u64::from(file_set.files), Unit::Count);
+        write(directory.path(), file_set, &step).map_err(|error| refused(scratch, &error))?;
+        step.finish("on the device");
+        let first = File::open(FileSet::path(directory.path(), 0))?;
+        let device_stat = device_stat(&first);
+        let preconditions = Preconditions::of_file(&first, file_set.file_bytes, device_stat.as_deref());
+        Ok(Self { directory, file_set, device_stat, preconditions })
+    }
+
+    /// Evicts all files from the page cache. Returns whether they are gone, as far as the
+    /// kernel reports it.
+    ///
+    /// # Errors
+    /// Fails when a file can no longer be opened.
+    pub(super) fn evict(&self) -> anyhow::Result<bool> {
+        let mut resident = 0;
+        for file in 0..self.file_set.files {
+            let path = FileSet::path(self.directory.path(), file);
+            let file = File::open(&path).with_context(|| path.display().to_string())?;
+            evict(&file)?;
+            resident += resident_bytes(&file, self.file_set.file_bytes)?;
+        }
+        let all = f64::from(self.file_set.files) * self.file_set.file_bytes as f64;
+        Ok(resident as f64 <= all * COLD_SHARE)
+    }
+}
+
+fn refused(scratch: &ScratchDir, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Failure::Unsuitable(format!(
+            "files in {} cannot be written with direct I/O on {}: {error}; name a directory on another file system",
+            scratch.directory.display(),
+            scratch.filesystem
+        )),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failure::Unsuitable(format!(
+            "the files could not be written in {}: {error}; give a smaller --size or fewer --files",
+            scratch.directory.display()
+        )),
+        _ => return anyhow::anyhow!("the files could not be written in {}: {error}", scratch.directory.display()),
+    }
+    .into()
+}
+
+fn write(directory: &Path, file_set: FileSet, step: &Step) -> io::Result<()> {
+    let next = AtomicU32::new(0);
+    let outcomes = std::thread::scope(|scope| {
+        let writers: Vec<_> =
+            (0..WRITERS).map(|_| scope.spawn(|| writer(directory, file_set, &next, step))).collect();
+        writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    for outcome in outcomes {
+        outcome.map_err(|_| io::Error::other("a writing thread panicked"))??;
+    }
+    Ok(())
+}
+
+fn writer(directory: &Path, file_set: FileSet, next: &AtomicU32, step: &Step) -> io::Result<()> {
+    let mut buffer = AlignedBuffer::new(WRITE_BYTES as usize);
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= file_set.files {
+            return Ok(());
+        }
+        let made = one(&FileSet::path(directory, number), file_set, number, &mut buffer);
+        if made.is_err() {
+            // The other threads end, too.
+            next.store(file_set.files, Ordering::Relaxed);
+            return made;
+        }
+        step.set(u64::from(number) + 1);
+    }
+}
+
+fn one(path: &Path, file_set: FileSet, number: u32, buffer: &mut AlignedBuffer) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_DIRECT).open(path)?;
+    let contents = file_set.contents(number);
+    let mut offset = 0;
+    while offset < file_set.file_bytes {
+        let memory = &mut buffer.bytes_mut()[..WRITE_BYTES.min(file_set.file_bytes - offset) as usize];
+        contents.fill(offset, memory);
+        file.write_all_at(memory, offset)?;
+        offset += memory.len() as u64;
+    }
+    file.sync_all()
+}

@@ -1,0 +1,27 @@
+//! Standard output and standard error, either of which may be closed.
+
+use std::io::{self, Write};
+
+/// Prints to standard output. A closed pipe (`| head`) is not an error.
+///
+/// # Errors
+/// Fails when standard output cannot be written for another reason.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Writes to standard error, which may be closed: a load, or a file to be written, matters more than
+/// messages about it. `eprintln!` would panic then.
+pub fn stderr_text(text: &str) {
+    // There is no other place where this could be reported.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Writes a line to standard error as [`stderr_text`] does, with a newline at its end.
+pub fn stderr_line(line: impl std::fmt::Display) {
+    stderr_text(&format!("{line}\n"));
+}

@@ -1,0 +1,80 @@
+//! The directory of an experiment that writes: it creates its own files there and touches nothing else.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::backing_device::filesystem_of;
+use super::test_file::refuse_memory_filesystem;
+use crate::cleanup::TempDirectory;
+use crate::context::{Context, Target};
+use forebay_report::failure::Failure;
+
+/// A directory in which files can be created.
+#[derive(Debug)]
+pub(super) struct ScratchDir {
+    /// Absolute, so that a child process finds it.
+    pub(super) directory: PathBuf,
+    /// The file system's type: `ext4`, `xfs`, ...
+    pub(super) filesystem: String,
+}
+
+impl ScratchDir {
+    /// Returns the directory named on the command line; `experiment` is the word after `measure`.
+    ///
+    /// # Errors
+    /// Fails with a [`Failure`] when it is no directory, or one of a file system in memory.
+    pub(super) fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
+        let Target::Directory(directory) = &context.target else {
+            return Err(Failure::Path(format!(
+                "{} is no directory: `measure {experiment}` writes files of its own and nothing else; name a \
+                 directory for them",
+                context.target.path().display(),
+            ))
+            .into());
+        };
+        let directory = fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))?;
+        let filesystem = filesystem_of(&directory);
+        refuse_memory_filesystem(&directory, &filesystem)?;
+        Ok(Self { directory, filesystem })
+    }
+
+    /// Creates a new directory there.
+    ///
+    /// # Errors
+    /// Fails with [`Failure::Path`].
+    pub(super) fn temp_directory(&self, context: &Context, label: &str) -> anyhow::Result<TempDirectory> {
+        let made = context.cleanup.temp_directory(&self.directory, label);
+        Ok(made.map_err(|error| {
+            Failure::Path(format!(
+                "no directory can be made in {}: {error}; name one that this user may write to",
+                self.directory.display()
+            ))
+        })?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cleanup::Cleanup;
+    use crate::progress::Progress;
+
+    #[test]
+    fn only_a_directory_will_do() {
+        let context =
+            Context::new(Target::Existing("/proc/self/exe".into()), Progress::Silent, Cleanup::default(), 1);
+        let error = ScratchDir::find(&context, "writes").expect_err("a file");
+        assert!(error.to_string().contains("measure writes"), "{error}");
+        assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(3));
+    }
+
+    #[test]
+    fn a_directory_that_takes_nothing_is_named() {
+        let scratch = ScratchDir { directory: "/proc".into(), filesystem: "proc".to_owned() };
+        let target = Target::Directory("/proc".into());
+        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let error = scratch.temp_directory(&context, "x").expect_err("no directory can be made there");
+        assert!(error.to_string().contains("/proc"), "{error}");
+        assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(3));
+    }
+}

@@ -1,0 +1,353 @@
+//! The file that an experiment reads: one created here, or an existing one that is only read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context as _;
+
+use super::aligned::AlignedBuffer;
+use super::backing_device::{device_stat, filesystem_of};
+use super::io_limit::IoLimit;
+use super::pattern::{PAGE_BYTES, Pattern};
+use super::preconditions::Preconditions;
+use super::units::show_bytes;
+use crate::cleanup::TempFile;
+use crate::context::{Context, Target};
+use crate::progress::{Step, Unit};
+use forebay_report::failure::Failure;
+
+const WRITE_BYTES: usize = 1 << 20;
+/// Writes in flight while the file is written; more gained nothing on the disks tried.
+const WRITERS: usize = 4;
+const KEEP_FREE_BYTES: u64 = 1 << 30;
+
+/// The file to be read, and its known properties.
+#[derive(Debug)]
+pub(super) struct TestFile {
+    /// Absolute, so that a child process finds it.
+    pub(super) path: PathBuf,
+    /// The bytes, from the beginning, that the experiment may read; a multiple of [`PAGE_BYTES`].
+    pub(super) bytes: u64,
+    /// The contents of the file, when this program wrote them.
+    pub(super) pattern: Option<Pattern>,
+    /// The `stat` file of the block device below, when there is one.
+    pub(super) device_stat: Option<PathBuf>,
+    /// The limit on its reads, beside the device.
+    pub(super) io_limit: Option<IoLimit>,
+    /// The extents of the file and the device's write cache.
+    pub(super) preconditions: Preconditions,
+    /// The file system's type: `ext4`, `xfs`, ...
+    pub(super) filesystem: String,
+    /// Open buffered for reading: to evict its pages and to count them.
+    pub(super) handle: File,
+    #[allow(dead_code, reason = "held for its Drop, which removes the file")]
+    temp: Option<TempFile>,
+}
+
+impl TestFile {
+    /// Creates or opens the target of `context`. A created file has `bytes` bytes and is on the device when
+    /// this returns; of an existing one at most `limit` bytes are used.
+    ///
+    /// # Errors
+    /// A missing path, too little space, a file system without O_DIRECT, an empty file: each as a
+    /// [`Failure`].
+    pub(super) fn prepare(context: &Context, bytes: u64, limit: Option<u64>) -> anyhow::Result<Self> {
+        match &context.target {
+            Target::Directory(directory) => Self::create(context, directory, bytes),
+            Target::Existing(path) => Self::existing(path, limit.unwrap_or(u64::MAX), None),
+            Target::Overwritten(path) => {
+                let pattern = Pattern::new(context.seed);
+                let test_file = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
+                let step =
+                    context.step(format!("overwrite {}", path.display()), test_file.bytes, Unit::Bytes);
+                write_pattern(path, test_file.bytes, pattern, &step)?;
+                step.finish(&show_bytes(test_file.bytes));
+                Ok(test_file)
+            }
+        }
+    }
+
+    fn create(context: &Context, directory: &Path, bytes: u64) -> anyhow::Result<Self> {
+        let directory = fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))?;
+        let filesystem = filesystem_of(&directory);
+        refuse_memory_filesystem(&directory, &filesystem)?;
+        check_space(
+            &directory,
+            bytes,
+            "give a smaller --size (and --memory, where there is one), or name a directory with more space",
+        )?;
+        let temp = context.cleanup.temp_file(&directory, "measure").map_err(|error| {
+            Failure::Path(format!(
+                "no file can be made in {}: {error}; name a directory that this user may write to",
+                directory.display()
+            ))
+        })?;
+        require_direct(temp.path(), &filesystem)?;
+        let pattern = Pattern::new(context.seed);
+        let step = context.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
+        // Allocates the space at once, so that a lack of it is reported before the writing.
+        rustix::fs::fallocate(temp.file(), rustix::fs::FallocateFlags::empty(), 0, bytes)
+            .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
+            .map_err(|error| no_space(&directory, bytes, &error.into()))?;
+        let path = temp.path().to_owned();
+        write_pattern(&path, bytes, pattern, &step).map_err(|error| no_space(&directory, bytes, &error))?;
+        step.finish("on the device");
+        let handle = open_to_read(&path)?;
+        let device_stat = device_stat(&handle);
+        Ok(Self {
+            io_limit: IoLimit::of_device(device_stat.as_deref()),
+            preconditions: Preconditions::of_file(&handle, bytes, device_stat.as_deref()),
+            device_stat,
+            path,
+            bytes,
+            pattern: Some(pattern),
+            filesystem,
+            handle,
+            temp: Some(temp),
+        })
+    }
+
+    fn existing(path: &Path, limit: u64, pattern: Option<Pattern>) -> anyhow::Result<Self> {
+        let path = fs::canonicalize(path).map_err(|error| Failure::missing(path, &error))?;
+        let filesystem = filesystem_of(&path);
+        let handle = open_to_read(&path)?;
+        if handle.metadata()?.file_type().is_file() {
+            refuse_memory_filesystem(&path, &filesystem)?;
+        }
+        // A block device has a length of zero in its metadata; a seek to its end returns the length.
+        let length = (&handle).seek(io::SeekFrom::End(0)).with_context(|| path.display().to_string())?;
+        let bytes = length.min(limit) / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+        if bytes == 0 {
+            return Err(Failure::Unsuitable(format!(
+                "{} holds {} and is too small to measure; name a larger file, or a directory in which one may be made",
+                path.display(),
+                show_bytes(length)
+            ))
+            .into());
+        }
+        require_direct(&path, &filesystem)?;
+        let device_stat = device_stat(&handle);
+        let preconditions = Preconditions::of_file(&handle, bytes, device_stat.as_deref());
+        let io_limit = IoLimit::of_device(device_stat.as_deref());
+        Ok(Self {
+            device_stat,
+            io_limit,
+            preconditions,
+            path,
+            bytes,
+            pattern,
+            filesystem,
+            handle,
+            temp: None,
+        })
+    }
+}
+
+fn open_to_read(path: &Path) -> anyhow::Result<File> {
+    Ok(File::open(path).map_err(|error| Failure::missing(path, &error))?)
+}
+
+/// Checks that `bytes` fit below `directory` and leave room for other users.
+///
+/// # Errors
+/// Fails when they do not, with a sentence that ends with `remedy`, or when the file system does not report
+/// its free space.
+pub(super) fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
+    let found = rustix::fs::statvfs(directory)
+        .with_context(|| format!("the free space of {} could not be read", directory.display()))?;
+    let (free, total) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
+    let keep = kept_free(total);
+    if bytes.saturating_add(keep) > free {
+        return Err(Failure::Unsuitable(format!(
+            "{} has {} free: files of {} would leave less than the {} that stay free for others; {remedy}",
+            directory.display(),
+            show_bytes(free),
+            show_bytes(bytes),
+            show_bytes(keep)
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+/// Returns the space that stays free: 1 GiB, on small file systems 5 %.
+fn kept_free(total: u64) -> u64 {
+    KEEP_FREE_BYTES.min(total / 20)
+}
+
+fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyhow::Error {
+    let text =
+        format!("a file of {} could not be written in {}: {error}", show_bytes(bytes), directory.display());
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            Failure::Unsuitable(format!(
+                "{text}; give a smaller --size (and --memory, where there is one), or name another directory"
+            ))
+            .into()
+        }
+        _ => anyhow::anyhow!(text),
+    }
+}
+
+/// Writes the pattern over the first `bytes` bytes, past the page cache, and flushes it.
+fn write_pattern(path: &Path, bytes: u64, pattern: Pattern, step: &Step) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let next = AtomicU64::new(0);
+    let written = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let first_error = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| {
+                let mut buffer = AlignedBuffer::new(WRITE_BYTES);
+                while !failed.load(Ordering::Relaxed) {
+                    let offset = next.fetch_add(WRITE_BYTES as u64, Ordering::Relaxed);
+                    if offset >= bytes {
+                        break;
+                    }
+                    let length = (WRITE_BYTES as u64).min(bytes - offset) as usize;
+                    let memory = &mut buffer.bytes_mut()[..length];
+                    pattern.fill(offset, memory);
+                    if let Err(error) = file.write_all_at(memory, offset) {
+                        failed.store(true, Ordering::Relaxed);
+                        first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        break;
+                    }
+                    step.set(written.fetch_add(length as u64, Ordering::Relaxed) + length as u64);
+                }
+            });
+        }
+    });
+    match first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => file.sync_all(),
+    }
+}
+
+/// Rejects file systems in memory. Their files have no device to measure, although some kernels let them be
+/// opened with O_DIRECT.
+///
+/// # Errors
+/// Fails when the file system is one of them.
+pub(super) fn refuse_memory_filesystem(path: &Path, filesystem: &str) -> Result<(), Failure> {
+    if matches!(filesystem, "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs") {
+        return Err(Failure::Unsuitable(format!(
+            "{} is on {filesystem}, which keeps its files in memory and has no O_DIRECT to a device: name a path on a disk",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Opens `path` with O_DIRECT once, which is the only reliable test.
+fn require_direct(path: &Path, filesystem: &str) -> anyhow::Result<()> {
+    match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path) {
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(Failure::Unsuitable(format!(
+            "{} is on {filesystem}, which has no O_DIRECT here: direct reads cannot be measured; name a path on another file system",
+            path.display()
+        ))
+        .into()),
+        Err(error) => Err(Failure::missing(path, &error).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cleanup::Cleanup;
+    use crate::progress::Progress;
+
+    #[test]
+    fn free_space_that_stays() {
+        assert_eq!(kept_free(100 << 30), 1 << 30);
+        assert_eq!(kept_free(10 << 30), 512 << 20);
+    }
+
+    #[test]
+    fn a_file_that_cannot_fit_is_refused_with_the_remedy() {
+        let error = check_space(&std::env::temp_dir(), 1 << 60, "give a smaller --size")
+            .expect_err("no disk is that large");
+        assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(4));
+        assert!(error.to_string().contains("--size"), "{error}");
+    }
+
+    #[test]
+    fn memory_file_systems_are_refused_by_name() {
+        let error = refuse_memory_filesystem(Path::new("/dev/shm"), "tmpfs").expect_err("it is in memory");
+        assert!(error.to_string().contains("/dev/shm is on tmpfs"), "{error}");
+        assert!(refuse_memory_filesystem(Path::new("/"), "ext4").is_ok());
+    }
+
+    #[test]
+    fn an_existing_file_is_used_in_whole_pages_up_to_the_limit() {
+        let cleanup = Cleanup::default();
+        // Beside the crate rather than in the temp directory, which is often in memory.
+        let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "subject").expect("writable");
+        let path = temp.path().to_owned();
+        let context = Context::new(Target::Existing(path.clone()), Progress::Silent, cleanup.clone(), 1);
+        let error = TestFile::prepare(&context, 0, None).expect_err("it is empty");
+        assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(4), "{error}");
+
+        temp.file().write_all_at(&[7; 10_000], 0).expect("space for 10 kB");
+        match TestFile::prepare(&context, 0, None) {
+            Ok(test_file) => assert_eq!((test_file.bytes, test_file.pattern), (8192, None)),
+            // The checkout may be on a file system without O_DIRECT; the error must then report that.
+            Err(error) => assert!(error.to_string().contains("O_DIRECT"), "{error}"),
+        }
+        if let Ok(test_file) = TestFile::prepare(&context, 0, Some(5000)) {
+            assert_eq!(test_file.bytes, 4096);
+        }
+        let mut still = [0; 10_000];
+        temp.file().read_exact_at(&mut still, 0).expect("it has that many");
+        assert_eq!(still, [7; 10_000]);
+    }
+
+    #[test]
+    fn an_overwritten_file_keeps_its_length_and_is_written_up_to_the_limit() {
+        let cleanup = Cleanup::default();
+        let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "overwrite").expect("writable");
+        temp.file().write_all_at(&[7; 50_000], 0).expect("space for 50 kB");
+        temp.file().sync_all().expect("it can be flushed");
+        let target = Target::Overwritten(temp.path().to_owned());
+        let context = Context::new(target, Progress::Silent, cleanup.clone(), 9);
+        let test_file = match TestFile::prepare(&context, 1 << 20, Some(40_000)) {
+            Ok(test_file) => test_file,
+            Err(error) => return assert!(error.to_string().contains("O_DIRECT"), "{error}"),
+        };
+        assert_eq!(test_file.bytes, 36_864);
+        let mut memory = vec![0; 50_000];
+        test_file.handle.read_exact_at(&mut memory, 0).expect("it is as long as before");
+        assert_eq!(test_file.handle.metadata().expect("it is open").len(), 50_000);
+        let (written, kept) = memory.split_at(36_864);
+        super::super::pattern::Checker::new(test_file.pattern)
+            .check(0, written)
+            .expect("all pages are right");
+        assert!(kept.iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn a_file_of_our_own_holds_the_pattern_and_goes_away() {
+        let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let context = Context::new(Target::Directory(directory), Progress::Silent, Cleanup::default(), 5);
+        let bytes = 3 * WRITE_BYTES as u64 + 8192;
+        match TestFile::prepare(&context, bytes, None) {
+            Ok(test_file) => {
+                let mut memory = vec![0; bytes as usize];
+                test_file.handle.read_exact_at(&mut memory, 0).expect("it is that long");
+                let pattern = test_file.pattern.expect("it was written here");
+                super::super::pattern::Checker::new(Some(pattern))
+                    .check(0, &memory)
+                    .expect("all pages are right");
+                let path = test_file.path.clone();
+                drop(test_file);
+                assert!(!path.exists());
+            }
+            Err(error) => assert!(error.to_string().contains("O_DIRECT"), "{error}"),
+        }
+    }
+}

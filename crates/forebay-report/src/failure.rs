@@ -1,0 +1,62 @@
+//! The errors that choose an exit code of the program.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// A failure that has its own exit code. Return it through `anyhow`
+/// (`Err(Failure::Unsuitable(..).into())`). `main` finds it also below added context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Exit code 2: the command line is wrong.
+    Usage(String),
+    /// Exit code 3: the path cannot be used.
+    Path(String),
+    /// Exit code 4: the path can be used, but not for this.
+    Unsuitable(String),
+    /// Exit code 5: a feature that this build does not have, or a privilege that this user does not have.
+    Lacking(String),
+    /// Exit code 2: a log cannot be read. Code 1 is reserved for a log that can be read and is damaged.
+    Log(String),
+    /// Exit code 2: a store cannot be used. Code 1 is reserved for a missing key, and for a damaged store.
+    Store(String),
+}
+
+impl Failure {
+    /// Returns the failure for a path that could not be opened or examined.
+    pub fn missing(path: &Path, error: &io::Error) -> Self {
+        let name = path.display();
+        Self::Path(match error.kind() {
+            io::ErrorKind::NotFound => format!("{name} does not exist: name an existing directory or file"),
+            io::ErrorKind::PermissionDenied => {
+                format!("{name} may not be used by this user: change its permissions or name another path")
+            }
+            _ => format!("{name} cannot be used: {error}"),
+        })
+    }
+
+    /// Returns the exit code of the process.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Log(_) | Self::Store(_) => 2,
+            Self::Path(_) => 3,
+            Self::Unsuitable(_) => 4,
+            Self::Lacking(_) => 5,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(sentence)
+            | Self::Path(sentence)
+            | Self::Unsuitable(sentence)
+            | Self::Lacking(sentence)
+            | Self::Log(sentence)
+            | Self::Store(sentence) => formatter.write_str(sentence),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

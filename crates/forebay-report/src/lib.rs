@@ -1,0 +1,13 @@
+//! Results of the program `forebay`: the document, its page and summary, and the comparison of two of them.
+//!
+//! Everything here is pure: JSON in, text out. `forebay-measure` makes the documents, and the program in `forebay-cli`
+//! reads and writes the files.
+
+pub mod check;
+pub mod doctor;
+pub mod environment;
+pub mod failure;
+pub mod page;
+pub mod result;
+pub mod saved;
+pub mod units;

@@ -1,0 +1,276 @@
+//! The metrics of a table, with their order and units, and the groups of experiments.
+
+#![allow(missing_docs, reason = "the last argument of each column describes it")]
+
+use serde::{Deserialize, Serialize};
+
+use super::view::Text;
+use crate::result::{Experiment, Row, metric};
+use crate::units::number;
+
+/// One metric as a column.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Column {
+    /// The metric's name in [`crate::result::Metrics`].
+    pub metric: Text,
+    /// The column's heading, with the unit.
+    pub heading: Text,
+    /// Divisor from the metric's unit to the heading's unit.
+    divisor: f64,
+    /// Meaning of the number, for the page.
+    pub meaning: Text,
+}
+
+/// A column as a program defines it.
+#[derive(Clone, Copy, Debug)]
+pub struct Definition {
+    pub metric: &'static str,
+    heading: &'static str,
+    divisor: f64,
+    meaning: &'static str,
+}
+
+impl From<&Definition> for Column {
+    fn from(definition: &Definition) -> Self {
+        let Definition { metric, heading, divisor, meaning } = *definition;
+        Self { metric: metric.into(), heading: heading.into(), divisor, meaning: meaning.into() }
+    }
+}
+
+// Columns that several experiments have. An experiment makes columns of its own with [`column`] beside
+// its `KIND`.
+
+pub const MB_PER_S: Definition = column(
+    metric::MB_PER_S,
+    "MB/s",
+    1.0,
+    "millions of bytes that the program got in a second, closing included",
+);
+pub const IOPS: Definition =
+    column(metric::IOPS, "IOPS", 1.0, "blocks or pieces that the program got in a second");
+pub const LOOKUPS_PER_S: Definition =
+    column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that completed and were verified in a second");
+pub const P50_US: Definition =
+    column(metric::P50_US, "p50 µs", 1.0, "half of the operations took no longer, seen from the caller");
+pub const P99_US: Definition = column(metric::P99_US, "p99 µs", 1.0, "99 of 100 operations took no longer");
+pub const P99_9_US: Definition =
+    column(metric::P99_9_US, "p99.9 µs", 1.0, "999 of 1,000 reads took no longer");
+pub const CPU_S_PER_GB: Definition = column(
+    metric::CPU_S_PER_GB,
+    "CPU s/GB",
+    1.0,
+    "processor seconds, user and system, all threads, for a billion bytes",
+);
+pub const CPU_US_PER_IO: Definition = column(
+    metric::CPU_US_PER_IO,
+    "CPU µs/IO",
+    1.0,
+    "processor microseconds, user and system, all threads, for one block",
+);
+pub const CONTEXT_SWITCHES_PER_IO: Definition = column(
+    metric::CONTEXT_SWITCHES_PER_IO,
+    "switches/IO",
+    1.0,
+    "voluntary and involuntary context switches for one block",
+);
+pub const CPU_US_PER_LOOKUP: Definition = column(
+    metric::CPU_US_PER_LOOKUP,
+    "CPU µs/lookup",
+    1.0,
+    "processor microseconds, user and system, all threads, for one lookup",
+);
+pub const CONTEXT_SWITCHES_PER_LOOKUP: Definition = column(
+    metric::CONTEXT_SWITCHES_PER_LOOKUP,
+    "switches/lookup",
+    1.0,
+    "voluntary and involuntary context switches for one lookup",
+);
+pub const WAKES_PER_LOOKUP: Definition =
+    column(metric::WAKES_PER_LOOKUP, "wakes/lookup", 1.0, "how often a lookup's task was polled again");
+pub const IN_FLIGHT_AVG: Definition =
+    column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time");
+pub const DEVICE_SHARE: Definition = column(
+    metric::DEVICE_SHARE,
+    "on the device %",
+    0.01,
+    "share of a lookup's time in which its read is at the block device; requests of all processes count",
+);
+pub const DEVICE_BYTES_PER_BYTE: Definition = column(
+    metric::DEVICE_BYTES_PER_BYTE,
+    "device bytes/byte",
+    1.0,
+    "bytes that the block device moved for each byte that the program requested; all processes count",
+);
+pub const PROCESS_BYTES_PER_BYTE: Definition = column(
+    metric::PROCESS_BYTES_PER_BYTE,
+    "process bytes/byte",
+    1.0,
+    "the same by the kernel's account of the process, without the bytes of other processes",
+);
+pub const MEMORY_PEAK_BYTES: Definition = column(
+    metric::MEMORY_PEAK_BYTES,
+    "memory MiB",
+    1_048_576.0,
+    "the largest memory in use, page cache of the file included",
+);
+pub const BUFFERS_PEAK_BYTES: Definition =
+    column(metric::BUFFERS_PEAK_BYTES, "buffers MiB", 1_048_576.0, "the largest sum of buffers held at once");
+pub const APPENDS_PER_S: Definition =
+    column(metric::APPENDS_PER_S, "appends/s", 1.0, "appends that completed in a second");
+pub const RECORDS_PER_S: Definition =
+    column(metric::RECORDS_PER_S, "records/s", 1.0, "records of those appends");
+pub const DURABLE: [Definition; 4] = [
+    column(metric::DURABLE[0], "durable p50 µs", 1.0, "half of the appends were durable by then"),
+    column(metric::DURABLE[1], "p99", 1.0, "99 of 100 appends were durable by then, in µs"),
+    column(metric::DURABLE[2], "p99.9", 1.0, "999 of 1,000 appends were durable by then, in µs"),
+    column(metric::DURABLE[3], "max", 1.0, "all appends were durable by then, in µs"),
+];
+pub const SEEN: [Definition; 4] = [
+    column(
+        metric::SEEN[0],
+        "seen p50 µs",
+        1.0,
+        "the awaiting tasks of half of the appends were woken by then",
+    ),
+    column(metric::SEEN[1], "seen p99", 1.0, "those of 99 of 100 appends, in µs"),
+    column(metric::SEEN[2], "seen p99.9", 1.0, "those of 999 of 1,000 appends, in µs"),
+    column(metric::SEEN[3], "seen max", 1.0, "all of them, in µs"),
+];
+pub const LATE_P99_US: Definition = column(
+    metric::LATE_P99_US,
+    "late p99",
+    1.0,
+    "99 of 100 appends were begun so long after they were due, in µs; it is part of the other times",
+);
+pub const WORK_PER_S: Definition =
+    column(metric::WORK_PER_S, "work/s", 1.0, "vectors that the load sorted in a second");
+pub const WORK_KEPT: Definition =
+    column(metric::WORK_KEPT, "work kept %", 0.01, "that, as a share of the vectors without appends");
+pub const TIMERS_LATE: [Definition; 3] = [
+    column(
+        metric::TIMERS_LATE[0],
+        "timers late p50 µs",
+        1.0,
+        "half of the times of the timer tasks beside the work were noticed no later, in µs",
+    ),
+    column(metric::TIMERS_LATE[1], "timers late p99", 1.0, "99 of 100 of these times, in µs"),
+    column(metric::TIMERS_LATE[3], "timers late max", 1.0, "all of them, in µs"),
+];
+pub const TIMERS_CPU_SHARE: Definition = column(
+    metric::TIMERS_CPU_SHARE,
+    "timers CPU %",
+    0.01,
+    "processor time of the timer tasks with nothing beside them, in percent of one processor",
+);
+pub const CPU_US_PER_APPEND: Definition = column(
+    metric::CPU_US_PER_APPEND,
+    "CPU µs/append",
+    1.0,
+    "processor microseconds, user and system, all threads, for one append",
+);
+/// For several hosts, on which `scan` and `random` can be measured.
+pub const FIRST_DONE_S: Definition = column(
+    metric::FIRST_DONE_S,
+    "first done s",
+    1.0,
+    "seconds from the first host's start until the first host was done",
+);
+pub const LAST_DONE_S: Definition = column(
+    metric::LAST_DONE_S,
+    "last done s",
+    1.0,
+    "seconds from the first host's start until the last host was done",
+);
+pub const START_SKEW_US: Definition =
+    column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs");
+pub const SECONDS: Definition = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
+
+/// Columns of an experiment that this program has no entry for.
+pub const SHARED: &[Definition] = &[
+    MB_PER_S,
+    IOPS,
+    P50_US,
+    P99_US,
+    P99_9_US,
+    CPU_S_PER_GB,
+    CPU_US_PER_IO,
+    CONTEXT_SWITCHES_PER_IO,
+    IN_FLIGHT_AVG,
+    MEMORY_PEAK_BYTES,
+    BUFFERS_PEAK_BYTES,
+    APPENDS_PER_S,
+    DURABLE[0],
+    DURABLE[1],
+    SEEN[1],
+    LOOKUPS_PER_S,
+    CPU_US_PER_LOOKUP,
+    WAKES_PER_LOOKUP,
+    SECONDS,
+];
+
+/// Returns a column: the metric, its heading with the unit, the divisor to that unit, and the meaning
+/// of the number.
+pub const fn column(
+    metric: &'static str,
+    heading: &'static str,
+    divisor: f64,
+    meaning: &'static str,
+) -> Definition {
+    Definition { metric, heading, divisor, meaning }
+}
+
+impl Column {
+    /// Returns the columns for which some row of `group` has a value, the most important first.
+    pub fn present<'a>(group: &[&'a Experiment]) -> Vec<&'a Self> {
+        let Some(first) = group.first() else { return Vec::new() };
+        let rows = || group.iter().flat_map(|experiment| &experiment.rows);
+        let has = |column: &&Self| rows().any(|row| row.metrics.get(&column.metric).is_some());
+        first.view.columns.iter().filter(has).collect()
+    }
+
+    /// Returns the column whose spread a table shows: that of the metric by which the rows are compared.
+    pub fn compared<'a>(group: &[&Experiment], columns: &[&'a Self]) -> Option<&'a Self> {
+        let wanted = group.first().map(|first| &first.view.compared);
+        let found = columns.iter().find(|column| Some(&column.metric) == wanted);
+        found.or(columns.first()).copied()
+    }
+
+    /// Returns the median of a row in the heading's unit.
+    pub fn value(&self, row: &Row) -> Option<f64> {
+        row.metrics.get(&self.metric).map(|value| value / self.divisor)
+    }
+
+    /// Returns the smallest and largest value of a row in the heading's unit.
+    pub fn spread(&self, row: &Row) -> Option<(f64, f64)> {
+        row.spread(&self.metric).map(|(low, high)| (low / self.divisor, high / self.divisor))
+    }
+
+    /// Returns the median of a row as text, or a dash when there is none.
+    pub fn cell(&self, row: &Row) -> String {
+        self.value(row).map_or_else(|| "-".to_owned(), number)
+    }
+}
+
+/// Returns the heading of experiments that belong together.
+pub fn heading<'a>(group: &[&'a Experiment]) -> &'a str {
+    match group {
+        [] => "",
+        [only] => only.title(),
+        [first, ..] => first.heading(),
+    }
+}
+
+/// Groups the experiments that belong together: those of one name and heading.
+pub fn groups<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<Vec<&'a Experiment>> {
+    let mut groups: Vec<Vec<&Experiment>> = Vec::new();
+    for experiment in experiments {
+        let same = |group: &&mut Vec<&Experiment>| {
+            group[0].name == experiment.name && group[0].heading() == experiment.heading()
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(experiment),
+            None => groups.push(vec![experiment]),
+        }
+    }
+    groups
+}

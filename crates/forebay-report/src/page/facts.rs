@@ -1,0 +1,285 @@
+//! Figures of a whole report that several sentences need.
+
+use super::columns::groups;
+use super::view::{self, Role};
+use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
+use crate::units::number;
+
+/// The sweeps that show where more load no longer pays off, the better one first, and the share of the
+/// maximum that counts as all of it, the same as in each sweep's sentences.
+const SWEEPS: [(Role, f64); 2] = [(Role::Saturation, 0.95), (Role::Random, 0.9)];
+
+/// A row of an experiment, and the section of the page that shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// The number of the section.
+    pub section: usize,
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// The row.
+    pub row: &'a Row,
+    /// Value of the metric that was searched for.
+    pub value: f64,
+}
+
+/// Returns whether a row's figures may be compared: measured, granted its requested settings, not from
+/// memory, and not contradicted by the device's own counters.
+pub fn counts(row: &Row) -> bool {
+    row.skipped.is_none()
+        && row.degraded.is_none()
+        && row.cache != Some(CacheState::Warm)
+        && row.implausible().is_none()
+}
+
+/// Returns whether a row may stand for the device where no row is proven to: it read past the page
+/// cache, and no counter contradicts it.
+fn is_direct(row: &Row) -> bool {
+    let contradicts = |gate: &Condition| gate.name == DEVICE_BYTES && gate.failed();
+    counts(row)
+        && matches!(row.cache, Some(CacheState::Direct) | None)
+        && !row.conditions.iter().any(contradicts)
+}
+
+/// Returns the rows that describe the device: those proven by its counters or, where there are no counters,
+/// all that read past the page cache. A row that the page cache serves in part does not describe the device.
+pub fn of_device<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
+    let all = rows(report, role, metric);
+    let proven: Vec<_> =
+        all.iter().filter(|found| counts(found.row) && found.row.is_proven()).copied().collect();
+    if proven.is_empty() { all.into_iter().filter(|found| is_direct(found.row)).collect() } else { proven }
+}
+
+/// Returns every row of experiments of this role whose figures count and that has the metric.
+pub fn rows<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
+    let mut found = Vec::new();
+    for (section, group) in groups(&report.experiments).into_iter().enumerate() {
+        for experiment in group.into_iter().filter(|experiment| experiment.view.role == role) {
+            for row in experiment.rows.iter().filter(|row| counts(row)) {
+                found.extend(row.metrics.get(metric).map(|value| Found { section, experiment, row, value }));
+            }
+        }
+    }
+    found
+}
+
+/// A row over the number of readers.
+#[derive(Debug)]
+pub struct Curve<'a> {
+    /// The number of the section.
+    pub section: usize,
+    /// The quantity that the load counts.
+    pub load: String,
+    /// Share of the maximum that counts as all of it.
+    pub enough: f64,
+    /// Load and row, ascending.
+    pub points: Vec<(f64, &'a Row)>,
+    /// The experiment of the smallest load; the fixed parameters are the same in all.
+    pub experiment: &'a Experiment,
+    /// The device's counters prove that all of these reads came from it.
+    pub proven: bool,
+}
+
+impl<'a> Curve<'a> {
+    /// Returns the row of the smallest load.
+    pub fn first(&self) -> (f64, &'a Row) {
+        self.points[0]
+    }
+
+    /// Returns the row of the largest load.
+    pub fn last(&self) -> (f64, &'a Row) {
+        self.points[self.points.len() - 1]
+    }
+
+    /// Returns the load with the most reads per second.
+    pub fn best(&self) -> (f64, &'a Row) {
+        let best = self.points.iter().max_by(|a, b| rate(a.1).total_cmp(&rate(b.1)));
+        *best.unwrap_or(&self.last())
+    }
+
+    /// Returns the maximum of the reads per second.
+    pub fn most(&self) -> f64 {
+        rate(self.best().1)
+    }
+
+    /// Returns a sentence on the gain beyond the load of the knee, as far as it was measured.
+    pub fn beyond_knee(&self) -> String {
+        let ((knee, row), (last, _), (at, best)) = (self.knee(), self.last(), self.best());
+        if knee >= last {
+            return format!("more than {} was not measured", number(last));
+        }
+        let more = ((rate(best) / rate(row) - 1.0) * 100.0).round();
+        if more >= 1.0 {
+            format!(
+                "more gives at most {} % more, at {} (measured up to {})",
+                number(more),
+                number(at),
+                number(last)
+            )
+        } else {
+            format!("more gives none (measured up to {})", number(last))
+        }
+    }
+
+    /// Returns, in words, the limit of a control group that the maximum comes up to.
+    pub fn limit(&self) -> Option<String> {
+        limit(self.experiment, self.most())
+    }
+
+    /// Returns the smallest load that reaches about all of the maximum.
+    pub fn knee(&self) -> (f64, &'a Row) {
+        let enough = self.enough * self.most();
+        let found = self.points.iter().find(|(_, row)| row.metrics.get(metric::IOPS) >= Some(enough));
+        *found.unwrap_or(&self.last())
+    }
+}
+
+/// Share of a limit that counts as reaching it: a token bucket lets a little more or less through than
+/// its rate.
+const AT_THE_LIMIT: f64 = 0.85;
+
+/// Returns, in words, the limit of a control group that `per_second` reads come up to: then the device
+/// may have more to offer.
+pub fn limit(experiment: &Experiment, per_second: f64) -> Option<String> {
+    let block = experiment.number("block_bytes").unwrap_or(0.0);
+    let by = experiment.parameters.get(IO_LIMIT_BY)?.as_str()?;
+    let at = |value: f64, limit: f64| value >= AT_THE_LIMIT * limit;
+    let reads = experiment.number(IO_LIMIT_READS).filter(|limit| at(per_second, *limit));
+    let bytes = experiment.number(IO_LIMIT_BYTES).filter(|limit| at(per_second * block, *limit));
+    let phrase = match (reads, bytes) {
+        (Some(limit), _) => format!("{} reads a second", number(limit)),
+        (None, Some(limit)) => format!("{} MB/s", number(limit / 1e6)),
+        (None, None) => return None,
+    };
+    Some(format!("the limit of {phrase} that {by} sets"))
+}
+
+/// Parameters of experiments under a limit of a control group.
+pub const IO_LIMIT_BY: &str = "io_limit_by";
+/// See [`IO_LIMIT_BY`].
+pub const IO_LIMIT_READS: &str = "io_limit_reads_per_s";
+/// See [`IO_LIMIT_BY`].
+pub const IO_LIMIT_BYTES: &str = "io_limit_bytes_per_s";
+
+fn rate(row: &Row) -> f64 {
+    row.metrics.get(metric::IOPS).unwrap_or(0.0)
+}
+
+/// Returns the sweep over concurrency whose row reached the most reads per second: of `saturate`,
+/// otherwise of `random`.
+pub fn curve(report: &Report) -> Option<Curve<'_>> {
+    SWEEPS.into_iter().find_map(|(role, enough)| {
+        let mut curves = Vec::new();
+        for (section, group) in groups(&report.experiments).into_iter().enumerate() {
+            let axis = view::axis(&group).filter(|axis| ["readers", "depth"].contains(&&*axis.parameter));
+            if let Some(axis) = axis.filter(|_| group[0].view.role == role && whole(group[0])) {
+                curves.extend(curves_of(section, &group, &axis, enough));
+            }
+        }
+        if curves.iter().any(|curve| curve.proven) {
+            curves.retain(|curve| curve.proven);
+        }
+        curves.into_iter().max_by(|a, b| a.most().total_cmp(&b.most()))
+    })
+}
+
+/// Returns whether the reads cover the whole file: a small part of it may fit in a drive's memory.
+fn whole(experiment: &Experiment) -> bool {
+    match (experiment.number("span_bytes"), experiment.number("file_bytes")) {
+        (Some(span), Some(file)) => span >= file * 0.999,
+        _ => true,
+    }
+}
+
+fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, enough: f64) -> Vec<Curve<'a>> {
+    let mut names: Vec<&str> = Vec::new();
+    for row in group.iter().flat_map(|experiment| &experiment.rows) {
+        if !names.contains(&row.name.as_str()) {
+            names.push(&row.name);
+        }
+    }
+    let curve = |name: &str| {
+        let point = |experiment: &&'a Experiment| {
+            let row = experiment
+                .row(name)
+                .filter(|row| is_direct(row) && row.metrics.get(metric::IOPS).is_some())?;
+            Some((experiment.number(&axis.parameter)?, row))
+        };
+        let mut points: Vec<(f64, &'a Row)> = group.iter().filter_map(point).collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let proven = points.iter().all(|(_, row)| row.is_proven());
+        Curve { section, load: axis.label.to_string(), enough, points, experiment: group[0], proven }
+    };
+    names.into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::columns::SHARED;
+    use super::super::view::View;
+    use super::*;
+    use crate::environment::Environment;
+    use crate::result::{Metrics, Sample};
+
+    /// Returns a row of three repeats that differ by a hundredth.
+    pub(crate) fn row(name: &str, figures: &[(&str, f64)]) -> Row {
+        let samples = [0.99, 1.0, 1.01].iter().enumerate().map(|(index, factor)| {
+            let mut metrics = Metrics::default();
+            for (name, value) in figures {
+                metrics.set(name, value * factor);
+            }
+            Sample { repeat: index as u32, metrics }
+        });
+        let mut row = Row::from_samples(name, samples.collect()).cache(CacheState::Direct);
+        row.conditions.push(Condition::within(DEVICE_BYTES, 1.0, 0.95, 1.02));
+        row
+    }
+
+    /// Returns a report of these experiments.
+    pub(crate) fn report(experiments: Vec<Experiment>) -> Report {
+        let environment = Environment { cpus_allowed: 2, ..Environment::default() };
+        Report::new(environment, experiments)
+    }
+
+    /// Returns random reads at four depths.
+    pub(crate) fn random(figures: [(u32, f64); 4]) -> Vec<Experiment> {
+        let experiment = |(depth, iops): (u32, f64)| {
+            let mut experiment = Experiment::new("random", "")
+                .shown(View::of(Role::Random, SHARED))
+                .parameter("depth", depth)
+                .parameter("block_bytes", 4096)
+                .parameter("span_bytes", 1 << 30)
+                .parameter("file_bytes", 1 << 30);
+            let p99 = f64::from(depth) / iops * 1e6 * 1.5;
+            experiment.rows = vec![row(
+                "direct",
+                &[
+                    (metric::IOPS, iops),
+                    (metric::P50_US, p99 / 1.5),
+                    (metric::P99_US, p99),
+                    (metric::CPU_US_PER_IO, 5.0),
+                ],
+            )];
+            experiment
+        };
+        figures.into_iter().map(experiment).collect()
+    }
+
+    #[test]
+    fn the_knee_is_the_smallest_load_with_all_there_is() {
+        let report = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
+        let curve = curve(&report).expect("four depths");
+        assert_eq!((curve.first().0, curve.knee().0, curve.last().0), (1.0, 32.0, 128.0));
+        assert_eq!(curve.most(), 82e3);
+        assert_eq!(curve.load, "reads in flight");
+    }
+
+    #[test]
+    fn figures_from_memory_do_not_count() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        for experiment in &mut experiments {
+            experiment.rows[0].cache = Some(CacheState::Warm);
+        }
+        let report = report(experiments);
+        assert!(curve(&report).is_none() && rows(&report, Role::Random, metric::IOPS).is_empty());
+    }
+}

@@ -1,0 +1,196 @@
+//! The point where more load no longer pays off: three definitions of the knee of a curve of throughput
+//! over load. They agree on a device of one limit, and show how far to trust them where they do not.
+
+/// One load and its results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// Readers, each with one read in flight.
+    pub readers: f64,
+    /// Reads per second, all readers together.
+    pub per_second: f64,
+    /// Mean time of a read.
+    pub mean_us: f64,
+}
+
+/// A method to find a knee.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Definition {
+    /// The largest *power*, throughput divided by response time (Kleinrock, "Power and deterministic rules of thumb
+    /// for probabilistic problems in computer communications", ICC 1979).
+    Power,
+    /// The largest distance of the curve above its chord, both axes scaled to 1 (Satopaa, Albrecht, Irwin and Raghavan,
+    /// "Finding a 'Kneedle' in a haystack", ICDCSW 2011).
+    Chord,
+    /// The smallest load with 95 % of the largest throughput.
+    Share,
+}
+
+impl Definition {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Power, Self::Chord, Self::Share];
+
+    /// Returns the name in sentences.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Power => "largest power (Kleinrock)",
+            Self::Chord => "farthest from the chord (Kneedle)",
+            Self::Share => "95 % of the maximum",
+        }
+    }
+
+    /// Returns the index of the level at which this definition finds the knee of `curve`. `None` for
+    /// an empty curve.
+    pub fn find(self, curve: &[Level]) -> Option<usize> {
+        match self {
+            Self::Power => first_largest(curve.iter().map(|level| level.per_second / level.mean_us)),
+            Self::Chord => chord(curve),
+            Self::Share => {
+                let most = most(curve)?;
+                curve.iter().position(|level| level.per_second >= SHARE * most)
+            }
+        }
+    }
+}
+
+const SHARE: f64 = 0.95;
+/// Minimum gain of twice the load, as a factor of the throughput: a smaller step is within the noise
+/// between repeats.
+const GAIN_OF_DOUBLING: f64 = 1.1;
+/// Minimum rise of a curve; one that rises by less is flat.
+const FLAT: f64 = 1.05;
+
+/// The result of a curve of throughput over load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Saturation {
+    /// The largest throughput.
+    pub per_second: f64,
+    /// The largest throughput divided by that of one reader: the number of readers that the device serves at
+    /// full speed. This is the crossing of the two asymptotes (Denning and Buzen, "The operational analysis
+    /// of queueing network models", ACM Computing Surveys 1978). `None` when one reader was not measured.
+    pub places: Option<f64>,
+    /// The knees by [`Definition::ALL`], each an index into the curve.
+    pub knees: [usize; 3],
+}
+
+/// Returns the saturation of a curve, which must ascend in its load. Returns `None` when there are fewer than
+/// three levels, when the throughput still grew at the end, or when only the last level comes near the
+/// maximum. Then the device may have more to offer, and a knee would be an artefact of the measurement.
+pub fn saturation(curve: &[Level]) -> Option<Saturation> {
+    if curve.len() < 3 || grows(curve)? {
+        return None;
+    }
+    let per_second = most(curve)?;
+    let alone = curve.first().filter(|level| level.readers == 1.0);
+    let mut knees = [0; 3];
+    for (knee, definition) in knees.iter_mut().zip(Definition::ALL) {
+        *knee = definition.find(curve)?;
+    }
+    if knees[2] + 1 == curve.len() {
+        return None;
+    }
+    Some(Saturation { per_second, places: alone.map(|level| per_second / level.per_second), knees })
+}
+
+/// Returns whether the last doubling of the load brought more than the noise between repeats.
+fn grows(curve: &[Level]) -> Option<bool> {
+    let last = curve.last()?;
+    let before = curve.iter().rev().find(|level| level.readers * 2.0 <= last.readers)?;
+    let doublings = (last.readers / before.readers).log2();
+    Some(last.per_second / before.per_second >= GAIN_OF_DOUBLING.powf(doublings))
+}
+
+fn most(curve: &[Level]) -> Option<f64> {
+    let most = curve.iter().map(|level| level.per_second).fold(0.0, f64::max);
+    (most > 0.0).then_some(most)
+}
+
+fn chord(curve: &[Level]) -> Option<usize> {
+    let (first, last) = (curve.first()?, curve.last()?);
+    let least = curve.iter().map(|level| level.per_second).fold(f64::INFINITY, f64::min);
+    let (width, height) = (last.readers - first.readers, most(curve)? - least);
+    if height < (FLAT - 1.0) * least || width <= 0.0 {
+        // A curve that rises by less than noise has its knee where it begins.
+        return Some(0);
+    }
+    let above = |level: &Level| (level.per_second - least) / height - (level.readers - first.readers) / width;
+    first_largest(curve.iter().map(above))
+}
+
+/// Returns the first of the largest values.
+fn first_largest(values: impl Iterator<Item = f64>) -> Option<usize> {
+    let mut best: Option<(usize, f64)> = None;
+    for (index, value) in values.enumerate().filter(|(_, value)| value.is_finite()) {
+        if best.is_none_or(|(_, known)| value > known) {
+            best = Some((index, value));
+        }
+    }
+    best.map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the curve of a device that serves `places` reads at a time, each in 100 us: the bounds
+    /// of the operational laws.
+    fn ideal(places: f64) -> Vec<Level> {
+        let level = |doublings| {
+            let readers = f64::from(1 << doublings);
+            let per_second = readers.min(places) * 10_000.0;
+            Level { readers, per_second, mean_us: readers / per_second * 1e6 }
+        };
+        (0..=8).map(level).collect()
+    }
+
+    #[test]
+    fn all_definitions_find_the_limit_of_a_device_of_one_limit() {
+        for places in [1.0, 2.0, 16.0, 32.0, 128.0] {
+            let curve = ideal(places);
+            let found = saturation(&curve).expect("it is saturated");
+            let readers = found.knees.map(|knee| curve[knee].readers);
+            assert_eq!(readers, [places; 3], "{places}");
+            assert_eq!(found.places, Some(places));
+            assert!((found.per_second - places * 10_000.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_not_saturated_has_no_knee() {
+        assert_eq!(saturation(&ideal(256.0)), None);
+        assert_eq!(saturation(&ideal(1024.0)), None);
+        assert_eq!(saturation(&ideal(2.0)[..2]), None);
+        assert_eq!(saturation(&[]), None);
+        // Grows slowly, by less than the noise from one level to the next.
+        let mut slow = ideal(1.0);
+        for (index, level) in slow.iter_mut().enumerate() {
+            level.per_second *= 1.08_f64.powi(index as i32);
+        }
+        assert_eq!(saturation(&slow), None);
+    }
+
+    #[test]
+    fn noise_on_a_flat_end_moves_no_knee() {
+        let mut curve = ideal(16.0);
+        for (index, level) in curve.iter_mut().enumerate() {
+            level.per_second *= if index % 2 == 0 { 1.02 } else { 0.98 };
+        }
+        let found = saturation(&curve).expect("it is saturated");
+        assert_eq!(found.knees.map(|knee| curve[knee].readers), [16.0; 3]);
+    }
+
+    #[test]
+    fn a_device_that_gets_slower_under_load_has_its_knee_before_that() {
+        let mut curve = ideal(32.0);
+        for level in curve.iter_mut().filter(|level| level.readers > 32.0) {
+            level.per_second *= 0.7;
+            level.mean_us /= 0.7;
+        }
+        let found = saturation(&curve).expect("it is saturated");
+        assert_eq!(found.knees.map(|knee| curve[knee].readers), [32.0; 3]);
+    }
+
+    #[test]
+    fn without_one_reader_the_number_of_programs_is_unknown() {
+        assert_eq!(saturation(&ideal(16.0)[2..]).map(|found| found.places), Some(None));
+    }
+}

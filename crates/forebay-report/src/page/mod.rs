@@ -1,0 +1,26 @@
+//! Human-readable results: a summary for the terminal, one HTML page, and the conclusions on both.
+
+pub mod advice;
+mod chart;
+mod charts;
+pub mod columns;
+pub(crate) mod conditions;
+mod embed;
+pub mod facts;
+pub mod histogram;
+pub mod html;
+pub mod knee;
+mod marks;
+pub mod modes;
+pub mod noise;
+pub mod order;
+mod place;
+pub mod questions;
+mod sections;
+pub mod summary;
+mod svg;
+pub mod view;
+pub mod waits;
+
+/// Mark by which the program recognizes its own pages.
+pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";

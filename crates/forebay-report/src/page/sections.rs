@@ -1,0 +1,173 @@
+//! The experiments on the page: a sentence, charts, a table, the method, and the gates.
+
+use maud::{Markup, html};
+
+use super::columns::{Column, groups, heading};
+use super::{chart, charts, html as page, marks, view};
+use crate::result::{Experiment, Row};
+use crate::units::number;
+
+/// Returns the id of a section on the page.
+pub(crate) fn id(index: usize) -> String {
+    format!("experiment-{}", index + 1)
+}
+
+/// Returns a link to a section, labelled with the section's heading.
+pub(crate) fn link(index: usize, groups: &[Vec<&Experiment>]) -> Markup {
+    html! { a href=(format!("#{}", id(index))) { (groups.get(index).map_or("", |group| heading(group))) } }
+}
+
+/// Returns all experiments; those that belong together form one section.
+pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
+    html! {
+        @for (index, group) in groups(experiments).iter().enumerate() {
+            @let id = id(index);
+            section aria-labelledby=(id) {
+                h2 id=(id) { (heading(group)) }
+                @if !group[0].sentence.is_empty() { p.sentence { (page::sentence(&group[0].sentence)) } }
+                (figures(group, &id))
+                h3 { "The numbers" }
+                (table(group))
+                h3 { "How it was measured" }
+                (about(group))
+                h3 { "Gates" }
+                (marks::of(group))
+            }
+        }
+    }
+}
+
+fn figures(group: &[&Experiment], id: &str) -> Markup {
+    let charts = charts::of(group);
+    html! {
+        @if !charts.is_empty() {
+            div.charts {
+                @for (index, chart) in charts.iter().enumerate() { (chart::figure(chart, &format!("{id}-chart-{}", index + 1))) }
+            }
+        }
+    }
+}
+
+/// Returns the method behind the numbers, the notes on them, and the description of each row.
+fn about(group: &[&Experiment]) -> Markup {
+    let rows = || group.iter().flat_map(|experiment| &experiment.rows);
+    let described: Vec<&Row> = once(rows().map(|row| &row.name))
+        .into_iter()
+        .filter_map(|name| rows().find(|row| &row.name == name && !row.description.is_empty()))
+        .collect();
+    html! {
+        @if let Some(first) = group.first() { @if !first.method.is_empty() { p { (page::prose(&first.method)) } } }
+        @for note in once(group.iter().flat_map(|experiment| &experiment.notes)) { p.note { (page::sentence(note)) } }
+        @if !described.is_empty() {
+            ul { @for row in described { li { code { (row.name) } ": " (page::prose(&row.description)) } } }
+        }
+    }
+}
+
+/// Returns each text once, in the order in which they appear.
+fn once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut seen = Vec::new();
+    for text in texts {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen
+}
+
+/// Returns one table for experiments that belong together: one row for each place of the axis and each way.
+fn table(group: &[&Experiment]) -> Markup {
+    let columns = Column::present(group);
+    let axis = view::axis(group);
+    let title = heading(group);
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(format!("Table: {title}")) {
+            table.figures {
+                caption.unseen { (title) ": medians, with the smallest and the largest repeat below" }
+                thead {
+                    tr {
+                        @if let Some(axis) = &axis { th.number scope="col" { (axis.label) } }
+                        th scope="col" { "row" }
+                        @for column in &columns { th.number scope="col" title=(column.meaning) { (column.heading) } }
+                        th scope="col" { "page cache" }
+                        th.number scope="col" { "repeats" }
+                    }
+                }
+                tbody {
+                    @for experiment in group {
+                        @for row in &experiment.rows {
+                            tr class=[marks::failed(row).then_some("failed")] {
+                                @if let Some(axis) = &axis {
+                                    td.number { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
+                                }
+                                th scope="row" { (row.name) (marks::marks(row)) }
+                                @if let Some(why) = &row.skipped {
+                                    td colspan=(columns.len() + 2) { "not measured: " (why) }
+                                } @else {
+                                    @for column in &columns { td.number { (column.cell(row)) (spread(column, row)) } }
+                                    td { (row.cache.map_or("", |cache| cache.label())) }
+                                    td.number { (row.samples.len()) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn spread(column: &Column, row: &Row) -> Markup {
+    html! {
+        @if row.samples.len() > 1 {
+            @if let Some((low, high)) = column.spread(row) { div.small { (number(low)) " - " (number(high)) } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Condition, Metrics, Sample, metric};
+
+    fn random(depth: u32) -> Experiment {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::IOPS, f64::from(depth) * 1000.0);
+        let mut experiment = Experiment::new("random", "how").parameter("depth", depth);
+        experiment.rows.push(Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]));
+        experiment
+    }
+
+    #[test]
+    fn one_depth_makes_bars_and_several_make_lines() {
+        let one = experiments(&[random(1)]).into_string();
+        assert!(one.contains("<rect") && !one.contains("<polyline"));
+        let several = experiments(&[random(1), random(8)]).into_string();
+        assert!(several.contains("<polyline"));
+        assert_eq!(several.matches("<table class=\"figures\"").count(), 1);
+    }
+
+    #[test]
+    fn a_row_without_figures_has_its_reason() {
+        let mut experiment = Experiment::new("scan", "");
+        experiment.rows.push(Row::skipped("uncached", "refused"));
+        let page = experiments(&[experiment]).into_string();
+        assert!(page.contains("not measured: refused"));
+        assert!(!page.contains("<svg"));
+    }
+
+    #[test]
+    fn a_failed_gate_stands_at_its_row_and_below() {
+        let mut experiment = random(1);
+        experiment.rows[0].conditions.push(Condition::at_least("device_bytes", 0.5, 0.95));
+        let page = experiments(&[experiment]).into_string();
+        assert!(page.contains("<tr class=\"failed\">"), "{page}");
+        assert!(
+            page.contains(
+                "direct<span class=\"mark-failed\">failed: device bytes against claimed bytes</span>"
+            ),
+            "{page}"
+        );
+        assert!(page.contains("at least 0.950"), "{page}");
+    }
+}

@@ -1,0 +1,443 @@
+//! The result schema: the output of every command of the program with `--json`.
+//!
+//! There is one document and one shape for all commands; `docs/report-schema.md` explains every field
+//! to a reader of the JSON. Numbers live in [`Metrics`], whose names end in their unit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Environment;
+use crate::page::view::View;
+
+mod condition;
+pub mod metric;
+
+pub use condition::Condition;
+
+/// Name of the gate that compares the bytes of a row with those that the device moved.
+pub const DEVICE_BYTES: &str = "device_bytes";
+/// Gates that do not apply where memory served a row.
+const OF_THE_DEVICE: [&str; 2] = [DEVICE_BYTES, "generator"];
+
+/// The version of the schema; raised when a field changes its meaning or is removed, not when one is added.
+pub const SCHEMA: u32 = 2;
+
+/// A document as it was read; its experiments do not have their views yet.
+#[derive(Deserialize)]
+struct Document {
+    schema: u32,
+    forebay: String,
+    environment: Environment,
+    #[serde(default)]
+    views: BTreeMap<String, Arc<View>>,
+    experiments: Vec<Experiment>,
+    #[serde(default)]
+    verdicts: Vec<String>,
+}
+
+impl From<Document> for Report {
+    fn from(document: Document) -> Self {
+        let Document { schema, forebay, environment, views, mut experiments, verdicts } = document;
+        for experiment in &mut experiments {
+            experiment.view = views.get(&experiment.name).map_or_else(View::other, Arc::clone);
+        }
+        Self { schema, forebay, environment, views, experiments, verdicts }
+    }
+}
+
+/// A whole result document.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Document")]
+pub struct Report {
+    /// [`SCHEMA`], or the lower one of the document that was read.
+    pub schema: u32,
+    /// The version of the program that measured.
+    pub forebay: String,
+    /// The place of the measurement, and the findings of `doctor` there.
+    pub environment: Environment,
+    /// How experiments of each name are shown.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    views: BTreeMap<String, Arc<View>>,
+    /// The experiments; empty for `doctor`.
+    pub experiments: Vec<Experiment>,
+    /// Sentences computed from the numbers (the report only).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<String>,
+}
+
+impl Report {
+    /// Returns a document of this program's version.
+    pub fn new(environment: Environment, experiments: Vec<Experiment>) -> Self {
+        let own = |experiment: &&Experiment| !Arc::ptr_eq(&experiment.view, &View::other());
+        let named = |experiment: &Experiment| (experiment.name.clone(), Arc::clone(&experiment.view));
+        Self {
+            schema: SCHEMA,
+            forebay: env!("CARGO_PKG_VERSION").to_owned(),
+            environment,
+            views: experiments.iter().filter(own).map(named).collect(),
+            experiments,
+            verdicts: Vec::new(),
+        }
+    }
+
+    /// Adds the contents of another result; the place of its measurement is dropped.
+    pub fn add(&mut self, other: Self) {
+        self.views.extend(other.views);
+        self.experiments.extend(other.experiments);
+        self.verdicts.extend(other.verdicts);
+    }
+
+    /// Returns the document as indented JSON with a final newline.
+    ///
+    /// # Errors
+    /// Fails only when a metric is not a finite number.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        Ok(text)
+    }
+}
+
+/// Several ways of doing the same work under the same conditions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Experiment {
+    /// The name on the command line: `scan`, `random`, ...
+    pub name: String,
+    /// The fixed parameters: `file_bytes`, `block_bytes`, `depth`, `span_bytes`, `seed`, ...; names
+    /// end in their unit.
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    /// The method and the meaning of each number: one paragraph for a reader of the page.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub method: String,
+    /// Caveats on the numbers ("the figures of `buffered` are warm: ...").
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Gates that concern all rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// One row for each way.
+    pub rows: Vec<Row>,
+    /// The title; empty in documents of schema 1 and of other programs, which are titled by their name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    title: String,
+    /// The heading of the experiments that belong together, which have the same name and heading.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    heading: String,
+    /// A sentence on the numbers of all experiments of the heading; the first of them has it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sentence: String,
+    /// How it is shown.
+    #[serde(skip, default = "View::other")]
+    pub view: Arc<View>,
+}
+
+impl Experiment {
+    /// Returns an experiment without rows.
+    pub fn new(name: impl Into<String>, method: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            parameters: BTreeMap::new(),
+            method: method.into(),
+            notes: Vec::new(),
+            conditions: Vec::new(),
+            rows: Vec::new(),
+            title: String::new(),
+            heading: String::new(),
+            sentence: String::new(),
+            view: View::other(),
+        }
+    }
+
+    /// Sets a parameter.
+    pub fn parameter(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.parameters.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Sets the title, and the heading that it shares with the experiments that belong together.
+    pub fn titled(&mut self, title: impl Into<String>, heading: impl Into<String>) {
+        (self.title, self.heading) = (title.into(), heading.into());
+    }
+
+    #[cfg(test)]
+    /// Sets how it is shown.
+    pub fn shown(mut self, view: View) -> Self {
+        self.view = Arc::new(view);
+        self
+    }
+
+    /// Returns the title for headings and sentences.
+    pub fn title(&self) -> &str {
+        if self.title.is_empty() { &self.name } else { &self.title }
+    }
+
+    /// Returns the heading of the experiments that belong together.
+    pub fn heading(&self) -> &str {
+        if self.heading.is_empty() { self.title() } else { &self.heading }
+    }
+
+    /// Returns the row called `name`.
+    pub fn row(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// Returns a parameter that is a number.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        self.parameters.get(name).and_then(serde_json::Value::as_f64)
+    }
+}
+
+/// One way of doing the work.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Row {
+    /// A stable name such as `direct-large`.
+    pub name: String,
+    /// Describes this way in one sentence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Contents of the page cache when the samples began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheState>,
+    /// The reason for missing figures (`uncached` on a file system without RWF_DONTCACHE).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+    /// Requested settings that were not granted: the figures are shown, but no limit applies to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub degraded: Option<String>,
+    /// The median of each metric over the samples.
+    pub metrics: Metrics,
+    /// Figures that some sample lacks, with the reason: they could not be true there, or rested on too
+    /// few operations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, String>,
+    /// Every repeat, in the order in which it ran.
+    pub samples: Vec<Sample>,
+    /// Limits that a check applied to a metric; empty outside of checks.
+    pub gates: Vec<Gate>,
+    /// Gates of the run: whether the figures can be taken at face value.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// Times of single operations by name, over all samples: HdrHistogram V2, compressed, in base64; nanoseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub histograms: BTreeMap<String, String>,
+    /// Changes over time in the first repeat.
+    #[serde(default, skip_serializing_if = "Series::is_empty")]
+    pub series: Series,
+}
+
+/// Lists of numbers of one length by name; a name ends in its unit, and `at_s` has the times of the values.
+pub type Series = BTreeMap<String, Vec<f64>>;
+
+impl Row {
+    /// Returns a row whose metrics are the medians of `samples`.
+    pub fn from_samples(name: impl Into<String>, samples: Vec<Sample>) -> Self {
+        let mut values: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for sample in &samples {
+            for (name, value) in &sample.metrics.0 {
+                values.entry(name).or_default().push(*value);
+            }
+        }
+        let metrics = values
+            .into_iter()
+            .filter_map(|(name, values)| Some((name.to_owned(), median(values)?)))
+            .collect();
+        Self { name: name.into(), metrics: Metrics(metrics), samples, ..Self::default() }
+    }
+
+    /// Returns a row that could not be measured here, with the reason.
+    pub fn skipped(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { name: name.into(), skipped: Some(why.into()), ..Self::default() }
+    }
+
+    /// Sets the description of this way, one sentence.
+    pub fn describe(mut self, description: impl Into<String>) -> Self {
+        self.description = description.into();
+        self
+    }
+
+    /// Sets the state of the page cache. Gates on the device's work do not apply to warm figures: such
+    /// a row is about memory and a processor.
+    pub fn cache(mut self, cache: CacheState) -> Self {
+        self.cache = Some(cache);
+        if cache == CacheState::Warm {
+            for gate in self.conditions.iter_mut().filter(|gate| OF_THE_DEVICE.contains(&gate.name.as_str()))
+            {
+                *gate = Condition::unknown(&gate.name, "does not apply: memory may serve this row");
+            }
+        }
+        self
+    }
+
+    /// Returns the reason why no verdict may rest on the row, although it was measured: the device
+    /// moved other bytes than those that it counts.
+    pub fn implausible(&self) -> Option<String> {
+        let is_exact = |gate: &&Condition| gate.name == DEVICE_BYTES && gate.at_most.is_some();
+        let gate = self.conditions.iter().filter(|gate| gate.failed()).find(is_exact)?;
+        Some(format!("the device moved {:.2} times the bytes that it counts", gate.value?))
+    }
+
+    /// Returns whether the device's own counters prove that it did the work.
+    pub fn is_proven(&self) -> bool {
+        let proves = |gate: &Condition| gate.name == DEVICE_BYTES && gate.passed == Some(true);
+        self.cache == Some(CacheState::Direct) && self.conditions.iter().any(proves)
+    }
+
+    /// Returns whether the row failed a gate of the run.
+    pub fn is_marked(&self) -> bool {
+        self.conditions.iter().any(Condition::failed)
+    }
+
+    /// Returns the smallest and the largest value of a metric over the samples.
+    pub fn spread(&self, metric: &str) -> Option<(f64, f64)> {
+        let mut values = self.samples.iter().filter_map(|sample| sample.metrics.get(metric));
+        let first = values.next()?;
+        Some(values.fold((first, first), |(low, high), value| (low.min(value), high.max(value))))
+    }
+}
+
+/// Contents of the page cache for the file when a sample began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheState {
+    /// Direct I/O: the page cache plays no part.
+    Direct,
+    /// A cgroup limits the memory, page cache included, to less than the file.
+    MemoryLimited,
+    /// The caches of the whole system were dropped before each sample.
+    Dropped,
+    /// The file's own pages were evicted by fadvise, and mincore confirmed that they are gone.
+    Evicted,
+    /// The file may be cached wholly or in part: the figure says little about the device.
+    Warm,
+}
+
+impl CacheState {
+    /// Returns the words for a table.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::MemoryLimited => "memory limited",
+            Self::Dropped => "cold (caches dropped)",
+            Self::Evicted => "cold (evicted)",
+            Self::Warm => "warm",
+        }
+    }
+}
+
+/// Numbers by name; a name ends in its unit. [`metric`] has the names that the report can show.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Metrics(pub BTreeMap<String, f64>);
+
+impl Metrics {
+    /// Sets a metric. A value that is not finite is left out: JSON cannot represent it and it means nothing.
+    pub fn set(&mut self, name: &str, value: f64) -> &mut Self {
+        if value.is_finite() {
+            self.0.insert(name.to_owned(), value);
+        }
+        self
+    }
+
+    /// Returns the value of a metric.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name).copied()
+    }
+}
+
+/// One repeat of one row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The number of the repeat, from 0; rows of an experiment run in turn within a repeat.
+    pub repeat: u32,
+    /// Measurements of this repeat.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+}
+
+/// A limit that a check applied to a metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gate {
+    /// The purpose of the gate, in a few words.
+    pub name: String,
+    /// The metric or the ratio that is compared.
+    pub metric: String,
+    /// Its value.
+    pub value: f64,
+    /// The smallest value that passes, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The largest value that passes, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// Whether the value is within the limits.
+    pub passed: bool,
+}
+
+impl Gate {
+    /// Checks that a value is no less than `limit`, and returns the gate.
+    pub fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Self {
+        let (name, metric) = (name.to_owned(), metric.to_owned());
+        Self { name, metric, value, at_least: Some(limit), at_most: None, passed: value >= limit }
+    }
+
+    /// Checks that a value is no more than `limit`, and returns the gate.
+    pub fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Self {
+        let (name, metric) = (name.to_owned(), metric.to_owned());
+        Self { name, metric, value, at_least: None, at_most: Some(limit), passed: value <= limit }
+    }
+}
+
+/// Returns the median; the mean of the middle two when the number of values is even.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    if values.is_empty() {
+        return None;
+    }
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        Some(values[middle])
+    } else {
+        Some((values[middle - 1] + values[middle]) / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(repeat: u32, iops: f64) -> Sample {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::IOPS, iops);
+        Sample { repeat, metrics }
+    }
+
+    #[test]
+    fn metrics_of_a_row_are_medians_and_the_spread_is_kept() {
+        let row = Row::from_samples("direct", vec![sample(0, 3.0), sample(1, 1.0), sample(2, 2.0)]);
+        assert_eq!(row.metrics.get(metric::IOPS), Some(2.0));
+        assert_eq!(row.spread(metric::IOPS), Some((1.0, 3.0)));
+    }
+
+    #[test]
+    fn an_even_number_of_values_has_the_mean_of_the_middle_two() {
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
+        assert_eq!(median(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_sample_is_flat_in_json() {
+        let text = serde_json::to_string(&sample(2, 10.0)).expect("finite");
+        assert_eq!(text, r#"{"repeat":2,"iops":10.0}"#);
+        let back: Sample = serde_json::from_str(&text).expect("the same shape");
+        assert_eq!(back, sample(2, 10.0));
+    }
+
+    #[test]
+    fn values_that_json_cannot_hold_are_left_out() {
+        let mut metrics = Metrics::default();
+        metrics.set("x", f64::NAN).set("y", 1.0);
+        assert_eq!(metrics.0.len(), 1);
+    }
+}

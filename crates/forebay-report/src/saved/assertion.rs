@@ -1,0 +1,345 @@
+//! `forebay assert`: expressions over one result. `docs/cli.md` has the grammar.
+
+use super::select::{keys, label, matches};
+use crate::failure::Failure;
+use crate::page::conditions::MARK;
+use crate::result::{Experiment, Report, Row};
+use crate::units::number;
+
+/// `LEFT OP FACTOR [* RIGHT]`.
+#[derive(Debug, PartialEq)]
+pub struct Assertion {
+    left: Figure,
+    operator: Operator,
+    factor: f64,
+    right: Option<Figure>,
+}
+
+/// `EXPERIMENT[param=value,..].ROW.METRIC`.
+#[derive(Debug, PartialEq)]
+struct Figure {
+    /// The expression as it was written.
+    text: String,
+    experiment: String,
+    parameters: Vec<(String, String)>,
+    row: String,
+    metric: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    AtLeast,
+    AtMost,
+    More,
+    Less,
+    Equal,
+    Unequal,
+}
+
+/// The result of an expression.
+#[derive(Debug, PartialEq)]
+pub struct Outcome {
+    /// Whether it holds.
+    pub holds: bool,
+    /// A sentence with the figures.
+    pub text: String,
+}
+
+impl Operator {
+    /// The longer ones first: `>` is a prefix of `>=`.
+    const ALL: [(&'static str, Self); 6] = [
+        (">=", Self::AtLeast),
+        ("<=", Self::AtMost),
+        ("==", Self::Equal),
+        ("!=", Self::Unequal),
+        (">", Self::More),
+        ("<", Self::Less),
+    ];
+
+    fn holds(self, left: f64, right: f64) -> bool {
+        match self {
+            Self::AtLeast => left >= right,
+            Self::AtMost => left <= right,
+            Self::More => left > right,
+            Self::Less => left < right,
+            Self::Equal => left == right,
+            Self::Unequal => left != right,
+        }
+    }
+
+    fn sign(self) -> &'static str {
+        Self::ALL.iter().find(|(_, operator)| *operator == self).map_or("", |(sign, _)| sign)
+    }
+}
+
+/// Parses an expression.
+///
+/// # Errors
+/// [`Failure::Usage`] that quotes the part that was not understood and shows the form.
+pub fn parse(text: &str) -> Result<Assertion, Failure> {
+    let wrong = |what: String| {
+        Failure::Usage(format!(
+            "{text:?}: {what}; write for example 'random[depth=32].direct.iops >= 0.95 * random[depth=32].bare.iops'"
+        ))
+    };
+    let (left, operator, right) =
+        split(text).ok_or_else(|| wrong("there is no operator (>= <= > < == !=)".to_owned()))?;
+    let left = Figure::parse(left).map_err(wrong)?;
+    let factor_of = |text: &str| match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        _ => Err(format!("{text:?} is not a number")),
+    };
+    let right = right.trim();
+    let begins_a_number = right.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
+    let (factor, right) = match right.split_once('*') {
+        // A value in brackets may contain a star, but not before the first figure's name.
+        Some((factor, figure)) if begins_a_number => {
+            (factor_of(factor.trim()).map_err(wrong)?, Some(Figure::parse(figure).map_err(wrong)?))
+        }
+        _ if begins_a_number => (factor_of(right).map_err(wrong)?, None),
+        _ => (1.0, Some(Figure::parse(right).map_err(wrong)?)),
+    };
+    Ok(Assertion { left, operator, factor, right })
+}
+
+/// Splits the text at the first operator outside of brackets.
+fn split(text: &str) -> Option<(&str, Operator, &str)> {
+    let mut depth = 0_u32;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => {
+                let rest = &text[at..];
+                if let Some((sign, operator)) = Operator::ALL.iter().find(|(sign, _)| rest.starts_with(sign))
+                {
+                    return Some((&text[..at], *operator, &rest[sign.len()..]));
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+impl Figure {
+    fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let form = || format!("{text:?} is not EXPERIMENT[param=value,..].ROW.METRIC");
+        let (experiment, parameters, rest) = match text.split_once('[') {
+            Some((experiment, rest)) => {
+                let (inside, rest) = rest.split_once(']').ok_or_else(form)?;
+                let parameters = inside.split(',').map(|pair| {
+                    let (name, value) =
+                        pair.split_once('=').ok_or_else(|| format!("{pair:?} is not param=value"))?;
+                    Ok((name.trim().to_owned(), value.trim().to_owned()))
+                });
+                let rest = rest.strip_prefix('.').ok_or_else(form)?;
+                (experiment, parameters.collect::<Result<_, String>>()?, rest)
+            }
+            None => {
+                let (experiment, rest) = text.split_once('.').ok_or_else(form)?;
+                (experiment, Vec::new(), rest)
+            }
+        };
+        let (row, metric) = rest.rsplit_once('.').ok_or_else(form)?;
+        let is_name =
+            |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '*');
+        if ![experiment, row, metric].iter().all(|name| is_name(name)) {
+            return Err(form());
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            experiment: experiment.to_owned(),
+            parameters,
+            row: row.to_owned(),
+            metric: metric.to_owned(),
+        })
+    }
+
+    /// Returns the single row that matches, and its figure.
+    fn find<'a>(&self, report: &'a Report) -> Result<(&'a Row, f64), Failure> {
+        let none = |what: String, there_are: Vec<String>| {
+            let there_are = if there_are.is_empty() { "none".to_owned() } else { there_are.join(", ") };
+            Failure::Usage(format!("{}: {what}; there are {there_are}", self.text))
+        };
+        let named: Vec<&Experiment> =
+            report.experiments.iter().filter(|found| found.name == self.experiment).collect();
+        if named.is_empty() {
+            let mut names: Vec<String> = report.experiments.iter().map(|found| found.name.clone()).collect();
+            names.dedup();
+            return Err(none(format!("the result has no experiment {:?}", self.experiment), names));
+        }
+        let keys = keys(&[&report.experiments], &self.experiment);
+        let labels = |found: &[&Experiment]| found.iter().map(|one| label(one, &keys)).collect();
+        let fits = |experiment: &&&Experiment| {
+            self.parameters
+                .iter()
+                .all(|(name, text)| experiment.parameters.get(name).is_some_and(|value| matches(value, text)))
+        };
+        let mut found: Vec<&Experiment> = named.iter().filter(fits).copied().collect();
+        if found.len() > 1 {
+            // An experiment with no distinguishing parameters but the written ones is the exact match.
+            let is_written = |name: &String| self.parameters.iter().any(|(written, _)| written == name);
+            let is_plain = |experiment: &&&Experiment| {
+                keys.iter().all(|key| is_written(key) || !experiment.parameters.contains_key(key))
+            };
+            let plain: Vec<&Experiment> = found.iter().filter(is_plain).copied().collect();
+            if plain.len() == 1 {
+                found = plain;
+            }
+        }
+        let experiment = match found.as_slice() {
+            [only] => only,
+            [] => return Err(none("no experiment has these parameters".to_owned(), labels(&named))),
+            several => {
+                let what =
+                    format!("{} experiments fit: add parameters that only one of them has", several.len());
+                return Err(none(what, labels(several)));
+            }
+        };
+        let row = experiment.row(&self.row).ok_or_else(|| {
+            let rows = experiment.rows.iter().map(|row| row.name.clone()).collect();
+            none(format!("there is no row {:?}", self.row), rows)
+        })?;
+        if let Some(why) = &row.skipped {
+            return Err(Failure::Usage(format!("{}: the row was not measured: {why}", self.text)));
+        }
+        let value = row.metrics.get(&self.metric).ok_or_else(|| {
+            let metrics = row.metrics.0.keys().cloned().collect();
+            none(format!("the row has no metric {:?}", self.metric), metrics)
+        })?;
+        Ok((row, value))
+    }
+}
+
+impl Assertion {
+    /// Looks up the figures and compares them.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] with the candidates when a figure is missing or not unique.
+    pub fn judge(&self, report: &Report) -> Result<Outcome, Failure> {
+        let (row, left) = self.left.find(report)?;
+        let right = self.right.as_ref().map(|figure| figure.find(report)).transpose()?;
+        let limit = self.factor * right.map_or(1.0, |(_, value)| value);
+        let holds = self.operator.holds(left, limit);
+        let marked = row.is_marked() || right.is_some_and(|(row, _)| row.is_marked());
+        let of = self.right.as_ref().zip(right).map_or_else(String::new, |(figure, (_, value))| {
+            format!(" ({} * {} = {})", self.factor, figure.text, number(value))
+        });
+        let text = format!(
+            "{}: {} = {}, wanted {} {}{of}{}",
+            if holds { "holds" } else { "FAILS" },
+            self.left.text,
+            number(left),
+            self.operator.sign(),
+            number(limit),
+            if marked { format!("{MARK} a row failed a gate when it was measured") } else { String::new() }
+        );
+        Ok(Outcome { holds, text })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::environment::Environment;
+    use crate::result::{Metrics, Sample};
+
+    fn report() -> Report {
+        let experiments = [1, 32].into_iter().flat_map(|depth| {
+            ["whole file", "10% of memory"].map(|span| {
+                let row = |name: &str, iops: f64| {
+                    let mut metrics = Metrics::default();
+                    metrics.set("iops", iops);
+                    Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
+                };
+                let mut found =
+                    Experiment::new("random", "").parameter("depth", depth).parameter("span", span);
+                found.rows = vec![row("direct", 95.0), row("bare", 100.0), Row::skipped("uring", "refused")];
+                found
+            })
+        });
+        let mut alone = Experiment::new("scan", "");
+        alone.rows = vec![Row::skipped("direct", "no space")];
+        // Without parameters, the name selects the experiment without a depth.
+        let swept = Experiment::new("scan", "").parameter("depth", 4);
+        Report::new(Environment::default(), experiments.chain([swept, alone]).collect())
+    }
+
+    fn judge(text: &str) -> Result<bool, String> {
+        let outcome = parse(text).and_then(|assertion| assertion.judge(&report()));
+        outcome.map(|outcome| outcome.holds).map_err(|error| {
+            assert_eq!(error.code(), 2);
+            error.to_string()
+        })
+    }
+
+    #[test]
+    fn figures_are_compared_with_numbers_and_with_each_other() {
+        let one = "random[depth=32,span=whole file].direct.iops";
+        let other = "random[span=whole file, depth=32].bare.iops";
+        for (right, holds) in [
+            (">= 95".to_owned(), true),
+            (">95".to_owned(), false),
+            ("<= 94.9".to_owned(), false),
+            ("< 1e3".to_owned(), true),
+            ("== 95".to_owned(), true),
+            ("!= 95".to_owned(), false),
+            (format!(">= 0.95 * {other}"), true),
+            (format!(">= 0.96*{other}"), false),
+            (format!("< {other}"), true),
+        ] {
+            assert_eq!(judge(&format!("{one} {right}")), Ok(holds), "{right}");
+        }
+        let outcome =
+            parse(&format!("{one} >= 0.96 * {other}")).and_then(|assertion| assertion.judge(&report()));
+        let text = outcome.expect("both are there").text;
+        assert_eq!(text, format!("FAILS: {one} = 95, wanted >= 96 (0.96 * {other} = 100)"));
+    }
+
+    #[test]
+    fn missing_and_ambiguous_names_list_the_candidates() {
+        for (text, words) in [
+            ("write.direct.iops > 1", "no experiment \"write\"; there are random, scan"),
+            (
+                "random.direct.iops > 1",
+                "4 experiments fit: add parameters that only one of them has; there are random[depth=1,span=whole file]",
+            ),
+            ("random[depth=32].direct.iops > 1", "2 experiments fit"),
+            (
+                "random[depth=7].direct.iops > 1",
+                "no experiment has these parameters; there are random[depth=1",
+            ),
+            ("random[depth=1,span=whole file].dirct.iops > 1", "no row \"dirct\"; there are direct, bare"),
+            ("random[depth=1,span=whole file].direct.iop > 1", "no metric \"iop\"; there are iops"),
+            ("random[depth=1,span=whole file].uring.iops > 1", "not measured: refused"),
+            ("scan.direct.mb_per_s > 1", "not measured: no space"),
+        ] {
+            let error = judge(text).expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn unreadable_files_are_reported() {
+        for (text, words) in [
+            ("", "no operator"),
+            ("random.direct.iops", "no operator"),
+            ("random.direct.iops >= many", "\"many\" is not EXPERIMENT"),
+            ("random.direct.iops >= 1e999", "not a number"),
+            ("random.direct.iops >= -", "not a number"),
+            ("random.direct.iops >=", "\"\" is not EXPERIMENT"),
+            ("random >= 1", "\"random\" is not EXPERIMENT"),
+            ("random[depth=32.direct.iops >= 1", "no operator"),
+            ("random[depth].direct.iops >= 1", "\"depth\" is not param=value"),
+            ("random[depth=1]direct.iops >= 1", "is not EXPERIMENT"),
+            ("random..iops >= 1", "is not EXPERIMENT"),
+            ("random.direct.iops >= 2 * 3", "\"3\" is not EXPERIMENT"),
+            ("random.direct.iops >= 1 and more", "not a number"),
+        ] {
+            let error = judge(text).expect_err(text);
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The output of `forebay wait --json` as an experiment, which serves the report's fifth question.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::environment::Environment;
+use crate::page::waits::{self, short};
+use crate::result::{Experiment, Metrics, Report, Row, Sample, metric};
+
+/// Name of the experiment.
+pub const NAME: &str = "wait";
+/// The row of the whole program; the others are files.
+pub const PROGRAM: &str = "program";
+/// Number of files with a row, those with the longest wait first: the page of `forebay wait` itself
+/// has them all.
+const FILES: usize = 10;
+
+/// Fields of such a document that are shown here.
+#[derive(Debug, Deserialize)]
+struct Waited {
+    time_unix_s: u64,
+    kernel: String,
+    command: Vec<String>,
+    pid: u32,
+    method: String,
+    wall_ns: u64,
+    full_wait_share: f64,
+    some_wait_share: f64,
+    wait_sum_ns: u64,
+    iowait: Pressure,
+    files: Vec<File>,
+    advice: Vec<String>,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Pressure {
+    full_share: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct File {
+    path: String,
+    wait_ns: u64,
+    wait_share: f64,
+}
+
+/// Returns the report with that one experiment; `None` when the document is not from `forebay wait`.
+///
+/// # Errors
+/// A field is missing or has another type.
+pub fn report(document: &Value) -> Option<serde_json::Result<Report>> {
+    (document.get("kind").and_then(Value::as_str) == Some(NAME))
+        .then(|| Waited::deserialize(document).map(of))
+}
+
+fn of(waited: Waited) -> Report {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let command = match waited.command.join(" ") {
+        name if name.is_empty() => format!("process {}", waited.pid),
+        name => name,
+    };
+    let from = match waited.method.as_str() {
+        "pressure" => "the `io.pressure` of a cgroup of its own",
+        _ => "the kernel's tracepoints",
+    };
+    let method = format!(
+        "`forebay wait` followed the program and all that it started, by {from}. Full wait is the share of its time \
+         in which at least one thread stood still for I/O and none ran; some wait the share in which at least one \
+         did. It is one run, so the spread between runs is unknown. A file's share is that of the waits of all \
+         threads."
+    );
+    let row = |name: &str, figures: &[(&str, f64)]| {
+        let mut metrics = Metrics::default();
+        for (metric, value) in figures {
+            metrics.set(metric, *value);
+        }
+        Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
+    };
+    let mut experiment = Experiment::new(NAME, method)
+        .parameter("command", command.as_str())
+        .parameter("method", waited.method);
+    experiment.rows.push(
+        row(
+            PROGRAM,
+            &[
+                (metric::FULL_WAIT_SHARE, waited.full_wait_share),
+                (metric::SOME_WAIT_SHARE, waited.some_wait_share),
+                (metric::FULL_IOWAIT_SHARE, waited.iowait.full_share),
+                (metric::WAIT_S, seconds(waited.wait_sum_ns)),
+                (metric::SECONDS, seconds(waited.wall_ns)),
+            ],
+        )
+        .describe(format!("{command}, with all that it started")),
+    );
+    for file in waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES) {
+        let figures = [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))];
+        experiment.rows.push(row(&file.path, &figures));
+    }
+    experiment.notes = waited.notes;
+    // The build is unknown, and no figure depends on it.
+    let environment = Environment {
+        time_unix_s: waited.time_unix_s,
+        kernel: waited.kernel,
+        optimized_build: true,
+        ..Environment::default()
+    };
+    waits::present(&mut experiment);
+    let mut report = Report::new(environment, vec![experiment]);
+    let command = short(&command);
+    report.verdicts = waited.advice.into_iter().map(|sentence| format!("`{command}`: {sentence}")).collect();
+    report
+}
