@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ impl Cluster {
 
     /// Waits until the directories of all hosts are empty.
     fn emptied(&self) {
-        self.directories.iter().for_each(emptied);
+        self.directories.iter().for_each(|directory| emptied(directory.path()));
     }
 }
 
@@ -133,10 +133,10 @@ fn failed(mut child: Child, lines: Lines<BufReader<ChildStderr>>) -> String {
 }
 
 /// Waits until a directory is empty: the measuring process empties it when it notices the end.
-fn emptied(directory: &Directory) {
+fn emptied(directory: &Path) {
     let begun = Instant::now();
-    while !directory.names().is_empty() {
-        assert!(begun.elapsed() < LONG, "left behind: {:?}", directory.names());
+    while let Some(left) = fs::read_dir(directory).expect("it exists").next() {
+        assert!(begun.elapsed() < LONG, "left behind: {left:?}");
         std::thread::yield_now();
     }
 }
@@ -230,8 +230,8 @@ fn an_agent_that_is_killed_is_named_and_the_others_stop() {
     let name = format!("host 2 ({}) was lost", cluster.name(2));
     assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
     assert!(stderr.contains("signal: 9"), "how the agent ended: {stderr}");
-    emptied(&cluster.directories[0]);
-    emptied(&cluster.directories[2]);
+    emptied(cluster.directories[0].path());
+    emptied(cluster.directories[2].path());
     // The hosts serve the next controller.
     let mut arguments = vec!["--repeats", "1", "--rows", "direct-large"];
     arguments.extend(SMALL);
@@ -258,7 +258,7 @@ fn an_agent_that_is_silent_is_named_and_the_others_stop() {
     let stderr = failed(child, lines);
     let name = format!("host 2 ({}) was lost: no message arrived for 10 s", cluster.name(2));
     assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
-    emptied(&cluster.directories[0]);
+    emptied(cluster.directories[0].path());
     // When the host is back, its agent finds that nobody is there.
     cluster.signal("node-2", Signal::CONT);
     cluster.emptied();
@@ -330,10 +330,8 @@ fn the_path_is_that_of_hosts_without_a_directory() {
     }
     child.kill().expect("it is our child");
     child.wait().expect("it ends");
-    while fs::read_dir(&path).expect("it exists").count() > 0 {
-        std::thread::yield_now();
-    }
-    emptied(&cluster.directories[1]);
+    emptied(&path);
+    emptied(cluster.directories[1].path());
 }
 
 #[test]
@@ -519,5 +517,5 @@ fn ranks_on_other_hosts_of_a_network() {
         assert_eq!(other.code, Some(143), "{}", other.err);
         assert!(other.err.contains(words), "{}", other.err);
     }
-    emptied(&directory);
+    emptied(directory.path());
 }
