@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
+use crate::cleanup::Cleanup;
 use crate::exit::Failure;
-use crate::output::print;
+use crate::output::{JsonArgs, print};
 use crate::result::{Report, SCHEMA};
 
 mod assertion;
@@ -28,9 +29,8 @@ pub(crate) struct DiffArgs {
     /// The later one.
     #[arg(value_name = "B.json")]
     after: PathBuf,
-    /// Print JSON instead of lines.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Options of `assert`.
@@ -71,9 +71,11 @@ pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     if args.before == Path::new("-") && args.after == Path::new("-") {
         return Err(Failure::Usage("only one of the two can be standard input".to_owned()).into());
     }
-    let (before, after) = (load(&args.before)?, load(&args.after)?);
+    let (json, before, after) = (args.json.destination()?, load(&args.before)?, load(&args.after)?);
     let comparison = diff::compare(&before, &after)?;
-    print(&if args.json { comparison.to_json()? } else { comparison.to_text() })?;
+    if json.write(|| comparison.to_json(), &Cleanup::default())? {
+        print(&comparison.to_text())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

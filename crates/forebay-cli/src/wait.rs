@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::doctor::Check;
+use crate::output::JsonArgs;
 
 /// Options of `wait`.
 #[derive(Debug, Args)]
@@ -29,19 +30,18 @@ pub(crate) struct WaitArgs {
     /// Seconds to observe it.
     #[arg(long, value_name = "SECONDS", requires = "pid", conflicts_with = "command", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
-    /// The file for the numbers as JSON; `-` prints them instead of the text.
+    #[command(flatten)]
+    pub(crate) json: JsonArgs,
+    /// The file for a self-contained HTML page; `-` prints it instead of the text.
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// The file for a self-contained HTML page.
-    #[arg(long, value_name = "FILE.html")]
     pub(crate) html: Option<PathBuf>,
     /// A result of `measure saturate --json`, or of `report --json`, from the device that the command uses: the
     /// advice then includes the gain from several reads at once.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) report: Option<PathBuf>,
-    /// Number of files in the text and on the page, the longest wait first.
+    /// The most files in the text and on the page, the longest wait first.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
-    pub(crate) files: usize,
+    pub(crate) limit: usize,
     /// The command and its arguments, behind `--`.
     #[arg(last = true, required_unless_present = "pid")]
     pub(crate) command: Vec<OsString>,

@@ -7,21 +7,16 @@ use forebay_wal::{Lost, Lsn};
 use serde_json::{Value, json};
 
 use super::text;
+use crate::output::document;
 
 pub(super) fn inspected(report: &Report, groups: bool) -> serde_json::Result<String> {
-    document(json!({ "log": log(report, groups) }))
+    document("wal", json!({ "log": log(report, groups) }))
 }
 
 pub(super) fn repaired(repaired: &Repaired) -> serde_json::Result<String> {
-    document(json!({
-        "log": log(&repaired.before, false),
-        "saved": { "records": repaired.records, "bytes": repaired.bytes, "log": log(&repaired.after, false) },
-    }))
-}
-
-fn document(wal: Value) -> serde_json::Result<String> {
-    let document = json!({ "schema": 1, "forebay": env!("CARGO_PKG_VERSION"), "wal": wal });
-    serde_json::to_string_pretty(&document).map(|text| text + "\n")
+    let saved =
+        json!({ "records": repaired.records, "bytes": repaired.bytes, "log": log(&repaired.after, false) });
+    document("wal", json!({ "log": log(&repaired.before, false), "saved": saved }))
 }
 
 fn log(report: &Report, groups: bool) -> Value {
@@ -32,10 +27,9 @@ fn log(report: &Report, groups: bool) -> Value {
         _ => ("none", None),
     };
     let recovery = report.recovery.as_ref();
-    let lost = match recovery {
-        Some(recovery) => &recovery.lost,
-        None => &report.lost_now,
-    };
+    let lost = recovery.map_or(&report.lost_now, |recovery| &recovery.lost);
+    let damage = recovery.map_or(&[][..], |recovery| &recovery.damage);
+    let cut = recovery.and_then(|recovery| recovery.cut.as_ref());
     json!({
         "dir": name(&report.dir),
         "in_use": report.in_use,
@@ -51,15 +45,13 @@ fn log(report: &Report, groups: bool) -> Value {
         "proven_lsn": recovery.map(|recovery| recovery.proven.0),
         "unproven_records": recovery.map(|recovery| recovery.unproven),
         "watermark": report.watermark.map(place),
-        "lost": lost.iter().map(|lost| self::lost(lost, !report.lost_now.contains(lost))).collect::<Vec<_>>(),
-        "cut": recovery.and_then(|recovery| recovery.cut.as_ref()).map(|cut| {
-            json!({ "file": name(&cut.file), "offset_bytes": cut.offset, "why": cut.why })
-        }),
-        "damage": recovery.map_or(&[][..], |recovery| &recovery.damage).iter().map(|damage| {
-            json!({ "file": name(&damage.file), "offset_bytes": damage.offset })
-        }).collect::<Vec<_>>(),
-        "segments": report.segments.iter().map(|each| segment(each, groups)).collect::<Vec<_>>(),
-        "strangers": report.strangers.iter().map(|path| name(path)).collect::<Vec<_>>(),
+        "lost": lost.iter().map(|lost| self::lost(lost, !report.lost_now.contains(lost))).collect::<Value>(),
+        "cut": cut.map(|cut| json!({ "file": name(&cut.file), "offset_bytes": cut.offset, "why": cut.why })),
+        "damage": damage.iter().map(|each| {
+            json!({ "file": name(&each.file), "offset_bytes": each.offset })
+        }).collect::<Value>(),
+        "segments": report.segments.iter().map(|each| segment(each, groups)).collect::<Value>(),
+        "strangers": report.strangers.iter().map(|path| name(path)).collect::<Value>(),
     })
 }
 
@@ -88,7 +80,7 @@ fn segment(segment: &Segment, groups: bool) -> Value {
         "group_count": segment.groups.len(),
         "unreadable": unreadable.map(|range| {
             json!({ "offset_bytes": range.start, "bytes": range.end - range.start })
-        }).collect::<Vec<_>>(),
+        }).collect::<Value>(),
     });
     if groups {
         value["groups"] = segment.groups.iter().map(group).collect();

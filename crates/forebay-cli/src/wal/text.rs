@@ -6,6 +6,8 @@ use std::ops::Range;
 use forebay_wal::inspect::{Group, GroupKind, Place, Repaired, Report, Segment, Verdict};
 use forebay_wal::{Lost, Lsn, Recovery};
 
+use crate::output::counted;
+
 pub(super) fn inspected(report: &Report, groups: bool) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "log {}", report.dir.display());
@@ -175,8 +177,4 @@ fn lsns(lsns: &Range<u64>) -> String {
 
 fn place(place: Place) -> String {
     format!("{:x}:{}", place.generation, place.offset)
-}
-
-fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
