@@ -7,7 +7,7 @@ mod input;
 mod load;
 mod show;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -167,16 +167,17 @@ pub(crate) struct ScanArgs {
 
 /// Runs a command. Every failure has the exit code 2, because code 1 is a result.
 pub(crate) fn run(command: &KvCommand) -> anyhow::Result<ExitCode> {
-    execute(command).map(ExitCode::from).map_err(|error| {
-        if error.is::<Failure>() { error } else { Failure::Store(format!("{error:#}")).into() }
-    })
+    execute(command).map(ExitCode::from).map_err(Failure::data)
 }
 
 fn execute(command: &KvCommand) -> anyhow::Result<u8> {
     match command {
         KvCommand::Get { part, key, hex } => return get(part, &key.bytes()?, *hex),
         KvCommand::Put { part, key, value, file, expires_in, create } => {
-            let (key, value) = (key.bytes()?, value_of(file.as_deref(), value.as_deref())?);
+            let (key, mut value) = (key.bytes()?, value.clone().unwrap_or_default().into_bytes());
+            if let Some(file) = file {
+                input::open(file)?.0.read_to_end(&mut value)?;
+            }
             part.open(*create, |keyspace| {
                 let Some(seconds) = expires_in else { return Ok(keyspace.put(key, value).wait()?) };
                 let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -256,18 +257,18 @@ fn part_of(store: &Store, name: &str, create: bool) -> anyhow::Result<Keyspace> 
     let known = store.keyspaces();
     if !create && !known.iter().any(|each| each == name) {
         let text = format!("the store has no keyspace {name:?}; it has {}", known.join(", "));
-        return Err(Failure::Store(text).into());
+        return Err(Failure::Data(text).into());
     }
     Ok(store.keyspace(name).wait()?)
 }
 
 fn engine() -> Result<Engine, Failure> {
-    Engine::start(Config::default().shards(1)).map_err(|error| Failure::Store(error.to_string()))
+    Engine::start(Config::default().shards(1)).map_err(|error| Failure::Data(error.to_string()))
 }
 
 /// Returns the message for a store that does not open, with the remedy.
 fn failure(error: &Error) -> Failure {
-    Failure::Store(match error.kind() {
+    Failure::Data(match error.kind() {
         ErrorKind::NotFound => format!("{error} (put and load create one with --create)"),
         ErrorKind::Corruption | ErrorKind::MissingTable => {
             format!(
@@ -287,16 +288,6 @@ fn get(part: &PartArgs, key: &[u8], hex: bool) -> anyhow::Result<u8> {
     let text = if hex { (entry::hex(&value) + "\n").into_bytes() } else { value.to_vec() };
     written(io::stdout().lock().write_all(&text))?;
     Ok(0)
-}
-
-fn value_of(file: Option<&Path>, value: Option<&str>) -> anyhow::Result<Vec<u8>> {
-    let Some(file) = file else { return Ok(value.unwrap_or_default().into()) };
-    if file.as_os_str() != "-" {
-        return Ok(fs::read(file).map_err(|error| Failure::missing(file, &error))?);
-    }
-    let mut value = Vec::new();
-    io::stdin().lock().read_to_end(&mut value)?;
-    Ok(value)
 }
 
 fn scan(args: &ScanArgs) -> anyhow::Result<()> {

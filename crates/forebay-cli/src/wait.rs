@@ -14,10 +14,12 @@ mod text;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+#[cfg(not(feature = "wait"))]
 use std::process::ExitCode;
 
 use clap::Args;
 
+#[cfg(not(feature = "wait"))]
 use crate::doctor::Check;
 use crate::output::JsonArgs;
 
@@ -55,14 +57,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the command and returns its exit code.
-///
-/// # Errors
-/// [`Failure::Lacking`](crate::exit::Failure::Lacking) where it cannot be measured.
 #[cfg(feature = "wait")]
-pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
-    measure::run(args)
-}
+pub(crate) use measure::{examine, run};
 
 /// Message of a build without the feature.
 #[cfg(not(feature = "wait"))]
@@ -78,18 +74,6 @@ const REMEDY: &str = "install it with: cargo install forebay-cli --features wait
 #[cfg(not(feature = "wait"))]
 pub(crate) fn run(_: &WaitArgs) -> anyhow::Result<ExitCode> {
     Err(crate::exit::Failure::Lacking(format!("{WITHOUT}: {REMEDY}")).into())
-}
-
-/// Returns the doctor's line.
-#[cfg(feature = "wait")]
-pub(crate) fn examine() -> Check {
-    match forebay_wait::probe() {
-        Ok(()) => Check::ok("wait", "tracepoints", "the BPF programs of forebay wait load here"),
-        Err(forebay_wait::Error::Unavailable { what, remedy, .. }) => {
-            Check::degraded("wait", "tracepoints", what, remedy)
-        }
-        Err(error) => Check::degraded("wait", "tracepoints", error.to_string(), ""),
-    }
 }
 
 /// Returns the doctor's line.

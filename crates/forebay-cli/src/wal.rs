@@ -3,8 +3,7 @@
 //! Nothing here writes into the log's directory. Exit codes: 0 whole (`inspect`: shown), 1 damaged or
 //! cut off, 2 unreadable.
 
-mod json;
-mod text;
+mod show;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,9 +58,7 @@ const DAMAGED: u8 = 1;
 
 /// Runs a command. Every failure has the exit code 2, because code 1 is a result.
 pub(crate) fn run(command: &WalCommand) -> anyhow::Result<ExitCode> {
-    let is_whole = execute(command).map_err(|error| {
-        if error.is::<Failure>() { error } else { Failure::Log(format!("{error:#}")).into() }
-    })?;
+    let is_whole = execute(command).map_err(Failure::data)?;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
@@ -73,8 +70,8 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
     match command {
         WalCommand::Inspect { groups, .. } => {
             let report = inspected(&engine, &log.dir)?;
-            if json.write(|| json::inspected(&report, *groups), &cleanup)? {
-                print(&text::inspected(&report, *groups))?;
+            if json.write(|| show::inspected_json(&report, *groups), &cleanup)? {
+                print(&show::inspected(&report, *groups))?;
             }
             Ok(true)
         }
@@ -89,8 +86,8 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
             if let Verdict::Refused(error) = &report.verdict {
                 return Err(failure(error).into());
             }
-            if json.write(|| json::inspected(&report, false), &cleanup)? {
-                print(&text::verified(&report))?;
+            if json.write(|| show::inspected_json(&report, false), &cleanup)? {
+                print(&show::findings(&report))?;
             }
             if report.unreadable().next().is_some() {
                 return Err(failure(format!(
@@ -102,8 +99,8 @@ fn execute(command: &WalCommand) -> anyhow::Result<bool> {
         }
         WalCommand::Repair { to, .. } => {
             let repaired = repair(&engine, &log.dir, to).wait().map_err(failure)?;
-            if json.write(|| json::repaired(&repaired), &cleanup)? {
-                print(&text::repaired(&repaired))?;
+            if json.write(|| show::repaired_json(&repaired), &cleanup)? {
+                print(&show::repaired(&repaired))?;
             }
             // Damage that took no record is gone in the new log.
             let cut = repaired.before.recovery.as_ref().is_some_and(|recovery| recovery.cut.is_some());
@@ -121,5 +118,5 @@ fn inspected(engine: &Engine, dir: &Path) -> Result<Report, Failure> {
 }
 
 fn failure(error: impl ToString) -> Failure {
-    Failure::Log(error.to_string())
+    Failure::Data(error.to_string())
 }

@@ -84,28 +84,23 @@ struct Line {
     value_hex: Option<String>,
 }
 
-impl Input {
-    /// Opens a file, or standard input for `-`. Also returns the file's length, where it has one.
-    pub(super) fn open(
-        file: &Path,
-        format: Format,
-        has_header: bool,
-    ) -> Result<(Input, Option<u64>), Failure> {
-        let failed = |error: io::Error| Failure::missing(file, &error);
-        let (reader, length): (Box<dyn Read>, _) = if file.as_os_str() == "-" {
-            (Box::new(io::stdin().lock()), None)
-        } else {
-            let opened = File::open(file).map_err(failed)?;
-            let metadata = opened.metadata().map_err(failed)?;
-            if metadata.is_dir() {
-                return Err(Failure::Path(format!("{} is a directory: name a file to load", file.display())));
-            }
-            (Box::new(opened), metadata.is_file().then_some(metadata.len()))
-        };
-        Ok((Input::of(reader, format, has_header), length))
+/// Opens a file, or standard input for `-`. Also returns the file's length, where it has one.
+pub(super) fn open(file: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    let failed = |error: io::Error| Failure::missing(file, &error);
+    if file.as_os_str() == "-" {
+        return Ok((Box::new(io::stdin().lock()), None));
     }
+    let opened = File::open(file).map_err(failed)?;
+    let metadata = opened.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(Failure::Path(format!("{} is a directory: name a file to read", file.display())));
+    }
+    Ok((Box::new(opened), metadata.is_file().then_some(metadata.len())))
+}
 
-    fn of(reader: Box<dyn Read>, format: Format, has_header: bool) -> Input {
+impl Input {
+    /// Returns the reader of a file with this format.
+    pub(super) fn new(reader: Box<dyn Read>, format: Format, has_header: bool) -> Input {
         let mut builder = ReaderBuilder::new();
         if format == Format::Tsv {
             builder.delimiter(b'\t').quoting(false);
@@ -262,7 +257,7 @@ mod tests {
     type Entries = Vec<(u64, Vec<u8>, Vec<u8>)>;
 
     fn read(text: &'static [u8], format: Format, has_header: bool) -> Result<Entries, (u64, String)> {
-        let mut input = Input::of(Box::new(text), format, has_header);
+        let mut input = Input::new(Box::new(text), format, has_header);
         let mut entries = Vec::new();
         while let Some(entry) = input.next().map_err(|fault| (fault.line, fault.text))? {
             entries.push((entry.line, entry.key, entry.value));
@@ -330,7 +325,7 @@ mod tests {
         ];
         for (format, begin) in begins {
             let long = io::repeat(b'x').take(RECORD_BYTES_MAX * 2);
-            let mut input = Input::of(Box::new(begin.chain(long)), format, false);
+            let mut input = Input::new(Box::new(begin.chain(long)), format, false);
             for _ in 0..2 {
                 assert!(input.next().is_ok_and(|entry| entry.is_some()), "{format:?}");
             }
@@ -351,7 +346,7 @@ mod tests {
             let fill = RECORD_BYTES_MAX - (begin.len() + end.len()) as u64;
             for (more, is_read) in [(0, true), (1, false)] {
                 let text = begin.chain(io::repeat(b'x').take(fill + more)).chain(end);
-                let entry = Input::of(Box::new(text), format, false).next();
+                let entry = Input::new(Box::new(text), format, false).next();
                 assert_eq!(entry.is_ok(), is_read, "{format:?}: {more} more");
             }
         }

@@ -6,7 +6,7 @@ use clap::Args;
 use forebay_kv::{Batch, Keyspace};
 
 use super::PartArgs;
-use super::input::{Entry, Fault, Format, Input};
+use super::input::{self, Entry, Fault, Format, Input};
 use crate::exit::Failure;
 use crate::output::print;
 use crate::progress::{Progress, Step, Unit};
@@ -52,7 +52,8 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<()> {
     if args.header && format == Format::Jsonl {
         return Err(Failure::Usage("JSON lines have no header: leave out --header".to_owned()).into());
     }
-    let (input, length) = Input::open(&args.file, format, args.header)?;
+    let (file, length) = input::open(&args.file)?;
+    let input = Input::new(file, format, args.header);
     let count = args.part.open(args.create, |keyspace| {
         let step = length.map(|length| Progress::detect(args.quiet).step("load", length, Unit::Bytes));
         let mut loading = Loading { file: &args.file, input, step, taken: 0 };
@@ -137,6 +138,6 @@ impl Loading<'_> {
 
     fn wrong(&self, fault: Fault, left: &str) -> Failure {
         let Fault { line, text } = fault;
-        Failure::Store(format!("{}, line {line}: {text}; {left}", self.file.display()))
+        Failure::Data(format!("{}, line {line}: {text}; {left}", self.file.display()))
     }
 }

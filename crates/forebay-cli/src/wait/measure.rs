@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::signals::Signals;
 use super::{WaitArgs, html, known, text};
 use crate::cleanup::Cleanup;
+use crate::doctor::Check;
 use crate::exit::Failure;
 use crate::output::{Destination, PAGE_MARK, stderr_line, stderr_text};
 
@@ -61,7 +62,20 @@ impl Document {
     }
 }
 
-pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
+/// Returns the doctor's line.
+pub(crate) fn examine() -> Check {
+    match forebay_wait::probe() {
+        Ok(()) => Check::ok("wait", "tracepoints", "the BPF programs of forebay wait load here"),
+        Err(Error::Unavailable { what, remedy, .. }) => Check::degraded("wait", "tracepoints", what, remedy),
+        Err(error) => Check::degraded("wait", "tracepoints", error.to_string(), ""),
+    }
+}
+
+/// Runs the command and returns its exit code.
+///
+/// # Errors
+/// [`Failure::Lacking`] where it cannot be measured.
+pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     // Before the measurement: a long run must not end in "permission denied".
     let page = args.html.as_deref().map(|path| Destination::new(path, PAGE_MARK)).transpose()?;
     let json = args.json.destination()?;
