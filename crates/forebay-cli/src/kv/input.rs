@@ -298,9 +298,11 @@ mod tests {
 
     #[test]
     fn wrong_input_is_reported_with_its_line() {
-        let cases: [(&'static [u8], Format, bool, u64, &str); 8] = [
+        let cases: [(&'static [u8], Format, bool, u64, &str); 9] = [
             (b"a,1\nb\n", Format::Csv, false, 2, "1 fields, where a line has 2: key and value"),
             (b"a,1\nb,2,3\n", Format::Csv, false, 2, "3 fields"),
+            // Regression: a quote that nothing closes was reported one line too early, and line 0 at the start.
+            (b"a,1\n\"b,2\n", Format::Csv, false, 2, "1 fields"),
             (b"id,value\n", Format::Csv, true, 1, "the header names no column \"key\""),
             (b"key\tvalue\tid\na\tb\n", Format::Tsv, true, 2, "the header names 3 columns"),
             (b"{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\n", Format::Jsonl, false, 2, "EOF while parsing"),
