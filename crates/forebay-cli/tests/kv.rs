@@ -36,7 +36,7 @@ fn fed(code: i32, arguments: &[&str], input: &[u8]) -> Outcome {
 fn json(outcome: &Outcome) -> Value {
     let value: Value =
         serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {}", outcome.out));
-    assert_eq!((&value["schema"], &value["forebay"]), (&1.into(), &env!("CARGO_PKG_VERSION").into()));
+    assert_eq!((&value["schema"], &value["forebay"]), (&2.into(), &env!("CARGO_PKG_VERSION").into()));
     value["kv"].clone()
 }
 
