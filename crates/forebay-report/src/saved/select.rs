@@ -9,12 +9,13 @@ use crate::units::number;
 
 /// Parameters of the amount, the duration or the circumstances of a measurement. Two experiments match
 /// whether these agree or not.
-const CIRCUMSTANCES: [&str; 25] = [
+const CIRCUMSTANCES: [&str; 26] = [
     "cold",
     "command",
     "device",
     "fan_out",
     "file_bytes",
+    "file_seed",
     "file_system",
     "io_limit_by",
     "io_limit_bytes_per_s",
