@@ -310,7 +310,7 @@ pub(crate) fn waiting(report: &Report) -> KeyQuestion {
         question,
         "Only the program itself shows it; the time for which it stands still counts, not the device's figures. \
          `forebay report` with `--wait WAIT.json` puts the result here.",
-        "forebay wait --json WAIT.json -- COMMAND",
+        "forebay wait --json=WAIT.json -- COMMAND",
     );
     let each =
         rows(report, Role::Writes, "sync_ms").into_iter().filter(|found| found.row.name.ends_with("-each"));

@@ -1,10 +1,14 @@
-//! The output of `forebay wal` as text.
+//! What `forebay wal` shows, as text and as JSON, which docs/report-schema.md describes.
 
 use std::fmt::Write as _;
 use std::ops::Range;
+use std::path::Path;
 
 use forebay_wal::inspect::{Group, GroupKind, Place, Repaired, Report, Segment, Verdict};
 use forebay_wal::{Lost, Lsn, Recovery};
+use serde_json::{Value, json};
+
+use crate::output::{counted, document};
 
 pub(super) fn inspected(report: &Report, groups: bool) -> String {
     let mut out = String::new();
@@ -37,10 +41,6 @@ pub(super) fn inspected(report: &Report, groups: bool) -> String {
     out + &findings(report)
 }
 
-pub(super) fn verified(report: &Report) -> String {
-    findings(report)
-}
-
 pub(super) fn repaired(repaired: &Repaired) -> String {
     let mut out = findings(&repaired.before);
     let dir = repaired.after.dir.display();
@@ -58,7 +58,7 @@ pub(super) fn repaired(repaired: &Repaired) -> String {
 }
 
 /// Returns one sentence for each finding, the verdict first.
-pub(super) fn sentences(report: &Report) -> Vec<String> {
+fn sentences(report: &Report) -> Vec<String> {
     let mut all = Vec::new();
     match (&report.verdict, &report.recovery) {
         (Verdict::Opens, Some(recovery)) if report.is_whole() => {
@@ -75,17 +75,17 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
         _ => all.push("there is no log".to_owned()),
     }
     let Some(recovery) = &report.recovery else { return all };
+    let byte = |offset: u64, file: &Path| format!("byte {offset} of {}", file.display());
     for lost in &recovery.lost {
-        let (file, offset) = (lost.file.display(), lost.offset);
+        let byte = byte(lost.offset, &lost.file);
         all.push(if report.lost_now.contains(lost) {
-            format!("lost: {}, durable once, from byte {offset} of {file} on", range(lost))
+            format!("lost: {}, durable once, from {byte} on", range(lost))
         } else {
-            format!("accepted as lost earlier: {} (byte {offset} of {file})", range(lost))
+            format!("accepted as lost earlier: {} ({byte})", range(lost))
         });
     }
     for damage in &recovery.damage {
-        let (file, offset) = (damage.file.display(), damage.offset);
-        all.push(format!("damaged, but no record is lost by it: byte {offset} of {file}"));
+        all.push(format!("damaged, but no record is lost by it: {}", byte(damage.offset, &damage.file)));
     }
     if let Some(cut) = &recovery.cut {
         let (file, offset, why) = (cut.file.display(), cut.offset, &cut.why);
@@ -94,19 +94,18 @@ pub(super) fn sentences(report: &Report) -> Vec<String> {
              acknowledged or not"
         ));
     }
-    for (file, bytes) in report.unreadable() {
-        let (start, end) = (bytes.start, bytes.end);
+    for (file, Range { start, end }) in report.unreadable() {
         all.push(format!("cannot be read from the drive: bytes {start} to {end} of {}", file.display()));
     }
     all
 }
 
-fn findings(report: &Report) -> String {
+pub(super) fn findings(report: &Report) -> String {
     sentences(report).iter().fold(String::new(), |out, sentence| out + sentence + "\n")
 }
 
 /// Returns the number of records in the log.
-pub(super) fn records(report: &Report) -> u64 {
+fn records(report: &Report) -> u64 {
     let groups = report.segments.iter().flat_map(|segment| &segment.groups);
     groups.map(|group| group.live.end - group.live.start).sum()
 }
@@ -146,14 +145,12 @@ fn segment_line(out: &mut String, segment: &Segment) {
 }
 
 fn group_line(out: &mut String, group: &Group) {
-    let kind = match group.kind {
-        GroupKind::Records => "records".to_owned(),
-        GroupKind::Reopen => "reopen".to_owned(),
-        GroupKind::Mark => "mark".to_owned(),
-        GroupKind::Truncate(last) => format!("truncate after {last}"),
-        GroupKind::Reset(next) => format!("reset to {next}"),
-        GroupKind::Gap(from, to) => format!("gap from {} to {}", place(from), place(to)),
-        _ => "unknown".to_owned(),
+    let mut kind = kind(group.kind).to_owned();
+    kind += &match group.kind {
+        GroupKind::Truncate(last) => format!(" after {last}"),
+        GroupKind::Reset(next) => format!(" to {next}"),
+        GroupKind::Gap(from, to) => format!(" from {} to {}", place(from), place(to)),
+        _ => String::new(),
     };
     let (offset, bytes, epoch) = (group.offset, group.bytes, group.epoch);
     let watermark = place(group.watermark);
@@ -177,6 +174,123 @@ fn place(place: Place) -> String {
     format!("{:x}:{}", place.generation, place.offset)
 }
 
-fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+pub(super) fn inspected_json(report: &Report, groups: bool) -> serde_json::Result<String> {
+    document("wal", json!({ "log": log(report, groups) }))
+}
+
+pub(super) fn repaired_json(repaired: &Repaired) -> serde_json::Result<String> {
+    let saved =
+        json!({ "records": repaired.records, "bytes": repaired.bytes, "log": log(&repaired.after, false) });
+    document("wal", json!({ "log": log(&repaired.before, false), "saved": saved }))
+}
+
+fn log(report: &Report, groups: bool) -> Value {
+    let (verdict, error) = match &report.verdict {
+        Verdict::Opens => ("opens", None),
+        Verdict::Damaged(error) => ("damaged", Some(error.to_string())),
+        Verdict::Refused(error) => ("refused", Some(error.to_string())),
+        _ => ("none", None),
+    };
+    let recovery = report.recovery.as_ref();
+    let lost = recovery.map_or(&report.lost_now, |recovery| &recovery.lost);
+    let damage = recovery.map_or(&[][..], |recovery| &recovery.damage);
+    let cut = recovery.and_then(|recovery| recovery.cut.as_ref());
+    json!({
+        "dir": name(&report.dir),
+        "in_use": report.in_use,
+        "id": report.log_id.map(|id| format!("{id:032x}")),
+        "verdict": verdict,
+        "whole": report.is_whole(),
+        "error": error,
+        "findings": sentences(report),
+        "records": records(report),
+        "first_lsn": recovery.map(|recovery| recovery.first.0),
+        "last_lsn": recovery.map(|recovery| recovery.last.0),
+        "next_lsn": report.next_lsn.map(|next| next.0),
+        "proven_lsn": recovery.map(|recovery| recovery.proven.0),
+        "unproven_records": recovery.map(|recovery| recovery.unproven),
+        "watermark": report.watermark.map(place_json),
+        "lost": lost.iter().map(|lost| lost_json(lost, !report.lost_now.contains(lost))).collect::<Value>(),
+        "cut": cut.map(|cut| json!({ "file": name(&cut.file), "offset_bytes": cut.offset, "why": cut.why })),
+        "damage": damage.iter().map(|each| {
+            json!({ "file": name(&each.file), "offset_bytes": each.offset })
+        }).collect::<Value>(),
+        "segments": report.segments.iter().map(|each| segment_json(each, groups)).collect::<Value>(),
+        "strangers": report.strangers.iter().map(|path| name(path)).collect::<Value>(),
+    })
+}
+
+fn lost_json(lost: &Lost, accepted: bool) -> Value {
+    let last = Some(lost.last).filter(|&last| last != Lsn(u64::MAX)).map(|last| last.0);
+    json!({
+        "first_lsn": lost.first.0,
+        "last_lsn": last,
+        "file": name(&lost.file),
+        "offset_bytes": lost.offset,
+        "accepted": accepted,
+    })
+}
+
+fn segment_json(segment: &Segment, groups: bool) -> Value {
+    let lsns = segment.lsns();
+    let unreadable = segment.unreadable.iter();
+    let mut value = json!({
+        "generation": segment.generation,
+        "file": name(&segment.file),
+        "bytes": segment.bytes,
+        "used_bytes": segment.used_bytes(),
+        "needed": segment.needed,
+        "first_lsn": (!lsns.is_empty()).then_some(lsns.start),
+        "last_lsn": (!lsns.is_empty()).then(|| lsns.end - 1),
+        "group_count": segment.groups.len(),
+        "unreadable": unreadable.map(|range| {
+            json!({ "offset_bytes": range.start, "bytes": range.end - range.start })
+        }).collect::<Value>(),
+    });
+    if groups {
+        value["groups"] = segment.groups.iter().map(group_json).collect();
+    }
+    value
+}
+
+fn group_json(group: &Group) -> Value {
+    let mut value = json!({
+        "kind": kind(group.kind),
+        "offset_bytes": group.offset,
+        "bytes": group.bytes,
+        "first_lsn": group.lsns.start,
+        "records": group.lsns.end - group.lsns.start,
+        "live_records": group.live.end - group.live.start,
+        "linked": group.linked,
+        "epoch": group.epoch,
+        "watermark": place_json(group.watermark),
+        "first_retained_lsn": group.first_retained.0,
+    });
+    match group.kind {
+        GroupKind::Truncate(last) => value["kept_lsn"] = last.0.into(),
+        GroupKind::Reset(next) => value["next_lsn"] = next.0.into(),
+        GroupKind::Gap(from, to) => (value["from"], value["to"]) = (place_json(from), place_json(to)),
+        _ => {}
+    }
+    value
+}
+
+fn kind(kind: GroupKind) -> &'static str {
+    match kind {
+        GroupKind::Records => "records",
+        GroupKind::Reopen => "reopen",
+        GroupKind::Mark => "mark",
+        GroupKind::Truncate(_) => "truncate",
+        GroupKind::Reset(_) => "reset",
+        GroupKind::Gap(..) => "gap",
+        _ => "unknown",
+    }
+}
+
+fn place_json(place: Place) -> Value {
+    json!({ "generation": place.generation, "offset_bytes": place.offset })
+}
+
+fn name(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }

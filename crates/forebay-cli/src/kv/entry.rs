@@ -1,6 +1,8 @@
-//! Conversion of keys and values to text and back.
+//! Keys and values as text and as lines of JSON.
 
 use std::fmt::Write as _;
+
+use serde_json::Map;
 
 use forebay_report::failure::Failure;
 
@@ -42,6 +44,19 @@ pub(super) fn line(key: &[u8], value: Option<&[u8]>) -> String {
     }
     line.push('\n');
     line
+}
+
+/// Formats an entry as one line of JSON, which `kv load` takes.
+pub(super) fn json(key: &[u8], value: Option<&[u8]>) -> serde_json::Result<String> {
+    let mut line = Map::new();
+    for (name, bytes) in [("key", Some(key)), ("value", value)] {
+        let Some(bytes) = bytes else { continue };
+        match std::str::from_utf8(bytes) {
+            Ok(text) => line.insert(name.to_owned(), text.into()),
+            Err(_) => line.insert(format!("{name}_hex"), hex(bytes).into()),
+        };
+    }
+    serde_json::to_string(&line).map(|text| text + "\n")
 }
 
 fn escape(line: &mut String, bytes: &[u8]) {
