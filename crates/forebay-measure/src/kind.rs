@@ -6,9 +6,11 @@ use std::sync::Arc;
 use clap::{ArgMatches, Command};
 
 use super::amplification::Amplification;
+use super::cpu::Cpu;
 use super::experiment::{Experiment as Definition, Outcome};
 use super::job::Job;
 use super::options::{self, Length, Values};
+use super::saturate::Saturate;
 use super::start_barrier;
 use crate::context::Context;
 use forebay_report::page::columns::{self, groups};
@@ -19,8 +21,8 @@ use forebay_report::result::{Experiment, Report, Row};
 pub static ALL: &[Entry] = &[
     Entry::Kind(&super::scan::KIND),
     Entry::Kind(&super::random::KIND),
-    Entry::Kind(&super::saturate::KIND),
-    Entry::Kind(&super::cpu::KIND),
+    Entry::New(&Saturate),
+    Entry::New(&Cpu),
     Entry::Kind(&super::wal::KIND),
     Entry::Kind(&super::blocking::KIND),
     Entry::Kind(&super::walk::KIND),
