@@ -341,31 +341,35 @@ pub(super) fn sample(job: &Job) -> anyhow::Result<Outcome> {
 fn outcome(backend: Backend, work: &Work, cost: Cost, calls: Option<u64>, tally: Tally) -> Outcome {
     let operations = tally.operations as f64;
     let workers = if is_one_thread(backend) { 1.0 } else { work.workers as f64 };
-    let share = cost.cpu_seconds / cost.seconds / workers;
-    let forced = cost.involuntary_switches as f64;
-    let by_operation = [
-        (metric::CPU_USER_NS_PER_IO, cost.user_seconds * 1e9),
-        (metric::CPU_SYSTEM_NS_PER_IO, (cost.cpu_seconds - cost.user_seconds) * 1e9),
-        (metric::VOLUNTARY_SWITCHES_PER_IO, cost.context_switches as f64 - forced),
-        (metric::INVOLUNTARY_SWITCHES_PER_IO, forced),
+    let (cpu, user, forced) = (cost.cpu_seconds, cost.user_seconds, cost.involuntary_switches as f64);
+    let own = Some(tally.own_calls).filter(|own| *own > 0 && work.system_calls_by.as_deref() == Some("row"));
+    let calls = calls.or(own).filter(|_| tally.operations_of_calls > 0);
+    let of_all = [
+        (metric::CPU_SHARE, Some(cpu / cost.seconds / workers)),
+        (metric::OFFERED_PER_S, work.per_second),
+        (metric::UNANSWERED, work.per_second.map(|_| tally.unanswered as f64)),
     ];
-    let per_core = operations / cost.cpu_seconds;
+    let of_cpu = [
+        (metric::MEAN_US, tally.latency.mean_us()),
+        (metric::P99_9_US, tally.latency.quantile_us(0.999)),
+        (metric::CPU_USER_NS_PER_IO, Some(user * 1e9 / operations)),
+        (metric::CPU_SYSTEM_NS_PER_IO, Some((cpu - user) * 1e9 / operations)),
+        (metric::IOPS_PER_CORE, Some(operations / cpu)),
+        (metric::VOLUNTARY_SWITCHES_PER_IO, Some((cost.context_switches as f64 - forced) / operations)),
+        (metric::INVOLUNTARY_SWITCHES_PER_IO, Some(forced / operations)),
+        (metric::SYSTEM_CALLS_PER_IO, calls.map(|calls| calls as f64 / tally.operations_of_calls as f64)),
+    ];
     let bytes = tally.operations * work.block_bytes;
     let mut outcome = Outcome::new(cost, tally.operations, bytes, tally.latency);
     outcome.folded = tally.folded;
     outcome.times("late", tally.late);
-    outcome = outcome.figure(metric::CPU_SHARE, share).figure(metric::OFFERED_PER_S, work.per_second);
-    outcome = outcome.figure(metric::UNANSWERED, work.per_second.map(|_| tally.unanswered as f64));
-    let Some(counted_by) = &work.system_calls_by else { return outcome };
-    for (name, value) in by_operation {
-        outcome = outcome.figure(name, value / operations);
+    let of_cpu = of_cpu.iter().filter(|_| work.system_calls_by.is_some());
+    for (name, value) in of_all.iter().chain(of_cpu) {
+        if let Some(value) = *value {
+            outcome.figures.set(name, value);
+        }
     }
-    let own = Some(tally.own_calls).filter(|own| *own > 0 && counted_by == "row");
-    let calls = calls.or(own).filter(|_| tally.operations_of_calls > 0);
-    outcome.figure(metric::IOPS_PER_CORE, per_core).figure(
-        metric::SYSTEM_CALLS_PER_IO,
-        calls.map(|calls| calls as f64 / tally.operations_of_calls as f64),
-    )
+    outcome
 }
 
 /// Moves a sample through its phases. Its end, also by an error, lets the readers end: a join of them would wait for ever.
@@ -483,6 +487,7 @@ mod tests {
                 "{row}: {metrics:?}"
             );
             assert!(of(metric::P50_US) <= of(metric::P99_US), "{row}: {metrics:?}");
+            assert!(of(metric::P99_US) <= of(metric::P99_9_US), "{row}: {metrics:?}");
             for open in [metric::OFFERED_PER_S, metric::UNANSWERED, metric::LATE_P99_US] {
                 assert_eq!(metrics.get(open), None, "{row}");
             }
