@@ -6,12 +6,14 @@ use std::sync::Arc;
 use clap::{ArgMatches, Command};
 
 use super::amplification::Amplification;
+use super::cpu::Cpu;
 use super::experiment::{Experiment as Definition, Outcome};
 use super::fairness::Fairness;
 use super::files::Files;
 use super::job::Job;
 use super::options::{self, Length, Values};
 use super::patterns::Patterns;
+use super::saturate::Saturate;
 use super::start_barrier;
 use super::sustain::Sustain;
 use crate::context::Context;
@@ -23,8 +25,8 @@ use forebay_report::result::{Experiment, Report, Row};
 pub static ALL: &[Entry] = &[
     Entry::Kind(&super::scan::KIND),
     Entry::Kind(&super::random::KIND),
-    Entry::Kind(&super::saturate::KIND),
-    Entry::Kind(&super::cpu::KIND),
+    Entry::New(&Saturate),
+    Entry::New(&Cpu),
     Entry::Kind(&super::wal::KIND),
     Entry::Kind(&super::blocking::KIND),
     Entry::Kind(&super::walk::KIND),

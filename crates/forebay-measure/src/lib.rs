@@ -10,7 +10,7 @@
 //! samples begin together (`start_barrier`). [`calibrate`] is no experiment: it records a device's figures in
 //! a file. Those that append (`wal`) have a directory of their own for each sample instead, and lookups
 //! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
-//! read one file with many readers (`reads`); the last four have a directory (`scratch_dir`) with a file, or
+//! read one file with many readers (`reads`), in the ways of `backend`; the last four have a directory (`scratch_dir`) with a file, or
 //! with many (`file_set`).
 
 pub mod cleanup;
@@ -23,6 +23,7 @@ pub mod progress;
 
 mod aligned;
 mod amplification;
+mod backend;
 mod backing_device;
 mod blocking;
 pub mod calibrate;
@@ -53,7 +54,7 @@ mod preconditions;
 mod prefault;
 mod prelude;
 mod random;
-pub(crate) mod reads;
+mod reads;
 pub(crate) mod residency;
 mod runner;
 mod sampler;

@@ -26,8 +26,11 @@ pub(crate) struct Opt {
 /// The values that an option takes.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// A whole number from 1, up to this one.
-    Count(u64),
+    /// A whole number: the smallest and the largest.
+    Count {
+        least: u64,
+        most: u64,
+    },
     /// A number of bytes: the smallest, the largest, and what it is a multiple of.
     Bytes {
         least: u64,
@@ -49,7 +52,7 @@ impl Opt {
 
     /// Returns an option that takes one whole number from 1 to `most`.
     pub(crate) const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
-        Self::new(name, help, Kind::Count(most))
+        Self::new(name, help, Kind::Count { least: 1, most })
     }
 
     /// Returns an option that takes a number of bytes within these limits, ends included.
@@ -90,6 +93,14 @@ impl Opt {
     /// Returns `--block`, the bytes of one operation.
     pub(crate) const fn block(help: &'static str) -> Self {
         Self::bytes("block", help, 4096, 64 << 20).multiple_of(4096).or("4KiB")
+    }
+
+    /// Takes zero, too.
+    pub(crate) const fn zero_too(mut self) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = 0;
+        }
+        self
     }
 
     /// Takes several values, separated by commas.
@@ -147,8 +158,8 @@ impl Opt {
 
     fn value_name(&self) -> &'static str {
         match (self.value, self.is_list) {
-            (Kind::Count(_), false) => "COUNT",
-            (Kind::Count(_), true) => "COUNT,..",
+            (Kind::Count { .. }, false) => "COUNT",
+            (Kind::Count { .. }, true) => "COUNT,..",
             (Kind::Bytes { .. }, false) => "BYTES",
             (Kind::Bytes { .. }, true) => "BYTES,..",
             (Kind::Seconds(..), _) => "SECONDS",
@@ -162,9 +173,9 @@ impl Opt {
     /// Checks one value; returns it as a number where it is one.
     fn parse(&self, text: &str) -> Result<Value, String> {
         match self.value {
-            Kind::Count(most) => match text.parse() {
-                Ok(count) if (1..=most).contains(&count) => Ok(Value::Number(count as f64)),
-                _ => Err(format!("{text:?} is not a whole number from 1 to {most}")),
+            Kind::Count { least, most } => match text.parse() {
+                Ok(count) if (least..=most).contains(&count) => Ok(Value::Number(count as f64)),
+                _ => Err(format!("{text:?} is not a whole number from {least} to {most}")),
             },
             Kind::Bytes { least, most, multiple } => {
                 let bytes = parse_bytes(text)?;
@@ -288,6 +299,11 @@ impl Values {
         Ok(all)
     }
 
+    /// Sets the number of an option.
+    pub(crate) fn set(&mut self, name: &'static str, number: f64) {
+        self.values.insert(name, vec![Value::Number(number)]);
+    }
+
     /// Returns whether the option was on the command line.
     pub(crate) fn given(&self, name: &str) -> bool {
         self.given.contains(&name)
@@ -338,6 +354,7 @@ mod tests {
         Opt::block("Bytes of one read"),
         Opt::bytes("size", "Bytes of the file", 1 << 20, u64::MAX).chosen("4 times the memory"),
         Opt::seconds("1", "0.3"),
+        Opt::count("load", "Per cent", 200).zero_too().or("0"),
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
         Opt::time("idle", "Seconds without work", 1.0, 1800.0).or("10"),
         Opt::flag("writes", "The hogs write"),
@@ -361,7 +378,7 @@ mod tests {
             (values.count("block"), values.number("size"), values.given("block")),
             (4096, None, false)
         );
-        assert_eq!(values.words("does"), ["read"]);
+        assert_eq!((values.words("does"), values.number("load")), (vec!["read"], Some(0.0)));
         assert_eq!((values.rows.as_slice(), values.given("writes")), (&["direct".to_owned()][..], false));
         let values = parse(&["--writes", "--depth", "3"]).expect("a flag takes no value");
         assert_eq!((values.given("writes"), values.counts("depth")), (true, vec![3]));
@@ -372,6 +389,7 @@ mod tests {
         for (words, part) in [
             (["--depth", "65"], "from 1 to 64"),
             (["--depth", "0"], "from 1 to 64"),
+            (["--load", "201"], "from 0 to 200"),
             (["--block", "5000"], "multiple of 4 KiB"),
             (["--size", "1k"], "from 1 MiB on"),
             (["--seconds", "never"], "such as 0.5"),

@@ -16,7 +16,7 @@ use simulated::{Device, read_devices, write_devices};
 
 use crate::experiment::Experiment as _;
 use crate::latency::Latency;
-use crate::reads::names;
+use crate::saturate::Saturate;
 use crate::sustain::{self, Sustain};
 use crate::writes;
 use forebay_report::page::knee::{Level, saturation};
@@ -39,7 +39,7 @@ fn text(times: &[Duration]) -> String {
 /// Builds the experiment in the form of `measure saturate`.
 fn saturate_of(seen: &Seen) -> Experiment {
     let mut metrics = Metrics::default();
-    metrics.set(metric::IOPS, seen.per_second).set(names::MEAN_US, mean_us(&seen.times));
+    metrics.set(metric::IOPS, seen.per_second).set(metric::MEAN_US, mean_us(&seen.times));
     let mut row = Row::from_samples("forebay", vec![Sample { repeat: 0, metrics }]);
     row.histograms.insert("latency".to_owned(), text(&seen.times));
     let mut experiment =
@@ -72,7 +72,7 @@ fn wrong(
 fn reads_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
     let seen = observe::reads(device, seed);
     let experiments: Vec<Experiment> = seen.iter().map(saturate_of).collect();
-    let sentences = super::saturate::of(&experiments.iter().collect::<Vec<_>>());
+    let sentences = Saturate.verdicts(&experiments.iter().collect::<Vec<_>>());
     let curve: Vec<Level> = seen
         .iter()
         .map(|seen| Level {
@@ -200,8 +200,8 @@ fn wrong_claims_of_writes_are_noticed() {
 /// Checks the limit, and how many programs the device serves.
 fn limit(device: &Device, sentences: &[String]) -> Option<String> {
     let found = |fragment: &str| sentences.iter().any(|sentence| sentence.contains(fragment));
-    let claimed = found("each further one only adds latency");
-    if claimed == found("no limit was found") {
+    let claimed = found(" saturates at ");
+    if claimed == found("no saturation up to") {
         return Some("neither a limit nor none, or both".to_owned());
     }
     match (device.places, claimed) {
@@ -227,11 +227,11 @@ fn knees(device: &Device, curve: &[Level]) -> Option<String> {
 }
 
 fn sorts(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = sentences.iter().any(|sentence| sentence.contains("of two sorts"));
+    let found = sentences.iter().any(|sentence| sentence.contains("bimodal"));
     match (device.sorts, found) {
         (None, true) => Some("two sorts where there is one".to_owned()),
         (Some(_), false) => Some("its two sorts were not found".to_owned()),
-        (Some((share, _)), true) => match number_before(sentences, " % of them take about") {
+        (Some((share, _)), true) => match number_before(sentences, " % of reads take about") {
             Some(found) if (found / 100.0 / share - 1.0).abs() <= 0.4 => None,
             found => Some(format!("a share of {share}, and it says {found:?} %")),
         },

@@ -2,12 +2,10 @@
 
 pub(crate) mod appends;
 mod buffered;
-pub(crate) mod cpu;
 #[cfg(test)]
 mod devices;
 pub(crate) mod interference;
 pub(crate) mod reads;
-pub(crate) mod saturate;
 pub(crate) mod titles;
 pub(crate) mod walks;
 pub(crate) mod writes;

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::super::backend::{Lane, Op};
 use super::super::job::Job;
 use super::super::latency::Latency;
 use super::super::pace::Offsets;
 use super::super::pattern::Checker;
-use super::job::ReadWork;
-use super::pacer::{Pacer, Phase, Scheduled};
+use super::Work;
+use super::pacer::{Pacer, Phase};
 
 /// A reader with its offsets, its check of the data and its results.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Reader {
     offsets: Offsets,
     checker: Checker,
     pacer: Arc<Pacer>,
@@ -33,7 +34,7 @@ pub(super) struct Tally {
     pub(super) operations_of_calls: u64,
     /// Reads without a result.
     pub(super) unanswered: u64,
-    /// System calls while they were counted, where the way counts them itself.
+    /// System calls while they were counted, where the back end knows them.
     pub(super) own_calls: u64,
     pub(super) folded: u64,
 }
@@ -61,49 +62,49 @@ impl Tally {
         self.folded ^= other.folded;
         Ok(())
     }
-
-    pub(super) fn sum(parts: impl IntoIterator<Item = anyhow::Result<Self>>) -> anyhow::Result<Self> {
-        let mut all = Self::new()?;
-        for part in parts {
-            all.add(&part?)?;
-        }
-        Ok(all)
-    }
 }
 
-impl Lane {
+impl Reader {
     /// Returns reader number `lane` of the sample; each has offsets of its own.
-    pub(super) fn new(job: &Job, work: &ReadWork, lane: usize, pacer: &Arc<Pacer>) -> anyhow::Result<Self> {
-        let offsets = Offsets::over(work.seed, lane, 0, work.blocks(), work.block_bytes);
+    pub(super) fn new(job: &Job, work: &Work, lane: usize, pacer: &Arc<Pacer>) -> anyhow::Result<Self> {
+        let blocks = work.file_bytes / work.block_bytes;
+        let offsets = Offsets::over(job.seed, lane, 0, blocks, work.block_bytes);
         let checker = Checker::new(job.pattern());
         Ok(Self { offsets, checker, pacer: Arc::clone(pacer), tally: Tally::new()? })
     }
 
-    /// Returns the offset of the next read.
-    pub(super) fn offset(&mut self) -> u64 {
-        self.offsets.next_offset()
+    pub(super) fn end(mut self) -> Tally {
+        self.tally.folded = self.checker.folded();
+        self.tally
+    }
+}
+
+impl Lane for Reader {
+    fn next(&mut self) -> Option<Op> {
+        let op = self.pacer.next()?;
+        Some(Op { offset: self.offsets.next_offset(), ..op })
     }
 
-    /// Records a read that began at `begun` and has just ended with `bytes`, which are those at `offset`.
-    ///
-    /// # Errors
-    /// Fails when the bytes are not those written there.
-    pub(super) fn ended(
-        &mut self,
-        scheduled: Scheduled,
-        begun: Instant,
-        offset: u64,
-        bytes: &[u8],
-    ) -> anyhow::Result<()> {
+    /// Records a due read that gets no result any more: it has waited at least until now.
+    fn gives_up(&mut self, op: &Op) -> bool {
+        let Some(due) = op.due.filter(|_| self.pacer.gave_up()) else { return false };
+        if self.pacer.counts(due) {
+            self.tally.latency.record(Instant::now().saturating_duration_since(due));
+            self.tally.unanswered += 1;
+        }
+        true
+    }
+
+    fn ended(&mut self, op: Op, begun: Instant, bytes: &[u8]) -> anyhow::Result<()> {
         let now = Instant::now();
-        self.checker.check(offset, bytes)?;
+        self.checker.check(op.offset, bytes)?;
         let phase = self.pacer.phase();
         match phase {
             Phase::Counting => self.tally.operations += 1,
-            Phase::Calls if scheduled.calls_count => self.tally.operations_of_calls += 1,
+            Phase::Calls => self.tally.operations_of_calls += op.tag,
             _ => {}
         }
-        match scheduled.due {
+        match op.due {
             Some(due) if self.pacer.counts(due) => {
                 self.tally.latency.record(now.saturating_duration_since(due));
                 self.tally.late.record(begun.saturating_duration_since(due));
@@ -114,69 +115,46 @@ impl Lane {
         Ok(())
     }
 
-    /// Records a due read that gets no result any more: it has waited at least until now.
-    pub(super) fn gave_up(&mut self, scheduled: Scheduled) {
-        if let Some(due) = scheduled.due.filter(|due| self.pacer.counts(*due)) {
-            self.tally.latency.record(Instant::now().saturating_duration_since(due));
-            self.tally.unanswered += 1;
-        }
-    }
-
-    /// Records that the way made a system call for its reads.
-    pub(super) fn called(&mut self) {
+    fn called(&mut self, calls: u64) {
         if self.pacer.phase() == Phase::Calls {
-            self.tally.own_calls += 1;
+            self.tally.own_calls += calls;
         }
-    }
-
-    pub(super) fn end(mut self) -> Tally {
-        self.tally.folded = self.checker.folded();
-        self.tally
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::{Pacing, Way};
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::super::super::lanes::test_job;
     use super::*;
 
-    fn lane(pacing: Pacing) -> (Lane, Arc<Pacer>) {
-        let work = ReadWork {
-            way: Way::Pread,
-            span_bytes: 1 << 20,
-            block_bytes: 4096,
-            readers: 1,
-            workers: 1,
-            pacing,
-            seconds: 1.0,
-            seed: 1,
-            count_calls: false,
-        };
-        let job = Job::new("cpu", "/", &work, 1.0).expect("plain");
-        let pacer = Arc::new(Pacer::new(&work));
-        (Lane::new(&job, &work, 0, &pacer).expect("a few kilobytes"), pacer)
+    fn reader(per_second: Option<f64>) -> (Reader, Arc<Pacer>) {
+        let work = json!({ "block_bytes": 4096, "file_bytes": 1 << 20, "readers": 1, "workers": 1 });
+        let job = test_job("cpu", "pread", "/".as_ref(), work, 1);
+        let pacer = Arc::new(Pacer::new(1.0, per_second, 1));
+        let work = job.work().expect("its own");
+        (Reader::new(&job, &work, 0, &pacer).expect("a few kilobytes"), pacer)
     }
 
     /// Story: 0.695 system calls for each `pread`. Reads counted that began before the counter did, and
     /// that ended between its reading and the end of the phase.
     #[test]
     fn only_reads_that_end_while_counting_count() {
-        let (mut lane, pacer) = lane(Pacing::Closed);
+        let (mut reader, pacer) = reader(None);
         // This read began before system calls were counted, so its own call may be missing from the count.
-        let early = Scheduled { due: None, calls_count: false };
-        let mut read = |phase| {
-            pacer.enter(phase);
-            lane.called();
-            let offset = lane.offset();
-            let scheduled = pacer.next_read().unwrap_or(early);
-            for scheduled in [early, scheduled] {
-                lane.ended(scheduled, Instant::now(), offset, &[0; 4096]).expect("nothing to compare");
-            }
-        };
+        let early = Op::read(0);
         for phase in [Phase::Warming, Phase::Counting, Phase::Counting, Phase::Calls, Phase::Over] {
-            read(phase);
+            pacer.enter(phase);
+            reader.called(1);
+            let next = reader.next().unwrap_or(early);
+            for op in [early, next] {
+                reader.ended(op, Instant::now(), &[0; 4096]).expect("nothing to compare");
+            }
         }
-        let tally = lane.end();
+        let tally = reader.end();
         assert_eq!((tally.operations, tally.operations_of_calls, tally.own_calls), (4, 1, 1));
         assert_eq!((tally.latency.count(), tally.late.count()), (4, 0));
     }
@@ -185,19 +163,21 @@ mod tests {
     /// due meanwhile.
     #[test]
     fn an_open_loop_counts_from_when_a_read_was_due() {
-        let (mut lane, pacer) = lane(Pacing::Open { per_second: 10.0 });
+        let (mut reader, pacer) = reader(Some(10.0));
         pacer.warm();
         pacer.enter(Phase::Draining);
-        let second = std::time::Duration::from_secs(1);
-        let due = Instant::now().checked_add(second).expect("soon");
+        let second = Duration::from_secs(1);
+        let op = |due| Op { due: Some(due), ..Op::read(0) };
+        let due = Instant::now() + second;
         // One is due before the warm-up ended, and one after it.
         let early = Instant::now().checked_sub(second).expect("the machine is up that long");
         for due in [early, due] {
-            lane.ended(Scheduled { due: Some(due), calls_count: false }, due + second, 0, &[0; 4096])
-                .expect("nothing to compare");
+            assert!(!reader.gives_up(&op(due)), "there is time");
+            reader.ended(op(due), due + second, &[0; 4096]).expect("nothing to compare");
         }
-        lane.gave_up(Scheduled { due: Some(due), calls_count: false });
-        let tally = lane.end();
+        pacer.end();
+        assert!(reader.gives_up(&op(due)));
+        let tally = reader.end();
         assert_eq!((tally.operations, tally.latency.count(), tally.unanswered), (0, 2, 1));
         assert!(tally.late.quantile_us(0.5).is_some_and(|late| late > 0.98e6));
     }
