@@ -23,7 +23,7 @@ use super::runner;
 use crate::context::Context;
 use forebay_report::page::columns::Definition;
 use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Series, metric};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
 
 /// The fixed facts of an experiment.
 #[derive(Debug)]
@@ -372,6 +372,11 @@ pub(crate) fn cache_of(way: &Way, is_cold: bool) -> CacheState {
         (true, true) => CacheState::Evicted,
         (true, false) => CacheState::Warm,
     }
+}
+
+/// Returns the hint of a sentence on rows of which one was measured only once.
+pub(crate) fn once(rows: &[&Row]) -> &'static str {
+    if rows.iter().any(|row| row.samples.len() < 2) { " (measured once)" } else { "" }
 }
 
 /// The note on files that stayed in memory.

@@ -10,6 +10,7 @@ use super::experiment::{Experiment as Definition, Outcome};
 use super::job::Job;
 use super::options::{self, Length, Values};
 use super::start_barrier;
+use super::writes::Writes;
 use crate::context::Context;
 use forebay_report::page::columns::{self, groups};
 use forebay_report::page::view::{Axis, Gain, Role, View};
@@ -24,7 +25,7 @@ pub static ALL: &[Entry] = &[
     Entry::Kind(&super::wal::KIND),
     Entry::Kind(&super::blocking::KIND),
     Entry::Kind(&super::walk::KIND),
-    Entry::Kind(&super::writes::KIND),
+    Entry::New(&Writes),
     Entry::Kind(&super::patterns::KIND),
     Entry::Kind(&super::sustain::KIND),
     Entry::Kind(&super::fairness::KIND),

@@ -1,7 +1,9 @@
 //! Lanes: the same work several times at once, on threads, in tasks of a Tokio runtime, or with an engine beside them. All
 //! begin together, under one gauge.
 
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -105,6 +107,17 @@ pub(crate) fn share(operations: u64, lane: usize, lanes: usize) -> u64 {
 /// The parameters are not those of this experiment.
 pub(crate) fn shared<W: serde::de::DeserializeOwned>(job: &Job) -> anyhow::Result<Arc<(Job, W)>> {
     Ok(Arc::new((job.clone(), job.work()?)))
+}
+
+/// Runs a future whose calls block, so that it never waits for anything else.
+///
+/// # Errors
+/// The error of the future.
+pub(crate) fn finish<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => anyhow::bail!("a call that should block did not"),
+    }
 }
 
 fn deadline(gauge: &Gauge, job: &Job) -> Instant {

@@ -14,4 +14,3 @@ pub(crate) mod saturate;
 pub(crate) mod sustain;
 pub(crate) mod titles;
 pub(crate) mod walks;
-pub(crate) mod writes;
