@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Measure(Measure),
     /// Measure a device once and save its figures, with which engines start.
     Calibrate(CalibrateArgs),
-    /// Serve one directory to a controller that measures on several hosts at once.
+    /// Measure on this host for `measure --hosts`, which starts this command by ssh.
     Agent(AgentArgs),
     /// Run doctor and all experiments, and write one HTML page.
     Report(ReportArgs),
@@ -62,12 +62,6 @@ pub(crate) enum Command {
     /// Read, write, load, verify and compact a key-value store.
     #[command(subcommand)]
     Kv(KvCommand),
-    /// Measure for an agent; the agent starts the program with it.
-    #[command(name = forebay_measure::hosts::WORKER_SUBCOMMAND, hide = true)]
-    AgentWorker {
-        /// The directory that the agent serves.
-        directory: PathBuf,
-    },
     /// Run one sample in a process of its own; the experiments start the program with it.
     #[command(name = forebay_measure::CHILD_SUBCOMMAND, hide = true)]
     MeasureChild {

@@ -55,10 +55,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Calibrate(args) => run_calibrate(&args, &cleanup()?),
         Command::Measure(measure) => run_measure(&measure, &cleanup()?),
         Command::Agent(args) => measure::hosts::agent::run(&args, &cleanup()?),
-        Command::AgentWorker { directory } => {
-            measure::hosts::worker::run(&directory)?;
-            Ok(ExitCode::SUCCESS)
-        }
         Command::Report(args) => run_report(&args, &cleanup()?),
         Command::Diff(args) => saved::diff(&args),
         Command::Assert(args) => saved::assert(&args),
