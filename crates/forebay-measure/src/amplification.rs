@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::experiment::{
-    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, hint,
+    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, once,
     parameters,
 };
 use super::file_set::{FileSet, Files};
@@ -508,13 +508,13 @@ fn per_byte(table: &Table) -> Option<String> {
             most.name,
             number(best),
             least.name,
-            hint(most)
+            once(&[most])
         )
     } else {
         format!(
             "{files} file(s): the device reads {} bytes for each wanted; no way reads clearly more{}",
             number(worst),
-            hint(most)
+            once(&[most])
         )
     })
 }
@@ -540,7 +540,7 @@ fn many_files(few: &Table, many: &Table) -> Option<String> {
     Some(format!(
         "the same data in {last} files instead of {first}: the page cache reads {read}{}{}",
         speed.unwrap_or_default(),
-        hint(after)
+        once(&[after])
     ))
 }
 

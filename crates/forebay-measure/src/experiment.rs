@@ -396,11 +396,11 @@ pub(crate) fn cache_of(way: &Way, is_cold: bool) -> CacheState {
     }
 }
 
+/// Returns the hint of a sentence on rows of which one was measured only once.
+pub(crate) fn once(rows: &[&Row]) -> &'static str {
+    if rows.iter().any(|row| row.samples.len() < 2) { " (measured once)" } else { "" }
+}
+
 /// The note on files that stayed in memory.
 pub(crate) const PARTLY_WARM: &str =
     "the files could not be brought out of memory before every sample: the page-cache rows begin partly warm";
-
-/// Returns the end of a sentence on a row without repeats.
-pub(crate) fn hint(row: &Row) -> &'static str {
-    if row.samples.len() < 2 { " (measured once)" } else { "" }
-}

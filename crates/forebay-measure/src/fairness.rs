@@ -428,7 +428,7 @@ fn reader_gain(table: &Table) -> Option<String> {
         "{}: reader p99 is {} with `classes`, {compared}{alone}{}",
         subject(table),
         p99(with)?,
-        hint(with)
+        once(&[with])
     ))
 }
 

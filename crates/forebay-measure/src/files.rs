@@ -510,7 +510,7 @@ fn fastest(table: &Table) -> Option<String> {
         let all: f64 = times.iter().map(|(_, time)| time).sum();
         sentence.push_str(&format!("; {} % in {longest}", number((100.0 * most / all).round())));
     }
-    Some(sentence + hint(best))
+    Some(sentence + once(&[best]))
 }
 
 #[cfg(test)]

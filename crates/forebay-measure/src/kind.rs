@@ -16,6 +16,7 @@ use super::patterns::Patterns;
 use super::saturate::Saturate;
 use super::start_barrier;
 use super::sustain::Sustain;
+use super::writes::Writes;
 use crate::context::Context;
 use forebay_report::page::columns::{self, groups};
 use forebay_report::page::view::{Axis, Gain, Role, View};
@@ -30,7 +31,7 @@ pub static ALL: &[Entry] = &[
     Entry::Kind(&super::wal::KIND),
     Entry::Kind(&super::blocking::KIND),
     Entry::Kind(&super::walk::KIND),
-    Entry::Kind(&super::writes::KIND),
+    Entry::New(&Writes),
     Entry::New(&Patterns),
     Entry::New(&Sustain),
     Entry::New(&Fairness),

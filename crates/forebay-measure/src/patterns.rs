@@ -461,7 +461,7 @@ fn compare(table: &Table, family: &[&Table]) -> Option<String> {
     let others = others.filter_map(|name| family.iter().find_map(|other| other.row(name)));
     let compared: Vec<String> = others.filter_map(|other| than(row, other)).collect();
     let is = compared.join(" and ");
-    (!is.is_empty()).then(|| format!("{pattern}, {setting}: `{gathering}` is {is}{}", hint(row)))
+    (!is.is_empty()).then(|| format!("{pattern}, {setting}: `{gathering}` is {is}{}", once(&[row])))
 }
 
 fn than(row: &Row, other: &Row) -> Option<String> {

@@ -10,7 +10,7 @@ pub(crate) use serde::Deserialize;
 pub(crate) use serde_json::{Value, json};
 
 pub(crate) use super::experiment::{
-    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, hint,
+    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, once,
     parameters, shown, text,
 };
 pub(crate) use super::gates::Claim;

@@ -50,6 +50,15 @@ pub(super) struct TestFile {
 }
 
 impl TestFile {
+    /// Returns the facts on the place.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            path: self.path.clone(),
+            file_system: self.filesystem.clone(),
+            device_stat: self.device_stat.clone(),
+        }
+    }
+
     /// Creates or opens the target of `context`. A created file has `bytes` bytes and is on the device when
     /// this returns; of an existing one at most `limit` bytes are used.
     ///
@@ -69,15 +78,6 @@ impl TestFile {
                 step.finish(&show_bytes(test_file.bytes));
                 Ok(test_file)
             }
-        }
-    }
-
-    /// Returns the facts on it as the place of a run.
-    pub(super) fn place(&self) -> Place {
-        Place {
-            path: self.path.clone(),
-            file_system: self.filesystem.clone(),
-            device_stat: self.device_stat.clone(),
         }
     }
 

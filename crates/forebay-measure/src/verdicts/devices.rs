@@ -89,8 +89,7 @@ fn writes_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
     let seen = observe::writes(device, seed);
     let plain: Vec<_> = seen.iter().map(|seen| (seen.writes, seen.write, Some(seen.left_out))).collect();
     let durable: Vec<_> = seen.iter().map(|seen| (seen.durables, seen.durable, None)).collect();
-    let experiment = writes::simulated(&[("o-direct", plain), ("o-direct-dsync", durable)]);
-    let sentences = super::writes::of(&[&experiment]);
+    let sentences = writes::simulated(&[("o-direct", plain), ("o-direct-dsync", durable)]);
     let complaints = vec![flush(device, &sentences), cache(device, &sentences)];
     (sentences, complaints)
 }

@@ -8,4 +8,3 @@ pub(crate) mod interference;
 pub(crate) mod reads;
 pub(crate) mod titles;
 pub(crate) mod walks;
-pub(crate) mod writes;
