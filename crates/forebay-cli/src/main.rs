@@ -114,7 +114,8 @@ fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<Exit
     let to_stdout = args.out == Path::new("-");
     let file = if to_stdout { None } else { Some(Destination::calibration(&args.out)?) };
     let (quick, quiet) = (args.quick, args.quiet);
-    let common = CommonArgs { quick, quiet, seed: None, overwrite: false, destroy_data: false };
+    let common =
+        CommonArgs { quick, quiet, verbose: false, seed: None, overwrite: false, destroy_data: false };
     let context = prepare(&args.path, &common, cleanup)?;
     let calibration = measure::calibrate::run(&args.options, &context)?;
     let text = calibration.to_toml();
@@ -141,7 +142,7 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     if measure.args.json {
         print(&report.to_json()?)?;
     } else {
-        print(&report::summary::render(&report))?;
+        print(&report::summary::render(&report, measure.args.common.verbose))?;
     }
     // Only a run with `--check` has gates in its rows; all others succeed here.
     let missed = |row: &Row| row.gates.iter().any(|gate| !gate.passed);
@@ -162,7 +163,8 @@ fn run_on_hosts(task: &Task<'_>, measure: &Measure, cleanup: &Cleanup) -> anyhow
     let Some(mut experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
     measure.kind.present(&mut experiments);
     let report = Report::new(doctor::machine_only(), experiments);
-    print(&if measure.args.json { report.to_json()? } else { report::summary::render(&report) })?;
+    let tables = || report::summary::render(&report, common.verbose);
+    print(&if measure.args.json { report.to_json()? } else { tables() })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,7 +178,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
             report.add(wait);
         }
         page.write(&report::html::page(&report), cleanup)?;
-        print(&format!("{}\nThe page: {}\n", report::summary::render(&report), args.out.display()))?;
+        print(&summary(&report, args))?;
         return Ok(ExitCode::SUCCESS);
     }
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
@@ -209,13 +211,15 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     if let Some(numbers) = numbers {
         numbers.write(&json, cleanup)?;
     }
-    if to_stdout {
-        print(&json)?;
-    } else {
-        print(&report::summary::render(&report))?;
-        print(&format!("\nThe page: {}\n", args.out.display()))?;
-    }
+    print(&if to_stdout { json } else { summary(&report, args) })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what `report` prints.
+fn summary(report: &Report, args: &ReportArgs) -> String {
+    let brief = report::summary::brief(report, &args.out.display().to_string());
+    let verbose = args.common.verbose;
+    brief + &if verbose { report::summary::tables(report, true) } else { String::new() }
 }
 
 /// Returns the experiments of a report: those named, or all that the path allows.

@@ -10,7 +10,9 @@ use super::job::Job;
 use crate::context::Context;
 use forebay_report::page::columns::{Definition, groups};
 use forebay_report::page::view::{Axis, Gain, Role, View};
+use forebay_report::page::waits;
 use forebay_report::result::{Experiment, Report, Row};
+use forebay_report::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[&Kind] = &[
@@ -132,6 +134,7 @@ pub fn adopt(report: &mut Report) {
         kind.present(&mut own);
         report.experiments.extend(own);
     }
+    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waits::present);
 }
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.

@@ -1,5 +1,5 @@
-//! One chart of the page as a figure: the drawing, its legend, the quantity shown, and the same numbers
-//! as a table.
+//! One chart of the page as a figure: the drawing, its legend, the quantity shown and, where no other table has them, its
+//! numbers.
 
 use maud::{Markup, html};
 
@@ -7,14 +7,14 @@ use super::svg::{self, Bar, Line, Mark, Spread, XAxis};
 use crate::units::number;
 
 /// Maximum rows of a table beside a chart; longer series show every n-th of their points.
-const TABLE_ROWS: usize = 60;
+const TABLE_ROWS: usize = 24;
 
 /// A chart, before it is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chart {
     /// The title, with the conditions: `p99 µs over reads in flight`.
     pub title: String,
-    /// Sentences on the meaning of the numbers and on how to read the drawing.
+    /// The meaning of the numbers, or how to read the drawing.
     pub note: String,
     /// The drawing.
     pub shape: Shape,
@@ -23,21 +23,14 @@ pub(crate) struct Chart {
 /// The kinds of charts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
-    /// A bar for each row of an experiment.
+    /// A bar for each row, which may be made of parts.
     Bars {
         /// Quantity and unit of a bar's length.
         axis: String,
+        /// Names of the parts; empty where each bar is one.
+        parts: Vec<String>,
         /// The bars.
         bars: Vec<Bar>,
-    },
-    /// Bars made of parts.
-    Stacked {
-        /// Quantity and unit of a part's length.
-        axis: String,
-        /// Names of the parts.
-        parts: Vec<String>,
-        /// Each bar's name and its parts' lengths.
-        bars: Vec<(String, Vec<f64>)>,
     },
     /// Lines over an axis.
     Lines {
@@ -49,6 +42,8 @@ pub(crate) enum Shape {
         lines: Vec<Line>,
         /// Places and levels with a remark.
         marks: Vec<Mark>,
+        /// Whether the table of the rows has none of these numbers.
+        has_table: bool,
     },
 }
 
@@ -56,94 +51,71 @@ pub(crate) enum Shape {
 pub(crate) fn figure(chart: &Chart, id: &str) -> Markup {
     html! {
         figure id=(id) {
-            figcaption { strong { (chart.title) } }
-            @match &chart.shape {
-                Shape::Bars { axis, bars } => (svg::bars(&label(chart), axis, bars)),
-                Shape::Stacked { axis, parts, bars } => {
-                    (svg::stacked(&label(chart), axis, parts, bars))
-                    ul.legend { @for (index, part) in parts.iter().enumerate() { li { (svg::sign(index, true)) (part) } } }
-                }
-                Shape::Lines { x, y, lines, marks } => {
-                    (svg::lines(&label(chart), x, y, lines, marks))
-                    ul.legend {
-                        @for (index, line) in lines.iter().enumerate() { li { (svg::sign(index, false)) (line.name) } }
-                        @for mark in marks.iter().filter(|mark| mark.level) { li { span.level { } (mark.label) ": " (number(mark.at)) } }
+            figcaption { strong { (chart.title) } " " span.small { (super::html::prose(&chart.note)) } }
+            (drawing(chart, svg::LARGE))
+            @if let Shape::Lines { lines, marks, .. } = &chart.shape { (legend(lines, marks)) }
+            @if let Shape::Bars { parts, .. } = &chart.shape {
+                @if !parts.is_empty() { ul.legend { @for (index, part) in parts.iter().enumerate() { li { (svg::sign(index, true)) (part) } } } }
+            }
+            @if let Shape::Lines { x, y, lines, has_table: true, .. } = &chart.shape {
+                details {
+                    summary { "Numbers of this chart" span.unseen { ": " (chart.title) } }
+                    div.scroll tabindex="0" role="region" aria-label=(format!("Numbers: {}", chart.title)) {
+                        table.numbers.places { caption.unseen { (chart.title) } (lines_table(x, y, lines)) }
                     }
                 }
             }
-            p.caption { (super::html::prose(&chart.note)) }
-            details {
-                summary { "The numbers of this chart" span.unseen { ": " (chart.title) } }
-                div.scroll tabindex="0" role="region" aria-label=(format!("Numbers: {}", chart.title)) {
-                    table.numbers.places[matches!(chart.shape, Shape::Lines { .. })] { caption.unseen { (chart.title) } (table(&chart.shape)) }
-                }
-            }
+        }
+    }
+}
+
+/// Returns two small charts of the same lines side by side, with one legend.
+pub(crate) fn pair(charts: &[Chart; 2]) -> Markup {
+    html! {
+        figure.overview id="overview" {
+            figcaption { strong { (charts[0].title) } " " span.small { (charts[0].note) } }
+            div.pair { @for chart in charts { (drawing(chart, svg::SMALL)) } }
+            @if let Shape::Lines { lines, marks, .. } = &charts[0].shape { (legend(lines, marks)) }
+        }
+    }
+}
+
+fn drawing(chart: &Chart, form: svg::Form) -> Markup {
+    match &chart.shape {
+        Shape::Bars { axis, parts, bars } => svg::bars(&label(chart), axis, parts, bars),
+        Shape::Lines { x, y, lines, marks, .. } => svg::lines(&label(chart), form, x, y, lines, marks),
+    }
+}
+
+fn legend(lines: &[Line], marks: &[Mark]) -> Markup {
+    html! {
+        ul.legend {
+            @for (index, line) in lines.iter().enumerate() { li { (svg::sign(index, false)) (line.name) } }
+            @for mark in marks.iter().filter(|mark| mark.level) { li { span.level { } (mark.label) ": " (number(mark.at)) } }
         }
     }
 }
 
 /// Describes the chart in words, for readers who cannot see it.
 fn label(chart: &Chart) -> String {
-    let described = |name: &str, values: &[(f64, f64)]| match (values.first(), values.last()) {
-        (Some(first), Some(last)) if values.len() > 1 => {
-            format!(
-                "{name} from {} at {} to {} at {}",
-                number(first.1),
-                number(first.0),
-                number(last.1),
-                number(last.0)
-            )
-        }
-        (Some(only), _) => format!("{name} {}", number(only.1)),
-        _ => format!("{name} nothing"),
-    };
     let parts: Vec<String> = match &chart.shape {
         Shape::Bars { bars, .. } => {
-            bars.iter().map(|bar| format!("{} {}", bar.name, number(bar.value.value))).collect()
-        }
-        Shape::Stacked { bars, .. } => {
-            bars.iter().map(|(name, values)| format!("{name} {}", number(values.iter().sum()))).collect()
+            bars.iter().map(|bar| format!("{} {}", bar.name, number(bar.sum()))).collect()
         }
         Shape::Lines { x, lines, marks, .. } => {
-            let place = |x_value: f64| if x.spread == Spread::Tail { x_value * 100.0 } else { x_value };
-            let lines = lines.iter().map(|line| {
-                let values: Vec<(f64, f64)> =
-                    line.points.iter().map(|point| (place(point.x), point.y)).collect();
-                described(&line.name, &values)
+            let at = |place: f64| number(if x.spread == Spread::Tail { place * 100.0 } else { place });
+            let lines = lines.iter().map(|line| match &line.points[..] {
+                [] => format!("{} nothing", line.name),
+                [only] => format!("{} {}", line.name, number(only.y)),
+                [first, .., last] => {
+                    let (from, to) = (number(first.y), number(last.y));
+                    format!("{} from {from} at {} to {to} at {}", line.name, at(first.x), at(last.x))
+                }
             });
             lines.chain(marks.iter().map(|mark| format!("{} at {}", mark.label, number(mark.at)))).collect()
         }
     };
-    format!("Chart: {}. {}. The same numbers stand in the table below.", chart.title, parts.join("; "))
-}
-
-fn table(shape: &Shape) -> Markup {
-    match shape {
-        Shape::Bars { axis, bars } => html! {
-            thead { tr { th scope="col" { "row" } @for head in [axis.as_str(), "smallest", "largest"] { th scope="col" { (head) } } } }
-            tbody {
-                @for bar in bars {
-                    tr {
-                        th scope="row" { (bar.name) }
-                        @for value in [bar.value.value, bar.value.low, bar.value.high] { td { (number(value)) } }
-                    }
-                }
-            }
-        },
-        Shape::Stacked { axis, parts, bars } => html! {
-            thead { tr { th scope="col" { "row (" (axis) ")" } @for part in parts { th scope="col" { (part) } } th scope="col" { "sum" } } }
-            tbody {
-                @for (name, values) in bars {
-                    tr {
-                        th scope="row" { (name) }
-                        @for value in values { td { (number(*value)) } }
-                        td { (number(values.iter().sum())) }
-                    }
-                }
-            }
-        },
-        Shape::Lines { x, y, lines, .. } => lines_table(x, y, lines),
-    }
+    format!("Chart: {}. {}.", chart.title, parts.join("; "))
 }
 
 /// Returns a table with one row for each place at which some line has a point.
@@ -183,7 +155,7 @@ fn share(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::svg::{Point, Whisker};
+    use crate::page::svg::Point;
 
     fn lines(count: u32) -> Chart {
         let points =
@@ -194,8 +166,9 @@ mod tests {
             shape: Shape::Lines {
                 x: XAxis { title: "s".to_owned(), spread: Spread::Linear, ticks_at_points: false },
                 y: "IOPS".to_owned(),
-                lines: vec![Line { name: "random-read".to_owned(), points }],
+                lines: vec![Line::new("random-read", points)],
                 marks: vec![Mark { at: 1001.0, label: "sustained".to_owned(), level: true }],
+                has_table: true,
             },
         }
     }
@@ -212,24 +185,20 @@ mod tests {
     fn a_long_series_has_a_short_table() {
         let page = figure(&lines(6000), "c1").into_string();
         assert!(page.matches("<tr").count() <= TABLE_ROWS + 3);
-        assert!(page.contains("One of each 100 places; there are 6,000."), "{page}");
+        assert!(page.contains("One of each 250 places; there are 6,000."), "{page}");
     }
 
     #[test]
-    fn bars_and_parts_have_all_their_numbers_below() {
-        let bar = Bar { name: "direct".to_owned(), value: Whisker { value: 5.0, low: 4.0, high: 6.0 } };
-        let bars = Shape::Bars { axis: "MB/s".to_owned(), bars: vec![bar] };
-        let page =
-            figure(&Chart { title: "t".to_owned(), note: String::new(), shape: bars }, "c1").into_string();
-        assert!(page.contains("<td>4</td><td>6</td>"), "{page}");
-        let parts = Shape::Stacked {
+    fn bars_are_described_and_have_no_table_of_their_own() {
+        let bar = |name: &str, values: Vec<f64>| Bar { name: name.to_owned(), values, spread: None };
+        let bars = Shape::Bars {
             axis: "s".to_owned(),
             parts: vec!["write".to_owned(), "sync".to_owned()],
-            bars: vec![("each".to_owned(), vec![1.0, 3.0])],
+            bars: vec![bar("each", vec![1.0, 3.0])],
         };
         let page =
-            figure(&Chart { title: "t".to_owned(), note: String::new(), shape: parts }, "c2").into_string();
-        assert!(page.contains("<td>3</td><td>4</td>"), "{page}");
+            figure(&Chart { title: "t".to_owned(), note: String::new(), shape: bars }, "c1").into_string();
+        assert!(page.contains("Chart: t. each 4.") && !page.contains("<table"), "{page}");
     }
 
     #[test]

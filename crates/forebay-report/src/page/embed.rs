@@ -3,7 +3,7 @@
 use crate::result::{Experiment, Report, Series};
 
 /// Maximum size of a page.
-pub(crate) const PAGE_BYTES_MAX: usize = 2_000_000;
+pub const PAGE_BYTES_MAX: usize = 1_000_000;
 /// Maximum values of a series after thinning.
 const SERIES_VALUES: usize = 600;
 

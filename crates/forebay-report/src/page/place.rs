@@ -5,11 +5,24 @@ use maud::{Markup, html};
 use crate::environment::{DeviceInfo, Environment};
 use crate::units::bytes;
 
+/// Returns the measured path and its storage: `/srv/data, ext4 on vda (256 GiB)`.
+pub(crate) fn storage(environment: &Environment) -> Option<[String; 2]> {
+    let path = environment.path.as_ref()?;
+    let device = path.device.as_ref().map(|device| {
+        let facts = device.model.iter().cloned().chain(device.size_bytes.map(bytes));
+        let facts: Vec<String> = facts.collect();
+        let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+        format!("{}{facts}", path.layers.first().map_or(&device.name, |layer| &layer.name))
+    });
+    let device = device.unwrap_or_else(|| "no block device".to_owned());
+    let file_system = path.file_system.as_ref().map_or_else(String::new, |name| format!("{name} on "));
+    Some([path.path.clone(), format!("{file_system}{device}")])
+}
+
 /// Returns the findings of `doctor`.
 pub(crate) fn doctor(environment: &Environment) -> Markup {
     html! {
-        section aria-labelledby="doctor" {
-            h2 id="doctor" { "Features at this path" }
+        (fold("doctor", "Features at this path", html! {
             p { "Each feature was tested by calling it." }
             div.scroll tabindex="0" role="region" aria-label="Features at this path" {
                 table {
@@ -27,8 +40,13 @@ pub(crate) fn doctor(environment: &Environment) -> Markup {
                     }
                 }
             }
-        }
+        }))
     }
+}
+
+/// Returns a section whose contents are folded.
+pub(crate) fn fold(id: &str, title: &str, contents: Markup) -> Markup {
+    html! { section.fold aria-labelledby=(id) { details { summary { h2 id=(id) { (title) } } (contents) } } }
 }
 
 /// Returns kernel, processor, memory, file system and devices.
@@ -87,8 +105,7 @@ pub(crate) fn environment(environment: &Environment) -> Markup {
         fact("device", path.device.as_ref().map(device_line));
     }
     html! {
-        section aria-labelledby="place" {
-            h2 id="place" { "Environment" }
+        (fold("place", "Environment", html! {
             div.scroll tabindex="0" role="region" aria-label="Environment" {
                 table {
                     caption.unseen { "Environment" }
@@ -96,7 +113,7 @@ pub(crate) fn environment(environment: &Environment) -> Markup {
                     tbody { @for (name, value) in &facts { tr { th scope="row" { (name) } td { (value) } } } }
                 }
             }
-        }
+        }))
     }
 }
 

@@ -9,23 +9,9 @@ mod scale;
 
 use maud::{Markup, html};
 
-pub(crate) use bars::{Bar, bars, stacked};
-pub(crate) use lines::{Line, Mark, Point, XAxis, lines};
+pub(crate) use bars::{Bar, bars};
+pub(crate) use lines::{Form, LARGE, Line, Mark, Point, SMALL, XAxis, lines};
 pub(crate) use scale::Spread;
-
-/// Width of every chart in its own units; the page scales it.
-const WIDTH: f64 = 480.0;
-
-/// A value with the smallest and the largest of its repeats.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Whisker {
-    /// The median.
-    pub value: f64,
-    /// The smallest.
-    pub low: f64,
-    /// The largest.
-    pub high: f64,
-}
 
 /// Returns the class that colours a series.
 pub(crate) fn class(series: usize) -> String {
@@ -34,25 +20,14 @@ pub(crate) fn class(series: usize) -> String {
 
 /// Returns a series' own shape around a point, so that series differ by more than colour.
 fn dot(series: usize, x: f64, y: f64) -> Markup {
-    let class = class(series);
-    match series % 5 {
-        0 => html! { circle class=(class) cx=(n(x)) cy=(n(y)) r="3.6" {} },
-        1 => html! { rect class=(class) x=(n(x - 3.3)) y=(n(y - 3.3)) width="6.6" height="6.6" {} },
-        2 => {
-            html! { path class=(class) d=(path(&[(x, y - 4.6), (x + 4.2, y + 3.2), (x - 4.2, y + 3.2)])) {} }
-        }
-        3 => {
-            html! { path class=(class) d=(path(&[(x, y - 4.8), (x + 4.8, y), (x, y + 4.8), (x - 4.8, y)])) {} }
-        }
-        _ => {
-            html! { path class=(class) d=(path(&[(x, y + 4.6), (x + 4.2, y - 3.2), (x - 4.2, y - 3.2)])) {} }
-        }
-    }
-}
-
-fn path(corners: &[(f64, f64)]) -> String {
-    let corners: Vec<String> = corners.iter().map(|(x, y)| format!("{} {}", n(*x), n(*y))).collect();
-    format!("M{}Z", corners.join("L"))
+    let shape = match series % 5 {
+        0 => "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0",
+        1 => "m-3.3-3.3h6.6v6.6h-6.6z",
+        2 => "m0-4.6l4.2 7.8h-8.4z",
+        3 => "m0-4.8l4.8 4.8l-4.8 4.8l-4.8-4.8z",
+        _ => "m0 4.6l4.2-7.8h-8.4z",
+    };
+    html! { path class=(format!("dot {}", class(series))) d=(format!("M{} {}{shape}", n(x), n(y))) {} }
 }
 
 /// Returns a series' sign in a legend.

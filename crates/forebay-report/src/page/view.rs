@@ -38,6 +38,8 @@ pub enum Role {
     /// None of them.
     #[default]
     Other,
+    /// The figures that the report begins with; its rows have the names of [`super::headline`].
+    Baseline,
     /// Its rate is the device's bandwidth in sequence.
     Sequential,
     /// Reads at random over their number in flight.
