@@ -12,7 +12,7 @@ use support::{Directory, run};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/every-experiment.json");
 /// Maximum size of a page.
-const BYTES_MAX: usize = 2_000_000;
+const BYTES_MAX: usize = 1_000_000;
 const REPEATS: u64 = 5;
 
 /// Numbers that look random and are the same each time.

@@ -98,10 +98,7 @@ fn compare(rule: &Gain, section: usize, group: &[&Experiment], experiment: &Expe
     if !times.is_finite() || difference(best, usual, &rule.metric) == Some(Difference::Equal) {
         return None;
     }
-    let axis = view::axis(group);
-    let place = axis
-        .as_ref()
-        .and_then(|axis| Some(format!(", {}: {}", axis.label, number(experiment.number(&axis.parameter)?))));
+    let place = view::place(group, experiment).map(|place| format!(", {place}"));
     Some(Advice {
         times,
         what: rule.change.to_string(),

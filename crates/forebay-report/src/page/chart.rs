@@ -42,9 +42,33 @@ pub(crate) enum Shape {
         lines: Vec<Line>,
         /// Places and levels with a remark.
         marks: Vec<Mark>,
-        /// Whether the table of the rows has none of these numbers.
+        /// Whether it has a table of its own: that of the rows has none of these numbers.
         has_table: bool,
     },
+}
+
+impl Chart {
+    /// Returns a chart of lines whose numbers are in the table of the rows.
+    pub(crate) fn lines(title: String, note: &str, x: XAxis, y: &str, lines: Vec<Line>) -> Self {
+        let shape = Shape::Lines { x, y: y.to_owned(), lines, marks: Vec::new(), has_table: false };
+        Self { title, note: note.to_owned(), shape }
+    }
+
+    /// Adds a table of the numbers to a chart of lines.
+    pub(crate) fn with_table(mut self) -> Self {
+        if let Shape::Lines { has_table, .. } = &mut self.shape {
+            *has_table = true;
+        }
+        self
+    }
+
+    /// Sets the marks of a chart of lines.
+    pub(crate) fn marked(mut self, new: Vec<Mark>) -> Self {
+        if let Shape::Lines { marks, .. } = &mut self.shape {
+            *marks = new;
+        }
+        self
+    }
 }
 
 /// Returns the chart as a figure; `id` is unique on the page.

@@ -3,7 +3,7 @@
 //! parts, series a line over time.
 
 use super::chart::{Chart, Shape};
-use super::columns::{Column, groups};
+use super::columns::{Column, groups, heading, once, row_names};
 use super::facts;
 use super::histogram;
 use super::html::capital;
@@ -11,7 +11,6 @@ use super::knee::{Definition, Level, saturation};
 use super::svg::{Bar, Line, Mark, Point, Spread, XAxis};
 use super::view::{self, Axis, Role};
 use crate::result::{CacheState, Experiment, Report, Row, metric};
-use crate::units::number;
 
 /// Maximum lines that remain distinguishable, in a chart of a section and on the first screen.
 const LINES: usize = 12;
@@ -38,29 +37,16 @@ pub(crate) fn overview(report: &Report) -> Option<[Chart; 2]> {
     let (lines, axis, note) = match facts::curve(report) {
         Some(curve) => {
             let group = &groups[curve.section];
-            (swept(group)?, view::axis(group)?, super::columns::heading(group))
+            (swept(group)?, view::axis(group)?, heading(group))
         }
         None => (of_baseline(report)?, Axis::new("depth", "queue depth"), ""),
     };
-    let charts = [(0, "IOPS"), (1, "p99 µs")].map(|(index, y)| {
+    let title = format!("Rate and p99 over {}", axis.label);
+    Some([(0, "IOPS"), (1, "p99 µs")].map(|(index, y)| {
         let lines: Vec<Line> = lines.iter().map(|both| both[index].clone()).collect();
-        Chart {
-            title: if index == 0 {
-                format!("Rate and p99 over {}", axis.label)
-            } else {
-                format!("p99 over {}", axis.label)
-            },
-            note: note.to_owned(),
-            shape: Shape::Lines {
-                x: XAxis { spread: Spread::Log, ..over(&axis.label, &lines) },
-                y: y.to_owned(),
-                lines,
-                marks: Vec::new(),
-                has_table: false,
-            },
-        }
-    });
-    Some(charts)
+        let x = XAxis { spread: Spread::Log, ..over(&axis.label, &lines) };
+        Chart::lines(title.clone(), note, x, y, lines)
+    }))
 }
 
 /// Returns rate and p99 of the fastest rows of a sweep.
@@ -75,7 +61,7 @@ fn swept(group: &[&Experiment]) -> Option<Vec<[Line; 2]>> {
     };
     let most = |lines: &[Line; 2]| lines[0].points.iter().map(|point| point.y).fold(0.0, f64::max);
     let (mut device, mut others) = (Vec::new(), Vec::new());
-    for name in names(group) {
+    for name in row_names(group) {
         let rows =
             || group.iter().filter_map(|experiment| experiment.row(name)).filter(|row| row.skipped.is_none());
         let mut lines = [metric::IOPS, metric::P99_US].map(|metric| line(name, metric));
@@ -141,17 +127,12 @@ fn sweep(group: &[&Experiment]) -> Vec<Chart> {
             let (low, high) = column.spread(row).unwrap_or((y, y));
             Some(Point { x, y, low, high })
         });
-        (!lines.is_empty()).then(|| Chart {
-            title: format!("{} over {}", column.heading, axis.label),
-            note: column.meaning.to_string(),
-            shape: Shape::Lines {
-                x: over(&axis.label, &lines),
-                y: column.heading.to_string(),
-                lines,
-                marks: if column.metric == metric::IOPS { knees(group) } else { Vec::new() },
-                has_table: false,
-            },
-        })
+        let title = format!("{} over {}", column.heading, axis.label);
+        let marks = if column.metric == metric::IOPS { knees(group) } else { Vec::new() };
+        let x = over(&axis.label, &lines);
+        let is_known = !lines.is_empty();
+        let chart = Chart::lines(title, &column.meaning, x, &column.heading, lines);
+        is_known.then(|| chart.marked(marks))
     };
     group[0].view.charts().filter_map(chart).collect()
 }
@@ -169,33 +150,16 @@ fn against_throughput(group: &[&Experiment]) -> Option<Chart> {
     let latency = first.view.column(metric::P99_US)?;
     let lines = rows(group, |_, row| Some(Point::new(rate.value(row)?, latency.value(row)?)));
     let axis = view::axis(group)?;
-    (lines.iter().any(|line| line.points.len() >= 4)).then(|| Chart {
-        title: format!("{} against {}", latency.heading, rate.heading),
-        note: format!("one point for each number of {}, joined in their order", axis.label),
-        shape: Shape::Lines {
-            x: XAxis { title: rate.heading.to_string(), spread: Spread::Linear, ticks_at_points: false },
-            y: latency.heading.to_string(),
-            lines,
-            marks: Vec::new(),
-            has_table: false,
-        },
-    })
-}
-
-/// Returns the names of all rows, each once.
-fn names<'a>(group: &[&'a Experiment]) -> Vec<&'a str> {
-    let mut names: Vec<&str> = Vec::new();
-    for row in group.iter().flat_map(|experiment| &experiment.rows) {
-        if !names.contains(&row.name.as_str()) {
-            names.push(&row.name);
-        }
-    }
-    names
+    let title = format!("{} against {}", latency.heading, rate.heading);
+    let note = format!("one point for each number of {}, joined in their order", axis.label);
+    let x = XAxis::new(&rate.heading, Spread::Linear);
+    let is_curve = lines.iter().any(|line| line.points.len() >= 4);
+    is_curve.then(|| Chart::lines(title, &note, x, &latency.heading, lines))
 }
 
 /// Returns a line for each name of a row that has points.
 fn rows(group: &[&Experiment], point: impl Fn(&Experiment, &Row) -> Option<Point>) -> Vec<Line> {
-    let lines = names(group).into_iter().map(|name| Line::new(name, points(group, name, &point)));
+    let lines = row_names(group).into_iter().map(|name| Line::new(name, points(group, name, &point)));
     lines.filter(|line| !line.points.is_empty()).take(LINES).collect()
 }
 
@@ -244,12 +208,9 @@ fn knees(group: &[&Experiment]) -> Vec<Mark> {
         return Vec::new();
     }
     let most = |levels: &[Level]| levels.iter().map(|level| level.per_second).fold(0.0, f64::max);
-    let fastest = names(group).into_iter().map(levels).max_by(|a, b| most(a).total_cmp(&most(b)));
-    let Some((levels, found)) = fastest
-        .and_then(|levels| Some((saturation(&levels)?, levels)).map(|(found, levels)| (levels, found)))
-    else {
-        return Vec::new();
-    };
+    let fastest = row_names(group).into_iter().map(levels).max_by(|a, b| most(a).total_cmp(&most(b)));
+    let Some(levels) = fastest else { return Vec::new() };
+    let Some(found) = saturation(&levels) else { return Vec::new() };
     let marks = Definition::ALL.iter().zip(found.knees).map(|(definition, place)| Mark {
         at: levels[place].readers,
         label: definition.name().to_owned(),
@@ -278,21 +239,15 @@ fn in_unit(group: &[&Experiment], suffix: &str, unit: &str) -> Option<Chart> {
     if calls.len() < 2 {
         return None;
     }
-    let axis = view::axis(group);
     let mut bars = Vec::new();
     for experiment in in_order(group) {
+        let place = view::place(group, experiment).map_or_else(String::new, |place| format!(", {place}"));
         for row in &experiment.rows {
             let values: Vec<Option<f64>> =
                 calls.iter().map(|call| row.metrics.get(&format!("{call}{suffix}"))).collect();
             if values.iter().any(Option::is_some) {
-                let place =
-                    axis.as_ref().and_then(|axis| Some((&axis.label, experiment.number(&axis.parameter)?)));
-                let name = match place {
-                    Some((label, place)) => format!("{}, {label}: {}", row.name, number(place)),
-                    None => row.name.clone(),
-                };
                 let values = values.into_iter().map(Option::unwrap_or_default).collect();
-                bars.push(Bar { name, values, spread: None });
+                bars.push(Bar { name: format!("{}{place}", row.name), values, spread: None });
             }
         }
     }
@@ -307,30 +262,14 @@ fn in_unit(group: &[&Experiment], suffix: &str, unit: &str) -> Option<Chart> {
     })
 }
 
-/// Latencies that an experiment can have: the name of their histogram, their label, and their percentiles.
-const FAMILIES: [Family; 3] = [
-    Family {
-        histogram: "latency",
-        what: "latency",
-        percentiles: [(0.5, metric::P50_US), (0.99, metric::P99_US), (0.999, metric::P99_9_US)],
-    },
-    Family {
-        histogram: "durable",
-        what: "time until durable",
-        percentiles: [(0.5, metric::DURABLE[0]), (0.99, metric::DURABLE[1]), (0.999, metric::DURABLE[2])],
-    },
-    Family {
-        histogram: "seen",
-        what: "time until seen",
-        percentiles: [(0.5, metric::SEEN[0]), (0.99, metric::SEEN[1]), (0.999, metric::SEEN[2])],
-    },
+/// Latencies that an experiment can have: the name of their histogram, their label, and the metrics of their percentiles.
+const FAMILIES: [(&str, &str, [&str; 3]); 3] = [
+    ("latency", "latency", [metric::P50_US, metric::P99_US, metric::P99_9_US]),
+    ("durable", "time until durable", [metric::DURABLE[0], metric::DURABLE[1], metric::DURABLE[2]]),
+    ("seen", "time until seen", [metric::SEEN[0], metric::SEEN[1], metric::SEEN[2]]),
 ];
-
-struct Family {
-    histogram: &'static str,
-    what: &'static str,
-    percentiles: [(f64, &'static str); 3],
-}
+/// Shares of operations for these percentiles.
+const SHARES: [f64; 3] = [0.5, 0.99, 0.999];
 
 /// Returns a chart for each latency of the group; for a sweep, of its first and its last place.
 fn percentiles(group: &[&Experiment]) -> Vec<Chart> {
@@ -340,51 +279,26 @@ fn percentiles(group: &[&Experiment]) -> Vec<Chart> {
         [only] => vec![*only],
         [first, .., last] => vec![*first, *last],
     };
-    let axis = view::axis(group);
     let charts = ends.iter().flat_map(|experiment| {
-        let place = axis.as_ref().and_then(|axis| {
-            Some(format!(", {}: {}", axis.label, number(experiment.number(&axis.parameter)?)))
-        });
-        let place = place.unwrap_or_default();
-        FAMILIES.iter().filter_map(move |family| tail(experiment, family, &place))
+        let place = view::place(group, experiment).map_or_else(String::new, |place| format!(", {place}"));
+        FAMILIES.into_iter().filter_map(move |(histogram, what, percentiles)| {
+            let line = |row: &Row| Some(Line::new(&row.name, shares(row, histogram, percentiles)?));
+            let lines: Vec<Line> = experiment.rows.iter().filter_map(line).take(LINES).collect();
+            let title = format!("{} by share of operations{place}", capital(what));
+            let note = format!("at 99 %: the {what} that 99 of 100 operations did not exceed");
+            let x = XAxis::new("share of operations", Spread::Tail);
+            (!lines.is_empty()).then(|| Chart::lines(title, &note, x, "µs", lines).with_table())
+        })
     });
     charts.collect()
 }
 
-fn tail(experiment: &Experiment, family: &Family, place: &str) -> Option<Chart> {
-    let what = family.what;
-    let lines: Vec<Line> = experiment
-        .rows
-        .iter()
-        .filter_map(|row| Some(Line::new(&row.name, shares(row, family)?)))
-        .take(LINES)
-        .collect();
-    if lines.is_empty() {
-        return None;
-    }
-    Some(Chart {
-        title: format!("{} by share of operations{place}", capital(what)),
-        note: format!("at 99 %: the {what} that 99 of 100 operations did not exceed"),
-        shape: Shape::Lines {
-            x: XAxis {
-                title: "share of operations".to_owned(),
-                spread: Spread::Tail,
-                ticks_at_points: false,
-            },
-            y: "µs".to_owned(),
-            lines,
-            marks: Vec::new(),
-            has_table: true,
-        },
-    })
-}
-
 /// Returns the points of the whole histogram, or of at least two percentiles.
-fn shares(row: &Row, family: &Family) -> Option<Vec<Point>> {
-    let curve = row.histograms.get(family.histogram).and_then(|text| histogram::curve(text));
+fn shares(row: &Row, histogram: &str, percentiles: [&str; 3]) -> Option<Vec<Point>> {
+    let curve = row.histograms.get(histogram).and_then(|text| histogram::curve(text));
     let curve = curve.unwrap_or_else(|| {
-        let percentiles = family.percentiles.iter();
-        percentiles.filter_map(|(share, metric)| Some((*share, row.metrics.get(metric)?))).collect()
+        let percentiles = SHARES.into_iter().zip(percentiles);
+        percentiles.filter_map(|(share, metric)| Some((share, row.metrics.get(metric)?))).collect()
     });
     (curve.len() >= 2).then(|| curve.into_iter().map(|(share, us)| Point::new(share, us)).collect())
 }
@@ -395,47 +309,24 @@ const AT: &str = "at_s";
 /// Returns one chart for each series of an experiment, with a line for each row that has it and a mark
 /// where its level changed.
 fn series(experiment: &Experiment) -> Vec<Chart> {
-    let mut names: Vec<&str> = Vec::new();
-    for name in experiment.rows.iter().flat_map(|row| row.series.keys()) {
-        if name != AT && !names.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
-    let marks = || -> Vec<Mark> {
-        let changed = experiment.rows.iter().filter(|row| row.series.contains_key(AT));
-        changed
-            .filter_map(|row| {
-                let label = format!("{} changes", row.name);
-                Some(Mark { at: row.metrics.get(metric::CHANGE_S)?, label, level: false })
-            })
-            .collect()
+    let names = once(experiment.rows.iter().flat_map(|row| row.series.keys()).filter(|name| *name != AT));
+    let mark = |row: &Row| {
+        let at = row.metrics.get(metric::CHANGE_S).filter(|_| row.series.contains_key(AT))?;
+        Some(Mark { at, label: format!("{} changes", row.name), level: false })
     };
-    names
-        .into_iter()
-        .map(|name| {
-            let heading = experiment.view.column(name).map_or(name, |column| &*column.heading);
-            Chart {
-                title: format!("{heading} over time"),
-                note: "each tenth of a second of the first repeat".to_owned(),
-                shape: Shape::Lines {
-                    x: XAxis { title: "seconds".to_owned(), spread: Spread::Linear, ticks_at_points: false },
-                    y: heading.to_owned(),
-                    lines: over_time(experiment, name),
-                    marks: marks(),
-                    has_table: true,
-                },
-            }
-        })
-        .collect()
-}
-
-fn over_time(experiment: &Experiment, name: &str) -> Vec<Line> {
-    let rows =
-        experiment.rows.iter().filter_map(|row| Some((row, row.series.get(AT)?, row.series.get(name)?)));
-    let points = |at: &[f64], values: &[f64]| {
-        at.iter().zip(values).map(|(at, value)| Point::new(*at, *value)).collect()
+    let chart = |name: &String| {
+        let line = |row: &Row| {
+            let pairs = row.series.get(AT)?.iter().zip(row.series.get(name)?);
+            Some(Line::new(&row.name, pairs.map(|(at, value)| Point::new(*at, *value)).collect()))
+        };
+        let heading = experiment.view.column(name).map_or(name.as_str(), |column| &*column.heading);
+        let (title, note) = (format!("{heading} over time"), "each tenth of a second of the first repeat");
+        let x = XAxis::new("seconds", Spread::Linear);
+        let lines = experiment.rows.iter().filter_map(line).collect();
+        let marks = experiment.rows.iter().filter_map(mark).collect();
+        Chart::lines(title, note, x, heading, lines).marked(marks).with_table()
     };
-    rows.map(|(row, at, values)| Line::new(&row.name, points(at, values))).collect()
+    names.into_iter().map(chart).collect()
 }
 
 #[cfg(test)]

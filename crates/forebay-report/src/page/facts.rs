@@ -1,6 +1,6 @@
 //! Figures of a whole report that several sentences need.
 
-use super::columns::groups;
+use super::columns::{groups, row_names};
 use super::view::{self, Role};
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 use crate::units::number;
@@ -192,12 +192,6 @@ pub(crate) fn is_at(experiment: &Experiment, depth: f64) -> bool {
 }
 
 fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, enough: f64) -> Vec<Curve<'a>> {
-    let mut names: Vec<&str> = Vec::new();
-    for row in group.iter().flat_map(|experiment| &experiment.rows) {
-        if !names.contains(&row.name.as_str()) {
-            names.push(&row.name);
-        }
-    }
     let curve = |name: &str| {
         let point = |experiment: &&'a Experiment| {
             let row = experiment
@@ -210,7 +204,7 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, en
         let proven = points.iter().all(|(_, row)| row.is_proven());
         Curve { section, load: axis.label.to_string(), enough, points, experiment: group[0], proven }
     };
-    names.into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
+    row_names(group).into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
 }
 
 #[cfg(test)]

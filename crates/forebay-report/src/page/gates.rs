@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::columns::groups;
+use super::columns::{groups, once, together};
 use super::facts;
 use super::headline::{WIDE, percent};
 use super::html::{prose, sentence};
@@ -160,7 +160,7 @@ fn check(row: &Row, gate: &Gate) -> String {
 
 /// Returns the gates of experiments that belong together as a table: how often each held, and where it did not.
 pub(crate) fn table(group: &[&Experiment]) -> Markup {
-    let kinds = by_name(group.iter().flat_map(|experiment| of_experiment(experiment)));
+    let kinds = together(group.iter().flat_map(|experiment| of_experiment(experiment)), is_alike);
     if kinds.is_empty() {
         return html! { p { "These rows have no gates." } };
     }
@@ -193,22 +193,11 @@ pub(crate) fn table(group: &[&Experiment]) -> Markup {
     }
 }
 
-/// Returns the gates of each name together, in the order in which the names appear.
-fn by_name<'a>(gates: impl Iterator<Item = Limit<'a>>) -> Vec<Vec<Limit<'a>>> {
-    let mut kinds: Vec<Vec<Limit<'a>>> = Vec::new();
-    for gate in gates {
-        match kinds.iter_mut().find(|kind| kind[0].name == gate.name) {
-            Some(kind) => kind.push(gate),
-            None => kinds.push(vec![gate]),
-        }
-    }
-    kinds
-}
-
 /// Describes how often a gate held, failed, or was unknown.
 fn result(all: &[Limit<'_>]) -> String {
     let count = |passed| all.iter().filter(|gate| gate.passed == passed).count();
-    let failed = format!("failed: {}", failed_names(all).join(", "));
+    let names = once(all.iter().filter(|gate| gate.failed()).map(Limit::row_name));
+    let failed = format!("failed: {}", names.join(", "));
     let parts =
         [(false, failed), (true, "held".to_owned())].map(|(passed, text)| (count(Some(passed)), text));
     let unknown = (count(None), "unknown or not applicable".to_owned());
@@ -216,14 +205,8 @@ fn result(all: &[Limit<'_>]) -> String {
     parts.map(|(count, text)| format!("{count} {text}")).collect::<Vec<_>>().join("; ")
 }
 
-fn failed_names<'a>(gates: &[Limit<'a>]) -> Vec<&'a str> {
-    let mut names = Vec::new();
-    for name in gates.iter().filter(|gate| gate.failed()).map(Limit::row_name) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
+fn is_alike(one: &Limit<'_>, other: &Limit<'_>) -> bool {
+    one.name == other.name
 }
 
 /// Returns the value that comes nearest to failing, or fails most.
@@ -250,36 +233,33 @@ pub(crate) fn doubts(report: &Report) -> Vec<Doubt> {
     let mut doubts: Vec<Doubt> =
         whole(report).into_iter().map(|text| Doubt { text, detail: String::new() }).collect();
     let groups = groups(&report.experiments);
-    let all = || {
-        groups
-            .iter()
-            .flatten()
-            .flat_map(|experiment| of_experiment(experiment).map(move |gate| (*experiment, gate)))
-    };
-    let mut kinds = by_name(all().map(|(_, gate)| gate).filter(Limit::failed));
+    let experiments = || groups.iter().flatten().copied();
+    let failed = experiments().flat_map(|experiment| {
+        of_experiment(experiment).filter(Limit::failed).map(move |gate| (experiment, gate))
+    });
+    let mut kinds = together(failed, |one, other| is_alike(&one.1, &other.1));
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.len()));
-    for kind in &kinds {
-        let mut places: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (experiment, gate) in all().filter(|(_, gate)| gate.failed() && gate.name == kind[0].name) {
-            match places.iter_mut().find(|(title, _)| *title == experiment.title()) {
-                Some((_, rows)) => rows.push(gate.row_name()),
-                None => places.push((experiment.title(), vec![gate.row_name()])),
-            }
-        }
-        let places: Vec<String> =
-            places.iter().map(|(title, rows)| format!("{title} (`{}`)", rows.join("`, `"))).collect();
-        let worst = worst(kind).map_or_else(String::new, |value| {
-            format!(" at worst {}, wanted {}", number(value), kind[0].wanted())
+    for kind in kinds {
+        let places = together(&kind, |one, other| one.0.title() == other.0.title());
+        let place = |rows: &Vec<&(&Experiment, Limit<'_>)>| {
+            let names: Vec<&str> = rows.iter().map(|(_, gate)| gate.row_name()).collect();
+            format!("{} (`{}`)", rows[0].0.title(), names.join("`, `"))
+        };
+        let places: Vec<String> = places.iter().map(place).collect();
+        let gates: Vec<Limit<'_>> = kind.iter().map(|(_, gate)| *gate).collect();
+        let first = gates[0];
+        let worst = worst(&gates).map_or_else(String::new, |value| {
+            format!(" at worst {}, wanted {}", number(value), first.wanted())
         });
-        let why = if kind[0].why.is_empty() { String::new() } else { format!(" ({})", kind[0].why) };
-        let rows = if kind.iter().all(|gate| gate.row.is_none()) { "experiment" } else { "row" };
+        let why = if first.why.is_empty() { String::new() } else { format!(" ({})", first.why) };
+        let rows = if gates.iter().all(|gate| gate.row.is_none()) { "experiment" } else { "row" };
         doubts.push(Doubt {
-            text: format!("{}: {}", counted(kind.len(), rows), phrase(&kind[0])),
-            detail: format!("{}{worst}{why}: {}", kind[0].readable(), places.join("; ")),
+            text: format!("{}: {}", counted(gates.len(), rows), phrase(&first)),
+            detail: format!("{}{worst}{why}: {}", first.readable(), places.join("; ")),
         });
     }
-    let rows = groups.iter().flatten().flat_map(|experiment| {
-        experiment.rows.iter().filter(|row| row.skipped.is_none()).map(move |row| (*experiment, row))
+    let rows = experiments().flat_map(|experiment| {
+        experiment.rows.iter().filter(|row| row.skipped.is_none()).map(move |row| (experiment, row))
     });
     let (mut wide, mut once, mut degraded) = (Vec::new(), Vec::new(), Vec::new());
     for (experiment, row) in rows {

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::PAGE_MARK;
-use super::columns::{Column, groups, heading};
+use super::columns::{Column, groups, heading, once};
 use super::embed::{Embedded, PAGE_BYTES_MAX, embed};
 use super::{advice, chart, charts, gates, headline, place, questions, sections};
 use crate::doctor::machine_line;
@@ -99,12 +99,8 @@ fn contents(report: &Report) -> Markup {
 }
 
 fn legend(report: &Report) -> Markup {
-    let mut columns: Vec<&Column> = Vec::new();
-    for column in groups(&report.experiments).iter().flat_map(|group| Column::present(group)) {
-        if !columns.contains(&column) {
-            columns.push(column);
-        }
-    }
+    let groups = groups(&report.experiments);
+    let columns = once(groups.iter().flat_map(|group| Column::present(group)));
     place::fold(
         "columns",
         "Columns",

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::columns::{Column, groups, heading};
+use super::columns::{Column, groups, heading, once, row_names};
 use super::{chart, charts, gates, html as page, view};
 use crate::result::{Experiment, Row};
 use crate::units::number;
@@ -62,9 +62,9 @@ fn folded(group: &[&Experiment], charts: usize) -> String {
 /// Returns the method behind the numbers, the notes on them, and the description of each row.
 fn about(group: &[&Experiment]) -> Markup {
     let rows = || group.iter().flat_map(|experiment| &experiment.rows);
-    let described: Vec<&Row> = once(rows().map(|row| &row.name))
+    let described: Vec<&Row> = row_names(group)
         .into_iter()
-        .filter_map(|name| rows().find(|row| &row.name == name && !row.description.is_empty()))
+        .filter_map(|name| rows().find(|row| row.name == name && !row.description.is_empty()))
         .collect();
     html! {
         @if let Some(first) = group.first() { @if !first.method.is_empty() { p { (page::prose(&first.method)) } } }
@@ -73,17 +73,6 @@ fn about(group: &[&Experiment]) -> Markup {
             ul { @for row in described { li { code { (row.name) } ": " (page::prose(&row.description)) } } }
         }
     }
-}
-
-/// Returns each text once, in the order in which they appear.
-fn once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
-    let mut seen = Vec::new();
-    for text in texts {
-        if !seen.contains(&text) {
-            seen.push(text);
-        }
-    }
-    seen
 }
 
 /// Returns one table for experiments that belong together: one row for each place of the axis and each way.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::columns::{Column, groups, heading};
+use super::columns::{Column, groups, heading, once};
 use super::{advice, gates, headline, place, questions};
 use crate::check::Verdict;
 use crate::doctor::machine_line;
@@ -174,13 +174,7 @@ fn table(text: &mut String, group: &[&Experiment], verbose: bool) {
         lines.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
     lines.extend(gates::lines(group));
-    let mut seen = Vec::new();
-    for line in lines {
-        if !seen.contains(&line) {
-            listed(text, "  ", &line, verbose);
-            seen.push(line);
-        }
-    }
+    once(lines).iter().for_each(|line| listed(text, "  ", line, verbose));
 }
 
 /// Returns the cells of a table with its head, and the widths of its columns.

@@ -81,6 +81,13 @@ pub(crate) struct XAxis {
     pub ticks_at_points: bool,
 }
 
+impl XAxis {
+    /// Returns an axis with round ticks.
+    pub(crate) fn new(title: &str, spread: Spread) -> Self {
+        Self { title: title.to_owned(), spread, ticks_at_points: false }
+    }
+}
+
 /// Draws lines with their marks. `label` is the text for readers who cannot see them; the legend is
 /// part of the page.
 pub(crate) fn lines(
