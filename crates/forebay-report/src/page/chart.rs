@@ -7,7 +7,7 @@ use super::svg::{self, Bar, Line, Mark, Spread, XAxis};
 use crate::units::number;
 
 /// Maximum rows of a table beside a chart; longer series show every n-th of their points.
-const TABLE_ROWS: usize = 24;
+const TABLE_ROWS: usize = 16;
 
 /// A chart, before it is drawn.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,7 +209,7 @@ mod tests {
     fn a_long_series_has_a_short_table() {
         let page = figure(&lines(6000), "c1").into_string();
         assert!(page.matches("<tr").count() <= TABLE_ROWS + 3);
-        assert!(page.contains("One of each 250 places; there are 6,000."), "{page}");
+        assert!(page.contains("One of each 375 places; there are 6,000."), "{page}");
     }
 
     #[test]

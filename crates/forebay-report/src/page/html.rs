@@ -66,7 +66,7 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                 footer {
                     p.small {
                         "Written by forebay " (report.forebay) ". All numbers as JSON are in this page's source"
-                        @match embedded.left_out {
+                        @match &embedded.left_out {
                             None => { "." }
                             Some(what) => {
                                 ", as far as there is room: " (what) ". The whole is what " code { "--json" } " writes."

@@ -53,8 +53,10 @@ fn folded(group: &[&Experiment], charts: usize) -> String {
     if failed > 0 {
         text.push_str(&format!(" ({failed} failed a gate)"));
     }
-    if charts > 1 {
-        text.push_str(&format!(", {} more charts", charts - 1));
+    match charts.saturating_sub(1) {
+        0 => {}
+        1 => text.push_str(", another chart"),
+        more => text.push_str(&format!(", {more} more charts")),
     }
     text + ", method, gates"
 }
@@ -98,15 +100,15 @@ fn table(group: &[&Experiment]) -> Markup {
                         @for row in &experiment.rows {
                             tr class=[gates::failed(row).then_some("failed")] {
                                 @if let Some(axis) = &axis {
-                                    td.number { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
+                                    td { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
                                 }
                                 th scope="row" { (row.name) (gates::marks(row)) }
                                 @if let Some(why) = &row.skipped {
-                                    td colspan=(columns.len() + 2) { "not measured: " (why) }
+                                    td.text colspan=(columns.len() + 2) { "not measured: " (why) }
                                 } @else {
-                                    @for column in &columns { td.number { (column.cell(row)) (spread(column, row)) } }
-                                    td { (row.cache.map_or("", |cache| cache.label())) }
-                                    td.number { (row.samples.len()) }
+                                    @for column in &columns { td { (column.cell(row)) (spread(column, row)) } }
+                                    td.text { (row.cache.map_or("", |cache| cache.label())) }
+                                    td { (row.samples.len()) }
                                 }
                             }
                         }

@@ -18,16 +18,18 @@ pub(crate) fn class(series: usize) -> String {
     format!("s{}", series % 8)
 }
 
-/// Returns a series' own shape around a point, so that series differ by more than colour.
-fn dot(series: usize, x: f64, y: f64) -> Markup {
-    let shape = match series % 5 {
-        0 => "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0",
-        1 => "m-3.3-3.3h6.6v6.6h-6.6z",
-        2 => "m0-4.6l4.2 7.8h-8.4z",
-        3 => "m0-4.8l4.8 4.8l-4.8 4.8l-4.8-4.8z",
-        _ => "m0 4.6l4.2-7.8h-8.4z",
+/// Returns a series' own shape around each of its points, so that series differ by more than colour. One path holds all:
+/// half of a page is charts. The first two shapes are ends of lines without length.
+fn dots(series: usize, points: impl Iterator<Item = (f64, f64)>) -> Markup {
+    let (class, shape) = match series % 5 {
+        0 => ("round ", "h0"),
+        1 => ("square ", "h0"),
+        2 => ("", "m0-4.6l4.2 7.8h-8.4z"),
+        3 => ("", "m0-4.8l4.8 4.8l-4.8 4.8l-4.8-4.8z"),
+        _ => ("", "m0 4.6l4.2-7.8h-8.4z"),
     };
-    html! { path class=(format!("dot {}", class(series))) d=(format!("M{} {}{shape}", n(x), n(y))) {} }
+    let path: String = points.map(|(x, y)| format!("M{} {}{shape}", n(x), n(y))).collect();
+    html! { path class=(format!("dots {class}{}", self::class(series))) d=(path) {} }
 }
 
 /// Returns a series' sign in a legend.
@@ -38,7 +40,7 @@ pub(crate) fn sign(series: usize, filled: bool) -> Markup {
                 rect class=(class(series)) x="3" y="1" width="16" height="10" {}
             } @else {
                 line class=(format!("curve {}", class(series))) x1="0" x2="22" y1="6" y2="6" {}
-                (dot(series, 11.0, 6.0))
+                (dots(series, std::iter::once((11.0, 6.0))))
             }
         }
     }

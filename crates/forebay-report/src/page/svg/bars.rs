@@ -51,13 +51,13 @@ pub(crate) fn bars(label: &str, axis: &str, parts: &[String], bars: &[Bar]) -> M
     html! {
         svg viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(label) {
             path.grid d=(grid.collect::<String>()) {}
+            line.axis x1=(n(LEFT)) x2=(n(LEFT)) y1=(n(top)) y2=(n(bottom)) {}
             g.tick text-anchor="middle" {
                 @for (tick, text) in &scale.ticks {
                     text x=(n(scale.at(*tick))) y=(n(bottom + 16.0)) text-anchor=[(*tick == 0.0).then_some("start")] { (text) }
                 }
             }
             @for (index, bar) in bars.iter().enumerate() { (one(bar, parts, &scale, top + ROW * index as f64)) }
-            line.axis x1=(n(LEFT)) x2=(n(LEFT)) y1=(n(top)) y2=(n(bottom)) {}
             text.title x=(n((LEFT + right) / 2.0)) y=(n(height - 6.0)) text-anchor="middle" { (axis) }
         }
     }
