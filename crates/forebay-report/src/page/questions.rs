@@ -84,6 +84,12 @@ impl KeyQuestion {
         let (sentence, command) = (sentence.to_owned(), Some(command));
         Self { question, verdict: Verdict::Unknown, figure: None, sentence, section: None, command }
     }
+
+    /// Returns the question with what was measured.
+    fn found(self, verdict: Verdict, figure: String, sentence: String, section: usize) -> Self {
+        let (figure, section) = (Some(figure), Some(section));
+        Self { verdict, figure, sentence, section, command: None, ..self }
+    }
 }
 
 /// Returns the questions on the first screen.
@@ -116,88 +122,60 @@ pub fn key_questions(report: &Report) -> [KeyQuestion; 5] {
 }
 
 fn pattern(report: &Report) -> KeyQuestion {
-    let question = "Does the pattern keep the device from its bandwidth?";
+    let unknown = |sentence: &str, command| {
+        KeyQuestion::unknown("Does the pattern keep the device from its bandwidth?", sentence, command)
+    };
     let scans = facts::of_device(report, Role::Sequential, metric::MB_PER_S).into_iter();
     let Some(scan) = scans.max_by(|a, b| a.value.total_cmp(&b.value)) else {
-        let sentence = "Sequential reads of the device were not measured.";
-        return KeyQuestion::unknown(question, sentence, "forebay measure scan");
+        return unknown("Sequential reads of the device were not measured.", "forebay measure scan");
     };
     let (name, bandwidth) = (&scan.row.name, scan.value);
-    let Some(curve) = facts::curve(report) else {
-        let sentence =
-            format!("`{name}` gets {} MB/s in sequence; random reads were not measured.", number(bandwidth));
-        return KeyQuestion::unknown(question, &sentence, "forebay measure random");
-    };
+    let in_sequence = format!("`{name}` gets {} MB/s in sequence", number(bandwidth));
+    let random =
+        unknown(&format!("{in_sequence}; random reads were not measured."), "forebay measure random");
+    let Some(curve) = facts::curve(report) else { return random };
     let block = curve.experiment.number("block_bytes").unwrap_or(4096.0);
     let ((fewest, first), (at, best)) = (curve.first(), curve.best());
     let (alone, most) = (iops(first) * block / 1e6, iops(best) * block / 1e6);
-    KeyQuestion {
-        question,
-        verdict: match most / bandwidth {
-            share if share >= REACHED => Verdict::No,
-            share if share < KEPT_FROM => Verdict::Yes,
-            _ => Verdict::Partly,
-        },
-        figure: Some(format!("{} % of the bandwidth", number(most / bandwidth * 100.0))),
-        sentence: format!(
-            "`{}` reaches {} MB/s at random ({}: {}), {} with {}; `{name}` gets {} MB/s in sequence.",
-            best.name,
-            number(most),
-            curve.load,
-            number(at),
-            number(alone),
-            number(fewest),
-            number(bandwidth)
-        ),
-        section: Some(curve.section),
-        command: None,
-    }
+    let verdict = match most / bandwidth {
+        share if share >= REACHED => Verdict::No,
+        share if share < KEPT_FROM => Verdict::Yes,
+        _ => Verdict::Partly,
+    };
+    let figure = format!("{} % of the bandwidth", number(most / bandwidth * 100.0));
+    let (load, row) = (&curve.load, &best.name);
+    let [most, at, alone, fewest] = [most, at, alone, fewest].map(number);
+    let sentence = format!(
+        "`{row}` reaches {most} MB/s at random ({load}: {at}), {alone} with {fewest}; {in_sequence}."
+    );
+    random.found(verdict, figure, sentence, curve.section)
 }
 
 fn saturated(report: &Report) -> KeyQuestion {
-    let question = "Is the device saturated?";
-    let Some(curve) = facts::curve(report) else {
-        let sentence = "Throughput over the number of readers was not measured.";
-        return KeyQuestion::unknown(question, sentence, "forebay measure saturate");
-    };
+    let key = KeyQuestion::unknown(
+        "Is the device saturated?",
+        "Throughput over the number of readers was not measured.",
+        "forebay measure saturate",
+    );
+    let Some(curve) = facts::curve(report) else { return key };
     let ((knee, row), (last, _)) = (curve.knee(), curve.last());
+    let (name, load, beyond) = (&row.name, &curve.load, curve.beyond_knee());
     let is_rising = knee >= last;
     let p99 = row.metrics.get(metric::P99_US).map_or_else(String::new, |us| format!(", p99 {}", time(us)));
+    let (verdict, figure) = match knee {
+        _ if is_rising => (Verdict::No, format!("{} IOPS and rising", number(curve.most()))),
+        knee if knee <= curve.first().0 => (Verdict::Yes, format!("from {} {load} on", number(knee))),
+        _ => (Verdict::Partly, format!("from {} {load} on", number(knee))),
+    };
+    let sentence = match curve.limit() {
+        Some(limit) if is_rising => format!("`{name}` comes up to {limit}; {beyond}."),
+        Some(limit) => format!("`{name}` comes up to {limit} (measured up to {}).", number(last)),
+        None if is_rising => format!("`{name}` still grew at the largest load ({load}); {beyond}."),
+        None => format!("`{name}` gets {} IOPS there{p99}; {beyond}.", number(iops(row))),
+    };
     let has_loads = report.experiments.iter().any(|experiment| experiment.view.role == Role::Saturation);
-    KeyQuestion {
-        question,
-        verdict: match knee {
-            _ if is_rising => Verdict::No,
-            knee if knee <= curve.first().0 => Verdict::Yes,
-            _ => Verdict::Partly,
-        },
-        figure: Some(if is_rising {
-            format!("{} IOPS and rising", number(curve.most()))
-        } else {
-            format!("from {} {} on", number(knee), curve.load)
-        }),
-        sentence: match curve.limit() {
-            Some(limit) if is_rising => {
-                format!("`{}` comes up to {limit}; {}.", row.name, curve.beyond_knee())
-            }
-            Some(limit) => {
-                format!("`{}` comes up to {limit} (measured up to {}).", row.name, number(last))
-            }
-            None if is_rising => {
-                format!(
-                    "`{}` still grew at the largest load ({}); {}.",
-                    row.name,
-                    curve.load,
-                    curve.beyond_knee()
-                )
-            }
-            None => {
-                format!("`{}` gets {} IOPS there{p99}; {}.", row.name, number(iops(row)), curve.beyond_knee())
-            }
-        },
-        section: Some(curve.section),
-        command: (!has_loads).then_some("forebay measure saturate"),
-    }
+    let command = key.command.filter(|_| !has_loads);
+    KeyQuestion { command, ..key.found(verdict, figure, sentence, curve.section) }
 }
 
 /// A row in one experiment. Only rate and cost of the same reads may be multiplied.
@@ -239,17 +217,18 @@ fn costs(report: &Report) -> Vec<Cell<'_>> {
 }
 
 fn processor(report: &Report) -> KeyQuestion {
-    let question = "Is a processor the limit?";
+    let key = KeyQuestion::unknown(
+        "Is a processor the limit?",
+        "Processor time of a read, beside the rate of the same reads, was not measured.",
+        "forebay measure cpu",
+    );
     let costs = costs(report);
     let best = facts::curve(report).and_then(|curve| {
         let ((load, row), section) = (curve.best(), curve.section);
         Cell::new(row, format!("{}: {}", curve.load, number(load)), section)
     });
     let fastest = || self::costs(report).into_iter().max_by(|a, b| a.per_second.total_cmp(&b.per_second));
-    let Some(best) = best.or_else(fastest) else {
-        let sentence = "Processor time of a read, beside the rate of the same reads, was not measured.";
-        return KeyQuestion::unknown(question, sentence, "forebay measure cpu");
-    };
+    let Some(best) = best.or_else(fastest) else { return key };
     let processors = report.environment.cpus_allowed.max(1) as f64;
     let is_busy = |cell: &&Cell<'_>| cell.processors() / processors >= BUSY;
     let (busy, dear) = (best.bound_by_a_thread(), costs.iter().find(is_busy));
@@ -263,26 +242,17 @@ fn processor(report: &Report) -> KeyQuestion {
         (_, Some(dear)) => format!("each; `{}` needs {}", dear.row.name, number(dear.processors())),
         _ => "of processor time each".to_owned(),
     };
-    KeyQuestion {
-        question,
-        verdict,
-        figure: Some(format!("{} of {} processors", number(best.processors()), number(processors))),
-        sentence: format!(
-            "`{}` gets the most, {} IOPS ({}), at {} µs {rest}.",
-            best.row.name,
-            number(best.per_second),
-            best.load,
-            number(best.cost_us)
-        ),
-        section: Some(best.section),
-        command: costs.is_empty().then_some("forebay measure cpu"),
-    }
+    let figure = format!("{} of {} processors", number(best.processors()), number(processors));
+    let [rate, cost] = [best.per_second, best.cost_us].map(number);
+    let sentence =
+        format!("`{}` gets the most, {rate} IOPS ({}), at {cost} µs {rest}.", best.row.name, best.load);
+    let command = key.command.filter(|_| costs.is_empty());
+    KeyQuestion { command, ..key.found(verdict, figure, sentence, best.section) }
 }
 
 fn starving(report: &Report) -> KeyQuestion {
-    let question = "Do many users starve each other?";
-    let known = KeyQuestion::unknown(
-        question,
+    let key = KeyQuestion::unknown(
+        "Do many users starve each other?",
         "A reader beside others was not measured.",
         "forebay measure fairness",
     );
@@ -291,20 +261,12 @@ fn starving(report: &Report) -> KeyQuestion {
     let pairs = all.iter().filter(|found| found.row.name == "no-classes");
     let pairs = pairs.filter_map(|found| Some((found.value / p99(found, "reader-alone")?, found)));
     if let Some((times, found)) = pairs.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        let with =
-            p99(found, "classes").map_or_else(String::new, |us| format!("; with classes it is {}", time(us)));
-        return KeyQuestion {
-            verdict: Verdict::over(times, STARVES, NOTICES),
-            figure: Some(format!("p99 {} times higher", number(times))),
-            sentence: format!(
-                "A reader's p99 goes from {} alone to {} beside others{with}.",
-                time(found.value / times),
-                time(found.value)
-            ),
-            section: Some(found.section),
-            command: None,
-            ..known
-        };
+        let with = p99(found, "classes");
+        let with = with.map_or_else(String::new, |us| format!("; with classes it is {}", time(us)));
+        let (alone, beside) = (time(found.value / times), time(found.value));
+        let sentence = format!("A reader's p99 goes from {alone} alone to {beside} beside others{with}.");
+        let figure = format!("p99 {} times higher", number(times));
+        return key.found(Verdict::over(times, STARVES, NOTICES), figure, sentence, found.section);
     }
     let mut sharing = report.experiments.iter().filter(|one| one.view.role == Role::Sharing);
     if let Some(one) = sharing.find(|one| !one.rows.is_empty()) {
@@ -312,14 +274,11 @@ fn starving(report: &Report) -> KeyQuestion {
             "" => "It was measured; the numbers are below.".to_owned(),
             sentence => page::brief(sentence),
         };
-        return KeyQuestion { verdict: Verdict::Measured, sentence, command: None, ..known };
+        return KeyQuestion { verdict: Verdict::Measured, sentence, command: None, ..key };
     }
-    let curve = facts::curve(report);
-    let tail = curve.and_then(|curve| Some((tail(&curve)?, curve.section)));
-    match tail {
-        Some((sentence, section)) => KeyQuestion { sentence, section: Some(section), ..known },
-        None => known,
-    }
+    let tail = facts::curve(report).and_then(|curve| Some((tail(&curve)?, curve.section)));
+    let Some((sentence, section)) = tail else { return key };
+    KeyQuestion { sentence, section: Some(section), ..key }
 }
 
 /// Returns a sentence on the distance of the slowest reads from the median at the largest load.
@@ -337,9 +296,8 @@ fn tail(curve: &Curve<'_>) -> Option<String> {
 }
 
 fn blocked(report: &Report) -> KeyQuestion {
-    let question = "Is the program blocked on I/O?";
     let mut key = KeyQuestion::unknown(
-        question,
+        "Is the program blocked on I/O?",
         "Only the program itself shows it; add its result with `--wait WAIT.json`.",
         "forebay wait --json WAIT.json -- COMMAND",
     );
@@ -349,15 +307,10 @@ fn blocked(report: &Report) -> KeyQuestion {
         let some = wait.row.metrics.get(metric::SOME_WAIT_SHARE);
         let some =
             some.map_or_else(String::new, |some| format!(", some thread of it for {} %", percent(some)));
-        let name = program(command(wait.experiment));
-        return KeyQuestion {
-            verdict: Verdict::over(wait.value, BLOCKED, SLOWED),
-            figure: Some(format!("{} % of its time", percent(wait.value))),
-            sentence: format!("`{name}` was blocked for {} % of its time{some}.", percent(wait.value)),
-            section: Some(wait.section),
-            command: None,
-            ..key
-        };
+        let (name, share) = (program(command(wait.experiment)), percent(wait.value));
+        let sentence = format!("`{name}` was blocked for {share} % of its time{some}.");
+        let verdict = Verdict::over(wait.value, BLOCKED, SLOWED);
+        return key.found(verdict, format!("{share} % of its time"), sentence, wait.section);
     }
     let each = rows(report, Role::Writes, metric::SYNC_MS).into_iter();
     let each = each.filter(|found| found.row.name.ends_with("-each"));
