@@ -3,6 +3,7 @@
 
 use maud::{Markup, html};
 
+use super::html::{listing, prose};
 use super::svg::{self, Bar, Line, Mark, Spread, XAxis};
 use crate::units::number;
 
@@ -75,7 +76,7 @@ impl Chart {
 pub(crate) fn figure(chart: &Chart, id: &str) -> Markup {
     html! {
         figure id=(id) {
-            figcaption { strong { (chart.title) } " " span.small { (super::html::prose(&chart.note)) } }
+            figcaption { strong { (chart.title) } " " span.small { (prose(&chart.note)) } }
             (drawing(chart, svg::LARGE))
             @if let Shape::Lines { lines, marks, .. } = &chart.shape { (legend(lines, marks)) }
             @if let Shape::Bars { parts, .. } = &chart.shape {
@@ -84,9 +85,7 @@ pub(crate) fn figure(chart: &Chart, id: &str) -> Markup {
             @if let Shape::Lines { x, y, lines, has_table: true, .. } = &chart.shape {
                 details {
                     summary { "Numbers of this chart" span.unseen { ": " (chart.title) } }
-                    div.scroll tabindex="0" role="region" aria-label=(format!("Numbers: {}", chart.title)) {
-                        table.numbers.places { caption.unseen { (chart.title) } (lines_table(x, y, lines)) }
-                    }
+                    (lines_table(&chart.title, x, y, lines))
                 }
             }
         }
@@ -143,30 +142,26 @@ fn label(chart: &Chart) -> String {
 }
 
 /// Returns a table with one row for each place at which some line has a point.
-fn lines_table(x: &XAxis, y: &str, lines: &[Line]) -> Markup {
+fn lines_table(title: &str, x: &XAxis, y: &str, lines: &[Line]) -> Markup {
     let mut places: Vec<f64> =
         lines.iter().flat_map(|line| line.points.iter().map(|point| point.x)).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
     let every = places.len().div_ceil(TABLE_ROWS).max(1);
     let at = |line: &Line, place: f64| {
-        line.points
-            .iter()
-            .find(|point| point.x == place)
-            .map_or_else(|| "-".to_owned(), |point| number(point.y))
+        let point = line.points.iter().find(|point| point.x == place);
+        point.map_or_else(|| "-".to_owned(), |point| number(point.y))
     };
-    let named = |place: f64| match x.spread {
-        Spread::Tail => share(place),
-        _ => number(place),
-    };
+    let named = |place: f64| if x.spread == Spread::Tail { share(place) } else { number(place) };
+    let names: Vec<String> = lines.iter().map(|line| format!("{}, {y}", line.name)).collect();
+    let heads: Vec<&str> = std::iter::once(&*x.title).chain(names.iter().map(String::as_str)).collect();
+    let rows = places.iter().step_by(every).map(|place| {
+        let cells = lines.iter().map(|line| at(line, *place));
+        std::iter::once(named(*place)).chain(cells).map(|cell| html! { (cell) }).collect()
+    });
     html! {
-        thead { tr { th scope="col" { (x.title) } @for line in lines { th scope="col" { (line.name) ", " (y) } } } }
-        tbody {
-            @for place in places.iter().step_by(every) {
-                tr { th scope="row" { (named(*place)) } @for line in lines { td { (at(line, *place)) } } }
-            }
-        }
-        @if every > 1 { tfoot { tr { td colspan=(lines.len() + 1) { "One of each " (every) " places; there are " (number(places.len() as f64)) "." } } } }
+        (listing("numbers", title, &heads, rows))
+        @if every > 1 { p.small { "One of each " (every) " places; there are " (number(places.len() as f64)) "." } }
     }
 }
 

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::columns::{groups, once, together};
 use super::facts;
 use super::headline::{WIDE, percent};
-use super::html::{prose, sentence};
+use super::html::{listing, prose, sentence};
 use crate::result::{Condition, Experiment, Gate, Report, Row};
 use crate::units::number;
 
@@ -164,33 +164,21 @@ pub(crate) fn table(group: &[&Experiment]) -> Markup {
     if kinds.is_empty() {
         return html! { p { "These rows have no gates." } };
     }
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Gates" {
-            table {
-                caption.unseen { "Gates: figures compared with a limit" }
-                thead {
-                    tr {
-                        @for head in ["gate", "limit"] { th scope="col" { (head) } }
-                        th.number scope="col" { "worst value" }
-                        @for head in ["result", "meaning"] { th scope="col" { (head) } }
-                    }
-                }
-                tbody {
-                    @for all in &kinds {
-                        // Where the result of a gate is known, its limit is, too.
-                        @let kind = all.iter().find(|gate| gate.passed.is_some()).unwrap_or(&all[0]);
-                        tr class=[all.iter().any(Limit::failed).then_some("failed")] {
-                            th scope="row" { (kind.readable()) }
-                            td { (kind.wanted()) }
-                            td.number { (worst(all).map_or_else(|| "-".to_owned(), number)) }
-                            td { (result(all)) }
-                            td { (prose(kind.why)) }
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let rows = kinds.iter().map(|all| {
+        // Where the result of a gate is known, its limit is, too.
+        let kind = all.iter().find(|gate| gate.passed.is_some()).unwrap_or(&all[0]);
+        let mark = all.iter().any(Limit::failed).then_some("mark-failed");
+        let worst = worst(all).map_or_else(|| "-".to_owned(), number);
+        vec![
+            html! { span class=[mark] { (kind.readable()) } },
+            html! { (kind.wanted()) },
+            html! { (worst) },
+            html! { (result(all)) },
+            html! { (prose(kind.why)) },
+        ]
+    });
+    let heads = ["gate", "limit", "worst value", "result", "meaning"];
+    listing("gates", "Gates: figures compared with a limit", &heads, rows)
 }
 
 /// Describes how often a gate held, failed, or was unknown.

@@ -101,19 +101,30 @@ fn contents(report: &Report) -> Markup {
 fn legend(report: &Report) -> Markup {
     let groups = groups(&report.experiments);
     let columns = once(groups.iter().flat_map(|group| Column::present(group)));
-    place::fold(
-        "columns",
-        "Columns",
-        html! {
-            div.scroll tabindex="0" role="region" aria-label="Columns" {
-                table {
-                    caption.unseen { "Columns" }
-                    thead { tr { th scope="col" { "column" } th scope="col" { "meaning" } } }
-                    tbody { @for column in &columns { tr { th scope="row" { (column.heading) } td { (column.meaning) } } } }
+    let rows = columns.iter().map(|column| vec![html! { (column.heading) }, html! { (column.meaning) }]);
+    place::fold("columns", "Columns", listing("", "Columns", &["column", "meaning"], rows))
+}
+
+/// Returns a table that can be scrolled with the keyboard; the first cell of a row is its heading.
+pub(crate) fn listing(
+    class: &str,
+    title: &str,
+    heads: &[&str],
+    rows: impl Iterator<Item = Vec<Markup>>,
+) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(title) {
+            table class=[(!class.is_empty()).then_some(class)] {
+                caption.unseen { (title) }
+                thead { tr { @for head in heads { th scope="col" { (head) } } } }
+                tbody {
+                    @for row in rows {
+                        tr { @for (index, cell) in row.iter().enumerate() { @if index == 0 { th scope="row" { (cell) } } @else { td { (cell) } } } }
+                    }
                 }
             }
-        },
-    )
+        }
+    }
 }
 
 /// Maximum words of a sentence that is shown without being asked for.

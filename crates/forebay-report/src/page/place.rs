@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
+use super::html::listing;
 use crate::environment::Environment;
 use crate::units::bytes;
 
@@ -22,29 +23,18 @@ pub(crate) fn storage(environment: &Environment) -> Option<[String; 2]> {
 
 /// Returns the findings of `doctor`.
 pub(crate) fn doctor(environment: &Environment) -> Markup {
-    fold(
-        "doctor",
-        "Features at this path",
-        html! {
-            p { "Each feature was tested by calling it." }
-            div.scroll tabindex="0" role="region" aria-label="Features at this path" {
-                table {
-                    caption.unseen { "Features at this path" }
-                    thead { tr { @for head in ["mechanism", "verdict", "observation", "remedy"] { th scope="col" { (head) } } } }
-                    tbody {
-                        @for check in &environment.checks {
-                            tr {
-                                th scope="row" { (check.group) " / " (check.name) }
-                                td class=(check.verdict.label()) { (check.verdict.label()) }
-                                td { (check.why) }
-                                td { (check.remedy.as_deref().unwrap_or("")) }
-                            }
-                        }
-                    }
-                }
-            }
-        },
-    )
+    let rows = environment.checks.iter().map(|check| {
+        let verdict = check.verdict.label();
+        vec![
+            html! { (check.group) " / " (check.name) },
+            html! { span class=(verdict) { (verdict) } },
+            html! { (check.why) },
+            html! { (check.remedy.as_deref().unwrap_or("")) },
+        ]
+    });
+    let title = "Features at this path";
+    let heads = ["mechanism", "verdict", "observation", "remedy"];
+    fold("doctor", title, listing("", "Features, each tested by calling it", &heads, rows))
 }
 
 /// Returns a section whose contents are folded.
@@ -57,19 +47,8 @@ pub(crate) fn environment(environment: &Environment) -> Markup {
     let mut facts = vec![("measured at".to_owned(), date(environment.time_unix_s))];
     let known = Environment { checks: Vec::new(), ..environment.clone() };
     collect("", &serde_json::to_value(known).unwrap_or_default(), &mut facts);
-    fold(
-        "place",
-        "Environment",
-        html! {
-            div.scroll tabindex="0" role="region" aria-label="Environment" {
-                table {
-                    caption.unseen { "Environment" }
-                    thead { tr { th scope="col" { "fact" } th scope="col" { "value" } } }
-                    tbody { @for (name, value) in &facts { tr { th scope="row" { (name) } td { (value) } } } }
-                }
-            }
-        },
-    )
+    let rows = facts.iter().map(|(name, value)| vec![html! { (name) }, html! { (value) }]);
+    fold("place", "Environment", listing("", "Environment", &["fact", "value"], rows))
 }
 
 /// Adds a value under its name in words, or each of its parts.
