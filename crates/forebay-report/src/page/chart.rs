@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 
 use super::html::{listing, prose};
-use super::svg::{self, Bar, Line, Mark, Spread, XAxis};
+use super::svg::{self, Bar, Line, Mark, XAxis};
 use crate::units::number;
 
 /// Maximum rows of a table beside a chart; longer series show every n-th of their points.
@@ -41,7 +41,7 @@ pub(crate) enum Shape {
         y: String,
         /// The lines.
         lines: Vec<Line>,
-        /// Places and levels with a remark.
+        /// Places with a remark.
         marks: Vec<Mark>,
         /// Whether it has a table of its own: that of the rows has none of these numbers.
         has_table: bool,
@@ -78,7 +78,7 @@ pub(crate) fn figure(chart: &Chart, id: &str) -> Markup {
         figure id=(id) {
             figcaption { strong { (chart.title) } " " span.small { (prose(&chart.note)) } }
             (drawing(chart, svg::LARGE))
-            @if let Shape::Lines { lines, marks, .. } = &chart.shape { (legend(lines, marks)) }
+            @if let Shape::Lines { lines, .. } = &chart.shape { (legend(lines)) }
             @if let Shape::Bars { parts, .. } = &chart.shape {
                 @if !parts.is_empty() { ul.legend { @for (index, part) in parts.iter().enumerate() { li { (svg::sign(index, true)) (part) } } } }
             }
@@ -98,7 +98,7 @@ pub(crate) fn pair(charts: &[Chart; 2]) -> Markup {
         figure.overview id="overview" {
             figcaption { strong { (charts[0].title) } " " span.small { (charts[0].note) } }
             div.pair { @for chart in charts { (drawing(chart, svg::SMALL)) } }
-            @if let Shape::Lines { lines, marks, .. } = &charts[0].shape { (legend(lines, marks)) }
+            @if let Shape::Lines { lines, .. } = &charts[0].shape { (legend(lines)) }
         }
     }
 }
@@ -110,11 +110,10 @@ fn drawing(chart: &Chart, form: svg::Form) -> Markup {
     }
 }
 
-fn legend(lines: &[Line], marks: &[Mark]) -> Markup {
+fn legend(lines: &[Line]) -> Markup {
     html! {
         ul.legend {
             @for (index, line) in lines.iter().enumerate() { li { (svg::sign(index, false)) (line.name) } }
-            @for mark in marks.iter().filter(|mark| mark.level) { li { span.level { } (mark.label) ": " (number(mark.at)) } }
         }
     }
 }
@@ -126,7 +125,7 @@ fn label(chart: &Chart) -> String {
             bars.iter().map(|bar| format!("{} {}", bar.name, number(bar.sum()))).collect()
         }
         Shape::Lines { x, lines, marks, .. } => {
-            let at = |place: f64| number(if x.spread == Spread::Tail { place * 100.0 } else { place });
+            let at = |place: f64| x.spread.text(place);
             let lines = lines.iter().map(|line| match &line.points[..] {
                 [] => format!("{} nothing", line.name),
                 [only] => format!("{} {}", line.name, number(only.y)),
@@ -152,12 +151,11 @@ fn lines_table(title: &str, x: &XAxis, y: &str, lines: &[Line]) -> Markup {
         let point = line.points.iter().find(|point| point.x == place);
         point.map_or_else(|| "-".to_owned(), |point| number(point.y))
     };
-    let named = |place: f64| if x.spread == Spread::Tail { share(place) } else { number(place) };
     let names: Vec<String> = lines.iter().map(|line| format!("{}, {y}", line.name)).collect();
     let heads: Vec<&str> = std::iter::once(&*x.title).chain(names.iter().map(String::as_str)).collect();
     let rows = places.iter().step_by(every).map(|place| {
         let cells = lines.iter().map(|line| at(line, *place));
-        std::iter::once(named(*place)).chain(cells).map(|cell| html! { (cell) }).collect()
+        std::iter::once(x.spread.text(*place)).chain(cells).map(|cell| html! { (cell) }).collect()
     });
     html! {
         (listing("numbers", title, &heads, rows))
@@ -165,16 +163,10 @@ fn lines_table(title: &str, x: &XAxis, y: &str, lines: &[Line]) -> Markup {
     }
 }
 
-/// Formats a share of operations as `99.9 %`, with all of its nines.
-fn share(value: f64) -> String {
-    let text = format!("{:.6}", value * 100.0);
-    format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::svg::Point;
+    use crate::page::svg::{Point, Spread};
 
     fn lines(count: u32) -> Chart {
         let points =
@@ -186,7 +178,7 @@ mod tests {
                 x: XAxis { title: "s".to_owned(), spread: Spread::Linear, ticks_at_points: false },
                 y: "IOPS".to_owned(),
                 lines: vec![Line::new("random-read", points)],
-                marks: vec![Mark { at: 1001.0, label: "sustained".to_owned(), level: true }],
+                marks: vec![Mark { at: 1.0, label: "sustained".to_owned() }],
                 has_table: true,
             },
         }
@@ -195,9 +187,8 @@ mod tests {
     #[test]
     fn a_chart_has_a_text_and_a_table() {
         let page = figure(&lines(3), "c1").into_string();
-        assert!(page.contains("random-read from 1,000 at 0 to 1,002 at 2; sustained at 1,001"), "{page}");
+        assert!(page.contains("random-read from 1,000 at 0 to 1,002 at 2; sustained at 1"), "{page}");
         assert!(page.contains("<th scope=\"row\">1</th><td>1,001</td>"), "{page}");
-        assert!(page.contains("sustained: 1,001"));
     }
 
     #[test]
@@ -218,11 +209,5 @@ mod tests {
         let page =
             figure(&Chart { title: "t".to_owned(), note: String::new(), shape: bars }, "c1").into_string();
         assert!(page.contains("Chart: t. each 4.") && !page.contains("<table"), "{page}");
-    }
-
-    #[test]
-    fn shares_keep_their_nines() {
-        assert_eq!(share(0.5), "50 %");
-        assert_eq!(share(0.9999), "99.99 %");
     }
 }

@@ -211,11 +211,10 @@ fn knees(group: &[&Experiment]) -> Vec<Mark> {
     let fastest = row_names(group).into_iter().map(levels).max_by(|a, b| most(a).total_cmp(&most(b)));
     let Some(levels) = fastest else { return Vec::new() };
     let Some(found) = saturation(&levels) else { return Vec::new() };
-    let marks = Definition::ALL.iter().zip(found.knees).map(|(definition, place)| Mark {
-        at: levels[place].readers,
-        label: definition.name().to_owned(),
-        level: false,
-    });
+    let marks = Definition::ALL
+        .iter()
+        .zip(found.knees)
+        .map(|(definition, place)| Mark { at: levels[place].readers, label: definition.name().to_owned() });
     marks.collect()
 }
 
@@ -312,7 +311,7 @@ fn series(experiment: &Experiment) -> Vec<Chart> {
     let names = once(experiment.rows.iter().flat_map(|row| row.series.keys()).filter(|name| *name != AT));
     let mark = |row: &Row| {
         let at = row.metrics.get(metric::CHANGE_S).filter(|_| row.series.contains_key(AT))?;
-        Some(Mark { at, label: format!("{} changes", row.name), level: false })
+        Some(Mark { at, label: format!("{} changes", row.name) })
     };
     let chart = |name: &String| {
         let line = |row: &Row| {

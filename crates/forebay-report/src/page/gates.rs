@@ -1,6 +1,8 @@
 //! Gates in words: limits that show whether a figure can be taken at face value. A row that fails one is marked, not
 //! hidden; failures of all rows together are reasons to distrust a report.
 
+use std::borrow::Cow;
+
 use maud::{Markup, html};
 
 use super::columns::{groups, once, together};
@@ -23,34 +25,23 @@ const WORDS: [(&str, &str, &str); 5] = [
 ];
 
 /// A gate of a run, of a row or of an experiment, or a limit that a check applied to a row.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Limit<'a> {
-    name: &'a str,
-    value: Option<f64>,
-    at_least: Option<f64>,
-    at_most: Option<f64>,
-    passed: Option<bool>,
-    why: &'a str,
+    gate: Cow<'a, Condition>,
     /// `None`: applies to all rows.
     row: Option<&'a Row>,
-    failed_repeats: usize,
 }
 
 impl<'a> Limit<'a> {
-    fn of_run(gate: &'a Condition, row: Option<&'a Row>) -> Self {
-        let Condition { name, value, at_least, at_most, passed, why, repeats } = gate;
-        let (value, at_least, at_most, passed) = (*value, *at_least, *at_most, *passed);
-        Self { name, value, at_least, at_most, passed, why, row, failed_repeats: repeats.len() }
-    }
-
-    fn of_check(gate: &'a Gate, row: &'a Row) -> Self {
-        let Gate { name, value, at_least, at_most, passed, .. } = gate;
-        let (value, passed, at_least, at_most) = (Some(*value), Some(*passed), *at_least, *at_most);
-        Self { name, value, at_least, at_most, passed, why: "", row: Some(row), failed_repeats: 0 }
+    fn of_check(check: &Gate, row: &'a Row) -> Self {
+        let Gate { name, value, at_least, at_most, passed, .. } = check.clone();
+        let (value, passed) = (Some(value), Some(passed));
+        let gate = Condition { name, value, at_least, at_most, passed, ..Condition::default() };
+        Self { gate: Cow::Owned(gate), row: Some(row) }
     }
 
     fn failed(&self) -> bool {
-        self.passed == Some(false)
+        self.gate.failed()
     }
 
     fn row_name(&self) -> &'a str {
@@ -58,17 +49,18 @@ impl<'a> Limit<'a> {
     }
 
     fn words(&self) -> Option<&'static (&'static str, &'static str, &'static str)> {
-        WORDS.iter().find(|(name, ..)| *name == self.name)
+        WORDS.iter().find(|(name, ..)| *name == self.gate.name)
     }
 
     /// Returns the gate's name in words.
     fn readable(&self) -> String {
-        self.words().map_or_else(|| self.name.replace('_', " "), |(_, readable, _)| (*readable).to_owned())
+        self.words()
+            .map_or_else(|| self.gate.name.replace('_', " "), |(_, readable, _)| (*readable).to_owned())
     }
 
     /// Returns the limit in words.
     fn wanted(&self) -> String {
-        match (self.at_least, self.at_most) {
+        match (self.gate.at_least, self.gate.at_most) {
             (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
             (Some(least), None) => format!("at least {}", number(least)),
             (None, Some(most)) => format!("at most {}", number(most)),
@@ -79,26 +71,26 @@ impl<'a> Limit<'a> {
     /// Describes the failure of the gate on a terminal.
     fn failure(&self) -> String {
         let of = self.row.map_or_else(String::new, |row| format!(" of {}", row.name));
-        let repeats = match (self.row, self.failed_repeats) {
+        let repeats = match (self.row, self.gate.repeats.len()) {
             (Some(row), failed) if failed < row.samples.len() => {
                 format!(", in {failed} of {} repeats", row.samples.len())
             }
             _ => String::new(),
         };
-        let seen = self.value.map_or_else(String::new, |value| {
+        let seen = self.gate.value.map_or_else(String::new, |value| {
             format!(" is {}, wanted {}{repeats}", number(value), self.wanted())
         });
-        format!("GATE FAILED: {}{of}{seen}: {}", self.name, self.why)
+        format!("GATE FAILED: {}{of}{seen}: {}", self.gate.name, self.gate.why)
     }
 }
 
 fn of_row(row: &Row) -> impl Iterator<Item = Limit<'_>> {
-    let run = row.conditions.iter().map(|gate| Limit::of_run(gate, Some(row)));
+    let run = row.conditions.iter().map(|gate| Limit { gate: Cow::Borrowed(gate), row: Some(row) });
     run.chain(row.gates.iter().map(|gate| Limit::of_check(gate, row)))
 }
 
 fn of_experiment(experiment: &Experiment) -> impl Iterator<Item = Limit<'_>> {
-    let whole = experiment.conditions.iter().map(|gate| Limit::of_run(gate, None));
+    let whole = experiment.conditions.iter().map(|gate| Limit { gate: Cow::Borrowed(gate), row: None });
     whole.chain(experiment.rows.iter().flat_map(of_row))
 }
 
@@ -135,11 +127,11 @@ pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
     let mut lines: Vec<String> =
         rows.flat_map(|row| row.gates.iter().map(move |gate| check(row, gate))).collect();
     let of_check =
-        |gate: &Limit<'_>| gate.row.is_some_and(|row| row.gates.iter().any(|own| own.name == gate.name));
+        |gate: &Limit<'_>| gate.row.is_some_and(|row| row.gates.iter().any(|own| own.name == gate.gate.name));
     let mut gates: Vec<Limit<'_>> = group.iter().flat_map(|experiment| of_experiment(experiment)).collect();
     gates.retain(|gate| !of_check(gate));
     lines.extend(gates.iter().filter(|gate| gate.failed()).map(Limit::failure));
-    let count = |passed| gates.iter().filter(|gate| gate.passed == passed).count();
+    let count = |passed| gates.iter().filter(|gate| gate.gate.passed == passed).count();
     if !gates.is_empty() {
         lines.push(format!(
             "gates: {} held, {} failed, {} unknown or not applicable (reasons in the JSON)",
@@ -166,7 +158,7 @@ pub(crate) fn table(group: &[&Experiment]) -> Markup {
     }
     let rows = kinds.iter().map(|all| {
         // Where the result of a gate is known, its limit is, too.
-        let kind = all.iter().find(|gate| gate.passed.is_some()).unwrap_or(&all[0]);
+        let kind = all.iter().find(|gate| gate.gate.passed.is_some()).unwrap_or(&all[0]);
         let mark = all.iter().any(Limit::failed).then_some("mark-failed");
         let worst = worst(all).map_or_else(|| "-".to_owned(), number);
         vec![
@@ -174,7 +166,7 @@ pub(crate) fn table(group: &[&Experiment]) -> Markup {
             html! { (kind.wanted()) },
             html! { (worst) },
             html! { (result(all)) },
-            html! { (prose(kind.why)) },
+            html! { (prose(&kind.gate.why)) },
         ]
     });
     let heads = ["gate", "limit", "worst value", "result", "meaning"];
@@ -183,7 +175,7 @@ pub(crate) fn table(group: &[&Experiment]) -> Markup {
 
 /// Describes how often a gate held, failed, or was unknown.
 fn result(all: &[Limit<'_>]) -> String {
-    let count = |passed| all.iter().filter(|gate| gate.passed == passed).count();
+    let count = |passed| all.iter().filter(|gate| gate.gate.passed == passed).count();
     let names = once(all.iter().filter(|gate| gate.failed()).map(Limit::row_name));
     let failed = format!("failed: {}", names.join(", "));
     let parts =
@@ -194,17 +186,14 @@ fn result(all: &[Limit<'_>]) -> String {
 }
 
 fn is_alike(one: &Limit<'_>, other: &Limit<'_>) -> bool {
-    one.name == other.name
+    one.gate.name == other.gate.name
 }
 
 /// Returns the value that comes nearest to failing, or fails most.
 fn worst(gates: &[Limit<'_>]) -> Option<f64> {
-    let excess = |value: f64| {
-        let below = gates.iter().filter_map(|gate| gate.at_least).map(|least| least - value);
-        let above = gates.iter().filter_map(|gate| gate.at_most).map(|most| value - most);
-        below.chain(above).reduce(f64::max).unwrap_or(value)
-    };
-    gates.iter().filter_map(|gate| gate.value).max_by(|a, b| excess(*a).total_cmp(&excess(*b)))
+    let excess = |limit: &&Limit<'_>| limit.gate.excess().or(limit.gate.value).unwrap_or(f64::NEG_INFINITY);
+    let known = gates.iter().filter(|limit| limit.gate.value.is_some());
+    known.max_by(|a, b| excess(a).total_cmp(&excess(b)))?.gate.value
 }
 
 /// A reason to distrust some figures, or all.
@@ -234,15 +223,15 @@ pub(crate) fn doubts(report: &Report) -> Vec<Doubt> {
             format!("{} (`{}`)", rows[0].0.title(), names.join("`, `"))
         };
         let places: Vec<String> = places.iter().map(place).collect();
-        let gates: Vec<Limit<'_>> = kind.iter().map(|(_, gate)| *gate).collect();
-        let first = gates[0];
+        let gates: Vec<Limit<'_>> = kind.iter().map(|(_, gate)| gate.clone()).collect();
+        let first = &gates[0];
         let worst = worst(&gates).map_or_else(String::new, |value| {
             format!(" at worst {}, wanted {}", number(value), first.wanted())
         });
-        let why = if first.why.is_empty() { String::new() } else { format!(" ({})", first.why) };
+        let why = if first.gate.why.is_empty() { String::new() } else { format!(" ({})", first.gate.why) };
         let rows = if gates.iter().all(|gate| gate.row.is_none()) { "experiment" } else { "row" };
         doubts.push(Doubt {
-            text: format!("{}: {}", counted(gates.len(), rows), phrase(&first)),
+            text: format!("{}: {}", counted(gates.len(), rows), phrase(first)),
             detail: format!("{}{worst}{why}: {}", first.readable(), places.join("; ")),
         });
     }

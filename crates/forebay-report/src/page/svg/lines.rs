@@ -1,4 +1,4 @@
-//! Lines over an axis, with whiskers or a band, and marks at a place or a level.
+//! Lines over an axis, with whiskers, and marks at a place.
 
 use maud::{Markup, html};
 
@@ -7,7 +7,7 @@ use super::{class, dots, n};
 
 /// Maximum drawn points of a line: about two for each pixel of a wide chart.
 const DRAWN_MAX: usize = 2_000;
-/// Number of points from which a line has few dots, and a band instead of whiskers.
+/// Number of points from which a line has few dots.
 const DENSE: usize = 16;
 
 /// Width of a chart in its own units, which the page scales, height of its plot, and whether its vertical axis is
@@ -58,15 +58,13 @@ impl Line {
     }
 }
 
-/// A place or a level that is marked.
+/// A place that is marked.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mark {
-    /// A place on the horizontal axis, or a level on the vertical one.
+    /// The place on the horizontal axis.
     pub at: f64,
     /// Its label.
     pub label: String,
-    /// A level, drawn across.
-    pub level: bool,
 }
 
 /// The horizontal axis.
@@ -99,12 +97,9 @@ pub(crate) fn lines(
 ) -> Markup {
     let end = width - 14.0;
     let points = || lines.iter().flat_map(|line| &line.points);
-    let levels = marks.iter().filter(|mark| mark.level).map(|mark| mark.at);
-    let heights: Vec<f64> =
-        points().flat_map(|point| [point.y, point.low, point.high]).chain(levels).collect();
+    let heights: Vec<f64> = points().flat_map(|point| [point.y, point.low, point.high]).collect();
     let spread = if is_log { Spread::Log } else { Spread::fitting(heights.iter().copied()) };
-    let upright: Vec<&Mark> = marks.iter().filter(|mark| !mark.level).collect();
-    let top = 26.0 + 17.0 * upright.len() as f64;
+    let top = 26.0 + 17.0 * marks.len() as f64;
     let bottom = top + plot;
     // The vertical axis grows upwards.
     let y = Scale::new(spread, heights.iter().copied(), bottom, top);
@@ -125,14 +120,13 @@ pub(crate) fn lines(
             line.axis x1=(n(left)) x2=(n(end)) y1=(n(bottom)) y2=(n(bottom)) {}
             text.title x="2" y="14" { (y_title) @if spread == Spread::Log { " (log axis)" } }
             text.title x=(n((left + end) / 2.0)) y=(n(height - 6.0)) text-anchor="middle" { (x_axis.title) }
-            @for mark in marks.iter().filter(|mark| mark.level) {
-                line.mark x1=(n(left)) x2=(n(end)) y1=(n(y.at(mark.at))) y2=(n(y.at(mark.at))) {}
+            @for (index, mark) in marks.iter().enumerate() {
+                @let (x, top) = (x.at(mark.at), 26.0 + 17.0 * index as f64);
+                path.mark d=(format!("M{} {}V{}", n(x), n(top), n(bottom))) {}
+                // On the side that has more room.
+                @let (anchor, x) = if x > width / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
+                text.label x=(n(x)) y=(n(top + 10.0)) text-anchor=(anchor) { (mark.label) }
             }
-            @for (index, mark) in upright.iter().enumerate() {
-                line.mark x1=(n(x.at(mark.at))) x2=(n(x.at(mark.at))) y1=(n(26.0 + 17.0 * index as f64)) y2=(n(bottom)) {}
-            }
-            // Behind all lines, which they would cross otherwise.
-            @for (index, mark) in upright.iter().enumerate() { (name_of(mark, width, x.at(mark.at), 36.0 + 17.0 * index as f64)) }
             @for (index, line) in lines.iter().enumerate() { (curve(index, lines.len(), line, &x, &y)) }
         }
     }
@@ -171,12 +165,6 @@ fn horizontal(axis: &XAxis, mut places: Vec<f64>, left: f64, right: f64) -> Scal
     Scale::new(axis.spread, places.into_iter(), left, right)
 }
 
-fn name_of(mark: &Mark, width: f64, x: f64, y: f64) -> Markup {
-    // The text is on the side that has more room.
-    let (anchor, x) = if x > width / 2.0 { ("end", x - 5.0) } else { ("start", x + 5.0) };
-    html! { text.label x=(n(x)) y=(n(y)) text-anchor=(anchor) { (mark.label) } }
-}
-
 /// Returns the points to draw. When there are more than a chart is wide, these are the lowest and the
 /// highest of each group: the drawing looks the same, and the page of half an hour stays small.
 fn drawn(points: &[Point]) -> impl Iterator<Item = &Point> {
@@ -201,27 +189,13 @@ fn curve(series: usize, of: usize, line: &Line, x: &Scale, y: &Scale) -> Markup 
         drawn(&line.points).map(|point| format!("{},{}", n(at(point)), n(y.at(point.y)))).collect();
     let class = class(series);
     html! {
-        @if dense && line.points.iter().any(|point| point.high > point.low) {
-            polygon class=(format!("band {class}")) points=(band(line, x, y)) {}
-        }
         polyline class=(format!("curve {class}{}", if line.aside { " aside" } else { "" })) points=(joined.join(" ")) {}
-        @if !dense {
-            @for point in line.points.iter().filter(|point| point.high > point.low) {
-                path class=(format!("spread {class}")) d=(format!("M{} {}V{}", n(at(point)), n(y.at(point.low)), n(y.at(point.high)))) {}
-            }
+        @for point in line.points.iter().filter(|point| point.high > point.low) {
+            path class=(format!("spread {class}")) d=(format!("M{} {}V{}", n(at(point)), n(y.at(point.low)), n(y.at(point.high)))) {}
         }
         // A few dots of a dense line, so that it is recognized in the legend.
         (dots(series, line.points.iter().step_by(if dense { line.points.len() / 5 } else { 1 }).map(|point| (at(point), y.at(point.y)))))
     }
-}
-
-/// Returns the path around all largest values and back along all smallest ones.
-fn band(line: &Line, x: &Scale, y: &Scale) -> String {
-    let above = line.points.iter().map(|point| (point.x, point.high));
-    let below = line.points.iter().rev().map(|point| (point.x, point.low));
-    let corners: Vec<String> =
-        above.chain(below).map(|(place, value)| format!("{},{}", n(x.at(place)), n(y.at(value)))).collect();
-    corners.join(" ")
 }
 
 #[cfg(test)]
@@ -247,9 +221,16 @@ mod tests {
     /// Regression: the texts of 99.99 %, 99.999 % and 99.9999 % overlapped.
     #[test]
     fn texts_of_ticks_that_stand_close_are_not_drawn_over_each_other() {
+        let shares = vec![0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999_999];
         let tail = XAxis { title: "share".to_owned(), spread: Spread::Tail, ticks_at_points: false };
-        let places = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999_999].map(|place| (place, 10.0));
-        let chart = lines("", LARGE, &tail, "p99", &[line(places)], &[]).into_string();
+        for (axis, places) in [(tail, shares), (axis(), (1..=256).map(f64::from).collect())] {
+            texts_have_room(&axis, places);
+        }
+    }
+
+    fn texts_have_room(axis: &XAxis, places: Vec<f64>) {
+        let points = line(places.into_iter().map(|place| (place, 10.0)));
+        let chart = lines("", LARGE, axis, "p99", &[points], &[]).into_string();
         let (_, texts) = chart.split_once("text-anchor=\"middle\">").expect("the lower ticks");
         let texts = texts.split_once("</g>").expect("they end").0;
         let mut free = 0.0;
@@ -275,25 +256,18 @@ mod tests {
     }
 
     #[test]
-    fn many_points_are_a_line_with_a_band() {
-        let mut many = line((0..600).map(|index| (f64::from(index), 100.0)));
-        for point in &mut many.points {
-            point.low = 50.0;
-        }
+    fn many_points_are_a_line_with_few_dots() {
+        let many = line((0..600).map(|index| (f64::from(index), 100.0)));
         let chart = lines("", LARGE, &axis(), "IOPS", &[many], &[]).into_string();
-        assert_eq!(chart.matches("<polygon").count(), 1);
         assert!(chart.matches("h0").count() <= 6);
     }
 
     #[test]
     fn marks_are_named_and_stand_at_their_place() {
-        let marks = [
-            Mark { at: 4.0, label: "knee".to_owned(), level: false },
-            Mark { at: 15.0, label: "sustained".to_owned(), level: true },
-        ];
-        let chart =
-            lines("", LARGE, &axis(), "IOPS", &[line([(1.0, 10.0), (8.0, 20.0)])], &marks).into_string();
-        assert_eq!(chart.matches("class=\"mark\"").count(), 2);
+        let marks = [Mark { at: 4.0, label: "knee".to_owned() }];
+        let points = line([(1.0, 10.0), (8.0, 20.0)]);
+        let chart = lines("", LARGE, &axis(), "IOPS", &[points], &marks).into_string();
+        assert_eq!(chart.matches("class=\"mark\"").count(), 1);
         assert!(chart.contains(">knee</text>"));
     }
 
