@@ -186,6 +186,9 @@ pub(crate) struct CommonArgs {
     /// Print no progress.
     #[arg(long)]
     pub(crate) quiet: bool,
+    /// Print all tables, with all of their columns.
+    #[arg(long)]
+    pub(crate) verbose: bool,
     /// First of two permissions to REPLACE THE CONTENTS of the file or device that was named.
     #[arg(long)]
     pub(crate) overwrite: bool,

@@ -115,7 +115,8 @@ fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failure> {
 fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let out = Destination::new(&args.out, CALIBRATION_MARK)?;
     let (quick, quiet) = (args.quick, args.quiet);
-    let common = CommonArgs { quick, quiet, seed: None, overwrite: false, destroy_data: false };
+    let common =
+        CommonArgs { quick, quiet, verbose: false, seed: None, overwrite: false, destroy_data: false };
     let context = prepare(&args.path, &common, cleanup)?;
     let calibration = measure::calibrate::run(&args.options, &context)?;
     out.write(&calibration.to_toml(), cleanup)?;
@@ -136,7 +137,7 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     let mut report = Report::new(environment, experiments);
     report.verdicts = measure::kind::verdicts(&report.experiments);
     if json.write(|| report.to_json(), cleanup)? {
-        print(&report::summary::render(&report))?;
+        print(&report::summary::render(&report, measure.args.common.verbose))?;
     }
     // Only a run with `--check` has gates in its rows; all others succeed here.
     let missed = |row: &Row| row.gates.iter().any(|gate| !gate.passed);
@@ -163,7 +164,7 @@ fn run_on_hosts(
     measure.kind.present(&mut experiments);
     let report = Report::new(doctor::machine_only(), experiments);
     if json.write(|| report.to_json(), cleanup)? {
-        print(&report::summary::render(&report))?;
+        print(&report::summary::render(&report, common.verbose))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -210,9 +211,16 @@ fn write_report(
 ) -> anyhow::Result<ExitCode> {
     page.write(&report::html::page(report), cleanup)?;
     if json.write(|| report.to_json(), cleanup)? && !page.is_stdout() {
-        print(&format!("{}\nThe page: {}\n", report::summary::render(report), args.out.display()))?;
+        print(&summary(report, args))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what `report` prints.
+fn summary(report: &Report, args: &ReportArgs) -> String {
+    let brief = report::summary::brief(report, &args.out.display().to_string());
+    let verbose = args.common.verbose;
+    brief + &if verbose { report::summary::tables(report, true) } else { String::new() }
 }
 
 /// Returns the experiments of a report: those named, or all that the path allows.

@@ -20,7 +20,9 @@ use super::writes::Writes;
 use crate::context::Context;
 use forebay_report::page::columns::{self, groups};
 use forebay_report::page::view::{Axis, Gain, Role, View};
+use forebay_report::page::waits;
 use forebay_report::result::{Experiment, Report, Row};
+use forebay_report::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[Entry] = &[
@@ -252,6 +254,7 @@ pub fn adopt(report: &mut Report) {
         kind.present(&mut own);
         report.experiments.extend(own);
     }
+    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waits::present);
 }
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.

@@ -108,17 +108,17 @@ fn wrong(report: &Report, questions: &[KeyQuestion; 5], gains: &[String]) -> Vec
 
     // The bandwidth is that of the scan that the device served. Both rates are those of the loads named.
     let text = &pattern.sentence;
-    let (bandwidth, at) = (between(text, "gets ", " MB/s"), between(text, "(readers: ", ")"));
+    let (bandwidth, at) = (between(text, "` gets ", " MB/s"), between(text, "(readers: ", ")"));
     check(bandwidth.map(|found| near(found, 40.0)), "a bandwidth that no device gave", text);
-    let reach = between(text, "reach ", " MB/s").zip(at);
+    let reach = between(text, "reaches ", " MB/s").zip(at);
     check(reach.map(|(found, at)| near(found * 1e6, rate(at) * BLOCK)), "MB/s of another cell", text);
     let share = pattern.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " %"));
     check(share.map(|found| near(found, most * BLOCK / 40e6 * 100.0)), "a share of other figures", text);
 
     // Rate, cost and product are of one cell, the fastest one proven to be of the device.
     let text = &processor.sentence;
-    let (per_second, at) = (between(text, "the most, ", " reads"), between(text, "(readers: ", ")"));
-    let cost = between(text, "Each took ", " µs");
+    let (per_second, at) = (between(text, "the most, ", " IOPS"), between(text, "(readers: ", ")"));
+    let cost = between(text, "), at ", " µs");
     check(per_second.map(|found| near(found, most)), "not the most", text);
     check(per_second.zip(at).map(|(found, at)| near(found, rate(at))), "a rate of another cell", text);
     let own = at.and_then(|at| figure(report, "forebay", at, metric::CPU_US_PER_IO));
