@@ -59,6 +59,7 @@ mod sampler;
 mod saturate;
 mod scan;
 mod scratch_dir;
+mod sentences;
 mod span;
 mod start_barrier;
 mod std_rows;

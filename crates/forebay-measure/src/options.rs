@@ -26,8 +26,11 @@ pub(crate) struct Opt {
 /// The values that an option takes.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// A whole number from 1, up to this one.
-    Count(u64),
+    /// A whole number within these limits.
+    Count {
+        least: u64,
+        most: u64,
+    },
     /// A number of bytes: the smallest, the largest, and what it is a multiple of.
     Bytes {
         least: u64,
@@ -37,6 +40,8 @@ enum Kind {
     Seconds,
     Word(&'static [&'static str]),
     Path,
+    /// Given or not; it has no value.
+    Flag,
 }
 
 impl Opt {
@@ -46,7 +51,7 @@ impl Opt {
 
     /// Returns an option that takes one whole number from 1 to `most`.
     pub(crate) const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
-        Self::new(name, help, Kind::Count(most))
+        Self::new(name, help, Kind::Count { least: 1, most })
     }
 
     /// Returns an option that takes a number of bytes within these limits, ends included.
@@ -62,6 +67,11 @@ impl Opt {
     /// Returns an option that takes a path.
     pub(crate) const fn path(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Path)
+    }
+
+    /// Returns an option without a value: [`Values::given`] is all there is to know.
+    pub(crate) const fn flag(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::Flag)
     }
 
     /// Returns `--seconds`, the length of one sample.
@@ -82,6 +92,14 @@ impl Opt {
     /// Takes several values, separated by commas.
     pub(crate) const fn list(mut self) -> Self {
         self.is_list = true;
+        self
+    }
+
+    /// Takes whole numbers from this one.
+    pub(crate) const fn at_least(mut self, count: u64) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = count;
+        }
         self
     }
 
@@ -134,23 +152,24 @@ impl Opt {
 
     fn value_name(&self) -> &'static str {
         match (self.value, self.is_list) {
-            (Kind::Count(_), false) => "COUNT",
-            (Kind::Count(_), true) => "COUNT,..",
+            (Kind::Count { .. }, false) => "COUNT",
+            (Kind::Count { .. }, true) => "COUNT,..",
             (Kind::Bytes { .. }, false) => "BYTES",
             (Kind::Bytes { .. }, true) => "BYTES,..",
             (Kind::Seconds, _) => "SECONDS",
             (Kind::Word(_), false) => "WORD",
             (Kind::Word(_), true) => "WORD,..",
             (Kind::Path, _) => "FILE",
+            (Kind::Flag, _) => "",
         }
     }
 
     /// Checks one value; returns it as a number where it is one.
     fn parse(&self, text: &str) -> Result<Value, String> {
         match self.value {
-            Kind::Count(most) => match text.parse() {
-                Ok(count) if (1..=most).contains(&count) => Ok(Value::Number(count as f64)),
-                _ => Err(format!("{text:?} is not a whole number from 1 to {most}")),
+            Kind::Count { least, most } => match text.parse() {
+                Ok(count) if (least..=most).contains(&count) => Ok(Value::Number(count as f64)),
+                _ => Err(format!("{text:?} is not a whole number from {least} to {most}")),
             },
             Kind::Bytes { least, most, multiple } => {
                 let bytes = parse_bytes(text)?;
@@ -172,7 +191,7 @@ impl Opt {
             },
             Kind::Word(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Kind::Word(words) => Err(format!("there is no {:?}; there are {}", text, words.join(", "))),
-            Kind::Path => Ok(Value::Text(text.to_owned())),
+            Kind::Path | Kind::Flag => Ok(Value::Text(text.to_owned())),
         }
     }
 }
@@ -185,9 +204,10 @@ enum Value {
 }
 
 /// How long a run may take, which decides the defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Length {
     /// `measure`.
+    #[default]
     Full,
     /// `measure --quick` and `report --quick`.
     Quick,
@@ -202,6 +222,7 @@ pub(crate) struct Values {
     given: Vec<&'static str>,
     /// Names of the rows to measure; empty: all.
     pub(crate) rows: Vec<String>,
+    pub(crate) length: Length,
 }
 
 /// The option that selects rows, which every experiment has.
@@ -210,20 +231,21 @@ const ROWS: &str = "rows";
 /// Adds the options of an experiment, and `--rows`, to its command.
 pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
     let command = options.iter().fold(command, |command, option| {
-        let arg = Arg::new(option.name)
-            .long(option.name)
-            .value_name(option.value_name())
-            .help(option.help())
-            .value_parser(move |text: &str| option.parse(text));
+        let arg = Arg::new(option.name).long(option.name).help(option.help());
+        if matches!(option.value, Kind::Flag) {
+            return command.arg(arg.action(ArgAction::SetTrue));
+        }
+        let arg = arg.value_name(option.value_name()).value_parser(move |text: &str| option.parse(text));
         command.arg(if option.is_list { arg.value_delimiter(',').action(ArgAction::Append) } else { arg })
     });
-    if ways.len() < 2 {
+    let choice = || ways.iter().filter(|way| !way.always).map(|way| way.name);
+    if choice().count() < 2 {
         return command;
     }
-    let names = ways.iter().map(|way| way.name).collect::<Vec<_>>().join(", ");
+    let names = choice().collect::<Vec<_>>().join(", ");
     let help = format!("Only these rows: {names}");
     let parser = move |text: &str| {
-        let known = ways.iter().any(|way| way.name == text);
+        let known = ways.iter().any(|way| way.name == text && !way.always);
         if known { Ok(text.to_owned()) } else { Err(format!("there is no row {text:?}; there are {names}")) }
     };
     let arg = Arg::new(ROWS).long(ROWS).value_name("ROW,..").help(help).value_parser(parser);
@@ -240,8 +262,13 @@ impl Values {
         matches: Option<&ArgMatches>,
         length: Length,
     ) -> Result<Self, Failure> {
-        let mut all = Self::default();
+        let mut all = Self { length, ..Self::default() };
         for option in options {
+            if matches!(option.value, Kind::Flag) {
+                let is_given = matches.is_some_and(|matches| matches.get_flag(option.name));
+                all.given.extend(is_given.then_some(option.name));
+                continue;
+            }
             let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
             let values = match given {
                 Some(given) => {
@@ -318,8 +345,9 @@ mod tests {
         Opt::bytes("size", "Bytes of the file", 1 << 20, u64::MAX).chosen("4 times the memory"),
         Opt::seconds("1", "0.3"),
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
+        Opt::flag("check", "Compare the figures with limits"),
     ];
-    static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
+    static WAYS: &[Way] = &[Way::base("nothing", ""), Way::direct("direct", ""), Way::cached("buffered", "")];
 
     fn parse(words: &[&str]) -> Result<Values, String> {
         let command = augment(Command::new("measure").no_binary_name(true), OPTIONS, WAYS);
@@ -340,6 +368,7 @@ mod tests {
         );
         assert_eq!(values.words("does"), ["read"]);
         assert_eq!(values.rows, ["direct"]);
+        assert!(!values.given("check") && parse(&["--check"]).expect("valid").given("check"));
     }
 
     #[test]
@@ -351,7 +380,9 @@ mod tests {
             (["--size", "1k"], "from 1 MiB on"),
             (["--seconds", "never"], "such as 0.5"),
             (["--does", "sing"], "read, write"),
-            (["--rows", "warm"], "direct, buffered"),
+            (["--rows", "warm"], "there are direct, buffered"),
+            (["--rows", "nothing"], "there is no row"),
+            (["--check", "yes"], "unexpected"),
         ] {
             let error = parse(&words).expect_err("refused");
             assert!(error.contains(part), "{words:?}: {error}");

@@ -20,6 +20,7 @@ mod shards;
 mod threads;
 mod usage;
 
+pub(crate) use arrivals::{minimise_timer_slack, sleep_until};
 pub(super) use cells::{Cell, Setting, Shape, build_row, common_metrics, extra_seconds};
 #[cfg(test)]
 pub(super) use job::Calls;

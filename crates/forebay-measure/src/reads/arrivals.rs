@@ -53,13 +53,13 @@ impl Arrivals {
 }
 
 /// Lets sleeps of the calling thread end on time, and not up to 50 us later.
-pub(super) fn minimise_timer_slack() {
+pub(crate) fn minimise_timer_slack() {
     // SAFETY: the call has no pointers; it changes the calling thread's timer slack only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
 }
 
 /// Sleeps until `time`; not at all when it has passed.
-pub(super) fn sleep_until(time: Instant) {
+pub(crate) fn sleep_until(time: Instant) {
     while let Some(left) = time.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
         std::thread::sleep(left);
     }
