@@ -24,7 +24,6 @@ pub mod progress;
 mod aligned;
 mod amplification;
 mod backing_device;
-mod blocking;
 pub mod calibrate;
 mod cgroup;
 mod child;
