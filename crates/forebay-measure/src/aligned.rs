@@ -3,7 +3,7 @@
 use super::pattern::PAGE_BYTES;
 
 /// Memory that begins on a page boundary and never moves.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,

@@ -298,7 +298,7 @@ fn transfer_polled(file: &File, op: Op, memory: &mut [u8]) -> anyhow::Result<()>
 }
 
 /// Lets sleeps of the calling thread end on time, and not up to 50 us later.
-fn minimise_timer_slack() {
+pub(crate) fn minimise_timer_slack() {
     // SAFETY: the call has no pointers; it changes the calling thread's timer slack only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
 }

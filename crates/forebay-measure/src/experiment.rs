@@ -9,6 +9,7 @@ use std::any::Any;
 use std::fmt;
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -57,6 +58,17 @@ pub(crate) struct Spec {
     pub(crate) gains: fn() -> Vec<Gain>,
 }
 
+impl Spec {
+    /// Returns the way of a row.
+    ///
+    /// # Errors
+    /// No way is called `name`.
+    pub(crate) fn way(&self, name: &str) -> anyhow::Result<&'static Way> {
+        let way = self.ways.iter().find(|way| way.name == name);
+        way.with_context(|| format!("`{}` has no row {name:?}", self.name))
+    }
+}
+
 /// A way to do the work; each is a row.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Way {
@@ -66,17 +78,24 @@ pub(crate) struct Way {
     pub(crate) description: &'static str,
     /// Whether the page cache can have a part in its figures.
     pub(crate) cached: bool,
+    /// Whether it is measured whichever rows are chosen.
+    pub(crate) always: bool,
 }
 
 impl Way {
     /// Returns a way that goes past the page cache.
     pub(crate) const fn direct(name: &'static str, description: &'static str) -> Self {
-        Self { name, description, cached: false }
+        Self { name, description, cached: false, always: false }
     }
 
     /// Returns a way that goes through the page cache.
     pub(crate) const fn cached(name: &'static str, description: &'static str) -> Self {
-        Self { name, description, cached: true }
+        Self { name, description, cached: true, always: false }
+    }
+
+    /// Returns the baseline of the other rows, which is measured whichever of them are chosen.
+    pub(crate) const fn base(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, cached: true, always: true }
     }
 }
 
@@ -98,8 +117,15 @@ pub(crate) trait Experiment: fmt::Debug + Sync {
     /// As for [`plan`](Self::plan), or nothing could be measured.
     fn measure(&self, options: &Values, length: Length, context: &Context) -> anyhow::Result<Vec<Table>> {
         let mut plan = self.plan(options, context)?;
-        runner::run(self.spec(), options, length, context, plan.as_mut())
+        let mut tables = runner::run(self.spec(), options, length, context, plan.as_mut())?;
+        if options.given("check") {
+            self.check(&mut tables);
+        }
+        Ok(tables)
     }
+
+    /// Compares the rows with limits, for `--check`: fills their gates.
+    fn check(&self, _tables: &mut [Table]) {}
 
     /// Takes one sample, in the child process.
     ///
@@ -283,6 +309,15 @@ pub(crate) struct Outcome {
     /// Metrics of the experiment's own.
     #[serde(default)]
     pub(crate) figures: Metrics,
+    /// Standard metrics that this sample does not have.
+    #[serde(default)]
+    pub(crate) without: Vec<String>,
+    /// Requested settings that were not granted: no limit applies to the row.
+    #[serde(default)]
+    pub(crate) degraded: Option<String>,
+    /// Parameters of the table that only a sample finds out.
+    #[serde(default)]
+    pub(crate) found: Parameters,
     /// Changes over time.
     #[serde(default)]
     pub(crate) series: Series,
@@ -325,6 +360,12 @@ impl Outcome {
         if let Some(value) = value.into() {
             self.figures.set(name, value);
         }
+        self
+    }
+
+    /// Leaves out standard metrics that would mislead in this sample.
+    pub(crate) fn without(mut self, names: &[&str]) -> Self {
+        self.without.extend(names.iter().map(|name| (*name).to_owned()));
         self
     }
 
@@ -382,6 +423,7 @@ impl Outcome {
                 metrics.set(&format!("{prefix}mean_us"), mean);
             }
         }
+        metrics.0.retain(|name, _| !self.without.contains(name));
         metrics.0.extend(self.figures.0.iter().map(|(name, value)| (name.clone(), *value)));
         metrics
     }

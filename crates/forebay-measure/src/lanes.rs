@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay::{Config, Engine};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 use super::gauge::{Cost, Gauge};
 use super::job::Job;
@@ -84,6 +84,22 @@ pub(crate) fn ready<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyho
         Poll::Ready(outcome) => outcome,
         Poll::Pending => anyhow::bail!("a call that should block the thread did not"),
     }
+}
+
+/// Builds a Tokio runtime for work beside others: with timers where wanted, and with polite workers.
+///
+/// # Errors
+/// A thread cannot be started.
+pub(crate) fn runtime(workers: usize, has_timers: bool, is_polite: bool) -> std::io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(workers);
+    if has_timers {
+        builder.enable_time();
+    }
+    if is_polite {
+        builder.on_thread_start(forebay::polite_worker);
+    }
+    builder.build()
 }
 
 /// Starts an engine for `work`, and closes it.

@@ -109,6 +109,14 @@ impl Opt {
         self
     }
 
+    /// Takes whole numbers from this one.
+    pub(crate) const fn at_least(mut self, count: u64) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = count;
+        }
+        self
+    }
+
     /// Takes multiples of `multiple` bytes only.
     pub(crate) const fn multiple_of(mut self, bytes: u64) -> Self {
         if let Kind::Bytes { multiple, .. } = &mut self.value {
@@ -213,9 +221,10 @@ enum Value {
 }
 
 /// How long a run may take, which decides the defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Length {
     /// `measure`.
+    #[default]
     Full,
     /// `measure --quick` and `report --quick`.
     Quick,
@@ -230,6 +239,7 @@ pub(crate) struct Values {
     given: Vec<&'static str>,
     /// Names of the rows to measure; empty: all.
     pub(crate) rows: Vec<String>,
+    pub(crate) length: Length,
 }
 
 /// The option that selects rows, which every experiment has.
@@ -249,13 +259,14 @@ pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static 
             _ => arg,
         })
     });
-    if ways.len() < 2 {
+    let choice = || ways.iter().filter(|way| !way.always).map(|way| way.name);
+    if choice().count() < 2 {
         return command;
     }
-    let names = ways.iter().map(|way| way.name).collect::<Vec<_>>().join(", ");
+    let names = choice().collect::<Vec<_>>().join(", ");
     let help = format!("Only these rows: {names}");
     let parser = move |text: &str| {
-        let known = ways.iter().any(|way| way.name == text);
+        let known = ways.iter().any(|way| way.name == text && !way.always);
         if known { Ok(text.to_owned()) } else { Err(format!("there is no row {text:?}; there are {names}")) }
     };
     let arg = Arg::new(ROWS).long(ROWS).value_name("ROW,..").help(help).value_parser(parser);
@@ -272,8 +283,13 @@ impl Values {
         matches: Option<&ArgMatches>,
         length: Length,
     ) -> Result<Self, Failure> {
-        let mut all = Self::default();
+        let mut all = Self { length, ..Self::default() };
         for option in options {
+            if matches!(option.value, Kind::Flag) {
+                let is_given = matches.is_some_and(|matches| matches.get_flag(option.name));
+                all.given.extend(is_given.then_some(option.name));
+                continue;
+            }
             let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
             let values = match given {
                 Some(given) => {
@@ -358,8 +374,9 @@ mod tests {
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
         Opt::time("idle", "Seconds without work", 1.0, 1800.0).or("10"),
         Opt::flag("writes", "The hogs write"),
+        Opt::flag("check", "Compare the figures with limits"),
     ];
-    static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
+    static WAYS: &[Way] = &[Way::base("nothing", ""), Way::direct("direct", ""), Way::cached("buffered", "")];
 
     fn parse(words: &[&str]) -> Result<Values, String> {
         let command = augment(Command::new("measure").no_binary_name(true), OPTIONS, WAYS);
@@ -382,6 +399,7 @@ mod tests {
         assert_eq!((values.rows.as_slice(), values.given("writes")), (&["direct".to_owned()][..], false));
         let values = parse(&["--writes", "--depth", "3"]).expect("a flag takes no value");
         assert_eq!((values.given("writes"), values.counts("depth")), (true, vec![3]));
+        assert!(!values.given("check") && parse(&["--check"]).expect("valid").given("check"));
     }
 
     #[test]
@@ -395,7 +413,9 @@ mod tests {
             (["--seconds", "never"], "such as 0.5"),
             (["--idle", "0.5"], "1 to 1800 seconds"),
             (["--does", "sing"], "read, write"),
-            (["--rows", "warm"], "direct, buffered"),
+            (["--rows", "warm"], "there are direct, buffered"),
+            (["--rows", "nothing"], "there is no row"),
+            (["--check", "yes"], "unexpected"),
         ] {
             let error = parse(&words).expect_err("refused");
             assert!(error.contains(part), "{words:?}: {error}");

@@ -25,6 +25,7 @@ struct Cell {
     sampled: Result<Vec<(u32, SampleFigures)>, String>,
     /// Changes over time in the first sample.
     series: forebay_report::result::Series,
+    degraded: Option<String>,
 }
 
 /// Measures all rows of all tables of a plan, and returns the tables. Options that every run has: `seconds`, `repeats`,
@@ -40,8 +41,10 @@ pub(crate) fn run(
     plan: &mut dyn Plan,
 ) -> anyhow::Result<Vec<Table>> {
     debug_assert!(length == Length::Quick || !context.quick, "the defaults are those of the context");
-    let settings = plan.settings();
-    let wanted = |way: &&Way| options.rows.is_empty() || options.rows.iter().any(|name| name == way.name);
+    let mut settings = plan.settings();
+    let wanted = |way: &&Way| {
+        way.always || options.rows.is_empty() || options.rows.iter().any(|name| name == way.name)
+    };
     let ways: Vec<&'static Way> = spec.ways.iter().filter(wanted).collect();
     let mut cells: Vec<Cell> = Vec::new();
     for (setting, parameters) in settings.iter().enumerate() {
@@ -51,6 +54,7 @@ pub(crate) fn run(
             way,
             sampled: Ok(Vec::new()),
             series: Default::default(),
+            degraded: None,
         }));
     }
     let repeats = options.count("repeats").max(1) as usize;
@@ -80,11 +84,13 @@ pub(crate) fn run(
             let Ok(samples) = &mut cell.sampled else { continue };
             let turn = Turn { setting, parameters, way, repeat: done, seed: seeds[done], seconds };
             match sample(spec, context, plan, &turn, &place) {
-                Ok((figures, series)) => {
+                Ok((figures, outcome)) => {
                     samples.push((done as u32, figures));
+                    cell.degraded = cell.degraded.take().or(outcome.degraded);
                     if done == 0 {
-                        cell.series = series;
+                        cell.series = outcome.series;
                     }
+                    settings[setting].extend(outcome.found);
                 }
                 Err(error) => cell.sampled = Err(format!("{error:#}")),
             }
@@ -108,8 +114,10 @@ pub(crate) fn run(
         table.notes = plan.notes(parameters);
         table.notes.extend(cut_short(done, repeats));
         table.conditions.clone_from(&conditions);
-        let own = cells.extract_if(.., |cell| cell.setting == setting);
-        table.rows = own.map(|cell| row(plan, parameters, cell)).collect();
+        let own: Vec<Cell> = cells.extract_if(.., |cell| cell.setting == setting).collect();
+        let degraded = own.iter().filter_map(|cell| Some((cell.way.name, cell.degraded.as_ref()?)));
+        table.notes.extend(degraded.map(|(name, why)| format!("`{name}` ran degraded: {why}")));
+        table.rows = own.into_iter().map(|cell| row(plan, parameters, cell)).collect();
         plan.finish(parameters, &mut table);
         table
     };
@@ -129,7 +137,7 @@ fn sample(
     plan: &mut dyn Plan,
     turn: &Turn<'_>,
     place: &super::experiment::Place,
-) -> anyhow::Result<(SampleFigures, forebay_report::result::Series)> {
+) -> anyhow::Result<(SampleFigures, Outcome)> {
     let mut job = Job::new(spec.name, &place.path, turn.parameters, turn.seconds)?;
     job.device_stat.clone_from(&place.device_stat);
     (job.row, job.seed, job.seconds) = (turn.way.name.to_owned(), turn.seed, turn.seconds);
@@ -138,7 +146,7 @@ fn sample(
     let mut outcome: Outcome =
         serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
     plan.ended(turn, &start, &mut outcome)?;
-    Ok((figures(spec, plan.claim(turn, &outcome), &outcome), outcome.series))
+    Ok((figures(spec, plan.claim(turn, &outcome), &outcome), outcome))
 }
 
 /// Returns the metrics of the spec's columns and charts, with the evidence behind them.
@@ -161,7 +169,7 @@ fn row(plan: &dyn Plan, parameters: &Parameters, cell: Cell) -> Row {
         Err(why) => Row::skipped(cell.way.name, why),
     };
     let mut row = row.describe(cell.way.description);
-    row.series = cell.series;
+    (row.series, row.degraded) = (cell.series, cell.degraded);
     match plan.cache(parameters, cell.way) {
         Some(cache) => row.cache(cache),
         None => row,
