@@ -1,7 +1,6 @@
 //! Titles of experiments, and sentences computed from their numbers.
 
 pub(crate) mod appends;
-mod buffered;
 pub(crate) mod cpu;
 #[cfg(test)]
 mod devices;
@@ -9,8 +8,6 @@ pub(crate) mod fairness;
 pub(crate) mod files;
 pub(crate) mod interference;
 pub(crate) mod patterns;
-pub(crate) mod reads;
 pub(crate) mod saturate;
 pub(crate) mod sustain;
-pub(crate) mod titles;
 pub(crate) mod walks;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading};
 use super::conditions;
+use super::view::Role;
 use crate::check::Verdict;
 use crate::doctor::machine_line;
 use crate::result::{Experiment, Report, Row};
@@ -85,6 +86,10 @@ fn table(text: &mut String, group: &[&Experiment]) {
                 reported.push(format!("{}: not measured: {why}", row.name));
             }
             reported.extend(row.gates.iter().map(|gate| conditions::check(row, gate)));
+        }
+        if experiment.view.role == Role::Baseline {
+            let jobs = experiment.rows.iter().filter_map(|row| row.fio.as_deref());
+            reported.extend(jobs.map(|job| format!("fio: {}", job.trim_start_matches("fio "))));
         }
         reported.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }

@@ -40,6 +40,8 @@ pub enum Role {
     /// None of them.
     #[default]
     Other,
+    /// The headline figures of the device, each with its job of fio.
+    Baseline,
     /// Its rate is the device's bandwidth in sequence.
     Sequential,
     /// Reads at random over their number in flight.
