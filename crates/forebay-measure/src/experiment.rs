@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
@@ -133,6 +133,16 @@ pub(crate) trait Experiment: fmt::Debug + Sync {
     /// The row cannot be run here, or did not do its work.
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome>;
 
+    /// Returns the command line of fio that does the work of a row on the file at `path`, where there is one.
+    fn fio(&self, _table: &Table, _row: &Row, _path: &Path) -> Option<String> {
+        None
+    }
+
+    /// Returns whether it can run on several hosts at once, each with a file of its own.
+    fn runs_on_hosts(&self) -> bool {
+        false
+    }
+
     /// Returns the title of a table, and the heading of the tables that belong together.
     fn title(&self, table: &Table) -> (String, String);
 
@@ -238,6 +248,11 @@ pub(crate) trait Plan {
         true
     }
 
+    /// Returns whether a table has this row also where `--rows` names others.
+    fn always(&self, _setting: &Parameters, _way: &Way) -> bool {
+        false
+    }
+
     /// Returns the seconds that a sample takes beside `--seconds`: warming, phases of their own.
     fn extra_seconds(&self) -> f64 {
         0.0
@@ -324,6 +339,9 @@ pub(crate) struct Outcome {
     /// A value that depends on every page checked.
     #[serde(default)]
     pub(crate) folded: u64,
+    /// The most memory that was in RAM for the process at one time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resident_peak_bytes: Option<u64>,
     /// The instant when its time began, where it was ordered to begin at one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) begun_ns: Option<u64>,

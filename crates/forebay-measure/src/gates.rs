@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::interleave::SampleFigures;
 use super::latency::Latency;
 use super::system_counters::{Bytes, CounterDeltas};
@@ -33,7 +35,7 @@ const STEAL_SHARE: f64 = 0.02;
 const STEAL_TICKS: u64 = 3;
 
 /// A sample's claims about itself, to be compared with the observed counters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claim {
     /// Bytes that the device must have delivered; `None` where memory may have.
     pub(super) read_bytes: Option<u64>,

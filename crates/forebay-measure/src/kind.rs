@@ -3,17 +3,22 @@
 
 use std::sync::Arc;
 
-use clap::{ArgMatches, Command};
+use clap::{ArgMatches, Args as _, Command};
 
 use super::amplification::Amplification;
 use super::cpu::Cpu;
 use super::experiment::{Experiment as Definition, Outcome};
 use super::fairness::Fairness;
 use super::files::Files;
+use super::fio;
+use super::gauge::peak_resident_bytes;
+use super::hosts::HostsArgs;
 use super::job::Job;
 use super::options::{self, Length, Values};
 use super::patterns::Patterns;
+use super::random::Random;
 use super::saturate::Saturate;
+use super::scan::Scan;
 use super::start_barrier;
 use super::sustain::Sustain;
 use super::writes::Writes;
@@ -26,8 +31,8 @@ use forebay_report::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[Entry] = &[
-    Entry::Kind(&super::scan::KIND),
-    Entry::Kind(&super::random::KIND),
+    Entry::New(&Scan),
+    Entry::New(&Random),
     Entry::New(&Saturate),
     Entry::New(&Cpu),
     Entry::New(&super::wal::WAL),
@@ -90,7 +95,9 @@ impl Entry {
         match self {
             Self::Kind(kind) => (kind.options)(command),
             Self::New(experiment) => {
-                options::augment(command, experiment.spec().options, experiment.spec().ways)
+                let spec = experiment.spec();
+                let command = options::augment(command, spec.options, spec.ways);
+                if experiment.runs_on_hosts() { HostsArgs::augment_args(command) } else { command }
             }
         }
     }
@@ -105,7 +112,7 @@ impl Entry {
             Self::New(experiment) => {
                 let length = if context.quick { Length::Quick } else { Length::Full };
                 let values = Values::new(experiment.spec().options, Some(matches), length)?;
-                experiment.measure(&values, length, context)?
+                measured(experiment, &values, length, context)?
             }
         };
         self.present(&mut tables);
@@ -122,7 +129,7 @@ impl Entry {
             Self::New(experiment) => {
                 let length = if context.quick { Length::Quick } else { Length::Report };
                 let values = Values::new(experiment.spec().options, None, length)?;
-                experiment.measure(&values, length, context)?
+                measured(experiment, &values, length, context)?
             }
         };
         self.present(&mut tables);
@@ -135,7 +142,8 @@ impl Entry {
             Self::Kind(kind) => (kind.sample)(job),
             Self::New(experiment) => {
                 let outcome = experiment.sample(job)?;
-                Ok(serde_json::to_string(&Outcome { begun_ns: start_barrier::begun_ns(), ..outcome })?)
+                let (begun_ns, resident_peak_bytes) = (start_barrier::begun_ns(), peak_resident_bytes());
+                Ok(serde_json::to_string(&Outcome { begun_ns, resident_peak_bytes, ..outcome })?)
             }
         }
     }
@@ -190,6 +198,24 @@ impl Entry {
             Self::New(experiment) => experiment.verdicts(&plausible),
         }
     }
+}
+
+/// Measures with an experiment, and adds the jobs of fio that do the same work.
+fn measured(
+    experiment: &dyn Definition,
+    options: &Values,
+    length: Length,
+    context: &Context,
+) -> anyhow::Result<Vec<Experiment>> {
+    let mut tables = experiment.measure(options, length, context)?;
+    let path = fio::file(&context.target);
+    for table in &mut tables {
+        let jobs: Vec<_> = table.rows.iter().map(|row| experiment.fio(table, row, &path)).collect();
+        for (row, job) in table.rows.iter_mut().zip(jobs) {
+            row.fio = job;
+        }
+    }
+    Ok(tables)
 }
 
 /// One experiment's description for the program.

@@ -112,6 +112,15 @@ pub(crate) fn with_engine<T>(
 ) -> anyhow::Result<T> {
     let engine = Engine::start(config)?;
     let outcome = work(&engine)?;
+    close(engine)?;
+    Ok(outcome)
+}
+
+/// Closes an engine after the figures were taken. A row whose engine does not end well cannot be trusted.
+///
+/// # Errors
+/// It lost something.
+pub(crate) fn close(engine: Engine) -> anyhow::Result<()> {
     let report = engine.close().wait()?;
     anyhow::ensure!(
         report.leaked_operations == 0 && report.lost_shards == 0,
@@ -119,7 +128,7 @@ pub(crate) fn with_engine<T>(
         report.lost_shards,
         report.leaked_operations
     );
-    Ok(outcome)
+    Ok(())
 }
 
 /// Returns the part of `operations` that lane number `lane` of `lanes` has.
@@ -157,6 +166,20 @@ pub(crate) fn allow_files(files: u64) -> anyhow::Result<()> {
         setrlimit(Resource::Nofile, limit)?;
     }
     Ok(())
+}
+
+/// Returns a file with the pattern of a seed, removed with the value.
+#[cfg(test)]
+pub(crate) fn test_file(seed: u64, bytes: usize) -> (crate::cleanup::Cleanup, crate::cleanup::TempFile) {
+    use std::os::unix::fs::FileExt;
+    let cleanup = crate::cleanup::Cleanup::default();
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let temp = cleanup.temp_file(directory, "lanes").expect("writable");
+    let mut memory = vec![0; bytes];
+    super::pattern::Pattern::new(seed).fill(0, &mut memory);
+    temp.file().write_all_at(&memory, 0).expect("space for a few MiB");
+    temp.file().sync_all().expect("it can be flushed");
+    (cleanup, temp)
 }
 
 /// Returns the path of the sample as the tests of this crate use it.

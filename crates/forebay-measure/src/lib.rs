@@ -5,8 +5,7 @@
 //!
 //! The first two create (or only read) one file (`test_file`), find out how a sample can begin cold and
 //! with little memory (`cold`, `cgroup`, `residency`), and run every sample in a fresh child process
-//! (`sampler`, `child`), the rows in turn within each repeat. `std_rows` and `forebay_rows` contain
-//! the ways of reading themselves. The first two can run on several hosts at once ([`hosts`]), whose
+//! (`sampler`), the rows in turn within each repeat. The first two can run on several hosts at once ([`hosts`]), whose
 //! samples begin together (`start_barrier`). [`calibrate`] is no experiment: it records a device's figures in
 //! a file. Those that append (`wal`) have a directory of their own for each sample instead, and lookups
 //! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
@@ -27,7 +26,6 @@ mod backend;
 mod backing_device;
 pub mod calibrate;
 mod cgroup;
-mod child;
 mod cold;
 mod commands;
 mod cpu;
@@ -36,7 +34,7 @@ mod extents;
 mod fairness;
 mod file_set;
 mod files;
-mod forebay_rows;
+mod fio;
 mod gates;
 mod gauge;
 mod interleave;
@@ -50,7 +48,6 @@ mod pattern;
 mod patterns;
 mod plan;
 mod preconditions;
-mod prefault;
 mod prelude;
 mod random;
 mod reads;
@@ -61,15 +58,14 @@ mod saturate;
 mod scan;
 mod scratch_dir;
 mod sentences;
-mod span;
 mod start_barrier;
-mod std_rows;
 pub(crate) mod sustain;
 mod system_counters;
 mod test_file;
 mod timers;
 mod units;
-pub(crate) mod verdicts;
+#[cfg(test)]
+mod verdicts;
 mod wal;
 mod walk;
 pub(crate) mod writes;
@@ -85,5 +81,5 @@ pub const CHILD_SUBCOMMAND: &str = "__measure-child";
 /// Fails when the text is not one that this program wrote, or the sample failed. The message goes to
 /// standard error and the exit code is not zero.
 pub fn run_child(job: &str, start_line: bool) -> anyhow::Result<String> {
-    child::run(job, start_line)
+    sampler::run_here(job, start_line)
 }

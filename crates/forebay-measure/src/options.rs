@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use forebay_report::failure::Failure;
+use serde::{Deserialize, Serialize};
 
 use super::experiment::Way;
 use super::units::{parse_bytes, show_bytes};
@@ -214,14 +215,15 @@ impl Opt {
 }
 
 /// One value of an option.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
 enum Value {
     Number(f64),
     Text(String),
 }
 
 /// How long a run may take, which decides the defaults.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Length {
     /// `measure`.
     #[default]
@@ -233,10 +235,10 @@ pub(crate) enum Length {
 }
 
 /// The values of an experiment's options, defaults included.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Values {
-    values: BTreeMap<&'static str, Vec<Value>>,
-    given: Vec<&'static str>,
+    values: BTreeMap<String, Vec<Value>>,
+    given: Vec<String>,
     /// Names of the rows to measure; empty: all.
     pub(crate) rows: Vec<String>,
     pub(crate) length: Length,
@@ -287,13 +289,13 @@ impl Values {
         for option in options {
             if matches!(option.value, Kind::Flag) {
                 let is_given = matches.is_some_and(|matches| matches.get_flag(option.name));
-                all.given.extend(is_given.then_some(option.name));
+                all.given.extend(is_given.then(|| option.name.to_owned()));
                 continue;
             }
             let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
             let values = match given {
                 Some(given) => {
-                    all.given.push(option.name);
+                    all.given.push(option.name.to_owned());
                     given.cloned().collect()
                 }
                 None => {
@@ -307,7 +309,7 @@ impl Values {
                     parsed.map_err(|why| Failure::Usage(format!("--{}: {why}", option.name)))?
                 }
             };
-            all.values.insert(option.name, values);
+            all.values.insert(option.name.to_owned(), values);
         }
         if let Some(rows) = matches.and_then(|matches| matches.try_get_many::<String>(ROWS).ok().flatten()) {
             all.rows = rows.cloned().collect();
@@ -315,14 +317,9 @@ impl Values {
         Ok(all)
     }
 
-    /// Sets the number of an option.
-    pub(crate) fn set(&mut self, name: &'static str, number: f64) {
-        self.values.insert(name, vec![Value::Number(number)]);
-    }
-
     /// Returns whether the option was on the command line.
     pub(crate) fn given(&self, name: &str) -> bool {
-        self.given.contains(&name)
+        self.given.iter().any(|given| given == name)
     }
 
     /// Returns the numbers of an option: counts, bytes or seconds.
@@ -347,6 +344,16 @@ impl Values {
     /// Returns the whole number of an option that has a default: a count, or bytes.
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.number(name).map_or(0, |number| number as u64)
+    }
+
+    /// Returns the whole number of an option that may be left out.
+    pub(crate) fn optional(&self, name: &str) -> Option<u64> {
+        self.number(name).map(|number| number as u64)
+    }
+
+    /// Sets the number of an option.
+    pub(crate) fn set(&mut self, name: &str, number: f64) {
+        self.values.insert(name.to_owned(), vec![Value::Number(number)]);
     }
 
     /// Returns the words of an option.

@@ -12,7 +12,8 @@ use super::job::Job;
 use super::options::{Length, Values};
 use super::pattern::SplitMix;
 use super::plan::{another_repeat, fit_seconds, interleaved};
-use super::sampler::run_child;
+use super::sampler::{Begin, run_child_at};
+use crate::cleanup::Cleanup;
 use crate::context::Context;
 use crate::progress::Unit;
 use forebay_report::result::{Experiment as Table, Row, metric};
@@ -34,7 +35,7 @@ struct Cell {
 /// # Errors
 /// Every row failed; the first reason is in the error.
 pub(crate) fn run(
-    spec: &Spec,
+    spec: &'static Spec,
     options: &Values,
     length: Length,
     context: &Context,
@@ -42,13 +43,9 @@ pub(crate) fn run(
 ) -> anyhow::Result<Vec<Table>> {
     debug_assert!(length == Length::Quick || !context.quick, "the defaults are those of the context");
     let mut settings = plan.settings();
-    let wanted = |way: &&Way| {
-        way.always || options.rows.is_empty() || options.rows.iter().any(|name| name == way.name)
-    };
-    let ways: Vec<&'static Way> = spec.ways.iter().filter(wanted).collect();
     let mut cells: Vec<Cell> = Vec::new();
     for (setting, parameters) in settings.iter().enumerate() {
-        let own = ways.iter().filter(|way| plan.has(parameters, way));
+        let own = ways(spec, options, plan, parameters);
         cells.extend(own.map(|way| Cell {
             setting,
             way,
@@ -62,8 +59,6 @@ pub(crate) fn run(
     let seconds = options.number("seconds").unwrap_or(1.0);
     let fitted = fit_seconds(seconds + extra, cells.len() * repeats, context.remaining()) - extra;
     let seconds = fitted.max(seconds.min(plan.seconds_min()));
-    let place = plan.place();
-
     let seeds = seeds(context, repeats);
     let mut order = SplitMix::new(context.seed ^ 0x6f72_6465_7200_0000);
     let (count, begun, until) = (cells.len(), Instant::now(), until(context));
@@ -83,9 +78,9 @@ pub(crate) fn run(
             step.message(format!("{}{}", way.name, described(spec, parameters)));
             let Ok(samples) = &mut cell.sampled else { continue };
             let turn = Turn { setting, parameters, way, repeat: done, seed: seeds[done], seconds };
-            match sample(spec, context, plan, &turn, &place) {
-                Ok((figures, outcome)) => {
-                    samples.push((done as u32, figures));
+            match sample(spec, plan, &turn, &context.cleanup, None) {
+                Ok((outcome, claim)) => {
+                    samples.push((done as u32, figures(spec, claim, &outcome)));
                     cell.degraded = cell.degraded.take().or(outcome.degraded);
                     if done == 0 {
                         cell.series = outcome.series;
@@ -102,26 +97,50 @@ pub(crate) fn run(
     if let Some(why) = failed.first().filter(|_| failed.len() == count) {
         anyhow::bail!("nothing could be measured on {}: {why}", context.target.path().display());
     }
-    let conditions = plan.conditions();
     let table = |(setting, parameters): (usize, &Parameters)| {
-        let mut table = Table::new(spec.name, plan.method(parameters, seconds));
-        table.parameters = parameters.clone().into_iter().collect();
-        let mut table = table
-            .parameter("seconds", seconds)
-            .parameter("repeats", done)
-            .parameter("file_system", place.file_system.as_str())
-            .parameter("seed", context.seed);
-        table.notes = plan.notes(parameters);
-        table.notes.extend(cut_short(done, repeats));
-        table.conditions.clone_from(&conditions);
         let own: Vec<Cell> = cells.extract_if(.., |cell| cell.setting == setting).collect();
         let degraded = own.iter().filter_map(|cell| Some((cell.way.name, cell.degraded.as_ref()?)));
-        table.notes.extend(degraded.map(|(name, why)| format!("`{name}` ran degraded: {why}")));
-        table.rows = own.into_iter().map(|cell| row(plan, parameters, cell)).collect();
-        plan.finish(parameters, &mut table);
-        table
+        let degraded: Vec<String> =
+            degraded.map(|(name, why)| format!("`{name}` ran degraded: {why}")).collect();
+        let rows = own.into_iter().map(|cell| row(plan, parameters, cell)).collect();
+        let mut table = table(spec, plan, parameters, seconds, rows);
+        table.notes.extend(cut_short(done, repeats));
+        table.notes.extend(degraded);
+        table.parameter("repeats", done).parameter("seed", context.seed)
     };
     Ok(settings.iter().enumerate().map(table).filter(|table| !table.rows.is_empty()).collect())
+}
+
+/// Returns the ways of a table, in their order.
+pub(crate) fn ways<'a>(
+    spec: &'static Spec,
+    options: &'a Values,
+    plan: &'a dyn Plan,
+    setting: &'a Parameters,
+) -> impl Iterator<Item = &'static Way> + 'a {
+    let named = |way: &Way| options.rows.is_empty() || options.rows.iter().any(|name| name == way.name);
+    spec.ways
+        .iter()
+        .filter(move |way| plan.always(setting, way) || (way.always || named(way)) && plan.has(setting, way))
+}
+
+/// Returns a table with these rows.
+pub(crate) fn table(
+    spec: &Spec,
+    plan: &dyn Plan,
+    setting: &Parameters,
+    seconds: f64,
+    rows: Vec<Row>,
+) -> Table {
+    let mut table = Table::new(spec.name, plan.method(setting, seconds));
+    table.parameters = setting.clone().into_iter().collect();
+    let mut table =
+        table.parameter("seconds", seconds).parameter("file_system", plan.place().file_system.as_str());
+    table.notes = plan.notes(setting);
+    table.conditions = plan.conditions();
+    table.rows = rows;
+    plan.finish(setting, &mut table);
+    table
 }
 
 /// Describes the setting, for the progress.
@@ -130,23 +149,28 @@ fn described(spec: &Spec, parameters: &Parameters) -> String {
     value.map_or_else(String::new, |value| format!(", {} {value}", spec.axis.label))
 }
 
-/// Takes one sample.
-fn sample(
+/// Takes one sample, which begins at the instant that `begin` returns where there is one.
+///
+/// # Errors
+/// The row cannot be run here, or did not do its work.
+pub(crate) fn sample(
     spec: &Spec,
-    context: &Context,
     plan: &mut dyn Plan,
     turn: &Turn<'_>,
-    place: &super::experiment::Place,
-) -> anyhow::Result<(SampleFigures, Outcome)> {
-    let mut job = Job::new(spec.name, &place.path, turn.parameters, turn.seconds)?;
-    job.device_stat.clone_from(&place.device_stat);
+    cleanup: &Cleanup,
+    begin: Option<&mut Begin<'_>>,
+) -> anyhow::Result<(Outcome, gates::Claim)> {
+    let place = plan.place();
+    let mut job = Job::new(spec.name, place.path, turn.parameters, turn.seconds)?;
+    job.device_stat = place.device_stat;
     (job.row, job.seed, job.seconds) = (turn.way.name.to_owned(), turn.seed, turn.seconds);
     let start: Start = plan.start(turn, job)?;
-    let text = run_child(&start.job, start.group.as_ref(), &context.cleanup)?;
+    let text = run_child_at(&start.job, start.group.as_ref(), cleanup, begin)?;
     let mut outcome: Outcome =
         serde_json::from_str(&text).context("the result of the measuring process cannot be read")?;
     plan.ended(turn, &start, &mut outcome)?;
-    Ok((figures(spec, plan.claim(turn, &outcome), &outcome), outcome))
+    let claim = plan.claim(turn, &outcome);
+    Ok((outcome, claim))
 }
 
 /// Returns the metrics of the spec's columns and charts, with the evidence behind them.
@@ -164,13 +188,18 @@ pub(crate) fn figures(spec: &Spec, claim: gates::Claim, outcome: &Outcome) -> Sa
 }
 
 fn row(plan: &dyn Plan, parameters: &Parameters, cell: Cell) -> Row {
-    let row = match cell.sampled {
+    let mut row = match cell.sampled {
         Ok(sampled) => row_of(cell.way.name, sampled, gates::processors()),
         Err(why) => Row::skipped(cell.way.name, why),
     };
-    let mut row = row.describe(cell.way.description);
     (row.series, row.degraded) = (cell.series, cell.degraded);
-    match plan.cache(parameters, cell.way) {
+    described_row(plan, parameters, cell.way, row)
+}
+
+/// Returns the row with the description of its way, and the state of the cache in which its samples begin.
+pub(crate) fn described_row(plan: &dyn Plan, setting: &Parameters, way: &Way, row: Row) -> Row {
+    let row = row.describe(way.description);
+    match plan.cache(setting, way) {
         Some(cache) => row.cache(cache),
         None => row,
     }

@@ -721,24 +721,13 @@ pub(crate) fn simulated(rows: &[(&str, Vec<Simulated>)]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::super::lanes::test_job;
+    use super::super::lanes::{test_file, test_job};
     use super::super::system_counters::Bytes;
     use super::*;
-    use crate::cleanup::{Cleanup, TempFile};
+    use crate::cleanup::TempFile;
     use forebay_report::result::Metrics;
 
     const FILE_BYTES: u64 = 2 << 20;
-
-    fn prefilled(cleanup: &Cleanup) -> TempFile {
-        let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "writes").expect("writable");
-        let mut memory = vec![0; FILE_BYTES as usize];
-        Pattern::new(1).fill(0, &mut memory);
-        temp.file().write_all_at(&memory, 0).expect("space for 2 MiB");
-        temp.file().sync_all().expect("it can be flushed");
-        temp
-    }
 
     fn job(temp: &TempFile, row: &str, pattern: &str, clients: usize, operations: u64, seed: u64) -> Job {
         let work = json!({
@@ -773,8 +762,7 @@ mod tests {
 
     #[test]
     fn every_row_writes_all_of_its_blocks_and_no_other() {
-        let cleanup = Cleanup::default();
-        let temp = prefilled(&cleanup);
+        let (_cleanup, temp) = test_file(1, FILE_BYTES as usize);
         for (seed, way) in (1..).zip(SPEC.ways) {
             for (pattern, clients) in [("dense", 1), ("sparse", 3)] {
                 let before = std::fs::read(temp.path()).expect("readable");
@@ -805,8 +793,7 @@ mod tests {
 
     #[test]
     fn a_block_that_was_not_written_is_noticed() {
-        let cleanup = Cleanup::default();
-        let temp = prefilled(&cleanup);
+        let (_cleanup, temp) = test_file(1, FILE_BYTES as usize);
         let job = job(&temp, "naive", "dense", 1, 8, 3);
         let (clients, _, _) = write(&job).expect("it can be written");
         verify(&job, &clients).expect("all are there");
@@ -818,8 +805,7 @@ mod tests {
 
     #[test]
     fn no_write_is_begun_after_the_time_is_over() {
-        let cleanup = Cleanup::default();
-        let temp = prefilled(&cleanup);
+        let (_cleanup, temp) = test_file(1, FILE_BYTES as usize);
         for way in SPEC.ways {
             let mut job = job(&temp, way.name, "dense", 2, 100, 4);
             job.seconds = 0.0;

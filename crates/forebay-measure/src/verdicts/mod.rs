@@ -1,7 +1,3 @@
-//! Titles of experiments, and sentences computed from their numbers.
+//! Tests of the sentences of experiments.
 
-mod buffered;
-#[cfg(test)]
 mod devices;
-pub(crate) mod reads;
-pub(crate) mod titles;

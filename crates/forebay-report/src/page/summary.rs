@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading, once};
+use super::view::Role;
 use super::{advice, gates, headline, place, questions};
 use crate::check::Verdict;
 use crate::doctor::machine_line;
@@ -171,6 +172,10 @@ fn table(text: &mut String, group: &[&Experiment], verbose: bool) {
     for experiment in group {
         let skipped = experiment.rows.iter().filter_map(|row| Some((&row.name, row.skipped.as_ref()?)));
         lines.extend(skipped.map(|(name, why)| format!("{name}: not measured: {why}")));
+        if experiment.view.role == Role::Baseline {
+            let jobs = experiment.rows.iter().filter_map(|row| row.fio.as_deref());
+            lines.extend(jobs.map(|job| format!("fio: {}", job.trim_start_matches("fio "))));
+        }
         lines.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
     lines.extend(gates::lines(group));
