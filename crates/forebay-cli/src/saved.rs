@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-
 use forebay_measure::kind;
 use forebay_report::failure::Failure;
-use forebay_report::saved::{assertion, convert, diff, waited};
+use forebay_report::result::Report;
+use forebay_report::saved::{assertion, convert, diff, parse, waited};
 
-use crate::output::print;
-use forebay_report::result::{Report, SCHEMA};
+use crate::output::{JsonArgs, print};
+use forebay_measure::cleanup::Cleanup;
 
 /// Maximum size of a file; a larger one is no result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -25,9 +25,8 @@ pub(crate) struct DiffArgs {
     /// The later one.
     #[arg(value_name = "B.json")]
     after: PathBuf,
-    /// Print JSON instead of lines.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Options of `assert`.
@@ -45,9 +44,11 @@ pub(crate) struct AssertArgs {
 /// Options of `convert`.
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
-    /// A result of this program, or the JSON of fio (`fio --output-format=json`); `-` is standard input.
-    file: PathBuf,
-    /// The output format [default: csv of a result of this program, json of one of fio]
+    /// A result of this program, or results of other programs: JSON of fio, elbencho or IOR, text of IOR or mdtest;
+    /// several runs of the same work become repeats. `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The output format [default: csv of a result of this program, json of another]
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
 }
@@ -68,9 +69,11 @@ pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     if args.before == Path::new("-") && args.after == Path::new("-") {
         return Err(Failure::Usage("only one of the two can be standard input".to_owned()).into());
     }
-    let (before, after) = (load(&args.before)?, load(&args.after)?);
+    let (json, before, after) = (args.json.destination()?, load(&args.before)?, load(&args.after)?);
     let comparison = diff::compare(&before, &after)?;
-    print(&if args.json { comparison.to_json()? } else { comparison.to_text() })?;
+    if json.write(|| comparison.to_json(), &Cleanup::default())? {
+        print(&comparison.to_text())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,22 +95,24 @@ pub(crate) fn assert(args: &AssertArgs) -> anyhow::Result<ExitCode> {
     Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a result in another format.
+/// Prints results in another format.
 ///
 /// # Errors
-/// A file that cannot be read or is neither a result of this program nor one of fio: a [`Failure`].
+/// A file that cannot be read or is a result neither of this program nor of one that is known: a [`Failure`].
 pub(crate) fn convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
-    let name = args.file.display().to_string();
-    let text = read(&args.file)?;
-    let (report, usual) = match convert::from_fio(&name, &text)? {
-        Some(report) => (report, Format::Json),
-        None => (parse(&name, &text)?, Format::Csv),
+    let texts = args.files.iter().map(|path| Ok((path.display().to_string(), read(path)?)));
+    let texts: Vec<(String, String)> = texts.collect::<Result<_, Failure>>()?;
+    let foreign = convert::of_others(&texts)?;
+    let usual = if foreign.is_some() { Format::Json } else { Format::Csv };
+    let report = match (foreign, texts.as_slice()) {
+        (Some(report), _) => report,
+        (None, [(name, text), ..]) => parse(name, text)?,
+        (None, []) => return Err(Failure::Usage("name a file".to_owned()).into()),
     };
-    let text = match args.to.unwrap_or(usual) {
+    print(&match args.to.unwrap_or(usual) {
         Format::Json => report.to_json()?,
         Format::Csv => convert::to_csv(&report)?,
-    };
-    print(&text)?;
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -148,63 +153,4 @@ fn read(path: &Path) -> Result<String, Failure> {
         return Err(Failure::Usage(format!("{} is empty", path.display())));
     }
     String::from_utf8(bytes).map_err(|_| Failure::Usage(format!("{} is no text", path.display())))
-}
-
-/// Reads a result of this program.
-///
-/// # Errors
-/// A sentence that names the file and its fault.
-fn parse(name: &str, text: &str) -> Result<Report, Failure> {
-    let wrong = |what: String| Failure::Usage(format!("{name} {what}"));
-    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| {
-        wrong(if error.is_eof() {
-            format!("ends in the middle of its JSON ({error}): it was cut off")
-        } else {
-            format!("is not JSON: {error}")
-        })
-    })?;
-    let program = value.get("forebay").and_then(serde_json::Value::as_str);
-    let Some(schema) = value.get("schema").filter(|_| program.is_some()) else {
-        return Err(wrong(
-            "was not written by forebay (fio's JSON goes through `forebay convert`)".to_owned(),
-        ));
-    };
-    if !(1..=SCHEMA).any(|readable| schema.as_u64() == Some(u64::from(readable))) {
-        return Err(wrong(format!(
-            "has version {schema} of the schema, of forebay {}; this program reads up to version {SCHEMA}: use the one that \
-             wrote it, or measure again",
-            program.unwrap_or_default()
-        )));
-    }
-    if let Some(report) = waited::report(&value) {
-        return report
-            .map_err(|error| wrong(format!("does not follow the schema of `forebay wait`: {error}")));
-    }
-    if value.get("experiments").is_none() {
-        return Err(wrong("has no experiments: it is the output of another command".to_owned()));
-    }
-    serde_json::from_value(value).map_err(|error| wrong(format!("does not follow the schema: {error}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use forebay_report::environment::Environment;
-
-    #[test]
-    fn a_file_that_is_no_result_is_identified() {
-        let whole = Report::new(Environment::default(), Vec::new()).to_json().expect("finite");
-        assert!(parse("a.json", &whole).is_ok());
-        let other = whole.replace("\"schema\": 2", "\"schema\": 7");
-        let wrong = |text: &str| parse("a.json", text).expect_err("refused").to_string();
-        assert!(wrong(&other).contains("version 7 of the schema"), "{}", wrong(&other));
-        assert!(wrong(&whole[..whole.len() / 2]).contains("was cut off"));
-        assert!(wrong("<html>").contains("is not JSON"));
-        assert!(wrong("{\"schema\": 1}").contains("not written by forebay"));
-        assert!(wrong("{\"schema\": 1, \"forebay\": \"0\"}").contains("another command"));
-        let twisted = whole.replace("\"experiments\": []", "\"experiments\": [{\"rows\": 7}]");
-        assert!(wrong(&twisted).contains("does not follow the schema"), "{}", wrong(&twisted));
-        let absurd = "{\"schema\":1,\"forebay\":\"0\",\"experiments\":[1e999]}";
-        assert!(wrong(absurd).contains("is not JSON"), "{}", wrong(absurd));
-    }
 }

@@ -186,6 +186,56 @@ fn a_result_of_fio_is_converted_and_can_be_compared() {
     expect_output(&["diff", &files.write("fio.json", &fio(1.0)), &one], 2, &["fio.json", "is not JSON"]);
 }
 
+/// Several files of the same job are its repeats, so that a change can be told from noise.
+#[test]
+fn repeats_of_other_programs_can_be_compared() {
+    let files = Files(Directory::new("foreign"));
+    let fixture =
+        |name| format!("{}/../forebay-report/tests/fixtures/foreign/{name}", env!("CARGO_MANIFEST_DIR"));
+    let [one, two] = ["fio-1.json", "fio-2.json"].map(fixture);
+    let outcome = run(&["convert", &one, &two, &one, &two]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let before = files.write("before.json", &outcome.out);
+    let mut faster = serde_json::from_str::<Value>(&outcome.out).expect("JSON").to_string();
+    for (old, new) in [("12000.0", "36000.0"), ("13200.0", "39600.0"), ("12600.0", "37800.0")] {
+        faster = faster.replace(&format!("\"iops\":{old}"), &format!("\"iops\":{new}"));
+    }
+    let after = files.write("after.json", &faster);
+    expect_output(&["diff", &before, &before], 0, &["0 changed beyond noise"]);
+    expect_output(
+        &["diff", &before, &after],
+        0,
+        &["].read\n    iops (IOPS): 12,600 (12,000 to 13,200) -> 37,800 (36,000 to 39,600): 3 times more"],
+    );
+    expect_output(&["assert", &before, "fio[job=point].read.iops == 12600"], 0, &["holds"]);
+    for (name, condition) in [
+        ("ior.out", "ior.write.mb_per_s > 900"),
+        ("ior.json", "ior[xfersize=1 MiB].read.mean_us < 4000"),
+        ("mdtest.out", "mdtest.file-creation.files_per_s >= 5000"),
+        ("elbencho.json", "elbencho[phase=WRITE].last_done.p99_us == 1024"),
+    ] {
+        let outcome = run(&["convert", &fixture(name)]);
+        assert_eq!(outcome.code, Some(0), "{name}: {}", outcome.err);
+        expect_output(&["assert", &files.write("one.json", &outcome.out), condition], 0, &["holds: "]);
+    }
+    // The page has a column for each figure.
+    let mdtest = files.write("mdtest.json", &run(&["convert", &fixture("mdtest.out")]).out);
+    let page = files.0.path().join("page.html");
+    let page = page.to_str().expect("readable name");
+    expect_output(&["report", "--from", &mdtest, "--out", page], 0, &["files/s", "file-creation"]);
+    let unknown = files.write("bonnie.txt", "Version 2.00a ------Sequential Output------");
+    let known =
+        "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";
+    expect_output(&["convert", &unknown], 2, &["bonnie.txt is not JSON", known]);
+    expect_output(&["convert", &one, &unknown], 2, &["bonnie.txt is not JSON", known]);
+    expect_output(
+        &["convert", &one, &before],
+        2,
+        &["before.json is a result of forebay: it is converted alone"],
+    );
+    expect_output(&["convert"], 2, &["FILE"]);
+}
+
 /// A file that is not a whole result of this version is reported with its name and the reason, and
 /// nothing is compared.
 #[test]

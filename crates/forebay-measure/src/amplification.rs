@@ -1,41 +1,80 @@
-//! `measure amplification`: the bytes that a device reads for pieces of less than a page, at random places
-//! of one file and of many.
-//!
-//! [`cells`] creates the files, runs every row in a fresh process ([`mod@run`]) and builds the tables.
+//! `measure amplification`: the bytes that a device reads for pieces of less than a page, at random places of one file and
+//! of many.
 
-use clap::Args;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::interleave::{chosen, parse_way};
-use super::kind::{Kind, parsed};
-use super::scan::parse_seconds;
-use super::units::parse_bytes;
+use forebay::{Config, Open};
+use rustix::fs::{Advice, fadvise};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::experiment::{
+    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, once,
+    parameters,
+};
+use super::file_set::{FileSet, Files};
+use super::gates::{Claim, processors};
+use super::gauge::Cost;
+use super::job::Job;
+use super::lanes::{allow_files, on_threads, on_tokio, share, shared, with_engine};
+use super::latency::Latency;
+use super::options::{Opt, Values};
+use super::pattern::{PAGE_BYTES, SplitMix};
+use super::scratch_dir::ScratchDir;
+use super::units::show_bytes;
 use crate::context::Context;
-use crate::verdicts::amplification;
 use forebay_report::failure::Failure;
 use forebay_report::page::columns;
+use forebay_report::page::noise::{Difference, difference};
 use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{Experiment, metric};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
+use forebay_report::units::{bytes, number};
 
-mod cells;
-mod engine;
-mod job;
-mod run;
+/// The experiment.
+#[derive(Debug)]
+pub(crate) struct Amplification;
 
-use cells::{Plan, measure};
-use job::ReadRow;
-
-/// The program's description of this experiment.
-pub(crate) static KIND: Kind = Kind {
+static SPEC: Spec = Spec {
     name: "amplification",
     about: "Read pieces of less than a page from one file and from many, and count the bytes that the device reads \
         for them",
     quick_seconds: 8,
     full_seconds: 60,
     needs_directory: true,
-    options: AmplificationOptions::augment_args,
-    measure: |matches, context| run(&parsed(matches)?, context),
-    report: |context| run(&AmplificationOptions::default(), context),
-    sample: |job| run::sample(&job.path, job.device_stat.as_deref(), &job.work()?),
+    options: &[
+        Opt::count("files", "Files that share the data", 50_000).list().or("1,1000"),
+        Opt::bytes("size", "Bytes of all files together", 8192, u64::MAX).or("1GiB").quick("128MiB"),
+        Opt::bytes("least", "The shortest piece", 1, 1 << 30).or("512"),
+        Opt::bytes("most", "The longest piece", 1, 1 << 30).or("4KiB"),
+        Opt::count("reads", "Pieces of a sample, if its time suffices", 100_000_000).or("8000").quick("2000"),
+        Opt::count("in-flight", "Pieces wanted at once", 1024).or("16"),
+        Opt::seconds("2", "0.5"),
+        Opt::repeats("3"),
+    ],
+    ways: &[
+        Way::cached(
+            "buffered",
+            "a std thread for each piece wanted at once, pread through the page cache as it comes",
+        ),
+        Way::cached(
+            "buffered-random-advice",
+            "the same after posix_fadvise(RANDOM) on each file: no read-ahead",
+        ),
+        Way::direct(
+            "read-many",
+            "Forebay from Tokio, O_DIRECT, File::read_many with 256 pieces at a time, those of one file in one call",
+        ),
+        Way::direct(
+            "direct",
+            "Forebay from tasks of a Tokio runtime, O_DIRECT, one File::read for each piece, widened to the least that \
+             the device reads",
+        ),
+    ],
     columns: &[
         columns::PROCESS_BYTES_PER_BYTE,
         columns::DEVICE_BYTES_PER_BYTE,
@@ -57,91 +96,593 @@ pub(crate) static KIND: Kind = Kind {
             "Read only what is wanted",
         )]
     },
-    title: amplification::title,
-    heading: amplification::heading,
-    verdicts: amplification::of,
 };
 
-const BYTES: u64 = 1 << 30;
-const BYTES_QUICK: u64 = 128 << 20;
-const FILES: [u32; 2] = [1, 1000];
-const READS: u64 = 8_000;
-const READS_QUICK: u64 = 2_000;
-const LEAST: u64 = 512;
-const MOST: u64 = 4096;
+/// Pieces that a program of the row `read-many` can request at once.
+const BATCH: usize = 256;
 
-/// What can be chosen for small pieces.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct AmplificationOptions {
-    /// Files that share the data [default: 1,1000]
-    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=50_000))]
-    files: Vec<u32>,
-    /// Bytes of all files together [default: 1GiB, with --quick 128MiB]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    size: Option<u64>,
-    /// The shortest piece [default: 512]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    least: Option<u64>,
-    /// The longest piece [default: 4KiB]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    most: Option<u64>,
-    /// Pieces of a sample, if its time suffices [default: 8000, with --quick 2000]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    reads: Option<u64>,
-    /// Pieces wanted at once [default: 16]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    in_flight: Option<u32>,
-    /// A sample begins no more reads after so many seconds [default: 2, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    seconds: Option<f64>,
-    /// Samples of each cell [default: 3]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeats: Option<u32>,
-    /// Only these rows: buffered, buffered-random-advice, read-many, direct
-    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
-    rows: Vec<String>,
+impl Experiment for Amplification {
+    fn spec(&self) -> &'static Spec {
+        &SPEC
+    }
+
+    fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
+        let (least, most, size) = (options.count("least"), options.count("most"), options.count("size"));
+        if least > most {
+            return Err(Failure::Usage(format!(
+                "the shortest piece (--least {least}) is longer than the longest (--most {most}): give them the other way round"
+            ))
+            .into());
+        }
+        let files = options.counts("files");
+        let many = files.iter().copied().max().unwrap_or(1);
+        // Whole pages. The smallest file has at least two, so that not every piece begins where the file does.
+        if (size / many) & !4095 < most.max(8192) {
+            return Err(Failure::Usage(format!(
+                "{many} files of {size} bytes together are too small for pieces of {most} bytes: each must hold two pages and \
+                 the longest piece; give a larger --size, fewer --files or a smaller --most"
+            ))
+            .into());
+        }
+        let scratch = ScratchDir::find(context, SPEC.name)?;
+        let make = |files: &u64| {
+            let set =
+                FileSet { files: *files as u32, file_bytes: (size / files) & !4095, seed: context.seed };
+            Files::make(&scratch, set, context)
+        };
+        let sets = files.iter().map(make).collect::<anyhow::Result<_>>()?;
+        let common = parameters(json!({
+            "wanted_bytes_min": least, "wanted_bytes_max": most,
+            "reads": options.count("reads"), "in_flight": options.count("in-flight"),
+        }));
+        Ok(Box::new(Run { scratch, sets, common, size, is_cold: Cell::new(true) }))
+    }
+
+    fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
+        let work: Work = job.work()?;
+        allow_files(u64::from(work.files))?;
+        let (tallies, cost) = match job.row.as_str() {
+            "direct" => direct(job)?,
+            "read-many" => read_many(job)?,
+            _ => buffered(job, &work)?,
+        };
+        let (mut latency, mut bytes) = (Latency::new()?, 0);
+        for tally in &tallies {
+            latency.add(&tally.latency)?;
+            bytes += tally.bytes;
+        }
+        Ok(Outcome::new(cost, latency.count(), bytes, latency))
+    }
+
+    fn title(&self, table: &Table) -> (String, String) {
+        let size = |name: &str| table.number(name).map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
+        let heading = format!(
+            "Pieces of {} to {} wanted at random",
+            size("wanted_bytes_min"),
+            size("wanted_bytes_max")
+        );
+        let files = table.number("files").map_or_else(|| "?".to_owned(), number);
+        (format!("{heading} from {files} file(s)"), heading)
+    }
+
+    fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
+        verdicts(tables)
+    }
 }
 
-fn parse_row(text: &str) -> Result<String, String> {
-    parse_way(text, &ReadRow::ALL)
+/// One run: a set of files for each table.
+#[derive(Debug)]
+struct Run {
+    scratch: ScratchDir,
+    sets: Vec<Files>,
+    common: Parameters,
+    size: u64,
+    is_cold: Cell<bool>,
 }
 
-/// Reads with every row in turn, and returns one experiment for each number of files.
-///
-/// # Errors
-/// Fails when the path cannot be used (a [`Failure`]), or nothing could be measured.
-pub(crate) fn run(options: &AmplificationOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-    let quick = context.quick;
-    let files = if options.files.is_empty() { FILES.to_vec() } else { options.files.clone() };
-    let bytes = options.size.unwrap_or(if quick { BYTES_QUICK } else { BYTES });
-    let (least, most) = (options.least.unwrap_or(LEAST), options.most.unwrap_or(MOST));
-    if least > most {
-        return Err(Failure::Usage(format!(
-            "the shortest piece (--least {least}) is longer than the longest (--most {most}): give them the other way round"
-        ))
-        .into());
+impl Plan for Run {
+    fn place(&self) -> Place {
+        self.scratch.place(self.sets.first().and_then(|files| files.device_stat.clone()))
     }
-    let many = files.iter().copied().max().unwrap_or(1);
-    // The size of the smallest file, in whole pages. It has at least two, so that not every piece begins
-    // where the file does.
-    let smallest = (bytes / u64::from(many)) & !4095;
-    if smallest < most.max(8192) {
-        return Err(Failure::Usage(format!(
-            "{many} files of {bytes} bytes together are too small for pieces of {most} bytes: each must hold two pages and \
-             the longest piece; give a larger --size, fewer --files or a smaller --most"
-        ))
-        .into());
+
+    fn settings(&self) -> Vec<Parameters> {
+        let of = |files: &Files| {
+            let mut setting = self.common.clone();
+            setting.extend(files.file_set.parameters());
+            setting
+        };
+        self.sets.iter().map(of).collect()
     }
-    let plan = Plan {
-        files,
-        rows: chosen(&ReadRow::ALL, &options.rows),
-        bytes,
-        least,
-        most,
-        reads: options.reads.unwrap_or(if quick { READS_QUICK } else { READS }),
-        in_flight: options.in_flight.unwrap_or(16) as usize,
-        seconds: options.seconds.unwrap_or(if quick { 0.5 } else { 2.0 }),
-        repeats: options.repeats.unwrap_or(3) as usize,
+
+    fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
+        let files = &self.sets[turn.setting];
+        self.is_cold.set(self.is_cold.get() & files.evict()?);
+        job.path = files.directory.path().to_owned();
+        Ok(job.into())
+    }
+
+    fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
+        Claim {
+            // The other rows may read a page that holds several pieces once for all of them.
+            read_bytes: (turn.way.name == "direct").then_some(outcome.bytes),
+            workers: Some(turn.count("in_flight") + usize::from(!turn.way.cached)),
+            ..Claim::default()
+        }
+    }
+
+    fn cache(&self, _: &Parameters, way: &Way) -> Option<CacheState> {
+        Some(cache_of(way, self.is_cold.get()))
+    }
+
+    fn method(&self, setting: &Parameters, seconds: f64) -> String {
+        let value = |name: &str| setting.get(name).and_then(serde_json::Value::as_u64).unwrap_or_default();
+        format!(
+            "{} of data that do not compress lie in as many files as stated, all of one length, written through and \
+             evicted from the page cache before each sample. Each sample is a fresh process that opens all files, and \
+             then wants {} pieces of {} to {}, each length equally likely, at any byte of any file, {} at once, and \
+             begins no more after {seconds:.2} s. Every byte is compared with the written one. Device bytes are the \
+             block device's counters, for all processes; process bytes are the kernel's account in /proc/self/io; \
+             both are divided by the bytes of the pieces. Rows of a repeat want the same pieces; rows take turns \
+             within a repeat, and a figure is the median of the repeats.",
+            show_bytes(self.size),
+            value("reads"),
+            show_bytes(value("wanted_bytes_min")),
+            show_bytes(value("wanted_bytes_max")),
+            value("in_flight"),
+        )
+    }
+
+    fn notes(&self, _: &Parameters) -> Vec<String> {
+        let mut notes = vec![
+            "rows of a repeat read the same pieces: a device, or the host of a virtual machine, that caches serves them \
+             from its memory, so compare bytes and not rates"
+                .to_owned(),
+            "in `read-many` each piece counts the time of its whole call".to_owned(),
+        ];
+        notes.extend((!self.is_cold.get()).then(|| PARTLY_WARM.to_owned()));
+        notes
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.sets.first().map_or_else(Vec::new, |files| files.preconditions.conditions())
+    }
+}
+
+/// The parameters that a sample needs.
+#[derive(Debug, Deserialize)]
+struct Work {
+    files: u32,
+    file_bytes: u64,
+    file_seed: u64,
+    wanted_bytes_min: u64,
+    wanted_bytes_max: u64,
+    /// Reads of all lanes together.
+    reads: u64,
+    in_flight: usize,
+}
+
+impl Work {
+    fn file_set(&self) -> FileSet {
+        FileSet { files: self.files, file_bytes: self.file_bytes, seed: self.file_seed }
+    }
+}
+
+/// A piece to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    file: u32,
+    offset: u64,
+    bytes: u64,
+}
+
+/// An endless sequence of the pieces of a lane, the same for every row.
+#[derive(Debug)]
+struct Pieces<'a> {
+    random: SplitMix,
+    work: &'a Work,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(work: &'a Work, seed: u64, lane: usize) -> Self {
+        Self { random: SplitMix::new(seed ^ SplitMix::new(lane as u64 + 1).next_u64()), work }
+    }
+
+    fn next_piece(&mut self) -> Piece {
+        let (least, most) = (self.work.wanted_bytes_min, self.work.wanted_bytes_max);
+        let bytes = least + self.random.below(most - least + 1);
+        let file = self.random.below(u64::from(self.work.files)) as u32;
+        let offset = self.random.below(self.work.file_bytes - bytes + 1);
+        Piece { file, offset, bytes }
+    }
+}
+
+/// The reads of one lane, and the check of their bytes.
+#[derive(Debug)]
+struct Tally {
+    latency: Latency,
+    bytes: u64,
+    file_set: FileSet,
+    page: Vec<u8>,
+}
+
+impl Tally {
+    fn new(work: &Work) -> anyhow::Result<Self> {
+        Ok(Self { latency: Latency::new()?, bytes: 0, file_set: work.file_set(), page: vec![0; PAGE_BYTES] })
+    }
+
+    /// Counts a piece that took `time`, and compares every byte with those written.
+    ///
+    /// # Errors
+    /// A byte is another.
+    fn read(&mut self, time: Duration, piece: Piece, found: &[u8]) -> anyhow::Result<()> {
+        self.latency.record(time);
+        self.bytes += piece.bytes;
+        let contents = self.file_set.contents(piece.file);
+        let page_bytes = PAGE_BYTES as u64;
+        let mut is_right = found.len() as u64 == piece.bytes;
+        let (mut at, mut rest) = (piece.offset, found);
+        while is_right && !rest.is_empty() {
+            let page = at / page_bytes * page_bytes;
+            contents.fill(page, &mut self.page);
+            let expected = &self.page[(at - page) as usize..];
+            let length = expected.len().min(rest.len());
+            is_right = expected[..length] == rest[..length];
+            (at, rest) = (at + length as u64, &rest[length..]);
+        }
+        anyhow::ensure!(
+            is_right,
+            "the {} bytes at offset {} of file {} are not those that were written there; the storage below the file or \
+             the way it was read is faulty",
+            piece.bytes,
+            piece.offset,
+            piece.file
+        );
+        Ok(())
+    }
+}
+
+fn buffered(job: &Job, work: &Work) -> anyhow::Result<(Vec<Tally>, Cost)> {
+    let open = |file| {
+        let file = File::open(FileSet::path(&job.path, file))?;
+        if job.row == "buffered-random-advice" {
+            fadvise(&file, 0, None, Advice::Random)?;
+        }
+        Ok(file)
     };
-    measure(&plan, context)
+    let files = (0..work.files).map(open).collect::<anyhow::Result<Vec<File>>>()?;
+    on_threads(work.in_flight, job, |lane, deadline| {
+        let (mut pieces, mut tally) = (Pieces::new(work, job.seed, lane), Tally::new(work)?);
+        let mut buffer = vec![0; work.wanted_bytes_max as usize];
+        for _ in 0..share(work.reads, lane, work.in_flight) {
+            let (piece, begun) = (pieces.next_piece(), Instant::now());
+            if begun >= deadline {
+                break;
+            }
+            let memory = &mut buffer[..piece.bytes as usize];
+            files[piece.file as usize].read_exact_at(memory, piece.offset)?;
+            tally.read(begun.elapsed(), piece, memory)?;
+        }
+        Ok(tally)
+    })
+}
+
+/// Opens all files with an engine, before the time of the sample begins.
+fn with_files(
+    job: &Job,
+    work: &Work,
+    read: impl FnOnce(Arc<Vec<forebay::File>>) -> anyhow::Result<(Vec<Tally>, Cost)>,
+) -> anyhow::Result<(Vec<Tally>, Cost)> {
+    with_engine(Config::default().shards(1), |engine| {
+        let open = |file| Ok(engine.open(FileSet::path(&job.path, file), Open::read()).wait()?);
+        read(Arc::new((0..work.files).map(open).collect::<anyhow::Result<_>>()?))
+    })
+}
+
+fn direct(job: &Job) -> anyhow::Result<(Vec<Tally>, Cost)> {
+    let shared = shared::<Work>(job)?;
+    let lanes = shared.1.in_flight;
+    with_files(job, &shared.1, |files| {
+        on_tokio(lanes, Some(processors().min(lanes)), job, |lane, deadline| {
+            let (shared, files) = (Arc::clone(&shared), Arc::clone(&files));
+            async move {
+                let (job, work) = &*shared;
+                let (mut pieces, mut tally) = (Pieces::new(work, job.seed, lane), Tally::new(work)?);
+                for _ in 0..share(work.reads, lane, lanes) {
+                    let (piece, begun) = (pieces.next_piece(), Instant::now());
+                    if begun >= deadline {
+                        break;
+                    }
+                    let file = &files[piece.file as usize];
+                    let block = file.read(piece.offset..piece.offset + piece.bytes).await?;
+                    tally.read(begun.elapsed(), piece, &block)?;
+                }
+                Ok(tally)
+            }
+        })
+    })
+}
+
+/// Reads batches of the pieces that the lanes of the other rows read, in turn. The lanes of this row share the calls of a
+/// batch.
+fn read_many(job: &Job) -> anyhow::Result<(Vec<Tally>, Cost)> {
+    let shared = shared::<Work>(job)?;
+    let work = &shared.1;
+    let lanes = work.in_flight;
+    let mut wanted = Vec::with_capacity(work.reads as usize);
+    let mut all: Vec<Pieces<'_>> = (0..lanes).map(|lane| Pieces::new(work, job.seed, lane)).collect();
+    for turn in 0..share(work.reads, 0, lanes) {
+        let own = all.iter_mut().enumerate().filter(|(lane, _)| turn < share(work.reads, *lane, lanes));
+        wanted.extend(own.map(|(_, pieces)| pieces.next_piece()));
+    }
+    let batches: Vec<Vec<Vec<Piece>>> = wanted
+        .chunks(BATCH)
+        .map(|batch| {
+            let mut of_file: BTreeMap<u32, Vec<Piece>> = BTreeMap::new();
+            for piece in batch {
+                of_file.entry(piece.file).or_default().push(*piece);
+            }
+            of_file.into_values().collect()
+        })
+        .collect();
+    let batches = Arc::new(batches);
+    with_files(job, work, |files| {
+        on_tokio(1, Some(processors().min(lanes)), job, |_, deadline| {
+            let (shared, files, batches) = (Arc::clone(&shared), Arc::clone(&files), Arc::clone(&batches));
+            async move {
+                let mut tally = Tally::new(&shared.1)?;
+                for calls in batches.iter() {
+                    if Instant::now() >= deadline {
+                        break;
+                    }
+                    let tasks: Vec<_> = (0..lanes.min(calls.len()))
+                        .map(|lane| {
+                            let mine: Vec<_> = calls.iter().skip(lane).step_by(lanes).cloned().collect();
+                            tokio::spawn(together(Arc::clone(&files), Arc::clone(&shared), mine))
+                        })
+                        .collect();
+                    for task in tasks {
+                        let part = task.await??;
+                        tally.latency.add(&part.latency)?;
+                        tally.bytes += part.bytes;
+                    }
+                }
+                Ok(tally)
+            }
+        })
+    })
+}
+
+/// Makes one call for each group of pieces; the pieces of a group belong to one file.
+async fn together(
+    files: Arc<Vec<forebay::File>>,
+    shared: Arc<(Job, Work)>,
+    groups: Vec<Vec<Piece>>,
+) -> anyhow::Result<Tally> {
+    let mut tally = Tally::new(&shared.1)?;
+    for group in groups {
+        let Some(first) = group.first() else { continue };
+        let ranges: Vec<_> = group.iter().map(|piece| piece.offset..piece.offset + piece.bytes).collect();
+        let begun = Instant::now();
+        let depth = shared.1.in_flight as u32;
+        let blocks = files[first.file as usize].read_many(ranges).depth(depth).await?;
+        let time = begun.elapsed();
+        for (piece, block) in group.into_iter().zip(blocks) {
+            tally.read(time, piece, &block?)?;
+        }
+    }
+    Ok(tally)
+}
+
+/// Returns, for each number of files, the bytes read for each byte wanted; then the most files against the fewest.
+fn verdicts(tables: &[&Table]) -> Vec<String> {
+    let mut all = tables.to_vec();
+    let files = |table: &Table| table.number("files").unwrap_or_default();
+    all.sort_by(|a, b| files(a).total_cmp(&files(b)));
+    let mut sentences: Vec<String> = all.iter().filter_map(|table| per_byte(table)).collect();
+    if let [few, .., many] = all.as_slice() {
+        sentences.extend(many_files(few, many));
+    }
+    sentences
+}
+
+/// Returns the metric to use: the kernel's account of the process where there is one, otherwise that of the device, whose
+/// counters include the reads of all processes.
+fn counted(row: &Row) -> Option<&'static str> {
+    [metric::PROCESS_BYTES_PER_BYTE, metric::DEVICE_BYTES_PER_BYTE]
+        .into_iter()
+        .find(|metric| row.metrics.get(metric).is_some())
+}
+
+fn per_byte(table: &Table) -> Option<String> {
+    let value = |row: &Row| row.metrics.get(counted(row)?);
+    let known: Vec<(&Row, f64)> = table.rows.iter().filter_map(|row| Some((row, value(row)?))).collect();
+    let (most, worst) = *known.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (least, best) = *known.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let files = number(table.number("files")?);
+    let is_clear = counted(most) == counted(least)
+        && counted(most).and_then(|metric| difference(most, least, metric)) != Some(Difference::Equal);
+    Some(if is_clear {
+        format!(
+            "{files} file(s): the device reads {} bytes for each wanted with `{}`, {} with `{}`{}",
+            number(worst),
+            most.name,
+            number(best),
+            least.name,
+            once(&[most])
+        )
+    } else {
+        format!(
+            "{files} file(s): the device reads {} bytes for each wanted; no way reads clearly more{}",
+            number(worst),
+            once(&[most])
+        )
+    })
+}
+
+fn many_files(few: &Table, many: &Table) -> Option<String> {
+    let (first, last) = (few.number("files").map(number)?, many.number("files").map(number)?);
+    if first == last {
+        return None;
+    }
+    let (before, after) = (few.row("buffered")?, many.row("buffered")?);
+    let metric = counted(before).filter(|metric| counted(after) == Some(metric))?;
+    let read = match difference(after, before, metric)? {
+        Difference::More(times) => format!("{} times as much", number(times)),
+        Difference::Less(times) => format!("{} times less", number(times)),
+        Difference::Equal => "no more".to_owned(),
+    };
+    let speed = few.row("direct").zip(many.row("direct")).and_then(|(before, after)| {
+        Some(match difference(after, before, metric::IOPS)? {
+            Difference::Less(times) => format!(", and direct reads are {} times slower", number(times)),
+            _ => ", and direct reads are as fast".to_owned(),
+        })
+    });
+    Some(format!(
+        "the same data in {last} files instead of {first}: the page cache reads {read}{}{}",
+        speed.unwrap_or_default(),
+        once(&[after])
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lanes::test_job;
+    use super::*;
+    use crate::cleanup::Cleanup;
+    use crate::context::Target;
+    use crate::progress::Progress;
+    use forebay_report::result::{Metrics, Sample};
+
+    fn files(count: u32) -> Files {
+        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
+        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let scratch = ScratchDir::find(&context, SPEC.name).expect("a directory on a disk");
+        let file_set = FileSet { files: count, file_bytes: 64 << 10, seed: 3 };
+        Files::make(&scratch, file_set, &context).expect("space for 640 KiB")
+    }
+
+    fn job(files: &Files, way: &str, in_flight: usize) -> Job {
+        let mut all = parameters(json!({
+            "wanted_bytes_min": 512, "wanted_bytes_max": 4096, "reads": 101, "in_flight": in_flight,
+        }));
+        all.extend(files.file_set.parameters());
+        test_job(SPEC.name, way, files.directory.path(), all.into(), 5)
+    }
+
+    #[test]
+    fn every_way_reads_the_same_pieces() {
+        for count in [1, 10] {
+            let files = files(count);
+            for in_flight in [1, 7] {
+                let read = |way: &Way| {
+                    let outcome = Amplification
+                        .sample(&job(&files, way.name, in_flight))
+                        .unwrap_or_else(|error| panic!("{} {count}: {error:#}", way.name));
+                    assert_eq!((outcome.operations, outcome.seconds > 0.0), (101, true), "{}", way.name);
+                    outcome.bytes
+                };
+                let bytes: Vec<u64> = SPEC.ways.iter().map(read).collect();
+                assert!(bytes.iter().all(|one| *one == bytes[0] && *one >= 101 * 512), "{bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_notices_wrong_bytes_and_ends_in_time() {
+        let files = files(2);
+        for way in SPEC.ways {
+            let mut late = job(&files, way.name, 2);
+            late.seconds = 0.0;
+            assert_eq!(Amplification.sample(&late).expect("nothing to do").operations, 0, "{}", way.name);
+            let mut wrong = job(&files, way.name, 3);
+            wrong.work["file_seed"] = 4.into();
+            let error = Amplification.sample(&wrong).expect_err("other contents");
+            assert!(format!("{error:#}").contains("not those that were written"), "{}: {error:#}", way.name);
+        }
+    }
+
+    #[test]
+    fn pieces_stay_in_their_files_and_reach_all_of_them() {
+        let work = Work {
+            files: 3,
+            file_bytes: 16 << 10,
+            file_seed: 7,
+            wanted_bytes_min: 512,
+            wanted_bytes_max: 4096,
+            reads: 1,
+            in_flight: 1,
+        };
+        let mut pieces = Pieces::new(&work, 3, 0);
+        let all: Vec<Piece> = (0..3000).map(|_| pieces.next_piece()).collect();
+        let inside =
+            |piece: &Piece| (512..=4096).contains(&piece.bytes) && piece.offset + piece.bytes <= 16 << 10;
+        assert!(all.iter().all(inside));
+        assert!((0..3).all(|file| all.iter().any(|piece| piece.file == file)));
+        assert!(all.iter().any(|piece| piece.offset % 512 != 0));
+        assert_ne!(Pieces::new(&work, 3, 1).next_piece(), all[0]);
+    }
+
+    #[test]
+    fn every_wrong_byte_of_a_piece_is_noticed() {
+        let set = FileSet { files: 3, file_bytes: 16 << 10, seed: 7 };
+        let mut memory = vec![0; 16 << 10];
+        set.contents(2).fill(0, &mut memory);
+        let piece = Piece { file: 2, offset: 4000, bytes: 4300 };
+        let mut found = memory[4000..8300].to_vec();
+        let latency = Latency::new().expect("a few kilobytes");
+        let mut tally = Tally { latency, bytes: 0, file_set: set, page: vec![0; PAGE_BYTES] };
+        let mut check = |piece, found: &[u8]| tally.read(Duration::ZERO, piece, found);
+        check(piece, &found).expect("as it was written");
+        assert!(check(Piece { file: 1, ..piece }, &found).is_err());
+        assert!(check(piece, &found[1..]).is_err());
+        for at in [0, 100, 4299] {
+            found[at] ^= 1;
+            let error = check(piece, &found).expect_err("one byte is wrong");
+            assert!(error.to_string().contains("offset 4000 of file 2"), "{error}");
+            found[at] ^= 1;
+        }
+    }
+
+    fn row(name: &str, per_byte: f64, rate: f64) -> Row {
+        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
+            let mut metrics = Metrics::default();
+            metrics.set(metric::PROCESS_BYTES_PER_BYTE, per_byte * factor).set(metric::IOPS, rate * factor);
+            // Another process reads, too.
+            metrics.set(metric::DEVICE_BYTES_PER_BYTE, 100.0 * factor);
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples(name, samples.collect())
+    }
+
+    fn table(files: u32, rows: Vec<Row>) -> Table {
+        let mut table = Table::new(SPEC.name, "").parameter("files", files);
+        table.rows = rows;
+        table
+    }
+
+    #[test]
+    fn read_ahead_in_many_files_is_found() {
+        let few = table(1, vec![row("buffered", 3.0, 9e3), row("direct", 1.2, 20e3)]);
+        let many = table(1000, vec![row("buffered", 12.0, 3e3), row("direct", 1.2, 20e3)]);
+        let sentences = verdicts(&[&many, &few]);
+        assert_eq!(
+            sentences,
+            [
+                "1 file(s): the device reads 3 bytes for each wanted with `buffered`, 1.20 with `direct`",
+                "1,000 file(s): the device reads 12 bytes for each wanted with `buffered`, 1.20 with `direct`",
+                "the same data in 1,000 files instead of 1: the page cache reads 4 times as much, and direct reads are as fast",
+            ]
+        );
+    }
+
+    #[test]
+    fn many_files_are_blamed_only_where_something_differs() {
+        let rows = || vec![row("buffered", 1.2, 20e3), row("direct", 1.2, 20e3)];
+        let sentences = verdicts(&[&table(1, rows()), &table(50, rows())]);
+        assert!(sentences[0].contains("no way reads clearly more"), "{sentences:?}");
+        assert!(sentences[2].ends_with("reads no more, and direct reads are as fast"), "{sentences:?}");
+        let slow = table(50, vec![row("buffered", 1.2, 9e3), row("direct", 1.2, 5e3)]);
+        assert!(verdicts(&[&table(1, rows()), &slow])[2].contains("direct reads are 4 times slower"));
+        assert!(verdicts(&[&table(1, vec![Row::skipped("buffered", "no")])]).is_empty());
+    }
 }

@@ -26,7 +26,7 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
         start_barrier::arm();
     }
     let kind = kind::find(&job.experiment).context("a sample of an experiment that is not known")?;
-    (kind.sample)(&job)
+    kind.sample(&job)
 }
 
 /// Runs a sample of `measure scan`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cleanup::Cleanup;
-use crate::kind::Kind;
+use crate::kind::Entry;
 use crate::progress::{Progress, Step, Unit, time_left};
 use forebay_report::failure::Failure;
 
@@ -39,12 +39,11 @@ impl Context {
     }
 
     /// Starts the clock of the first of `kinds`. Its budget is its own quick time when the run is quick.
-    pub fn restart(&mut self, kinds: &[&Kind]) {
+    pub fn restart(&mut self, kinds: &[Entry]) {
         let quick = self.quick;
-        let seconds = |kind: &Kind| if quick { kind.quick_seconds } else { kind.full_seconds };
-        let all = kinds.iter().map(|kind| seconds(kind)).sum();
+        let all = kinds.iter().map(|kind| kind.seconds(quick)).sum();
         self.started = Instant::now();
-        self.budget = kinds.first().filter(|_| quick).map(|kind| Duration::from_secs(kind.quick_seconds));
+        self.budget = kinds.first().filter(|_| quick).map(|kind| Duration::from_secs(kind.seconds(true)));
         self.ends = self.started.checked_add(Duration::from_secs(all));
     }
 

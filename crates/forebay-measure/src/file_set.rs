@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::aligned::AlignedBuffer;
 use super::backing_device::device_stat;
+use super::experiment::{Parameters, parameters};
 use super::pattern::{Pattern, SplitMix};
 use super::preconditions::Preconditions;
 use super::residency::{evict, resident_bytes};
@@ -34,6 +36,7 @@ pub(super) struct FileSet {
     /// Bytes of each file; whole pages.
     pub(super) file_bytes: u64,
     /// The seed of the contents.
+    #[serde(rename = "file_seed")]
     pub(super) seed: u64,
 }
 
@@ -41,6 +44,11 @@ impl FileSet {
     /// Returns the path of file number `file` in `directory`.
     pub(super) fn path(directory: &Path, file: u32) -> PathBuf {
         directory.join(format!("{file:05}"))
+    }
+
+    /// Returns the parameters of a table that describe it.
+    pub(super) fn parameters(&self) -> Parameters {
+        parameters(json!(self))
     }
 
     pub(super) fn contents(&self, file: u32) -> Pattern {

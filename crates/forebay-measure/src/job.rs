@@ -18,6 +18,15 @@ pub(super) struct Job {
     /// shows that it can be run.
     pub(super) experiment: String,
     pub(super) path: PathBuf,
+    /// The name of the row.
+    #[serde(default)]
+    pub(super) row: String,
+    /// The seed of everything random in the sample.
+    #[serde(default)]
+    pub(super) seed: u64,
+    /// The seconds after which the sample begins nothing more.
+    #[serde(default)]
+    pub(super) seconds: f64,
     /// The seed of the file's contents, when this program wrote them.
     pub(super) pattern_seed: Option<u64>,
     /// The block device's `stat` file.
@@ -45,6 +54,9 @@ impl Job {
         Ok(Self {
             experiment: experiment.to_owned(),
             path: path.into(),
+            row: String::new(),
+            seed: 0,
+            seconds: seconds_max,
             pattern_seed: None,
             device_stat: None,
             namespace: None,

@@ -1,35 +1,196 @@
-//! The registry of experiments. A [`Kind`], which the experiment's module calls `KIND`, has all that
-//! the program needs about one. [`ALL`] lists them. A new experiment is a module
-//! and a line there.
+//! The registry of experiments: [`ALL`] lists them, and nothing else names one. A new experiment is a module and a line
+//! there.
 
 use std::sync::Arc;
 
 use clap::{ArgMatches, Command};
 
+use super::amplification::Amplification;
+use super::cpu::Cpu;
+use super::experiment::{Experiment as Definition, Outcome};
+use super::fairness::Fairness;
+use super::files::Files;
 use super::job::Job;
+use super::options::{self, Length, Values};
+use super::patterns::Patterns;
+use super::saturate::Saturate;
+use super::start_barrier;
+use super::sustain::Sustain;
+use super::writes::Writes;
 use crate::context::Context;
-use forebay_report::page::columns::{Definition, groups};
+use forebay_report::page::columns::{self, groups};
 use forebay_report::page::view::{Axis, Gain, Role, View};
 use forebay_report::page::waits;
 use forebay_report::result::{Experiment, Report, Row};
 use forebay_report::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
-pub static ALL: &[&Kind] = &[
-    &super::scan::KIND,
-    &super::random::KIND,
-    &super::saturate::KIND,
-    &super::cpu::KIND,
-    &super::wal::KIND,
-    &super::blocking::KIND,
-    &super::walk::KIND,
-    &super::writes::KIND,
-    &super::patterns::KIND,
-    &super::sustain::KIND,
-    &super::fairness::KIND,
-    &super::amplification::KIND,
-    &super::files::KIND,
+pub static ALL: &[Entry] = &[
+    Entry::Kind(&super::scan::KIND),
+    Entry::Kind(&super::random::KIND),
+    Entry::New(&Saturate),
+    Entry::New(&Cpu),
+    Entry::Kind(&super::wal::KIND),
+    Entry::Kind(&super::blocking::KIND),
+    Entry::Kind(&super::walk::KIND),
+    Entry::New(&Writes),
+    Entry::New(&Patterns),
+    Entry::New(&Sustain),
+    Entry::New(&Fairness),
+    Entry::New(&Amplification),
+    Entry::New(&Files),
 ];
+
+/// An experiment of the registry.
+#[derive(Debug, Clone, Copy)]
+#[expect(private_interfaces, reason = "programs use the methods")]
+pub enum Entry {
+    /// One that runs by itself.
+    Kind(&'static Kind),
+    /// One that the runner runs.
+    New(&'static dyn Definition),
+}
+
+impl Entry {
+    /// Returns the name on the command line and in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kind(kind) => kind.name,
+            Self::New(experiment) => experiment.spec().name,
+        }
+    }
+
+    /// Returns the experiment's purpose: one sentence without its end.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Kind(kind) => kind.about,
+            Self::New(experiment) => experiment.spec().about,
+        }
+    }
+
+    /// Returns the most seconds in `report --quick`, or the approximate ones in a report without it.
+    pub fn seconds(self, quick: bool) -> u64 {
+        let (quick_seconds, full_seconds) = match self {
+            Self::Kind(kind) => (kind.quick_seconds, kind.full_seconds),
+            Self::New(experiment) => (experiment.spec().quick_seconds, experiment.spec().full_seconds),
+        };
+        if quick { quick_seconds } else { full_seconds }
+    }
+
+    /// Returns whether it creates its own files and cannot use an existing one.
+    pub fn needs_directory(self) -> bool {
+        match self {
+            Self::Kind(kind) => kind.needs_directory,
+            Self::New(experiment) => experiment.spec().needs_directory,
+        }
+    }
+
+    /// Adds the experiment's options to its command.
+    pub fn augment(self, command: Command) -> Command {
+        match self {
+            Self::Kind(kind) => (kind.options)(command),
+            Self::New(experiment) => {
+                options::augment(command, experiment.spec().options, experiment.spec().ways)
+            }
+        }
+    }
+
+    /// Measures with the given options.
+    ///
+    /// # Errors
+    /// A path or an option that cannot be used: a [`Failure`](forebay_report::failure::Failure); or nothing could be measured.
+    pub fn measure(self, matches: &ArgMatches, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
+        let mut tables = match self {
+            Self::Kind(kind) => (kind.measure)(matches, context)?,
+            Self::New(experiment) => {
+                let length = if context.quick { Length::Quick } else { Length::Full };
+                let values = Values::new(experiment.spec().options, Some(matches), length)?;
+                experiment.measure(&values, length, context)?
+            }
+        };
+        self.present(&mut tables);
+        Ok(tables)
+    }
+
+    /// Measures the part that the report shows, within the budget of the context.
+    ///
+    /// # Errors
+    /// As for [`measure`](Self::measure).
+    pub fn report(self, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
+        let mut tables = match self {
+            Self::Kind(kind) => (kind.report)(context)?,
+            Self::New(experiment) => {
+                let length = if context.quick { Length::Quick } else { Length::Report };
+                let values = Values::new(experiment.spec().options, None, length)?;
+                experiment.measure(&values, length, context)?
+            }
+        };
+        self.present(&mut tables);
+        Ok(tables)
+    }
+
+    /// Runs one sample, in the child process; returns the text of its result.
+    pub(super) fn sample(self, job: &Job) -> anyhow::Result<String> {
+        match self {
+            Self::Kind(kind) => (kind.sample)(job),
+            Self::New(experiment) => {
+                let outcome = experiment.sample(job)?;
+                Ok(serde_json::to_string(&Outcome { begun_ns: start_barrier::begun_ns(), ..outcome })?)
+            }
+        }
+    }
+
+    /// Returns how tables of this experiment are shown.
+    fn view(self) -> View {
+        let (columns, role, compared, charts, axis, gains) = match self {
+            Self::Kind(kind) => (kind.columns, kind.role, kind.compared, kind.charts, &kind.axis, kind.gains),
+            Self::New(experiment) => {
+                let spec = experiment.spec();
+                (spec.columns, spec.role, spec.compared, spec.charts, &spec.axis, spec.gains)
+            }
+        };
+        let mut view = View::of(role, columns);
+        view.compared = compared.into();
+        view.charts = charts.iter().map(|metric| (*metric).into()).collect();
+        view.axis = axis.clone();
+        view.gains = gains();
+        view
+    }
+
+    /// Adds titles, view and sentences to tables of this experiment.
+    pub fn present(self, tables: &mut [Experiment]) {
+        let view = Arc::new(self.view());
+        for table in tables.iter_mut() {
+            let (title, heading) = match self {
+                Self::Kind(kind) => ((kind.title)(table), (kind.heading)(table)),
+                Self::New(experiment) => experiment.title(table),
+            };
+            table.titled(title, heading);
+            table.view = Arc::clone(&view);
+        }
+        let sentences: Vec<(String, String)> = groups(tables.iter())
+            .iter()
+            .filter_map(|group| {
+                Some((group[0].heading().to_owned(), self.verdicts(group).into_iter().next()?))
+            })
+            .collect();
+        for (heading, sentence) in sentences {
+            if let Some(first) = tables.iter_mut().find(|table| table.heading() == heading) {
+                first.sentence = sentence;
+            }
+        }
+    }
+
+    /// Returns the sentences on tables of this experiment, without the rows that are disbelieved.
+    fn verdicts(self, own: &[&Experiment]) -> Vec<String> {
+        let plausible: Vec<Experiment> = own.iter().map(|table| without_implausible(table)).collect();
+        let plausible: Vec<&Experiment> = plausible.iter().collect();
+        match self {
+            Self::Kind(kind) => (kind.verdicts)(&plausible),
+            Self::New(experiment) => experiment.verdicts(&plausible),
+        }
+    }
+}
 
 /// One experiment's description for the program.
 #[derive(Debug)]
@@ -53,7 +214,7 @@ pub struct Kind {
     /// Runs one sample, in the child process; returns the text of its result.
     pub(super) sample: fn(&Job) -> anyhow::Result<String>,
     /// The columns of its tables, in this order, where a row has them.
-    pub columns: &'static [Definition],
+    pub columns: &'static [columns::Definition],
     /// The metric by which rows are compared; a table shows its spread.
     pub compared: &'static str,
     /// The metrics that have a chart.
@@ -81,55 +242,14 @@ type Measure = fn(&ArgMatches, &mut Context) -> anyhow::Result<Vec<Experiment>>;
 const QUICK_SECONDS: u64 = 165;
 
 /// Returns the experiment called `name`.
-pub fn find(name: &str) -> Option<&'static Kind> {
-    ALL.iter().copied().find(|kind| kind.name == name)
-}
-
-impl Kind {
-    /// Returns how experiments of this kind are shown.
-    fn view(&self) -> View {
-        let mut view = View::new(self.columns);
-        view.role = self.role;
-        view.compared = self.compared.into();
-        view.charts = self.charts.iter().map(|metric| (*metric).into()).collect();
-        view.axis = self.axis.clone();
-        view.gains = (self.gains)();
-        view
-    }
-
-    /// Adds titles, view and sentences to experiments of this kind.
-    pub fn present(&self, experiments: &mut [Experiment]) {
-        let view = Arc::new(self.view());
-        for experiment in experiments.iter_mut() {
-            let (title, heading) = ((self.title)(experiment), (self.heading)(experiment));
-            experiment.titled(title, heading);
-            experiment.view = Arc::clone(&view);
-        }
-        let sentences: Vec<(String, String)> = groups(experiments.iter())
-            .iter()
-            .filter_map(|group| {
-                Some((group[0].heading().to_owned(), self.sentences(group).into_iter().next()?))
-            })
-            .collect();
-        for (heading, sentence) in sentences {
-            if let Some(first) = experiments.iter_mut().find(|experiment| experiment.heading() == heading) {
-                first.sentence = sentence;
-            }
-        }
-    }
-
-    /// Returns the sentences on experiments of this kind, without the rows that are disbelieved.
-    pub fn sentences(&self, own: &[&Experiment]) -> Vec<String> {
-        let plausible: Vec<Experiment> =
-            own.iter().map(|experiment| without_implausible(experiment)).collect();
-        (self.verdicts)(&plausible.iter().collect::<Vec<_>>())
-    }
+pub fn find(name: &str) -> Option<Entry> {
+    ALL.iter().copied().find(|kind| kind.name() == name)
 }
 
 /// Adds to a document of schema 1 what later ones contain: titles, views and sentences.
 pub fn adopt(report: &mut Report) {
     for kind in ALL {
-        let is_own = |experiment: &mut Experiment| experiment.name == kind.name;
+        let is_own = |experiment: &mut Experiment| experiment.name == kind.name();
         let mut own: Vec<Experiment> = report.experiments.extract_if(.., is_own).collect();
         kind.present(&mut own);
         report.experiments.extend(own);
@@ -139,9 +259,9 @@ pub fn adopt(report: &mut Report) {
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.
 pub fn verdicts(experiments: &[Experiment]) -> Vec<String> {
-    let of_kind = |kind: &&Kind| {
-        let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name).collect();
-        kind.sentences(&own)
+    let of_kind = |kind: &Entry| {
+        let own: Vec<&Experiment> = experiments.iter().filter(|found| found.name == kind.name()).collect();
+        kind.verdicts(&own)
     };
     ALL.iter().flat_map(of_kind).collect()
 }
@@ -162,9 +282,9 @@ fn without_implausible(experiment: &Experiment) -> Experiment {
 ///
 /// # Errors
 /// Fails with a sentence that lists the existing names.
-pub fn parse_name(text: &str) -> Result<&'static Kind, String> {
+pub fn parse_name(text: &str) -> Result<Entry, String> {
     find(text).ok_or_else(|| {
-        let names: Vec<&str> = ALL.iter().map(|kind| kind.name).collect();
+        let names: Vec<&str> = ALL.iter().map(|kind| kind.name()).collect();
         format!("there is no experiment {text:?}; there are {}", names.join(", "))
     })
 }
@@ -187,8 +307,13 @@ mod tests {
     #[test]
     fn names_are_unique_and_found() {
         for (index, kind) in ALL.iter().enumerate() {
-            assert!(std::ptr::eq(find(kind.name).expect("it is there"), *kind), "{} stands twice", kind.name);
-            assert!(ALL[..index].iter().all(|other| other.about != kind.about));
+            assert_eq!(
+                find(kind.name()).map(Entry::about),
+                Some(kind.about()),
+                "{} stands twice",
+                kind.name()
+            );
+            assert!(ALL[..index].iter().all(|other| other.about() != kind.about()));
         }
         let wrong = parse_name("scna").expect_err("a typing error");
         assert!(wrong.contains("scan, random, saturate"), "{wrong}");
@@ -196,16 +321,40 @@ mod tests {
 
     #[test]
     fn a_quick_report_of_everything_ends_within_three_minutes() {
-        let sum: u64 = ALL.iter().map(|kind| kind.quick_seconds).sum();
+        let sum: u64 = ALL.iter().map(|kind| kind.seconds(true)).sum();
         assert!(sum <= QUICK_SECONDS, "{sum} s");
     }
 
     #[test]
     fn compared_and_drawn_columns_are_shown() {
         for kind in ALL {
-            let shown = |metric: &str| kind.columns.iter().any(|column| column.metric == metric);
-            assert!(shown(kind.compared), "{}: {}", kind.name, kind.compared);
-            assert!(kind.charts.iter().all(|metric| shown(metric)), "{}: {:?}", kind.name, kind.charts);
+            let (view, name) = (kind.view(), kind.name());
+            assert!(view.column(&view.compared).is_some(), "{name}: {}", view.compared);
+            assert!(
+                view.charts.iter().all(|metric| view.column(metric).is_some()),
+                "{name}: {:?}",
+                view.charts
+            );
         }
+    }
+
+    #[test]
+    fn defaults_of_all_options_are_valid() {
+        for entry in ALL {
+            let Entry::New(experiment) = entry else { continue };
+            for length in [Length::Full, Length::Quick, Length::Report] {
+                let values = Values::new(experiment.spec().options, None, length);
+                assert!(values.is_ok(), "{}: {values:?}", entry.name());
+            }
+        }
+    }
+
+    /// Regression: the wait of a program in a document of schema 1 lost its part in the conclusions.
+    #[test]
+    fn a_program_that_waits_keeps_its_role_in_old_documents() {
+        let environment = forebay_report::environment::Environment::default();
+        let mut report = Report::new(environment, vec![Experiment::new(waited::NAME, "")]);
+        adopt(&mut report);
+        assert_eq!(report.experiments[0].view.role, Role::Waiting);
     }
 }

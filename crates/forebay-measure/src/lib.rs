@@ -10,7 +10,7 @@
 //! samples begin together (`start_barrier`). [`calibrate`] is no experiment: it records a device's figures in
 //! a file. Those that append (`wal`) have a directory of their own for each sample instead, and lookups
 //! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
-//! read one file with many readers (`reads`); the last four have a directory (`scratch_dir`) with a file, or
+//! read one file with many readers (`reads`), in the ways of `backend`; the last four have a directory (`scratch_dir`) with a file, or
 //! with many (`file_set`).
 
 pub mod cleanup;
@@ -23,6 +23,7 @@ pub mod progress;
 
 mod aligned;
 mod amplification;
+mod backend;
 mod backing_device;
 mod blocking;
 pub mod calibrate;
@@ -31,6 +32,7 @@ mod child;
 mod cold;
 mod commands;
 mod cpu;
+mod experiment;
 mod extents;
 mod fairness;
 mod file_set;
@@ -41,16 +43,20 @@ mod gauge;
 mod interleave;
 mod io_limit;
 mod job;
+mod lanes;
 mod latency;
+mod options;
 mod pace;
 mod pattern;
 mod patterns;
 mod plan;
 mod preconditions;
 mod prefault;
+mod prelude;
 mod random;
-pub(crate) mod reads;
+mod reads;
 pub(crate) mod residency;
+mod runner;
 mod sampler;
 mod saturate;
 mod scan;

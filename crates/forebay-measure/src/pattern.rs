@@ -119,6 +119,13 @@ impl SplitMix {
         word ^ (word >> 31)
     }
 
+    /// Puts the values into a random order.
+    pub(super) fn shuffle<T>(&mut self, values: &mut [T]) {
+        for index in (1..values.len()).rev() {
+            values.swap(index, self.below(index as u64 + 1) as usize);
+        }
+    }
+
     /// Returns a number below `bound`, which is not zero. The bias of the multiplication is below
     /// `bound` / 2^64.
     pub(super) fn below(&mut self, bound: u64) -> u64 {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::backing_device::filesystem_of;
+use super::experiment::Place;
 use super::test_file::refuse_memory_filesystem;
 use crate::cleanup::TempDirectory;
 use crate::context::{Context, Target};
@@ -36,6 +37,11 @@ impl ScratchDir {
         let filesystem = filesystem_of(&directory);
         refuse_memory_filesystem(&directory, &filesystem)?;
         Ok(Self { directory, filesystem })
+    }
+
+    /// Returns the facts on the place, with the device's `stat` file.
+    pub(super) fn place(&self, device_stat: Option<PathBuf>) -> Place {
+        Place { path: self.directory.clone(), file_system: self.filesystem.clone(), device_stat }
     }
 
     /// Creates a new directory there.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// The subject of one test, its verdict, the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Check {
     /// The area tested: `io_uring`, `memory`, `path`, `device`, `engine` or `wait`.
     pub group: String,
@@ -47,6 +48,7 @@ impl Check {
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The mechanism works.

@@ -9,6 +9,7 @@ use crate::check::Check;
 
 /// The environment of a result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Environment {
     /// Seconds since 1970 at the program's start.
     pub time_unix_s: u64,
@@ -58,6 +59,7 @@ pub struct Environment {
 
 /// The file system and devices under a path.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PathInfo {
     /// The path as named on the command line.
     pub path: String,
@@ -88,6 +90,7 @@ pub struct PathInfo {
 
 /// One block device below a path.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LayerInfo {
     /// The device's name under /dev.
     pub name: String,
@@ -99,6 +102,7 @@ pub struct LayerInfo {
 
 /// A block device's own description; properties that it does not report are absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceInfo {
     /// The device's name under /dev.
     pub name: String,
@@ -148,6 +152,7 @@ pub struct DeviceInfo {
 
 /// The engine's report of its own state.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct EngineInfo {
     /// The driver: `uring` or `threads`.
     pub driver: String,

@@ -10,4 +10,6 @@ pub mod failure;
 pub mod page;
 pub mod result;
 pub mod saved;
+#[cfg(test)]
+mod schema;
 pub mod units;

@@ -26,6 +26,7 @@ pub const SCHEMA: u32 = 2;
 
 /// A document as it was read; its experiments do not have their views yet.
 #[derive(Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Document {
     schema: u32,
     forebay: String,
@@ -49,9 +50,10 @@ impl From<Document> for Report {
 
 /// A whole result document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(from = "Document")]
 pub struct Report {
-    /// [`SCHEMA`], or the lower one of the document that was read.
+    /// The version of the schema; a document that was read may have a lower one.
     pub schema: u32,
     /// The version of the program that measured.
     pub forebay: String,
@@ -102,6 +104,7 @@ impl Report {
 
 /// Several ways of doing the same work under the same conditions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Experiment {
     /// The name on the command line: `scan`, `random`, ...
     pub name: String,
@@ -191,6 +194,7 @@ impl Experiment {
 
 /// One way of doing the work.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row {
     /// A stable name such as `direct-large`.
     pub name: String,
@@ -299,6 +303,7 @@ impl Row {
 
 /// Contents of the page cache for the file when a sample began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
     /// Direct I/O: the page cache plays no part.
@@ -328,6 +333,7 @@ impl CacheState {
 
 /// Numbers by name; a name ends in its unit. [`metric`] has the names that the report can show.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Metrics(pub BTreeMap<String, f64>);
 
@@ -348,6 +354,7 @@ impl Metrics {
 
 /// One repeat of one row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sample {
     /// The number of the repeat, from 0; rows of an experiment run in turn within a repeat.
     pub repeat: u32,
@@ -358,6 +365,7 @@ pub struct Sample {
 
 /// A limit that a check applied to a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gate {
     /// The purpose of the gate, in a few words.
     pub name: String,

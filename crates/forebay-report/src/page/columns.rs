@@ -10,6 +10,7 @@ use crate::units::number;
 
 /// One metric as a column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Column {
     /// The metric's name in [`crate::result::Metrics`].
     pub metric: Text,
@@ -121,6 +122,8 @@ pub const TIMERS_LATE: [Definition; 3] = [
 pub const SHARED: &[Definition] = &[
     MB_PER_S,
     IOPS,
+    column(metric::FILES_PER_S, "files/s", 1.0, "files, directories or objects a second"),
+    column("mean_us", "mean µs", 1.0, "mean time of an operation, in µs"),
     P50_US,
     P99_US,
     P99_9_US,

@@ -22,5 +22,7 @@ mod svg;
 pub mod view;
 pub mod waits;
 
+pub use embed::PAGE_BYTES_MAX;
+
 /// Mark by which the program recognizes its own pages.
 pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";

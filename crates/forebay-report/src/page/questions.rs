@@ -299,7 +299,7 @@ fn blocked(report: &Report) -> KeyQuestion {
     let mut key = KeyQuestion::unknown(
         "Is the program blocked on I/O?",
         "Only the program itself shows it; add its result with `--wait WAIT.json`.",
-        "forebay wait --json WAIT.json -- COMMAND",
+        "forebay wait --json=WAIT.json -- COMMAND",
     );
     let waits = rows(report, Role::Waiting, metric::FULL_WAIT_SHARE);
     if let Some(wait) = waits.first() {

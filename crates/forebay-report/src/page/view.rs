@@ -15,6 +15,7 @@ pub type Text = Cow<'static, str>;
 
 /// The presentation of all experiments of one name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct View {
     /// The part that the experiment has in the conclusions of a report.
     #[serde(default)]
@@ -34,6 +35,7 @@ pub struct View {
 
 /// The question of a report to which an experiment contributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// None of them.
@@ -59,6 +61,7 @@ pub enum Role {
 
 /// A parameter over which experiments are swept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Axis {
     /// The name in [`Experiment::parameters`], a number; it is also a table's column.
     pub parameter: Text,
@@ -68,6 +71,7 @@ pub struct Axis {
 
 /// A change that may be worthwhile: from the usual way to the best of the other rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gain {
     /// The metric that is compared.
     pub metric: Text,

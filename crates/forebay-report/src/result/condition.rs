@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// One gate. A row or an experiment that fails one is marked, never hidden.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Condition {
     /// A stable name: `device_bytes`, `generator`, `other_io`, `steal`, `throttling`, `write_cache`, `extents`.
     pub name: String,

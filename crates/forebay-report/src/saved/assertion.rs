@@ -6,34 +6,31 @@ use crate::page::gates::MARK;
 use crate::result::{Experiment, Report, Row};
 use crate::units::number;
 
+/// A comparison and its sign.
+type Operator = (&'static str, fn(&f64, &f64) -> bool);
+
+/// The longer ones first: `>` is a prefix of `>=`.
+const OPERATORS: [Operator; 6] =
+    [(">=", f64::ge), ("<=", f64::le), ("==", f64::eq), ("!=", f64::ne), (">", f64::gt), ("<", f64::lt)];
+
 /// `LEFT OP FACTOR [* RIGHT]`.
-#[derive(Debug, PartialEq)]
-pub struct Assertion {
-    left: Figure,
+#[derive(Debug)]
+pub struct Assertion<'a> {
+    left: Figure<'a>,
     operator: Operator,
     factor: f64,
-    right: Option<Figure>,
+    right: Option<Figure<'a>>,
 }
 
 /// `EXPERIMENT[param=value,..].ROW.METRIC`.
-#[derive(Debug, PartialEq)]
-struct Figure {
+#[derive(Debug)]
+struct Figure<'a> {
     /// The expression as it was written.
-    text: String,
-    experiment: String,
-    parameters: Vec<(String, String)>,
-    row: String,
-    metric: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operator {
-    AtLeast,
-    AtMost,
-    More,
-    Less,
-    Equal,
-    Unequal,
+    text: &'a str,
+    experiment: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+    row: &'a str,
+    metric: &'a str,
 }
 
 /// The result of an expression.
@@ -45,59 +42,31 @@ pub struct Outcome {
     pub text: String,
 }
 
-impl Operator {
-    /// The longer ones first: `>` is a prefix of `>=`.
-    const ALL: [(&'static str, Self); 6] = [
-        (">=", Self::AtLeast),
-        ("<=", Self::AtMost),
-        ("==", Self::Equal),
-        ("!=", Self::Unequal),
-        (">", Self::More),
-        ("<", Self::Less),
-    ];
-
-    fn holds(self, left: f64, right: f64) -> bool {
-        match self {
-            Self::AtLeast => left >= right,
-            Self::AtMost => left <= right,
-            Self::More => left > right,
-            Self::Less => left < right,
-            Self::Equal => left == right,
-            Self::Unequal => left != right,
-        }
-    }
-
-    fn sign(self) -> &'static str {
-        Self::ALL.iter().find(|(_, operator)| *operator == self).map_or("", |(sign, _)| sign)
-    }
-}
-
 /// Parses an expression.
 ///
 /// # Errors
 /// [`Failure::Usage`] that quotes the part that was not understood and shows the form.
-pub fn parse(text: &str) -> Result<Assertion, Failure> {
-    let wrong = |what: String| {
+pub fn parse(text: &str) -> Result<Assertion<'_>, Failure> {
+    parse_parts(text).map_err(|what| {
         Failure::Usage(format!(
             "{text:?}: {what}; write for example 'random[depth=32].direct.iops >= 0.95 * random[depth=32].bare.iops'"
         ))
+    })
+}
+
+fn parse_parts(text: &str) -> Result<Assertion<'_>, String> {
+    let (left, operator, right) = split(text).ok_or("there is no operator (>= <= > < == !=)")?;
+    let (left, right) = (Figure::parse(left)?, right.trim());
+    let number = |text: &str| {
+        let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+        number.ok_or_else(|| format!("{:?} is not a number", text.trim()))
     };
-    let (left, operator, right) =
-        split(text).ok_or_else(|| wrong("there is no operator (>= <= > < == !=)".to_owned()))?;
-    let left = Figure::parse(left).map_err(wrong)?;
-    let factor_of = |text: &str| match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(format!("{text:?} is not a number")),
-    };
-    let right = right.trim();
     let begins_a_number = right.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
     let (factor, right) = match right.split_once('*') {
+        _ if !begins_a_number => (1.0, Some(Figure::parse(right)?)),
         // A value in brackets may contain a star, but not before the first figure's name.
-        Some((factor, figure)) if begins_a_number => {
-            (factor_of(factor.trim()).map_err(wrong)?, Some(Figure::parse(figure).map_err(wrong)?))
-        }
-        _ if begins_a_number => (factor_of(right).map_err(wrong)?, None),
-        _ => (1.0, Some(Figure::parse(right).map_err(wrong)?)),
+        Some((factor, figure)) => (number(factor)?, Some(Figure::parse(figure)?)),
+        None => (number(right)?, None),
     };
     Ok(Assertion { left, operator, factor, right })
 }
@@ -105,134 +74,113 @@ pub fn parse(text: &str) -> Result<Assertion, Failure> {
 /// Splits the text at the first operator outside of brackets.
 fn split(text: &str) -> Option<(&str, Operator, &str)> {
     let mut depth = 0_u32;
-    for (at, letter) in text.char_indices() {
+    text.char_indices().find_map(|(at, letter)| {
         match letter {
             '[' => depth += 1,
             ']' => depth = depth.saturating_sub(1),
-            _ if depth == 0 => {
-                let rest = &text[at..];
-                if let Some((sign, operator)) = Operator::ALL.iter().find(|(sign, _)| rest.starts_with(sign))
-                {
-                    return Some((&text[..at], *operator, &rest[sign.len()..]));
-                }
-            }
             _ => {}
         }
-    }
-    None
+        let (before, rest) = text.split_at(at);
+        let operator = OPERATORS.iter().find(|(sign, _)| depth == 0 && rest.starts_with(sign))?;
+        Some((before, *operator, &rest[operator.0.len()..]))
+    })
 }
 
-impl Figure {
-    fn parse(text: &str) -> Result<Self, String> {
+impl<'a> Figure<'a> {
+    fn parse(text: &'a str) -> Result<Self, String> {
         let text = text.trim();
         let form = || format!("{text:?} is not EXPERIMENT[param=value,..].ROW.METRIC");
-        let (experiment, parameters, rest) = match text.split_once('[') {
-            Some((experiment, rest)) => {
-                let (inside, rest) = rest.split_once(']').ok_or_else(form)?;
-                let parameters = inside.split(',').map(|pair| {
-                    let (name, value) =
-                        pair.split_once('=').ok_or_else(|| format!("{pair:?} is not param=value"))?;
-                    Ok((name.trim().to_owned(), value.trim().to_owned()))
-                });
-                let rest = rest.strip_prefix('.').ok_or_else(form)?;
-                (experiment, parameters.collect::<Result<_, String>>()?, rest)
+        let mut parameters = Vec::new();
+        let (experiment, rest) = if let Some((experiment, rest)) = text.split_once('[') {
+            let (inside, rest) = rest.split_once("].").ok_or_else(form)?;
+            for pair in inside.split(',') {
+                let (name, value) =
+                    pair.split_once('=').ok_or_else(|| format!("{pair:?} is not param=value"))?;
+                parameters.push((name.trim(), value.trim()));
             }
-            None => {
-                let (experiment, rest) = text.split_once('.').ok_or_else(form)?;
-                (experiment, Vec::new(), rest)
-            }
+            (experiment, rest)
+        } else {
+            text.split_once('.').ok_or_else(form)?
         };
         let (row, metric) = rest.rsplit_once('.').ok_or_else(form)?;
         let is_name =
-            |name: &str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '*');
-        if ![experiment, row, metric].iter().all(|name| is_name(name)) {
-            return Err(form());
-        }
-        Ok(Self {
-            text: text.to_owned(),
-            experiment: experiment.to_owned(),
-            parameters,
-            row: row.to_owned(),
-            metric: metric.to_owned(),
-        })
+            |name: &&str| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '*');
+        let is_whole = [experiment, row, metric].iter().all(is_name);
+        is_whole.then_some(Self { text, experiment, parameters, row, metric }).ok_or_else(form)
     }
 
     /// Returns the single row that matches, and its figure.
-    fn find<'a>(&self, report: &'a Report) -> Result<(&'a Row, f64), Failure> {
+    fn find<'r>(&self, report: &'r Report) -> Result<(&'r Row, f64), Failure> {
         let none = |what: String, there_are: Vec<String>| {
             let there_are = if there_are.is_empty() { "none".to_owned() } else { there_are.join(", ") };
             Failure::Usage(format!("{}: {what}; there are {there_are}", self.text))
         };
-        let named: Vec<&Experiment> =
+        let mut found: Vec<&Experiment> =
             report.experiments.iter().filter(|found| found.name == self.experiment).collect();
-        if named.is_empty() {
+        if found.is_empty() {
             let mut names: Vec<String> = report.experiments.iter().map(|found| found.name.clone()).collect();
             names.dedup();
             return Err(none(format!("the result has no experiment {:?}", self.experiment), names));
         }
-        let keys = keys(&[&report.experiments], &self.experiment);
-        let labels = |found: &[&Experiment]| found.iter().map(|one| label(one, &keys)).collect();
-        let fits = |experiment: &&&Experiment| {
-            self.parameters
-                .iter()
-                .all(|(name, text)| experiment.parameters.get(name).is_some_and(|value| matches(value, text)))
-        };
-        let mut found: Vec<&Experiment> = named.iter().filter(fits).copied().collect();
-        if found.len() > 1 {
-            // An experiment with no distinguishing parameters but the written ones is the exact match.
-            let is_written = |name: &String| self.parameters.iter().any(|(written, _)| written == name);
-            let is_plain = |experiment: &&&Experiment| {
-                keys.iter().all(|key| is_written(key) || !experiment.parameters.contains_key(key))
+        let keys = keys(&[&report.experiments], self.experiment);
+        let labels = |found: &[&Experiment]| found.iter().map(|one| label(one, &keys)).collect::<Vec<_>>();
+        let named = labels(&found);
+        found.retain(|experiment| {
+            let has = |(name, text): &(&str, &str)| {
+                experiment.parameters.get(*name).is_some_and(|value| matches(value, text))
             };
-            let plain: Vec<&Experiment> = found.iter().filter(is_plain).copied().collect();
-            if plain.len() == 1 {
-                found = plain;
-            }
-        }
-        let experiment = match found.as_slice() {
-            [only] => only,
-            [] => return Err(none("no experiment has these parameters".to_owned(), labels(&named))),
-            several => {
+            self.parameters.iter().all(has)
+        });
+        // An experiment with no distinguishing parameters but the written ones is the exact match.
+        let is_written = |key: &String| self.parameters.iter().any(|(written, _)| written == key);
+        let is_plain = |experiment: &&&Experiment| {
+            keys.iter().all(|key| is_written(key) || !experiment.parameters.contains_key(key))
+        };
+        let plain: Vec<&Experiment> = found.iter().filter(is_plain).copied().collect();
+        let experiment = match (found.as_slice(), plain.as_slice()) {
+            ([only], _) | (_, [only]) => only,
+            ([], _) => return Err(none("no experiment has these parameters".to_owned(), named)),
+            (several, _) => {
                 let what =
                     format!("{} experiments fit: add parameters that only one of them has", several.len());
                 return Err(none(what, labels(several)));
             }
         };
-        let row = experiment.row(&self.row).ok_or_else(|| {
+        let row = experiment.row(self.row).ok_or_else(|| {
             let rows = experiment.rows.iter().map(|row| row.name.clone()).collect();
             none(format!("there is no row {:?}", self.row), rows)
         })?;
         if let Some(why) = &row.skipped {
             return Err(Failure::Usage(format!("{}: the row was not measured: {why}", self.text)));
         }
-        let value = row.metrics.get(&self.metric).ok_or_else(|| {
-            let metrics = row.metrics.0.keys().cloned().collect();
-            none(format!("the row has no metric {:?}", self.metric), metrics)
+        let value = row.metrics.get(self.metric).ok_or_else(|| {
+            none(format!("the row has no metric {:?}", self.metric), row.metrics.0.keys().cloned().collect())
         })?;
         Ok((row, value))
     }
 }
 
-impl Assertion {
+impl Assertion<'_> {
     /// Looks up the figures and compares them.
     ///
     /// # Errors
     /// [`Failure::Usage`] with the candidates when a figure is missing or not unique.
     pub fn judge(&self, report: &Report) -> Result<Outcome, Failure> {
+        let (sign, compare) = self.operator;
         let (row, left) = self.left.find(report)?;
-        let right = self.right.as_ref().map(|figure| figure.find(report)).transpose()?;
-        let limit = self.factor * right.map_or(1.0, |(_, value)| value);
-        let holds = self.operator.holds(left, limit);
-        let marked = row.is_marked() || right.is_some_and(|(row, _)| row.is_marked());
-        let of = self.right.as_ref().zip(right).map_or_else(String::new, |(figure, (_, value))| {
-            format!(" ({} * {} = {})", self.factor, figure.text, number(value))
-        });
+        let (mut limit, mut of, mut marked) = (self.factor, String::new(), row.is_marked());
+        if let Some(figure) = &self.right {
+            let (row, value) = figure.find(report)?;
+            limit *= value;
+            of = format!(" ({} * {} = {})", self.factor, figure.text, number(value));
+            marked |= row.is_marked();
+        }
+        let holds = compare(&left, &limit);
         let text = format!(
-            "{}: {} = {}, wanted {} {}{of}{}",
+            "{}: {} = {}, wanted {sign} {}{of}{}",
             if holds { "holds" } else { "FAILS" },
             self.left.text,
             number(left),
-            self.operator.sign(),
             number(limit),
             if marked { format!("{MARK} a row failed a gate when it was measured") } else { String::new() }
         );

@@ -1,19 +1,21 @@
 //! `forebay diff`: the changes between two results, beyond noise.
 //!
-//! [`compare`] finds them by the rule in `noise`; `text` is for human readers, and
+//! [`compare`] finds them by the rule in `noise`; [`Comparison::to_text`] is for human readers, and
 //! [`Comparison::to_json`] for programs.
+
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-use super::select::{keys, label, same, unlike};
+use super::select::{called, keys, label, same, unlike};
 use crate::failure::Failure;
 use crate::result::{Experiment, Report, Row, SCHEMA, median, metric};
+use crate::units::number;
 use noise::{Outcome, Pair};
 
 mod noise;
 #[cfg(test)]
 mod simulated;
-mod text;
 
 /// The figures that two results have in common, and those that only one has.
 #[derive(Debug, Default, Serialize)]
@@ -72,16 +74,10 @@ struct Change {
     heading: String,
     first: Figure,
     second: Figure,
-    change: Direction,
+    /// `more` or `less`.
+    change: &'static str,
     /// Factor of the change; `None` where one of the two is 0.
     times: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Direction {
-    More,
-    Less,
 }
 
 /// A figure with the range of its repeats.
@@ -111,18 +107,15 @@ pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
             names.push(&experiment.name);
         }
     }
-    let mut matched: Vec<Matched> = Vec::new();
+    let mut matched: Vec<Matched<'_>> = Vec::new();
     for name in names {
         let keys = keys(&[&before.experiments, &after.experiments], name);
-        let of = |report: &'_ Report| -> Vec<Experiment> {
-            report.experiments.iter().filter(|found| found.name == name).cloned().collect()
-        };
-        let (olds, mut news) = (of(before), of(after));
-        for old in olds {
-            let place = news.iter().position(|new| keys.iter().all(|key| same(&old, new, key)));
-            match place {
-                Some(place) => matched.push((label(&old, &keys), old, news.remove(place))),
-                None => all.only_in_first.push(label(&old, &keys)),
+        let mut news = called(&after.experiments, name);
+        for old in called(&before.experiments, name) {
+            let label = label(old, &keys);
+            match news.iter().position(|new| keys.iter().all(|key| same(old, new, key))) {
+                Some(place) => matched.push((label, old, news.remove(place))),
+                None => all.only_in_first.push(label),
             }
         }
         all.only_in_second.extend(news.iter().map(|new| label(new, &keys)));
@@ -137,7 +130,7 @@ pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
             "nothing can be compared: no experiment is in both (the first has {}, the second {}){}",
             names(before),
             names(after),
-            all.unpaired().iter().map(|line| format!("\n  {line}")).collect::<String>()
+            all.unpaired().map(|line| format!("\n  {line}")).collect::<String>()
         )));
     }
     all.fill(&matched);
@@ -145,10 +138,16 @@ pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
 }
 
 /// An experiment that is in both results, with its label.
-type Matched = (String, Experiment, Experiment);
+type Matched<'a> = (String, &'a Experiment, &'a Experiment);
+
+/// Returns the rows of an experiment that both results have.
+fn common<'a>((_, before, after): &Matched<'a>) -> impl Iterator<Item = (&'a Row, &'a Row)> {
+    let (before, after) = (*before, *after);
+    before.rows.iter().filter_map(|old| Some((old, after.row(&old.name)?)))
+}
 
 /// Returns the figures of two rows that are compared.
-fn figures<'a>(first: &'a Row, second: &'a Row) -> impl Iterator<Item = Pair<'a>> {
+fn figures<'a>((first, second): (&'a Row, &'a Row)) -> impl Iterator<Item = Pair<'a>> {
     let names = first.metrics.0.keys().map(String::as_str);
     let both = names.filter(|name| *name != metric::SECONDS && second.metrics.get(name).is_some());
     both.map(move |metric| Pair { metric, first, second })
@@ -173,95 +172,148 @@ impl Comparison {
         Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
     }
 
-    fn fill(&mut self, matched: &[Matched]) {
-        let rows = |(_, before, after): &'_ Matched| -> Vec<(Row, Row)> {
-            let both =
-                before.rows.iter().filter_map(|old| Some((old.clone(), after.row(&old.name)?.clone())));
-            both.collect()
-        };
-        let rows: Vec<Vec<(Row, Row)>> = matched.iter().map(rows).collect();
-        let pairs: Vec<Pair<'_>> = rows.iter().flatten().flat_map(|(old, new)| figures(old, new)).collect();
-        let mut outcomes = noise::judge(&pairs).into_iter();
+    fn fill(&mut self, matched: &[Matched<'_>]) {
+        let pairs: Vec<Pair<'_>> = matched.iter().flat_map(common).flat_map(figures).collect();
+        let mut judged = pairs.iter().zip(noise::judge(&pairs));
         let mut needed = Vec::new();
-        for ((label, before, after), rows) in matched.iter().zip(&rows) {
-            let unlike = unlike(before, after);
-            if !unlike.is_empty() {
-                self.unlike.push(Unlike { experiment: label.clone(), parameters: unlike });
+        for both @ (label, before, after) in matched {
+            let parameters = unlike(before, after);
+            if !parameters.is_empty() {
+                self.unlike.push(Unlike { experiment: label.clone(), parameters });
             }
             let missing = |row: &Row, from: &Experiment| {
                 from.row(&row.name).is_none().then(|| format!("{label}.{}", row.name))
             };
             self.only_in_first.extend(before.rows.iter().filter_map(|row| missing(row, after)));
             self.only_in_second.extend(after.rows.iter().filter_map(|row| missing(row, before)));
-            for (old, new) in rows {
-                self.rows(label, after, old, new, &mut outcomes, &mut needed);
+            for (old, new) in common(both) {
+                let mut changes = Vec::new();
+                for (pair, outcome) in judged.by_ref().take(figures((old, new)).count()) {
+                    self.compared += 1;
+                    match outcome {
+                        Outcome::Changed(times) => changes.extend(change(pair, times, after)),
+                        Outcome::Alike => self.alike += 1,
+                        Outcome::Unclear(repeats) => {
+                            self.unclear += 1;
+                            needed.extend(repeats.map(|repeats| repeats as f64));
+                        }
+                    }
+                }
+                self.changed += changes.len();
+                let newly = |one: &Row, other: &Row| other.skipped.clone().filter(|_| one.skipped.is_none());
+                let (no_longer_measured, not_measured_before) = (newly(old, new), newly(new, old));
+                if changes.is_empty() && no_longer_measured.is_none() && not_measured_before.is_none() {
+                    continue;
+                }
+                let marked = [(old, "first"), (new, "second")].into_iter().filter(|(row, _)| row.is_marked());
+                self.rows.push(Changed {
+                    experiment: label.clone(),
+                    row: old.name.clone(),
+                    marked_in: marked.map(|(_, word)| word).collect(),
+                    no_longer_measured,
+                    not_measured_before,
+                    changes,
+                });
             }
         }
         self.repeats_needed = median(needed).map(|repeats| repeats.ceil() as usize);
     }
 
-    fn rows(
-        &mut self,
-        label: &str,
-        experiment: &Experiment,
-        old: &Row,
-        new: &Row,
-        outcomes: &mut impl Iterator<Item = Outcome>,
-        needed: &mut Vec<f64>,
-    ) {
-        let mut changes = Vec::new();
-        for (Pair { metric: name, .. }, outcome) in figures(old, new).zip(outcomes) {
-            self.compared += 1;
-            let times = match outcome {
-                Outcome::Changed(times) => times,
-                Outcome::Alike => {
-                    self.alike += 1;
-                    continue;
-                }
-                Outcome::Unclear(repeats) => {
-                    self.unclear += 1;
-                    needed.extend(repeats.map(|repeats| repeats as f64));
-                    continue;
-                }
-            };
-            let (change, times) =
-                if times > 1.0 { (Direction::More, times) } else { (Direction::Less, 1.0 / times) };
-            let (Some(first), Some(second)) = (figure(old, name), figure(new, name)) else { continue };
-            self.changed += 1;
-            let heading = experiment.view.column(name).map_or(name, |column| &*column.heading);
-            changes.push(Change {
-                metric: name.to_owned(),
-                heading: heading.to_owned(),
-                first,
-                second,
-                change,
-                times: times.is_finite().then_some(times),
-            });
-        }
-        let (no_longer_measured, not_measured_before) = match (&old.skipped, &new.skipped) {
-            (None, Some(why)) => (Some(why.clone()), None),
-            (Some(why), None) => (None, Some(why.clone())),
-            _ => (None, None),
-        };
-        if changes.is_empty() && no_longer_measured.is_none() && not_measured_before.is_none() {
-            return;
-        }
-        let marked = [(old, "first"), (new, "second")].into_iter().filter(|(row, _)| row.is_marked());
-        self.rows.push(Changed {
-            experiment: label.to_owned(),
-            row: old.name.clone(),
-            marked_in: marked.map(|(_, word)| word).collect(),
-            no_longer_measured,
-            not_measured_before,
-            changes,
+    /// Formats the comparison for human readers.
+    pub fn to_text(&self) -> String {
+        let [first, second] = [&self.first, &self.second].map(|Origin { forebay, kernel, path }| {
+            format!("forebay {forebay}, {kernel}, {}", path.as_deref().unwrap_or("no path"))
         });
+        let mut text = format!("first:  {first}\nsecond: {second}\n");
+        let unlike = self.unlike.iter().map(|unlike| {
+            format!("not measured alike: {}: {}", unlike.experiment, unlike.parameters.join(", "))
+        });
+        // Writing to a String cannot fail.
+        for line in unlike.chain(self.unpaired()) {
+            let _ = writeln!(text, "{line}");
+        }
+        if !self.rows.is_empty() {
+            text.push_str("\nchanged beyond noise\n");
+        }
+        for row in &self.rows {
+            let _ = write!(text, "  {}.{}", row.experiment, row.row);
+            if !row.marked_in.is_empty() {
+                let _ = write!(text, "  (!) failed a gate in the {} result", row.marked_in.join(" and the "));
+            }
+            text.push('\n');
+            for (words, why) in [
+                ("no longer measured", &row.no_longer_measured),
+                ("was not measured before", &row.not_measured_before),
+            ] {
+                if let Some(why) = why {
+                    let _ = writeln!(text, "    {words}: {why}");
+                }
+            }
+            for Change { metric, heading, first, second, change, times } in &row.changes {
+                let change = match times {
+                    Some(times) => format!("{} times {change}", number(*times)),
+                    None if *change == "more" => "was nothing".to_owned(),
+                    None => "is 0 now".to_owned(),
+                };
+                let _ = writeln!(text, "    {metric} ({heading}): {first} -> {second}: {change}");
+            }
+        }
+        let Self { compared, changed, alike, unclear, .. } = self;
+        let _ = write!(
+            text,
+            "\n{compared} figures compared: {changed} changed beyond noise, {alike} alike, {unclear} unclear"
+        );
+        let _ = match (unclear, self.repeats_needed) {
+            (0, _) => writeln!(text),
+            (_, Some(repeats)) => {
+                writeln!(
+                    text,
+                    ": {repeats} repeats of both are needed (--repeats {repeats}), for half of these"
+                )
+            }
+            (_, None) => writeln!(text, ": they vary too much from run to run"),
+        };
+        text
+    }
+
+    /// Returns the parts that only one of the two results has.
+    fn unpaired(&self) -> impl Iterator<Item = String> {
+        let sides = [("first", &self.only_in_first), ("second", &self.only_in_second)];
+        let lines = |(side, labels): (&'static str, &'_ Vec<String>)| {
+            labels.iter().map(|label| format!("only in the {side}: {label}")).collect::<Vec<_>>()
+        };
+        sides.into_iter().flat_map(lines)
     }
 }
 
-fn figure(row: &Row, metric: &str) -> Option<Figure> {
-    let median = row.metrics.get(metric)?;
-    let (smallest, largest) = row.spread(metric).unwrap_or((median, median));
-    Some(Figure { median, smallest, largest, repeats: row.samples.len() })
+/// Returns a change by the factor `times`; `None` where a row lacks the figure.
+fn change(pair: &Pair<'_>, times: f64, experiment: &Experiment) -> Option<Change> {
+    let of = |row: &Row| {
+        let median = row.metrics.get(pair.metric)?;
+        let (smallest, largest) = row.spread(pair.metric).unwrap_or((median, median));
+        Some(Figure { median, smallest, largest, repeats: row.samples.len() })
+    };
+    let heading = experiment.view.column(pair.metric).map_or(pair.metric, |column| &*column.heading);
+    let (change, times) = if times > 1.0 { ("more", times) } else { ("less", 1.0 / times) };
+    Some(Change {
+        metric: pair.metric.to_owned(),
+        heading: heading.to_owned(),
+        first: of(pair.first)?,
+        second: of(pair.second)?,
+        change,
+        times: times.is_finite().then_some(times),
+    })
+}
+
+impl fmt::Display for Figure {
+    /// Formats a figure with the range of its repeats: `1,000 (900 to 1,100)`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, smallest, largest] = [self.median, self.smallest, self.largest].map(number);
+        match self.repeats {
+            0 | 1 => write!(formatter, "{median} (once)"),
+            _ => write!(formatter, "{median} ({smallest} to {largest})"),
+        }
+    }
 }
 
 #[cfg(test)]

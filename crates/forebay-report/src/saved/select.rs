@@ -1,5 +1,7 @@
 //! Finds matching experiments: in another result, or by the names in an expression.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::result::Experiment;
@@ -7,11 +9,13 @@ use crate::units::number;
 
 /// Parameters of the amount, the duration or the circumstances of a measurement. Two experiments match
 /// whether these agree or not.
-const CIRCUMSTANCES: [&str; 24] = [
+const CIRCUMSTANCES: [&str; 26] = [
     "cold",
+    "command",
     "device",
     "fan_out",
     "file_bytes",
+    "file_seed",
     "file_system",
     "io_limit_by",
     "io_limit_bytes_per_s",
@@ -34,39 +38,36 @@ const CIRCUMSTANCES: [&str; 24] = [
     "write_cache",
 ];
 
+/// Returns the experiments called `name`.
+pub(crate) fn called<'a>(experiments: &'a [Experiment], name: &str) -> Vec<&'a Experiment> {
+    experiments.iter().filter(|experiment| experiment.name == name).collect()
+}
+
 /// Returns the names of the parameters that distinguish the experiments called `name`, in all of `results`.
 pub(crate) fn keys(results: &[&[Experiment]], name: &str) -> Vec<String> {
-    let of = |experiments: &'_ [Experiment]| -> Vec<Experiment> {
-        experiments.iter().filter(|experiment| experiment.name == name).cloned().collect()
-    };
-    let mut keys: Vec<String> = Vec::new();
-    for wanted in [false, true] {
+    let results: Vec<Vec<&Experiment>> = results.iter().map(|result| called(result, name)).collect();
+    let mut keys: BTreeSet<String> = BTreeSet::new();
+    for is_circumstance in [false, true] {
         // Circumstances are used only where no other parameter distinguishes two.
-        let ambiguous = results.iter().any(|result| {
-            let own = of(result);
-            let clash = |(index, one): (usize, &Experiment)| {
-                own[..index].iter().any(|other| keys.iter().all(|key| same(one, other, key)))
-            };
-            own.iter().enumerate().any(clash)
-        });
-        if wanted && !ambiguous {
+        let is_ambiguous = |own: &Vec<&Experiment>| {
+            let is_alike = |one, other| keys.iter().all(|key| same(one, other, key));
+            (1..own.len()).any(|at| own[..at].iter().any(|other| is_alike(own[at], other)))
+        };
+        if is_circumstance && !results.iter().any(is_ambiguous) {
             break;
         }
-        for result in results {
-            let own = of(result);
-            let Some(first) = own.first() else { continue };
-            let varying = own.iter().flat_map(|experiment| experiment.parameters.keys()).filter(|key| {
-                CIRCUMSTANCES.contains(&key.as_str()) == wanted
+        for own in &results {
+            let varies = |key: &&String| {
+                CIRCUMSTANCES.contains(&key.as_str()) == is_circumstance
                     && key.as_str() != "seed"
-                    && own.iter().any(|experiment| !same(experiment, first, key))
-            });
-            let new: Vec<String> = varying.filter(|key| !keys.contains(key)).cloned().collect();
-            keys.extend(new);
+                    && own.iter().any(|experiment| !same(experiment, own[0], key))
+            };
+            keys.extend(
+                own.iter().flat_map(|experiment| experiment.parameters.keys()).filter(varies).cloned(),
+            );
         }
-        keys.sort();
-        keys.dedup();
     }
-    keys
+    keys.into_iter().collect()
 }
 
 /// Returns whether two experiments have the same value of a parameter, or neither has it.
@@ -80,11 +81,8 @@ pub(crate) fn label(experiment: &Experiment, keys: &[String]) -> String {
         .iter()
         .filter_map(|key| Some(format!("{key}={}", plain(experiment.parameters.get(key)?))))
         .collect();
-    if listed.is_empty() {
-        experiment.name.clone()
-    } else {
-        format!("{}[{}]", experiment.name, listed.join(","))
-    }
+    let listed = if listed.is_empty() { String::new() } else { format!("[{}]", listed.join(",")) };
+    format!("{}{listed}", experiment.name)
 }
 
 /// Returns a parameter's value as it is written in an expression.
@@ -106,16 +104,14 @@ pub(crate) fn matches(value: &Value, text: &str) -> bool {
 
 /// Returns the parameters that show that two matching experiments were not measured alike.
 pub(crate) fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
-    let mut names: Vec<&String> = before.parameters.keys().chain(after.parameters.keys()).collect();
-    names.sort();
-    names.dedup();
+    let names: BTreeSet<&String> = before.parameters.keys().chain(after.parameters.keys()).collect();
     let show = |experiment: &Experiment, name: &str| match experiment.parameters.get(name) {
         Some(value) => value.as_f64().map_or_else(|| plain(value), number),
         None => "none".to_owned(),
     };
     names
         .into_iter()
-        .filter(|name| name.as_str() != "seed" && !same(before, after, name))
+        .filter(|name| !["seed", "file_seed"].contains(&name.as_str()) && !same(before, after, name))
         .map(|name| format!("{name} {} -> {}", show(before, name), show(after, name)))
         .collect()
 }

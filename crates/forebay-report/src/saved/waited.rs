@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::environment::Environment;
 use crate::page::waits::{self, short};
-use crate::result::{Experiment, Metrics, Report, Row, Sample, metric};
+use crate::result::{Experiment, Report, metric};
+use crate::saved::row;
 
 /// Name of the experiment.
 pub const NAME: &str = "wait";
@@ -56,47 +57,34 @@ pub fn report(document: &Value) -> Option<serde_json::Result<Report>> {
 
 fn of(waited: Waited) -> Report {
     let seconds = |ns: u64| ns as f64 / 1e9;
-    let command = match waited.command.join(" ") {
-        name if name.is_empty() => format!("process {}", waited.pid),
-        name => name,
-    };
-    let from = match waited.method.as_str() {
-        "pressure" => "the `io.pressure` of a cgroup of its own",
-        _ => "the kernel's tracepoints",
-    };
+    let command = waited.command.join(" ");
+    let command = if command.is_empty() { format!("process {}", waited.pid) } else { command };
+    let is_pressure = waited.method == "pressure";
+    let from =
+        if is_pressure { "the `io.pressure` of a cgroup of its own" } else { "the kernel's tracepoints" };
     let method = format!(
         "`forebay wait` followed the program and all that it started, by {from}. Full wait is the share of its time \
          in which at least one thread stood still for I/O and none ran; some wait the share in which at least one \
          did. It is one run, so the spread between runs is unknown. A file's share is that of the waits of all \
          threads."
     );
-    let row = |name: &str, figures: &[(&str, f64)]| {
-        let mut metrics = Metrics::default();
-        for (metric, value) in figures {
-            metrics.set(metric, *value);
-        }
-        Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
-    };
     let mut experiment = Experiment::new(NAME, method)
         .parameter("command", command.as_str())
         .parameter("method", waited.method);
-    experiment.rows.push(
-        row(
-            PROGRAM,
-            &[
-                (metric::FULL_WAIT_SHARE, waited.full_wait_share),
-                (metric::SOME_WAIT_SHARE, waited.some_wait_share),
-                (metric::FULL_IOWAIT_SHARE, waited.iowait.full_share),
-                (metric::WAIT_S, seconds(waited.wait_sum_ns)),
-                (metric::SECONDS, seconds(waited.wall_ns)),
-            ],
-        )
-        .describe(format!("{command}, with all that it started")),
-    );
-    for file in waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES) {
+    let of_program = [
+        (metric::FULL_WAIT_SHARE, waited.full_wait_share),
+        (metric::SOME_WAIT_SHARE, waited.some_wait_share),
+        (metric::FULL_IOWAIT_SHARE, waited.iowait.full_share),
+        (metric::WAIT_S, seconds(waited.wait_sum_ns)),
+        (metric::SECONDS, seconds(waited.wall_ns)),
+    ];
+    let program = row(PROGRAM, of_program.map(|(name, value)| (name, Some(value))))
+        .describe(format!("{command}, with all that it started"));
+    let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
         let figures = [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))];
-        experiment.rows.push(row(&file.path, &figures));
-    }
+        row(&file.path, figures.map(|(name, value)| (name, Some(value))))
+    });
+    experiment.rows = std::iter::once(program).chain(files).collect();
     experiment.notes = waited.notes;
     // The build is unknown, and no figure depends on it.
     let environment = Environment {

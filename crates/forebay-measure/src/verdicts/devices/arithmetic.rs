@@ -5,7 +5,6 @@ use super::observe::{self, Seen};
 use super::simulated::Device;
 use super::{devices, saturate_of};
 use crate::kind::adopt;
-use crate::reads::names;
 use forebay_report::environment::Environment;
 use forebay_report::page::advice::advice;
 use forebay_report::page::questions::{KeyQuestion, key_questions};
@@ -24,7 +23,7 @@ fn beside(row: &Row, name: &str, times: f64, cost_us: f64, cache: CacheState, mo
     let mut metrics = Metrics::default();
     metrics
         .set(metric::IOPS, rate)
-        .set(names::MEAN_US, row.metrics.get(names::MEAN_US).expect("measured") / times)
+        .set(metric::MEAN_US, row.metrics.get(metric::MEAN_US).expect("measured") / times)
         .set(metric::CPU_US_PER_IO, cost_us);
     let mut row = Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).cache(cache);
     row.conditions.extend(moved.map(|share| Condition::within(DEVICE_BYTES, share, 0.95, 1.02)));

@@ -31,69 +31,37 @@ const SEEN_FROM: f64 = 2.5;
 const REPEATS_MAX: f64 = 100.0;
 
 /// Figures that behave alike; all shares are of the figure itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// Operations or bytes per second, mean and median times, memory.
-    Steady,
-    /// Processor time.
-    Cost,
-    /// 99th percentiles, and counts of single events.
-    Tail,
-    /// 99.9th percentiles, and maxima.
-    Extreme,
+#[derive(Debug)]
+struct Kind {
+    /// Usual difference between repeats (standard deviation), used where these runs do not show it.
+    usual: f64,
+    /// Minimum difference between runs beyond that.
+    drift: f64,
+    /// Minimum change; less counts as none.
+    least: f64,
+    /// Change that must have been detectable for two figures to count as alike.
+    worth_seeing: f64,
 }
 
-impl Kind {
-    fn of(metric: &str) -> Self {
-        let has = |parts: &[&str]| parts.iter().any(|part| metric.contains(part));
-        if has(&["p99_9", "max_us", "stall", "_us_max"]) {
-            Self::Extreme
-        } else if has(&["p99", "switches", "wakes", "late", "unanswered", "skew", "variation", "in_flight"]) {
-            Self::Tail
-        } else if has(&["cpu"]) {
-            Self::Cost
-        } else {
-            Self::Steady
-        }
-    }
+/// Operations or bytes per second, mean and median times, memory; processor time; 99th percentiles, and counts of
+/// single events; 99.9th percentiles, and maxima.
+const KINDS: [Kind; 4] = [
+    Kind { usual: 0.04, drift: 0.01, least: 0.05, worth_seeing: 0.10 },
+    Kind { usual: 0.05, drift: 0.01, least: 0.05, worth_seeing: 0.10 },
+    Kind { usual: 0.10, drift: 0.03, least: 0.10, worth_seeing: 0.30 },
+    Kind { usual: 0.25, drift: 0.10, least: 0.30, worth_seeing: 1.00 },
+];
+/// Parts of the names of metrics with the places of their kinds, the first that fits counts.
+const NAMES: [(usize, &[&str]); 3] = [
+    (3, &["p99_9", "max_us", "stall", "_us_max"]),
+    (2, &["p99", "switches", "wakes", "late", "unanswered", "skew", "variation", "in_flight"]),
+    (1, &["cpu"]),
+];
 
-    /// Returns the usual difference between repeats (standard deviation), used where these runs do not
-    /// show it.
-    const fn usual(self) -> f64 {
-        match self {
-            Self::Steady => 0.04,
-            Self::Cost => 0.05,
-            Self::Tail => 0.10,
-            Self::Extreme => 0.25,
-        }
-    }
-
-    /// Returns the minimum difference between runs beyond that.
-    const fn drift(self) -> f64 {
-        match self {
-            Self::Steady | Self::Cost => 0.01,
-            Self::Tail => 0.03,
-            Self::Extreme => 0.10,
-        }
-    }
-
-    /// Returns the minimum change; less counts as none.
-    const fn least(self) -> f64 {
-        match self {
-            Self::Steady | Self::Cost => 0.05,
-            Self::Tail => 0.10,
-            Self::Extreme => 0.30,
-        }
-    }
-
-    /// Returns the change, as a share, that must have been detectable for two figures to count as alike.
-    const fn worth_seeing(self) -> f64 {
-        match self {
-            Self::Steady | Self::Cost => 0.10,
-            Self::Tail => 0.30,
-            Self::Extreme => 1.00,
-        }
-    }
+/// Returns the place of a metric's kind in [`KINDS`].
+fn kind_of(metric: &str) -> usize {
+    let named = |(_, parts): &&(usize, &[&str])| parts.iter().any(|part| metric.contains(part));
+    NAMES.iter().find(named).map_or(0, |(kind, _)| *kind)
 }
 
 /// A figure in both runs.
@@ -115,186 +83,146 @@ pub(crate) enum Outcome {
     Unclear(Option<usize>),
 }
 
-/// Returns the logarithms of the figure in each repeat; `None` where a repeat has none.
+/// Returns the logarithms of the figure in each repeat; `None` where it is zero, or no repeat has it.
 fn logs(row: &Row, metric: &str) -> Option<Vec<f64>> {
     let values: Vec<f64> = row.samples.iter().filter_map(|sample| sample.metrics.get(metric)).collect();
     (!values.is_empty() && values.iter().all(|value| *value > 0.0))
         .then(|| values.into_iter().map(f64::ln).collect())
 }
 
-/// The location of some repeats, the square of its standard error, and the number of values behind it.
-#[derive(Debug)]
-struct Center {
-    mean: f64,
-    variance: f64,
-    kept: f64,
+/// Returns the trimmed mean, the winsorized sum of squares, and the number of values behind the mean.
+fn center(mut logs: Vec<f64>) -> (f64, f64, f64) {
+    logs.sort_by(f64::total_cmp);
+    let count = logs.len();
+    let cut = (TRIMMED * count as f64) as usize;
+    let kept = &logs[cut..count - cut];
+    let mean = kept.iter().sum::<f64>() / kept.len() as f64;
+    let winsorized = || logs.iter().map(|value| value.clamp(kept[0], kept[kept.len() - 1]));
+    let middle = winsorized().sum::<f64>() / count as f64;
+    (mean, winsorized().map(|value| (value - middle).powi(2)).sum(), kept.len() as f64)
 }
 
-impl Center {
-    /// Returns the trimmed mean, and its variance from the winsorized sum of squares.
-    fn of(mut logs: Vec<f64>) -> Self {
-        logs.sort_by(f64::total_cmp);
-        let count = logs.len();
-        let cut = (TRIMMED * count as f64) as usize;
-        let kept = &logs[cut..count - cut];
-        let mean = kept.iter().sum::<f64>() / kept.len() as f64;
-        let (low, high) = (kept[0], kept[kept.len() - 1]);
-        let winsorized = || logs.iter().map(|value| value.clamp(low, high));
-        let middle = winsorized().sum::<f64>() / count as f64;
-        let squares: f64 = winsorized().map(|value| (value - middle).powi(2)).sum();
-        let kept = kept.len() as f64;
-        Self { mean, variance: squares / (kept * (kept - 1.0).max(1.0)), kept }
-    }
-
-    fn degrees(&self) -> f64 {
-        self.kept - 1.0
-    }
-}
-
-/// The noise of figures of a kind in these runs, as standard deviations.
-#[derive(Clone, Copy, Debug)]
-struct Noise {
-    /// Noise of one repeat.
-    repeat: f64,
-    /// Drift from run to run.
-    drift: f64,
-}
-
-/// A figure in both runs.
+/// The difference of a figure's logarithms between the runs.
 #[derive(Debug)]
 struct Figure {
-    kind: Kind,
-    first: Center,
-    second: Center,
+    kind: usize,
     repeats: usize,
+    by: f64,
+    /// Sum of squares of single repeats, and its degrees of freedom.
+    squares: f64,
+    degrees: f64,
+    /// Variance of the difference for that of one repeat.
+    weight: f64,
+    /// Variance of one repeat; with the two below it is known once all figures are.
+    variance: f64,
+    /// Standard error of the difference.
+    error: f64,
+    /// Probability of such a difference without a change.
+    chance: f64,
 }
 
 impl Figure {
     fn of(pair: &Pair<'_>) -> Option<Self> {
         let (first, second) = (logs(pair.first, pair.metric)?, logs(pair.second, pair.metric)?);
         let repeats = first.len().min(second.len());
-        let (first, second) = (Center::of(first), Center::of(second));
-        Some(Self { kind: Kind::of(pair.metric), first, second, repeats })
+        let ((first, first_squares, first_kept), (second, second_squares, second_kept)) =
+            (center(first), center(second));
+        Some(Self {
+            kind: kind_of(pair.metric),
+            repeats,
+            by: second - first,
+            squares: first_squares + second_squares,
+            degrees: first_kept + second_kept - 2.0,
+            weight: 1.0 / first_kept + 1.0 / second_kept,
+            variance: 0.0,
+            error: 0.0,
+            chance: 1.0,
+        })
     }
 
-    fn degrees(&self) -> f64 {
-        self.first.degrees() + self.second.degrees()
+    /// Fills in the noise, from the standard deviations of a repeat and of a run of figures of the kind.
+    fn estimate(&mut self, repeat: f64, drift: f64) {
+        let degrees = self.degrees + PRIOR;
+        self.variance = (self.squares + PRIOR * repeat.powi(2)) / degrees;
+        self.error = (self.variance * self.weight + 2.0 * drift.powi(2)).sqrt();
+        self.chance = chance(self.by / self.error, degrees);
     }
 
-    /// Returns the sum of squares of single repeats.
-    fn squares(&self) -> f64 {
-        let of = |center: &Center| center.degrees() * center.variance * center.kept;
-        of(&self.first) + of(&self.second)
+    /// Returns whether the runs show their own noise, which one repeat does not.
+    fn is_known(&self) -> bool {
+        self.repeats > 1
     }
 
-    fn difference(&self, noise: Noise) -> Difference {
-        let degrees = self.degrees() + PRIOR;
-        let variance = (self.squares() + PRIOR * noise.repeat.powi(2)) / degrees;
-        let error =
-            (variance * (1.0 / self.first.kept + 1.0 / self.second.kept) + 2.0 * noise.drift.powi(2)).sqrt();
-        let by = self.second.mean - self.first.mean;
-        let (kind, repeats, drift) = (self.kind, self.repeats, noise.drift);
-        Difference { by, error, chance: chance(by / error, degrees), kind, repeats, variance, drift }
-    }
-}
-
-/// A difference of logarithms and its uncertainty.
-#[derive(Debug)]
-struct Difference {
-    by: f64,
-    error: f64,
-    chance: f64,
-    kind: Kind,
-    repeats: usize,
-    /// Variance of one repeat.
-    variance: f64,
-    drift: f64,
-}
-
-impl Difference {
-    fn unchanged(&self) -> Outcome {
-        let wanted = (1.0 + self.kind.worth_seeing()).ln() / SEEN_FROM;
-        if self.repeats > 1 && self.error <= wanted {
+    fn unchanged(&self, drift: f64) -> Outcome {
+        let wanted = (1.0 + KINDS[self.kind].worth_seeing).ln() / SEEN_FROM;
+        if self.is_known() && self.error <= wanted {
             return Outcome::Alike;
         }
-        let room = wanted.powi(2) - 2.0 * self.drift.powi(2);
+        let room = wanted.powi(2) - 2.0 * drift.powi(2);
         // Trimming costs a little more than the variance shows.
         let needed = (2.2 * self.variance / room).ceil();
-        Outcome::Unclear(
-            (room > 0.0 && needed <= REPEATS_MAX).then(|| (needed as usize).max(self.repeats + 1)),
-        )
+        let is_possible = room > 0.0 && needed <= REPEATS_MAX;
+        Outcome::Unclear(is_possible.then(|| (needed as usize).max(self.repeats + 1)))
     }
 }
 
 /// Returns the conclusions on all figures, in their order.
 pub(crate) fn judge(pairs: &[Pair<'_>]) -> Vec<Outcome> {
-    let figures: Vec<Option<Figure>> = pairs.iter().map(Figure::of).collect();
+    let mut figures: Vec<Option<Figure>> = pairs.iter().map(Figure::of).collect();
     let drifts = drifts(pairs);
-    let noise = |kind: Kind| Noise {
-        repeat: spread(figures.iter().flatten().filter(|figure| figure.kind == kind)).unwrap_or(kind.usual()),
-        drift: drifts.get(&kind).copied().unwrap_or(0.0).max(kind.drift()),
-    };
-    let difference =
-        |figure: &Option<Figure>| figure.as_ref().map(|figure| figure.difference(noise(figure.kind)));
-    let differences: Vec<Option<Difference>> = figures.iter().map(difference).collect();
-    // One repeat does not show a run's own noise.
-    let known = |difference: &&Difference| difference.repeats > 1;
-    let mut chances: Vec<f64> =
-        differences.iter().flatten().filter(known).map(|found| found.chance).collect();
+    for (kind, Kind { usual, .. }) in KINDS.iter().enumerate() {
+        let of_kind = |figure: &&Figure| figure.kind == kind && figure.degrees > 0.0;
+        let known = figures.iter().flatten().filter(of_kind);
+        let variances: Vec<f64> = known.map(|figure| figure.squares / figure.degrees).collect();
+        let enough = variances.len() >= ENOUGH;
+        let repeat = median(variances).filter(|_| enough).map_or(*usual, f64::sqrt);
+        let of_kind = figures.iter_mut().flatten().filter(|figure| figure.kind == kind);
+        of_kind.for_each(|figure| figure.estimate(repeat, drifts[kind]));
+    }
+    let known = figures.iter().flatten().filter(|figure| figure.is_known());
+    let mut chances: Vec<f64> = known.map(|figure| figure.chance).collect();
     chances.sort_by(f64::total_cmp);
-    let count = chances.len() as f64;
-    let steps = chances.iter().enumerate().rev();
+    let share = FALSE_SHARE / chances.len() as f64;
+    let mut steps = chances.iter().enumerate().rev();
     let limit = steps
-        .map(|(place, chance)| (*chance, FALSE_SHARE * (place + 1) as f64 / count))
-        .find(|(chance, limit)| chance <= limit)
-        .map_or(-1.0, |(chance, _)| chance);
-    let outcome = |(pair, difference): (&Pair<'_>, &Option<Difference>)| match difference {
-        None => of_nothing(pair),
-        Some(found) => {
-            let is_clear =
-                known(&found) && found.chance <= limit && found.by.abs() >= (1.0 + found.kind.least()).ln();
-            // The medians on display must agree.
-            match shown(pair).filter(|times| is_clear && (*times > 1.0) == (found.by > 0.0)) {
-                Some(times) => Outcome::Changed(times),
-                None => found.unchanged(),
-            }
-        }
+        .find(|(place, chance)| **chance <= share * (place + 1) as f64)
+        .map_or(-1.0, |(_, chance)| *chance);
+    let outcome = |(pair, figure): (&Pair<'_>, &Option<Figure>)| {
+        let Some(figure) = figure else { return of_nothing(pair) };
+        let is_clear = figure.is_known()
+            && figure.chance <= limit
+            && figure.by.abs() >= KINDS[figure.kind].least.ln_1p();
+        let medians = pair.second.metrics.get(pair.metric).zip(pair.first.metrics.get(pair.metric));
+        // The medians on display must agree.
+        let times =
+            medians.map(|(second, first)| second / first).filter(|times| (*times > 1.0) == (figure.by > 0.0));
+        times.filter(|_| is_clear).map_or_else(|| figure.unchanged(drifts[figure.kind]), Outcome::Changed)
     };
-    pairs.iter().zip(&differences).map(outcome).collect()
-}
-
-/// Returns the median difference between repeats of such figures.
-fn spread<'a>(figures: impl Iterator<Item = &'a Figure>) -> Option<f64> {
-    let known = figures.filter(|figure| figure.degrees() > 0.0);
-    let variances: Vec<f64> = known.map(|figure| figure.squares() / figure.degrees()).collect();
-    let enough = variances.len() >= ENOUGH;
-    median(variances).filter(|_| enough).map(f64::sqrt)
-}
-
-fn shown(pair: &Pair<'_>) -> Option<f64> {
-    Some(pair.second.metrics.get(pair.metric)? / pair.first.metrics.get(pair.metric)?)
+    pairs.iter().zip(&figures).map(outcome).collect()
 }
 
 /// Concludes on figures that are zero in some repeat: only zero and more than zero can be distinguished.
 fn of_nothing(pair: &Pair<'_>) -> Outcome {
-    let of = |row: &Row, test: fn(&f64) -> bool| {
-        let values = row.samples.iter().filter_map(|sample| sample.metrics.get(pair.metric));
-        row.samples.len() > 2 && values.filter(test).count() == row.samples.len()
+    // `None`: some repeats are zero, or there are too few.
+    let is_zero = |row: &Row| {
+        let values = row.samples.iter().map(|sample| sample.metrics.get(pair.metric));
+        let zeros: Vec<bool> = values
+            .map(|value| value.filter(|value| *value >= 0.0).map(|value| value == 0.0))
+            .collect::<Option<_>>()?;
+        (zeros.len() > 2 && zeros.iter().all(|zero| *zero == zeros[0])).then(|| zeros[0])
     };
-    let nothing = |row| of(row, |value| *value == 0.0);
-    let some = |row| of(row, |value| *value > 0.0);
-    match (pair.first, pair.second) {
-        (first, second) if nothing(first) && nothing(second) => Outcome::Alike,
-        (first, second) if nothing(first) && some(second) => Outcome::Changed(f64::INFINITY),
-        (first, second) if some(first) && nothing(second) => Outcome::Changed(0.0),
+    match (is_zero(pair.first), is_zero(pair.second)) {
+        (Some(true), Some(true)) => Outcome::Alike,
+        (Some(true), Some(false)) => Outcome::Changed(f64::INFINITY),
+        (Some(false), Some(true)) => Outcome::Changed(0.0),
         _ => Outcome::Unclear(None),
     }
 }
 
-/// Returns the offset of a run as a whole, as a standard deviation, from the common movement of all
-/// figures of a kind from one of its repeats to the next.
-fn drifts(pairs: &[Pair<'_>]) -> BTreeMap<Kind, f64> {
-    let mut moves: BTreeMap<(Kind, bool, u32), Vec<f64>> = BTreeMap::new();
+/// Returns, for each kind, the offset of a run as a whole, as a standard deviation, from the common movement of all
+/// figures from one of its repeats to the next.
+fn drifts(pairs: &[Pair<'_>]) -> [f64; KINDS.len()] {
+    let mut moves: BTreeMap<(usize, bool, u32), Vec<f64>> = BTreeMap::new();
     for pair in pairs {
         for (row, is_second) in [(pair.first, false), (pair.second, true)] {
             let Some(logs) = logs(row, pair.metric).filter(|logs| logs.len() == row.samples.len()) else {
@@ -302,19 +230,19 @@ fn drifts(pairs: &[Pair<'_>]) -> BTreeMap<Kind, f64> {
             };
             let mean = logs.iter().sum::<f64>() / logs.len() as f64;
             for (Sample { repeat, .. }, value) in row.samples.iter().zip(&logs) {
-                moves.entry((Kind::of(pair.metric), is_second, *repeat)).or_default().push(value - mean);
+                moves.entry((kind_of(pair.metric), is_second, *repeat)).or_default().push(value - mean);
             }
         }
     }
-    let mut runs: BTreeMap<(Kind, bool), Vec<f64>> = BTreeMap::new();
+    let mut runs: BTreeMap<(usize, bool), Vec<f64>> = BTreeMap::new();
     for ((kind, run, _), values) in moves {
         runs.entry((kind, run)).or_default().extend(median(values));
     }
-    let mut drifts = BTreeMap::new();
+    let mut drifts = KINDS.map(|kind| kind.drift);
     for ((kind, _), effects) in runs.into_iter().filter(|(_, effects)| effects.len() > 1) {
-        let variance = effects.iter().map(|effect| effect.powi(2)).sum::<f64>() / (effects.len() - 1) as f64;
-        let known: &mut f64 = drifts.entry(kind).or_default();
-        *known = known.max((STAYS * variance / effects.len() as f64).sqrt());
+        let count = effects.len() as f64;
+        let variance = effects.iter().map(|effect| effect.powi(2)).sum::<f64>() / (count - 1.0);
+        drifts[kind] = drifts[kind].max((STAYS * variance / count).sqrt());
     }
     drifts
 }

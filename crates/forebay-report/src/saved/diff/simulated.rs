@@ -122,7 +122,7 @@ fn found(machine: Machine, repeats: u32, slower: usize) -> f64 {
             let name = format!("row {row}");
             let changes =
                 comparison.rows.iter().filter(|changed| changed.row == name).flat_map(|row| &row.changes);
-            let is_rate = |change: &Change| change.metric == metric::IOPS && change.change == Direction::Less;
+            let is_rate = |change: &Change| change.metric == metric::IOPS && change.change == "less";
             all += 1;
             found += usize::from(changes.into_iter().any(is_rate));
         }

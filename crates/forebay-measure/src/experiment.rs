@@ -1,0 +1,406 @@
+//! An experiment: rows (ways to do the same work) in settings (tables), and samples of each in processes of their own.
+//!
+//! An experiment's module has one value that implements [`Experiment`]; [`kind`](super::kind) lists it. The
+//! [`runner`](super::runner) does everything that experiments have in common: options, turns, seeds, time budgets,
+//! processes, standard metrics, gates, tables. What is left to an experiment: its [`Spec`], the [`Plan`] of a run (files,
+//! settings, the job of each sample), one sample in the child process, and the sentences on its tables.
+
+use std::any::Any;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::cgroup::Group;
+use super::gates::Claim;
+use super::gauge::Cost;
+use super::interleave::Evidence;
+use super::job::Job;
+use super::latency::Latency;
+use super::options::{Length, Opt, Values};
+use super::runner;
+use crate::context::Context;
+use forebay_report::page::columns::Definition;
+use forebay_report::page::view::{Axis, Gain, Role};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
+use forebay_report::units::number;
+
+/// The fixed facts of an experiment.
+#[derive(Debug)]
+pub(crate) struct Spec {
+    /// The name on the command line and in the JSON.
+    pub(crate) name: &'static str,
+    /// The experiment's purpose: one sentence without its end, for the help, the progress and the page.
+    pub(crate) about: &'static str,
+    /// The most seconds in `report --quick`, all files included; a test limits the sum.
+    pub(crate) quick_seconds: u64,
+    /// The approximate seconds in a report without `--quick`. They serve only to show the time left.
+    pub(crate) full_seconds: u64,
+    /// Whether it creates its own files and cannot use an existing one.
+    pub(crate) needs_directory: bool,
+    /// Its options; `--rows` is added.
+    pub(crate) options: &'static [Opt],
+    /// The ways to do the work, in the order of the table.
+    pub(crate) ways: &'static [Way],
+    /// The columns of its tables, in this order, where a row has them; other standard metrics are left out.
+    pub(crate) columns: &'static [Definition],
+    /// The metric by which rows are compared; a table shows its spread.
+    pub(crate) compared: &'static str,
+    /// The metrics that have a chart.
+    pub(crate) charts: &'static [&'static str],
+    /// The parameter that differs between tables that belong together.
+    pub(crate) axis: Axis,
+    /// Its part in the conclusions of a report.
+    pub(crate) role: Role,
+    /// Comparisons of the usual way with the best one.
+    pub(crate) gains: fn() -> Vec<Gain>,
+}
+
+/// A way to do the work; each is a row.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// A stable name.
+    pub(crate) name: &'static str,
+    /// One sentence on it.
+    pub(crate) description: &'static str,
+    /// Whether the page cache can have a part in its figures.
+    pub(crate) cached: bool,
+}
+
+impl Way {
+    /// Returns a way that goes past the page cache.
+    pub(crate) const fn direct(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, cached: false }
+    }
+
+    /// Returns a way that goes through the page cache.
+    pub(crate) const fn cached(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, cached: true }
+    }
+}
+
+/// One experiment.
+pub(crate) trait Experiment: fmt::Debug + Sync {
+    /// Returns its fixed facts.
+    fn spec(&self) -> &'static Spec;
+
+    /// Prepares a run: checks the options, and makes the files.
+    ///
+    /// # Errors
+    /// Options that contradict each other, a path that cannot be used: each a
+    /// [`Failure`](forebay_report::failure::Failure).
+    fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>>;
+
+    /// Measures; the default runs one plan.
+    ///
+    /// # Errors
+    /// As for [`plan`](Self::plan), or nothing could be measured.
+    fn measure(&self, options: &Values, length: Length, context: &Context) -> anyhow::Result<Vec<Table>> {
+        let mut plan = self.plan(options, context)?;
+        runner::run(self.spec(), options, length, context, plan.as_mut())
+    }
+
+    /// Takes one sample, in the child process.
+    ///
+    /// # Errors
+    /// The row cannot be run here, or did not do its work.
+    fn sample(&self, job: &Job) -> anyhow::Result<Outcome>;
+
+    /// Returns the title of a table, and the heading of the tables that belong together.
+    fn title(&self, table: &Table) -> (String, String);
+
+    /// Returns sentences computed from all of its tables, the most important first.
+    fn verdicts(&self, tables: &[&Table]) -> Vec<String>;
+}
+
+/// The parameters of a table, which are those of its samples, too.
+pub(crate) type Parameters = Map<String, Value>;
+
+/// Returns the parameters of a JSON object: `parameters(json!({ "depth": 8 }))`.
+pub(crate) fn parameters(object: Value) -> Parameters {
+    match object {
+        Value::Object(parameters) => parameters,
+        _ => Parameters::new(),
+    }
+}
+
+/// Returns a parameter that is a text, or an empty one.
+pub(crate) fn text<'a>(parameters: &'a Parameters, name: &str) -> &'a str {
+    parameters.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns a parameter of a table as titles show it; a question mark where there is none.
+pub(crate) fn shown(table: &Table, name: &str) -> String {
+    match table.parameters.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        value => value.and_then(Value::as_f64).map_or_else(|| "?".to_owned(), number),
+    }
+}
+
+/// The turn of one sample.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Turn<'a> {
+    /// The number of its setting.
+    pub(crate) setting: usize,
+    /// The parameters of its setting.
+    pub(crate) parameters: &'a Parameters,
+    pub(crate) way: &'static Way,
+    /// The number of the repeat, from 0.
+    pub(crate) repeat: usize,
+    /// The seed of the repeat, the same for all rows.
+    pub(crate) seed: u64,
+    /// The length of the sample, fitted into the budget.
+    pub(crate) seconds: f64,
+}
+
+impl Turn<'_> {
+    /// Returns a parameter that is a number, or 0.
+    pub(crate) fn number(&self, name: &str) -> f64 {
+        self.parameters.get(name).and_then(Value::as_f64).unwrap_or(0.0)
+    }
+
+    /// Returns a parameter that is a whole number, or 0.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        self.number(name) as usize
+    }
+
+    /// Returns a parameter that is a text, or an empty one.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        text(self.parameters, name)
+    }
+}
+
+/// A sample that is ready to be started.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) job: Job,
+    /// The cgroup in which its process runs.
+    pub(crate) group: Option<Group>,
+    /// Anything that lives as long as the sample, such as a directory of its own.
+    #[expect(dead_code, reason = "held for its Drop")]
+    pub(crate) held: Option<Box<dyn Any>>,
+}
+
+impl From<Job> for Start {
+    fn from(job: Job) -> Self {
+        Self { job, group: None, held: None }
+    }
+}
+
+/// Facts on the place of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// The default path of samples.
+    pub(crate) path: PathBuf,
+    /// The file system's type: `ext4`, `xfs`, ...
+    pub(crate) file_system: String,
+    /// The `stat` file of the block device below, when there is one.
+    pub(crate) device_stat: Option<PathBuf>,
+}
+
+/// One run of an experiment: its files, its tables, and the job of each sample.
+pub(crate) trait Plan {
+    /// Returns the place.
+    fn place(&self) -> Place;
+
+    /// Returns the parameters of each table; parameters of the run as a whole are in all of them.
+    fn settings(&self) -> Vec<Parameters>;
+
+    /// Returns whether a table has this row.
+    fn has(&self, _setting: &Parameters, _way: &Way) -> bool {
+        true
+    }
+
+    /// Returns the seconds that a sample takes beside `--seconds`: warming, phases of their own.
+    fn extra_seconds(&self) -> f64 {
+        0.0
+    }
+
+    /// Returns the length below which no budget shortens a sample.
+    fn seconds_min(&self) -> f64 {
+        0.1
+    }
+
+    /// Returns whether the order of all samples of a repeat is shuffled, instead of moved by one.
+    fn is_shuffled(&self) -> bool {
+        false
+    }
+
+    /// Makes a sample ready: evicts files, makes directories. `job` has name, row, path, parameters, seed and seconds.
+    ///
+    /// # Errors
+    /// Something that worked before no longer does; the row is then left out.
+    fn start(&mut self, _turn: &Turn<'_>, job: Job) -> anyhow::Result<Start> {
+        Ok(job.into())
+    }
+
+    /// Completes the outcome by what is known only outside of the sample's process. What [`start`](Self::start) made is
+    /// still there.
+    ///
+    /// # Errors
+    /// The row did not do its work.
+    fn ended(&mut self, _turn: &Turn<'_>, _start: &Start, _outcome: &mut Outcome) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Returns what the sample claims, for the gates.
+    fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim;
+
+    /// Returns the state of the page cache in which samples of a row begin; `None` where it does not matter.
+    fn cache(&self, _setting: &Parameters, way: &Way) -> Option<CacheState> {
+        (!way.cached).then_some(CacheState::Direct)
+    }
+
+    /// Returns how the numbers are made, in a paragraph.
+    fn method(&self, setting: &Parameters, seconds: f64) -> String;
+
+    /// Returns what a reader must know before trusting the numbers.
+    fn notes(&self, _setting: &Parameters) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns gates that concern all rows, after the run.
+    fn conditions(&self) -> Vec<Condition> {
+        Vec::new()
+    }
+
+    /// Changes the finished table: degraded rows, descriptions that depend on the setting.
+    fn finish(&self, _setting: &Parameters, _table: &mut Table) {}
+}
+
+/// The result of one sample.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) context_switches: u64,
+    pub(crate) in_flight_avg: Option<f64>,
+    /// Blocks, records, lookups, files: the operations that were counted.
+    pub(crate) operations: u64,
+    /// Bytes of these operations.
+    pub(crate) bytes: u64,
+    /// Metrics of the experiment's own.
+    #[serde(default)]
+    pub(crate) figures: Metrics,
+    /// Changes over time.
+    #[serde(default)]
+    pub(crate) series: Series,
+    /// A value that depends on every page checked.
+    #[serde(default)]
+    pub(crate) folded: u64,
+    /// The instant when its time began, where it was ordered to begin at one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) begun_ns: Option<u64>,
+    pub(crate) evidence: Evidence,
+}
+
+impl Outcome {
+    /// Returns the outcome of operations with these times; `latency` may be empty.
+    pub(crate) fn new(cost: Cost, operations: u64, bytes: u64, latency: Latency) -> Self {
+        let mut outcome = Self {
+            seconds: cost.seconds,
+            cpu_seconds: cost.cpu_seconds,
+            context_switches: cost.context_switches,
+            in_flight_avg: cost.in_flight_avg,
+            operations,
+            bytes,
+            ..Self::default()
+        };
+        outcome.evidence.counter_deltas = cost.counter_deltas;
+        outcome.times("latency", latency);
+        outcome
+    }
+
+    /// Adds times of operations under a name: `latency` gives metrics such as `p50_us`, any other such as
+    /// `durable_p50_us`. No times add nothing.
+    pub(crate) fn times(&mut self, name: &str, latency: Latency) {
+        if latency.count() > 0 {
+            self.evidence.times.insert(name.to_owned(), latency);
+        }
+    }
+
+    /// Sets a metric of the experiment's own.
+    pub(crate) fn figure(mut self, name: &str, value: impl Into<Option<f64>>) -> Self {
+        if let Some(value) = value.into() {
+            self.figures.set(name, value);
+        }
+        self
+    }
+
+    /// Returns the metrics that every experiment can have, and its own.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let (operations, bytes) = (self.operations as f64, self.bytes as f64);
+        let (rate, cpu_us) = (operations / self.seconds, self.cpu_seconds * 1e6 / operations);
+        let deltas = &self.evidence.counter_deltas;
+        let mut metrics = Metrics::default();
+        for name in [metric::IOPS, metric::LOOKUPS_PER_S, metric::FILES_PER_S, metric::APPENDS_PER_S] {
+            metrics.set(name, rate);
+        }
+        for name in [
+            metric::CPU_US_PER_IO,
+            metric::CPU_US_PER_LOOKUP,
+            metric::CPU_US_PER_FILE,
+            metric::CPU_US_PER_APPEND,
+        ] {
+            metrics.set(name, cpu_us);
+        }
+        for name in [metric::CONTEXT_SWITCHES_PER_IO, metric::CONTEXT_SWITCHES_PER_LOOKUP] {
+            metrics.set(name, self.context_switches as f64 / operations);
+        }
+        metrics
+            .set(metric::SECONDS, self.seconds)
+            .set(metric::MB_PER_S, bytes / 1e6 / self.seconds)
+            .set(metric::CPU_S_PER_GB, self.cpu_seconds * 1e9 / bytes);
+        let moved = |read: Option<u64>, written: Option<u64>| Some((read? + written?) as f64 / bytes);
+        let device = deltas.device;
+        let own = deltas.own;
+        let optional = [
+            (metric::IN_FLIGHT_AVG, self.in_flight_avg),
+            (
+                metric::DEVICE_BYTES_PER_BYTE,
+                moved(device.map(|bytes| bytes.read), device.map(|bytes| bytes.written)),
+            ),
+            (
+                metric::PROCESS_BYTES_PER_BYTE,
+                moved(own.map(|bytes| bytes.read), own.map(|bytes| bytes.written)),
+            ),
+        ];
+        for (name, value) in optional {
+            if let Some(value) = value {
+                metrics.set(name, value);
+            }
+        }
+        for (name, latency) in &self.evidence.times {
+            let prefix = if name == "latency" { String::new() } else { format!("{name}_") };
+            for (percentile, quantile) in [("p50", 0.5), ("p99", 0.99), ("p99_9", 0.999), ("max", 1.0)] {
+                if let Some(value) = latency.quantile_us(quantile) {
+                    metrics.set(&format!("{prefix}{percentile}_us"), value);
+                }
+            }
+            if let Some(mean) = latency.mean_us() {
+                metrics.set(&format!("{prefix}mean_us"), mean);
+            }
+        }
+        metrics.0.extend(self.figures.0.iter().map(|(name, value)| (name.clone(), *value)));
+        metrics
+    }
+}
+
+/// Returns the state of the cache in which a sample begins, of files that were evicted before, or could not be.
+pub(crate) fn cache_of(way: &Way, is_cold: bool) -> CacheState {
+    match (way.cached, is_cold) {
+        (false, _) => CacheState::Direct,
+        (true, true) => CacheState::Evicted,
+        (true, false) => CacheState::Warm,
+    }
+}
+
+/// Returns the hint of a sentence on rows of which one was measured only once.
+pub(crate) fn once(rows: &[&Row]) -> &'static str {
+    if rows.iter().any(|row| row.samples.len() < 2) { " (measured once)" } else { "" }
+}
+
+/// The note on files that stayed in memory.
+pub(crate) const PARTLY_WARM: &str =
+    "the files could not be brought out of memory before every sample: the page-cache rows begin partly warm";

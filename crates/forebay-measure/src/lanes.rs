@@ -1,0 +1,158 @@
+//! Lanes: the same work several times at once, on threads, in tasks of a Tokio runtime, or with an engine beside them. All
+//! begin together, under one gauge.
+
+use std::pin::pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{self, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use forebay::{Config, Engine};
+use tokio::runtime::Builder;
+
+use super::gauge::{Cost, Gauge};
+use super::job::Job;
+
+/// A lane needs few kilobytes of stack.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Runs `lane` on `lanes` threads, with its number and the instant after which it begins nothing more.
+///
+/// # Errors
+/// A thread cannot be started, or the first error of a lane.
+pub(crate) fn on_threads<T: Send>(
+    lanes: usize,
+    job: &Job,
+    lane: impl Fn(usize, Instant) -> anyhow::Result<T> + Sync,
+) -> anyhow::Result<(Vec<T>, Cost)> {
+    // Held until all threads exist; then it passes them the deadline. If a thread cannot be created, the lock opens
+    // without a deadline, and the others end at once.
+    let gate = RwLock::new(None);
+    std::thread::scope(|scope| {
+        let mut closed = gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = Vec::with_capacity(lanes);
+        for number in 0..lanes {
+            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let (gate, lane) = (&gate, &lane);
+            threads.push(builder.spawn_scoped(scope, move || {
+                let deadline = *gate.read().unwrap_or_else(PoisonError::into_inner);
+                deadline.map(|deadline| lane(number, deadline)).transpose()
+            })?);
+        }
+        let gauge = Gauge::start(job.device_stat.as_deref())?;
+        *closed = Some(deadline(&gauge, job));
+        drop(closed);
+        let joined: Vec<_> = threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let cost = gauge.stop()?;
+        let ended = joined.into_iter().map(|lane| lane.map_err(|_| anyhow::anyhow!("a thread panicked"))?);
+        Ok((ended.filter_map(Result::transpose).collect::<anyhow::Result<_>>()?, cost))
+    })
+}
+
+/// Runs `lane` in `lanes` tasks of a Tokio runtime with its usual threads, or with `workers`.
+///
+/// # Errors
+/// The runtime cannot be started, or the first error of a lane.
+pub(crate) fn on_tokio<T: Send + 'static, F: Future<Output = anyhow::Result<T>> + Send + 'static>(
+    lanes: usize,
+    workers: Option<usize>,
+    job: &Job,
+    lane: impl Fn(usize, Instant) -> F,
+) -> anyhow::Result<(Vec<T>, Cost)> {
+    let mut builder = Builder::new_multi_thread();
+    if let Some(workers) = workers {
+        builder.worker_threads(workers);
+    }
+    builder.enable_all().build()?.block_on(async {
+        let gauge = Gauge::start(job.device_stat.as_deref())?;
+        let deadline = deadline(&gauge, job);
+        let tasks: Vec<_> = (0..lanes).map(|number| tokio::spawn(lane(number, deadline))).collect();
+        let mut ended = Vec::with_capacity(lanes);
+        for task in tasks {
+            ended.push(task.await.context("a task panicked")??);
+        }
+        Ok((ended, gauge.stop()?))
+    })
+}
+
+/// Returns the result of a future that never waits, because its calls block the thread.
+///
+/// # Errors
+/// The errors of the future; it did wait.
+pub(crate) fn ready<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    match pin!(future).poll(&mut task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => anyhow::bail!("a call that should block the thread did not"),
+    }
+}
+
+/// Starts an engine for `work`, and closes it.
+///
+/// # Errors
+/// The errors of the engine and of `work`; an engine that lost something as it closed.
+pub(crate) fn with_engine<T>(
+    config: Config,
+    work: impl FnOnce(&Engine) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let engine = Engine::start(config)?;
+    let outcome = work(&engine)?;
+    let report = engine.close().wait()?;
+    anyhow::ensure!(
+        report.leaked_operations == 0 && report.lost_shards == 0,
+        "the engine lost {} shards and {} operations as it was closed",
+        report.lost_shards,
+        report.leaked_operations
+    );
+    Ok(outcome)
+}
+
+/// Returns the part of `operations` that lane number `lane` of `lanes` has.
+pub(crate) fn share(operations: u64, lane: usize, lanes: usize) -> u64 {
+    let lanes = lanes as u64;
+    operations / lanes + u64::from((lane as u64) < operations % lanes)
+}
+
+/// Returns `job` and its parameters, shared by the tasks of a runtime.
+///
+/// # Errors
+/// The parameters are not those of this experiment.
+pub(crate) fn shared<W: serde::de::DeserializeOwned>(job: &Job) -> anyhow::Result<Arc<(Job, W)>> {
+    Ok(Arc::new((job.clone(), job.work()?)))
+}
+
+fn deadline(gauge: &Gauge, job: &Job) -> Instant {
+    gauge.begun() + Duration::from_secs_f64(job.seconds)
+}
+
+/// Lets this process have `files` files open, and some for itself.
+///
+/// # Errors
+/// The hard limit is lower.
+pub(crate) fn allow_files(files: u64) -> anyhow::Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let wanted = files + 256;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        anyhow::ensure!(
+            limit.maximum.is_none_or(|maximum| maximum >= wanted),
+            "{wanted} files cannot be open at once here (ulimit -n -H): give fewer --files, or raise the limit"
+        );
+        limit.current = Some(wanted);
+        setrlimit(Resource::Nofile, limit)?;
+    }
+    Ok(())
+}
+
+/// Returns the path of the sample as the tests of this crate use it.
+#[cfg(test)]
+pub(crate) fn test_job(
+    experiment: &str,
+    way: &str,
+    path: &std::path::Path,
+    parameters: serde_json::Value,
+    seed: u64,
+) -> Job {
+    let mut job = Job::new(experiment, path, &parameters, 60.0).expect("plain");
+    (job.row, job.seed, job.seconds) = (way.to_owned(), seed, 60.0);
+    job
+}

@@ -1,0 +1,418 @@
+//! The options of experiments. They are data: one definition gives the parsing, the help, the defaults and the values.
+
+use std::collections::BTreeMap;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use forebay_report::failure::Failure;
+
+use super::experiment::Way;
+use super::units::{parse_bytes, show_bytes};
+
+/// One option of an experiment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Opt {
+    name: &'static str,
+    help: &'static str,
+    value: Kind,
+    is_list: bool,
+    /// The default, in the words of the command line; empty: the experiment chooses.
+    full: &'static str,
+    quick: &'static str,
+    report: &'static str,
+    /// Describes a default that the experiment chooses.
+    chosen: &'static str,
+}
+
+/// The values that an option takes.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A whole number: the smallest and the largest.
+    Count {
+        least: u64,
+        most: u64,
+    },
+    /// A number of bytes: the smallest, the largest, and what it is a multiple of.
+    Bytes {
+        least: u64,
+        most: u64,
+        multiple: u64,
+    },
+    /// The least and the most seconds.
+    Seconds(f64, f64),
+    Word(&'static [&'static str]),
+    Path,
+    /// None: it is there or not.
+    Flag,
+}
+
+impl Opt {
+    const fn new(name: &'static str, help: &'static str, value: Kind) -> Self {
+        Self { name, help, value, is_list: false, full: "", quick: "", report: "", chosen: "" }
+    }
+
+    /// Returns an option that takes one whole number from 1 to `most`.
+    pub(crate) const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
+        Self::new(name, help, Kind::Count { least: 1, most })
+    }
+
+    /// Returns an option that takes a number of bytes within these limits, ends included.
+    pub(crate) const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
+        Self::new(name, help, Kind::Bytes { least, most, multiple: 1 })
+    }
+
+    /// Returns an option that takes one of `words`.
+    pub(crate) const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
+        Self::new(name, help, Kind::Word(words))
+    }
+
+    /// Returns an option that takes a path.
+    pub(crate) const fn path(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::Path)
+    }
+
+    /// Returns an option without a value; [`Values::given`] says whether it is there.
+    pub(crate) const fn flag(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::Flag)
+    }
+
+    /// Returns an option that takes seconds within these limits, ends included.
+    pub(crate) const fn time(name: &'static str, help: &'static str, least: f64, most: f64) -> Self {
+        Self::new(name, help, Kind::Seconds(least, most))
+    }
+
+    /// Returns `--seconds`, the length of one sample.
+    pub(crate) const fn seconds(full: &'static str, quick: &'static str) -> Self {
+        Self::time("seconds", "Seconds of one sample", 0.01, 86_400.0).or(full).quick(quick)
+    }
+
+    /// Returns `--repeats`, the samples of each row.
+    pub(crate) const fn repeats(full: &'static str) -> Self {
+        Self::count("repeats", "Samples of each row in each table", 1000).or(full)
+    }
+
+    /// Returns `--block`, the bytes of one operation.
+    pub(crate) const fn block(help: &'static str) -> Self {
+        Self::bytes("block", help, 4096, 64 << 20).multiple_of(4096).or("4KiB")
+    }
+
+    /// Takes zero, too.
+    pub(crate) const fn zero_too(mut self) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = 0;
+        }
+        self
+    }
+
+    /// Takes several values, separated by commas.
+    pub(crate) const fn list(mut self) -> Self {
+        self.is_list = true;
+        self
+    }
+
+    /// Takes multiples of `multiple` bytes only.
+    pub(crate) const fn multiple_of(mut self, bytes: u64) -> Self {
+        if let Kind::Bytes { multiple, .. } = &mut self.value {
+            *multiple = bytes;
+        }
+        self
+    }
+
+    /// Sets the default, also of `--quick` and of a report.
+    pub(crate) const fn or(mut self, text: &'static str) -> Self {
+        (self.full, self.quick, self.report) = (text, text, text);
+        self
+    }
+
+    /// Sets the default of `--quick`, also in a quick report.
+    pub(crate) const fn quick(mut self, text: &'static str) -> Self {
+        self.quick = text;
+        self
+    }
+
+    /// Sets the default of a report that is not quick.
+    pub(crate) const fn report(mut self, text: &'static str) -> Self {
+        self.report = text;
+        self
+    }
+
+    /// Describes the default that the experiment chooses itself.
+    pub(crate) const fn chosen(mut self, text: &'static str) -> Self {
+        self.chosen = text;
+        self
+    }
+
+    fn help(&self) -> String {
+        let mut help = self.help.to_owned();
+        if let Kind::Word(words) = self.value {
+            help.push_str(": ");
+            help.push_str(&words.join(", "));
+        }
+        let quick =
+            if self.quick == self.full { String::new() } else { format!(", with --quick {}", self.quick) };
+        match (self.full, self.chosen) {
+            ("", "") => help,
+            ("", chosen) => format!("{help} [default: {chosen}]"),
+            (full, _) => format!("{help} [default: {full}{quick}]"),
+        }
+    }
+
+    fn value_name(&self) -> &'static str {
+        match (self.value, self.is_list) {
+            (Kind::Count { .. }, false) => "COUNT",
+            (Kind::Count { .. }, true) => "COUNT,..",
+            (Kind::Bytes { .. }, false) => "BYTES",
+            (Kind::Bytes { .. }, true) => "BYTES,..",
+            (Kind::Seconds(..), _) => "SECONDS",
+            (Kind::Word(_), false) => "WORD",
+            (Kind::Word(_), true) => "WORD,..",
+            (Kind::Path, _) => "FILE",
+            (Kind::Flag, _) => "",
+        }
+    }
+
+    /// Checks one value; returns it as a number where it is one.
+    fn parse(&self, text: &str) -> Result<Value, String> {
+        match self.value {
+            Kind::Count { least, most } => match text.parse() {
+                Ok(count) if (least..=most).contains(&count) => Ok(Value::Number(count as f64)),
+                _ => Err(format!("{text:?} is not a whole number from {least} to {most}")),
+            },
+            Kind::Bytes { least, most, multiple } => {
+                let bytes = parse_bytes(text)?;
+                if (least..=most).contains(&bytes) && bytes.is_multiple_of(multiple) {
+                    return Ok(Value::Number(bytes as f64));
+                }
+                let of = if multiple > 1 {
+                    format!(" that is a multiple of {}", show_bytes(multiple))
+                } else {
+                    String::new()
+                };
+                let most =
+                    if most < 1 << 62 { format!(" to {}", show_bytes(most)) } else { " on".to_owned() };
+                Err(format!("{text:?} does not fit here: give a size from {}{most}{of}", show_bytes(least)))
+            }
+            Kind::Seconds(least, most) => match text.parse::<f64>() {
+                Ok(seconds) if (least..=most).contains(&seconds) => Ok(Value::Number(seconds)),
+                Ok(seconds) if seconds > 0.0 => {
+                    Err(format!("{text:?} does not fit here: {least} to {most} seconds"))
+                }
+                _ => Err(format!("{text:?} is not a time; write seconds such as 0.5 or 10")),
+            },
+            Kind::Word(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
+            Kind::Word(words) => Err(format!("there is no {:?}; there are {}", text, words.join(", "))),
+            Kind::Path | Kind::Flag => Ok(Value::Text(text.to_owned())),
+        }
+    }
+}
+
+/// One value of an option.
+#[derive(Debug, Clone, PartialEq)]
+enum Value {
+    Number(f64),
+    Text(String),
+}
+
+/// How long a run may take, which decides the defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// `measure`.
+    Full,
+    /// `measure --quick` and `report --quick`.
+    Quick,
+    /// `report`.
+    Report,
+}
+
+/// The values of an experiment's options, defaults included.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Values {
+    values: BTreeMap<&'static str, Vec<Value>>,
+    given: Vec<&'static str>,
+    /// Names of the rows to measure; empty: all.
+    pub(crate) rows: Vec<String>,
+}
+
+/// The option that selects rows, which every experiment has.
+const ROWS: &str = "rows";
+
+/// Adds the options of an experiment, and `--rows`, to its command.
+pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
+    let command = options.iter().fold(command, |command, option| {
+        let arg = Arg::new(option.name)
+            .long(option.name)
+            .value_name(option.value_name())
+            .help(option.help())
+            .value_parser(move |text: &str| option.parse(text));
+        command.arg(match option.value {
+            Kind::Flag => arg.num_args(0).action(ArgAction::Set).default_missing_value(""),
+            _ if option.is_list => arg.value_delimiter(',').action(ArgAction::Append),
+            _ => arg,
+        })
+    });
+    if ways.len() < 2 {
+        return command;
+    }
+    let names = ways.iter().map(|way| way.name).collect::<Vec<_>>().join(", ");
+    let help = format!("Only these rows: {names}");
+    let parser = move |text: &str| {
+        let known = ways.iter().any(|way| way.name == text);
+        if known { Ok(text.to_owned()) } else { Err(format!("there is no row {text:?}; there are {names}")) }
+    };
+    let arg = Arg::new(ROWS).long(ROWS).value_name("ROW,..").help(help).value_parser(parser);
+    command.arg(arg.value_delimiter(',').action(ArgAction::Append))
+}
+
+impl Values {
+    /// Returns the values of `options` from a command line, where there is one, and otherwise the defaults.
+    ///
+    /// # Errors
+    /// Fails when a default does not parse, which a test excludes.
+    pub(crate) fn new(
+        options: &'static [Opt],
+        matches: Option<&ArgMatches>,
+        length: Length,
+    ) -> Result<Self, Failure> {
+        let mut all = Self::default();
+        for option in options {
+            let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
+            let values = match given {
+                Some(given) => {
+                    all.given.push(option.name);
+                    given.cloned().collect()
+                }
+                None => {
+                    let default = match length {
+                        Length::Full => option.full,
+                        Length::Quick => option.quick,
+                        Length::Report => option.report,
+                    };
+                    let parts = default.split(',').filter(|part| !part.is_empty());
+                    let parsed = parts.map(|part| option.parse(part)).collect::<Result<_, _>>();
+                    parsed.map_err(|why| Failure::Usage(format!("--{}: {why}", option.name)))?
+                }
+            };
+            all.values.insert(option.name, values);
+        }
+        if let Some(rows) = matches.and_then(|matches| matches.try_get_many::<String>(ROWS).ok().flatten()) {
+            all.rows = rows.cloned().collect();
+        }
+        Ok(all)
+    }
+
+    /// Sets the number of an option.
+    pub(crate) fn set(&mut self, name: &'static str, number: f64) {
+        self.values.insert(name, vec![Value::Number(number)]);
+    }
+
+    /// Returns whether the option was on the command line.
+    pub(crate) fn given(&self, name: &str) -> bool {
+        self.given.contains(&name)
+    }
+
+    /// Returns the numbers of an option: counts, bytes or seconds.
+    pub(crate) fn numbers(&self, name: &str) -> Vec<f64> {
+        let number = |value: &Value| match value {
+            Value::Number(number) => Some(*number),
+            Value::Text(_) => None,
+        };
+        self.values.get(name).into_iter().flatten().filter_map(number).collect()
+    }
+
+    /// Returns the number of an option, where it has one.
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+        self.numbers(name).first().copied()
+    }
+
+    /// Returns the whole numbers of an option.
+    pub(crate) fn counts(&self, name: &str) -> Vec<u64> {
+        self.numbers(name).into_iter().map(|number| number as u64).collect()
+    }
+
+    /// Returns the whole number of an option that has a default: a count, or bytes.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.number(name).map_or(0, |number| number as u64)
+    }
+
+    /// Returns the words of an option.
+    pub(crate) fn words(&self, name: &str) -> Vec<&str> {
+        fn word(value: &Value) -> Option<&str> {
+            match value {
+                Value::Text(text) => Some(text),
+                Value::Number(_) => None,
+            }
+        }
+        self.values.get(name).into_iter().flatten().filter_map(word).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static OPTIONS: &[Opt] = &[
+        Opt::count("depth", "Reads in flight", 64).list().or("1,8").quick("8").report("2"),
+        Opt::block("Bytes of one read"),
+        Opt::bytes("size", "Bytes of the file", 1 << 20, u64::MAX).chosen("4 times the memory"),
+        Opt::seconds("1", "0.3"),
+        Opt::count("load", "Per cent", 200).zero_too().or("0"),
+        Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
+        Opt::time("idle", "Seconds without work", 1.0, 1800.0).or("10"),
+        Opt::flag("writes", "The hogs write"),
+    ];
+    static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
+
+    fn parse(words: &[&str]) -> Result<Values, String> {
+        let command = augment(Command::new("measure").no_binary_name(true), OPTIONS, WAYS);
+        let matches = command.try_get_matches_from(words).map_err(|error| error.to_string())?;
+        Values::new(OPTIONS, Some(&matches), Length::Full).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_depend_on_the_length_and_given_values_win() {
+        let default = |length| Values::new(OPTIONS, None, length).expect("they parse").counts("depth");
+        assert_eq!((default(Length::Full), default(Length::Quick)), (vec![1, 8], vec![8]));
+        assert_eq!(default(Length::Report), [2]);
+        let values = parse(&["--depth", "3,4", "--depth=5", "--rows", "direct"]).expect("valid");
+        assert_eq!((values.counts("depth"), values.given("depth")), (vec![3, 4, 5], true));
+        assert_eq!(
+            (values.count("block"), values.number("size"), values.given("block")),
+            (4096, None, false)
+        );
+        assert_eq!((values.words("does"), values.number("load")), (vec!["read"], Some(0.0)));
+        assert_eq!((values.rows.as_slice(), values.given("writes")), (&["direct".to_owned()][..], false));
+        let values = parse(&["--writes", "--depth", "3"]).expect("a flag takes no value");
+        assert_eq!((values.given("writes"), values.counts("depth")), (true, vec![3]));
+    }
+
+    #[test]
+    fn a_value_outside_its_limits_is_refused_with_them() {
+        for (words, part) in [
+            (["--depth", "65"], "from 1 to 64"),
+            (["--depth", "0"], "from 1 to 64"),
+            (["--load", "201"], "from 0 to 200"),
+            (["--block", "5000"], "multiple of 4 KiB"),
+            (["--size", "1k"], "from 1 MiB on"),
+            (["--seconds", "never"], "such as 0.5"),
+            (["--idle", "0.5"], "1 to 1800 seconds"),
+            (["--does", "sing"], "read, write"),
+            (["--rows", "warm"], "direct, buffered"),
+        ] {
+            let error = parse(&words).expect_err("refused");
+            assert!(error.contains(part), "{words:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_help_has_the_defaults() {
+        let mut command = augment(Command::new("measure"), OPTIONS, WAYS);
+        let help = command.render_help().to_string();
+        for part in [
+            "[default: 1,8, with --quick 8]",
+            "[default: 4 times the memory]",
+            "COUNT,..",
+            "read, write [default: read]",
+        ] {
+            assert!(help.contains(part), "{part}: {help}");
+        }
+    }
+}
