@@ -174,7 +174,7 @@ fn timers_beside_the_appends_record_their_lateness_also_as_published() {
 #[test]
 fn tables_name_the_loop_and_the_load() {
     let directory = Directory::new("tables");
-    let arguments = "--quick --load none --rows forebay --seconds 0.05 --rate 100 --appenders 1";
+    let arguments = "--quick --verbose --load none --rows forebay --seconds 0.05 --rate 100 --appenders 1";
     let mut all = vec!["measure", "wal", directory.text()];
     all.extend(arguments.split(' '));
     let outcome = run(&all);

@@ -374,4 +374,13 @@ mod tests {
             }
         }
     }
+
+    /// Regression: the wait of a program in a document of schema 1 lost its part in the conclusions.
+    #[test]
+    fn a_program_that_waits_keeps_its_role_in_old_documents() {
+        let environment = forebay_report::environment::Environment::default();
+        let mut report = Report::new(environment, vec![Experiment::new(waited::NAME, "")]);
+        adopt(&mut report);
+        assert_eq!(report.experiments[0].view.role, Role::Waiting);
+    }
 }

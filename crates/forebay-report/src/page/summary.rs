@@ -169,6 +169,9 @@ fn table(text: &mut String, group: &[&Experiment], verbose: bool) {
         let (count, names) = (left_out.len(), left_out.join(", "));
         lines.push(format!("{count} columns left out for their width: {names}; --verbose shows all"));
     }
+    if let Some(column) = compared.filter(|column| Some(column) != columns.first()) {
+        lines.push(format!("spread: of {}", column.heading));
+    }
     for experiment in group {
         let skipped = experiment.rows.iter().filter_map(|row| Some((&row.name, row.skipped.as_ref()?)));
         lines.extend(skipped.map(|(name, why)| format!("{name}: not measured: {why}")));
@@ -192,10 +195,7 @@ fn grid(
     let mut head = vec!["row".to_owned()];
     head.extend(axis.map(str::to_owned));
     head.extend(columns.iter().map(|column| column.heading.to_string()));
-    head.push(match compared {
-        Some(column) if Some(column) != columns.first().copied() => format!("{} spread", column.heading),
-        _ => "spread".to_owned(),
-    });
+    head.push("spread".to_owned());
     head.push("cache".to_owned());
     let mut grid = vec![head];
     for experiment in group {
