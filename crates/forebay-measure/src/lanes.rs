@@ -83,6 +83,15 @@ pub(crate) fn with_engine<T>(
 ) -> anyhow::Result<T> {
     let engine = Engine::start(config)?;
     let outcome = work(&engine)?;
+    close(engine)?;
+    Ok(outcome)
+}
+
+/// Closes an engine.
+///
+/// # Errors
+/// It lost something, so its figures cannot be trusted.
+pub(crate) fn close(engine: Engine) -> anyhow::Result<()> {
     let report = engine.close().wait()?;
     anyhow::ensure!(
         report.leaked_operations == 0 && report.lost_shards == 0,
@@ -90,7 +99,7 @@ pub(crate) fn with_engine<T>(
         report.lost_shards,
         report.leaked_operations
     );
-    Ok(outcome)
+    Ok(())
 }
 
 /// Returns the part of `operations` that lane number `lane` of `lanes` has.
