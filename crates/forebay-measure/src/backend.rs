@@ -567,10 +567,10 @@ mod tests {
         let temp = Cleanup::default().temp_file(directory, "backend").expect("writable");
         let all = [
             Backend::Threads,
-            Backend::Ring(Setup::PLAIN),
-            Backend::Ring(Setup { fixed_buffers: true, ..Setup::PLAIN }),
-            Backend::Ring(Setup::FULL),
-            Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..Setup::FULL }),
+            Backend::Ring(Setup::default()),
+            Backend::Ring(Setup { fixed_buffers: true, ..Setup::default() }),
+            Backend::Ring(Setup::full()),
+            Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..Setup::full() }),
             Backend::Aio,
             Backend::TokioFs,
             Backend::SpawnBlocking,
