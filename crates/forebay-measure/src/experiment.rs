@@ -16,11 +16,11 @@ use serde_json::{Map, Value};
 use super::cgroup::Group;
 use super::gates::Claim;
 use super::gauge::Cost;
-use super::interleave::Evidence;
 use super::job::Job;
 use super::latency::Latency;
 use super::options::{Length, Opt, Values};
 use super::runner;
+use super::runner::Evidence;
 use crate::context::Context;
 use forebay_report::page::columns::Definition;
 use forebay_report::page::view::{Axis, Gain, Role};
@@ -183,6 +183,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) parameters: &'a Parameters,
     pub(crate) way: &'static Way,
     /// The number of the repeat, from 0.
+    #[cfg_attr(not(test), expect(dead_code, reason = "a part of the interface; tests use it"))]
     pub(crate) repeat: usize,
     /// The seed of the repeat, the same for all rows.
     pub(crate) seed: u64,

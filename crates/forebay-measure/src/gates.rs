@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::interleave::SampleFigures;
 use super::latency::Latency;
+use super::runner::SampleFigures;
 use super::system_counters::{Bytes, CounterDeltas};
 use forebay_report::result::{Condition, metric};
 
@@ -251,7 +251,7 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interleave::{Evidence, row_of};
+    use crate::runner::{Evidence, row_of};
     use crate::system_counters::Ticks;
     use forebay_report::result::CacheState;
 

@@ -37,7 +37,6 @@ mod files;
 mod fio;
 mod gates;
 mod gauge;
-mod interleave;
 mod io_limit;
 mod job;
 mod lanes;

@@ -18,7 +18,6 @@ use super::fio::FioJob;
 use super::gates::Claim;
 use super::gauge::Gauge;
 use super::job::Job;
-use super::kind::DEPTH;
 use super::lanes::with_engine;
 use super::latency::Latency;
 use super::options::{Opt, Values};
@@ -27,7 +26,7 @@ use super::plan::affordable_bytes;
 use crate::context::Context;
 use forebay_report::page::columns;
 use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Gain, Role};
+use forebay_report::page::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
 use forebay_report::units::{bytes, number};
 
@@ -79,7 +78,7 @@ static SPEC: Spec = Spec {
     ],
     compared: metric::MB_PER_S,
     charts: &[metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG],
-    axis: DEPTH,
+    axis: Axis::new("depth", "reads in flight"),
     role: Role::Sequential,
     gains: || {
         vec![Gain::new(

@@ -174,7 +174,7 @@ fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAg
     let ToAgent::Prepare { experiment, options, seed } = task else {
         anyhow::bail!("a sample was requested before the file was prepared");
     };
-    let Some(Entry::New(experiment)) = kind::find(&experiment) else {
+    let Some(Entry(experiment)) = kind::find(&experiment) else {
         anyhow::bail!("the experiment {experiment:?} is not known here");
     };
     let context = Context::new(target, Progress::Silent, cleanup.clone(), seed);

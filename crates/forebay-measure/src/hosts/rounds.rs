@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::super::experiment::Experiment;
-use super::super::interleave::seeds;
 use super::super::options::Values;
 use super::super::plan::{Sizes, interleaved};
+use super::super::runner::seeds;
 use super::super::units::show_bytes;
 use super::controller::{Controller, Host, HostSample};
 use super::merge::{Round, Rounds, rows};
