@@ -351,7 +351,7 @@ impl Plan for Run<'_> {
             (batch, bytes) => format!("a batch of {batch} records of {bytes} bytes"),
         };
         let append = if setting.contains_key("as_published") {
-            "as published benchmarks count: it makes a file, writes, syncs (fdatasync) and removes it"
+            "as published benchmarks count: a file is made, written, synced (fdatasync) and removed"
                 .to_owned()
         } else {
             format!(
@@ -360,17 +360,16 @@ impl Plan for Run<'_> {
             )
         };
         let schedule = if setting["loop"] == "open" {
+            let rate = count("rate_per_s");
             format!(
-                "{} appends a second are due at fixed times, begun by a thread of its own where the row allows that; times \
-                 count from when the append was due",
-                count("rate_per_s")
+                "{rate} a second are due at fixed times, begun by a thread of its own where the row can; times count from then"
             )
         } else {
             format!("{} task(s) append one after the other; times count from the call", count("appenders"))
         };
         let load = match setting["load"].as_str() {
             Some("cpu") => format!(
-                " {} tasks sort; `work kept` is how many vectors they sort, against the same repeat without appends.",
+                " {} tasks sort; `work kept` is their throughput against the same repeat without appends.",
                 count("load_tasks")
             ),
             Some("timers") => format!(" {}", timers::method()),
@@ -378,9 +377,8 @@ impl Plan for Run<'_> {
         };
         format!(
             "An append is {what}, {append}. {schedule}. `durable` is stamped where the flush ended, `seen` where the \
-             task was woken.{load} Each sample is a fresh process with {} Tokio workers, measured for {seconds:.2} s \
-             after 0.1 s of warming up; then its appends are looked up. Rows take turns; a figure is the median of the \
-             repeats.",
+             task woke.{load} Each sample is a fresh process with {} Tokio workers, {seconds:.2} s after 0.1 s of warming up; \
+             its appends are then looked up. Rows take turns; figures are medians of the repeats.",
             count("workers"),
         )
     }

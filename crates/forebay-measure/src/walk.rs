@@ -321,8 +321,8 @@ impl Plan for Run<'_> {
         let (node, read) = (show_bytes(count("node_bytes")), show_bytes(count("read_bytes")));
         let index = if setting.contains_key("as_published") {
             format!(
-                "As published benchmarks count: each lookup makes a file of {} nodes of {node} each, descends it and removes \
-                 it, all in its time; nothing is synced.",
+                "As published benchmarks count, a lookup makes a file of {} nodes of {node}, descends it and removes it, \
+                 without a sync.",
                 count("depth")
             )
         } else {
@@ -338,10 +338,9 @@ impl Plan for Run<'_> {
         };
         let beside = if setting["beside"] == "timers" { timers::method() + " " } else { String::new() };
         format!(
-            "{index} {beside}Each sample is a fresh process with {} lookup(s) in flight from {} thread(s), measured for \
-             {seconds:.2} s after 0.1 s of warming up. Every result is verified, which the CPU time includes. Latency \
-             counts from the end of the last lookup; wakes are polls of its task after the first. Rows take turns; a figure is \
-             the median of the repeats.",
+            "{index} {beside}Each sample is a fresh process with {} lookup(s) in flight from {} thread(s), {seconds:.2} s after \
+             0.1 s of warming up. Every result is verified, which the CPU time includes. Latency counts from the end of the \
+             last lookup; wakes are polls of its task after the first. Rows take turns; figures are medians of the repeats.",
             count("in_flight"),
             count("threads")
         )
