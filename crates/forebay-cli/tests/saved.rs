@@ -222,7 +222,11 @@ fn repeats_of_other_programs_can_be_compared() {
     let mdtest = files.write("mdtest.json", &run(&["convert", &fixture("mdtest.out")]).out);
     let page = files.0.path().join("page.html");
     let page = page.to_str().expect("readable name");
-    expect_output(&["report", "--from", &mdtest, "--out", page], 0, &["files/s", "file-creation"]);
+    expect_output(
+        &["report", "--verbose", "--from", &mdtest, "--out", page],
+        0,
+        &["files/s", "file-creation"],
+    );
     let unknown = files.write("bonnie.txt", "Version 2.00a ------Sequential Output------");
     let known =
         "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";

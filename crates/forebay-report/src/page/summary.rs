@@ -62,9 +62,10 @@ pub fn brief(report: &Report, page: &str) -> String {
 /// Returns the storage and the machine, a line each.
 fn place_lines(report: &Report) -> Vec<String> {
     let [path, device] = place::storage(&report.environment).unwrap_or_default();
-    let place = if path.is_empty() { String::new() } else { format!("{path}, {device}, ") };
-    let date = place::date(report.environment.time_unix_s);
-    let first = format!("forebay {}: {place}{date}", report.forebay);
+    let date =
+        Some(place::date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
+    let known: Vec<String> = [path, device].into_iter().chain(date).filter(|part| !part.is_empty()).collect();
+    let first = format!("forebay {}: {}", report.forebay, known.join(", "));
     [first, machine_line(&report.environment)].map(|line| clipped(&line, WIDTH)).into()
 }
 
