@@ -250,16 +250,12 @@ const ROWS: &str = "rows";
 /// Adds the options of an experiment, and `--rows`, to its command.
 pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
     let command = options.iter().fold(command, |command, option| {
-        let arg = Arg::new(option.name)
-            .long(option.name)
-            .value_name(option.value_name())
-            .help(option.help())
-            .value_parser(move |text: &str| option.parse(text));
-        command.arg(match option.value {
-            Kind::Flag => arg.num_args(0).action(ArgAction::Set).default_missing_value(""),
-            _ if option.is_list => arg.value_delimiter(',').action(ArgAction::Append),
-            _ => arg,
-        })
+        let arg = Arg::new(option.name).long(option.name).help(option.help());
+        if matches!(option.value, Kind::Flag) {
+            return command.arg(arg.action(ArgAction::SetTrue));
+        }
+        let arg = arg.value_name(option.value_name()).value_parser(move |text: &str| option.parse(text));
+        command.arg(if option.is_list { arg.value_delimiter(',').action(ArgAction::Append) } else { arg })
     });
     let choice = || ways.iter().filter(|way| !way.always).map(|way| way.name);
     if choice().count() < 2 {
