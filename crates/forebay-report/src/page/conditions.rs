@@ -56,12 +56,16 @@ fn failed(row: Option<&Row>, gate: &Condition) -> String {
 
 /// Describes the finding of a check in words.
 pub(crate) fn check(row: &Row, gate: &Gate) -> String {
-    let outcome = if gate.passed { "met" } else { "MISSED" };
+    let outcome = match (gate.passed, gate.is_met(0.0)) {
+        (true, true) => "met".to_owned(),
+        (true, false) => format!("met within the tolerance of {}", number(gate.tolerance)),
+        (false, _) => "MISSED".to_owned(),
+    };
     format!(
         "check {outcome}: {}: {} is {}, wanted {}",
         row.name,
         gate.name,
-        number(gate.value),
+        gate.value.map_or_else(|| "not measured".to_owned(), number),
         limit(gate.at_least, gate.at_most)
     )
 }

@@ -29,7 +29,7 @@ impl<'a> Limit<'a> {
 
     fn of_check(gate: &'a Gate, row: &'a str) -> Self {
         let Gate { name, value, at_least, at_most, passed, .. } = gate;
-        let (value, passed) = (Some(*value), Some(*passed));
+        let (value, passed) = (*value, Some(*passed));
         Self { name, value, at_least: *at_least, at_most: *at_most, passed, why: "", row: Some(row) }
     }
 

@@ -31,15 +31,22 @@ pub fn render(report: &Report) -> String {
         let names: Vec<&str> = wanting.iter().map(|check| check.name.as_str()).collect();
         let _ = writeln!(text, "degraded or unavailable here: {} (see `forebay doctor`)", names.join(", "));
     }
-    for group in groups(&report.experiments) {
-        text.push('\n');
-        table(&mut text, &group);
-    }
+    text.push_str(&tables(&report.experiments));
     if !report.verdicts.is_empty() {
         text.push_str("\nVerdicts\n");
         for verdict in &report.verdicts {
             let _ = writeln!(text, "  * {verdict}");
         }
+    }
+    text
+}
+
+/// Returns the tables alone.
+pub fn tables(experiments: &[Experiment]) -> String {
+    let mut text = String::new();
+    for group in groups(experiments) {
+        text.push('\n');
+        table(&mut text, &group);
     }
     text
 }
