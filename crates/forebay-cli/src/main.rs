@@ -74,7 +74,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::MeasureChild { job, start_line } => {
             // The child creates nothing that must be undone, so the default action of signals
             // is right for it.
-            print(&format!("{}\n", measure::run_child(&job, start_line)?))?;
+            print(&format!("{}\n", measure::run_child(&job, start_line, ALL)?))?;
             Ok(ExitCode::SUCCESS)
         }
     }

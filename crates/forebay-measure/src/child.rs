@@ -14,7 +14,7 @@ use super::{forebay_rows, kind, start_barrier, std_rows};
 ///
 /// # Errors
 /// Fails when the text is not one that this program wrote, or the sample failed.
-pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
+pub(super) fn run(job: &str, start_line: bool, registry: &[kind::Entry]) -> anyhow::Result<String> {
     let job: Job = serde_json::from_str(job)
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
     // A child must not continue to read after the program was killed.
@@ -25,7 +25,8 @@ pub(super) fn run(job: &str, start_line: bool) -> anyhow::Result<String> {
     if start_line {
         start_barrier::arm();
     }
-    let kind = kind::find(&job.experiment).context("a sample of an experiment that is not known")?;
+    let mut own = registry.iter().filter(|entry| entry.name() == job.experiment);
+    let kind = own.next().context("a sample of an experiment that is not known")?;
     kind.sample(&job)
 }
 
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_foreign_text_is_refused() {
-        assert!(run("{}", false).is_err());
-        assert!(run("not JSON", false).is_err());
+        assert!(run("{}", false, kind::ALL).is_err());
+        assert!(run("not JSON", false, kind::ALL).is_err());
     }
 }

@@ -34,7 +34,6 @@ pub static ALL: &[Entry] = &[
 
 /// An experiment of the registry.
 #[derive(Debug, Clone, Copy)]
-#[expect(private_interfaces, reason = "programs use the methods")]
 pub enum Entry {
     /// One that runs by itself.
     Kind(&'static Kind),

@@ -12,6 +12,12 @@
 //! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
 //! read one file with many readers (`reads`); the last four have a directory (`scratch_dir`) with a file, or
 //! with many (`file_set`).
+//!
+//! # Experiments of another program
+//!
+//! A program with experiments of its own implements [`experiment::Experiment`] and [`experiment::Plan`], lists them as
+//! [`kind::Entry::New`], passes [`CHILD_SUBCOMMAND`] with its argument to [`run_child`], and runs a plan with
+//! [`runner::run_apart`]. `forebay-versus` is such a program.
 
 pub mod cleanup;
 pub mod context;
@@ -23,15 +29,15 @@ pub mod progress;
 
 mod aligned;
 mod amplification;
-mod backing_device;
+pub mod backing_device;
 mod blocking;
 pub mod calibrate;
-mod cgroup;
+pub mod cgroup;
 mod child;
 mod cold;
 mod commands;
 mod cpu;
-mod experiment;
+pub mod experiment;
 mod extents;
 mod fairness;
 mod file_set;
@@ -41,10 +47,10 @@ mod gates;
 mod gauge;
 mod interleave;
 mod io_limit;
-mod job;
+pub mod job;
 mod lanes;
 mod latency;
-mod options;
+pub mod options;
 mod pace;
 mod pattern;
 mod patterns;
@@ -53,12 +59,12 @@ mod preconditions;
 mod prefault;
 mod random;
 pub(crate) mod reads;
-pub(crate) mod residency;
-mod runner;
+pub mod residency;
+pub mod runner;
 mod sampler;
 mod saturate;
 mod scan;
-mod scratch_dir;
+pub mod scratch_dir;
 mod span;
 mod start_barrier;
 mod std_rows;
@@ -72,16 +78,21 @@ mod wal;
 mod walk;
 pub(crate) mod writes;
 
+pub use gauge::peak_resident_bytes;
+pub use prefault::prefault;
+pub use test_file::check_space;
+
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
 /// goes to [`run_child`].
 pub const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample and returns the line to print on standard output. With `start_line` it begins at the
+/// Runs one sample of an experiment of `registry`, such as [`kind::ALL`], and returns the line to print on standard output.
+/// With `start_line` it begins at the
 /// instant that it reads on standard input.
 ///
 /// # Errors
 /// Fails when the text is not one that this program wrote, or the sample failed. The message goes to
 /// standard error and the exit code is not zero.
-pub fn run_child(job: &str, start_line: bool) -> anyhow::Result<String> {
-    child::run(job, start_line)
+pub fn run_child(job: &str, start_line: bool, registry: &[kind::Entry]) -> anyhow::Result<String> {
+    child::run(job, start_line, registry)
 }

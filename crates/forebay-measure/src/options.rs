@@ -10,7 +10,7 @@ use super::units::{parse_bytes, show_bytes};
 
 /// One option of an experiment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Opt {
+pub struct Opt {
     name: &'static str,
     help: &'static str,
     value: Kind,
@@ -26,15 +26,23 @@ pub(crate) struct Opt {
 /// The values that an option takes.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// A whole number from 1, up to this one.
-    Count(u64),
+    /// A whole number: the smallest and the largest.
+    Count {
+        least: u64,
+        most: u64,
+    },
     /// A number of bytes: the smallest, the largest, and what it is a multiple of.
     Bytes {
         least: u64,
         most: u64,
         multiple: u64,
     },
-    Seconds,
+    /// A time: the smallest.
+    Seconds {
+        least: f64,
+    },
+    /// Whether the option was given; it takes no value.
+    Flag,
     Word(&'static [&'static str]),
     Path,
 }
@@ -45,48 +53,68 @@ impl Opt {
     }
 
     /// Returns an option that takes one whole number from 1 to `most`.
-    pub(crate) const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
-        Self::new(name, help, Kind::Count(most))
+    pub const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
+        Self::new(name, help, Kind::Count { least: 1, most })
     }
 
     /// Returns an option that takes a number of bytes within these limits, ends included.
-    pub(crate) const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
+    pub const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
         Self::new(name, help, Kind::Bytes { least, most, multiple: 1 })
     }
 
     /// Returns an option that takes one of `words`.
-    pub(crate) const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
+    pub const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, help, Kind::Word(words))
     }
 
     /// Returns an option that takes a path.
-    pub(crate) const fn path(name: &'static str, help: &'static str) -> Self {
+    pub const fn path(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Path)
     }
 
     /// Returns `--seconds`, the length of one sample.
-    pub(crate) const fn seconds(full: &'static str, quick: &'static str) -> Self {
-        Self::new("seconds", "Seconds of one sample", Kind::Seconds).or(full).quick(quick)
+    pub const fn seconds(full: &'static str, quick: &'static str) -> Self {
+        Self::time("seconds", "Seconds of one sample").or(full).quick(quick)
+    }
+
+    /// Returns an option that takes seconds.
+    pub const fn time(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::Seconds { least: 0.01 })
+    }
+
+    /// Returns an option without a value; see [`Values::given`].
+    pub const fn flag(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::Flag)
     }
 
     /// Returns `--repeats`, the samples of each row.
-    pub(crate) const fn repeats(full: &'static str) -> Self {
+    pub const fn repeats(full: &'static str) -> Self {
         Self::count("repeats", "Samples of each row in each table", 1000).or(full)
     }
 
     /// Returns `--block`, the bytes of one operation.
-    pub(crate) const fn block(help: &'static str) -> Self {
+    pub const fn block(help: &'static str) -> Self {
         Self::bytes("block", help, 4096, 64 << 20).multiple_of(4096).or("4KiB")
     }
 
     /// Takes several values, separated by commas.
-    pub(crate) const fn list(mut self) -> Self {
+    pub const fn list(mut self) -> Self {
         self.is_list = true;
         self
     }
 
+    /// Takes 0 as well.
+    pub const fn from_zero(mut self) -> Self {
+        match &mut self.value {
+            Kind::Count { least, .. } => *least = 0,
+            Kind::Seconds { least } => *least = 0.0,
+            _ => {}
+        }
+        self
+    }
+
     /// Takes multiples of `multiple` bytes only.
-    pub(crate) const fn multiple_of(mut self, bytes: u64) -> Self {
+    pub const fn multiple_of(mut self, bytes: u64) -> Self {
         if let Kind::Bytes { multiple, .. } = &mut self.value {
             *multiple = bytes;
         }
@@ -94,25 +122,25 @@ impl Opt {
     }
 
     /// Sets the default, also of `--quick` and of a report.
-    pub(crate) const fn or(mut self, text: &'static str) -> Self {
+    pub const fn or(mut self, text: &'static str) -> Self {
         (self.full, self.quick, self.report) = (text, text, text);
         self
     }
 
     /// Sets the default of `--quick`, also in a quick report.
-    pub(crate) const fn quick(mut self, text: &'static str) -> Self {
+    pub const fn quick(mut self, text: &'static str) -> Self {
         self.quick = text;
         self
     }
 
     /// Sets the default of a report that is not quick.
-    pub(crate) const fn report(mut self, text: &'static str) -> Self {
+    pub const fn report(mut self, text: &'static str) -> Self {
         self.report = text;
         self
     }
 
     /// Describes the default that the experiment chooses itself.
-    pub(crate) const fn chosen(mut self, text: &'static str) -> Self {
+    pub const fn chosen(mut self, text: &'static str) -> Self {
         self.chosen = text;
         self
     }
@@ -134,11 +162,12 @@ impl Opt {
 
     fn value_name(&self) -> &'static str {
         match (self.value, self.is_list) {
-            (Kind::Count(_), false) => "COUNT",
-            (Kind::Count(_), true) => "COUNT,..",
+            (Kind::Count { .. }, false) => "COUNT",
+            (Kind::Count { .. }, true) => "COUNT,..",
             (Kind::Bytes { .. }, false) => "BYTES",
             (Kind::Bytes { .. }, true) => "BYTES,..",
-            (Kind::Seconds, _) => "SECONDS",
+            (Kind::Seconds { .. }, _) => "SECONDS",
+            (Kind::Flag, _) => "",
             (Kind::Word(_), false) => "WORD",
             (Kind::Word(_), true) => "WORD,..",
             (Kind::Path, _) => "FILE",
@@ -148,9 +177,9 @@ impl Opt {
     /// Checks one value; returns it as a number where it is one.
     fn parse(&self, text: &str) -> Result<Value, String> {
         match self.value {
-            Kind::Count(most) => match text.parse() {
-                Ok(count) if (1..=most).contains(&count) => Ok(Value::Number(count as f64)),
-                _ => Err(format!("{text:?} is not a whole number from 1 to {most}")),
+            Kind::Count { least, most } => match text.parse() {
+                Ok(count) if (least..=most).contains(&count) => Ok(Value::Number(count as f64)),
+                _ => Err(format!("{text:?} is not a whole number from {least} to {most}")),
             },
             Kind::Bytes { least, most, multiple } => {
                 let bytes = parse_bytes(text)?;
@@ -166,13 +195,13 @@ impl Opt {
                     if most < 1 << 62 { format!(" to {}", show_bytes(most)) } else { " on".to_owned() };
                 Err(format!("{text:?} does not fit here: give a size from {}{most}{of}", show_bytes(least)))
             }
-            Kind::Seconds => match text.parse::<f64>() {
-                Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(Value::Number(seconds)),
+            Kind::Seconds { least } => match text.parse::<f64>() {
+                Ok(seconds) if (least..=86_400.0).contains(&seconds) => Ok(Value::Number(seconds)),
                 _ => Err(format!("{text:?} is not a time; write seconds such as 0.5 or 10")),
             },
             Kind::Word(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Kind::Word(words) => Err(format!("there is no {:?}; there are {}", text, words.join(", "))),
-            Kind::Path => Ok(Value::Text(text.to_owned())),
+            Kind::Path | Kind::Flag => Ok(Value::Text(text.to_owned())),
         }
     }
 }
@@ -186,7 +215,7 @@ enum Value {
 
 /// How long a run may take, which decides the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Length {
+pub enum Length {
     /// `measure`.
     Full,
     /// `measure --quick` and `report --quick`.
@@ -197,19 +226,23 @@ pub(crate) enum Length {
 
 /// The values of an experiment's options, defaults included.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Values {
+pub struct Values {
     values: BTreeMap<&'static str, Vec<Value>>,
     given: Vec<&'static str>,
     /// Names of the rows to measure; empty: all.
-    pub(crate) rows: Vec<String>,
+    pub rows: Vec<String>,
 }
 
 /// The option that selects rows, which every experiment has.
 const ROWS: &str = "rows";
 
 /// Adds the options of an experiment, and `--rows`, to its command.
-pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
+pub fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
     let command = options.iter().fold(command, |command, option| {
+        if matches!(option.value, Kind::Flag) {
+            let flag = Arg::new(option.name).long(option.name).help(option.help());
+            return command.arg(flag.action(ArgAction::SetTrue));
+        }
         let arg = Arg::new(option.name)
             .long(option.name)
             .value_name(option.value_name())
@@ -235,13 +268,18 @@ impl Values {
     ///
     /// # Errors
     /// Fails when a default does not parse, which a test excludes.
-    pub(crate) fn new(
+    pub fn new(
         options: &'static [Opt],
         matches: Option<&ArgMatches>,
         length: Length,
     ) -> Result<Self, Failure> {
         let mut all = Self::default();
         for option in options {
+            if matches!(option.value, Kind::Flag) {
+                all.given
+                    .extend(matches.filter(|matches| matches.get_flag(option.name)).map(|_| option.name));
+                continue;
+            }
             let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
             let values = match given {
                 Some(given) => {
@@ -268,12 +306,12 @@ impl Values {
     }
 
     /// Returns whether the option was on the command line.
-    pub(crate) fn given(&self, name: &str) -> bool {
+    pub fn given(&self, name: &str) -> bool {
         self.given.contains(&name)
     }
 
     /// Returns the numbers of an option: counts, bytes or seconds.
-    pub(crate) fn numbers(&self, name: &str) -> Vec<f64> {
+    pub fn numbers(&self, name: &str) -> Vec<f64> {
         let number = |value: &Value| match value {
             Value::Number(number) => Some(*number),
             Value::Text(_) => None,
@@ -282,22 +320,22 @@ impl Values {
     }
 
     /// Returns the number of an option, where it has one.
-    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+    pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers(name).first().copied()
     }
 
     /// Returns the whole numbers of an option.
-    pub(crate) fn counts(&self, name: &str) -> Vec<u64> {
+    pub fn counts(&self, name: &str) -> Vec<u64> {
         self.numbers(name).into_iter().map(|number| number as u64).collect()
     }
 
     /// Returns the whole number of an option that has a default: a count, or bytes.
-    pub(crate) fn count(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         self.number(name).map_or(0, |number| number as u64)
     }
 
     /// Returns the words of an option.
-    pub(crate) fn words(&self, name: &str) -> Vec<&str> {
+    pub fn words(&self, name: &str) -> Vec<&str> {
         fn word(value: &Value) -> Option<&str> {
             match value {
                 Value::Text(text) => Some(text),
@@ -317,6 +355,8 @@ mod tests {
         Opt::block("Bytes of one read"),
         Opt::bytes("size", "Bytes of the file", 1 << 20, u64::MAX).chosen("4 times the memory"),
         Opt::seconds("1", "0.3"),
+        Opt::count("extra", "Readers beside", 8).from_zero().or("0"),
+        Opt::flag("count", "Count calls"),
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
     ];
     static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
@@ -340,6 +380,8 @@ mod tests {
         );
         assert_eq!(values.words("does"), ["read"]);
         assert_eq!(values.rows, ["direct"]);
+        assert!(!values.given("count") && parse(&["--count"]).is_ok_and(|values| values.given("count")));
+        assert_eq!(parse(&["--extra", "0"]).expect("it may be none").counts("extra"), [0]);
     }
 
     #[test]

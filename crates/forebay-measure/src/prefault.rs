@@ -12,7 +12,7 @@ const CHUNK_BYTES: u64 = 32 << 20;
 
 /// Writes to `bytes` of memory, or to half of the available memory where that is less, and frees
 /// all of it. Returns the bytes written. The kernel allocates the most recently freed memory first.
-pub(super) fn prefault(bytes: u64) -> u64 {
+pub fn prefault(bytes: u64) -> u64 {
     let wanted = bytes.min(affordable_bytes());
     let (mut held, mut touched) = (Vec::new(), 0);
     while touched < wanted {
