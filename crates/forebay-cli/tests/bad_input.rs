@@ -138,12 +138,15 @@ fn folders_that_this_user_may_not_write_to() {
     for arguments in [
         &["report", name, "--quick", "--quiet", "--out", page][..],
         &["report", name, "--quick", "--quiet", "--out", "/dev/null"],
-        &["agent", name, "--listen", "127.0.0.1:0"],
     ] {
         let Some(outcome) = as_unprivileged(arguments) else { return };
         assert!(matches!(outcome.code, Some(2 | 3)), "{arguments:?}: {}{}", outcome.out, outcome.err);
         assert!(outcome.err.starts_with("forebay: "), "{arguments:?}: {}", outcome.err);
     }
+    // An agent reports to its controller.
+    let Some(outcome) = as_unprivileged(&["agent", "--stdio", name]) else { return };
+    assert_eq!(outcome.code, Some(3), "{}{}", outcome.out, outcome.err);
+    assert!(outcome.out.contains(r#"{"lost":{"why":""#), "{}", outcome.out);
     assert_eq!(fs::read_dir(&closed).expect("readable").count(), 0);
 }
 
@@ -178,9 +181,9 @@ fn things_that_are_no_storage() {
             }
         }
     }
-    for command in ["report", "agent", "doctor"] {
-        let outcome = run(&[command, socket]);
-        assert!(matches!(outcome.code, Some(2 | 3)), "{command}: {}", outcome.err);
+    for command in [&["report"][..], &["agent", "--stdio"], &["doctor"]] {
+        let outcome = run(&[command, &[socket]].concat());
+        assert!(matches!(outcome.code, Some(2 | 3)), "{command:?}: {}", outcome.err);
     }
     assert_eq!(directory.names(), ["socket"]);
 }

@@ -1,103 +1,142 @@
 //! Several agents and a controller on this host: the measurements, the refusals, and no leftovers
-//! whichever process dies.
+//! whichever process dies. A script stands in for ssh.
 
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Read};
+use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{Directory, Outcome, document, forebay, outcome, run, tail};
 
-const SECRET: &str = "correct horse battery staple";
 const SMALL: [&str; 4] = ["--memory", "32MiB", "--size", "40MiB"];
 /// Long enough for any machine; only a failing test waits that long.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A running agent, killed at the end.
-struct Agent {
-    child: Child,
-    address: String,
-    directory: Directory,
-    #[allow(dead_code, reason = "kept open, or the agent could not say anything")]
-    out: Lines<BufReader<ChildStdout>>,
+/// Runs the words after HOST in a shell, as ssh does on HOST. The process becomes the agent.
+const SSH: &str = r#"host=$1; shift; echo $$ >"$0.$host"; eval "exec $*""#;
+/// The same, with the agent behind a process that passes its input on, as ssh and sshd do. Without its
+/// connection the agent lives on.
+const RELAY: &str = r#"exec 2>/dev/null; host=$1; shift
+sh -c 'echo $$ >"$1"; exec cat' sh "$0.relay-$host" | sh -c "echo \$\$ >'$0.$host'; exec $*""#;
+
+/// Hosts node-1, node-2 .. with a directory each.
+struct Cluster {
+    home: Directory,
+    directories: Vec<Directory>,
 }
 
-impl Agent {
-    fn start() -> Self {
-        Self::start_with(&[], |_| {})
+impl Cluster {
+    fn new(count: usize) -> Self {
+        Self::with_ssh(count, SSH)
     }
 
-    fn start_with(options: &[&str], change: impl FnOnce(&mut Command)) -> Self {
-        let directory = Directory::new("agent");
-        let mut arguments = vec!["agent", directory.text(), "--listen", "127.0.0.1:0"];
-        arguments.extend(options);
-        let mut command = with_secret(&arguments, SECRET);
-        change(&mut command);
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program starts");
-        let mut out = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let line = out.next().expect("it says where it listens").expect("readable");
-        let address = line.rsplit(' ').next().expect("the address is last").to_owned();
-        assert!(line.starts_with("forebay agent: serves "), "{line}");
-        Self { child, address, directory, out }
+    fn with_ssh(count: usize, text: &str) -> Self {
+        let cluster = Self {
+            home: Directory::new("ssh"),
+            directories: (0..count).map(|_| Directory::new("agent")).collect(),
+        };
+        cluster.script("ssh", text);
+        cluster
     }
 
-    fn signal(&self, signal: Signal) {
-        let id = Pid::from_raw(i32::try_from(self.child.id()).expect("small")).expect("not zero");
-        kill_process(id, signal).expect("it is our child");
+    /// Creates a program and returns its path.
+    fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.home.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).expect("it is our directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path
+    }
+
+    /// Returns the name of a host, counted from 1, as the option `--hosts` has it.
+    fn name(&self, host: usize) -> String {
+        format!("node-{host}:{}", self.directories[host - 1].text())
+    }
+
+    /// Returns a command that measures on hosts of these names.
+    fn measure(&self, experiment: &str, hosts: &str, arguments: &[&str]) -> Command {
+        let mut command = forebay(&["measure", experiment, "--hosts", hosts]);
+        command.arg("--ssh").arg(self.home.path().join("ssh"));
+        if !arguments.contains(&"--agent") {
+            command.args(["--agent", env!("CARGO_BIN_EXE_forebay")]);
+        }
+        command.args(arguments);
+        command
+    }
+
+    /// Measures on all hosts to the end.
+    fn run(&self, experiment: &str, arguments: &[&str]) -> Outcome {
+        self.run_on(&self.names(), experiment, arguments)
+    }
+
+    fn run_on(&self, hosts: &str, experiment: &str, arguments: &[&str]) -> Outcome {
+        outcome(&self.measure(experiment, hosts, arguments).output().expect("the program starts"))
+    }
+
+    fn names(&self) -> String {
+        (1..=self.directories.len()).map(|host| self.name(host)).collect::<Vec<_>>().join(",")
+    }
+
+    /// Starts a controller that measures until it is stopped. Returns after its first sample has begun on
+    /// all hosts.
+    fn endless(&self) -> (Child, Lines<BufReader<ChildStderr>>) {
+        let mut arguments = vec!["--seconds", "600", "--depth", "1", "--rows", "direct-pread"];
+        arguments.extend(SMALL);
+        begun(&mut self.measure("random", &self.names(), &arguments))
+    }
+
+    /// Sends a signal to the agent of a host, or to `relay-node-2`.
+    fn signal(&self, process: &str, signal: Signal) {
+        let text = fs::read_to_string(self.home.path().join(format!("ssh.{process}"))).expect("it has begun");
+        let id = text.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
+        kill_process(id, signal).expect("it is ours");
+    }
+
+    /// Waits until the directories of all hosts are empty.
+    fn emptied(&self) {
+        self.directories.iter().for_each(|directory| emptied(directory.path()));
     }
 }
 
-impl Drop for Agent {
+impl Drop for Cluster {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // An agent that a failed test left stopped removes its file.
+        for host in 1..=self.directories.len() {
+            let text = fs::read_to_string(self.home.path().join(format!("ssh.node-{host}"))).ok();
+            if let Some(id) = text.and_then(|text| text.trim().parse().ok()).and_then(Pid::from_raw) {
+                let _ = kill_process(id, Signal::CONT);
+            }
+        }
     }
 }
 
-fn with_secret(arguments: &[&str], secret: &str) -> Command {
-    let mut command = forebay(arguments);
-    command.env("FOREBAY_SECRET", secret);
-    command
-}
-
-/// Runs the controller to its end.
-fn controller(arguments: &[&str], secret: &str) -> Outcome {
-    outcome(&with_secret(arguments, secret).output().expect("the program starts"))
-}
-
-fn places(agents: &[Agent]) -> String {
-    agents.iter().map(|agent| agent.address.as_str()).collect::<Vec<_>>().join(",")
-}
-
-/// Starts a controller that measures until it is stopped. Returns after its first sample has begun on
-/// all hosts.
-fn endless(hosts: &str) -> (Child, Lines<BufReader<ChildStderr>>) {
-    let mut arguments = vec!["measure", "random", "--hosts", hosts, "--seconds", "600", "--depth", "1"];
-    arguments.extend(["--rows", "direct-pread"]);
-    arguments.extend(SMALL);
-    let mut child = with_secret(&arguments, SECRET)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
+/// Starts a command that measures, and returns after its first sample has begun.
+fn begun(command: &mut Command) -> (Child, Lines<BufReader<ChildStderr>>) {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
     let begun = lines.by_ref().map_while(Result::ok).any(|line| line.contains("measure random on"));
     assert!(begun, "the measurement was not announced");
     (child, lines)
 }
 
+/// Waits for the end of a command that fails, and returns its last lines.
+fn failed(mut child: Child, lines: Lines<BufReader<ChildStderr>>) -> String {
+    let text: Vec<String> = lines.map_while(Result::ok).collect();
+    let text = text.join("\n");
+    assert_eq!(child.wait().expect("it ends").code(), Some(1), "{text}");
+    text
+}
+
 /// Waits until a directory is empty: the measuring process empties it when it notices the end.
-fn emptied(directory: &Directory) {
+fn emptied(directory: &Path) {
     let begun = Instant::now();
-    while !directory.names().is_empty() {
-        assert!(begun.elapsed() < LONG, "left behind: {:?}", directory.names());
+    while let Some(left) = fs::read_dir(directory).expect("it exists").next() {
+        assert!(begun.elapsed() < LONG, "left behind: {left:?}");
         std::thread::yield_now();
     }
 }
@@ -117,9 +156,8 @@ fn condition<'a>(row: &'a Value, name: &str) -> Option<&'a Value> {
 
 #[test]
 fn three_agents_measure_together_and_add_up() {
-    let agents = [Agent::start(), Agent::start(), Agent::start()];
-    let hosts = places(&agents);
-    let mut arguments = vec!["measure", "random", "--hosts", &hosts, "--json", "--quiet", "--repeats", "1"];
+    let cluster = Cluster::new(3);
+    let mut arguments = vec!["--json", "--quiet", "--repeats", "1"];
     arguments.extend([
         "--seconds",
         "0.3",
@@ -131,7 +169,7 @@ fn three_agents_measure_together_and_add_up() {
         "5",
     ]);
     arguments.extend(SMALL);
-    let outcome = controller(&arguments, SECRET);
+    let outcome = cluster.run("random", &arguments);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let value = document(&outcome);
     let experiments = value["experiments"].as_array().expect("a list");
@@ -163,123 +201,137 @@ fn three_agents_measure_together_and_add_up() {
             }
         }
     }
-    for agent in &agents {
-        assert_eq!(agent.directory.names(), Vec::<String>::new());
+    for directory in &cluster.directories {
+        assert_eq!(directory.names(), Vec::<String>::new());
     }
-    // Again with the same agents: this time a table, of the other experiment.
-    let mut arguments =
-        vec!["measure", "scan", "--hosts", &hosts, "--repeats", "1", "--rows", "default,mmap"];
+    // Again on the same hosts: this time a table, of the other experiment.
+    let mut arguments = vec!["--repeats", "1", "--rows", "default,mmap"];
     arguments.extend(SMALL);
-    let outcome = controller(&arguments, SECRET);
+    let outcome = cluster.run("scan", &arguments);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    for words in ["default@3", "mmap@1", "last done s", "@2 is host 2 (127.0.0.1:"] {
+    for words in ["default@3", "mmap@1", "last done s", "@2 is host 2 (node-2:"] {
         assert!(outcome.out.contains(words), "{words}: {}", outcome.out);
     }
-    for agent in &agents {
-        assert_eq!(agent.directory.names(), Vec::<String>::new());
+    for directory in &cluster.directories {
+        assert_eq!(directory.names(), Vec::<String>::new());
     }
 }
 
+/// SIGKILL leaves the victim's own file, as with any other command that measures.
 #[test]
 fn an_agent_that_is_killed_is_named_and_the_others_stop() {
-    let mut agents = vec![Agent::start(), Agent::start(), Agent::start()];
-    let hosts = places(&agents);
-    let (mut child, lines) = endless(&hosts);
-    for agent in &agents {
-        assert_eq!(agent.directory.names().len(), 1, "it measures a file of its own");
+    let cluster = Cluster::new(3);
+    let (child, lines) = cluster.endless();
+    for directory in &cluster.directories {
+        assert_eq!(directory.names().len(), 1, "it measures a file of its own");
     }
-    let victim = &mut agents[1];
-    victim.signal(Signal::KILL);
-    victim.child.wait().expect("it is our child");
-    let stderr: Vec<String> = lines.map_while(Result::ok).collect();
-    let status = child.wait().expect("it ends");
-    let stderr = stderr.join("\n");
-    assert_eq!(status.code(), Some(1), "{stderr}");
-    let name = format!("host 2 ({}) was lost", agents[1].address);
+    cluster.signal("node-2", Signal::KILL);
+    let stderr = failed(child, lines);
+    let name = format!("host 2 ({}) was lost", cluster.name(2));
     assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
-    for agent in &agents {
-        emptied(&agent.directory);
-    }
-    // The other agents serve the next controller.
-    let hosts = format!("{},{}", agents[0].address, agents[2].address);
-    let mut arguments =
-        vec!["measure", "scan", "--hosts", &hosts, "--repeats", "1", "--rows", "direct-large"];
+    assert!(stderr.contains("signal: 9"), "how the agent ended: {stderr}");
+    emptied(cluster.directories[0].path());
+    emptied(cluster.directories[2].path());
+    // The hosts serve the next controller.
+    let mut arguments = vec!["--repeats", "1", "--rows", "direct-large"];
     arguments.extend(SMALL);
-    let outcome = controller(&arguments, SECRET);
+    let outcome = cluster.run("scan", &arguments);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+}
+
+#[test]
+fn a_connection_that_is_cut_ends_the_measurement_on_both_sides() {
+    let cluster = Cluster::with_ssh(3, RELAY);
+    let (child, lines) = cluster.endless();
+    cluster.signal("relay-node-2", Signal::KILL);
+    let stderr = failed(child, lines);
+    let name = format!("host 2 ({}) was lost", cluster.name(2));
+    assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
+    cluster.emptied();
+}
+
+#[test]
+fn an_agent_that_is_silent_is_named_and_the_others_stop() {
+    let cluster = Cluster::with_ssh(2, RELAY);
+    let (child, lines) = cluster.endless();
+    cluster.signal("node-2", Signal::STOP);
+    let stderr = failed(child, lines);
+    let name = format!("host 2 ({}) was lost: no message arrived for 10 s", cluster.name(2));
+    assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
+    emptied(cluster.directories[0].path());
+    // When the host is back, its agent finds that nobody is there.
+    cluster.signal("node-2", Signal::CONT);
+    cluster.emptied();
+}
+
+#[test]
+fn agents_notice_a_controller_that_is_silent() {
+    let cluster = Cluster::new(2);
+    let (mut child, _lines) = cluster.endless();
+    let id = Pid::from_raw(i32::try_from(child.id()).expect("small")).expect("not zero");
+    kill_process(id, Signal::STOP).expect("it is our child");
+    cluster.emptied();
+    child.kill().expect("it is our child");
+    child.wait().expect("it ends");
 }
 
 #[test]
 fn a_controller_that_is_killed_ends_the_measurement() {
-    let agents = [Agent::start(), Agent::start()];
-    let (mut child, _lines) = endless(&places(&agents));
+    let cluster = Cluster::new(2);
+    let (mut child, _lines) = cluster.endless();
     child.kill().expect("it is our child");
     child.wait().expect("it ends");
-    for agent in &agents {
-        emptied(&agent.directory);
-    }
+    cluster.emptied();
 }
 
 #[test]
 fn an_agent_that_is_stopped_by_a_signal_leaves_nothing() {
-    let mut agents = [Agent::start()];
-    let (mut child, lines) = endless(&agents[0].address);
-    agents[0].signal(Signal::TERM);
-    let status = agents[0].child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(143));
-    assert_eq!(agents[0].directory.names(), Vec::<String>::new());
-    lines.for_each(drop);
-    assert_eq!(child.wait().expect("it ends").code(), Some(1));
+    let cluster = Cluster::new(1);
+    let (child, lines) = cluster.endless();
+    cluster.signal("node-1", Signal::TERM);
+    let stderr = failed(child, lines);
+    assert!(stderr.contains("exit status: 143"), "{stderr}");
+    assert_eq!(cluster.directories[0].names(), Vec::<String>::new());
 }
 
 #[test]
-fn a_second_controller_is_refused_and_the_first_goes_on() {
-    let agents = [Agent::start()];
-    let hosts = &agents[0].address;
-    let (mut child, _lines) = endless(hosts);
-    let outcome = controller(&["measure", "scan", "--hosts", hosts, "--quiet"], SECRET);
-    assert_eq!(outcome.code, Some(1));
-    for words in [hosts.as_str(), "measuring for the controller at 127.0.0.1:", "one at a time"] {
-        assert!(outcome.err.contains(words), "{words}: {}", outcome.err);
+fn other_versions_and_other_programs_are_refused() {
+    let cluster = Cluster::new(1);
+    let hello = r#"{"hello":{"program":"9.9.9\u001b[31m","facts":{},"more":[1]}}"#;
+    for (name, text, words) in [
+        ("other", &format!("echo '{hello}'; exec cat"), &["versions differ", "9.9.9"][..]),
+        ("banner", &"echo Welcome; exec cat".to_owned(), &["a line that is no message", "Welcome"]),
+        ("long", &"exec tr '\\0' x </dev/zero".to_owned(), &["a line ended after 1048576 bytes"]),
+        ("half", &"printf '{\"hel'".to_owned(), &["a line ended after 5 bytes", "exit status: 0"]),
+    ] {
+        let agent = cluster.script(name, text);
+        let outcome = cluster.run("scan", &["--agent", agent.to_str().expect("readable")]);
+        assert_eq!(outcome.code, Some(1), "{name}: {}", outcome.err);
+        for words in [&["host 1 (node-1:"], words].concat() {
+            assert!(outcome.err.contains(words), "{name}: {}", outcome.err);
+        }
+        assert!(!outcome.err.contains('\u{1b}'), "{}", outcome.err);
     }
-    assert_eq!(child.try_wait().expect("it is our child"), None, "the first one was disturbed");
-    assert_eq!(agents[0].directory.names().len(), 1);
+    assert_eq!(cluster.directories[0].names(), Vec::<String>::new());
+}
+
+#[test]
+fn the_path_is_that_of_hosts_without_a_directory() {
+    let cluster = Cluster::new(2);
+    let path = cluster.directories[0].path().join("it's a $HOME");
+    fs::create_dir(&path).expect("it is our directory");
+    let mut arguments = vec![path.to_str().expect("readable"), "--rows", "direct-pread", "--depth", "1"];
+    arguments.extend(["--seconds", "600"]);
+    arguments.extend(SMALL);
+    let hosts = format!("node-1,me@[::1]:{}", cluster.directories[1].text());
+    let (mut child, _lines) = begun(&mut cluster.measure("random", &hosts, &arguments));
+    for directory in [&path, cluster.directories[1].path()] {
+        assert_eq!(fs::read_dir(directory).expect("it exists").count(), 1, "{}", directory.display());
+    }
     child.kill().expect("it is our child");
     child.wait().expect("it ends");
-    emptied(&agents[0].directory);
-}
-
-#[test]
-fn another_secret_none_and_a_bad_one_are_refused() {
-    let agents = [Agent::start()];
-    let arguments = ["measure", "scan", "--hosts", &agents[0].address, "--quiet"];
-    let outcome = controller(&arguments, "another secret of some length");
-    assert_eq!(outcome.code, Some(1));
-    assert!(outcome.err.contains("another secret"), "{}", outcome.err);
-    let outcome = controller(&arguments, "short");
-    assert_eq!(outcome.code, Some(2));
-    assert!(outcome.err.contains("5 bytes"), "{}", outcome.err);
-    let without = run(&arguments);
-    assert_eq!(without.code, Some(2));
-    assert!(
-        without.err.contains("--secret-file") && without.err.contains("FOREBAY_SECRET"),
-        "{}",
-        without.err
-    );
-
-    let directory = Directory::new("secret");
-    let file = directory.path().join("secret");
-    fs::write(&file, SECRET).expect("it is our directory");
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("ours");
-    let name = file.to_str().expect("readable name");
-    let with_file = [&arguments[..], &["--secret-file", name]].concat();
-    let outcome = run(&with_file);
-    assert_eq!(outcome.code, Some(3));
-    assert!(outcome.err.contains("chmod 600"), "{}", outcome.err);
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
-    let small = [&with_file[..], &SMALL, &["--repeats", "1", "--rows", "direct-large"]].concat();
-    let outcome = run(&small);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    emptied(&path);
+    emptied(cluster.directories[1].path());
 }
 
 #[test]
@@ -287,41 +339,50 @@ fn agents_refuse_other_targets() {
     let directory = Directory::new("refused");
     let file = directory.file("data", 4096);
     let cases: [(&[&str], i32, &str); 4] = [
-        (&["agent", file.to_str().expect("readable")], 3, "is no directory"),
-        (&["agent", "/no/such/path"], 3, "does not exist"),
-        (&["agent", directory.text(), "--listen", "somewhere"], 2, "--listen"),
-        (&["agent", directory.text(), "--secret", "x"], 2, "--secret"),
+        (&["agent", "--stdio", file.to_str().expect("readable")], 3, "is no directory"),
+        (&["agent", "--stdio", "/no/such/path"], 3, "does not exist"),
+        (&["agent", directory.text()], 2, "unexpected argument"),
+        (&["agent"], 2, "--stdio"),
     ];
     for (arguments, code, words) in cases {
-        let outcome = controller(arguments, SECRET);
+        let outcome = run(arguments);
+        assert_eq!(outcome.code, Some(code), "{arguments:?}: {}", outcome.err);
+        assert!((outcome.out + &outcome.err).contains(words), "{arguments:?}: {}", outcome.err);
+    }
+    let cluster = Cluster::new(1);
+    for (host, more, code, words) in [
+        ("a:/no/such/path", vec![], 3, "host 1 (a:/no/such/path): /no/such/path does not exist"),
+        ("a", vec![file.to_str().expect("readable")], 3, "is no directory"),
+        ("a", vec!["--overwrite", "--destroy-data"], 2, "only temp files"),
+        ("a", vec!["--hosts-file", "x"], 2, "cannot be used with"),
+        ("a,a", vec![], 2, "named twice"),
+        ("a,-oProxyCommand=x", vec![], 2, "is no host"),
+        ("a", vec!["--agent", "/no/such/forebay"], 1, "is forebay installed there?"),
+        ("a", vec!["--agent", "/no/such/forebay"], 1, "exit status: 127"),
+    ] {
+        let outcome = cluster.run_on(host, "scan", &more);
+        assert_eq!(outcome.code, Some(code), "{host} {more:?}: {}", outcome.err);
+        assert!(outcome.err.contains(words), "{host} {more:?}: {}", outcome.err);
+    }
+    for (arguments, code, words) in [
+        (&["--hosts", "a", "--ssh", "/no/such/ssh -p 1"][..], 1, "`/no/such/ssh -p 1 a forebay agent"),
+        (&["--hosts", "a", "--ssh", "false"], 1, "host 1 (a) was lost"),
+        (&["--ssh", "ssh"], 2, "--hosts"),
+    ] {
+        let outcome = run(&[&["measure", "scan"], arguments].concat());
         assert_eq!(outcome.code, Some(code), "{arguments:?}: {}", outcome.err);
         assert!(outcome.err.contains(words), "{arguments:?}: {}", outcome.err);
-    }
-    let hosts = ["measure", "scan", "--hosts", "127.0.0.1:1"];
-    for (more, code, words) in [
-        (vec![directory.text()], 2, "leave out"),
-        (vec!["--overwrite", "--destroy-data"], 2, "only temp files"),
-        (vec!["--hosts-file", "x"], 2, "cannot be used with"),
-        (vec![], 1, "no agent can be reached"),
-    ] {
-        let outcome = controller(&[&hosts[..], &more].concat(), SECRET);
-        assert_eq!(outcome.code, Some(code), "{more:?}: {}", outcome.err);
-        assert!(outcome.err.contains(words), "{more:?}: {}", outcome.err);
     }
     assert_eq!(directory.names(), ["data"]);
 }
 
 #[test]
 fn a_host_without_space_is_named_with_the_code_of_one_host() {
-    let agents = [Agent::start(), Agent::start()];
-    let hosts = places(&agents);
-    let outcome =
-        controller(&["measure", "scan", "--hosts", &hosts, "--memory", "32MiB", "--size", "8000TiB"], SECRET);
+    let cluster = Cluster::new(2);
+    let outcome = cluster.run("scan", &["--memory", "32MiB", "--size", "8000TiB"]);
     assert_eq!(outcome.code, Some(4), "{}", outcome.err);
     assert!(outcome.err.contains("host ") && outcome.err.contains("free"), "{}", outcome.err);
-    for agent in &agents {
-        emptied(&agent.directory);
-    }
+    cluster.emptied();
 }
 
 #[test]
@@ -391,12 +452,17 @@ impl Network {
         format!("{}-{host}", self.prefix)
     }
 
-    /// Returns a command that runs the program on one of the hosts; host 0 has the controller.
-    fn on(&self, host: usize, arguments: &[&str]) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name(host), env!("CARGO_BIN_EXE_forebay")]).args(arguments);
-        command.env("FOREBAY_SECRET", SECRET).stdin(Stdio::null());
-        command
+    /// Returns a command that runs a rank on each of the hosts, from 0.
+    fn ranks(&self, arguments: &[&str]) -> Vec<Command> {
+        let rank = |rank: usize| {
+            let mut command = Command::new("ip");
+            let name = self.name(rank + 1);
+            command.args(["netns", "exec", &name, env!("CARGO_BIN_EXE_forebay")]).args(arguments);
+            command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", self.count.to_string());
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        };
+        (0..self.count).map(rank).collect()
     }
 }
 
@@ -418,64 +484,38 @@ fn ip(arguments: &[&str]) -> bool {
 }
 
 #[test]
-fn agents_on_other_hosts_of_a_network() {
+fn ranks_on_other_hosts_of_a_network() {
     let Some(network) = Network::new(3) else {
         println!("skipped: network namespaces cannot be made here (they need root and iproute2)");
         return;
     };
-    let directories = [Directory::new("net"), Directory::new("net"), Directory::new("net")];
-    let mut agents: Vec<(Child, BufReader<ChildStdout>)> = (1..=3)
-        .map(|host| {
-            let listen = format!("10.77.0.{}:7317", host + 1);
-            let mut child = network
-                .on(host, &["agent", directories[host - 1].text(), "--listen", &listen])
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("it starts");
-            let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
-            let mut line = String::new();
-            out.read_line(&mut line).expect("it says where it listens");
-            assert!(line.trim_end().ends_with(&listen), "{line}");
-            (child, out)
-        })
-        .collect();
-    let hosts = "10.77.0.2,10.77.0.3,10.77.0.4";
-    let mut arguments = vec!["measure", "random", "--hosts", hosts, "--json", "--quiet", "--repeats", "1"];
-    arguments.extend(["--seconds", "0.2", "--depth", "1", "--rows", "direct-pread"]);
+    let directory = Directory::new("net");
+    let mut arguments = vec!["measure", "random", directory.text(), "--depth", "1", "--rows", "direct-pread"];
     arguments.extend(SMALL);
-    let measured = outcome(&network.on(0, &arguments).output().expect("it starts"));
-    assert_eq!(measured.code, Some(0), "{}", measured.err);
-    let value = document(&measured);
-    assert!(number(row(&value["experiments"][1], "direct-pread@3"), "iops") > 0.0);
+    let short = [&arguments[..], &["--seconds", "0.2", "--json", "--quiet", "--repeats", "1"]].concat();
+    let start = |command: &mut Command| command.spawn().expect("it starts");
+    let ranks: Vec<Child> = network.ranks(&short).iter_mut().map(start).collect();
+    let ended: Vec<Outcome> =
+        ranks.into_iter().map(|rank| outcome(&rank.wait_with_output().expect("it ends"))).collect();
+    for rank in &ended {
+        assert_eq!(rank.code, Some(0), "{}", rank.err);
+    }
+    let value = document(&ended[0]);
+    assert!(number(row(&value["experiments"][1], "direct-pread@2"), "iops") > 0.0);
+    assert_eq!(directory.names(), Vec::<String>::new());
 
     // Cut off in the middle of a run: the end of a connection does not arrive from there, only silence.
-    arguments.extend(["--seconds", "600"]);
-    arguments.retain(|argument| !matches!(*argument, "--quiet" | "0.2"));
-    let first = arguments.iter().position(|argument| *argument == "--seconds").expect("it is there");
-    arguments.remove(first);
-    let mut child =
-        network.on(0, &arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let mut errors = BufReader::new(child.stderr.take().expect("it is piped"));
-    let mut line = String::new();
-    while !line.contains("measure random on") {
-        line.clear();
-        assert!(errors.read_line(&mut line).expect("readable") > 0, "it ended early");
-    }
+    let endless = [&arguments[..], &["--seconds", "600"]].concat();
+    let mut commands = network.ranks(&endless);
+    let others: Vec<Child> = commands[1..].iter_mut().map(start).collect();
+    let (child, lines) = begun(&mut commands[0]);
     assert!(ip(&["-n", &network.name(2), "link", "set", "eth0", "down"]));
-    let mut stderr = String::new();
-    errors.read_to_string(&mut stderr).expect("readable");
-    assert_eq!(child.wait().expect("it ends").code(), Some(1), "{stderr}");
-    assert!(
-        stderr.contains("host 2 (10.77.0.3) was lost") && stderr.contains("no message arrived"),
-        "{stderr}"
-    );
-    for directory in &directories {
-        emptied(directory);
+    let stderr = failed(child, lines);
+    assert!(stderr.contains("rank 1 on ") && stderr.contains("was lost: no message arrived"), "{stderr}");
+    for (other, words) in others.into_iter().zip(["the controller was lost", ""]) {
+        let other = outcome(&other.wait_with_output().expect("it ends"));
+        assert_eq!(other.code, Some(143), "{}", other.err);
+        assert!(other.err.contains(words), "{}", other.err);
     }
-    for (agent, _) in &mut agents {
-        let _ = agent.kill();
-        let _ = agent.wait();
-    }
-    assert!(Path::new(directories[0].text()).exists());
+    emptied(directory.path());
 }

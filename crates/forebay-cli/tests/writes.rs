@@ -131,7 +131,7 @@ fn tables_have_every_kind_of_time() {
         "sync ms",
         "close ms",
         "total ms",
-        "measured once, so take it as a hint",
+        "(measured once)",
         "there is nothing in them to rely on",
     ] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
@@ -142,8 +142,8 @@ fn tables_have_every_kind_of_time() {
 fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "naive,quick"][..], "there is no row"),
-        (&["--pattern", "striped"], "there is no pattern"),
-        (&["--size", "4KiB"], "1MiB"),
+        (&["--pattern", "striped"], "there are dense, sparse"),
+        (&["--size", "4KiB"], "1 MiB"),
         (&["--size", "-1"], "-1"),
         (&["--size", "3parsecs"], "not a size"),
         (&["--operations", "0"], "0"),

@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::experiment::{
-    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, parameters,
+    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, once,
+    parameters,
 };
 use super::file_set::{FileSet, Files};
 use super::gates::{Claim, processors};
@@ -507,13 +508,13 @@ fn per_byte(table: &Table) -> Option<String> {
             most.name,
             number(best),
             least.name,
-            hint(most)
+            once(&[most])
         )
     } else {
         format!(
             "{files} file(s): the device reads {} bytes for each wanted; no way reads clearly more{}",
             number(worst),
-            hint(most)
+            once(&[most])
         )
     })
 }
@@ -539,12 +540,8 @@ fn many_files(few: &Table, many: &Table) -> Option<String> {
     Some(format!(
         "the same data in {last} files instead of {first}: the page cache reads {read}{}{}",
         speed.unwrap_or_default(),
-        hint(after)
+        once(&[after])
     ))
-}
-
-fn hint(row: &Row) -> &'static str {
-    if row.samples.len() < 2 { " (measured once)" } else { "" }
 }
 
 #[cfg(test)]

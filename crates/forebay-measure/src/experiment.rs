@@ -23,7 +23,8 @@ use crate::context::Context;
 use forebay_report::page::columns::Definition;
 use forebay_report::page::view::{Axis, Gain, Role};
 use forebay_report::result::targets::Targets;
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Series, metric};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
+use forebay_report::units::number;
 
 pub use super::gates::Claim;
 
@@ -131,6 +132,19 @@ pub fn parameters(object: Value) -> Parameters {
     }
 }
 
+/// Returns a parameter that is a text, or an empty one.
+pub(crate) fn text<'a>(parameters: &'a Parameters, name: &str) -> &'a str {
+    parameters.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns a parameter of a table as titles show it; a question mark where there is none.
+pub(crate) fn shown(table: &Table, name: &str) -> String {
+    match table.parameters.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        value => value.and_then(Value::as_f64).map_or_else(|| "?".to_owned(), number),
+    }
+}
+
 /// The turn of one sample.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn<'a> {
@@ -163,7 +177,7 @@ impl Turn<'_> {
 
     /// Returns a parameter that is a text, or an empty one.
     pub fn text(&self, name: &str) -> &str {
-        self.parameters.get(name).and_then(Value::as_str).unwrap_or("")
+        text(self.parameters, name)
     }
 }
 
@@ -187,7 +201,7 @@ impl From<Job> for Start {
 /// Facts on the place of a run.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The path, for errors and the default path of samples.
+    /// The default path of samples.
     pub path: PathBuf,
     /// The file system's type: `ext4`, `xfs`, ...
     pub file_system: String,
@@ -211,6 +225,11 @@ pub trait Plan {
     /// Returns the seconds that a sample takes beside `--seconds`: warming, phases of their own.
     fn extra_seconds(&self) -> f64 {
         0.0
+    }
+
+    /// Returns the length below which no budget shortens a sample.
+    fn seconds_min(&self) -> f64 {
+        0.1
     }
 
     /// Returns whether the order of all samples of a repeat is shuffled, instead of moved by one.
@@ -251,7 +270,9 @@ pub trait Plan {
     fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim;
 
     /// Returns the state of the page cache in which samples of a row begin; `None` where it does not matter.
-    fn cache(&self, setting: &Parameters, way: &Way) -> Option<CacheState>;
+    fn cache(&self, _setting: &Parameters, way: &Way) -> Option<CacheState> {
+        (!way.cached).then_some(CacheState::Direct)
+    }
 
     /// Returns how the numbers are made, in a paragraph.
     fn method(&self, setting: &Parameters, seconds: f64) -> String;
@@ -404,6 +425,11 @@ pub fn cache_of(way: &Way, is_cold: bool) -> CacheState {
         (true, true) => CacheState::Evicted,
         (true, false) => CacheState::Warm,
     }
+}
+
+/// Returns the hint of a sentence on rows of which one was measured only once.
+pub(crate) fn once(rows: &[&Row]) -> &'static str {
+    if rows.iter().any(|row| row.samples.len() < 2) { " (measured once)" } else { "" }
 }
 
 /// The note on files that stayed in memory.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::interleave::SampleFigures;
 use super::latency::Latency;
-use super::reads::names;
 use super::system_counters::{Bytes, CounterDeltas};
 use forebay_report::result::{Condition, metric};
 
@@ -118,14 +117,14 @@ pub(super) fn implausible(sampled: &SampleFigures) -> BTreeMap<String, String> {
             }
         }
     }
-    if sampled.claim.blocking && figures.get(names::SYSTEM_CALLS_PER_IO).is_some_and(|calls| calls < 1.0) {
-        is(names::SYSTEM_CALLS_PER_IO, "less than one for an operation that makes one at least".to_owned());
+    if sampled.claim.blocking && figures.get(metric::SYSTEM_CALLS_PER_IO).is_some_and(|calls| calls < 1.0) {
+        is(metric::SYSTEM_CALLS_PER_IO, "less than one for an operation that makes one at least".to_owned());
     }
     for cost in COSTS.iter().filter(|cost| figures.get(cost).is_some_and(|value| value <= 0.0)) {
         is(cost, "no processor time at all: the sample is too short for the clock that counts it".to_owned());
     }
-    if figures.get(names::CPU_SHARE).is_some_and(|share| share > CPU_SHARE_MOST) {
-        is(names::CPU_SHARE, "more processor time than there was".to_owned());
+    if figures.get(metric::CPU_SHARE).is_some_and(|share| share > CPU_SHARE_MOST) {
+        is(metric::CPU_SHARE, "more processor time than there was".to_owned());
     }
     found
 }
@@ -315,13 +314,13 @@ mod tests {
         assert_eq!(left_out(3, &percentiles), [metric::P99_9_US, metric::P99_US]);
         assert_eq!(left_out(100, &percentiles), [metric::P99_9_US]);
         assert_eq!(left_out(1000, &percentiles), [""; 0]);
-        let calls = |calls| left_out(2000, &[(names::SYSTEM_CALLS_PER_IO, calls)]);
-        assert_eq!((calls(0.695), calls(1.0)), (vec![names::SYSTEM_CALLS_PER_IO.to_owned()], vec![]));
+        let calls = |calls| left_out(2000, &[(metric::SYSTEM_CALLS_PER_IO, calls)]);
+        assert_eq!((calls(0.695), calls(1.0)), (vec![metric::SYSTEM_CALLS_PER_IO.to_owned()], vec![]));
         let nothing = [(metric::IOPS, 0.0), (metric::P50_US, 9.0), (metric::SECONDS, 1.0)];
         assert_eq!(left_out(2000, &nothing), [metric::IOPS]);
         assert_eq!(left_out(0, &nothing), [""; 0], "that nothing ended is a figure, too");
         assert_eq!(left_out(2000, &[(metric::CPU_US_PER_IO, 0.0)]), [metric::CPU_US_PER_IO]);
-        assert_eq!(left_out(2000, &[(names::CPU_SHARE, 1.2)]), [names::CPU_SHARE]);
+        assert_eq!(left_out(2000, &[(metric::CPU_SHARE, 1.2)]), [metric::CPU_SHARE]);
         let row = row_of("pread", vec![(0, sample(3, &percentiles)), (1, sample(2000, &percentiles))], 2);
         assert_eq!(row.samples[0].metrics.get(metric::P99_US), None);
         assert!(row.metrics.get(metric::P99_US).is_some(), "the other sample has it");

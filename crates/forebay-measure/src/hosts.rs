@@ -1,33 +1,29 @@
-//! One measurement on several hosts at once: agents that serve a directory each, and the controller.
+//! One measurement on several hosts at once: agents that measure in a directory each, and the controller.
 //!
-//! - **Ownership.** The controller owns the plan and the clock; an agent owns its directory. The agent
-//!   starts a worker, a process of its own for each controller ([`worker`]), which owns the temp file and
-//!   the samples. A worker that loses its input ends as if by Ctrl-C, so the file is removed even when
-//!   another process dies.
-//! - **On the wire** (`frame`, `message`): frames of four bytes of length and JSON, of limited
-//!   size, in limited time. First the handshake with version and proof of the shared secret
-//!   (`handshake`, `secret`), then messages with a tag over number and bytes under a key of this
-//!   session (`link`).
-//! - **Requests to an agent**: to write a file of a size, to run a sample of `scan` or `random` with
-//!   parameters within the limits of the command line, and to report its clock. No request names a path.
+//! - **Connections.** The controller owns the plan and the clock. It starts `ssh HOST forebay agent --stdio DIR`
+//!   for each host, so logins, encryption and integrity are those of ssh. Both sides send lines of JSON of
+//!   limited size (`message`). Processes that srun or mpirun started are agents of rank 0, over TCP (`ranks`).
+//! - **An agent** (`agent`) owns its temp file and the samples. When it loses its input it ends as if by
+//!   Ctrl-C, so the file is removed whatever happens to the controller and to the connection.
 //! - **A round** (`controller`): every host makes the sample ready, in a process that then waits
 //!   (`super::start_barrier`). When all are ready, the controller reads their clocks (`clock`). It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
 //!   make a sample ready, the round is given up on all hosts.
-//! - **Failures.** A host that dies or is cut off ends its connection, or nothing arrives from it for the
-//!   time of `frame::Times`, although both sides report every `ALIVE_EVERY` that they are alive. Then
-//!   the measurement fails and names the host, and the others see the controller go. A slow host is waited
-//!   for up to a limit for each step. Another version is refused. Clocks are monotonic ones, whose offsets
-//!   are estimated anew before each start; the start's true spread is reported.
-//! - **Rows** (`merge`, `rounds`): one for all hosts with merged histograms, one for each host, and
-//!   gates.
-//! - **Ranks** (`ranks`, `rendezvous`): processes that srun or mpirun started are agents of rank 0.
+//! - **Failures.** A host that dies ends its connection. From one that is cut off nothing arrives for
+//!   `SILENCE_MAX`, although both sides report every `ALIVE_EVERY` that they are alive. Then the
+//!   measurement fails and names the host, and the others see the controller go. A slow host is waited
+//!   for up to a limit for each step. Clocks are monotonic ones, whose offsets are estimated anew before
+//!   each start; the start's true spread is reported.
+//! - **Rows** (`merge`, `rounds`): one for all hosts with merged histograms, one for each host, and gates.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{ArgMatches, Args};
 
-use super::kind::{Entry, Kind, parsed};
+use super::kind::{Entry, parsed};
 use crate::cleanup::Cleanup;
 use crate::context::Target;
 use crate::progress::Progress;
@@ -35,79 +31,60 @@ use forebay_report::failure::Failure;
 use forebay_report::result::Experiment;
 
 pub mod agent;
-pub mod worker;
 
 mod clock;
 mod controller;
-mod frame;
-mod handshake;
-mod handshakes;
-mod link;
 mod merge;
 mod message;
 mod ranks;
-mod rendezvous;
 mod rounds;
-mod secret;
-mod session;
-#[cfg(test)]
-mod testing;
 
-use controller::Controller;
+use controller::{Controller, Link};
 use ranks::Rank;
-use rounds::Settings;
-use secret::Key;
-
-/// The name of the hidden subcommand with which an agent starts its worker; its argument is the directory.
-pub const WORKER_SUBCOMMAND: &str = "__agent-worker";
 
 /// The longest interval at which each side of a connection reports that it is alive.
-const ALIVE_EVERY: std::time::Duration = std::time::Duration::from_secs(2);
+const ALIVE_EVERY: Duration = Duration::from_secs(2);
 
-/// The most hosts. More would be a typing error, and each has a thread.
+/// The time without a message after which the other side counts as lost.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The most hosts. More would be a typing error, and each has a process.
 const HOSTS_MAX: usize = 1024;
 
 /// Where an experiment runs, when it is not here alone.
 #[derive(Debug, Clone, Default, Args)]
 pub struct HostsArgs {
-    /// Measure on these hosts at once, each with a `forebay agent`, and not on this one [default port: 7317]
-    #[arg(long, value_name = "HOST:PORT,..", value_delimiter = ',')]
+    /// Measure on these hosts at once, by ssh, and not on this one; in PATH there, or in DIR of a host
+    #[arg(long, value_name = "HOST[:DIR],..", value_delimiter = ',', group = "remote")]
     hosts: Vec<String>,
     /// The same from a file: one host a line, # begins a comment
-    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    #[arg(long, value_name = "FILE", group = "remote")]
     hosts_file: Option<PathBuf>,
-    /// A file with the secret of the agents, readable by its owner only [default: the variable FOREBAY_SECRET]
-    #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
+    /// The command that runs another one on a host; the host and that command are added to its words
+    #[arg(long, value_name = "COMMAND", default_value = "ssh -T -o BatchMode=yes", requires = "remote")]
+    ssh: String,
+    /// This program on the hosts
+    #[arg(long, value_name = "COMMAND", default_value = "forebay", requires = "remote")]
+    agent: String,
     /// This process is one of several that srun or mpirun started on PATH; detected without this option in most cases
-    #[arg(long, conflicts_with_all = ["hosts", "hosts_file", "alone"])]
+    #[arg(long, conflicts_with_all = ["remote", "alone"])]
     mpi_like: bool,
     /// Measure on this host only, also under srun or mpirun
-    #[arg(long, conflicts_with_all = ["hosts", "hosts_file"])]
+    #[arg(long, conflicts_with = "remote")]
     alone: bool,
 }
 
 /// The part of this process in a measurement on several hosts.
 #[derive(Debug)]
 enum Part {
-    /// The controller of these agents.
-    Controller(Vec<String>, Key),
+    /// The controller of agents on these hosts.
+    Controller(Vec<String>, HostsArgs),
     /// One of several processes that a launcher started.
     Rank(Rank),
 }
 
 /// A function that measures one experiment on all hosts, with the given options.
-type Experimenter = fn(&mut Controller, &ArgMatches, Settings) -> anyhow::Result<Vec<Experiment>>;
-
-/// The experiments that can run on several hosts; their options have [`HostsArgs`] in them.
-static ABLE: &[(&Kind, Experimenter)] = &[
-    (&super::scan::KIND, |controller, matches, settings| {
-        rounds::scan(controller, &parsed(matches)?, settings)
-    }),
-    (&super::random::KIND, |controller, matches, settings| {
-        rounds::random(controller, &parsed(matches)?, settings)
-    }),
-];
+type Experimenter = fn(&mut Controller, &ArgMatches, &Setup<'_>) -> anyhow::Result<Vec<Experiment>>;
 
 /// This process's part in a measurement on several hosts.
 #[derive(Debug)]
@@ -120,7 +97,7 @@ pub struct Task<'a> {
 /// The values of the command line beside the experiment's own options.
 #[derive(Debug)]
 pub struct Setup<'a> {
-    /// The directory of a rank; `.` for a controller.
+    /// The directory of a rank, and of hosts that have none of their own.
     pub path: &'a Path,
     /// Selects smaller files and fewer repeats.
     pub quick: bool,
@@ -134,11 +111,7 @@ pub struct Setup<'a> {
 
 impl HostsArgs {
     /// Returns the part of this process; `None` when it measures alone.
-    ///
-    /// # Errors
-    /// Fails with [`Failure::Usage`] or [`Failure::Path`]: no hosts, no secret, a launcher's variables that
-    /// make no sense.
-    fn part(&self) -> Result<Option<Part>, Failure> {
+    fn part(self) -> Result<Option<Part>, Failure> {
         let hosts = match &self.hosts_file {
             Some(path) => {
                 let text = std::fs::read_to_string(path).map_err(|error| Failure::missing(path, &error))?;
@@ -148,24 +121,35 @@ impl HostsArgs {
         };
         if self.hosts_file.is_some() || !hosts.is_empty() {
             check_hosts(&hosts)?;
-            let secret = Key::load(self.secret_file.as_deref())?;
-            return Ok(Some(Part::Controller(hosts, secret)));
-        }
-        if self.secret_file.is_some() {
-            return Err(Failure::Usage("--secret-file is for --hosts and --hosts-file".to_owned()));
+            return Ok(Some(Part::Controller(hosts, self)));
         }
         if self.alone {
             return Ok(None);
         }
-        let get = |name: &str| std::env::var(name).ok();
-        match Rank::find(get, self.mpi_like)? {
-            Some(rank) => Ok(Some(Part::Rank(rank))),
-            None if self.mpi_like => Err(Failure::Usage(
+        let rank = Rank::find(|name| std::env::var(name).ok(), self.mpi_like)?;
+        if rank.is_none() && self.mpi_like {
+            return Err(Failure::Usage(
                 "--mpi-like: neither Open MPI (OMPI_COMM_WORLD_RANK) nor PMI (PMI_RANK) nor Slurm (SLURM_PROCID) started this process"
                     .to_owned(),
-            )),
-            None => Ok(None),
+            ));
         }
+        Ok(rank.map(Part::Rank))
+    }
+
+    /// Starts an agent on a host.
+    fn start(&self, name: &str, path: &Path) -> anyhow::Result<Link> {
+        let (host, directory) = split(name).context("the name was checked")?;
+        let path =
+            path.to_str().with_context(|| format!("{} is no text that ssh can pass on", path.display()))?;
+        let directory = quoted(if directory.is_empty() { path } else { directory });
+        let mut words = self.ssh.split_whitespace();
+        let mut command = Command::new(words.next().context("--ssh names no command")?);
+        command
+            .args(words)
+            .arg(host)
+            .args(self.agent.split_whitespace())
+            .args(["agent", "--stdio", &directory]);
+        Link::start(command)
     }
 }
 
@@ -173,13 +157,16 @@ impl<'a> Task<'a> {
     /// Returns the task of this process; `None` when it measures alone.
     ///
     /// # Errors
-    /// Fails with a [`Failure`]: no hosts, no secret, a launcher's variables that make no sense.
+    /// Fails with a [`Failure`]: no hosts, a launcher's variables that make no sense.
     pub fn of(kind: Entry, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
-        let Some((_, experimenter)) = ABLE.iter().find(|(able, _)| able.name == kind.name()) else {
-            return Ok(None);
+        // The options of these two have `HostsArgs` in them.
+        let experimenter: Experimenter = match kind.name() {
+            "scan" => |controller, matches, setup| rounds::scan(controller, &parsed(matches)?, setup),
+            "random" => |controller, matches, setup| rounds::random(controller, &parsed(matches)?, setup),
+            _ => return Ok(None),
         };
         let part = parsed::<HostsArgs>(matches)?.part()?;
-        Ok(part.map(|part| Self { part, experimenter: *experimenter, matches }))
+        Ok(part.map(|part| Self { part, experimenter, matches }))
     }
 
     /// Carries out the task. `None` means that this was a rank that served, and rank 0 has the results.
@@ -193,20 +180,10 @@ impl<'a> Task<'a> {
                 "on several hosts only temp files are measured: leave out --overwrite and --destroy-data";
             return Err(Failure::Usage(why.to_owned()).into());
         }
-        let settings = Settings { quick: setup.quick, seed: setup.seed, progress: setup.progress };
-        match &self.part {
-            Part::Controller(hosts, secret) => {
-                if setup.path != Path::new(".") {
-                    return Err(Failure::Usage(format!(
-                        "with --hosts every agent measures the directory that it serves: leave out {}",
-                        setup.path.display()
-                    ))
-                    .into());
-                }
-                let mut controller = Controller::connect(hosts, secret)?;
-                let experiments = (self.experimenter)(&mut controller, self.matches, settings)?;
-                controller.end()?;
-                Ok(Some(experiments))
+        let mut controller = match &self.part {
+            Part::Controller(hosts, args) => {
+                let links = hosts.iter().map(|name| Ok((name.clone(), args.start(name, setup.path)?)));
+                Controller::new(links.collect::<anyhow::Result<_>>()?, false)?
             }
             Part::Rank(rank) => {
                 if !matches!(Target::resolve(setup.path, false, false)?, Target::Directory(_)) {
@@ -216,18 +193,50 @@ impl<'a> Task<'a> {
                     ))
                     .into());
                 }
-                let directory = agent::servable(setup.path, cleanup)?;
                 if rank.number > 0 {
-                    rendezvous::follow(rank, &directory, cleanup)?;
+                    rank.follow(setup.path, cleanup)?;
                     return Ok(None);
                 }
-                let mut ranks = rendezvous::lead(rank, &directory, cleanup)?;
-                let experiments = (self.experimenter)(&mut ranks.controller, self.matches, settings)?;
-                ranks.end()?;
-                Ok(Some(experiments))
+                rank.lead(setup.path, cleanup)?
             }
-        }
+        };
+        let experiments = (self.experimenter)(&mut controller, self.matches, setup)?;
+        controller.end()?;
+        Ok(Some(experiments))
     }
+}
+
+/// Returns this host's name for itself.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Splits `user@host:dir` as scp and rsync do, into the host with its user, and a directory that may be empty.
+/// An IPv6 address is in brackets. Returns `None` where the host would be no name, or an option of ssh.
+fn split(name: &str) -> Option<(String, &str)> {
+    let (user, rest) = match name.split_once('@') {
+        Some((user, rest)) if !user.contains([':', '/']) => (format!("{user}@"), rest),
+        _ => (String::new(), name),
+    };
+    let (host, directory) = match rest.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']')?;
+            (host, if rest.is_empty() { rest } else { rest.strip_prefix(':')? })
+        }
+        None => rest.split_once(':').unwrap_or((rest, "")),
+    };
+    let whole = format!("{user}{host}");
+    let is_name = !host.is_empty() && !whole.starts_with('-') && !whole.contains(char::is_whitespace);
+    is_name.then_some((whole, directory))
+}
+
+/// Returns a path as a word of the shell that ssh starts. A plain one stays as it is, because other commands
+/// than ssh start no shell.
+fn quoted(path: &str) -> String {
+    if path.chars().all(|letter| letter.is_alphanumeric() || "/._-+,:@%~".contains(letter)) {
+        return path.to_owned();
+    }
+    format!("'{}'", path.replace('\'', r"'\''"))
 }
 
 fn parse_hosts(text: &str) -> Vec<String> {
@@ -246,12 +255,14 @@ fn check_hosts(hosts: &[String]) -> Result<(), Failure> {
         )));
     }
     for (index, host) in hosts.iter().enumerate() {
-        if host.is_empty() || host.contains(char::is_whitespace) {
-            return Err(Failure::Usage(format!("{host:?} is not HOST:PORT: write for example node-a:7317")));
+        if split(host).is_none() {
+            return Err(Failure::Usage(format!(
+                "{host:?} is no host: write node-a, user@node-a:/directory or [::1]:/directory"
+            )));
         }
         if hosts[..index].contains(host) {
             return Err(Failure::Usage(format!(
-                "{host} was named twice: an agent serves one controller once"
+                "{host} was named twice: several agents of one host need a directory each"
             )));
         }
     }
@@ -264,11 +275,37 @@ mod tests {
 
     #[test]
     fn a_file_of_hosts_has_comments_and_no_doubles() {
-        let hosts = parse_hosts("# the rack\nnode-a:1\n\n  node-b # slow\n");
-        assert_eq!(hosts, ["node-a:1", "node-b"]);
+        let hosts = parse_hosts("# the rack\nnode-a:/data\n\n  node-b # slow\n");
+        assert_eq!(hosts, ["node-a:/data", "node-b"]);
         assert!(check_hosts(&hosts).is_ok());
         for wrong in [vec![], vec!["a".to_owned(), "a".to_owned()], vec!["a b".to_owned()]] {
             assert_eq!(check_hosts(&wrong).map_err(|error| error.code()), Err(2), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_host_may_have_a_user_and_a_directory() {
+        for (name, host, directory) in [
+            ("node-a", "node-a", ""),
+            ("node-a:", "node-a", ""),
+            ("me@node-a:/data/x", "me@node-a", "/data/x"),
+            ("node-a:a@b:c", "node-a", "a@b:c"),
+            ("node-a:with blanks", "node-a", "with blanks"),
+            ("[fe80::1]", "fe80::1", ""),
+            ("me@[fe80::1]:/data", "me@fe80::1", "/data"),
+        ] {
+            assert_eq!(split(name), Some((host.to_owned(), directory)), "{name}");
+        }
+        for wrong in ["", ":/data", "me@", "-oProxyCommand=x", "-l@a", "[::1", "[::1]/data", "::1", "a b"] {
+            assert_eq!(split(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_one_word_of_a_shell() {
+        assert_eq!(quoted("/data/node_1.x"), "/data/node_1.x");
+        assert_eq!(quoted("~/data"), "~/data");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+        assert_eq!(quoted(""), "");
     }
 }

@@ -6,30 +6,39 @@ use std::sync::Arc;
 use clap::{ArgMatches, Command};
 
 use super::amplification::Amplification;
+use super::cpu::Cpu;
 use super::experiment::{Experiment as Definition, Outcome};
+use super::fairness::Fairness;
+use super::files::Files;
 use super::job::Job;
 use super::options::{self, Length, Values};
+use super::patterns::Patterns;
+use super::saturate::Saturate;
 use super::start_barrier;
+use super::sustain::Sustain;
+use super::writes::Writes;
 use crate::context::Context;
 use forebay_report::page::columns::{self, groups};
 use forebay_report::page::view::{Axis, Gain, Role, View};
+use forebay_report::page::waits;
 use forebay_report::result::{Experiment, Report, Row};
+use forebay_report::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[Entry] = &[
     Entry::Kind(&super::scan::KIND),
     Entry::Kind(&super::random::KIND),
-    Entry::Kind(&super::saturate::KIND),
-    Entry::Kind(&super::cpu::KIND),
+    Entry::New(&Saturate),
+    Entry::New(&Cpu),
     Entry::Kind(&super::wal::KIND),
     Entry::Kind(&super::blocking::KIND),
     Entry::Kind(&super::walk::KIND),
-    Entry::Kind(&super::writes::KIND),
-    Entry::Kind(&super::patterns::KIND),
-    Entry::Kind(&super::sustain::KIND),
-    Entry::Kind(&super::fairness::KIND),
+    Entry::New(&Writes),
+    Entry::New(&Patterns),
+    Entry::New(&Sustain),
+    Entry::New(&Fairness),
     Entry::New(&Amplification),
-    Entry::Kind(&super::files::KIND),
+    Entry::New(&Files),
 ];
 
 /// An experiment of the registry.
@@ -244,6 +253,7 @@ pub fn adopt(report: &mut Report) {
         kind.present(&mut own);
         report.experiments.extend(own);
     }
+    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waits::present);
 }
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.

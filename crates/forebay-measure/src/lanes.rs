@@ -1,7 +1,9 @@
 //! Lanes: the same work several times at once, on threads, in tasks of a Tokio runtime, or with an engine beside them. All
 //! begin together, under one gauge.
 
+use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -71,6 +73,17 @@ pub(crate) fn on_tokio<T: Send + 'static, F: Future<Output = anyhow::Result<T>> 
         }
         Ok((ended, gauge.stop()?))
     })
+}
+
+/// Returns the result of a future that never waits, because its calls block the thread.
+///
+/// # Errors
+/// The errors of the future; it did wait.
+pub(crate) fn ready<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    match pin!(future).poll(&mut task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => anyhow::bail!("a call that should block the thread did not"),
+    }
 }
 
 /// Starts an engine for `work`, and closes it.

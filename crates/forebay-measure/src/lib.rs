@@ -10,7 +10,7 @@
 //! samples begin together (`start_barrier`). [`calibrate`] is no experiment: it records a device's figures in
 //! a file. Those that append (`wal`) have a directory of their own for each sample instead, and lookups
 //! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
-//! read one file with many readers (`reads`); the last four have a directory (`scratch_dir`) with a file, or
+//! read one file with many readers (`reads`), in the ways of `backend`; the last four have a directory (`scratch_dir`) with a file, or
 //! with many (`file_set`).
 //!
 //! # Experiments of another program
@@ -29,6 +29,7 @@ pub mod progress;
 
 mod aligned;
 mod amplification;
+mod backend;
 pub mod backing_device;
 mod blocking;
 pub mod calibrate;
@@ -57,8 +58,9 @@ mod patterns;
 mod plan;
 mod preconditions;
 mod prefault;
+mod prelude;
 mod random;
-pub(crate) mod reads;
+mod reads;
 pub mod residency;
 pub mod runner;
 mod sampler;

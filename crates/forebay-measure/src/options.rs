@@ -37,14 +37,12 @@ enum Kind {
         most: u64,
         multiple: u64,
     },
-    /// A time: the smallest.
-    Seconds {
-        least: f64,
-    },
-    /// Whether the option was given; it takes no value.
-    Flag,
+    /// The least and the most seconds.
+    Seconds(f64, f64),
     Word(&'static [&'static str]),
     Path,
+    /// None: it is there or not.
+    Flag,
 }
 
 impl Opt {
@@ -72,19 +70,19 @@ impl Opt {
         Self::new(name, help, Kind::Path)
     }
 
-    /// Returns `--seconds`, the length of one sample.
-    pub const fn seconds(full: &'static str, quick: &'static str) -> Self {
-        Self::time("seconds", "Seconds of one sample").or(full).quick(quick)
-    }
-
-    /// Returns an option that takes seconds.
-    pub const fn time(name: &'static str, help: &'static str) -> Self {
-        Self::new(name, help, Kind::Seconds { least: 0.01 })
-    }
-
-    /// Returns an option without a value; see [`Values::given`].
+    /// Returns an option without a value; [`Values::given`] says whether it is there.
     pub const fn flag(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Flag)
+    }
+
+    /// Returns an option that takes seconds within these limits, ends included.
+    pub const fn time(name: &'static str, help: &'static str, least: f64, most: f64) -> Self {
+        Self::new(name, help, Kind::Seconds(least, most))
+    }
+
+    /// Returns `--seconds`, the length of one sample.
+    pub const fn seconds(full: &'static str, quick: &'static str) -> Self {
+        Self::time("seconds", "Seconds of one sample", 0.01, 86_400.0).or(full).quick(quick)
     }
 
     /// Returns `--repeats`, the samples of each row.
@@ -97,19 +95,17 @@ impl Opt {
         Self::bytes("block", help, 4096, 64 << 20).multiple_of(4096).or("4KiB")
     }
 
-    /// Takes several values, separated by commas.
-    pub const fn list(mut self) -> Self {
-        self.is_list = true;
+    /// Takes zero, too.
+    pub const fn zero_too(mut self) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = 0;
+        }
         self
     }
 
-    /// Takes 0 as well.
-    pub const fn from_zero(mut self) -> Self {
-        match &mut self.value {
-            Kind::Count { least, .. } => *least = 0,
-            Kind::Seconds { least } => *least = 0.0,
-            _ => {}
-        }
+    /// Takes several values, separated by commas.
+    pub const fn list(mut self) -> Self {
+        self.is_list = true;
         self
     }
 
@@ -166,11 +162,11 @@ impl Opt {
             (Kind::Count { .. }, true) => "COUNT,..",
             (Kind::Bytes { .. }, false) => "BYTES",
             (Kind::Bytes { .. }, true) => "BYTES,..",
-            (Kind::Seconds { .. }, _) => "SECONDS",
-            (Kind::Flag, _) => "",
+            (Kind::Seconds(..), _) => "SECONDS",
             (Kind::Word(_), false) => "WORD",
             (Kind::Word(_), true) => "WORD,..",
             (Kind::Path, _) => "FILE",
+            (Kind::Flag, _) => "",
         }
     }
 
@@ -195,8 +191,11 @@ impl Opt {
                     if most < 1 << 62 { format!(" to {}", show_bytes(most)) } else { " on".to_owned() };
                 Err(format!("{text:?} does not fit here: give a size from {}{most}{of}", show_bytes(least)))
             }
-            Kind::Seconds { least } => match text.parse::<f64>() {
-                Ok(seconds) if (least..=86_400.0).contains(&seconds) => Ok(Value::Number(seconds)),
+            Kind::Seconds(least, most) => match text.parse::<f64>() {
+                Ok(seconds) if (least..=most).contains(&seconds) => Ok(Value::Number(seconds)),
+                Ok(seconds) if seconds > 0.0 => {
+                    Err(format!("{text:?} does not fit here: {least} to {most} seconds"))
+                }
                 _ => Err(format!("{text:?} is not a time; write seconds such as 0.5 or 10")),
             },
             Kind::Word(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
@@ -239,16 +238,16 @@ const ROWS: &str = "rows";
 /// Adds the options of an experiment, and `--rows`, to its command.
 pub fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
     let command = options.iter().fold(command, |command, option| {
-        if matches!(option.value, Kind::Flag) {
-            let flag = Arg::new(option.name).long(option.name).help(option.help());
-            return command.arg(flag.action(ArgAction::SetTrue));
-        }
         let arg = Arg::new(option.name)
             .long(option.name)
             .value_name(option.value_name())
             .help(option.help())
             .value_parser(move |text: &str| option.parse(text));
-        command.arg(if option.is_list { arg.value_delimiter(',').action(ArgAction::Append) } else { arg })
+        command.arg(match option.value {
+            Kind::Flag => arg.num_args(0).action(ArgAction::Set).default_missing_value(""),
+            _ if option.is_list => arg.value_delimiter(',').action(ArgAction::Append),
+            _ => arg,
+        })
     });
     if ways.len() < 2 {
         return command;
@@ -275,11 +274,6 @@ impl Values {
     ) -> Result<Self, Failure> {
         let mut all = Self::default();
         for option in options {
-            if matches!(option.value, Kind::Flag) {
-                all.given
-                    .extend(matches.filter(|matches| matches.get_flag(option.name)).map(|_| option.name));
-                continue;
-            }
             let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
             let values = match given {
                 Some(given) => {
@@ -303,6 +297,11 @@ impl Values {
             all.rows = rows.cloned().collect();
         }
         Ok(all)
+    }
+
+    /// Sets the number of an option.
+    pub fn set(&mut self, name: &'static str, number: f64) {
+        self.values.insert(name, vec![Value::Number(number)]);
     }
 
     /// Returns whether the option was on the command line.
@@ -355,9 +354,10 @@ mod tests {
         Opt::block("Bytes of one read"),
         Opt::bytes("size", "Bytes of the file", 1 << 20, u64::MAX).chosen("4 times the memory"),
         Opt::seconds("1", "0.3"),
-        Opt::count("extra", "Readers beside", 8).from_zero().or("0"),
-        Opt::flag("count", "Count calls"),
+        Opt::count("load", "Per cent", 200).zero_too().or("0"),
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
+        Opt::time("idle", "Seconds without work", 1.0, 1800.0).or("10"),
+        Opt::flag("writes", "The hogs write"),
     ];
     static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
 
@@ -378,10 +378,10 @@ mod tests {
             (values.count("block"), values.number("size"), values.given("block")),
             (4096, None, false)
         );
-        assert_eq!(values.words("does"), ["read"]);
-        assert_eq!(values.rows, ["direct"]);
-        assert!(!values.given("count") && parse(&["--count"]).is_ok_and(|values| values.given("count")));
-        assert_eq!(parse(&["--extra", "0"]).expect("it may be none").counts("extra"), [0]);
+        assert_eq!((values.words("does"), values.number("load")), (vec!["read"], Some(0.0)));
+        assert_eq!((values.rows.as_slice(), values.given("writes")), (&["direct".to_owned()][..], false));
+        let values = parse(&["--writes", "--depth", "3"]).expect("a flag takes no value");
+        assert_eq!((values.given("writes"), values.counts("depth")), (true, vec![3]));
     }
 
     #[test]
@@ -389,9 +389,11 @@ mod tests {
         for (words, part) in [
             (["--depth", "65"], "from 1 to 64"),
             (["--depth", "0"], "from 1 to 64"),
+            (["--load", "201"], "from 0 to 200"),
             (["--block", "5000"], "multiple of 4 KiB"),
             (["--size", "1k"], "from 1 MiB on"),
             (["--seconds", "never"], "such as 0.5"),
+            (["--idle", "0.5"], "1 to 1800 seconds"),
             (["--does", "sing"], "read, write"),
             (["--rows", "warm"], "direct, buffered"),
         ] {

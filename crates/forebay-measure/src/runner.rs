@@ -35,7 +35,7 @@ struct Cell {
 }
 
 /// Measures all rows of all tables of a plan in turn, and returns the tables. Options that every run has: `seconds`,
-/// `repeats`, `rows`.
+/// `repeats`, `rows`. A table without any of the rows that were named is left out.
 ///
 /// # Errors
 /// Every row failed; the first reason is in the error.
@@ -53,7 +53,7 @@ pub(crate) fn run(
     if let Some(why) =
         rows.peek().and_then(|row| row.skipped.as_ref()).filter(|_| rows.all(|row| row.skipped.is_some()))
     {
-        anyhow::bail!("nothing could be measured on {}: {why}", plan.place().path.display());
+        anyhow::bail!("nothing could be measured on {}: {why}", context.target.path().display());
     }
     Ok(tables)
 }
@@ -114,7 +114,7 @@ fn measure(
     let asked = own("seconds").or_else(|| options.number("seconds"));
     let seconds = asked.unwrap_or(1.0);
     let fitted = fit_seconds(seconds + extra, cells.len() * repeats, context.remaining()) - extra;
-    let seconds = fitted.max(seconds.min(0.1));
+    let seconds = fitted.max(seconds.min(plan.seconds_min()));
     let (place, tries) = (plan.place(), plan.retries() + 1);
 
     let seeds = seeds(context, repeats + 1);
@@ -184,7 +184,8 @@ fn measure(
         plan.finish(parameters, &mut table);
         table
     };
-    Ok(settings.iter().enumerate().skip(first).map(table).collect())
+    let tables = settings.iter().enumerate().skip(first).map(table);
+    Ok(tables.filter(|table| !table.rows.is_empty()).collect())
 }
 
 /// Describes the setting, for the progress.

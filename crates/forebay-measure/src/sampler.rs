@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
 
 use super::CHILD_SUBCOMMAND;
 use super::cgroup::Group;
@@ -120,7 +121,7 @@ impl<'a> Sampler<'a> {
 }
 
 /// The place where the page cache's part of a sample's memory is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Cached {
     /// The page cache has no part.
     Not,

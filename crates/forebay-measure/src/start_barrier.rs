@@ -3,7 +3,7 @@
 //! begin together.
 
 use std::io::{self, BufRead, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::ClockId;
 use rustix::time::Timespec;
@@ -18,25 +18,16 @@ pub(super) const READY: &str = "ready";
 const BEFORE_NS: u64 = 5_000_000;
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// The state of [`Gauge::start`](super::gauge::Gauge::start) in this process, which runs one sample.
-static LINE: Mutex<Line> = Mutex::new(Line::None);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Line {
-    /// This sample begins at any time.
-    None,
-    /// The next gauge waits.
-    Armed,
-    Begun {
-        begun_ns: u64,
-    },
-}
+/// The instant when the sample of this process began, or one of the values below, which no clock shows.
+static BEGUN_NS: AtomicU64 = AtomicU64::new(ANY_TIME);
+/// The sample begins at any time.
+const ANY_TIME: u64 = u64::MAX;
+/// The next gauge waits.
+const ARMED: u64 = u64::MAX - 1;
 
 /// The result of a sample that began together with others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Timed {
-    // The name in the protocol between hosts.
-    #[serde(rename = "answer")]
     pub(super) result: SampleResult,
     /// The instant when its time began, on the monotonic clock of its host.
     pub(super) begun_ns: u64,
@@ -50,7 +41,7 @@ pub(super) fn monotonic_ns() -> u64 {
 
 /// Lets the next gauge of this process wait.
 pub(super) fn arm() {
-    set(Line::Armed);
+    BEGUN_NS.store(ARMED, Ordering::Relaxed);
 }
 
 /// Waits until shortly before the start where this process was ordered to wait for one, and
@@ -59,7 +50,7 @@ pub(super) fn arm() {
 /// # Errors
 /// Fails when the start was called off, or the process that sets it has gone.
 pub(super) fn approach() -> io::Result<Option<u64>> {
-    if get() != Line::Armed {
+    if BEGUN_NS.load(Ordering::Relaxed) != ARMED {
         return Ok(None);
     }
     let mut out = io::stdout().lock();
@@ -80,17 +71,14 @@ pub(super) fn approach() -> io::Result<Option<u64>> {
 pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
     if let Some(at_ns) = at_ns {
         wait_until(at_ns)?;
-        set(Line::Begun { begun_ns: monotonic_ns() });
+        BEGUN_NS.store(monotonic_ns(), Ordering::Relaxed);
     }
     Ok(())
 }
 
 /// Returns the instant at which the time of this process's sample began, where it waited for one.
 pub(super) fn begun_ns() -> Option<u64> {
-    match get() {
-        Line::Begun { begun_ns } => Some(begun_ns),
-        Line::None | Line::Armed => None,
-    }
+    Some(BEGUN_NS.load(Ordering::Relaxed)).filter(|begun_ns| *begun_ns < ARMED)
 }
 
 /// Returns the text of the sample's result, with the time of its begin where it waited for one.
@@ -99,9 +87,9 @@ pub(super) fn begun_ns() -> Option<u64> {
 /// Fails when the result has no JSON.
 pub(super) fn result(reading: Reading) -> anyhow::Result<String> {
     let result = SampleResult::of(reading);
-    Ok(match get() {
-        Line::Begun { begun_ns } => serde_json::to_string(&Timed { result, begun_ns })?,
-        Line::None | Line::Armed => serde_json::to_string(&result)?,
+    Ok(match begun_ns() {
+        None => serde_json::to_string(&result)?,
+        Some(begun_ns) => serde_json::to_string(&Timed { result, begun_ns })?,
     })
 }
 
@@ -116,14 +104,6 @@ fn wait_until(at_ns: u64) -> io::Result<()> {
     }
 }
 
-fn get() -> Line {
-    *LINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn set(line: Line) {
-    *LINE.lock().unwrap_or_else(PoisonError::into_inner) = line;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +112,7 @@ mod tests {
     fn without_an_order_nothing_waits() {
         assert!(approach().is_ok_and(|start| start.is_none()));
         assert!(begin(None).is_ok());
-        assert_eq!(get(), Line::None);
+        assert_eq!(BEGUN_NS.load(Ordering::Relaxed), ANY_TIME);
     }
 
     #[test]

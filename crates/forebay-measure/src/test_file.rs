@@ -11,6 +11,7 @@ use anyhow::Context as _;
 
 use super::aligned::AlignedBuffer;
 use super::backing_device::{device_stat, filesystem_of};
+use super::experiment::Place;
 use super::io_limit::IoLimit;
 use super::pattern::{PAGE_BYTES, Pattern};
 use super::preconditions::Preconditions;
@@ -49,6 +50,15 @@ pub(super) struct TestFile {
 }
 
 impl TestFile {
+    /// Returns the facts on the place.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            path: self.path.clone(),
+            file_system: self.filesystem.clone(),
+            device_stat: self.device_stat.clone(),
+        }
+    }
+
     /// Creates or opens the target of `context`. A created file has `bytes` bytes and is on the device when
     /// this returns; of an existing one at most `limit` bytes are used.
     ///

@@ -125,9 +125,10 @@ fn measure(
         }
         experiment.targets().judge(table);
         Entry::New(experiment).present(std::slice::from_mut(table));
-        print(&summary::tables(std::slice::from_ref(table)))?;
+        let report = |tables| Report::new(doctor::machine_only(), tables);
+        print(&summary::tables(&report(vec![table.clone()]), true))?;
         if let Some(path) = json {
-            let report = Report::new(doctor::machine_only(), tables.clone());
+            let report = report(tables.clone());
             std::fs::write(path, report.to_json()?).with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(())

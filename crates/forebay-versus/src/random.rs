@@ -47,7 +47,7 @@ static SPEC: Spec = spec(
         .or("disk,zram"),
         Opt::count("repeats", "Interleaved repeats; the targets want eleven or more", 1000).or("11"),
         Opt::seconds("0.5", "0.5"),
-        Opt::time("warm-up-seconds", "Seconds before that do not count").from_zero().or("0.15"),
+        Opt::time("warm-up-seconds", "Seconds before that do not count", 0.0, 86_400.0).or("0.15"),
         Opt::count("file-mib", "Size of the test file on the disk, in MiB", 1 << 40).or("4096"),
         Opt::count("zram-mib", "Size of the test file on zram, in MiB; it takes that much memory", 1 << 40)
             .or("1024"),

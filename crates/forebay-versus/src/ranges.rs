@@ -58,7 +58,7 @@ static SPEC: Spec = spec(
             "Memory of a sample, page cache included, in MiB (root); 0: no limit",
             1 << 40,
         )
-        .from_zero()
+        .zero_too()
         .or("0"),
         run::HOT_MIB,
     ],

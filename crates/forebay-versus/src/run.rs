@@ -35,7 +35,7 @@ pub(crate) const HOT_MIB: Opt = Opt::count(
     "Size of another program's hot file, in MiB, which is in the page cache under the same limit; 0 for none",
     1 << 40,
 )
-.from_zero()
+.zero_too()
 .or("0");
 
 // Columns of several experiments.

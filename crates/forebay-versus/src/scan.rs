@@ -47,7 +47,7 @@ static SPEC: Spec = spec(
             "Memory of each row, page cache included, in MiB (root; 0: no limit)",
             1 << 40,
         )
-        .from_zero()
+        .zero_too()
         .or("1024"),
         run::HOT_MIB,
         Opt::count("repeats", "Interleaved processes of each row; the targets want five or more", 1000)

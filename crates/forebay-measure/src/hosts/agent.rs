@@ -1,235 +1,229 @@
-//! `forebay agent`: serves one directory to one controller at a time.
+//! `forebay agent`: measures in one directory for a controller, which starts it and speaks with it over its
+//! standard input and output. The same code serves rank 0 over a connection.
+//!
+//! The main thread measures. One thread receives, and replies to requests for the clock at once. Another
+//! one reports that this process is alive and notices when the controller is not. When the controller has
+//! gone, the process sends SIGTERM to itself: the handler removes the file even while it is being written.
 
-use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
+use rustix::process::{Signal, getpid, kill_process};
 
-use super::frame::Times;
-use super::handshake;
-use super::handshakes::Handshakes;
-use super::message::{Facts, FromAgent};
-use super::secret::Key;
-use super::session;
+use super::super::cold::Cold;
+use super::super::job::Job;
+use super::super::plan::affordable_bytes;
+use super::super::sampler::Sampler;
+use super::super::start_barrier::monotonic_ns;
+use super::super::test_file::TestFile;
+use super::message::{Facts, FromAgent, Prepared, ToAgent, receive, send};
+use super::{ALIVE_EVERY, SILENCE_MAX, host_name};
 use crate::cleanup::Cleanup;
-use crate::context::Target;
+use crate::context::{Context, Target};
 use crate::doctor;
-use crate::output::print;
+use crate::output::stderr_line;
 use crate::progress::Progress;
 use forebay_report::failure::Failure;
 
-/// The port on which agents listen by default.
-pub(super) const PORT: u16 = 7317;
+/// The time for the controller's first message. It comes when all other hosts, or ranks, have begun.
+const FIRST_WITHIN: Duration = Duration::from_secs(200);
 
-/// The time within which a controller that has just ended releases its place.
-const PLACE_WITHIN: Duration = Duration::from_millis(500);
+/// Tasks that may wait; a controller that follows the protocol never has more than two.
+const TASKS_MAX: usize = 8;
 
 /// Options of `agent`.
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// The directory that is measured: temp files are written there and removed, nothing else is touched
-    dir: PathBuf,
-    /// Address to listen on; controllers on other machines need one of their network; port 0 takes a free port
-    #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT))]
-    listen: SocketAddr,
-    /// A file with the secret shared with the controller, readable by its owner only [default: the variable
-    /// FOREBAY_SECRET]
-    #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
-    /// Print no lines about controllers
-    #[arg(long)]
-    quiet: bool,
+    /// Measure in this directory for the controller at standard input and output: a temp file is written there and
+    /// removed, nothing else is touched
+    #[arg(long, value_name = "DIR")]
+    stdio: PathBuf,
 }
 
-/// Listens until a signal ends the process.
+/// Serves the controller that started this process.
 ///
 /// # Errors
-/// Fails when the directory cannot be measured, there is no secret, or the address cannot be listened on.
+/// None: the controller reports them. The exit code is that of the same failure on one host.
 pub fn run(args: &AgentArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
-    let secret = Key::load(args.secret_file.as_deref())?;
-    let directory = servable(&args.dir, cleanup)?;
-    let listener = TcpListener::bind(args.listen)
-        .map_err(|error| Failure::Usage(format!("{} cannot be listened on: {error}", args.listen)))?;
-    let address = listener.local_addr()?;
-    print(&format!("forebay agent: serves {} on {address}\n", directory.display()))?;
-    let agent = Arc::new(Agent {
-        directory,
-        secret,
-        progress: Progress::detect(args.quiet),
-        cleanup: cleanup.clone(),
-        controller: Place::default(),
-        handshakes: Handshakes::default(),
-    });
-    agent.listen(&listener);
-    Ok(ExitCode::SUCCESS)
+    let input = BufReader::new(io::stdin());
+    let outcome = serve(input, Box::new(io::stdout()), &args.stdio, cleanup);
+    Ok(outcome.map_or_else(|error| ExitCode::from(code(&error)), |()| ExitCode::SUCCESS))
 }
 
-/// Returns the directory by its real name, after a check that it can be measured at all.
-pub(super) fn servable(directory: &Path, cleanup: &Cleanup) -> Result<PathBuf, Failure> {
+/// Serves a controller until it reports the end. The file is gone when this returns. When the controller is
+/// lost, the process ends.
+///
+/// # Errors
+/// Fails with the reason why nothing can be measured here; the controller has received it, too.
+pub(super) fn serve(
+    input: impl BufRead + Send + 'static,
+    output: Box<dyn Write + Send>,
+    directory: &Path,
+    cleanup: &Cleanup,
+) -> anyhow::Result<()> {
+    let silent_from = Mutex::new(Some(Instant::now() + FIRST_WITHIN));
+    let wire = Arc::new(Wire { output: Mutex::new(output), silent_from });
+    let facts = serde_json::to_value(Facts {
+        host: host_name(),
+        cpus_allowed: doctor::machine_only().cpus_allowed,
+        memory_affordable_bytes: affordable_bytes(),
+    })?;
+    wire.send(&FromAgent::Hello { program: env!("CARGO_PKG_VERSION").to_owned(), facts })?;
+    let outcome = begin(&wire, input, directory, cleanup);
+    if let Err(error) = &outcome {
+        // If the send fails, the controller learns of the failure from the end of the connection.
+        let _ = wire.send(&FromAgent::Lost { why: format!("{error:#}"), code: code(error) });
+    }
+    outcome
+}
+
+/// Checks the directory, starts the threads and measures.
+fn begin(
+    wire: &Arc<Wire>,
+    input: impl BufRead + Send + 'static,
+    directory: &Path,
+    cleanup: &Cleanup,
+) -> anyhow::Result<()> {
     let target = Target::resolve(directory, false, false)?;
     if !matches!(target, Target::Directory(_)) {
-        return Err(Failure::Path(format!(
-            "{} is no directory: an agent makes a file of its own in one, and serves nothing else",
-            directory.display()
-        )));
+        let why = format!("{} is no directory: an agent makes a file of its own in one", directory.display());
+        return Err(Failure::Path(why).into());
     }
     doctor::preflight(&target, cleanup)?;
-    fs::canonicalize(directory).map_err(|error| Failure::missing(directory, &error))
+    let (sender, tasks) = sync_channel(TASKS_MAX);
+    let (listener, watcher) = (Arc::clone(wire), Arc::clone(wire));
+    std::thread::Builder::new().name("forebay-tasks".to_owned()).spawn(move || {
+        if listener.listen(input, &sender).is_err() {
+            end_process();
+        }
+    })?;
+    std::thread::Builder::new().name("forebay-alive".to_owned()).spawn(move || watcher.watch())?;
+    measure(wire, target, cleanup, &tasks)
 }
 
-/// Returns the facts about this host.
-pub(super) fn facts(rank: Option<u32>) -> Facts {
+/// Ends this process as Ctrl-C would.
+fn end_process() -> ! {
+    let _ = kill_process(getpid(), Signal::TERM);
+    // The main thread must not see the end of the tasks before.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The connection to the controller, as all threads see it.
+struct Wire {
+    output: Mutex<Box<dyn Write + Send>>,
+    /// The instant from which the controller counts as lost. `None` after its last message.
+    silent_from: Mutex<Option<Instant>>,
+}
+
+impl Wire {
+    fn send(&self, message: &FromAgent) -> anyhow::Result<()> {
+        send(&mut *lock(&self.output), message)
+    }
+
+    /// Passes tasks on until the controller reports the end.
+    fn listen(&self, mut input: impl BufRead, tasks: &SyncSender<ToAgent>) -> anyhow::Result<()> {
+        loop {
+            let message = receive(&mut input)?;
+            let arrived_ns = monotonic_ns();
+            *lock(&self.silent_from) = Some(Instant::now() + SILENCE_MAX);
+            match message {
+                ToAgent::Alive => {}
+                ToAgent::Clock => self.send(&FromAgent::Clock { arrived_ns, sent_ns: monotonic_ns() })?,
+                ToAgent::End => {
+                    *lock(&self.silent_from) = None;
+                    return Ok(());
+                }
+                task => tasks.try_send(task).context("more tasks than the protocol allows")?,
+            }
+        }
+    }
+
+    fn watch(&self) {
+        loop {
+            std::thread::park_timeout(ALIVE_EVERY);
+            let Some(silent_from) = *lock(&self.silent_from) else { return };
+            if Instant::now() >= silent_from {
+                stderr_line("forebay: the controller was lost: no message arrived for too long");
+                end_process();
+            }
+            // The end of the input tells more than an output that nobody reads.
+            let _ = self.send(&FromAgent::Alive);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    error.downcast_ref::<Failure>().map_or(1, Failure::code)
+}
+
+/// Carries out tasks until there are no more.
+fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAgent>) -> anyhow::Result<()> {
+    let Ok(task) = tasks.recv() else { return Ok(()) };
+    let ToAgent::Prepare { memory_bytes, file_bytes, seed } = task else {
+        anyhow::bail!("a sample was requested before the file was prepared");
+    };
+    let context = Context::new(target, Progress::Silent, cleanup.clone(), seed);
+    let test_file = TestFile::prepare(&context, file_bytes, None)?;
+    let (cold, notes) = Cold::choose(&test_file, memory_bytes, cleanup);
+    let mut sampler = Sampler::new(&test_file, &cold, memory_bytes, cleanup);
     let machine = doctor::machine_only();
-    Facts {
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        kernel: machine.kernel,
-        architecture: machine.architecture,
-        cpus_allowed: machine.cpus_allowed,
-        memory_affordable_bytes: super::super::plan::affordable_bytes(),
-        optimized_build: machine.optimized_build,
-        rank,
-    }
-}
-
-#[derive(Debug)]
-struct Agent {
-    directory: PathBuf,
-    secret: Key,
-    progress: Progress,
-    cleanup: Cleanup,
-    /// The controller that is served.
-    controller: Place,
-    handshakes: Handshakes,
-}
-
-impl Agent {
-    /// Accepts connections until the process ends.
-    fn listen(self: &Arc<Self>, listener: &TcpListener) {
-        for stream in listener.incoming() {
-            match stream {
-                Ok(stream) => self.accept(stream),
-                // The connection ended before it was accepted, or descriptors are short. Others may come.
-                Err(_) => std::thread::park_timeout(Duration::from_millis(50)),
+    let about = format!(
+        "{}, {} {}, {} processors, {}; {}{}",
+        host_name(),
+        machine.kernel,
+        machine.architecture,
+        machine.cpus_allowed,
+        test_file.filesystem,
+        cold.describe(memory_bytes).trim_end_matches('.'),
+        if machine.optimized_build {
+            ""
+        } else {
+            "; an unoptimised build, whose figures are not representative"
+        },
+    );
+    wire.send(&FromAgent::Prepared(Prepared {
+        about,
+        memory_limited: matches!(cold, Cold::Cgroup(_)),
+        cache: cold.cache_state(),
+        notes,
+    }))?;
+    while let Ok(task) = tasks.recv() {
+        match task {
+            ToAgent::Sample { round, job, cached } => {
+                let job = Job { path: test_file.path.clone(), ..job };
+                let mut start = || {
+                    wire.send(&FromAgent::Ready)?;
+                    match tasks.recv() {
+                        Ok(ToAgent::Go { at_ns: Some(at_ns) }) => Ok(at_ns),
+                        Ok(_) => anyhow::bail!("given up, because another host could not take part"),
+                        Err(_) => anyhow::bail!("the sample was ready, and its start did not come"),
+                    }
+                };
+                wire.send(&match sampler.run_at(job, cached, &mut start) {
+                    Ok((timed, memory_peak_bytes)) => FromAgent::Sampled {
+                        timed: Box::new(timed),
+                        memory_peak_bytes,
+                        conditions: test_file.preconditions.conditions(),
+                    },
+                    Err(error) => FromAgent::Failed { round, why: format!("{error:#}") },
+                })?;
             }
+            // The reply to a sample that has failed meanwhile.
+            ToAgent::Go { .. } => {}
+            _ => anyhow::bail!("the file was prepared already"),
         }
     }
-
-    /// Handles a connection on a thread of its own, so that none keeps another one waiting.
-    fn accept(self: &Arc<Self>, stream: TcpStream) {
-        let Ok(number) = self.handshakes.enter(&stream) else { return };
-        let peer = stream.peer_addr().map_or_else(|_| "somebody".to_owned(), |peer| peer.to_string());
-        let agent = Arc::clone(self);
-        let spawned = std::thread::Builder::new().name("forebay-controller".to_owned()).spawn(move || {
-            let link = handshake::as_agent(stream, &agent.secret, Times::default());
-            agent.handshakes.leave(number);
-            let outcome = link.and_then(|link| agent.serve(link, &peer));
-            match outcome {
-                Ok(()) => agent.progress.print_line(&format!("{peer}: done")),
-                Err(error) => agent.progress.print_line(&format!("{peer}: {error:#}")),
-            }
-        });
-        if spawned.is_err() {
-            self.handshakes.leave(number);
-        }
-    }
-
-    fn serve(&self, mut link: super::link::Link, peer: &str) -> anyhow::Result<()> {
-        let _place = match self.controller.take(peer) {
-            Ok(place) => place,
-            Err(other) => {
-                let why =
-                    format!("this agent is measuring for the controller at {other}: it serves one at a time");
-                link.sender.send(&FromAgent::Refused { why })?;
-                link.sender.close();
-                anyhow::bail!("refused: the agent measures for {other}");
-            }
-        };
-        self.progress.print_line(&format!("{peer}: connected"));
-        session::serve(link, &self.directory, facts(None), &self.cleanup)
-            .with_context(|| format!("the measurement in {} was ended", self.directory.display()))
-    }
-}
-
-/// The place of the one controller that is served.
-#[derive(Debug, Default)]
-struct Place {
-    taken_by: Mutex<Option<String>>,
-    given_back: Condvar,
-}
-
-impl Place {
-    /// Takes the place for `peer`, or returns its present holder. Waits for a place that is about
-    /// to be released.
-    fn take(&self, peer: &str) -> Result<Held<'_>, String> {
-        let held = self.taken_by.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut held, _) = self
-            .given_back
-            .wait_timeout_while(held, PLACE_WITHIN, |taken_by| taken_by.is_some())
-            .unwrap_or_else(PoisonError::into_inner);
-        match &*held {
-            Some(other) => Err(other.clone()),
-            None => {
-                *held = Some(peer.to_owned());
-                Ok(Held(self))
-            }
-        }
-    }
-}
-
-/// Releases the place when dropped.
-#[derive(Debug)]
-struct Held<'a>(&'a Place);
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        *self.0.taken_by.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.0.given_back.notify_one();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-
-    use super::super::handshakes::HANDSHAKES_MAX;
-    use super::*;
-
-    /// Regression: 16 connections that sent nothing held all places for a handshake, so that any user of
-    /// the machine could keep controllers away from an agent.
-    #[test]
-    fn connections_that_prove_nothing_keep_no_controller_away() {
-        let secret = Key::from_text(&format!("{}=", "A".repeat(43))).expect("32 bytes");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback works");
-        let address = listener.local_addr().expect("it is bound");
-        let agent = Arc::new(Agent {
-            // No controller gets as far as a measurement.
-            directory: std::env::temp_dir(),
-            secret: secret.clone(),
-            progress: Progress::detect(true),
-            cleanup: Cleanup::install().expect("signals can be handled"),
-            controller: Place::default(),
-            handshakes: Handshakes::default(),
-        });
-        // Ends with the test's process.
-        std::thread::spawn(move || agent.listen(&listener));
-        let mut idle = Vec::new();
-        for number in 0..3 * HANDSHAKES_MAX {
-            let mut stream = TcpStream::connect(address).expect("it listens");
-            // Some connections begin a message.
-            if number % 2 == 0 {
-                stream.write_all(&[0, 0]).expect("it was just opened");
-            }
-            idle.push(stream);
-        }
-        let stream = TcpStream::connect(address).expect("it listens");
-        if let Err(error) = handshake::as_controller(stream, &secret, Times::default()) {
-            panic!("{error:#}");
-        }
-        drop(idle);
-    }
+    Ok(())
 }

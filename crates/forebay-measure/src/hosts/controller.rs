@@ -1,46 +1,81 @@
 //! The controller's side: all agents of one measurement, which do everything together or not at all.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use super::super::job::Job;
+use super::super::sampler::Cached;
 use super::super::start_barrier::{Timed, monotonic_ns};
-use super::agent::PORT;
-use super::clock::Offset;
-use super::frame::Times;
-use super::handshake;
-use super::link::{Link, Sender};
-use super::message::{Done, Facts, FromAgent, HostWork, Prepared, Task, ToAgent};
-use super::secret::Key;
+use super::clock::{Offset, RoundTrip};
+use super::message::{Facts, FromAgent, Prepared, ToAgent, receive, send};
+use super::{ALIVE_EVERY, SILENCE_MAX};
 use forebay_report::failure::Failure;
 use forebay_report::result::Condition;
 
-mod wait;
-
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// The limit for an agent to start, a login to its host included.
+const START_WITHIN: Duration = Duration::from_secs(30);
 /// The limit for any step that takes no more time than a message.
 const REPLY_WITHIN: Duration = Duration::from_secs(30);
+/// The limit for the agents to end after one of them failed.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The limit for evicting a file from memory, starting a process, and ending it.
 const SAMPLE_WITHIN: Duration = Duration::from_secs(60);
-/// The slowest rate at which files are written and read.
+/// The slowest rate at which files are written.
 const BYTES_PER_S_MIN: f64 = 20e6;
 /// The time from the order to the start of a sample, in addition to the slowest round trip.
 const LEAD: Duration = Duration::from_millis(30);
+/// Requests for each host's clock before each start.
+const CLOCK_REQUESTS: usize = 8;
 const EVENTS_MAX: usize = 1024;
 
+/// A connection to an agent.
+pub(super) struct Link {
+    pub(super) input: Box<dyn BufRead + Send>,
+    pub(super) output: Box<dyn Write + Send>,
+    pub(super) carrier: Carrier,
+}
+
+/// The carrier of a connection.
+pub(super) enum Carrier {
+    /// A process whose standard input and output lead to the agent, and its command line.
+    Process(Child, String),
+    Stream(TcpStream),
+}
+
+impl Link {
+    /// Starts a command that is, or connects to, an agent.
+    ///
+    /// # Errors
+    /// Fails when there is no such program.
+    pub(super) fn start(mut command: Command) -> anyhow::Result<Self> {
+        let text = format!("{command:?}").replace('"', "");
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.with_context(|| format!("`{text}` cannot be started"))?;
+        let (input, output) = child.stdout.take().zip(child.stdin.take()).context("both are piped")?;
+        Ok(Self {
+            input: Box::new(BufReader::new(input)),
+            output: Box::new(output),
+            carrier: Carrier::Process(child, text),
+        })
+    }
+}
+
 /// One agent as the controller sees it.
-#[derive(Debug)]
 pub(super) struct Host {
-    /// The name: `node-a:7317`, or `rank 3 on node-a`.
+    /// The name: `node-a:/data`, or `rank 3 on node-a`.
     pub(super) name: String,
     /// The short form for names of rows: the place in the list from 1, or the rank.
     pub(super) label: String,
+    is_rank: bool,
     pub(super) facts: Facts,
     pub(super) prepared: Option<Prepared>,
-    sender: Sender,
+    output: Option<Box<dyn Write + Send>>,
+    carrier: Carrier,
     offset: Offset,
 }
 
@@ -56,66 +91,77 @@ pub(super) struct HostSample {
     pub(super) clock_error_ns: u64,
 }
 
-#[derive(Debug)]
-struct Received {
-    host: usize,
-    message: anyhow::Result<FromAgent>,
-    arrived_ns: u64,
-}
+/// A host's place in the list, its message, and the instant when that arrived.
+type Received = (usize, anyhow::Result<FromAgent>, u64);
 
 /// All agents. Dropping the controller ends their measurements.
-#[derive(Debug)]
 pub(super) struct Controller {
     pub(super) hosts: Vec<Host>,
     inbox: Receiver<Received>,
-    listeners: Vec<JoinHandle<()>>,
+    /// The number of hosts whose connection has not ended.
+    connected: usize,
     /// The instant when the agents were last notified that this side is alive.
     alive_sent: Instant,
+    /// The time without a message after which a host is lost.
+    silence: Duration,
     rounds: u64,
 }
 
 impl Controller {
-    /// Connects to all agents at once.
+    /// Returns the controller of these agents, after all of them have begun.
     ///
     /// # Errors
-    /// Fails with the name of the agent that cannot be reached, has another secret or version, or serves
-    /// another controller.
-    pub(super) fn connect(names: &[String], secret: &Key) -> anyhow::Result<Self> {
-        let joined: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                names.iter().map(|name| scope.spawn(move || join_host(name, secret))).collect();
-            threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
-        });
-        let mut members = Vec::new();
-        for (index, (name, outcome)) in names.iter().zip(joined).enumerate() {
-            let outcome = outcome.unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")));
-            let (link, facts) = outcome.with_context(|| format!("host {} ({name})", index + 1))?;
-            members.push(((index + 1).to_string(), name.clone(), link, facts));
-        }
-        Ok(Self::new(members))
-    }
-
-    /// Returns a controller of agents that were welcomed: label, name, link and facts of each.
-    pub(super) fn new(members: Vec<(String, String, Link, Facts)>) -> Self {
+    /// Fails with the name of the agent that did not begin or has another version.
+    pub(super) fn new(links: Vec<(String, Link)>, are_ranks: bool) -> anyhow::Result<Self> {
         let (events, inbox) = sync_channel(EVENTS_MAX);
-        let (mut hosts, mut listeners) = (Vec::new(), Vec::new());
-        for (index, (label, name, link, facts)) in members.into_iter().enumerate() {
-            let Link { sender, mut receiver } = link;
-            let events: SyncSender<Received> = events.clone();
-            listeners.push(std::thread::spawn(move || {
+        let mut hosts = Vec::new();
+        for (index, (name, link)) in links.into_iter().enumerate() {
+            let Link { mut input, output, carrier } = link;
+            let events = events.clone();
+            // Ends with the connection, or when nobody receives any more.
+            std::thread::Builder::new().spawn(move || {
                 loop {
-                    let message = receiver.receive();
-                    let last = message.is_err();
-                    let received = Received { host: index, message, arrived_ns: monotonic_ns() };
-                    if events.send(received).is_err() || last {
+                    let message = receive(&mut input);
+                    let is_last = message.is_err();
+                    if events.send((index, message, monotonic_ns())).is_err() || is_last {
                         return;
                     }
                 }
-            }));
-            let offset = Offset { ahead_ns: 0, error_ns: u64::MAX };
-            hosts.push(Host { name, label, facts, prepared: None, sender, offset });
+            })?;
+            hosts.push(Host {
+                name,
+                label: (index + usize::from(!are_ranks)).to_string(),
+                is_rank: are_ranks,
+                facts: Facts::default(),
+                prepared: None,
+                output: Some(output),
+                carrier,
+                offset: Offset { ahead_ns: 0, error_ns: u64::MAX },
+            });
         }
-        Self { hosts, inbox, listeners, alive_sent: Instant::now(), rounds: 0 }
+        let connected = hosts.len();
+        let (alive_sent, silence) = (Instant::now(), START_WITHIN);
+        let mut controller = Self { hosts, inbox, connected, alive_sent, silence, rounds: 0 };
+        let hellos = controller.gather(START_WITHIN, "start", |_, message, _| match message {
+            FromAgent::Hello { program, facts } => Some((program, facts)),
+            _ => None,
+        });
+        let hellos = hellos.context("not every host has an agent; is forebay installed there?")?;
+        for (host, (program, facts)) in controller.hosts.iter_mut().zip(hellos) {
+            let own = env!("CARGO_PKG_VERSION");
+            // Figures of two versions do not belong to one measurement, even where their messages agree.
+            anyhow::ensure!(
+                program == own,
+                "versions differ: {} has forebay {program:?}, this one is {own}; install the same",
+                host.title()
+            );
+            host.facts = serde_json::from_value(facts)?;
+            if host.is_rank {
+                host.name = format!("{} on {}", host.name, host.facts.host);
+            }
+        }
+        controller.silence = SILENCE_MAX;
+        Ok(controller)
     }
 
     /// Lets every host write its file, each with contents of its own.
@@ -127,20 +173,14 @@ impl Controller {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             // Storage that detects equal blocks must not find any.
             let seed = (seed ^ (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)) & ((1 << 53) - 1);
-            host.send(&ToAgent::Task(Task::Prepare { memory_bytes, file_bytes, seed }))?;
+            host.send(&ToAgent::Prepare { memory_bytes, file_bytes, seed });
         }
         let limit = SAMPLE_WITHIN + Duration::from_secs_f64(file_bytes as f64 / BYTES_PER_S_MIN);
-        let prepared = self.gather(limit, "prepare its file", |host, message, _| match message {
-            FromAgent::Done(Done::Prepared(prepared)) => Ok(Some(prepared)),
-            FromAgent::Done(Done::Failed { why, code, .. }) => Err(failure(host, &why, code)),
-            other => Err(host.unexpected(&other)),
+        let prepared = self.gather(limit, "prepare its file", |_, message, _| match message {
+            FromAgent::Prepared(prepared) => Some(prepared),
+            _ => None,
         })?;
         for (host, prepared) in self.hosts.iter_mut().zip(prepared) {
-            anyhow::ensure!(
-                prepared.file_bytes == file_bytes,
-                "{} made a file of another size",
-                host.title()
-            );
             host.prepared = Some(prepared);
         }
         Ok(())
@@ -151,54 +191,127 @@ impl Controller {
     ///
     /// # Errors
     /// Fails with the host that was lost; nothing more can be measured.
-    pub(super) fn round(&mut self, work: &HostWork) -> anyhow::Result<Result<Vec<HostSample>, String>> {
+    pub(super) fn round(
+        &mut self,
+        job: &Job,
+        cached: Cached,
+    ) -> anyhow::Result<Result<Vec<HostSample>, String>> {
         self.rounds += 1;
-        let round = self.rounds;
-        for host in &mut self.hosts {
-            host.send(&ToAgent::Task(Task::Sample { round, work: work.clone() }))?;
-        }
-        let warm = match work {
-            HostWork::Random(work) => work.warm_bytes as f64 / BYTES_PER_S_MIN,
-            HostWork::Scan(_) => 0.0,
-        };
-        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(warm);
+        let failed = |host: &Host, why: String| format!("{}: {why}", host.title());
+        self.send_all(&ToAgent::Sample { round: self.rounds, job: job.clone(), cached });
+        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(job.seconds_max);
         let ready = self.gather(limit, "make its sample ready", |host, message, _| match message {
-            FromAgent::Done(Done::Ready { round: of }) if of == round => Ok(Some(None)),
-            FromAgent::Done(Done::Failed { round: Some(of), why, .. }) if of == round => {
-                Ok(Some(Some(format!("{}: {why}", host.title()))))
-            }
-            other => Err(host.unexpected(&other)),
+            FromAgent::Ready => Some(Ok(())),
+            FromAgent::Failed { why, .. } => Some(Err(failed(host, why))),
+            _ => None,
         })?;
-        if let Some(why) = ready.iter().flatten().next() {
-            self.call_off(round, &ready)?;
-            return Ok(Err(why.clone()));
+        if let Err(why) = ready.into_iter().collect::<Result<Vec<()>, _>>() {
+            // Hosts that are ready give the sample up, and report so; the next step ignores that.
+            self.send_all(&ToAgent::Go { at_ns: None });
+            return Ok(Err(why));
         }
         self.read_clocks()?;
         let slowest_ns = self.hosts.iter().map(|host| host.offset.error_ns).max().unwrap_or(0);
         let at_ns = monotonic_ns() + LEAD.as_nanos() as u64 + slowest_ns.saturating_mul(4);
         for host in &mut self.hosts {
-            let at_ns = Some(host.offset.to_theirs(at_ns));
-            host.send(&ToAgent::Task(Task::Go { round, at_ns }))?;
+            host.send(&ToAgent::Go { at_ns: Some(host.offset.to_theirs(at_ns)) });
         }
-        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(work.seconds());
         let ended = self.gather(limit, "end its sample", |host, message, _| match message {
-            FromAgent::Done(Done::Sampled { round: of, timed, memory_peak_bytes, conditions })
-                if of == round =>
-            {
-                Ok(Some(Ok(HostSample {
-                    begun_ns: host.offset.to_ours(timed.begun_ns),
-                    clock_error_ns: host.offset.error_ns,
-                    timed: *timed,
-                    memory_peak_bytes,
-                    conditions,
-                })))
-            }
-            FromAgent::Done(Done::Failed { round: Some(of), why, .. }) if of == round => {
-                Ok(Some(Err(format!("{}: {why}", host.title()))))
-            }
-            other => Err(host.unexpected(&other)),
+            FromAgent::Sampled { timed, memory_peak_bytes, conditions } => Some(Ok(HostSample {
+                begun_ns: host.offset.to_ours(timed.begun_ns),
+                clock_error_ns: host.offset.error_ns,
+                timed: *timed,
+                memory_peak_bytes,
+                conditions,
+            })),
+            FromAgent::Failed { why, .. } => Some(Err(failed(host, why))),
+            _ => None,
         })?;
         Ok(ended.into_iter().collect())
+    }
+
+    /// Reads all clocks at once. Offsets of a minute ago would be off by the difference of the crystals.
+    fn read_clocks(&mut self) -> anyhow::Result<()> {
+        let mut trips = vec![Vec::new(); self.hosts.len()];
+        for _ in 0..CLOCK_REQUESTS {
+            let mut sent = Vec::with_capacity(self.hosts.len());
+            for host in &mut self.hosts {
+                sent.push(monotonic_ns());
+                host.send(&ToAgent::Clock);
+            }
+            let replies =
+                self.gather(REPLY_WITHIN, "report its clock", |_, message, at_ns| match message {
+                    FromAgent::Clock { arrived_ns, sent_ns } => Some((arrived_ns, sent_ns, at_ns)),
+                    _ => None,
+                })?;
+            for (index, (arrived_ns, replied_ns, received_ns)) in replies.into_iter().enumerate() {
+                trips[index].push(RoundTrip { sent_ns: sent[index], arrived_ns, replied_ns, received_ns });
+            }
+        }
+        for (host, trips) in self.hosts.iter_mut().zip(&trips) {
+            host.offset = Offset::estimate(trips).context("every host replied")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a message of every host, and returns the values that `take` makes of them. The hosts learn
+    /// meanwhile that this side is alive.
+    ///
+    /// # Errors
+    /// Fails with the host that was lost, did not reply within `limit`, or whose message `take` refused.
+    fn gather<T>(
+        &mut self,
+        limit: Duration,
+        what: &str,
+        mut take: impl FnMut(&Host, FromAgent, u64) -> Option<T>,
+    ) -> anyhow::Result<Vec<T>> {
+        let begun = Instant::now();
+        let mut heard = vec![begun; self.hosts.len()];
+        let mut outcomes: Vec<Option<T>> = self.hosts.iter().map(|_| None).collect();
+        while let Some(late) = outcomes.iter().position(Option::is_none) {
+            if self.alive_sent.elapsed() >= ALIVE_EVERY {
+                self.send_all(&ToAgent::Alive);
+                self.alive_sent = Instant::now();
+            }
+            if let Some(silent) = heard.iter().position(|heard| heard.elapsed() >= self.silence) {
+                let seconds = self.silence.as_secs();
+                return Err(self.hosts[silent].lost(&format!("no message arrived for {seconds} s")));
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                let (host, seconds) = (self.hosts[late].title(), limit.as_secs());
+                anyhow::bail!("{host} did not {what} within {seconds} s; the others were stopped");
+            }
+            let until_alive = ALIVE_EVERY.saturating_sub(self.alive_sent.elapsed());
+            let received = self.inbox.recv_timeout(left.min(until_alive));
+            let Ok((index, message, arrived_ns)) = received else { continue };
+            heard[index] = Instant::now();
+            let host = &mut self.hosts[index];
+            match message {
+                Ok(FromAgent::Alive) => {}
+                // Of a sample that was given up.
+                Ok(FromAgent::Failed { round, .. }) if round < self.rounds => {}
+                Ok(FromAgent::Lost { why, code }) => return Err(failure(host, &why, code)),
+                Ok(message) => {
+                    let outcome = take(host, message, arrived_ns);
+                    let unexpected =
+                        || format!("{} sent an unexpected message, and did not {what}", host.title());
+                    outcomes[index] = Some(outcome.with_context(unexpected)?);
+                }
+                Err(error) => {
+                    self.connected -= 1;
+                    let ended = host.ended().map_or_else(String::new, |ended| format!("; {ended}"));
+                    return Err(host.lost(&format!("{error:#}{ended}")));
+                }
+            }
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    fn send_all(&mut self, message: &ToAgent) {
+        for host in &mut self.hosts {
+            host.send(message);
+        }
     }
 
     /// Ends the measurement; returns when every agent has removed its files.
@@ -206,69 +319,73 @@ impl Controller {
     /// # Errors
     /// Fails when an agent did not end in time.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
-        for host in &mut self.hosts {
-            host.send(&ToAgent::End)?;
-        }
-        let mut left = self.hosts.len();
-        let deadline = Instant::now() + REPLY_WITHIN;
-        while left > 0 {
-            match self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(received) if received.message.is_err() => left -= 1,
-                Ok(_) => {}
-                Err(_) => anyhow::bail!("not all agents removed their files within {REPLY_WITHIN:?}"),
-            }
-        }
+        self.send_all(&ToAgent::End);
+        self.close(REPLY_WITHIN);
+        anyhow::ensure!(self.connected == 0, "not all agents removed their files within {REPLY_WITHIN:?}");
         Ok(())
     }
 
-    /// Makes the hosts that are ready give the sample up.
-    fn call_off(&mut self, round: u64, outcomes: &[Option<String>]) -> anyhow::Result<()> {
-        for (host, outcome) in self.hosts.iter_mut().zip(outcomes) {
-            if outcome.is_none() {
-                host.send(&ToAgent::Task(Task::Go { round, at_ns: None }))?;
+    /// Ends the input of all agents and waits until they have ended.
+    fn close(&mut self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        for host in &mut self.hosts {
+            host.output = None;
+            if let Carrier::Stream(stream) = &host.carrier {
+                // Fails when the other side closed it before.
+                let _ = stream.shutdown(Shutdown::Write);
             }
         }
-        let waiting: Vec<bool> = outcomes.iter().map(Option::is_none).collect();
-        self.gather_from(&waiting, REPLY_WITHIN, "give up a sample", |host, message, _| match message {
-            FromAgent::Done(Done::Failed { round: Some(of), .. }) if of == round => Ok(Some(())),
-            other => Err(host.unexpected(&other)),
-        })?;
-        Ok(())
+        while self.connected > 0 {
+            match self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((_, message, _)) => self.connected -= usize::from(message.is_err()),
+                Err(_) => break,
+            }
+        }
+        for host in &mut self.hosts {
+            if let Carrier::Process(child, _) = &mut host.carrier {
+                // Most have ended by themselves. The agent behind one that is cut off notices the silence.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
     }
 }
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        for host in &self.hosts {
-            host.sender.close();
-        }
-        // Listeners that wait for room in the inbox notice that it is gone.
-        let (_, closed_inbox) = sync_channel(1);
-        self.inbox = closed_inbox;
-        for listener in self.listeners.drain(..) {
-            let _ = listener.join();
-        }
+        self.close(STOP_WITHIN);
     }
 }
 
 impl Host {
-    /// Returns `host 2 (node-b:7317)` or `rank 1 on node-b`.
+    /// Returns `host 2 (node-b:/data)` or `rank 1 on node-b`.
     pub(super) fn title(&self) -> String {
-        match self.facts.rank {
-            Some(_) => self.name.clone(),
-            None => format!("host {} ({})", self.label, self.name),
+        if self.is_rank { self.name.clone() } else { format!("host {} ({})", self.label, self.name) }
+    }
+
+    fn send(&mut self, message: &ToAgent) {
+        if let Some(output) = &mut self.output {
+            // What ended the connection is read from its other direction.
+            let _ = send(output, message);
         }
     }
 
-    fn send(&mut self, message: &ToAgent) -> anyhow::Result<()> {
-        let sent = self.sender.send(message);
-        sent.with_context(|| format!("{} was lost; the others were stopped", self.title()))
+    fn lost(&self, why: &str) -> anyhow::Error {
+        anyhow::anyhow!("{} was lost: {why}; the others were stopped", self.title())
     }
 
-    fn unexpected(&self, message: &FromAgent) -> anyhow::Error {
-        let mut text = format!("{message:?}");
-        text = text.chars().take(80).collect();
-        anyhow::anyhow!("{} sent an unexpected message: {text}", self.title())
+    /// Returns how the process that connects ended. It has closed its output and takes a moment to end.
+    fn ended(&mut self) -> Option<String> {
+        let Carrier::Process(child, command) = &mut self.carrier else { return None };
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait().ok()? {
+                return Some(format!("`{command}` ended with {status}"));
+            }
+            // The system's interface for children offers only a wait without a limit.
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        None
     }
 }
 
@@ -280,59 +397,5 @@ fn failure(host: &Host, why: &str, code: u8) -> anyhow::Error {
         3 => Failure::Path(sentence).into(),
         4 => Failure::Unsuitable(sentence).into(),
         _ => anyhow::anyhow!(sentence),
-    }
-}
-
-fn join_host(name: &str, secret: &Key) -> anyhow::Result<(Link, Facts)> {
-    let mut last = None;
-    let deadline = Instant::now() + CONNECT_WITHIN;
-    for address in addresses(name)? {
-        // Leaves at least a moment for the last of many addresses.
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(200));
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) => return welcome(handshake::as_controller(stream, secret, Times::default())?),
-            Err(error) => last = Some(error),
-        }
-    }
-    match last {
-        Some(error) => Err(error).context("no agent can be reached there; is `forebay agent` running?"),
-        None => anyhow::bail!("this name has no address"),
-    }
-}
-
-/// Receives the first message of a new agent.
-///
-/// # Errors
-/// Fails when the agent serves another controller, or the connection failed.
-pub(super) fn welcome(mut link: Link) -> anyhow::Result<(Link, Facts)> {
-    match link.receiver.receive()? {
-        FromAgent::Welcome(facts) => Ok((link, facts)),
-        FromAgent::Refused { why } => anyhow::bail!("refused: {why}"),
-        _ => anyhow::bail!(
-            "the first message of the agent is not a welcome; install the same version of forebay on all hosts"
-        ),
-    }
-}
-
-fn addresses(name: &str) -> anyhow::Result<Vec<SocketAddr>> {
-    if let Ok(address) = name.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, PORT)]);
-    }
-    let found = if name.contains(':') { name.to_socket_addrs() } else { (name, PORT).to_socket_addrs() };
-    Ok(found.context("the name cannot be resolved; write HOST:PORT")?.collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_have_a_port_or_get_the_usual_one() {
-        let one = |name: &str| addresses(name).expect("numbers need no look-up");
-        assert_eq!(one("127.0.0.1"), ["127.0.0.1:7317".parse().expect("plain")]);
-        assert_eq!(one("127.0.0.1:99"), ["127.0.0.1:99".parse().expect("plain")]);
-        assert_eq!(one("::1"), ["[::1]:7317".parse().expect("plain")]);
-        assert_eq!(one("[::1]:99"), ["[::1]:99".parse().expect("plain")]);
-        assert!(addresses("127.0.0.1:many").is_err());
     }
 }

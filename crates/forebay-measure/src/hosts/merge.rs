@@ -6,7 +6,6 @@ use super::super::job::SampleResult;
 use super::super::latency::Latency;
 use super::super::sampler::Outcome;
 use super::controller::{Host, HostSample};
-use super::message::HostWork;
 use forebay_report::result::{CacheState, Condition, Row, metric};
 
 /// The largest spread of the starts, as a share of the sample's time. A larger one makes the sum of the
@@ -21,11 +20,13 @@ pub(super) struct Way {
     pub(super) cache: CacheState,
 }
 
-/// One repeat: the work requested, and the result of every host.
-#[derive(Debug)]
+/// A function that returns the figures and claims of a sample; rows that use the page cache need its state.
+pub(super) type Figures = Box<dyn Fn(Outcome, CacheState) -> SampleFigures>;
+
+/// One repeat: the result of every host.
 pub(super) struct Round {
     pub(super) repeat: u32,
-    pub(super) work: HostWork,
+    pub(super) figures: Figures,
     pub(super) hosts: Vec<HostSample>,
 }
 
@@ -69,7 +70,7 @@ fn finish(row: Row, way: &Way, host: Option<&Host>) -> Row {
 /// Returns one host's sample.
 fn alone(round: &Round, sample: &HostSample, cache: CacheState) -> SampleFigures {
     let result = sample.timed.result.clone();
-    round.work.sampled(Outcome { result, memory_peak_bytes: sample.memory_peak_bytes }, cache)
+    (round.figures)(Outcome { result, memory_peak_bytes: sample.memory_peak_bytes }, cache)
 }
 
 /// Returns all hosts' samples of one round as one: operations of all, from the first start to the last end.
@@ -99,7 +100,7 @@ fn together(round: &Round) -> anyhow::Result<SampleFigures> {
         evidence,
         ..SampleResult::default()
     };
-    let mut sampled = round.work.sampled(Outcome { result, memory_peak_bytes: None }, CacheState::Warm);
+    let mut sampled = (round.figures)(Outcome { result, memory_peak_bytes: None }, CacheState::Warm);
     let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
     sampled
         .metrics

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use super::super::super::job::{RandomRow, RandomWork};
+use super::super::super::random::sampled;
 use super::super::super::start_barrier::Timed;
 use super::*;
 
-fn work() -> HostWork {
-    HostWork::Random(RandomWork {
+fn figures() -> Figures {
+    let work = RandomWork {
         row: RandomRow::Direct,
         span_start: 0,
         span_bytes: 1 << 20,
@@ -17,7 +18,8 @@ fn work() -> HostWork {
         seconds: 1.0,
         seed: 1,
         warm_bytes: 0,
-    })
+    };
+    Box::new(move |outcome, _| sampled(outcome, &work))
 }
 
 /// Returns a sample of a host whose every operation took `us` microseconds.
@@ -48,7 +50,7 @@ fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample 
 }
 
 fn round(repeat: u32, hosts: Vec<HostSample>) -> Round {
-    Round { repeat, work: work(), hosts }
+    Round { repeat, figures: figures(), hosts }
 }
 
 fn way() -> Way {

@@ -1,18 +1,35 @@
 //! One process of several that srun or mpirun started. Rank 0 controls and takes part, the others serve.
-//! They find it through a file in the measured directory, which all of them name.
+//! They find it through a file in the measured directory, which all of them name: it holds rank 0's addresses
+//! and two tokens. A rank connects and sends the first one; rank 0 replies with the second one. The messages
+//! of agent and controller follow.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::secret::Key;
+use super::controller::{Carrier, Controller, Link};
+use super::message::{receive, send};
+use super::{SILENCE_MAX, agent};
 use crate::cleanup::{Cleanup, Guard, Place};
 use forebay_report::failure::Failure;
+
+/// The time for which ranks wait for each other. On a busy machine launchers start them minutes apart.
+const RENDEZVOUS_WITHIN: Duration = Duration::from_secs(180);
+/// The limit for a connection, and for each of its tokens.
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// The interval at which a rank looks for rank 0's file. No file system notifies one host of
+/// another one's writes.
+const POLL_EVERY: Duration = Duration::from_millis(100);
+/// The interval at which rank 0 accepts connections.
+const ACCEPT_EVERY: Duration = Duration::from_millis(10);
 
 /// The place of this process among the ranks, according to the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,14 +89,88 @@ impl Rank {
     }
 
     /// Returns the file in which rank 0 publishes how it can be found.
-    pub(super) fn file(&self, directory: &Path) -> PathBuf {
+    fn file(&self, directory: &Path) -> PathBuf {
         directory.join(format!(".forebay-ranks-{}", self.job))
     }
 
-    /// Returns the address where rank 0 listens: to this host only where that is enough.
-    pub(super) fn listen(&self) -> SocketAddr {
+    /// Waits, as rank 0, until all ranks have come. Its own part is an agent like those of other hosts.
+    ///
+    /// # Errors
+    /// Fails with the ranks that did not come.
+    pub(super) fn lead(&self, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<Controller> {
+        // Of this host only, where that is enough.
         let address = if self.local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
-        SocketAddr::new(IpAddr::V4(address), 0)
+        let listener =
+            TcpListener::bind((address, 0)).context("no port can be opened for the other ranks")?;
+        listener.set_nonblocking(true)?;
+        let invitation = Invitation::new(listener.local_addr()?)?;
+        let _published = invitation.publish(&self.file(directory), cleanup).with_context(|| {
+            format!("the file by which ranks meet cannot be made in {}", directory.display())
+        })?;
+        let (arrivals, inbox) = sync_channel::<(usize, Link)>(64);
+        let deadline = Instant::now() + RENDEZVOUS_WITHIN;
+        let mut links: Vec<Option<Link>> = (1..self.size).map(|_| None).collect();
+        while let Some(missing) = links.iter().position(Option::is_none) {
+            if let Ok((stream, _)) = listener.accept() {
+                let (arrivals, invitation) = (arrivals.clone(), invitation.clone());
+                // A thread each, so that a connection that sends nothing keeps no rank waiting. Without a
+                // thread the connection is closed, and the rank tries again.
+                let _ = std::thread::Builder::new().spawn(move || {
+                    if let Ok(arrival) = invitation.welcome(stream) {
+                        let _ = arrivals.send(arrival);
+                    }
+                });
+            } else if let Ok((rank, link)) = inbox.recv_timeout(ACCEPT_EVERY) {
+                match rank.checked_sub(1).and_then(|index| links.get_mut(index)) {
+                    Some(place) if place.is_none() => *place = Some(link),
+                    _ => anyhow::bail!(
+                        "rank {rank} of {} connected twice or is out of range: is another job of the same name in \
+                         this directory?",
+                        self.size
+                    ),
+                }
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "of {} ranks {} did not connect within {} s, rank {} among them; do all of them see the same directory?",
+                self.size,
+                links.iter().filter(|link| link.is_none()).count(),
+                RENDEZVOUS_WITHIN.as_secs(),
+                missing + 1
+            );
+        }
+        let program = std::env::current_exe().context("the path of this program's file is not known")?;
+        let mut own = Command::new(program);
+        own.args(["agent", "--stdio"]).arg(directory);
+        let all = [Link::start(own)?].into_iter().chain(links.into_iter().flatten());
+        Controller::new(all.enumerate().map(|(rank, link)| (format!("rank {rank}"), link)).collect(), true)
+    }
+
+    /// Finds rank 0, as one of the other ranks, and serves it until it reports that all is done.
+    ///
+    /// # Errors
+    /// Fails when rank 0 cannot be found, or nothing can be measured here.
+    pub(super) fn follow(&self, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<()> {
+        let file = self.file(directory);
+        let deadline = Instant::now() + RENDEZVOUS_WITHIN;
+        let mut last = anyhow::anyhow!("the file {} did not appear", file.display());
+        loop {
+            match Invitation::read(&file)
+                .and_then(|found| found.map(|found| found.accept(self.number)).transpose())
+            {
+                Ok(Some((input, output))) => {
+                    return agent::serve(input, Box::new(output), directory, cleanup);
+                }
+                Ok(None) => {}
+                // The file may be left behind by a run that was killed, until rank 0 of this one replaces it.
+                Err(error) => last = error,
+            }
+            if Instant::now() >= deadline {
+                let (rank, seconds) = (self.number, RENDEZVOUS_WITHIN.as_secs());
+                return Err(last.context(format!("rank {rank} did not find rank 0 within {seconds} s")));
+            }
+            std::thread::park_timeout(POLL_EVERY);
+        }
     }
 }
 
@@ -90,43 +181,44 @@ fn job(get: &impl Fn(&str) -> Option<String>) -> String {
         None => job,
     });
     let name = ["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"].into_iter().find_map(get).or(slurm);
-    let name: String = name
-        .unwrap_or_else(|| "job".to_owned())
+    name.unwrap_or_else(|| "job".to_owned())
         .chars()
         .map(|letter| if letter.is_ascii_alphanumeric() || letter == '.' { letter } else { '-' })
         .take(64)
-        .collect();
-    name
+        .collect()
 }
 
-/// The addresses of rank 0, and the secret of this one run.
+/// The addresses of rank 0, and the tokens of this one run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Invitation {
+    places: Vec<SocketAddr>,
+    /// The proof of a rank.
+    rank_token: String,
+    /// The proof of rank 0. A program that listens on its port after its death does not have it.
+    reply_token: String,
+}
+
+/// The first message in each direction.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Invitation {
-    forebay_ranks: u32,
-    /// The name of rank 0's host.
-    host: String,
-    port: u16,
-    addresses: Vec<IpAddr>,
-    secret: String,
+struct Proof {
+    rank: u32,
+    token: String,
 }
 
 impl Invitation {
     /// Returns the invitation to a listener of this host.
     ///
     /// # Errors
-    /// Fails when the addresses of this host cannot be read.
-    pub(super) fn new(listener: SocketAddr, secret: &Key) -> anyhow::Result<Self> {
-        let addresses = if listener.ip().is_unspecified() {
+    /// Fails when the addresses of this host or random bytes cannot be read.
+    fn new(listener: SocketAddr) -> anyhow::Result<Self> {
+        let mut places = vec![listener];
+        if listener.ip().is_unspecified() {
             let all = if_addrs::get_if_addrs().context("this host's addresses are not known")?;
-            let mut all: Vec<IpAddr> =
-                all.iter().filter(|one| !one.is_loopback()).map(if_addrs::Interface::ip).collect();
-            all.retain(IpAddr::is_ipv4);
-            all
-        } else {
-            vec![listener.ip()]
-        };
-        let (host, port) = (host_name(), listener.port());
-        Ok(Self { forebay_ranks: 1, host, port, addresses, secret: secret.to_text() })
+            let reachable = all.iter().filter(|one| !one.is_loopback()).map(if_addrs::Interface::ip);
+            places =
+                reachable.filter(IpAddr::is_ipv4).map(|ip| SocketAddr::new(ip, listener.port())).collect();
+        }
+        Ok(Self { places, rank_token: token()?, reply_token: token()? })
     }
 
     /// Publishes the invitation where the others look; the file is removed with the guard. It appears
@@ -134,7 +226,7 @@ impl Invitation {
     ///
     /// # Errors
     /// Fails when the directory cannot be written.
-    pub(super) fn publish(&self, path: &Path, cleanup: &Cleanup) -> anyhow::Result<Guard> {
+    fn publish(&self, path: &Path, cleanup: &Cleanup) -> anyhow::Result<Guard> {
         let directory = path.parent().context("a file in a directory")?;
         let temp = cleanup.temp_file(directory, "ranks")?;
         temp.file().write_all(serde_json::to_string(self)?.as_bytes())?;
@@ -153,7 +245,7 @@ impl Invitation {
     ///
     /// # Errors
     /// Fails when it is not one that this user's rank 0 wrote.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Option<Self>> {
+    fn read(path: &Path) -> anyhow::Result<Option<Self>> {
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
         let file = match file {
@@ -167,27 +259,67 @@ impl Invitation {
         anyhow::ensure!(own, "{} is not this user's own private file: it is not followed", path.display());
         let mut text = String::new();
         file.take(1 << 16).read_to_string(&mut text)?;
-        let invitation: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{} was not written by this version of forebay", path.display()))?;
-        anyhow::ensure!(invitation.forebay_ranks == 1, "{} is of another version", path.display());
-        Ok(Some(invitation))
+        let foreign = || format!("{} was not written by this version of forebay", path.display());
+        serde_json::from_str(&text).with_context(foreign).map(Some)
     }
 
-    /// Returns the addresses to try. They include this host's own address only when rank 0 is here.
-    pub(super) fn places(&self) -> Vec<SocketAddr> {
-        let here = self.host == host_name();
-        let own = here.then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let others = self.addresses.iter().copied().filter(|address| !address.is_loopback());
-        own.into_iter().chain(others).map(|address| SocketAddr::new(address, self.port)).collect()
+    /// Receives, as rank 0, a rank's proof, and proves itself. Returns the rank and the connection.
+    ///
+    /// # Errors
+    /// Fails when the other side is no rank of this run.
+    fn welcome(&self, stream: TcpStream) -> anyhow::Result<(usize, Link)> {
+        let (mut input, mut output) = connection(stream)?;
+        let proof: Proof = receive(&mut input)?;
+        anyhow::ensure!(is_same(&proof.token, &self.rank_token), "a connection without the token");
+        send(&mut output, &Proof { rank: 0, token: self.reply_token.clone() })?;
+        input.get_ref().set_read_timeout(None)?;
+        let carrier = Carrier::Stream(output.try_clone()?);
+        Ok((proof.rank as usize, Link { input: Box::new(input), output: Box::new(output), carrier }))
     }
 
-    pub(super) fn secret(&self) -> anyhow::Result<Key> {
-        Key::from_text(&self.secret).context("the file of the ranks holds no secret")
+    /// Connects to rank 0 and proves this rank.
+    ///
+    /// # Errors
+    /// Fails when rank 0 cannot be reached, or is another program.
+    fn accept(&self, rank: u32) -> anyhow::Result<(BufReader<TcpStream>, TcpStream)> {
+        let mut last = anyhow::anyhow!("rank 0's host has no address");
+        for place in &self.places {
+            let connected = || {
+                let (mut input, mut output) = connection(TcpStream::connect_timeout(place, CONNECT_WITHIN)?)?;
+                send(&mut output, &Proof { rank, token: self.rank_token.clone() })?;
+                let proof: Proof = receive(&mut input)?;
+                anyhow::ensure!(is_same(&proof.token, &self.reply_token), "another program listens there");
+                input.get_ref().set_read_timeout(None)?;
+                Ok((input, output))
+            };
+            match connected() {
+                Ok(connected) => return Ok(connected),
+                Err(error) => last = error.context(format!("rank 0 cannot be reached at {place}")),
+            }
+        }
+        Err(last)
     }
 }
 
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+/// Returns both directions of a connection on which little time is left to prove oneself.
+fn connection(stream: TcpStream) -> anyhow::Result<(BufReader<TcpStream>, TcpStream)> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(CONNECT_WITHIN))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    Ok((BufReader::new(stream.try_clone()?), stream))
+}
+
+/// Returns 32 unpredictable bytes as text.
+fn token() -> anyhow::Result<String> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Compares tokens in a time that does not depend on where they differ.
+fn is_same(one: &str, other: &str) -> bool {
+    let difference = one.bytes().zip(other.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
+    one.len() == other.len() && difference == 0
 }
 
 #[cfg(test)]
@@ -245,23 +377,81 @@ mod tests {
         let directory = cleanup.temp_directory(&std::env::temp_dir(), "invite").expect("writable");
         let path = directory.path().join(".forebay-ranks-1");
         assert!(Invitation::read(&path).is_ok_and(|found| found.is_none()));
-        let secret = Key::random().expect("random bytes");
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 4242);
-        let guard = Invitation::new(address, &secret)
-            .and_then(|invitation| invitation.publish(&path, &cleanup))
-            .expect("writable");
+        let invitation = Invitation::new(address).expect("random bytes");
+        let guard = invitation.publish(&path, &cleanup).expect("writable");
         assert_eq!(fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
         let found = Invitation::read(&path).expect("ours").expect("there");
-        assert_eq!(found.secret().expect("a secret").to_text(), secret.to_text());
-        assert_eq!(found.places().first(), Some(&"127.0.0.1:4242".parse().expect("plain")));
-        let elsewhere = Invitation { host: "another".to_owned(), ..found };
-        assert!(elsewhere.places().iter().all(|place| !place.ip().is_loopback()));
+        assert_eq!(found.rank_token, invitation.rank_token);
+        assert_eq!((found.rank_token.len(), found.reply_token.len()), (64, 64));
+        assert_ne!(found.rank_token, found.reply_token);
+        assert!(found.places.iter().all(|place| !place.ip().is_loopback() && place.port() == 4242));
 
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("ours");
-        assert!(Invitation::read(&path).is_err(), "others may have written the secret down");
+        assert!(Invitation::read(&path).is_err(), "others may have written the tokens down");
         drop(guard);
         assert_eq!(fs::read_dir(directory.path()).expect("there").count(), 0);
         std::os::unix::fs::symlink("/etc/hostname", &path).expect("writable");
         assert!(Invitation::read(&path).is_err(), "a link was followed");
+    }
+
+    /// Returns a listener of this host, and its invitation.
+    fn invite() -> (TcpListener, Invitation) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback works");
+        let address = listener.local_addr().expect("it is bound");
+        (listener, Invitation::new(address).expect("random bytes"))
+    }
+
+    #[test]
+    fn a_rank_and_rank_0_prove_themselves() {
+        let (listener, invitation) = invite();
+        let rank = std::thread::spawn({
+            let invitation = invitation.clone();
+            move || invitation.accept(3).expect("the same run")
+        });
+        let (stream, _) = listener.accept().expect("the rank connects");
+        let (number, link) = invitation.welcome(stream).expect("the same run");
+        assert_eq!(number, 3);
+        let (mut input, mut output) = rank.join().expect("no panic");
+        send(&mut output, &7_u32).expect("open");
+        let Link { input: mut from_rank, output: mut to_rank, carrier } = link;
+        assert_eq!(receive::<u32>(&mut from_rank).expect("sent"), 7);
+        send(&mut to_rank, &8_u32).expect("open");
+        assert_eq!(receive::<u32>(&mut input).expect("sent"), 8);
+        let Carrier::Stream(stream) = carrier else { panic!("a process") };
+        stream.shutdown(std::net::Shutdown::Write).expect("open");
+        let error = receive::<u32>(&mut input).expect_err("the other side has ended");
+        assert!(error.to_string().contains("closed"), "{error}");
+    }
+
+    #[test]
+    fn a_stranger_is_no_rank_and_gets_no_token() {
+        let (listener, invitation) = invite();
+        let address = listener.local_addr().expect("it is bound");
+        for wrong in ["", "0", invitation.reply_token.as_str(), &invitation.rank_token[..63]] {
+            let mut stranger = TcpStream::connect(address).expect("it listens");
+            send(&mut stranger, &Proof { rank: 1, token: wrong.to_owned() }).expect("open");
+            let (stream, _) = listener.accept().expect("it has connected");
+            assert!(invitation.welcome(stream).is_err(), "{wrong}");
+            let mut text = String::new();
+            // A connection that is closed with unread bytes may be reset.
+            let _ = stranger.read_to_string(&mut text);
+            assert_eq!(text, "");
+        }
+    }
+
+    #[test]
+    fn a_program_on_the_port_of_a_dead_rank_0_is_not_followed() {
+        let (listener, invitation) = invite();
+        let stranger = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().expect("the rank connects");
+            let (mut input, mut output) = connection(stream).expect("open");
+            let proof: Proof = receive(&mut input).expect("sent");
+            // The best that it can do: return the rank's own proof.
+            send(&mut output, &proof).expect("open");
+        });
+        let error = invitation.accept(1).expect_err("no rank 0").to_string();
+        assert!(error.contains("cannot be reached"), "{error}");
+        stranger.join().expect("no panic");
     }
 }

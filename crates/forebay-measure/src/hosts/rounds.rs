@@ -1,37 +1,35 @@
 //! The experiments on several hosts: the same rows as on one, with every sample on all hosts at once.
 
-use super::super::job::{RandomRow, RandomWork, ScanRow, ScanWork};
+use std::path::Path;
+
+use super::super::job::{Job, RandomRow, RandomWork, ScanRow, ScanWork};
 use super::super::pattern::SplitMix;
 use super::super::plan::{MEMORY_MIN_BYTES, Sizes, interleaved};
 use super::super::random::{self, RandomOptions};
-use super::super::scan::ScanOptions;
+use super::super::sampler::Cached;
+use super::super::scan::{self, ScanOptions};
 use super::super::span::{Span, check_spans};
 use super::super::units::show_bytes;
+use super::Setup;
 use super::controller::{Controller, Host, HostSample};
-use super::merge::{Round, Rounds, Way, rows};
-use super::message::{HostWork, Prepared};
-use crate::progress::{Progress, Unit};
+use super::merge::{Figures, Round, Rounds, Way, rows};
+use super::message::Prepared;
+use crate::progress::Unit;
 use forebay_report::failure::Failure;
 use forebay_report::result::{CacheState, Condition, Experiment};
 
 const MIB: u64 = 1 << 20;
-
-/// The options of the command line common to every experiment.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
-    pub(super) quick: bool,
-    pub(super) seed: u64,
-    pub(super) progress: Progress,
-}
 
 /// One way at one setting, in the experiment with this number.
 struct Cell {
     experiment: usize,
     way: Way,
     rounds: Rounds,
-    /// Returns the work of a sample.
-    work: Box<dyn Fn(&mut SplitMix) -> HostWork>,
+    /// Returns the next sample, and the function for its figures.
+    work: Work,
 }
+
+type Work = Box<dyn Fn(&mut SplitMix) -> anyhow::Result<(Job, Cached, Figures)>>;
 
 /// Runs `measure random` on all hosts.
 ///
@@ -40,20 +38,20 @@ struct Cell {
 pub(super) fn random(
     controller: &mut Controller,
     options: &RandomOptions,
-    settings: Settings,
+    setup: &Setup<'_>,
 ) -> anyhow::Result<Vec<Experiment>> {
     let block_bytes = options.block.unwrap_or(4096);
-    let sizes = sizes(controller, options.memory, options.size, settings.quick)?;
+    let sizes = sizes(controller, options.memory, options.size, setup.quick)?;
     check_spans(&sizes, block_bytes)?;
-    let prepared = prepare(controller, &sizes, settings)?;
+    let prepared = prepare(controller, &sizes, setup)?;
     let threads = options.threads.unwrap_or(1) as usize;
-    let seconds = options.seconds.unwrap_or(if settings.quick { 0.3 } else { 1.0 });
+    let seconds = options.seconds.unwrap_or(if setup.quick { 0.3 } else { 1.0 });
     let mut experiments = Vec::new();
     let mut cells = Vec::new();
     for span in Span::ALL {
         let span_bytes = span.bytes(sizes.memory_bytes, sizes.file_bytes, block_bytes);
-        for depth in random::depths(options, settings.quick) {
-            let experiment = frame("random", controller, &sizes, &prepared, settings)
+        for depth in random::depths(options, setup.quick) {
+            let experiment = frame("random", controller, &sizes, &prepared, setup)
                 .parameter("span", span.name())
                 .parameter("span_bytes", span_bytes)
                 .parameter("depth", depth)
@@ -65,7 +63,7 @@ pub(super) fn random(
                     if row.uses_page_cache() { span_bytes.min(sizes.memory_bytes / 10 * 8) } else { 0 };
                 let places = (sizes.file_bytes - span_bytes) / block_bytes + 1;
                 let work = move |seeds: &mut SplitMix| {
-                    HostWork::Random(RandomWork {
+                    let work = RandomWork {
                         row,
                         span_start: seeds.below(places) * block_bytes,
                         span_bytes,
@@ -75,7 +73,9 @@ pub(super) fn random(
                         seconds,
                         seed: seeds.next_u64(),
                         warm_bytes,
-                    })
+                    };
+                    let (job, cached) = random::job(Path::new(""), &work)?;
+                    Ok((job, cached, Box::new(move |outcome, _| random::sampled(outcome, &work)) as Figures))
                 };
                 let way = Way {
                     name: row.name(),
@@ -88,8 +88,8 @@ pub(super) fn random(
             experiments.push(experiment);
         }
     }
-    let repeats = options.repeats.unwrap_or(if settings.quick { 2 } else { 3 }) as usize;
-    measure(controller, experiments, cells, repeats, settings)
+    let repeats = options.repeats.unwrap_or(if setup.quick { 2 } else { 3 }) as usize;
+    measure(controller, experiments, cells, repeats, setup)
 }
 
 /// Runs `measure scan` on all hosts.
@@ -99,17 +99,17 @@ pub(super) fn random(
 pub(super) fn scan(
     controller: &mut Controller,
     options: &ScanOptions,
-    settings: Settings,
+    setup: &Setup<'_>,
 ) -> anyhow::Result<Vec<Experiment>> {
     if !options.depth.is_empty() {
         let text = "--depth is for one host: of several hosts a scan has its usual number in flight on each";
         return Err(Failure::Usage(text.to_owned()).into());
     }
-    let sizes = sizes(controller, options.memory, options.size, settings.quick)?;
-    let prepared = prepare(controller, &sizes, settings)?;
-    let seconds_max = options.seconds.unwrap_or(if settings.quick { 1.5 } else { 5.0 });
+    let sizes = sizes(controller, options.memory, options.size, setup.quick)?;
+    let prepared = prepare(controller, &sizes, setup)?;
+    let seconds_max = options.seconds.unwrap_or(if setup.quick { 1.5 } else { 5.0 });
     let experiment =
-        frame("scan", controller, &sizes, &prepared, settings).parameter("seconds_max", seconds_max);
+        frame("scan", controller, &sizes, &prepared, setup).parameter("seconds_max", seconds_max);
     let bytes = sizes.file_bytes;
     let cells = ScanRow::ALL
         .into_iter()
@@ -117,13 +117,20 @@ pub(super) fn scan(
         .map(|row| {
             let cache = if row.uses_page_cache() { common_cache(&prepared) } else { CacheState::Direct };
             let way = Way { name: row.name(), description: row.description(), cache };
-            let work =
-                move |_: &mut SplitMix| HostWork::Scan(ScanWork { row, bytes, seconds_max, depth: None });
+            let work = move |_: &mut SplitMix| {
+                let work = ScanWork { row, bytes, seconds_max, depth: None };
+                let (job, cached) = scan::job(Path::new(""), &work)?;
+                Ok((
+                    job,
+                    cached,
+                    Box::new(move |outcome, cache| scan::sampled(outcome, row, cache)) as Figures,
+                ))
+            };
             Cell { experiment: 0, way, rounds: Ok(Vec::new()), work: Box::new(work) }
         })
         .collect();
-    let repeats = options.repeats.unwrap_or(if settings.quick { 3 } else { 5 }) as usize;
-    measure(controller, vec![experiment], cells, repeats, settings)
+    let repeats = options.repeats.unwrap_or(if setup.quick { 3 } else { 5 }) as usize;
+    measure(controller, vec![experiment], cells, repeats, setup)
 }
 
 /// Runs all cells in turn within each repeat, and builds their rows.
@@ -132,21 +139,21 @@ fn measure(
     mut experiments: Vec<Experiment>,
     mut cells: Vec<Cell>,
     repeats: usize,
-    settings: Settings,
+    setup: &Setup<'_>,
 ) -> anyhow::Result<Vec<Experiment>> {
-    let mut seeds = SplitMix::new(settings.seed);
+    let mut seeds = SplitMix::new(setup.seed);
     let (name, hosts) = (experiments.first().map_or("", |first| first.name.as_str()), controller.hosts.len());
     let label = format!("measure {name} on {hosts} hosts");
-    let step = settings.progress.step(label, (cells.len() * repeats) as u64, Unit::Count);
+    let step = setup.progress.step(label, (cells.len() * repeats) as u64, Unit::Count);
     for repeat in 0..repeats {
         for (position, index) in interleaved(repeat, cells.len()).enumerate() {
             step.set((repeat * cells.len() + position) as u64);
             let cell = &mut cells[index];
             step.message(cell.way.name);
             let Ok(rounds) = &mut cell.rounds else { continue };
-            let work = (cell.work)(&mut seeds);
-            match controller.round(&work)? {
-                Ok(hosts) => rounds.push(Round { repeat: repeat as u32, work, hosts }),
+            let (job, cached, figures) = (cell.work)(&mut seeds)?;
+            match controller.round(&job, cached)? {
+                Ok(hosts) => rounds.push(Round { repeat: repeat as u32, figures, hosts }),
                 Err(why) => cell.rounds = Err(why),
             }
         }
@@ -206,11 +213,11 @@ fn sizes(
     Ok(Sizes { memory_bytes, file_bytes, limit_bytes: None })
 }
 
-fn prepare(controller: &mut Controller, sizes: &Sizes, settings: Settings) -> anyhow::Result<Vec<Prepared>> {
+fn prepare(controller: &mut Controller, sizes: &Sizes, setup: &Setup<'_>) -> anyhow::Result<Vec<Prepared>> {
     let hosts = controller.hosts.len();
     let label = format!("write {} of test data on each of {hosts} hosts", show_bytes(sizes.file_bytes));
-    let step = settings.progress.step(label, hosts as u64, Unit::Count);
-    controller.prepare(sizes.memory_bytes, sizes.file_bytes, settings.seed)?;
+    let step = setup.progress.step(label, hosts as u64, Unit::Count);
+    controller.prepare(sizes.memory_bytes, sizes.file_bytes, setup.seed)?;
     step.finish("done");
     Ok(controller.hosts.iter().filter_map(|host| host.prepared.clone()).collect())
 }
@@ -221,7 +228,7 @@ fn frame(
     controller: &Controller,
     sizes: &Sizes,
     prepared: &[Prepared],
-    settings: Settings,
+    setup: &Setup<'_>,
 ) -> Experiment {
     let names: Vec<&str> = controller.hosts.iter().map(|host| host.name.as_str()).collect();
     let mut experiment = Experiment::new(name, METHOD)
@@ -229,28 +236,10 @@ fn frame(
         .parameter("file_bytes", sizes.file_bytes)
         .parameter("memory_limit_bytes", sizes.memory_bytes)
         .parameter("own_file", true)
-        .parameter("seed", settings.seed);
+        .parameter("seed", setup.seed);
     for (host, prepared) in controller.hosts.iter().zip(prepared) {
-        let facts = &host.facts;
-        experiment.notes.push(format!(
-            "@{} is {}: {}, {} {}, {} processors, {}; {}{}",
-            host.label,
-            host.title(),
-            facts.host,
-            facts.kernel,
-            facts.architecture,
-            facts.cpus_allowed,
-            prepared.file_system,
-            prepared.cold_method.trim_end_matches('.'),
-            if facts.optimized_build {
-                ""
-            } else {
-                "; an unoptimised build, whose figures are not representative"
-            },
-        ));
-        for note in &prepared.notes {
-            experiment.notes.push(format!("@{}: {note}", host.label));
-        }
+        experiment.notes.push(format!("@{} is {}: {}", host.label, host.title(), prepared.about));
+        experiment.notes.extend(prepared.notes.iter().map(|note| format!("@{}: {note}", host.label)));
     }
     experiment
 }

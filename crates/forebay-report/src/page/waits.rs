@@ -56,11 +56,16 @@ pub fn short(command: &str) -> String {
     shown + more
 }
 
+/// Returns the first word of a command, for short sentences.
+pub(crate) fn program(command: &str) -> &str {
+    command.split_whitespace().next().unwrap_or("the program")
+}
+
 fn sentence(experiment: &Experiment) -> Option<String> {
     let share = |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
     Some(format!(
-        "`{}` stood still for I/O in {} % of its time, and some thread of it in {} %",
-        short(command(experiment)),
+        "`{}` was blocked on I/O in {} % of its time, and some thread of it in {} %",
+        program(command(experiment)),
         share(metric::FULL_WAIT_SHARE)?,
         share(metric::SOME_WAIT_SHARE)?
     ))

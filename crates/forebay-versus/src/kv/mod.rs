@@ -102,12 +102,10 @@ static SPEC: Spec = spec(
         Opt::count("keys", "Keys that are loaded, each with 1,000 bytes; 10,000 at least", 1 << 32).or("4000000"),
         Opt::count("repeats", "Interleaved repeats; the targets want five or more. A load is done once", 1000).or("5"),
         Opt::seconds("2", "2"),
-        Opt::time("busy-seconds", "Seconds of gets beside writers, and as many of the same gets at rest before").or("5"),
+        Opt::time("busy-seconds", "Seconds of gets beside writers, and as many of the same gets at rest before", 0.01, 86_400.0).or("5"),
         Opt::time(
             "warm-up-seconds",
-            "Seconds before that do not count: caches fill, and memory is touched for the first time",
-        )
-        .from_zero()
+            "Seconds before that do not count: caches fill, and memory is touched for the first time", 0.0, 86_400.0)
         .or("3"),
         Opt::count("memory-mib", "Memory of each row, page cache included, in MiB (root); 64 at least", 1 << 40)
             .or("1024"),

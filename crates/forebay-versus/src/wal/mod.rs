@@ -41,9 +41,13 @@ static SPEC: Spec = spec(
             .or("256,4096"),
         Opt::count("repeats", "Interleaved repeats; the targets want seven or more", 1000).or("7"),
         Opt::seconds("1", "1"),
-        Opt::time("warm-up-seconds", "Seconds before that do not count, after the segments were prepared")
-            .from_zero()
-            .or("0.3"),
+        Opt::time(
+            "warm-up-seconds",
+            "Seconds before that do not count, after the segments were prepared",
+            0.0,
+            86_400.0,
+        )
+        .or("0.3"),
     ],
     &[
         Way::direct("alone", "a direct write with O_DSYNC on one thread, no queue"),
