@@ -78,7 +78,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 fn run_own(command: OwnCommand) -> anyhow::Result<ExitCode> {
     match command {
         OwnCommand::MeasureChild { job, start_line } => {
-            print(&format!("{}\n", measure::run_child(&job, start_line)?))?;
+            print(&format!("{}\n", measure::run_child(&job, start_line, ALL)?))?;
         }
     }
     Ok(ExitCode::SUCCESS)

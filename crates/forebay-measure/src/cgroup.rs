@@ -5,11 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::sampler;
 use crate::cleanup::{Cleanup, Guard};
 
 /// A directory in which memory cgroups may be possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Parent {
+pub struct Parent {
     version: Version,
     directory: PathBuf,
 }
@@ -37,6 +38,26 @@ impl Version {
 }
 
 impl Parent {
+    /// Returns the best place where a child can be run in a group with this limit, by a real attempt.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub fn find(limit_bytes: u64, cleanup: &Cleanup) -> Result<Self, String> {
+        let mut refusal = None;
+        for parent in Self::candidates() {
+            sweep(&parent);
+            let group = Group::create(&parent, limit_bytes, 0, cleanup).map_err(|error| error.to_string());
+            let tried =
+                group.and_then(|group| sampler::probe(&group, cleanup).map_err(|error| format!("{error:#}")));
+            match tried {
+                Ok(()) => return Ok(parent),
+                // The first refusal concerns the best place and explains most.
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| "no memory cgroup hierarchy is mounted".to_owned()))
+    }
+
     /// Returns the places where this process may try, the best first: below its own cgroup, then below
     /// each ancestor (cgroup v2 gives a memory controller only to children of groups that hold no
     /// process themselves).
@@ -60,7 +81,7 @@ impl Parent {
     }
 
     /// Returns `v1` or `v2`.
-    pub(super) const fn version(&self) -> &'static str {
+    pub const fn version(&self) -> &'static str {
         match self.version {
             Version::V1 => "v1",
             Version::V2 => "v2",
@@ -130,7 +151,7 @@ pub(super) fn current_limit_bytes() -> Option<u64> {
 
 /// One cgroup; it is removed when dropped, and when a signal ends the program.
 #[derive(Debug)]
-pub(super) struct Group {
+pub struct Group {
     version: Version,
     directory: PathBuf,
     #[allow(dead_code, reason = "held for its Drop")]
@@ -142,12 +163,7 @@ impl Group {
     ///
     /// # Errors
     /// Fails when the user may not create cgroups here, or the memory controller does not reach this place.
-    pub(super) fn create(
-        parent: &Parent,
-        limit_bytes: u64,
-        number: u64,
-        cleanup: &Cleanup,
-    ) -> io::Result<Self> {
+    pub fn create(parent: &Parent, limit_bytes: u64, number: u64, cleanup: &Cleanup) -> io::Result<Self> {
         let limit = (parent.version.limit_file(), limit_bytes.to_string());
         let group = Self::create_with(parent, (limit.0, &limit.1), number, cleanup)?;
         // Neither file exists everywhere (no swap accounting), and without swap both have no effect.
@@ -191,7 +207,7 @@ impl Group {
 
     /// Returns the most memory that the group ever held, page cache and kernel memory included. `None`
     /// before Linux 5.19 on cgroup v2.
-    pub(super) fn peak_bytes(&self) -> Option<u64> {
+    pub fn peak_bytes(&self) -> Option<u64> {
         parse_limit(&fs::read_to_string(self.directory.join(self.version.peak_file())).ok()?)
     }
 

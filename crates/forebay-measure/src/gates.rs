@@ -36,19 +36,19 @@ const STEAL_TICKS: u64 = 3;
 
 /// A sample's claims about itself, to be compared with the observed counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Claim {
+pub struct Claim {
     /// Bytes that the device must have delivered; `None` where memory may have.
-    pub(super) read_bytes: Option<u64>,
+    pub read_bytes: Option<u64>,
     /// Bytes that the device must have taken.
-    pub(super) written_bytes: Option<u64>,
+    pub written_bytes: Option<u64>,
     /// The number of threads that do the work.
-    pub(super) workers: Option<usize>,
+    pub workers: Option<usize>,
     /// Whether the row keeps processors busy on purpose, as the subject of the measurement.
-    pub(super) busy_on_purpose: bool,
+    pub busy_on_purpose: bool,
     /// Whether the row requests from the device exactly the bytes that it counts, and no others.
-    pub(super) exact: bool,
+    pub exact: bool,
     /// Whether each operation makes at least one system call.
-    pub(super) blocking: bool,
+    pub blocking: bool,
 }
 
 /// One sample: the number of its repeat, the observed counters, and its claims.

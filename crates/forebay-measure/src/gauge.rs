@@ -131,7 +131,7 @@ impl Usage {
 }
 
 /// Returns the most memory that was in RAM for this process at one time, by its own page tables.
-pub(super) fn peak_resident_bytes() -> Option<u64> {
+pub fn peak_resident_bytes() -> Option<u64> {
     parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
 }
 

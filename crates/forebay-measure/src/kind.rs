@@ -48,7 +48,7 @@ pub static ALL: &[Entry] = &[
 
 /// An experiment of the registry.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry(pub(super) &'static dyn Definition);
+pub struct Entry(pub &'static dyn Definition);
 
 impl Entry {
     /// Returns the name on the command line and in the JSON.

@@ -11,6 +11,12 @@
 //! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
 //! read one file with many readers (`reads`), in the ways of `backend`; the last four have a directory (`scratch_dir`) with a file, or
 //! with many (`file_set`).
+//!
+//! # Experiments of another program
+//!
+//! A program with experiments of its own implements [`experiment::Experiment`] and [`experiment::Plan`], lists them as
+//! [`kind::Entry::New`], passes [`CHILD_SUBCOMMAND`] with its argument to [`run_child`], and runs a plan with
+//! [`runner::run_apart`]. `forebay-versus` is such a program.
 
 pub mod cleanup;
 pub mod context;
@@ -23,13 +29,13 @@ pub mod progress;
 mod aligned;
 mod amplification;
 mod backend;
-mod backing_device;
+pub mod backing_device;
 pub mod calibrate;
-mod cgroup;
+pub mod cgroup;
 mod cold;
 mod commands;
 mod cpu;
-mod experiment;
+pub mod experiment;
 mod extents;
 mod fairness;
 mod file_set;
@@ -38,10 +44,10 @@ mod fio;
 mod gates;
 mod gauge;
 mod io_limit;
-mod job;
+pub mod job;
 mod lanes;
 mod latency;
-mod options;
+pub mod options;
 mod pace;
 mod pattern;
 mod patterns;
@@ -50,12 +56,12 @@ mod preconditions;
 mod prelude;
 mod random;
 mod reads;
-pub(crate) mod residency;
-mod runner;
+pub mod residency;
+pub mod runner;
 mod sampler;
 mod saturate;
 mod scan;
-mod scratch_dir;
+pub mod scratch_dir;
 mod sentences;
 mod start_barrier;
 pub(crate) mod sustain;
@@ -69,16 +75,21 @@ mod wal;
 mod walk;
 pub(crate) mod writes;
 
+pub use gauge::peak_resident_bytes;
+pub use scan::prefault;
+pub use test_file::check_space;
+
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
 /// goes to [`run_child`].
 pub const CHILD_SUBCOMMAND: &str = "__measure-child";
 
-/// Runs one sample and returns the line to print on standard output. With `start_line` it begins at the
+/// Runs one sample of an experiment of `registry`, such as [`kind::ALL`], and returns the line to print on standard output.
+/// With `start_line` it begins at the
 /// instant that it reads on standard input.
 ///
 /// # Errors
 /// Fails when the text is not one that this program wrote, or the sample failed. The message goes to
 /// standard error and the exit code is not zero.
-pub fn run_child(job: &str, start_line: bool) -> anyhow::Result<String> {
-    sampler::run_here(job, start_line)
+pub fn run_child(job: &str, start_line: bool, registry: &[kind::Entry]) -> anyhow::Result<String> {
+    sampler::run_here(job, start_line, registry)
 }

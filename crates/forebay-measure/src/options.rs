@@ -11,7 +11,7 @@ use super::units::{parse_bytes, show_bytes};
 
 /// One option of an experiment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Opt {
+pub struct Opt {
     name: &'static str,
     help: &'static str,
     value: Kind,
@@ -52,52 +52,52 @@ impl Opt {
     }
 
     /// Returns an option that takes one whole number from 1 to `most`.
-    pub(crate) const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
+    pub const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
         Self::new(name, help, Kind::Count { least: 1, most })
     }
 
     /// Returns an option that takes a number of bytes within these limits, ends included.
-    pub(crate) const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
+    pub const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
         Self::new(name, help, Kind::Bytes { least, most, multiple: 1 })
     }
 
     /// Returns an option that takes one of `words`.
-    pub(crate) const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
+    pub const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, help, Kind::Word(words))
     }
 
     /// Returns an option that takes a path.
-    pub(crate) const fn path(name: &'static str, help: &'static str) -> Self {
+    pub const fn path(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Path)
     }
 
     /// Returns an option without a value; [`Values::given`] says whether it is there.
-    pub(crate) const fn flag(name: &'static str, help: &'static str) -> Self {
+    pub const fn flag(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Flag)
     }
 
     /// Returns an option that takes seconds within these limits, ends included.
-    pub(crate) const fn time(name: &'static str, help: &'static str, least: f64, most: f64) -> Self {
+    pub const fn time(name: &'static str, help: &'static str, least: f64, most: f64) -> Self {
         Self::new(name, help, Kind::Seconds(least, most))
     }
 
     /// Returns `--seconds`, the length of one sample.
-    pub(crate) const fn seconds(full: &'static str, quick: &'static str) -> Self {
+    pub const fn seconds(full: &'static str, quick: &'static str) -> Self {
         Self::time("seconds", "Seconds of one sample", 0.01, 86_400.0).or(full).quick(quick)
     }
 
     /// Returns `--repeats`, the samples of each row.
-    pub(crate) const fn repeats(full: &'static str) -> Self {
+    pub const fn repeats(full: &'static str) -> Self {
         Self::count("repeats", "Samples of each row in each table", 1000).or(full)
     }
 
     /// Returns `--block`, the bytes of one operation.
-    pub(crate) const fn block(help: &'static str) -> Self {
+    pub const fn block(help: &'static str) -> Self {
         Self::bytes("block", help, 4096, 64 << 20).multiple_of(4096).or("4KiB")
     }
 
     /// Takes zero, too.
-    pub(crate) const fn zero_too(mut self) -> Self {
+    pub const fn zero_too(mut self) -> Self {
         if let Kind::Count { least, .. } = &mut self.value {
             *least = 0;
         }
@@ -105,7 +105,7 @@ impl Opt {
     }
 
     /// Takes several values, separated by commas.
-    pub(crate) const fn list(mut self) -> Self {
+    pub const fn list(mut self) -> Self {
         self.is_list = true;
         self
     }
@@ -119,7 +119,7 @@ impl Opt {
     }
 
     /// Takes multiples of `multiple` bytes only.
-    pub(crate) const fn multiple_of(mut self, bytes: u64) -> Self {
+    pub const fn multiple_of(mut self, bytes: u64) -> Self {
         if let Kind::Bytes { multiple, .. } = &mut self.value {
             *multiple = bytes;
         }
@@ -127,25 +127,25 @@ impl Opt {
     }
 
     /// Sets the default, also of `--quick` and of a report.
-    pub(crate) const fn or(mut self, text: &'static str) -> Self {
+    pub const fn or(mut self, text: &'static str) -> Self {
         (self.full, self.quick, self.report) = (text, text, text);
         self
     }
 
     /// Sets the default of `--quick`, also in a quick report.
-    pub(crate) const fn quick(mut self, text: &'static str) -> Self {
+    pub const fn quick(mut self, text: &'static str) -> Self {
         self.quick = text;
         self
     }
 
     /// Sets the default of a report that is not quick.
-    pub(crate) const fn report(mut self, text: &'static str) -> Self {
+    pub const fn report(mut self, text: &'static str) -> Self {
         self.report = text;
         self
     }
 
     /// Describes the default that the experiment chooses itself.
-    pub(crate) const fn chosen(mut self, text: &'static str) -> Self {
+    pub const fn chosen(mut self, text: &'static str) -> Self {
         self.chosen = text;
         self
     }
@@ -224,7 +224,7 @@ enum Value {
 
 /// How long a run may take, which decides the defaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Length {
+pub enum Length {
     /// `measure`.
     #[default]
     Full,
@@ -236,19 +236,20 @@ pub(crate) enum Length {
 
 /// The values of an experiment's options, defaults included.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Values {
+pub struct Values {
     values: BTreeMap<String, Vec<Value>>,
     given: Vec<String>,
     /// Names of the rows to measure; empty: all.
-    pub(crate) rows: Vec<String>,
-    pub(crate) length: Length,
+    pub rows: Vec<String>,
+    /// How long the run may take.
+    pub length: Length,
 }
 
 /// The option that selects rows, which every experiment has.
 const ROWS: &str = "rows";
 
 /// Adds the options of an experiment, and `--rows`, to its command.
-pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
+pub fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
     let command = options.iter().fold(command, |command, option| {
         let arg = Arg::new(option.name).long(option.name).help(option.help());
         if matches!(option.value, Kind::Flag) {
@@ -276,7 +277,7 @@ impl Values {
     ///
     /// # Errors
     /// Fails when a default does not parse, which a test excludes.
-    pub(crate) fn new(
+    pub fn new(
         options: &'static [Opt],
         matches: Option<&ArgMatches>,
         length: Length,
@@ -314,12 +315,12 @@ impl Values {
     }
 
     /// Returns whether the option was on the command line.
-    pub(crate) fn given(&self, name: &str) -> bool {
+    pub fn given(&self, name: &str) -> bool {
         self.given.iter().any(|given| given == name)
     }
 
     /// Returns the numbers of an option: counts, bytes or seconds.
-    pub(crate) fn numbers(&self, name: &str) -> Vec<f64> {
+    pub fn numbers(&self, name: &str) -> Vec<f64> {
         let number = |value: &Value| match value {
             Value::Number(number) => Some(*number),
             Value::Text(_) => None,
@@ -328,17 +329,17 @@ impl Values {
     }
 
     /// Returns the number of an option, where it has one.
-    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+    pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers(name).first().copied()
     }
 
     /// Returns the whole numbers of an option.
-    pub(crate) fn counts(&self, name: &str) -> Vec<u64> {
+    pub fn counts(&self, name: &str) -> Vec<u64> {
         self.numbers(name).into_iter().map(|number| number as u64).collect()
     }
 
     /// Returns the whole number of an option that has a default: a count, or bytes.
-    pub(crate) fn count(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         self.number(name).map_or(0, |number| number as u64)
     }
 
@@ -353,7 +354,7 @@ impl Values {
     }
 
     /// Returns the words of an option.
-    pub(crate) fn words(&self, name: &str) -> Vec<&str> {
+    pub fn words(&self, name: &str) -> Vec<&str> {
         fn word(value: &Value) -> Option<&str> {
             match value {
                 Value::Text(text) => Some(text),

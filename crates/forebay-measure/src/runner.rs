@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Outcome, Parameters, Plan, Spec, Start, Turn, Way};
+use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, Start, Turn, Way};
 use super::gates::{self, Claim};
 use super::job::Job;
 use super::latency::Latency;
@@ -19,7 +19,7 @@ use super::system_counters::CounterDeltas;
 use crate::cleanup::Cleanup;
 use crate::context::Context;
 use crate::progress::Unit;
-use forebay_report::result::{Experiment as Table, Metrics, Row, Sample, Series, metric};
+use forebay_report::result::{Condition, Experiment as Table, Metrics, Row, Sample, Series, metric};
 
 /// Measurements of a child beside its result; every result has them as a field.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,19 +38,26 @@ pub(super) struct SampleFigures {
     pub(super) claim: Claim,
 }
 
+/// Name of the condition of a row some of whose samples failed.
+pub const FAILED_SAMPLES: &str = "failed_samples";
+
 /// One row of one table.
 struct Cell {
     setting: usize,
     way: &'static Way,
-    /// Samples by number of repeat, or the reason why there are none.
-    sampled: Result<Vec<(u32, SampleFigures)>, String>,
+    /// Samples by number of repeat.
+    sampled: Vec<(u32, SampleFigures)>,
+    /// The failed samples, and the reason of the last one.
+    failures: (usize, String),
+    /// Metrics of the sample that only counted.
+    counted: Metrics,
     /// Changes over time in the first sample.
     series: Series,
     degraded: Option<String>,
 }
 
-/// Measures all rows of all tables of a plan, and returns the tables. Options that every run has: `seconds`, `repeats`,
-/// `rows`. A table without any of the rows that were named is left out.
+/// Measures all rows of all tables of a plan in turn, and returns the tables. Options that every run has: `seconds`,
+/// `repeats`, `rows`. A table without any of the rows that were named is left out.
 ///
 /// # Errors
 /// Every row failed; the first reason is in the error.
@@ -72,27 +79,81 @@ fn run_by(
     length: Length,
     context: &Context,
     plan: &mut dyn Plan,
-    mut take: impl FnMut(&mut dyn Plan, &Turn<'_>) -> anyhow::Result<(Outcome, Claim)>,
+    take: impl FnMut(&mut dyn Plan, &Turn<'_>) -> anyhow::Result<(Outcome, Claim)>,
 ) -> anyhow::Result<Vec<Table>> {
     debug_assert!(length == Length::Quick || !context.quick, "the defaults are those of the context");
     let mut settings = plan.settings();
+    let tables = measure(spec, options, context, plan, &mut settings, 0, take)?;
+    let mut rows = tables.iter().flat_map(|table| &table.rows).peekable();
+    if let Some(why) =
+        rows.peek().and_then(|row| row.skipped.as_ref()).filter(|_| rows.all(|row| row.skipped.is_some()))
+    {
+        anyhow::bail!("nothing could be measured on {}: {why}", context.target.path().display());
+    }
+    Ok(tables)
+}
+
+/// Measures one table of a plan after the other, and passes each to `done` with the comparisons of its rows. For plans
+/// whose settings disturb each other, or take so long that each is kept at once.
+///
+/// # Errors
+/// Those of `done`.
+pub fn run_apart(
+    experiment: &dyn Experiment,
+    options: &Values,
+    context: &Context,
+    plan: &mut dyn Plan,
+    mut done: impl FnMut(Table) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let spec = experiment.spec();
+    let mut settings = plan.settings();
+    for first in 0..settings.len() {
+        let take = |plan: &mut dyn Plan, turn: &Turn<'_>| sample(spec, plan, turn, &context.cleanup, None);
+        for mut table in measure(spec, options, context, plan, &mut settings[..=first], first, take)? {
+            experiment.targets().compare(&mut table);
+            done(table)?;
+        }
+    }
+    Ok(())
+}
+
+/// Measures the settings from number `first` on.
+fn measure(
+    spec: &'static Spec,
+    options: &Values,
+    context: &Context,
+    plan: &mut dyn Plan,
+    settings: &mut [Parameters],
+    first: usize,
+    mut take: impl FnMut(&mut dyn Plan, &Turn<'_>) -> anyhow::Result<(Outcome, Claim)>,
+) -> anyhow::Result<Vec<Table>> {
     let mut cells: Vec<Cell> = Vec::new();
-    for (setting, parameters) in settings.iter().enumerate() {
+    for (setting, parameters) in settings.iter().enumerate().skip(first) {
         let own = ways(spec, options, plan, parameters);
         cells.extend(own.map(|way| Cell {
             setting,
             way,
-            sampled: Ok(Vec::new()),
+            sampled: Vec::new(),
+            failures: Default::default(),
+            counted: Metrics::default(),
             series: Default::default(),
             degraded: None,
         }));
     }
-    let repeats = options.count("repeats").max(1) as usize;
+    if cells.is_empty() {
+        return Ok(Vec::new());
+    }
+    // A setting that is measured apart may have its own.
+    let own = |name: &str| settings.get(first)?.get(name)?.as_f64();
+    let repeats =
+        own("repeats").map_or_else(|| options.count("repeats"), |repeats| repeats as u64).max(1) as usize;
     let extra = plan.extra_seconds();
-    let seconds = options.number("seconds").unwrap_or(1.0);
+    let asked = own("seconds").or_else(|| options.number("seconds"));
+    let seconds = asked.unwrap_or(1.0);
     let fitted = fit_seconds(seconds + extra, cells.len() * repeats, context.remaining()) - extra;
     let seconds = fitted.max(seconds.min(plan.seconds_min()));
-    let seeds = seeds(context, repeats);
+    let tries = plan.retries() + 1;
+    let seeds = seeds(context, repeats + 1);
     let mut order = SplitMix::new(context.seed ^ 0x6f72_6465_7200_0000);
     let (count, begun, until) = (cells.len(), Instant::now(), until(context));
     let step = context.step(format!("measure {}", spec.name), (count * repeats) as u64, Unit::Count);
@@ -109,26 +170,38 @@ fn run_by(
             let parameters = &settings[setting];
             step.set((done * count + position) as u64);
             step.message(format!("{}{}", way.name, described(spec, parameters)));
-            let Ok(samples) = &mut cell.sampled else { continue };
-            let turn = Turn { setting, parameters, way, repeat: done, seed: seeds[done], seconds };
+            if cell.failures.0 == tries {
+                continue;
+            }
+            let turn =
+                Turn { setting, parameters, way, repeat: done, seed: seeds[done], seconds, counts: false };
             match take(plan, &turn) {
                 Ok((outcome, claim)) => {
-                    samples.push((done as u32, figures(spec, claim, &outcome)));
+                    cell.sampled.push((done as u32, figures(spec, claim, &outcome)));
                     cell.degraded = cell.degraded.take().or(outcome.degraded);
                     if done == 0 {
                         cell.series = outcome.series;
                     }
                     settings[setting].extend(outcome.found);
                 }
-                Err(error) => cell.sampled = Err(format!("{error:#}")),
+                Err(error) => cell.failures = (cell.failures.0 + 1, format!("{error:#}")),
             }
         }
         done += 1;
     }
     step.finish(&format!("{done} repeats of {count} rows"));
-    let failed: Vec<&String> = cells.iter().filter_map(|cell| cell.sampled.as_ref().err()).collect();
-    if let Some(why) = failed.first().filter(|_| failed.len() == count) {
-        anyhow::bail!("nothing could be measured on {}: {why}", context.target.path().display());
+    let counted = plan.counted();
+    for cell in cells.iter_mut().filter(|cell| !counted.is_empty() && !cell.sampled.is_empty()) {
+        let (setting, way, seed) = (cell.setting, cell.way, seeds[repeats]);
+        let turn =
+            Turn { setting, parameters: &settings[setting], way, repeat: done, seed, seconds, counts: true };
+        match take(plan, &turn) {
+            Ok((outcome, claim)) => {
+                let own = figures(spec, claim, &outcome).metrics.0.into_iter();
+                cell.counted.0.extend(own.filter(|(name, _)| counted.contains(&name.as_str())));
+            }
+            Err(error) => cell.failures = (cell.failures.0 + 1, format!("{error:#}")),
+        }
     }
     let table = |(setting, parameters): (usize, &Parameters)| {
         let own: Vec<Cell> = cells.extract_if(.., |cell| cell.setting == setting).collect();
@@ -136,12 +209,13 @@ fn run_by(
         let degraded: Vec<String> =
             degraded.map(|(name, why)| format!("`{name}` ran degraded: {why}")).collect();
         let rows = own.into_iter().map(|cell| row(plan, parameters, cell)).collect();
-        let mut table = table(spec, plan, parameters, seconds, rows);
+        let mut table = table(spec, plan, parameters, asked.map(|_| seconds), rows);
         table.notes.extend(cut_short(done, repeats));
         table.notes.extend(degraded);
         table.parameter("repeats", done).parameter("seed", context.seed)
     };
-    Ok(settings.iter().enumerate().map(table).filter(|table| !table.rows.is_empty()).collect())
+    let tables = settings.iter().enumerate().skip(first).map(table);
+    Ok(tables.filter(|table| !table.rows.is_empty()).collect())
 }
 
 /// Returns the ways of a table, in their order.
@@ -162,13 +236,15 @@ pub(crate) fn table(
     spec: &Spec,
     plan: &dyn Plan,
     setting: &Parameters,
-    seconds: f64,
+    seconds: Option<f64>,
     rows: Vec<Row>,
 ) -> Table {
-    let mut table = Table::new(spec.name, plan.method(setting, seconds));
+    let mut table = Table::new(spec.name, plan.method(setting, seconds.unwrap_or_default()));
     table.parameters = setting.clone().into_iter().collect();
-    let mut table =
-        table.parameter("seconds", seconds).parameter("file_system", plan.place().file_system.as_str());
+    if let Some(seconds) = seconds {
+        table = table.parameter("seconds", seconds);
+    }
+    let mut table = table.parameter("file_system", plan.place().file_system.as_str());
     table.notes = plan.notes(setting);
     table.conditions = plan.conditions();
     table.rows = rows;
@@ -221,10 +297,24 @@ pub(crate) fn figures(spec: &Spec, claim: Claim, outcome: &Outcome) -> SampleFig
 }
 
 fn row(plan: &dyn Plan, parameters: &Parameters, cell: Cell) -> Row {
-    let mut row = match cell.sampled {
-        Ok(sampled) => row_of(cell.way.name, sampled, gates::processors()),
-        Err(why) => Row::skipped(cell.way.name, why),
+    let failures = cell.failures.0;
+    let is_counted = cell.sampled.iter().any(|(_, figures)| figures.evidence.counter_deltas.seconds > 0.0);
+    let mut row = if cell.sampled.is_empty() || (failures > 0 && plan.retries() == 0) {
+        Row::skipped(cell.way.name, cell.failures.1.clone())
+    } else {
+        row_of(cell.way.name, cell.sampled, gates::processors())
     };
+    if !is_counted {
+        // Nothing was counted beside these samples that a gate could judge.
+        row.conditions.clear();
+    }
+    if failures > 0 && row.skipped.is_none() {
+        row.conditions.push(Condition {
+            why: cell.failures.1,
+            ..Condition::at_most(FAILED_SAMPLES, failures as f64, 0.0)
+        });
+    }
+    row.metrics.0.extend(cell.counted.0);
     (row.series, row.degraded) = (cell.series, cell.degraded);
     described_row(plan, parameters, cell.way, row)
 }

@@ -277,7 +277,7 @@ impl Plan for Run {
 /// On the first use of a page of a guest's memory, its host must find one, which takes longer than a read from the page cache.
 /// Rows that fill the page cache paid for that, and rows that bypass it did not. On the same machine a scan through `std::fs`
 /// reached 1,249 MB/s with fresh memory and 2,218 MB/s later.
-fn prefault(bytes: u64) -> u64 {
+pub fn prefault(bytes: u64) -> u64 {
     const CHUNK_BYTES: u64 = 32 << 20;
     let wanted = bytes.min(affordable_bytes());
     let (mut held, mut touched) = (Vec::new(), 0);

@@ -13,11 +13,11 @@ use forebay_report::failure::Failure;
 
 /// A directory in which files can be created.
 #[derive(Debug)]
-pub(super) struct ScratchDir {
+pub struct ScratchDir {
     /// Absolute, so that a child process finds it.
-    pub(super) directory: PathBuf,
+    pub directory: PathBuf,
     /// The file system's type: `ext4`, `xfs`, ...
-    pub(super) filesystem: String,
+    pub filesystem: String,
 }
 
 impl ScratchDir {
@@ -25,7 +25,7 @@ impl ScratchDir {
     ///
     /// # Errors
     /// Fails with a [`Failure`] when it is no directory, or one of a file system in memory.
-    pub(super) fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
+    pub fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
         let Target::Directory(directory) = &context.target else {
             return Err(Failure::Path(format!(
                 "{} is no directory: `measure {experiment}` writes files of its own and nothing else; name a \
@@ -41,7 +41,7 @@ impl ScratchDir {
     }
 
     /// Returns the facts on the place, with the device's `stat` file.
-    pub(super) fn place(&self, device_stat: Option<PathBuf>) -> Place {
+    pub fn place(&self, device_stat: Option<PathBuf>) -> Place {
         Place { path: self.directory.clone(), file_system: self.filesystem.clone(), device_stat }
     }
 
@@ -49,7 +49,7 @@ impl ScratchDir {
     ///
     /// # Errors
     /// Fails with [`Failure::Path`].
-    pub(super) fn temp_directory(&self, context: &Context, label: &str) -> anyhow::Result<TempDirectory> {
+    pub fn temp_directory(&self, context: &Context, label: &str) -> anyhow::Result<TempDirectory> {
         let made = context.cleanup.temp_directory(&self.directory, label);
         Ok(made.map_err(|error| self.refused("directory", &error))?)
     }

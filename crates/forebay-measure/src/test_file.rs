@@ -167,7 +167,7 @@ fn open_to_read(path: &Path) -> anyhow::Result<File> {
 /// # Errors
 /// Fails when they do not, with a sentence that ends with `remedy`, or when the file system does not report
 /// its free space.
-pub(super) fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
+pub fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
     let found = rustix::fs::statvfs(directory)
         .with_context(|| format!("the free space of {} could not be read", directory.display()))?;
     let (free, total) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);

@@ -124,23 +124,6 @@ pub(crate) fn pieces(count: usize, piece_bytes: usize, kind: PageKind) -> io::Re
         .collect())
 }
 
-/// Touches `bytes` of memory, or half of what is available where that is less, frees it, and returns how much it was.
-///
-/// The first use of a page of a guest's memory makes its host find one, which takes longer than a read from the page cache: rows
-/// that fill the page cache would pay for that and rows that read past it would not. The kernel hands out first what was
-/// freed last.
-///
-/// # Errors
-/// When the memory cannot be mapped.
-pub(crate) fn touch(bytes: u64) -> io::Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    let kib = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
-    let bytes = bytes.min(kib.unwrap_or(0) * 1024 / 2) / 4096 * 4096;
-    pieces(1, bytes as usize, PageKind::Small).map(|_| bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,7 +35,7 @@ struct Limit<'a> {
 impl<'a> Limit<'a> {
     fn of_check(check: &Gate, row: &'a Row) -> Self {
         let Gate { name, value, at_least, at_most, passed, .. } = check.clone();
-        let (value, passed) = (Some(value), Some(passed));
+        let passed = Some(passed);
         let gate = Condition { name, value, at_least, at_most, passed, ..Condition::default() };
         Self { gate: Cow::Owned(gate), row: Some(row) }
     }
@@ -149,9 +149,14 @@ pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
 
 /// Describes the finding of a check in words.
 fn check(row: &Row, gate: &Gate) -> String {
-    let outcome = if gate.passed { "met" } else { "MISSED" };
+    let outcome = match (gate.passed, gate.is_met(0.0)) {
+        (true, true) => "met".to_owned(),
+        (true, false) => format!("met within the tolerance of {}", number(gate.tolerance)),
+        (false, _) => "MISSED".to_owned(),
+    };
     let wanted = Limit::of_check(gate, row).wanted();
-    format!("check {outcome}: {}: {} is {}, wanted {wanted}", row.name, gate.name, number(gate.value))
+    let value = gate.value.map_or_else(|| "not measured".to_owned(), number);
+    format!("check {outcome}: {}: {} is {value}, wanted {wanted}", row.name, gate.name)
 }
 
 /// Returns the gates of experiments that belong together as a table: how often each held, and where it did not.

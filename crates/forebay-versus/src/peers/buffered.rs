@@ -5,34 +5,34 @@ use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context, Result, ensure};
+use forebay_measure::experiment::Outcome;
 
-use super::ScanJob;
 use crate::content::Checksum;
 use crate::memory::{PageKind, pieces};
-use crate::sample::Sample;
+use crate::scan::Scan;
 
 /// `RWF_DONTCACHE` (Linux 6.14): read through the page cache and drop the pages afterwards.
 const RWF_DONTCACHE: libc::c_int = 0x80;
 
 /// Measures `std::fs::File` with a 128 KiB buffer.
-pub(crate) fn std_fs(job: &ScanJob) -> Result<Sample> {
-    let begun = job.begin();
-    let mut file = File::open(&job.path)?;
+pub(crate) fn std_fs(scan: &Scan) -> Result<Outcome> {
+    let pass = scan.begin();
+    let mut file = File::open(&scan.path)?;
     let mut buffer = vec![0; 128 << 10];
     let (mut checksum, mut offset) = (Checksum::default(), 0);
-    while offset < job.file_bytes {
-        let length = (job.file_bytes - offset).min(buffer.len() as u64) as usize;
+    while offset < scan.file_bytes {
+        let length = (scan.file_bytes - offset).min(buffer.len() as u64) as usize;
         file.read_exact(&mut buffer[..length])?;
         checksum.add(offset, &buffer[..length]);
         offset += length as u64;
     }
-    job.finish(begun, &checksum)
+    pass.finish(&checksum)
 }
 
 /// Measures a memory map with advice "sequential".
-pub(crate) fn mmap(job: &ScanJob) -> Result<Sample> {
-    let begun = job.begin();
-    let file = File::open(&job.path)?;
+pub(crate) fn mmap(scan: &Scan) -> Result<Outcome> {
+    let pass = scan.begin();
+    let file = File::open(&scan.path)?;
     // SAFETY: the file is this run's own and nothing changes it while it is mapped.
     let map = unsafe { memmap2::Mmap::map(&file)? };
     map.advise(memmap2::Advice::Sequential)?;
@@ -40,18 +40,18 @@ pub(crate) fn mmap(job: &ScanJob) -> Result<Sample> {
     for (i, piece) in map.chunks(1 << 20).enumerate() {
         checksum.add((i << 20) as u64, piece);
     }
-    job.finish(begun, &checksum)
+    pass.finish(&checksum)
 }
 
 /// Measures `preadv2` with `RWF_DONTCACHE`, 1 MiB a call.
-pub(crate) fn dontcache(job: &ScanJob) -> Result<Sample> {
-    let begun = job.begin();
-    let file = File::open(&job.path)?;
+pub(crate) fn dontcache(scan: &Scan) -> Result<Outcome> {
+    let pass = scan.begin();
+    let file = File::open(&scan.path)?;
     let mut memory = pieces(1, 1 << 20, PageKind::Huge)?;
     let buffer = &mut memory[0];
     let (mut checksum, mut offset) = (Checksum::default(), 0);
-    while offset < job.file_bytes {
-        let length = (job.file_bytes - offset).min(buffer.len() as u64) as usize;
+    while offset < scan.file_bytes {
+        let length = (scan.file_bytes - offset).min(buffer.len() as u64) as usize;
         let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: length };
         // SAFETY: `vector` names `length` writable bytes of `buffer`.
         let got =
@@ -60,9 +60,9 @@ pub(crate) fn dontcache(job: &ScanJob) -> Result<Sample> {
             return Err(std::io::Error::last_os_error())
                 .context("RWF_DONTCACHE needs Linux 6.14 and a file system that has it");
         }
-        ensure!(got > 0, "the file ended at {offset} of {} bytes", job.file_bytes);
+        ensure!(got > 0, "the file ended at {offset} of {} bytes", scan.file_bytes);
         checksum.add(offset, &buffer[..got as usize]);
         offset += got as u64;
     }
-    job.finish(begun, &checksum)
+    pass.finish(&checksum)
 }
