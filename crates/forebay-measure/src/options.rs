@@ -229,13 +229,14 @@ pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static 
     let command = options.iter().fold(command, |command, option| {
         let arg = Arg::new(option.name)
             .long(option.name)
-            .value_name(option.value_name())
             .help(option.help())
             .value_parser(move |text: &str| option.parse(text));
         command.arg(match option.value {
             Kind::Flag => arg.num_args(0).action(ArgAction::Set).default_missing_value(""),
-            _ if option.is_list => arg.value_delimiter(',').action(ArgAction::Append),
-            _ => arg,
+            _ if option.is_list => {
+                arg.value_name(option.value_name()).value_delimiter(',').action(ArgAction::Append)
+            }
+            _ => arg.value_name(option.value_name()),
         })
     });
     if ways.len() < 2 {
