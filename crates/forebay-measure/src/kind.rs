@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::{ArgMatches, Args as _, Command};
 
 use super::amplification::Amplification;
+use super::baseline::Baseline;
 use super::cpu::Cpu;
 use super::experiment::{Experiment as Definition, Outcome};
 use super::fairness::Fairness;
@@ -31,6 +32,7 @@ use forebay_report::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[Entry] = &[
+    Entry(&Baseline),
     Entry(&Scan),
     Entry(&Random),
     Entry(&Saturate),

@@ -288,6 +288,7 @@ pub(crate) fn figures(spec: &Spec, claim: Claim, outcome: &Outcome) -> SampleFig
     let own = |name: &str| {
         name == metric::SECONDS
             || name == spec.compared
+            || name == metric::MB_PER_S && spec.compared == metric::IOPS
             || outcome.figures.get(name).is_some()
             || spec.columns.iter().any(|column| column.metric == name)
             || spec.charts.contains(&name)
@@ -446,6 +447,7 @@ mod tests {
         times_us.iter().for_each(|time| latency.record(Duration::from_micros(*time)));
         let mut outcome = Outcome { seconds: 1.0, operations: latency.count(), ..Outcome::default() };
         outcome.times("latency", latency);
+        outcome.evidence.counter_deltas.seconds = 1.0;
         outcome
     }
 
