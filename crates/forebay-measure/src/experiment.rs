@@ -1,7 +1,7 @@
 //! An experiment: rows (ways to do the same work) in settings (tables), and samples of each in processes of their own.
 //!
 //! An experiment's module has one value that implements [`Experiment`]; [`kind`](super::kind) lists it. The
-//! [`runner`](super::runner) does everything that experiments have in common: options, turns, seeds, time budgets,
+//! [`runner`] does everything that experiments have in common: options, turns, seeds, time budgets,
 //! processes, standard metrics, gates, tables. What is left to an experiment: its [`Spec`], the [`Plan`] of a run (files,
 //! settings, the job of each sample), one sample in the child process, and the sentences on its tables.
 

@@ -10,7 +10,7 @@ use super::pattern::Pattern;
 /// The argument of the hidden subcommand that runs one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// The experiment, whose [`Kind`](super::kind::Kind) can make a sample; empty for a child that only
+    /// The experiment, which can make a sample; empty for a child that only
     /// shows that it can be run.
     pub experiment: String,
     /// The file or directory.

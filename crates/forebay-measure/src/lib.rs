@@ -1,22 +1,15 @@
-//! The experiments: `baseline` measures the headline figures, `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal`
-//! and `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random,
-//! `patterns` writes small pieces as they come and after gathering them, `sustain` keeps one load up,
-//! `fairness` reads beside hogs, `amplification` reads small pieces, `files` handles many small files.
+//! The experiments of the program `forebay`, the runner that takes their samples, and the examination of a machine.
 //!
-//! The first two create (or only read) one file (`test_file`), find out how a sample can begin cold and
-//! with little memory (`cold`, `cgroup`, `residency`), and run every sample in a fresh child process
-//! (`sampler`), the rows in turn within each repeat. The first two can run on several hosts at once ([`hosts`]), whose
-//! samples begin together (`start_barrier`). [`calibrate`] is no experiment: it records a device's figures in
-//! a file. Those that append (`wal`) have a directory of their own for each sample instead, and lookups
-//! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
-//! read one file with many readers (`reads`), in the ways of `backend`; the last four have a directory (`scratch_dir`) with a file, or
-//! with many (`file_set`).
-//!
-//! # Experiments of another program
-//!
-//! A program with experiments of its own implements [`experiment::Experiment`] and [`experiment::Plan`], lists them as
-//! [`kind::Entry::New`], passes [`CHILD_SUBCOMMAND`] with its argument to [`run_child`], and runs a plan with
-//! [`runner::run_apart`]. `forebay-versus` is such a program.
+//! - An experiment implements [`experiment::Experiment`], and [`kind::ALL`] lists it: one module and one line. Its
+//!   [`Spec`](experiment::Spec) has name, options, rows and columns as data; its [`Plan`](experiment::Plan) is one run.
+//! - The [`runner`] takes the samples of all rows in turn, each in a process of its own: the program starts itself with
+//!   [`CHILD_SUBCOMMAND`], whose argument it passes to [`run_child`] with its registry. Metrics, gates and tables are the
+//!   runner's work. Another program has a registry of [`kind::Entry`] values of its own, and runs plans with
+//!   [`runner::run_apart`].
+//! - What experiments share: lanes on threads and tasks, a back end of calls at a queue depth, test files, cold starts
+//!   under memory limits, counters and gauges.
+//! - [`hosts`] runs an experiment on several hosts at once, [`doctor`] examines machine and path, and [`calibrate`] records
+//!   a device's figures.
 
 pub mod cleanup;
 pub mod context;

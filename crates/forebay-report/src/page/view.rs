@@ -41,7 +41,7 @@ pub enum Role {
     /// None of them.
     #[default]
     Other,
-    /// The figures that the report begins with; its rows have the names of [`super::headline`].
+    /// The figures that the report begins with; its rows have the names that `headline` lists.
     Baseline,
     /// Its rate is the device's bandwidth in sequence.
     Sequential,
