@@ -274,4 +274,49 @@ mod tests {
         adopt(&mut report);
         assert_eq!(report.experiments[0].view.role, forebay_report::page::view::Role::Waiting);
     }
+
+    /// A new experiment is one module and one line of [`ALL`]: neither the report nor the program nor the shared parts
+    /// of this crate may name one.
+    #[test]
+    fn no_other_place_names_an_experiment() {
+        // The key of another document, the beginning of metrics, a check of the doctor, and two files of tests.
+        const OTHER_MEANINGS: [&str; 5] = [
+            "wal in wal/show.rs",
+            "cpu in diff/noise.rs",
+            "writes in doctor/probe_file.rs",
+            "random in diff/simulated.rs",
+            "random in src/schema.rs",
+        ];
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let shared = [
+            "runner.rs",
+            "experiment.rs",
+            "options.rs",
+            "context.rs",
+            "hosts",
+            "doctor",
+            "fio.rs",
+            "gates.rs",
+        ];
+        let mut places: Vec<std::path::PathBuf> =
+            shared.iter().map(|name| crates.join("forebay-measure/src").join(name)).collect();
+        places.extend(["forebay-report/src", "forebay-cli/src"].map(|name| crates.join(name)));
+        let (mut read, mut found) = (0, Vec::new());
+        while let Some(place) = places.pop() {
+            if place.is_dir() {
+                let entries = std::fs::read_dir(&place).expect("a folder of the workspace");
+                places.extend(entries.map(|entry| entry.expect("readable").path()));
+                continue;
+            }
+            let text = std::fs::read_to_string(&place).unwrap_or_default();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            read += usize::from(place.extension().is_some_and(|end| end == "rs"));
+            let named = ALL.iter().filter(|entry| code.contains(&format!("\"{}\"", entry.name())));
+            let parts: Vec<_> = place.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
+            found.extend(named.map(|entry| format!("{} in {}/{}", entry.name(), parts[1], parts[0])));
+        }
+        assert!(read > 60, "only {read} files; this test looks in the wrong place");
+        found.retain(|name| !OTHER_MEANINGS.contains(&name.as_str()));
+        assert!(found.is_empty(), "{found:#?}");
+    }
 }
