@@ -42,7 +42,7 @@ static SPEC: Spec = Spec {
             .list()
             .or("1,16"),
         Opt::flag("writes", "The hogs write instead of reading"),
-        Opt::bytes("size", "Bytes of the file", 8 << 20, 1 << 62).or("2GiB").quick("256MiB"),
+        Opt::bytes("size", "Bytes of the file", 8 << 20, u64::MAX).or("2GiB").quick("256MiB"),
         Opt::repeats("3").quick("1"),
     ],
     ways: &[

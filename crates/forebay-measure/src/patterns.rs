@@ -53,7 +53,7 @@ static SPEC: Spec = Spec {
         )
         .list()
         .or("random,strided"),
-        Opt::bytes("size", "Bytes of random pieces; strided records are a quarter", 4 << 20, 1 << 62)
+        Opt::bytes("size", "Bytes of random pieces; strided records are a quarter", 4 << 20, u64::MAX)
             .or("1GiB")
             .quick("64MiB"),
         Opt::count("parts", "Memory of `combine` for random pieces: the whole range divided by these", 64)

@@ -50,7 +50,7 @@ static SPEC: Spec = Spec {
         .or("60")
         .quick("5"),
         Opt::time("idle", "Seconds without any load before each", 0.01, 86_400.0).or("10").quick("0.5"),
-        Opt::bytes("size", "Bytes of the file", 8 << 20, 1 << 62).or("2GiB").quick("256MiB"),
+        Opt::bytes("size", "Bytes of the file", 8 << 20, u64::MAX).or("2GiB").quick("256MiB"),
         Opt::count("depth", "Reads or writes of 4 KiB in flight", 1024).or("32"),
         Opt::repeats("1"),
     ],
