@@ -5,27 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::forebay::{DriverChoice, Open};
-use anyhow::{Result, ensure};
 use forebay_measure::cleanup::TempFile;
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
-use forebay_report::page::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS, P50_US, P99_US, column};
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
-use serde::Deserialize;
-use serde_json::json;
+use forebay_report::page::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS};
 
-use crate::content::{self, PAGE_BYTES, Rng};
-use crate::meter::Window;
 use crate::peers::{
     bare, compio, forebay, glommio, monoio, std_threads, tokio_fs, tokio_spawn_blocking, tokio_uring,
     worker_ring,
 };
-use crate::run::{self, RATIO_TO_LIMIT, Run, Versus, cores, spec, without_again};
+use crate::prelude::*;
+use crate::run::RATIO_TO_LIMIT;
 use crate::zram::{self, Zram};
-use crate::{fio, page_cache, usage};
+use crate::{fio, usage};
 
 /// The block of a read, in bytes.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -355,7 +345,7 @@ fn sample(job: &Job) -> Result<Outcome> {
         "tokio-fs" => tokio_fs::random(reads),
         "fio" => run_fio(reads, false),
         "fio-batched" => run_fio(reads, true),
-        other => Err(run::no_row(other)),
+        other => Err(no_row(other)),
     }
 }
 

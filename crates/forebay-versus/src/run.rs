@@ -12,9 +12,7 @@ use forebay_measure::cgroup::{Group, Parent};
 use forebay_measure::check_space;
 use forebay_measure::cleanup::{TempDirectory, TempFile};
 use forebay_measure::context::Context;
-use forebay_measure::experiment::{
-    Claim, Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way,
-};
+use forebay_measure::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way};
 use forebay_measure::job::Job;
 use forebay_measure::options::{Opt, Values};
 use forebay_measure::progress::Unit;
@@ -22,7 +20,7 @@ use forebay_measure::scratch_dir::ScratchDir;
 use forebay_report::page::columns::{Definition, column};
 use forebay_report::page::view::{Axis, Role};
 use forebay_report::result::targets::Targets;
-use forebay_report::result::{CacheState, Experiment as Table, Row};
+use forebay_report::result::{Experiment as Table, Row};
 use serde_json::Value;
 
 use crate::content;
@@ -95,10 +93,6 @@ impl Experiment for Versus {
     fn title(&self, table: &Table) -> (String, String) {
         let title = (self.title)(table);
         (title.clone(), title)
-    }
-
-    fn verdicts(&self, _: &[&Table]) -> Vec<String> {
-        Vec::new()
     }
 }
 
@@ -220,14 +214,6 @@ impl Plan for Run<'_> {
             outcome.figures.set("memory_peak_bytes", peak as f64);
         }
         Ok(())
-    }
-
-    fn claim(&self, _: &Turn<'_>, _: &Outcome) -> Claim {
-        Claim::default()
-    }
-
-    fn cache(&self, _: &Parameters, _: &Way) -> Option<CacheState> {
-        None
     }
 
     fn method(&self, _: &Parameters, _: f64) -> String {

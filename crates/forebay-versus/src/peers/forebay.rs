@@ -3,17 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use forebay::{Class, Config, DriverChoice, Engine, File, Open, shard};
-use forebay_measure::experiment::Outcome;
 use tokio::runtime::Builder;
 
-use crate::allocations;
-use crate::content::{self, Checksum};
-use crate::meter::{LocalMeter, on_threads, on_tokio, while_open};
-use crate::random::{BLOCK_BYTES, Offsets, Reads};
-use crate::scan::{Pass, Scan};
-use crate::usage::Usage;
+use crate::prelude::*;
+use crate::random::Offsets;
+use crate::scan::Pass;
 
 /// Ranges of one `read_many`.
 const BATCH_RANGES: usize = 20_000;
