@@ -69,8 +69,9 @@ fn sample(job: &Job) -> Result<Outcome> {
     let mut outcome = match without_again(&job.row) {
         "bare" => {
             bare::nop(depth, operations / 10)?;
-            let mut outcome = Outcome::default();
-            outcome.figures.set("ns_per_operation", bare::nop(depth, operations)?);
+            let ns = bare::nop(depth, operations)?;
+            let mut outcome = Outcome::lasting(ns * operations as f64 / 1e9);
+            outcome.figures.set("ns_per_operation", ns);
             outcome
         }
         "forebay-shard" => forebay::nop(depth, operations)?,

@@ -196,7 +196,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let mut devices = options.words("devices");
     if let Err(error) = zram::check()
         && devices.contains(&"zram")
@@ -219,8 +219,6 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let has_fio = fio::is_available(options);
     let method = "Each sample is a process of its own with fresh offsets. Its time begins after a warm-up. Every task checks \
         its first read. Rows take turns within a repeat; ratios are those of the same repeat, and figures medians.";
-    // Counted for nobody here, and read at both ends of the window.
-    let place = forebay_measure::experiment::Place { device_stat: None, ..place };
     let mut run = Run::new(context, place, settings, method);
     run.has = Box::new(move |setting, row| {
         (row != "forebay-read-many" || setting.get("depth") == Some(&json!(128)))

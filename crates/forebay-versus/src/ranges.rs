@@ -144,7 +144,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let memory_bytes = options.count("memory-mib") << 20;
     let limit = (memory_bytes > 0).then(|| run::limit(context, memory_bytes));
     let limit = limit.map(|limit| limit.context("--memory-mib needs a memory cgroup")).transpose()?;

@@ -255,14 +255,15 @@ pub(crate) fn join(
     (table, is_whole)
 }
 
-/// Returns the directory of the test files, and facts on it.
+/// Returns the directory of the test files, and facts on it. With `counts` samples count the requests of its device.
 ///
 /// # Errors
 /// It is none, or of a file system in memory.
-pub(crate) fn scratch(context: &Context, name: &str) -> Result<(ScratchDir, Place)> {
+pub(crate) fn scratch(context: &Context, name: &str, counts: bool) -> Result<(ScratchDir, Place)> {
     let scratch = ScratchDir::find(context, name)?;
-    let stat = File::open(&scratch.directory).ok().and_then(|directory| device_stat(&directory));
-    let place = scratch.place(stat.and_then(|stat| whole_device(&stat)));
+    let directory = File::open(&scratch.directory).ok().filter(|_| counts);
+    let stat = directory.and_then(|directory| whole_device(&device_stat(&directory)?));
+    let place = scratch.place(stat);
     Ok((scratch, place))
 }
 

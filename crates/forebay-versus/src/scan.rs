@@ -117,7 +117,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let file_bytes = run::file_bytes(options.count("file-mib"));
     let file = run::test_file(context, &scratch.directory, file_bytes)?;
     let hot = run::hot_file(context, &scratch.directory, options)?;

@@ -72,7 +72,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let (file_bytes, cache_bytes) =
         (run::file_bytes(options.count("file-mib")), options.count("cache-mib") << 20);
     ensure!(file_bytes >= 2 * cache_bytes, "the file has to be at least twice as large as the cache");

@@ -230,7 +230,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, true)?;
     let (keys, mib) = (options.count("keys"), |name| options.count(name) << 20);
     ensure!(keys >= 10_000, "--keys is at least 10,000");
     ensure!(

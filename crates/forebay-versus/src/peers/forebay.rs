@@ -170,7 +170,7 @@ pub(crate) fn nop(depth: usize, operations: u64) -> Result<Outcome> {
         nop_round(&inner, depth, operations).await?;
         let elapsed = begun.elapsed();
         let used = Usage::now().since(&before);
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome::lasting(elapsed.as_secs_f64());
         outcome.figures.set("ns_per_operation", elapsed.as_nanos() as f64 / operations as f64);
         used.add_to(&mut outcome, operations);
         anyhow::Ok(outcome)

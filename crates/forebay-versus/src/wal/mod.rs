@@ -160,7 +160,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, true)?;
     let seconds = |name| options.number(name).unwrap_or(0.0);
     let grows = options.rows.is_empty() || options.rows.iter().any(|row| row.ends_with("-growing"));
     let growing_s = if grows { seconds("seconds") + seconds("warm-up-seconds") } else { 0.0 };
