@@ -146,12 +146,7 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
 }
 
 /// Runs this process's part in a measurement on several hosts. The result reports gates that failed.
-fn run_on_hosts(
-    task: &Task<'_>,
-    measure: &Measure,
-    json: &Json,
-    cleanup: &Cleanup,
-) -> anyhow::Result<ExitCode> {
+fn run_on_hosts(task: &Task, measure: &Measure, json: &Json, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let common = &measure.args.common;
     let setup = Setup {
         path: &measure.path()?,

@@ -81,7 +81,8 @@ fn every_row_has_its_costs_or_the_reason_why_not() {
 fn a_table_has_a_column_for_each_cost() {
     let directory = Directory::new("cpu-table");
     let mut arguments = vec!["measure", "cpu", directory.text(), "--quick", "--quiet"];
-    arguments.extend("--size 1MiB --seconds 0.05 --repeats 1 --rows pread,forebay-shard".split(' '));
+    arguments
+        .extend("--verbose --size 1MiB --seconds 0.05 --repeats 1 --rows pread,forebay-shard".split(' '));
     let outcome = run(&arguments);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     for part in [

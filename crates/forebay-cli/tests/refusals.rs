@@ -33,9 +33,18 @@ fn experiments_that_take_a_directory_only() {
     let file = directory.file("data", 1 << 20);
     let before = fs::read(&file).expect("readable");
     let name = file.to_str().expect("readable name");
-    for experiment in
-        ["wal", "blocking", "walk", "writes", "patterns", "sustain", "fairness", "amplification", "files"]
-    {
+    for experiment in [
+        "baseline",
+        "wal",
+        "blocking",
+        "walk",
+        "writes",
+        "patterns",
+        "sustain",
+        "fairness",
+        "amplification",
+        "files",
+    ] {
         for permissions in [&[][..], &["--overwrite", "--destroy-data"]] {
             refused(&[&["measure", experiment, name][..], permissions].concat(), 3, &[name, "directory"]);
         }

@@ -175,8 +175,8 @@ mod with {
         assert_eq!(made.code, Some(0), "{}", made.err);
         let report = fs::read_to_string(&out).expect("it was written");
         assert!(
-            report.contains("% of its time") && report.contains("stood still for I/O"),
-            "the answer is told"
+            report.contains("% of its time") && report.contains("was blocked for"),
+            "the figure is shown"
         );
         // This program wrote it, so it may be replaced; a file from elsewhere may not.
         let again = run(&["wait", &format!("--json={json_name}"), "--", "true"]);

@@ -17,7 +17,7 @@
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut, SeekFrom};
+use std::io::{self, IoSliceMut, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use forebay::{Block, BlockMut, Class, Config, Engine, Open, Polling};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -33,6 +33,7 @@ use tokio::task::JoinHandle;
 
 use super::aligned::AlignedBuffer;
 use super::commands;
+use super::lanes::close;
 
 mod aio;
 mod queue;
@@ -94,7 +95,7 @@ pub(crate) trait Lane: Debug + Send + 'static {
 pub(crate) enum Backend {
     /// `pread` and `pwrite` with O_DIRECT, a std thread for each operation in flight.
     Threads,
-    /// The same by `preadv2` and `pwritev2` with RWF_HIPRI.
+    /// The same by `preadv2` with RWF_HIPRI; only reads.
     Hipri,
     /// A bare ring, or a ring of commands to an NVMe namespace, which the path then names.
     Ring(Setup),
@@ -160,63 +161,41 @@ pub(crate) fn run<L: Lane, T>(
     lane: impl Fn(usize) -> anyhow::Result<L> + Sync,
     conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let each = (0..target.depth).map(&lane);
     match backend {
-        Backend::Threads | Backend::Hipri => {
-            let file = target.open(libc::O_DIRECT)?;
-            let transfer = if backend == Backend::Hipri { transfer_polled } else { transfer };
-            on_threads(
-                target.depth,
-                |number| one_by_one(lane(number)?, &file, target.bytes, transfer),
-                conduct,
-            )
-        }
-        Backend::Ring(setup) => {
-            let flags = if setup.commands { 0 } else { libc::O_DIRECT };
-            let file = target.open(flags)?;
-            on_threads(1, |number| ring::lane(lane(number)?, setup, &file, target), conduct)
-        }
-        Backend::Aio => {
-            let file = target.open(libc::O_DIRECT)?;
-            on_threads(1, |number| aio::lane(lane(number)?, &file, target), conduct)
-        }
-        Backend::TokioFs => {
-            let runtime = runtime(target)?;
-            let start = |lane| {
-                let mut file = tokio::fs::File::from_std(target.open(0)?);
-                // Otherwise it reads more than the block, or a larger block in pieces.
-                file.set_max_buf_size(target.bytes);
-                Ok((lane?, Caller::TokioFs { file, memory: vec![0; target.bytes] }))
+        Backend::Threads | Backend::Hipri | Backend::Ring(_) | Backend::Aio => {
+            let file = target.open(if backend.sends_commands() { 0 } else { libc::O_DIRECT })?;
+            let is_queue = matches!(backend, Backend::Ring(_) | Backend::Aio);
+            let body = |number| match (backend, lane(number)?) {
+                (Backend::Ring(setup), lane) => ring::lane(lane, setup, &file, target),
+                (Backend::Aio, lane) => aio::lane(lane, &file, target),
+                (_, lane) => one_by_one(lane, &file, target, backend == Backend::Hipri),
             };
-            in_tasks(&runtime, each.map(start), target.bytes, conduct)
+            on_threads(if is_queue { 1 } else { target.depth }, body, conduct)
         }
+        Backend::TokioFs => in_tasks(target, lane, conduct, || {
+            let mut file = tokio::fs::File::from_std(target.open(0)?);
+            // Otherwise it reads more than the block, or a larger block in pieces.
+            file.set_max_buf_size(target.bytes);
+            Ok(Caller::TokioFs { file, memory: vec![0; target.bytes] })
+        }),
         Backend::SpawnBlocking => {
-            let (runtime, file) = (runtime(target)?, Arc::new(target.open(libc::O_DIRECT)?));
-            let start = |lane| Ok((lane?, Caller::Blocking { file: Arc::clone(&file), memory: None }));
-            in_tasks(&runtime, each.map(start), target.bytes, conduct)
+            let file = Arc::new(target.open(libc::O_DIRECT)?);
+            let caller = || Ok(Caller::Blocking { file: Arc::clone(&file), memory: None });
+            in_tasks(target, lane, conduct, caller)
         }
         Backend::Shards(_) | Backend::Commands | Backend::Tokio => {
             let (engine, files) = open_forebay(backend, target)?;
-            let outcome = match (backend, &files[..]) {
-                (Backend::Tokio, [file, ..]) if target.is_open => {
-                    dispatch(target, &Caller::forebay(&engine, file), &lane, conduct)
+            let caller = || Caller::forebay(&engine, &files[0]);
+            let outcome = match backend {
+                Backend::Tokio if target.is_open => dispatch(target, lane, conduct, caller),
+                Backend::Tokio => in_tasks(target, lane, conduct, || Ok(caller())),
+                _ => {
+                    let lanes = (0..target.depth).map(lane).collect::<anyhow::Result<_>>()?;
+                    on_shards(&engine, &files, lanes, target.bytes, conduct)
                 }
-                (Backend::Tokio, [file, ..]) => {
-                    let runtime = runtime(target)?;
-                    let start = |lane| Ok((lane?, Caller::forebay(&engine, file)));
-                    in_tasks(&runtime, each.map(start), target.bytes, conduct)
-                }
-                _ => on_shards(&engine, &files, each.collect::<anyhow::Result<_>>()?, target.bytes, conduct),
             }?;
             drop(files);
-            let report = engine.close().wait()?;
-            // An engine that does not end well cannot be trusted.
-            anyhow::ensure!(
-                report.leaked_operations == 0 && report.lost_shards == 0,
-                "the engine lost {} shards and {} operations as it was closed",
-                report.lost_shards,
-                report.leaked_operations
-            );
+            close(engine)?;
             Ok(outcome)
         }
     }
@@ -245,16 +224,12 @@ fn on_threads<L: Lane, T>(
     })
 }
 
-type Transfer = fn(&File, Op, &mut [u8]) -> anyhow::Result<()>;
-
 /// Does the operations of a lane on the calling thread.
-fn one_by_one<L: Lane>(mut lane: L, file: &File, bytes: usize, transfer: Transfer) -> anyhow::Result<Vec<L>> {
-    let mut buffer = AlignedBuffer::new(bytes);
+fn one_by_one<L: Lane>(mut lane: L, file: &File, target: &Target<'_>, polls: bool) -> anyhow::Result<Vec<L>> {
+    let mut buffer = AlignedBuffer::new(target.bytes);
     minimise_timer_slack();
     while let Some(op) = lane.next() {
-        if let Some(due) = op.due {
-            sleep_until(due);
-        }
+        op.due.into_iter().for_each(sleep_until);
         if lane.gives_up(&op) {
             continue;
         }
@@ -262,43 +237,37 @@ fn one_by_one<L: Lane>(mut lane: L, file: &File, bytes: usize, transfer: Transfe
             lane.fill(&op, buffer.bytes_mut());
         }
         let begun = Instant::now();
-        transfer(file, op, buffer.bytes_mut())?;
+        if polls {
+            read_polled(file, op, buffer.bytes_mut())?;
+        } else {
+            transfer(file, op, buffer.bytes_mut())?;
+        }
         lane.called(1);
         lane.ended(op, begun, buffer.bytes())?;
     }
     Ok(vec![lane])
 }
 
-fn transfer(file: &File, op: Op, memory: &mut [u8]) -> anyhow::Result<()> {
-    let done = if op.is_write {
-        file.write_all_at(memory, op.offset)
-    } else {
-        file.read_exact_at(memory, op.offset)
-    };
-    Ok(done?)
+fn transfer(file: &File, op: Op, memory: &mut [u8]) -> io::Result<()> {
+    if op.is_write { file.write_all_at(memory, op.offset) } else { file.read_exact_at(memory, op.offset) }
 }
 
-fn transfer_polled(file: &File, op: Op, memory: &mut [u8]) -> anyhow::Result<()> {
-    const HIPRI: ReadWriteFlags = ReadWriteFlags::HIPRI;
+fn read_polled(file: &File, op: Op, memory: &mut [u8]) -> anyhow::Result<()> {
+    anyhow::ensure!(!op.is_write, "this back end only reads");
     let wanted = memory.len();
-    let moved = loop {
-        let moved = if op.is_write {
-            pwritev2(file, &[IoSlice::new(memory)], op.offset, HIPRI)
-        } else {
-            preadv2(file, &mut [IoSliceMut::new(memory)], op.offset, HIPRI)
-        };
-        match moved {
+    let got = loop {
+        match preadv2(file, &mut [IoSliceMut::new(memory)], op.offset, ReadWriteFlags::HIPRI) {
             Err(Errno::INTR) => {}
             Err(Errno::OPNOTSUPP) => return Err(Errno::OPNOTSUPP).context(NO_POLLING),
             other => break other?,
         }
     };
-    anyhow::ensure!(moved == wanted, "an operation on {wanted} bytes moved {moved}");
+    anyhow::ensure!(got == wanted, "a read of {wanted} bytes returned {got}");
     Ok(())
 }
 
 /// Lets sleeps of the calling thread end on time, and not up to 50 us later.
-fn minimise_timer_slack() {
+pub(crate) fn minimise_timer_slack() {
     // SAFETY: the call has no pointers; it changes the calling thread's timer slack only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
 }
@@ -401,17 +370,16 @@ fn runtime(target: &Target<'_>) -> io::Result<Runtime> {
     builder.worker_threads(target.workers).max_blocking_threads(target.depth + 1).build()
 }
 
-/// Runs each lane in a task of the runtime.
+/// Runs each lane in a task of a Tokio runtime.
 fn in_tasks<L: Lane, T>(
-    runtime: &Runtime,
-    lanes: impl Iterator<Item = anyhow::Result<(L, Caller)>>,
-    bytes: usize,
+    target: &Target<'_>,
+    lane: impl Fn(usize) -> anyhow::Result<L>,
     conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
+    caller: impl Fn() -> anyhow::Result<Caller>,
 ) -> anyhow::Result<T> {
-    let spawn = |started: anyhow::Result<(L, Caller)>| {
-        started.map(|(lane, caller)| runtime.spawn(caller.calls(lane, bytes)))
-    };
-    let tasks = lanes.map(spawn).collect::<anyhow::Result<Vec<_>>>()?;
+    let runtime = runtime(target)?;
+    let start = |number| Ok(runtime.spawn(caller()?.calls(lane(number)?, target.bytes)));
+    let tasks = (0..target.depth).map(start).collect::<anyhow::Result<Vec<_>>>()?;
     conduct(Box::new(|| runtime.block_on(joined(tasks))))
 }
 
@@ -430,11 +398,10 @@ const LANES: usize = 8;
 /// flight; the others wait for their turn in the order of their arrival.
 fn dispatch<L: Lane, T>(
     target: &Target<'_>,
-    caller: &Caller,
-    lane: &(impl Fn(usize) -> anyhow::Result<L> + Sync),
+    lane: impl Fn(usize) -> anyhow::Result<L> + Sync,
     conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
+    caller: impl Fn() -> Caller + Sync,
 ) -> anyhow::Result<T> {
-    let Caller::Forebay { engine, file, .. } = caller else { anyhow::bail!("only Forebay has a dispatcher") };
     let serve = |_| {
         let runtime = runtime(target)?;
         let lanes =
@@ -445,11 +412,9 @@ fn dispatch<L: Lane, T>(
         loop {
             let number = tasks.len() % LANES;
             let Some(op) = locked(&lanes[number]).next() else { break };
-            if let Some(due) = op.due {
-                sleep_until(due);
-            }
+            op.due.into_iter().for_each(sleep_until);
             let (lanes, permits) = (Arc::clone(&lanes), Arc::clone(&permits));
-            let mut caller = Caller::forebay(engine, file);
+            let mut caller = caller();
             tasks.push(runtime.spawn(async move {
                 let _permit = permits.acquire().await?;
                 let lane = &lanes[number];
@@ -513,21 +478,24 @@ pub(crate) fn on_shards<L: Lane, T>(
 
 /// Starts an engine, and opens the file on each of its shards.
 fn open_forebay(backend: Backend, target: &Target<'_>) -> anyhow::Result<(Engine, Vec<forebay::File>)> {
-    let (engine, files) = if backend == Backend::Commands {
-        let (engine, file) = commands::open(target.path)?;
-        (engine, vec![file])
-    } else {
-        let polling = if let Backend::Shards(polling) = backend { polling } else { Polling::Off };
-        let engine = Engine::start(Config::default().shards(target.shards).polling(polling))?;
-        let open = |shard| {
-            let options = if target.writes { Open::write() } else { Open::read() };
-            let file = engine.open(target.path, options.shard(shard)).wait()?;
-            // The first read sets up the ring, and shows whether the file system accepts polled reads.
-            file.read_up_to(0..1).wait()?;
-            Ok(file)
-        };
-        let files = (0..target.shards).map(open).collect::<anyhow::Result<_>>()?;
-        (engine, files)
+    let (engine, files) = match backend {
+        Backend::Commands => {
+            let (engine, file) = commands::open(target.path)?;
+            (engine, vec![file])
+        }
+        _ => {
+            let polling = if let Backend::Shards(polling) = backend { polling } else { Polling::Off };
+            let engine = Engine::start(Config::default().shards(target.shards).polling(polling))?;
+            let open = |shard| {
+                let options = if target.writes { Open::write() } else { Open::read() };
+                let file = engine.open(target.path, options.shard(shard)).wait()?;
+                // The first read sets up the ring, and shows whether the file system accepts polled reads.
+                file.read_up_to(0..1).wait()?;
+                Ok(file)
+            };
+            let files = (0..target.shards).map(open).collect::<anyhow::Result<_>>()?;
+            (engine, files)
+        }
     };
     match why_not_polled(&engine) {
         Some(why) => Err(anyhow::anyhow!(why).context(NO_POLLING)),
@@ -599,16 +567,15 @@ mod tests {
         let temp = Cleanup::default().temp_file(directory, "backend").expect("writable");
         let all = [
             Backend::Threads,
-            Backend::Ring(Setup::PLAIN),
-            Backend::Ring(Setup { fixed_buffers: true, ..Setup::PLAIN }),
-            Backend::Ring(Setup::FULL),
-            Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..Setup::FULL }),
+            Backend::Ring(Setup::default()),
+            Backend::Ring(Setup { fixed_buffers: true, ..Setup::default() }),
+            Backend::Ring(Setup::full()),
+            Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..Setup::full() }),
             Backend::Aio,
             Backend::TokioFs,
             Backend::SpawnBlocking,
             Backend::Shards(Polling::Off),
             Backend::Tokio,
-            Backend::Hipri,
         ];
         for backend in all {
             for (depth, shards, is_open) in [(1, 1, false), (6, 2, false), (6, 1, true)] {

@@ -1,9 +1,17 @@
-//! Ways to begin a sample without the file in memory, and to limit the memory that the sample may fill.
+//! A file that is not in memory when a sample begins, and a limit on the memory that the sample may fill.
+
+use serde_json::json;
 
 use crate::cleanup::Cleanup;
-use forebay_report::result::CacheState;
+use crate::context::Context;
+use forebay_report::result::{CacheState, metric};
 
 use super::cgroup::{Group, Parent};
+use super::experiment::{Outcome, Parameters, Start, Turn, Way, parameters};
+use super::job::Job;
+use super::options::{Opt, Values};
+use super::pattern::Pattern;
+use super::plan::Sizes;
 use super::residency::{drop_all_caches, evict, resident_bytes};
 use super::test_file::TestFile;
 use super::units::show_bytes;
@@ -11,9 +19,137 @@ use super::units::show_bytes;
 /// The largest share of the file in memory at the start of a cold sample.
 const COLD_SHARE: f64 = 0.01;
 
+/// `--memory` of experiments with such a file.
+pub(super) const MEMORY: Opt =
+    Opt::bytes("memory", "Memory that a sample may use, page cache included", 1, u64::MAX)
+        .chosen("1GiB, with --quick 256MiB, less on small machines");
+/// `--size` of experiments with such a file.
+pub(super) const SIZE: Opt =
+    Opt::bytes("size", "Size of the file, or how much is used of an existing one", 1, u64::MAX)
+        .chosen("3 times the memory, with --quick 4 times");
+
+/// A file, and the way in which its samples begin.
+#[derive(Debug)]
+pub(super) struct ColdFile {
+    pub(super) test_file: TestFile,
+    pub(super) memory_bytes: u64,
+    cold: Cold,
+    /// The ways that did not work.
+    refused: Vec<String>,
+    /// The number of the last sample, which names its cgroup.
+    number: u64,
+    cleanup: Cleanup,
+}
+
+impl ColdFile {
+    /// Returns the sizes that the options choose.
+    ///
+    /// # Errors
+    /// As for [`Sizes::choose`].
+    pub(super) fn sizes(options: &Values, context: &Context) -> anyhow::Result<Sizes> {
+        Ok(Sizes::choose(context, options.optional("memory"), options.optional("size"))?)
+    }
+
+    /// Creates or opens the target of `context`, and finds out how its samples can begin.
+    ///
+    /// # Errors
+    /// As for [`TestFile::prepare`].
+    pub(super) fn prepare(context: &Context, sizes: &Sizes) -> anyhow::Result<Self> {
+        let test_file = TestFile::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
+        let (cold, refused) = Cold::choose(&test_file, sizes.memory_bytes, &context.cleanup);
+        for note in &refused {
+            context.progress.print_line(note);
+        }
+        let (memory_bytes, cleanup) = (sizes.memory_bytes, context.cleanup.clone());
+        Ok(Self { test_file, memory_bytes, cold, refused, number: 0, cleanup })
+    }
+
+    /// Returns the parameters of a table that describe it.
+    pub(super) fn parameters(&self) -> Parameters {
+        parameters(json!({
+            "file_bytes": self.test_file.bytes,
+            "memory_limit_bytes": self.memory_bytes,
+            "cold": self.cold.name(),
+            "own_file": self.test_file.pattern.is_some(),
+        }))
+    }
+
+    /// Evicts the file from memory and creates the sample's cgroup, when there is one.
+    ///
+    /// # Errors
+    /// Fails when the chosen way, which worked before, no longer works.
+    pub(super) fn start(&mut self, job: Job) -> anyhow::Result<Start> {
+        self.number += 1;
+        let group = self.cold.prepare(&self.test_file, self.memory_bytes, self.number, &self.cleanup)?;
+        let pattern_seed = self.test_file.pattern.map(Pattern::seed);
+        Ok(Start { group, ..Job { pattern_seed, ..job }.into() })
+    }
+
+    /// Sets the peak memory of a sample, page cache of the file included.
+    pub(super) fn ended(&self, turn: &Turn<'_>, start: &Start, outcome: &mut Outcome) {
+        let pages = || resident_bytes(&self.test_file.handle, self.test_file.bytes).ok();
+        let without_group = || {
+            let own = outcome.resident_peak_bytes?;
+            Some(match turn.way.name {
+                // The process counts the mapped pages that it touched.
+                "mmap" => own.max(pages()?),
+                _ if turn.way.cached => own + pages()?,
+                _ => own,
+            })
+        };
+        if let Some(peak) = start.group.as_ref().and_then(Group::peak_bytes).or_else(without_group) {
+            outcome.figures.set(metric::MEMORY_PEAK_BYTES, peak as f64);
+        }
+    }
+
+    /// Returns the state of the cache in which samples of a row begin.
+    pub(super) fn cache(&self, way: &Way) -> CacheState {
+        if way.cached { self.cold.cache_state() } else { CacheState::Direct }
+    }
+
+    /// Returns whether a cgroup limits the memory.
+    pub(super) const fn is_limited(&self) -> bool {
+        matches!(self.cold, Cold::Cgroup(_))
+    }
+
+    /// Describes in two sentences how samples begin and how their memory is counted.
+    pub(super) fn method(&self) -> String {
+        let source = if self.is_limited() {
+            "the sample's cgroup: process, page cache and kernel memory"
+        } else {
+            "the process, with the file's part of the page cache for rows that use it"
+        };
+        format!("{} Memory is the peak of {source}.", self.cold.describe(self.memory_bytes))
+    }
+
+    /// Returns what a reader must know about the file and its samples.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let file = &self.test_file;
+        let mut notes = self.refused.clone();
+        notes.push(if file.pattern.is_some() {
+            format!(
+                "the {} read were written by this program before, do not compress, and were compared while they were read",
+                show_bytes(file.bytes)
+            )
+        } else {
+            "the file existed before and was only read: whether its contents compress, and whether it has holes, which no \
+             device reads, is not known"
+                .to_owned()
+        });
+        notes.push("a drive, a RAID controller or a virtual machine's host may hold the file in memory of its own; no row is spared that, none profits alone".to_owned());
+        if file.device_stat.is_none() {
+            notes.push(format!(
+                "requests in flight are not known: {} has no block device that counts them",
+                file.filesystem
+            ));
+        }
+        notes
+    }
+}
+
 /// The way that works here. The variants are in order of preference.
 #[derive(Debug)]
-pub(super) enum Cold {
+enum Cold {
     /// Each sample runs in a memory cgroup of its own, and the file's pages are evicted before it.
     Cgroup(Parent),
     /// The machine's page cache is dropped before each sample; nothing limits the memory that a
@@ -28,7 +164,7 @@ pub(super) enum Cold {
 impl Cold {
     /// Tries the ways in turn, each by a real attempt, and returns the first that works. The second value
     /// lists the ways that did not work, for the reader of the numbers.
-    pub(super) fn choose(test_file: &TestFile, memory_bytes: u64, cleanup: &Cleanup) -> (Self, Vec<String>) {
+    fn choose(test_file: &TestFile, memory_bytes: u64, cleanup: &Cleanup) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
         let refusal = match Parent::find(memory_bytes, cleanup) {
             Ok(parent) => {
@@ -61,7 +197,7 @@ impl Cold {
     }
 
     /// Returns the name for the experiment's parameters.
-    pub(super) const fn name(&self) -> &'static str {
+    const fn name(&self) -> &'static str {
         match self {
             Self::Cgroup(_) => "cgroup",
             Self::Dropped => "dropped",
@@ -71,7 +207,7 @@ impl Cold {
     }
 
     /// Describes this way in a sentence.
-    pub(super) fn describe(&self, memory_bytes: u64) -> String {
+    fn describe(&self, memory_bytes: u64) -> String {
         match self {
             Self::Cgroup(parent) => format!(
                 "Every sample runs in a memory cgroup ({}) of its own that allows {}, page cache included; \
@@ -89,7 +225,7 @@ impl Cold {
     }
 
     /// Returns the state of the cache in which a row that uses it begins.
-    pub(super) const fn cache_state(&self) -> CacheState {
+    const fn cache_state(&self) -> CacheState {
         match self {
             Self::Cgroup(_) => CacheState::MemoryLimited,
             Self::Dropped => CacheState::Dropped,
@@ -102,7 +238,7 @@ impl Cold {
     ///
     /// # Errors
     /// Fails when the chosen way, which worked before, no longer works.
-    pub(super) fn prepare(
+    fn prepare(
         &self,
         test_file: &TestFile,
         memory_bytes: u64,

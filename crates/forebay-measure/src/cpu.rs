@@ -10,14 +10,15 @@ use super::commands::{self, NamespaceArgs};
 use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, Way, parameters};
 use super::job::Job;
 use super::options::{Opt, Values};
-use super::reads::{self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, system_calls_by};
-use super::units::show_bytes;
+use super::reads::{
+    self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block, system_calls_by,
+};
 use crate::context::Context;
 use forebay_report::page::columns::{self, Definition, column};
 use forebay_report::page::noise::{Difference, difference};
 use forebay_report::page::view::{Axis, Gain, Role};
 use forebay_report::result::{Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
+use forebay_report::units::number;
 
 /// The experiment.
 #[derive(Debug)]
@@ -174,11 +175,8 @@ impl Experiment for Cpu {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let block = table
-            .number("block_bytes")
-            .map_or_else(String::new, |block| format!(" of {}", bytes(block as u64)));
         let readers = table.number("readers").map_or_else(|| "?".to_owned(), number);
-        let title = format!("Processor time of random reads{block}, {readers} at once");
+        let title = format!("Processor time of random reads{}, {readers} at once", of_block(table));
         (title.clone(), title)
     }
 
@@ -187,9 +185,7 @@ impl Experiment for Cpu {
     }
 }
 
-fn method(setting: &Parameters, seconds: f64) -> String {
-    let block =
-        setting.get("block_bytes").and_then(serde_json::Value::as_u64).map_or_else(String::new, show_bytes);
+fn method(_: &Parameters, block: &str, seconds: f64) -> String {
     format!(
         "Each reader reads {block} at random offsets and begins its next read as the last one ends, for {seconds:.2} s after \
          a warm-up of 0.1 s, in a fresh process; samples of a repeat are shuffled, and a figure is the median of the repeats. \

@@ -7,18 +7,19 @@
 
 use std::any::Any;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::cgroup::Group;
 use super::gauge::Cost;
-use super::interleave::Evidence;
 use super::job::Job;
 use super::latency::Latency;
 use super::options::{Length, Opt, Values};
 use super::runner;
+use super::runner::Evidence;
 use crate::context::Context;
 use forebay_report::page::columns::Definition;
 use forebay_report::page::view::{Axis, Gain, Role};
@@ -59,6 +60,17 @@ pub struct Spec {
     pub gains: fn() -> Vec<Gain>,
 }
 
+impl Spec {
+    /// Returns the way of a row.
+    ///
+    /// # Errors
+    /// No way is called `name`.
+    pub(crate) fn way(&self, name: &str) -> anyhow::Result<&'static Way> {
+        let way = self.ways.iter().find(|way| way.name == name);
+        way.with_context(|| format!("`{}` has no row {name:?}", self.name))
+    }
+}
+
 /// A way to do the work; each is a row.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Way {
@@ -68,17 +80,24 @@ pub struct Way {
     pub description: &'static str,
     /// Whether the page cache can have a part in its figures.
     pub cached: bool,
+    /// Whether it is measured whichever rows are chosen.
+    pub always: bool,
 }
 
 impl Way {
     /// Returns a way that goes past the page cache.
     pub const fn direct(name: &'static str, description: &'static str) -> Self {
-        Self { name, description, cached: false }
+        Self { name, description, cached: false, always: false }
     }
 
     /// Returns a way that goes through the page cache.
     pub const fn cached(name: &'static str, description: &'static str) -> Self {
-        Self { name, description, cached: true }
+        Self { name, description, cached: true, always: false }
+    }
+
+    /// Returns the baseline of the other rows, which is measured whichever of them are chosen.
+    pub const fn base(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, cached: true, always: true }
     }
 }
 
@@ -100,14 +119,31 @@ pub trait Experiment: fmt::Debug + Sync {
     /// As for [`plan`](Self::plan), or nothing could be measured.
     fn measure(&self, options: &Values, length: Length, context: &Context) -> anyhow::Result<Vec<Table>> {
         let mut plan = self.plan(options, context)?;
-        runner::run(self.spec(), options, length, context, plan.as_mut())
+        let mut tables = runner::run(self.spec(), options, length, context, plan.as_mut())?;
+        if options.given("check") {
+            self.check(&mut tables);
+        }
+        Ok(tables)
     }
+
+    /// Compares the rows with limits, for `--check`: fills their gates.
+    fn check(&self, _tables: &mut [Table]) {}
 
     /// Takes one sample, in the child process.
     ///
     /// # Errors
     /// The row cannot be run here, or did not do its work.
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome>;
+
+    /// Returns the command line of fio that does the work of a row on the file at `path`, where there is one.
+    fn fio(&self, _table: &Table, _row: &Row, _path: &Path) -> Option<String> {
+        None
+    }
+
+    /// Returns whether it can run on several hosts at once, each with a file of its own.
+    fn runs_on_hosts(&self) -> bool {
+        false
+    }
 
     /// Returns the comparisons of rows that every table has, and the limits that a check applies.
     fn targets(&self) -> &'static Targets {
@@ -224,6 +260,11 @@ pub trait Plan {
         true
     }
 
+    /// Returns whether a table has this row also where `--rows` names others.
+    fn always(&self, _setting: &Parameters, _way: &Way) -> bool {
+        false
+    }
+
     /// Returns the seconds that a sample takes beside `--seconds`: warming, phases of their own.
     fn extra_seconds(&self) -> f64 {
         0.0
@@ -313,12 +354,24 @@ pub struct Outcome {
     /// Metrics of the experiment's own.
     #[serde(default)]
     pub figures: Metrics,
+    /// Standard metrics that this sample does not have.
+    #[serde(default)]
+    pub without: Vec<String>,
+    /// Requested settings that were not granted: no limit applies to the row.
+    #[serde(default)]
+    pub degraded: Option<String>,
+    /// Parameters of the table that only a sample finds out.
+    #[serde(default)]
+    pub found: Parameters,
     /// Changes over time.
     #[serde(default)]
     pub series: Series,
     /// A value that depends on every page checked.
     #[serde(default)]
     pub folded: u64,
+    /// The most memory that was in RAM for the process at one time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_peak_bytes: Option<u64>,
     /// The instant when its time began, where it was ordered to begin at one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun_ns: Option<u64>,
@@ -360,6 +413,12 @@ impl Outcome {
         if let Some(value) = value.into() {
             self.figures.set(name, value);
         }
+        self
+    }
+
+    /// Leaves out standard metrics that would mislead in this sample.
+    pub(crate) fn without(mut self, names: &[&str]) -> Self {
+        self.without.extend(names.iter().map(|name| (*name).to_owned()));
         self
     }
 
@@ -417,6 +476,7 @@ impl Outcome {
                 metrics.set(&format!("{prefix}mean_us"), mean);
             }
         }
+        metrics.0.retain(|name, _| !self.without.contains(name));
         metrics.0.extend(self.figures.0.iter().map(|(name, value)| (name.clone(), *value)));
         metrics
     }

@@ -435,10 +435,13 @@ fn reader_gain(table: &Table) -> Option<String> {
 fn hog_loss(table: &Table) -> Option<String> {
     let (with, alone) = (table.row("classes")?, table.row("hogs-alone")?);
     let left = match difference(with, alone, metric::HOG_MB_PER_S)? {
-        Difference::Less(times) => format!("{} %", number((100.0 / times).round())),
+        Difference::Less(times) if times.is_finite() => format!("{} %", number((100.0 / times).round())),
+        // No request of a hog ended in the time.
+        Difference::Less(_) => return None,
         _ => "all".to_owned(),
     };
-    Some(format!("{}: `classes` leaves the hogs {left} of the throughput of `hogs-alone`", subject(table)))
+    let (hogs, hint) = (subject(table), once(&[with]));
+    Some(format!("{hogs}: `classes` leaves the hogs {left} of the throughput of `hogs-alone`{hint}"))
 }
 
 #[cfg(test)]

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::interleave::SampleFigures;
+use serde::{Deserialize, Serialize};
+
 use super::latency::Latency;
+use super::runner::SampleFigures;
 use super::system_counters::{Bytes, CounterDeltas};
 use forebay_report::result::{Condition, metric};
 
@@ -33,7 +35,7 @@ const STEAL_SHARE: f64 = 0.02;
 const STEAL_TICKS: u64 = 3;
 
 /// A sample's claims about itself, to be compared with the observed counters.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// Bytes that the device must have delivered; `None` where memory may have.
     pub read_bytes: Option<u64>,
@@ -249,7 +251,7 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interleave::{Evidence, row_of};
+    use crate::runner::{Evidence, row_of};
     use crate::system_counters::Ticks;
     use forebay_report::result::CacheState;
 

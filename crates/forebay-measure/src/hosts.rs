@@ -21,11 +21,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{ArgMatches, Args};
+use clap::{ArgMatches, Args, FromArgMatches as _};
 
-use super::kind::{Entry, parsed};
+use super::experiment::Experiment as Definition;
+use super::kind::Entry;
+use super::options::{Length, Values};
 use crate::cleanup::Cleanup;
-use crate::context::Target;
+use crate::context::{Context, Target};
 use crate::progress::Progress;
 use forebay_report::failure::Failure;
 use forebay_report::result::Experiment;
@@ -83,15 +85,12 @@ enum Part {
     Rank(Rank),
 }
 
-/// A function that measures one experiment on all hosts, with the given options.
-type Experimenter = fn(&mut Controller, &ArgMatches, &Setup<'_>) -> anyhow::Result<Vec<Experiment>>;
-
 /// This process's part in a measurement on several hosts.
 #[derive(Debug)]
-pub struct Task<'a> {
+pub struct Task {
     part: Part,
-    experimenter: Experimenter,
-    matches: &'a ArgMatches,
+    experiment: &'static dyn Definition,
+    matches: ArgMatches,
 }
 
 /// The values of the command line beside the experiment's own options.
@@ -153,20 +152,18 @@ impl HostsArgs {
     }
 }
 
-impl<'a> Task<'a> {
+impl Task {
     /// Returns the task of this process; `None` when it measures alone.
     ///
     /// # Errors
     /// Fails with a [`Failure`]: no hosts, a launcher's variables that make no sense.
-    pub fn of(kind: Entry, matches: &'a ArgMatches) -> anyhow::Result<Option<Self>> {
-        // The options of these two have `HostsArgs` in them.
-        let experimenter: Experimenter = match kind.name() {
-            "scan" => |controller, matches, setup| rounds::scan(controller, &parsed(matches)?, setup),
-            "random" => |controller, matches, setup| rounds::random(controller, &parsed(matches)?, setup),
-            _ => return Ok(None),
-        };
-        let part = parsed::<HostsArgs>(matches)?.part()?;
-        Ok(part.map(|part| Self { part, experimenter, matches }))
+    pub fn of(kind: Entry, matches: &ArgMatches) -> anyhow::Result<Option<Self>> {
+        let Entry(experiment) = kind;
+        if !experiment.runs_on_hosts() {
+            return Ok(None);
+        }
+        let part = HostsArgs::from_arg_matches(matches)?.part()?;
+        Ok(part.map(|part| Self { part, experiment, matches: matches.clone() }))
     }
 
     /// Carries out the task. `None` means that this was a rank that served, and rank 0 has the results.
@@ -200,7 +197,13 @@ impl<'a> Task<'a> {
                 rank.lead(setup.path, cleanup)?
             }
         };
-        let experiments = (self.experimenter)(&mut controller, self.matches, setup)?;
+        let length = if setup.quick { Length::Quick } else { Length::Full };
+        let options = Values::new(self.experiment.spec().options, Some(&self.matches), length)?;
+        // The controller itself measures nothing.
+        let target = Target::Directory(setup.path.to_owned());
+        let mut context = Context::new(target, setup.progress, cleanup.clone(), setup.seed);
+        context.quick = setup.quick;
+        let experiments = rounds::measure(&mut controller, self.experiment, &options, &context)?;
         controller.end()?;
         Ok(Some(experiments))
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay::{Config, Engine};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 use super::gauge::{Cost, Gauge};
 use super::job::Job;
@@ -86,6 +86,22 @@ pub(crate) fn ready<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyho
     }
 }
 
+/// Builds a Tokio runtime for work beside others: with timers where wanted, and with polite workers.
+///
+/// # Errors
+/// A thread cannot be started.
+pub(crate) fn runtime(workers: usize, has_timers: bool, is_polite: bool) -> std::io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(workers);
+    if has_timers {
+        builder.enable_time();
+    }
+    if is_polite {
+        builder.on_thread_start(forebay::polite_worker);
+    }
+    builder.build()
+}
+
 /// Starts an engine for `work`, and closes it.
 ///
 /// # Errors
@@ -96,6 +112,15 @@ pub(crate) fn with_engine<T>(
 ) -> anyhow::Result<T> {
     let engine = Engine::start(config)?;
     let outcome = work(&engine)?;
+    close(engine)?;
+    Ok(outcome)
+}
+
+/// Closes an engine after the figures were taken. A row whose engine does not end well cannot be trusted.
+///
+/// # Errors
+/// It lost something.
+pub(crate) fn close(engine: Engine) -> anyhow::Result<()> {
     let report = engine.close().wait()?;
     anyhow::ensure!(
         report.leaked_operations == 0 && report.lost_shards == 0,
@@ -103,7 +128,7 @@ pub(crate) fn with_engine<T>(
         report.lost_shards,
         report.leaked_operations
     );
-    Ok(outcome)
+    Ok(())
 }
 
 /// Returns the part of `operations` that lane number `lane` of `lanes` has.
@@ -141,6 +166,20 @@ pub(crate) fn allow_files(files: u64) -> anyhow::Result<()> {
         setrlimit(Resource::Nofile, limit)?;
     }
     Ok(())
+}
+
+/// Returns a file with the pattern of a seed, removed with the value.
+#[cfg(test)]
+pub(crate) fn test_file(seed: u64, bytes: usize) -> (crate::cleanup::Cleanup, crate::cleanup::TempFile) {
+    use std::os::unix::fs::FileExt;
+    let cleanup = crate::cleanup::Cleanup::default();
+    let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let temp = cleanup.temp_file(directory, "lanes").expect("writable");
+    let mut memory = vec![0; bytes];
+    super::pattern::Pattern::new(seed).fill(0, &mut memory);
+    temp.file().write_all_at(&memory, 0).expect("space for a few MiB");
+    temp.file().sync_all().expect("it can be flushed");
+    (cleanup, temp)
 }
 
 /// Returns the path of the sample as the tests of this crate use it.

@@ -1,12 +1,11 @@
-//! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal`
+//! The experiments: `baseline` measures the headline figures, `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal`
 //! and `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random,
 //! `patterns` writes small pieces as they come and after gathering them, `sustain` keeps one load up,
 //! `fairness` reads beside hogs, `amplification` reads small pieces, `files` handles many small files.
 //!
 //! The first two create (or only read) one file (`test_file`), find out how a sample can begin cold and
 //! with little memory (`cold`, `cgroup`, `residency`), and run every sample in a fresh child process
-//! (`sampler`, `child`), the rows in turn within each repeat. `std_rows` and `forebay_rows` contain
-//! the ways of reading themselves. The first two can run on several hosts at once ([`hosts`]), whose
+//! (`sampler`), the rows in turn within each repeat. The first two can run on several hosts at once ([`hosts`]), whose
 //! samples begin together (`start_barrier`). [`calibrate`] is no experiment: it records a device's figures in
 //! a file. Those that append (`wal`) have a directory of their own for each sample instead, and lookups
 //! (`walk`) a file with an index; `timers` are the other tasks beside both. `saturate` and `cpu`
@@ -31,10 +30,9 @@ mod aligned;
 mod amplification;
 mod backend;
 pub mod backing_device;
-mod blocking;
+mod baseline;
 pub mod calibrate;
 pub mod cgroup;
-mod child;
 mod cold;
 mod commands;
 mod cpu;
@@ -43,10 +41,9 @@ mod extents;
 mod fairness;
 mod file_set;
 mod files;
-mod forebay_rows;
+mod fio;
 mod gates;
 mod gauge;
-mod interleave;
 mod io_limit;
 pub mod job;
 mod lanes;
@@ -57,7 +54,6 @@ mod pattern;
 mod patterns;
 mod plan;
 mod preconditions;
-mod prefault;
 mod prelude;
 mod random;
 mod reads;
@@ -67,21 +63,21 @@ mod sampler;
 mod saturate;
 mod scan;
 pub mod scratch_dir;
-mod span;
+mod sentences;
 mod start_barrier;
-mod std_rows;
 pub(crate) mod sustain;
 mod system_counters;
 mod test_file;
 mod timers;
 mod units;
-pub(crate) mod verdicts;
+#[cfg(test)]
+mod verdicts;
 mod wal;
 mod walk;
 pub(crate) mod writes;
 
 pub use gauge::peak_resident_bytes;
-pub use prefault::prefault;
+pub use scan::prefault;
 pub use test_file::check_space;
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
@@ -96,5 +92,5 @@ pub const CHILD_SUBCOMMAND: &str = "__measure-child";
 /// Fails when the text is not one that this program wrote, or the sample failed. The message goes to
 /// standard error and the exit code is not zero.
 pub fn run_child(job: &str, start_line: bool, registry: &[kind::Entry]) -> anyhow::Result<String> {
-    child::run(job, start_line, registry)
+    sampler::run_here(job, start_line, registry)
 }

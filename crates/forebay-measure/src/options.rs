@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use forebay_report::failure::Failure;
+use serde::{Deserialize, Serialize};
 
 use super::experiment::Way;
 use super::units::{parse_bytes, show_bytes};
@@ -109,6 +110,14 @@ impl Opt {
         self
     }
 
+    /// Takes whole numbers from this one.
+    pub(crate) const fn at_least(mut self, count: u64) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = count;
+        }
+        self
+    }
+
     /// Takes multiples of `multiple` bytes only.
     pub const fn multiple_of(mut self, bytes: u64) -> Self {
         if let Kind::Bytes { multiple, .. } = &mut self.value {
@@ -206,16 +215,18 @@ impl Opt {
 }
 
 /// One value of an option.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
 enum Value {
     Number(f64),
     Text(String),
 }
 
 /// How long a run may take, which decides the defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Length {
     /// `measure`.
+    #[default]
     Full,
     /// `measure --quick` and `report --quick`.
     Quick,
@@ -224,12 +235,14 @@ pub enum Length {
 }
 
 /// The values of an experiment's options, defaults included.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Values {
-    values: BTreeMap<&'static str, Vec<Value>>,
-    given: Vec<&'static str>,
+    values: BTreeMap<String, Vec<Value>>,
+    given: Vec<String>,
     /// Names of the rows to measure; empty: all.
     pub rows: Vec<String>,
+    /// How long the run may take.
+    pub length: Length,
 }
 
 /// The option that selects rows, which every experiment has.
@@ -238,24 +251,21 @@ const ROWS: &str = "rows";
 /// Adds the options of an experiment, and `--rows`, to its command.
 pub fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
     let command = options.iter().fold(command, |command, option| {
-        let arg = Arg::new(option.name)
-            .long(option.name)
-            .value_name(option.value_name())
-            .help(option.help())
-            .value_parser(move |text: &str| option.parse(text));
-        command.arg(match option.value {
-            Kind::Flag => arg.num_args(0).action(ArgAction::Set).default_missing_value(""),
-            _ if option.is_list => arg.value_delimiter(',').action(ArgAction::Append),
-            _ => arg,
-        })
+        let arg = Arg::new(option.name).long(option.name).help(option.help());
+        if matches!(option.value, Kind::Flag) {
+            return command.arg(arg.action(ArgAction::SetTrue));
+        }
+        let arg = arg.value_name(option.value_name()).value_parser(move |text: &str| option.parse(text));
+        command.arg(if option.is_list { arg.value_delimiter(',').action(ArgAction::Append) } else { arg })
     });
-    if ways.len() < 2 {
+    let choice = || ways.iter().filter(|way| !way.always).map(|way| way.name);
+    if choice().count() < 2 {
         return command;
     }
-    let names = ways.iter().map(|way| way.name).collect::<Vec<_>>().join(", ");
+    let names = choice().collect::<Vec<_>>().join(", ");
     let help = format!("Only these rows: {names}");
     let parser = move |text: &str| {
-        let known = ways.iter().any(|way| way.name == text);
+        let known = ways.iter().any(|way| way.name == text && !way.always);
         if known { Ok(text.to_owned()) } else { Err(format!("there is no row {text:?}; there are {names}")) }
     };
     let arg = Arg::new(ROWS).long(ROWS).value_name("ROW,..").help(help).value_parser(parser);
@@ -272,12 +282,17 @@ impl Values {
         matches: Option<&ArgMatches>,
         length: Length,
     ) -> Result<Self, Failure> {
-        let mut all = Self::default();
+        let mut all = Self { length, ..Self::default() };
         for option in options {
+            if matches!(option.value, Kind::Flag) {
+                let is_given = matches.is_some_and(|matches| matches.get_flag(option.name));
+                all.given.extend(is_given.then(|| option.name.to_owned()));
+                continue;
+            }
             let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
             let values = match given {
                 Some(given) => {
-                    all.given.push(option.name);
+                    all.given.push(option.name.to_owned());
                     given.cloned().collect()
                 }
                 None => {
@@ -291,7 +306,7 @@ impl Values {
                     parsed.map_err(|why| Failure::Usage(format!("--{}: {why}", option.name)))?
                 }
             };
-            all.values.insert(option.name, values);
+            all.values.insert(option.name.to_owned(), values);
         }
         if let Some(rows) = matches.and_then(|matches| matches.try_get_many::<String>(ROWS).ok().flatten()) {
             all.rows = rows.cloned().collect();
@@ -299,14 +314,9 @@ impl Values {
         Ok(all)
     }
 
-    /// Sets the number of an option.
-    pub fn set(&mut self, name: &'static str, number: f64) {
-        self.values.insert(name, vec![Value::Number(number)]);
-    }
-
     /// Returns whether the option was on the command line.
     pub fn given(&self, name: &str) -> bool {
-        self.given.contains(&name)
+        self.given.iter().any(|given| given == name)
     }
 
     /// Returns the numbers of an option: counts, bytes or seconds.
@@ -331,6 +341,16 @@ impl Values {
     /// Returns the whole number of an option that has a default: a count, or bytes.
     pub fn count(&self, name: &str) -> u64 {
         self.number(name).map_or(0, |number| number as u64)
+    }
+
+    /// Returns the whole number of an option that may be left out.
+    pub(crate) fn optional(&self, name: &str) -> Option<u64> {
+        self.number(name).map(|number| number as u64)
+    }
+
+    /// Sets the number of an option.
+    pub(crate) fn set(&mut self, name: &str, number: f64) {
+        self.values.insert(name.to_owned(), vec![Value::Number(number)]);
     }
 
     /// Returns the words of an option.
@@ -358,8 +378,9 @@ mod tests {
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
         Opt::time("idle", "Seconds without work", 1.0, 1800.0).or("10"),
         Opt::flag("writes", "The hogs write"),
+        Opt::flag("check", "Compare the figures with limits"),
     ];
-    static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
+    static WAYS: &[Way] = &[Way::base("nothing", ""), Way::direct("direct", ""), Way::cached("buffered", "")];
 
     fn parse(words: &[&str]) -> Result<Values, String> {
         let command = augment(Command::new("measure").no_binary_name(true), OPTIONS, WAYS);
@@ -382,6 +403,7 @@ mod tests {
         assert_eq!((values.rows.as_slice(), values.given("writes")), (&["direct".to_owned()][..], false));
         let values = parse(&["--writes", "--depth", "3"]).expect("a flag takes no value");
         assert_eq!((values.given("writes"), values.counts("depth")), (true, vec![3]));
+        assert!(!values.given("check") && parse(&["--check"]).expect("valid").given("check"));
     }
 
     #[test]
@@ -395,7 +417,9 @@ mod tests {
             (["--seconds", "never"], "such as 0.5"),
             (["--idle", "0.5"], "1 to 1800 seconds"),
             (["--does", "sing"], "read, write"),
-            (["--rows", "warm"], "direct, buffered"),
+            (["--rows", "warm"], "there are direct, buffered"),
+            (["--rows", "nothing"], "there is no row"),
+            (["--check", "yes"], "unexpected"),
         ] {
             let error = parse(&words).expect_err("refused");
             assert!(error.contains(part), "{words:?}: {error}");

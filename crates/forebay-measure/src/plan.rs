@@ -33,8 +33,21 @@ impl Sizes {
     /// # Errors
     /// [`Failure::Unsuitable`] when the file would not be larger than the memory.
     pub(super) fn choose(context: &Context, memory: Option<u64>, size: Option<u64>) -> Result<Self, Failure> {
+        Self::within(affordable_bytes(), context, memory, size)
+    }
+
+    /// Does the same where samples can use `affordable` bytes.
+    ///
+    /// # Errors
+    /// As for [`choose`](Self::choose).
+    pub(super) fn within(
+        affordable: u64,
+        context: &Context,
+        memory: Option<u64>,
+        size: Option<u64>,
+    ) -> Result<Self, Failure> {
         let (default_memory, factor) = if context.quick { (256 * MIB, 4) } else { (1024 * MIB, 3) };
-        let default_memory = default_memory.min(affordable_bytes());
+        let default_memory = default_memory.min(affordable);
         let existing = match &context.target {
             Target::Directory(_) => None,
             Target::Existing(path) | Target::Overwritten(path) => Some((path, length_of(path)?)),

@@ -1,46 +1,104 @@
 //! `measure random`: blocks read at random, within a span that memory could hold and over the whole file.
 
-use std::fmt;
-use std::path::Path;
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use clap::Args;
+use forebay::{Class, Config, Engine, Open, Polling};
+use rustix::mm::Advice;
+use serde::Deserialize;
+use serde_json::json;
 
-use super::child;
-use super::cold::Cold;
+use super::aligned::{AlignedBuffer, Map};
+use super::cold::{ColdFile, MEMORY, SIZE};
 use super::commands::{self, NamespaceArgs};
+use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters};
+use super::fio::FioJob;
 use super::gates::Claim;
-use super::hosts::HostsArgs;
-use super::interleave::{Cell, Interleaving, SampleFigures, parse_way, until};
+use super::gauge::{Cost, Gauge};
 use super::io_limit::IoLimit;
-use super::job::{Job, RandomRow, RandomWork};
-use super::kind::{DEPTH, Kind, parsed};
-use super::pattern::SplitMix;
-use super::plan::{Sizes, fit_seconds};
-use super::sampler::{Cached, Outcome, Sampler};
-use super::scan::{general_notes, memory_source, parse_seconds};
-use super::span::{Span, check_spans, parse_block};
-use super::test_file::TestFile;
-use super::units::{parse_bytes, show_bytes};
+use super::job::Job;
+use super::lanes::{close, on_threads, on_tokio, ready, shared, with_engine};
+use super::latency::Latency;
+use super::options::{Opt, Values};
+use super::pace::Offsets;
+use super::pattern::{Checker, PAGE_BYTES, SplitMix};
+use super::plan::Sizes;
+use super::reads::{NO_POLLING, why_not_polled};
+use super::scan::{compare, cost};
+use super::units::show_bytes;
 use crate::context::Context;
-use crate::verdicts::{reads as verdicts, titles as reads};
-use forebay_report::page::columns;
-use forebay_report::page::view::{Gain, Role};
-use forebay_report::result::{CacheState, Experiment, Metrics, Row, metric};
+use forebay_report::failure::Failure;
+use forebay_report::page::columns::{self, groups};
+use forebay_report::page::noise::{Difference, difference};
+use forebay_report::page::view::{Axis, Gain, Role};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
+use forebay_report::units::{bytes, number};
 
-const SWEEP: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
-const SWEEP_QUICK: [usize; 4] = [1, 8, 32, 128];
+/// The experiment.
+#[derive(Debug)]
+pub(crate) struct Random;
 
-/// The program's description of this experiment.
-pub(crate) static KIND: Kind = Kind {
+static SPEC: Spec = Spec {
     name: "random",
     about: "Read blocks at random places, in several ways",
-    quick_seconds: 19,
+    quick_seconds: 13,
     full_seconds: 180,
     needs_directory: false,
-    options: RandomOptions::augment_args,
-    measure: |matches, context| run(&parsed(matches)?, context),
-    report: |context| run(&RandomOptions::default(), context),
-    sample: child::random_sample,
+    options: &[
+        MEMORY,
+        SIZE,
+        Opt::count("depth", "Reads in flight, all threads together", 4096)
+            .list()
+            .or("1,2,4,8,16,32,64,128")
+            .quick("1,8,32,128"),
+        Opt::block("Bytes of one read"),
+        Opt::seconds("1", "0.3"),
+        Opt::count(
+            "threads",
+            "Shards of `direct`, worker threads and shards of `direct-tokio`; the other rows have one thread for each read \
+             in flight",
+            64,
+        )
+        .or("1"),
+        Opt::repeats("3").quick("2"),
+        Opt::path(
+            "namespace",
+            "An NVMe namespace's character device, such as /dev/ng0n1, for the rows that send it commands; it is only read \
+             from, also while it is mounted",
+        )
+        .chosen("none, and no such rows"),
+    ],
+    ways: &[
+        Way::cached("buffered", "one std thread for each read in flight, pread through the page cache"),
+        Way::cached(
+            "mmap",
+            "one std thread for each read in flight, a memory map with madvise(RANDOM), each page touched once",
+        ),
+        Way::direct("direct", "Forebay from tasks on its own shards, O_DIRECT"),
+        Way::direct(
+            "direct-polled",
+            "Forebay from tasks on its own shards, O_DIRECT, and completions that are polled for",
+        ),
+        Way::direct(
+            COMMANDS,
+            "Forebay from tasks on one shard, reads as commands to the NVMe namespace, and completions that are polled for",
+        ),
+        Way::direct("direct-tokio", "Forebay from tasks of a Tokio runtime, O_DIRECT"),
+        Way::direct("direct-pread", "one std thread for each read in flight, pread with O_DIRECT"),
+        Way::direct(
+            "read-many",
+            "Forebay's read_many: as many blocks at a time as there are reads in flight, O_DIRECT, merged within its own limits",
+        ),
+        Way::direct(
+            "read-many-wide",
+            "the same, blocks up to 128 KiB apart read with one request of up to 1 MiB, half of it in vain",
+        ),
+    ],
     columns: &[
         columns::IOPS,
         columns::P50_US,
@@ -57,7 +115,7 @@ pub(crate) static KIND: Kind = Kind {
     ],
     compared: metric::IOPS,
     charts: &[metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO],
-    axis: DEPTH,
+    axis: Axis::new("depth", "reads in flight"),
     role: Role::Random,
     gains: || {
         vec![
@@ -77,355 +135,722 @@ pub(crate) static KIND: Kind = Kind {
             ),
         ]
     },
-    title: reads::random_title,
-    heading: reads::random_heading,
-    verdicts: verdicts::randoms,
 };
 
-/// What can be chosen for random reads.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct RandomOptions {
-    /// Memory that a sample may use, page cache included [default: 1GiB, with --quick 256MiB, less on small machines]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub(crate) memory: Option<u64>,
-    /// Size of the file, or how much is used of an existing one [default: 3 times the memory, with --quick 4 times]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub(crate) size: Option<u64>,
-    /// Reads in flight, all threads together [default: a sweep 1,2,4,..128, with --quick 1,8,32,128]
-    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) depth: Vec<u32>,
-    /// Bytes of one read [default: 4KiB]
-    #[arg(long, value_name = "BYTES", value_parser = parse_block)]
-    pub(crate) block: Option<u64>,
-    /// Seconds of one sample [default: 1, with --quick 0.3]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub(crate) seconds: Option<f64>,
-    /// Shards of `direct`, worker threads and shards of `direct-tokio`; the other rows have one thread for each read in flight [default: 1]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) threads: Option<u32>,
-    /// Samples of each cell [default: 3, with --quick 2]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) repeats: Option<u32>,
-    /// Only these rows: buffered, mmap, direct, direct-polled, direct-commands, direct-tokio, direct-pread, read-many,
-    /// read-many-wide
-    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
-    pub(crate) rows: Vec<String>,
-    #[command(flatten)]
-    pub(super) commands: NamespaceArgs,
-    #[command(flatten)]
-    pub(crate) hosts: HostsArgs,
-}
+const COMMANDS: &str = "direct-commands";
+/// The comparisons of ways to read directly, which have the same result on every span.
+const WHOLE_FILE_ONLY: [&str; 4] = ["direct-polled", COMMANDS, "direct-tokio", "direct-pread"];
+/// The fewest blocks of a span. Fewer would measure single places of the device.
+const BLOCKS_MIN: u64 = 16;
+/// The gap up to which `read-many-wide` merges blocks; the waste and the request size that it allows follow.
+const WIDE_GAP_BYTES: u64 = 128 << 10;
+const WIDE_WASTE_BYTES: u64 = 512 << 10;
+const WIDE_REQUEST_BYTES: u64 = 1 << 20;
+/// The slowest rate at which a disk is read.
+const BYTES_PER_S_MIN: f64 = 20e6;
 
-fn parse_row(text: &str) -> Result<String, String> {
-    parse_way(text, &RandomRow::ALL)
-}
+/// The names of the spans. The first is a tenth of the memory.
+const SPANS: [&str; 2] = ["10% of memory", "whole file"];
 
-/// The parameters common to the rows of one table.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Setting {
-    span: Span,
-    depth: usize,
-}
-
-impl fmt::Display for Setting {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, ", {} in flight, {}", self.depth, self.span.name())
+impl Experiment for Random {
+    fn spec(&self) -> &'static Spec {
+        &SPEC
     }
-}
 
-/// Reads at random with every row in turn, and returns one experiment for each span and depth.
-///
-/// # Errors
-/// Fails when the path cannot be used (a [`Failure`](forebay_report::failure::Failure)), the file is too small for the
-/// span, or nothing could be measured.
-pub(crate) fn run(options: &RandomOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-    let block_bytes = options.block.unwrap_or(4096);
-    let namespace = options.commands.checked(&options.rows)?;
-    let sizes = Sizes::choose(context, options.memory, options.size)?;
-    check_spans(&sizes, block_bytes)?;
-    let test_file = TestFile::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
-    let (cold, notes) = Cold::choose(&test_file, sizes.memory_bytes, &context.cleanup);
-    for note in &notes {
-        context.progress.print_line(note);
+    fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
+        let namespace = NamespaceArgs { namespace: options.words("namespace").first().map(PathBuf::from) };
+        namespace.checked(&options.rows)?;
+        let sizes = ColdFile::sizes(options, context)?;
+        let block_bytes = options.count("block");
+        spans(&sizes, sizes.file_bytes, block_bytes)?;
+        let file = ColdFile::prepare(context, &sizes)?;
+        let spans = spans(&sizes, file.test_file.bytes, block_bytes)?;
+        Ok(Box::new(Run {
+            file,
+            spans,
+            block_bytes,
+            depths: options.counts("depth"),
+            threads: options.count("threads"),
+            are_rows_named: !options.rows.is_empty(),
+            namespace: namespace.namespace,
+        }))
     }
-    let depths = depths(options, context.quick);
-    let mut cells = cells(options, &depths, namespace.is_some());
-    let repeats = options.repeats.unwrap_or(if context.quick { 2 } else { 3 }) as usize;
-    let wanted = options.seconds.unwrap_or(if context.quick { 0.3 } else { 1.0 });
-    let shape = Shape {
-        test_file: &test_file,
-        sizes,
-        block_bytes,
-        seconds: fit_seconds(wanted, cells.len(), context.remaining()),
-        threads: options.threads.unwrap_or(1) as usize,
-        seed: context.seed,
-    };
-    let mut sampler = Sampler::new(&test_file, &cold, sizes.memory_bytes, &context.cleanup);
-    let mut seeds = SplitMix::new(context.seed);
 
-    let interleaving = Interleaving {
-        label: "measure random".to_owned(),
-        repeats,
-        until: until(context),
-        place: &test_file.path,
-        context,
-    };
-    let done = interleaving.run(&mut cells, |setting, row, _| {
-        let work = shape.work(setting.span, setting.depth, row, &mut seeds);
-        let (mut job, cached) = job(&test_file.path, &work)?;
-        job.namespace = namespace.map(Path::to_owned);
-        Ok(sampled(sampler.run(job, cached)?, &work))
-    })?;
-    let mut notes: Vec<String> = notes.into_iter().chain(general_notes(&test_file, done, repeats)).collect();
-    notes.extend(namespace.map(commands::note));
-    let mut experiments = Vec::new();
-    for span in Span::ALL {
-        for depth in &depths {
-            let mut experiment = shape.experiment(span, *depth, &cold, done);
-            experiment.notes.extend(notes.iter().cloned());
-            experiment.conditions = test_file.preconditions.conditions();
-            let of_this = cells.extract_if(.., |cell| cell.setting == Setting { span, depth: *depth });
-            experiment.rows = of_this.map(|cell| build_row(cell, &cold)).collect();
-            experiments.push(experiment);
+    fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
+        let work: Work = job.work()?;
+        warm(job, &work)?;
+        match job.row.as_str() {
+            "buffered" | "direct-pread" | "mmap" => threads(job, &work),
+            "direct-tokio" => tokio(job, &work),
+            "read-many" | "read-many-wide" => read_many(job, &work),
+            COMMANDS => by_commands(job, work),
+            _ => on_shards(job, work),
         }
     }
-    Ok(experiments)
+
+    fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
+        let (engine, more) = match row.name.as_str() {
+            "buffered" | "direct-pread" => ("psync", "--time_based --lat_percentiles=1"),
+            "mmap" => ("mmap", "--time_based --lat_percentiles=1"),
+            "direct" | "direct-tokio" => ("io_uring", "--time_based --lat_percentiles=1"),
+            "direct-polled" => ("io_uring", "--time_based --lat_percentiles=1 --hipri"),
+            _ => return None,
+        };
+        let job = FioJob {
+            name: &row.name,
+            path,
+            size_bytes: table.number("span_bytes")?,
+            rw: "randread",
+            block_bytes: table.number("block_bytes")?,
+            depth: table.number("depth")?,
+            engine,
+            is_direct: row.name.starts_with("direct"),
+            seconds: table.number("seconds")?,
+            more,
+        };
+        Some(job.command())
+    }
+
+    fn runs_on_hosts(&self) -> bool {
+        true
+    }
+
+    fn title(&self, table: &Table) -> (String, String) {
+        let block = table
+            .number("block_bytes")
+            .map_or_else(String::new, |block| format!(" of {}", bytes(block as u64)));
+        let heading = format!("Random reads{block} over {}", span(table));
+        let depth = table.number("depth").map_or_else(String::new, |depth| format!(", {depth} in flight"));
+        (format!("{heading}{depth}"), heading)
+    }
+
+    fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
+        groups(tables.iter().copied()).iter().flat_map(|group| of_span(group)).collect()
+    }
 }
 
-/// Returns a sample with the file at `path`, and where the page cache's part of its memory is counted.
+/// Returns the bytes of each span, in whole blocks.
 ///
 /// # Errors
-/// Fails when the work has no JSON.
-pub(super) fn job(path: &Path, work: &RandomWork) -> anyhow::Result<(Job, Cached)> {
-    let cached = match work.row {
-        RandomRow::Mmap => Cached::Mapped,
-        row if row.uses_page_cache() => Cached::Apart,
-        _ => Cached::Not,
-    };
-    // Warming reads at 20 MB/s on the slowest of disks.
-    let seconds_max = work.seconds + work.warm_bytes as f64 / 20e6;
-    Ok((Job::new(KIND.name, path, work, seconds_max)?, cached))
-}
-
-/// Returns the numbers of reads in flight to measure, one after the other.
-pub(super) fn depths(options: &RandomOptions, quick: bool) -> Vec<usize> {
-    match (options.depth.as_slice(), quick) {
-        ([], true) => SWEEP_QUICK.to_vec(),
-        ([], false) => SWEEP.to_vec(),
-        (given, _) => given.iter().map(|depth| *depth as usize).collect(),
-    }
-}
-
-/// Returns all cells. Those of one span and depth are beside each other, so that compared rows run one
-/// after the other.
-fn cells(options: &RandomOptions, depths: &[usize], has_namespace: bool) -> Vec<Cell<Setting, RandomRow>> {
-    let is_there = |row: &RandomRow| has_namespace || *row != RandomRow::DirectCommands;
-    let mut cells = Vec::new();
-    for span in Span::ALL {
-        for depth in depths {
-            let rows = span.rows(&options.rows).into_iter().filter(is_there);
-            cells.extend(rows.map(|row| Cell::new(Setting { span, depth: *depth }, row)));
+/// [`Failure::Unsuitable`] when one has not enough blocks, with the remedy.
+fn spans(sizes: &Sizes, file_bytes: u64, block_bytes: u64) -> Result<[u64; 2], Failure> {
+    let spans = [sizes.memory_bytes / 10, file_bytes].map(|bytes| bytes / block_bytes * block_bytes);
+    for (bytes, name) in spans.iter().zip(SPANS) {
+        if *bytes < BLOCKS_MIN * block_bytes {
+            return Err(Failure::Unsuitable(format!(
+                "a span of {} ({name}) is too small for reads of {}: it must hold at least {BLOCKS_MIN} of them; give a \
+                 larger --memory and --size, or a smaller --block",
+                show_bytes(*bytes),
+                show_bytes(block_bytes)
+            )));
         }
     }
-    cells
+    Ok(spans)
 }
 
-/// The parameters common to all cells.
+/// One run: a file, and a table for each span and depth.
 #[derive(Debug)]
-struct Shape<'a> {
-    test_file: &'a TestFile,
-    sizes: Sizes,
+struct Run {
+    file: ColdFile,
+    spans: [u64; 2],
     block_bytes: u64,
-    seconds: f64,
-    threads: usize,
-    seed: u64,
+    depths: Vec<u64>,
+    threads: u64,
+    are_rows_named: bool,
+    namespace: Option<PathBuf>,
 }
 
-impl Shape<'_> {
-    fn span_bytes(&self, span: Span) -> u64 {
-        span.bytes(self.sizes.memory_bytes, self.test_file.bytes, self.block_bytes)
+impl Run {
+    /// Returns the bytes of the file that rows of the page cache have in it. Not all of the memory: the process needs a part
+    /// of it, too.
+    const fn cached_bytes(&self) -> u64 {
+        self.file.memory_bytes / 10 * 8
+    }
+}
+
+fn is_whole_file(setting: &Parameters) -> bool {
+    setting.get("span").is_some_and(|span| span == SPANS[1])
+}
+
+impl Plan for Run {
+    fn place(&self) -> Place {
+        self.file.test_file.place()
     }
 
-    fn work(&self, span: Span, depth: usize, row: RandomRow, seeds: &mut SplitMix) -> RandomWork {
-        let span_bytes = self.span_bytes(span);
-        let places = (self.test_file.bytes - span_bytes) / self.block_bytes + 1;
-        RandomWork {
-            row,
-            span_start: seeds.below(places) * self.block_bytes,
-            span_bytes,
-            block_bytes: self.block_bytes,
-            depth,
-            threads: self.threads,
-            seconds: self.seconds,
-            seed: seeds.next_u64(),
-            // Not all of the memory: the process needs a part of it too.
-            warm_bytes: if row.uses_page_cache() {
-                span_bytes.min(self.sizes.memory_bytes / 10 * 8)
-            } else {
-                0
-            },
+    fn settings(&self) -> Vec<Parameters> {
+        let of = |(span, span_bytes): (&str, u64), depth: u64| {
+            let mut setting = parameters(json!({
+                "span": span, "span_bytes": span_bytes, "depth": depth, "block_bytes": self.block_bytes,
+                "threads": self.threads,
+            }));
+            setting.extend(self.file.parameters());
+            setting
+        };
+        let spans = SPANS.into_iter().zip(self.spans);
+        spans.flat_map(|span| self.depths.iter().map(move |depth| of(span, *depth))).collect()
+    }
+
+    fn has(&self, setting: &Parameters, way: &Way) -> bool {
+        (way.name != COMMANDS || self.namespace.is_some())
+            && (self.are_rows_named || is_whole_file(setting) || !WHOLE_FILE_ONLY.contains(&way.name))
+    }
+
+    fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
+        // Every sample has its own offsets: a device or a host that caches would otherwise have those of the row before.
+        let row = SPEC.ways.iter().position(|way| way == turn.way).unwrap_or(0) as u64;
+        let mut seeds = SplitMix::new(turn.seed ^ (turn.setting as u64 + 1) << 8 ^ row);
+        let span_bytes = turn.number("span_bytes") as u64;
+        let places = (self.file.test_file.bytes - span_bytes) / self.block_bytes + 1;
+        let warm_bytes = if turn.way.cached { span_bytes.min(self.cached_bytes()) } else { 0 };
+        job.work["span_start"] = (seeds.below(places) * self.block_bytes).into();
+        job.work["warm_bytes"] = warm_bytes.into();
+        job.seed = seeds.next_u64();
+        job.seconds_max += warm_bytes as f64 / BYTES_PER_S_MIN;
+        job.namespace.clone_from(&self.namespace);
+        self.file.start(job)
+    }
+
+    fn ended(&mut self, turn: &Turn<'_>, start: &Start, outcome: &mut Outcome) -> anyhow::Result<()> {
+        self.file.ended(turn, start, outcome);
+        Ok(())
+    }
+
+    fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
+        let threads = turn.count("threads");
+        Claim {
+            // Data kept in the page cache on purpose cause no requests to the device, and the block layer does not count
+            // commands.
+            read_bytes: (!turn.way.cached && turn.way.name != COMMANDS).then_some(outcome.bytes),
+            workers: Some(match turn.way.name {
+                "buffered" | "mmap" | "direct-pread" => turn.count("depth"),
+                "direct" | "direct-polled" => threads,
+                // The runtime has as many worker threads as the engine has shards.
+                "direct-tokio" => 2 * threads,
+                _ => 1,
+            }),
+            // Bytes between two merged blocks are read with them.
+            exact: !turn.way.name.starts_with("read-many"),
+            ..Claim::default()
         }
     }
 
-    fn experiment(&self, span: Span, depth: usize, cold: &Cold, repeats: usize) -> Experiment {
-        let mut experiment = Experiment::new(KIND.name, self.method(cold))
-            .parameter("span", span.name())
-            .parameter("span_bytes", self.span_bytes(span))
-            .parameter("depth", depth)
-            .parameter("block_bytes", self.block_bytes)
-            .parameter("threads", self.threads)
-            .parameter("seconds", self.seconds)
-            .parameter("file_bytes", self.test_file.bytes)
-            .parameter("memory_limit_bytes", self.sizes.memory_bytes)
-            .parameter("cold", cold.name())
-            .parameter("repeats", repeats)
-            .parameter("file_system", self.test_file.filesystem.as_str())
-            .parameter("own_file", self.test_file.pattern.is_some())
-            .parameter("seed", self.seed);
-        experiment.notes.push(match span {
-            Span::TenthOfMemory => {
-                "the span fits into memory: `buffered` is warm on purpose, and shows the page cache when all fits".to_owned()
-            }
-            Span::WholeFile => format!(
-                "`buffered` begins with {} of the file in memory, as after a long run, and goes to the device for the rest",
-                show_bytes(self.sizes.memory_bytes / 10 * 8)
-            ),
-        });
-        IoLimit::note(self.test_file.io_limit.as_ref(), experiment)
+    fn cache(&self, setting: &Parameters, way: &Way) -> Option<CacheState> {
+        // Without a limit nothing keeps the whole file from staying in memory.
+        Some(match (way.cached, is_whole_file(setting) && self.file.is_limited()) {
+            (false, _) => CacheState::Direct,
+            (true, true) => CacheState::MemoryLimited,
+            (true, false) => CacheState::Warm,
+        })
     }
 
-    fn method(&self, cold: &Cold) -> String {
+    fn method(&self, _: &Parameters, seconds: f64) -> String {
         format!(
-            "{} Each sample is a fresh process that reads blocks of {} at random offsets for {:.2} s with the stated \
-             number of reads in flight; every sample has its own random seed, because a device or a host that caches \
-             would otherwise know the offsets. Rows take turns within a repeat, and a figure is the median of the \
-             repeats. Latency is the caller's wait, from the request to the block. CPU is user and system time of \
-             all threads of the process, divided by the reads; context switches are voluntary and involuntary ones \
-             of all threads. Memory is the peak of {}.",
-            cold.describe(self.sizes.memory_bytes),
+            "{} Each sample is a fresh process that reads blocks of {} at random offsets for {seconds:.2} s with the stated \
+             number of reads in flight; each has its own seed, because a device or a host that caches would otherwise have the \
+             offsets. Latency is the caller's wait, from the request to the block. CPU is user and system time of all threads, \
+             divided by the reads. Rows take turns within a repeat; figures are medians of the repeats.",
+            self.file.method(),
             show_bytes(self.block_bytes),
-            self.seconds,
-            memory_source(cold),
         )
     }
+
+    fn notes(&self, setting: &Parameters) -> Vec<String> {
+        let mut notes = vec![if is_whole_file(setting) {
+            format!(
+                "`buffered` begins with {} of the file in memory, as after a long run, and goes to the device for the rest",
+                show_bytes(self.cached_bytes())
+            )
+        } else {
+            "the span fits into memory: `buffered` is warm on purpose, and shows the page cache when all fits"
+                .to_owned()
+        }];
+        notes.extend(self.file.notes());
+        notes.extend(self.namespace.as_deref().map(commands::note));
+        notes
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.file.test_file.preconditions.conditions()
+    }
+
+    fn finish(&self, _: &Parameters, table: &mut Table) {
+        *table = IoLimit::note(self.file.test_file.io_limit.as_ref(), table.clone());
+    }
 }
 
-fn build_row(cell: Cell<Setting, RandomRow>, cold: &Cold) -> Row {
-    let cache = match (cell.way.uses_page_cache(), cell.setting.span) {
-        (false, _) => CacheState::Direct,
-        (true, Span::TenthOfMemory) => CacheState::Warm,
-        // Without a limit nothing keeps the whole file from staying in memory.
-        (true, Span::WholeFile) if matches!(cold, Cold::Cgroup(_)) => CacheState::MemoryLimited,
-        (true, Span::WholeFile) => CacheState::Warm,
-    };
-    cell.into_row().cache(cache)
+/// The parameters that a sample needs.
+#[derive(Debug, Clone, Deserialize)]
+struct Work {
+    /// The first byte that may be read; a multiple of the block.
+    span_start: u64,
+    /// The number of bytes from there that may be read; at least one block.
+    span_bytes: u64,
+    block_bytes: u64,
+    /// Reads in flight of all threads together.
+    depth: usize,
+    /// Shards, or worker threads of the Tokio runtime.
+    threads: usize,
+    /// Bytes read in order before the measurement, so that a cache is as full as it would be after a long run.
+    warm_bytes: u64,
 }
 
-/// Returns the figures and claims of a sample.
-pub(super) fn sampled(outcome: Outcome, work: &RandomWork) -> SampleFigures {
-    let workers = match work.row {
-        RandomRow::Buffered | RandomRow::Mmap | RandomRow::DirectPread => work.depth,
-        RandomRow::Direct | RandomRow::DirectPolled => work.threads,
-        RandomRow::DirectCommands | RandomRow::ReadMany | RandomRow::ReadManyWide => 1,
-        // The runtime has as many worker threads as the engine has shards.
-        RandomRow::DirectTokio => 2 * work.threads,
-    };
-    let claim = Claim {
-        // Data kept in the page cache on purpose cause no requests to the device, and the block layer does
-        // not count commands.
-        read_bytes: (!work.row.uses_page_cache() && work.row != RandomRow::DirectCommands)
-            .then_some(outcome.result.bytes),
-        workers: Some(workers),
-        // Bytes between two merged blocks are read with them.
-        exact: !matches!(work.row, RandomRow::ReadMany | RandomRow::ReadManyWide),
-        ..Claim::default()
-    };
-    SampleFigures { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
+impl Work {
+    fn offsets(&self, job: &Job, lane: usize) -> Offsets {
+        Offsets::over(job.seed, lane, self.span_start, self.span_bytes / self.block_bytes, self.block_bytes)
+    }
 }
 
-fn metrics(outcome: &Outcome) -> Metrics {
-    let result = &outcome.result;
-    let operations = result.operations as f64;
-    let mut metrics = Metrics::default();
-    metrics
-        .set(metric::SECONDS, result.seconds)
-        .set(metric::IOPS, operations / result.seconds)
-        .set(metric::MB_PER_S, result.bytes as f64 / 1e6 / result.seconds)
-        .set(metric::CPU_US_PER_IO, result.cpu_seconds * 1e6 / operations)
-        .set(metric::CONTEXT_SWITCHES_PER_IO, result.context_switches as f64 / operations);
-    let optional = [
-        (metric::P50_US, result.p50_us),
-        (metric::P99_US, result.p99_us),
-        (metric::P99_9_US, result.p99_9_us),
-        (metric::MEMORY_PEAK_BYTES, outcome.memory_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::BUFFERS_PEAK_BYTES, result.buffers_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::IN_FLIGHT_AVG, result.in_flight_avg),
-    ];
-    for (name, value) in optional {
-        if let Some(value) = value {
-            metrics.set(name, value);
+/// Reads the first part of the span into the cache, in order. Random reads are equally likely everywhere, so the share of hits
+/// is the same for any cached part. Reading in order takes a second where random reads would take minutes.
+fn warm(job: &Job, work: &Work) -> anyhow::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let file = File::open(&job.path)?;
+    let mut done = 0;
+    while done < work.warm_bytes {
+        let length = (work.warm_bytes - done).min(buffer.len() as u64) as usize;
+        file.read_exact_at(&mut buffer[..length], work.span_start + done)?;
+        done += length as u64;
+    }
+    Ok(())
+}
+
+/// The file as a lane reads it.
+enum Source {
+    Pread(Arc<File>, AlignedBuffer),
+    Mapped(Map),
+    Forebay(forebay::File),
+}
+
+impl Source {
+    /// Reads a block and checks it; returns the instant when it was there.
+    async fn read(&mut self, offset: u64, bytes: u64, checker: &mut Checker) -> anyhow::Result<Instant> {
+        match self {
+            Self::Pread(file, buffer) => {
+                file.read_exact_at(buffer.bytes_mut(), offset)?;
+                let ended = Instant::now();
+                checker.check(offset, buffer.bytes())?;
+                Ok(ended)
+            }
+            Self::Mapped(map) => {
+                let first = offset / PAGE_BYTES as u64;
+                for page in first..first + bytes / PAGE_BYTES as u64 {
+                    checker.check_word(page, map.first_word(page))?;
+                }
+                Ok(Instant::now())
+            }
+            Self::Forebay(file) => {
+                let block = file.read(offset..offset + bytes).await?;
+                let ended = Instant::now();
+                checker.check(offset, &block)?;
+                Ok(ended)
+            }
         }
     }
-    metrics
+}
+
+/// Keeps one read in flight, one after the other, until the deadline. Returns the value folded from the words seen.
+async fn lane(
+    job: &Job,
+    work: &Work,
+    number: usize,
+    mut source: Source,
+    deadline: Instant,
+    mut record: impl FnMut(Duration),
+) -> anyhow::Result<u64> {
+    let (mut offsets, mut checker) = (work.offsets(job, number), Checker::new(job.pattern()));
+    let (mut begun, mut is_first) = (Instant::now(), true);
+    // A read that takes longer than the whole sample is measured, too.
+    while begun < deadline || is_first {
+        let ended = source.read(offsets.next_offset(), work.block_bytes, &mut checker).await?;
+        record(ended - begun);
+        (begun, is_first) = (ended, false);
+    }
+    Ok(checker.folded())
+}
+
+/// A part of a sample: the latencies of its reads, and the value folded from the words seen.
+type Part = (Latency, u64);
+
+fn outcome(work: &Work, (parts, cost): (Vec<Part>, Cost)) -> anyhow::Result<Outcome> {
+    let (mut latency, mut folded) = (Latency::new()?, 0);
+    for (part, word) in &parts {
+        latency.add(part)?;
+        folded ^= word;
+    }
+    let operations = latency.count();
+    let outcome = Outcome::new(cost, operations, operations * work.block_bytes, latency);
+    let buffers = (work.block_bytes * work.depth as u64) as f64;
+    Ok(Outcome { folded, ..outcome.figure(metric::BUFFERS_PEAK_BYTES, buffers) })
+}
+
+/// Reads with one thread for each read in flight.
+fn threads(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    let flags = if job.row == "direct-pread" { libc::O_DIRECT } else { 0 };
+    let file = Arc::new(OpenOptions::new().read(true).custom_flags(flags).open(&job.path)?);
+    let read = on_threads(work.depth, job, |number, deadline| {
+        let source = match job.row.as_str() {
+            // A map for each thread: they share the page cache's pages, as maps of several processes would.
+            "mmap" => Source::Mapped(Map::new(&file, work.span_start + work.span_bytes, Advice::Random)?),
+            _ => Source::Pread(Arc::clone(&file), AlignedBuffer::new(work.block_bytes as usize)),
+        };
+        let mut latency = Latency::new()?;
+        let folded = ready(lane(job, work, number, source, deadline, |time| latency.record(time)))?;
+        Ok((latency, folded))
+    })?;
+    outcome(work, read)
+}
+
+/// Reads from tasks of a multi-thread Tokio runtime.
+fn tokio(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    let shared = shared::<Work>(job)?;
+    with_engine(Config::default().shards(work.threads.clamp(1, work.depth)), |engine| {
+        let file = engine.open(&job.path, Open::read()).wait()?;
+        let read = on_tokio(work.depth, Some(work.threads), job, |number, deadline| {
+            let (shared, source) = (Arc::clone(&shared), Source::Forebay(file.clone()));
+            async move {
+                let mut latency = Latency::new()?;
+                let record = |time| latency.record(time);
+                let folded = lane(&shared.0, &shared.1, number, source, deadline, record).await?;
+                Ok((latency, folded))
+            }
+        })?;
+        outcome(work, read)
+    })
+}
+
+/// Reads from tasks on the shards, which never leave their thread.
+fn on_shards(job: &Job, work: Work) -> anyhow::Result<Outcome> {
+    let shards = work.threads.clamp(1, work.depth);
+    let polling = if job.row == "direct-polled" { Polling::On } else { Polling::Off };
+    let engine = Engine::start(Config::default().shards(shards).polling(polling))?;
+    let open = |shard| {
+        let file = engine.open(&job.path, Open::read().shard(shard)).wait()?;
+        // The first read sets up the polled ring, and shows whether the file system accepts polled reads.
+        if polling == Polling::On {
+            file.read_up_to(0..1).wait()?;
+        }
+        Ok(file)
+    };
+    let files = (0..shards).map(open).collect::<anyhow::Result<_>>()?;
+    from_shards(job.clone(), work, engine, files)
+}
+
+/// Reads the same from the namespace, within the length of the span.
+fn by_commands(job: &Job, work: Work) -> anyhow::Result<Outcome> {
+    let job = commands::of_namespace(job)?;
+    let (engine, file) = commands::open(&job.path)?;
+    let bytes = work.span_bytes.min(file.len().wait()?) / work.block_bytes * work.block_bytes;
+    anyhow::ensure!(bytes > 0, "the namespace is shorter than a block");
+    from_shards(job, Work { span_start: 0, span_bytes: bytes, ..work }, engine, vec![file])
+}
+
+/// Reads from tasks on the shards of these files.
+fn from_shards(job: Job, work: Work, engine: Engine, files: Vec<forebay::File>) -> anyhow::Result<Outcome> {
+    if let Some(why) = why_not_polled(&engine) {
+        return Err(anyhow::anyhow!(why).context(NO_POLLING));
+    }
+    let (gauge, shared) = (Gauge::start(job.device_stat.as_deref())?, Arc::new((job, work)));
+    // One deadline for all: lanes with their own deadlines would leave the last of them alone at the end.
+    let deadline = gauge.begun() + Duration::from_secs_f64(shared.0.seconds);
+    let shards = files.len();
+    let tasks: Vec<_> = files
+        .into_iter()
+        .enumerate()
+        .map(|(shard, file)| {
+            let shared = Arc::clone(&shared);
+            let lanes = (shard..shared.1.depth).step_by(shards);
+            engine.spawn_on_shard(shard, Class::DEFAULT, move || on_shard(file, shared, lanes, deadline))
+        })
+        .collect();
+    let parts = tasks.into_iter().map(|task| task.wait()?).collect::<anyhow::Result<Vec<Part>>>()?;
+    let read = outcome(&shared.1, (parts, gauge.stop()?))?;
+    close(engine)?;
+    Ok(read)
+}
+
+async fn on_shard(
+    file: forebay::File,
+    shared: Arc<(Job, Work)>,
+    lanes: impl Iterator<Item = usize>,
+    deadline: Instant,
+) -> anyhow::Result<Part> {
+    let latency = Rc::new(RefCell::new(Latency::new()?));
+    let mut tasks = Vec::new();
+    for number in lanes {
+        let (source, shared, latency) =
+            (Source::Forebay(file.clone()), Arc::clone(&shared), Rc::clone(&latency));
+        tasks.push(forebay::shard::spawn(async move {
+            let record = |time| latency.borrow_mut().record(time);
+            lane(&shared.0, &shared.1, number, source, deadline, record).await
+        })?);
+    }
+    let mut folded = 0;
+    for task in tasks {
+        folded ^= task.await??;
+    }
+    let latency = latency.borrow().clone();
+    Ok((latency, folded))
+}
+
+/// Requests as many blocks at a time as there are reads in flight from a task on a shard, and waits for all of them. The time of
+/// this wait is the latency of each.
+fn read_many(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    let shared = shared::<Work>(job)?;
+    with_engine(Config::default().shards(1), |engine| {
+        let file = engine.open(&job.path, Open::read()).wait()?;
+        let gauge = Gauge::start(job.device_stat.as_deref())?;
+        let deadline = gauge.begun() + Duration::from_secs_f64(job.seconds);
+        let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+            let (job, work) = &*shared;
+            let (mut offsets, mut checker) = (work.offsets(job, 0), Checker::new(job.pattern()));
+            let (mut latency, mut begun) = (Latency::new()?, Instant::now());
+            while begun < deadline || latency.count() == 0 {
+                let offsets: Vec<u64> = (0..work.depth).map(|_| offsets.next_offset()).collect();
+                let ranges = offsets.iter().map(|offset| *offset..offset + work.block_bytes);
+                let mut many = file.read_many(ranges).depth(work.depth as u32);
+                if job.row == "read-many-wide" {
+                    many = many.max_gap(WIDE_GAP_BYTES).amplify_at_most(WIDE_WASTE_BYTES);
+                    many = many.request_bytes_max(WIDE_REQUEST_BYTES);
+                }
+                let blocks = many.await?;
+                let ended = Instant::now();
+                for (offset, block) in offsets.iter().zip(blocks) {
+                    latency.record(ended - begun);
+                    checker.check(*offset, &block?)?;
+                }
+                begun = ended;
+            }
+            anyhow::Ok((latency, checker.folded()))
+        });
+        let part = task.wait()??;
+        outcome(work, (vec![part], gauge.stop()?))
+    })
+}
+
+/// Describes the part of the file that random reads went to.
+fn span(table: &Table) -> String {
+    let (Some(span), Some(file)) = (table.number("span_bytes"), table.number("file_bytes")) else {
+        return "the file".to_owned();
+    };
+    if span >= file * 0.999 {
+        format!("the whole file ({})", bytes(file as u64))
+    } else {
+        format!("{} of the file's {}", bytes(span as u64), bytes(file as u64))
+    }
+}
+
+/// The share of the most that counts as enough.
+const ENOUGH: f64 = 0.9;
+
+/// Returns the sentences on a span: how many reads in flight are enough, where the page cache is faster, and a thread for each
+/// read.
+fn of_span(group: &[&Table]) -> Vec<String> {
+    let Some(first) = group.first() else { return Vec::new() };
+    let mut tables: Vec<(f64, &Table)> =
+        group.iter().map(|table| (table.number("depth").unwrap_or(1.0), *table)).collect();
+    tables.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let rate = |row: &Row| row.metrics.get(metric::IOPS);
+    let direct: Vec<(f64, &Table, &Row, f64)> = tables
+        .iter()
+        .filter_map(|(depth, table)| {
+            let row = table.row("direct")?;
+            Some((*depth, *table, row, rate(row)?))
+        })
+        .collect();
+    let mut sentences = Vec::new();
+    if let Some((depth, table, row, most)) = direct.iter().max_by(|a, b| a.3.total_cmp(&b.3)) {
+        if direct.len() >= 3
+            && let Some((enough, _, row, found)) = direct.iter().find(|found| found.3 >= ENOUGH * most)
+        {
+            let wait = row.metrics.get(metric::P99_US);
+            let wait = wait.map_or_else(String::new, |wait| format!(", p99 {} µs", number(wait)));
+            let is_last = direct.last().is_some_and(|(last, ..)| enough >= last);
+            let last = if is_last { " (most measured)" } else { "" };
+            let (found, most) = (number(*found), number(*most));
+            sentences.push(format!(
+                "`direct` reaches {found} of {most} IOPS at queue depth {}{last}{wait}",
+                number(*enough)
+            ));
+        }
+        sentences.extend(cache(&tables));
+        if let Some(threads) = table.row("direct-pread") {
+            let subject = format!("`direct` at queue depth {}", number(*depth));
+            sentences.extend(compare(&subject, row, threads, metric::IOPS, "IOPS"));
+            sentences.extend(cost(&subject, row, threads, metric::CPU_US_PER_IO, "µs/IO"));
+        }
+    }
+    let place = match (first.number("span_bytes"), first.number("file_bytes")) {
+        (Some(span), Some(file)) if span < file * 0.999 => {
+            format!("{} of {}", bytes(span as u64), bytes(file as u64))
+        }
+        _ => "whole file".to_owned(),
+    };
+    sentences.into_iter().map(|sentence| format!("{place}: {sentence}")).collect()
+}
+
+/// Describes at which depths the page cache is faster than the fastest way of reading directly, equal or slower.
+fn cache(tables: &[(f64, &Table)]) -> Option<String> {
+    let rate = |row: &&Row| row.metrics.get(metric::IOPS).unwrap_or(0.0);
+    let of_table = |table: &Table| {
+        let direct = ["direct", "direct-polled", "direct-tokio", "direct-pread"];
+        let rows = direct.iter().filter_map(|name| table.row(name));
+        let fastest = rows.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
+        difference(table.row("buffered")?, fastest, metric::IOPS)
+    };
+    let mut parts = ["faster", "slower", "equal"].map(|word| (word, Vec::new(), 1.0_f64)).to_vec();
+    for (depth, found) in tables.iter().filter_map(|(depth, table)| Some((depth, of_table(table)?))) {
+        let (index, times) = match found {
+            Difference::More(times) => (0, times),
+            Difference::Less(times) => (1, times),
+            Difference::Equal => (2, 1.0),
+        };
+        parts[index].1.push(number(*depth));
+        parts[index].2 = parts[index].2.max(times);
+    }
+    parts.retain(|(_, depths, _)| !depths.is_empty());
+    let texts = parts.iter().enumerate().map(|(index, (word, depths, most))| {
+        let named = if index == 0 { "depths " } else { "" };
+        let times = if *most > 1.0 { format!(" (up to {}x)", number(*most)) } else { String::new() };
+        format!("{word} at {named}{}{times}", depths.join(","))
+    });
+    let text = texts.collect::<Vec<_>>().join(", ");
+    let is_warm = tables
+        .iter()
+        .any(|(_, table)| table.row("buffered").is_some_and(|row| row.cache == Some(CacheState::Warm)));
+    let warm = if is_warm { " (warm)" } else { "" };
+    (!text.is_empty()).then(|| format!("`buffered`{warm} is {text}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::SampleResult;
+    use super::super::lanes::{test_file, test_job};
+    use super::super::options::Length;
     use super::*;
+    use forebay_report::result::{Metrics, Sample};
+
+    fn job(path: &Path, row: &str, depth: usize, threads: usize) -> Job {
+        let work = json!({
+            "span_start": 1 << 20, "span_bytes": 2 << 20, "block_bytes": 4096, "depth": depth, "threads": threads,
+            "warm_bytes": 2 << 20,
+        });
+        Job { pattern_seed: Some(12), seconds: 0.02, ..test_job(SPEC.name, row, path, work, 3) }
+    }
 
     #[test]
-    fn metrics_are_divided_by_the_reads() {
-        let result = SampleResult {
-            seconds: 0.5,
-            cpu_seconds: 0.1,
-            context_switches: 2_000,
-            bytes: 4_096_000,
-            operations: 1_000,
-            p50_us: Some(50.0),
-            p99_us: Some(90.0),
-            p99_9_us: Some(99.0),
-            ..SampleResult::default()
+    fn every_row_reads_for_its_time_and_checks_the_contents() {
+        let (_cleanup, temp) = test_file(12, 4 << 20);
+        for way in SPEC.ways.iter().filter(|way| way.name != COMMANDS) {
+            for (depth, threads) in [(1, 1), (5, 2)] {
+                let job = job(temp.path(), way.name, depth, threads);
+                let outcome = match Random.sample(&job) {
+                    // This machine's device need not have poll queues; the row then reports it.
+                    Err(error) if way.name == "direct-polled" => {
+                        assert!(format!("{error:#}").contains(NO_POLLING), "{error:#}");
+                        continue;
+                    }
+                    other => other.unwrap_or_else(|error| panic!("{}: {error:#}", way.name)),
+                };
+                assert!(outcome.operations > 0 && outcome.seconds >= 0.02, "{}", way.name);
+                assert_eq!(outcome.bytes, outcome.operations * 4096);
+                assert_eq!(outcome.evidence.times["latency"].count(), outcome.operations);
+                let wrong = Job { pattern_seed: Some(13), ..job };
+                assert!(Random.sample(&wrong).is_err(), "{}", way.name);
+            }
+        }
+    }
+
+    #[test]
+    fn spans_are_whole_blocks_and_too_small_ones_are_refused() {
+        let sizes = Sizes { memory_bytes: 100_000_000, file_bytes: 256 << 20, limit_bytes: None };
+        assert_eq!(spans(&sizes, 100_000, 4096), Ok([9_998_336, 98_304]));
+        let error = spans(&sizes, 256 << 20, 1 << 20).expect_err("9 blocks");
+        assert!(error.to_string().contains("--block"), "{error}");
+        assert_eq!(error.code(), 4);
+    }
+
+    /// Returns the rows of each span of a run in a directory of the test.
+    fn rows(named: &[&str], namespace: Option<PathBuf>) -> [Vec<&'static str>; 2] {
+        use crate::{cleanup::Cleanup, context::Target, progress::Progress, runner};
+        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
+        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let sizes = Sizes { memory_bytes: 1 << 20, file_bytes: 2 << 20, limit_bytes: None };
+        let file = ColdFile::prepare(&context, &sizes).expect("space for 2 MiB");
+        let mut options = Values::new(SPEC.options, None, Length::Full).expect("defaults");
+        options.rows = named.iter().map(|name| (*name).to_owned()).collect();
+        let run = Run {
+            file,
+            spans: [1 << 16, 2 << 20],
+            block_bytes: 4096,
+            depths: vec![1],
+            threads: 1,
+            are_rows_named: !named.is_empty(),
+            namespace,
         };
-        let metrics = metrics(&Outcome { result, memory_peak_bytes: None });
-        assert_eq!(metrics.get(metric::IOPS), Some(2_000.0));
-        assert_eq!(metrics.get(metric::CPU_US_PER_IO), Some(100.0));
-        assert_eq!(metrics.get(metric::CONTEXT_SWITCHES_PER_IO), Some(2.0));
-        assert_eq!(metrics.get(metric::P99_9_US), Some(99.0));
-        assert_eq!(metrics.get(metric::MEMORY_PEAK_BYTES), None);
+        let settings = run.settings();
+        [0, 1].map(|span| {
+            let ways = runner::ways(&SPEC, &options, &run, &settings[span]);
+            ways.map(|way| way.name).collect()
+        })
     }
 
     #[test]
     fn comparison_rows_run_over_the_whole_file_only_unless_named() {
-        let names = |span: Span, options: &RandomOptions| -> Vec<&str> {
-            span.rows(&options.rows).into_iter().map(RandomRow::name).collect()
-        };
-        let mut options = RandomOptions::default();
+        let [memory, whole] = rows(&[], None);
+        assert_eq!(memory, ["buffered", "mmap", "direct", "read-many", "read-many-wide"]);
+        let all: Vec<&str> = SPEC.ways.iter().map(|way| way.name).filter(|name| *name != COMMANDS).collect();
+        assert_eq!(whole, all);
+        assert_eq!(rows(&["direct-pread"], None), [["direct-pread"], ["direct-pread"]].map(Vec::from));
+        let [memory, whole] = rows(&[], Some("/dev/ng0n1".into()));
+        assert_eq!((memory.contains(&COMMANDS), whole.contains(&COMMANDS)), (false, true));
+    }
+
+    fn row(name: &str, values: [f64; 3]) -> Row {
+        let samples = values.map(|value| {
+            let mut metrics = Metrics::default();
+            metrics.set(metric::IOPS, value);
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples(name, samples.into())
+    }
+
+    fn near(name: &str, rate: f64) -> Row {
+        row(name, [0.98, 1.0, 1.02].map(|factor| rate * factor))
+    }
+
+    fn table(depth: u32, rows: Vec<Row>) -> Table {
+        let mut table = Table::new(SPEC.name, "").parameter("depth", depth);
+        table.rows = rows;
+        table
+    }
+
+    fn sentences(tables: &[Table]) -> Vec<String> {
+        Random.verdicts(&tables.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn random_reads_report_the_knee_and_the_page_cache() {
+        let tables = [(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)].map(|(depth, rate)| {
+            let warm = near("buffered", 500e3).cache(CacheState::Warm);
+            table(depth, vec![warm, near("direct", rate)])
+        });
         assert_eq!(
-            names(Span::TenthOfMemory, &options),
-            ["buffered", "mmap", "direct", "read-many", "read-many-wide"]
-        );
-        assert_eq!(
-            names(Span::WholeFile, &options),
+            sentences(&tables),
             [
-                "buffered",
-                "mmap",
-                "direct",
-                "direct-polled",
-                "direct-commands",
-                "direct-tokio",
-                "direct-pread",
-                "read-many",
-                "read-many-wide"
+                "whole file: `direct` reaches 80,000 of 82,000 IOPS at queue depth 32",
+                "whole file: `buffered` (warm) is faster at depths 1,8,32,128 (up to 50x)",
             ]
         );
-        options.rows = vec!["direct-pread".to_owned()];
-        assert_eq!(names(Span::TenthOfMemory, &options), ["direct-pread"]);
-        assert_eq!(cells(&options, &[1, 8], false).len(), 4);
-        options.rows.clear();
-        let commands = |has| {
-            cells(&options, &[1], has).iter().filter(|cell| cell.way.name() == "direct-commands").count()
+    }
+
+    #[test]
+    fn depths_are_grouped_by_the_gain_of_the_cache() {
+        let of = |depth, buffered, threads| {
+            table(depth, vec![near("buffered", buffered), near("direct", 1.0), near("direct-pread", threads)])
         };
-        assert_eq!([commands(false), commands(true)], [0, 1]);
+        let all = [of(32, 50e3, 100e3), of(1, 30e3, 10e3), of(8, 80e3, 80.5e3), of(2, 40e3, 20e3)];
+        let found = sentences(&all);
+        let words = "`buffered` is faster at depths 1,2 (up to 3x), slower at 32 (up to 2x), equal at 8";
+        assert!(found.iter().any(|sentence| sentence.ends_with(words)), "{found:?}");
+        assert!(sentences(&[table(1, vec![near("direct", 1.0)])]).is_empty());
     }
 }

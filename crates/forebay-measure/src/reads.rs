@@ -33,6 +33,7 @@ use crate::context::{self, Context};
 use forebay_report::failure::Failure;
 use forebay_report::page::columns::{Definition, column};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
+use forebay_report::units::bytes;
 
 mod pacer;
 mod reader;
@@ -67,27 +68,27 @@ pub(super) const SHARE: Definition = column(
     "processor time as a share of the processors that this way can use: one, or all",
 );
 
-/// Returns the back end of a row.
-fn backend_of(row: &str) -> anyhow::Result<Backend> {
-    const PLAIN: Setup = Setup::PLAIN;
-    Ok(match row {
+/// Returns the back end of a row, if there is this row.
+fn backend_of(row: &str) -> Option<Backend> {
+    let (plain, full) = (Setup::default(), Setup::full());
+    Some(match row {
         "pread" => Backend::Threads,
         "preadv2-hipri" => Backend::Hipri,
         "io_submit" => Backend::Aio,
-        "io_uring" => Backend::Ring(PLAIN),
-        "io_uring-fixed-buffers" => Backend::Ring(Setup { fixed_buffers: true, ..PLAIN }),
-        "io_uring-fixed-files" => Backend::Ring(Setup { defer_taskrun: false, ..Setup::FULL }),
-        "io_uring-defer-taskrun" => Backend::Ring(Setup::FULL),
-        "io_uring-sqpoll" => Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..Setup::FULL }),
-        "io_uring-iopoll" => Backend::Ring(Setup { iopoll: true, ..Setup::FULL }),
-        "io_uring-commands" => Backend::Ring(Setup { iopoll: true, commands: true, ..Setup::FULL }),
+        "io_uring" => Backend::Ring(plain),
+        "io_uring-fixed-buffers" => Backend::Ring(Setup { fixed_buffers: true, ..plain }),
+        "io_uring-fixed-files" => Backend::Ring(Setup { defer_taskrun: false, ..full }),
+        "io_uring-defer-taskrun" => Backend::Ring(full),
+        "io_uring-sqpoll" => Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..full }),
+        "io_uring-iopoll" => Backend::Ring(Setup { iopoll: true, ..full }),
+        "io_uring-commands" => Backend::Ring(Setup { iopoll: true, commands: true, ..full }),
         "tokio-fs" => Backend::TokioFs,
         "spawn-blocking" => Backend::SpawnBlocking,
         "forebay-shard" => Backend::Shards(Polling::Off),
         "forebay-polled" => Backend::Shards(Polling::On),
         "forebay-commands" => Backend::Commands,
         "forebay-tokio" => Backend::Tokio,
-        _ => anyhow::bail!("there is no row {row:?} of random reads"),
+        _ => return None,
     })
 }
 
@@ -125,6 +126,14 @@ fn test_file(options: &Values, context: &Context) -> anyhow::Result<TestFile> {
     Ok(test_file)
 }
 
+/// Returns ` of 4 KiB`, the block of a table, for titles.
+pub(super) fn of_block(table: &Table) -> String {
+    table.number("block_bytes").map_or_else(String::new, |block| format!(" of {}", bytes(block as u64)))
+}
+
+/// Describes the method of a table: its parameters, the block, and the seconds of a sample.
+type Method = fn(&Parameters, &str, f64) -> String;
+
 /// One run.
 #[derive(Debug)]
 pub(super) struct Run {
@@ -137,7 +146,7 @@ pub(super) struct Run {
     pub(super) tables: Vec<Parameters>,
     /// Open loop: the reads a second of the full load, by row. Other rows are left out.
     pub(super) full_loads: BTreeMap<String, f64>,
-    method: fn(&Parameters, f64) -> String,
+    method: Method,
     pub(super) notes: Vec<String>,
 }
 
@@ -146,11 +155,7 @@ impl Run {
     ///
     /// # Errors
     /// Fails with a [`Failure`] when the path cannot be used, or the file is too small.
-    pub(super) fn new(
-        options: &Values,
-        context: &Context,
-        method: fn(&Parameters, f64) -> String,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(options: &Values, context: &Context, method: Method) -> anyhow::Result<Self> {
         let test_file = test_file(options, context)?;
         let mut common = parameters(json!({
             "block_bytes": options.count("block"),
@@ -174,10 +179,6 @@ impl Run {
             notes: notes.into_iter().collect(),
         })
     }
-
-    fn backend(&self, way: &Way) -> Option<Backend> {
-        backend_of(way.name).ok()
-    }
 }
 
 impl Plan for Run {
@@ -197,7 +198,8 @@ impl Plan for Run {
     }
 
     fn has(&self, setting: &Parameters, way: &Way) -> bool {
-        let is_possible = self.namespace.is_some() || !self.backend(way).is_some_and(Backend::sends_commands);
+        let is_possible =
+            self.namespace.is_some() || !backend_of(way.name).is_some_and(Backend::sends_commands);
         is_possible && (!setting.contains_key("load_percent") || self.full_loads.contains_key(way.name))
     }
 
@@ -225,8 +227,7 @@ impl Plan for Run {
     }
 
     fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
-        let backend = self.backend(turn.way);
-        let is = |fact: fn(Backend) -> bool| backend.is_some_and(fact);
+        let is = |fact: fn(Backend) -> bool| backend_of(turn.way.name).is_some_and(fact);
         Claim {
             // A page cache that fills during the sample reduces the requests to the device, and commands are not counted.
             read_bytes: (!turn.way.cached && !is(Backend::sends_commands)).then_some(outcome.bytes),
@@ -243,7 +244,8 @@ impl Plan for Run {
     }
 
     fn method(&self, setting: &Parameters, seconds: f64) -> String {
-        (self.method)(setting, seconds)
+        let block = setting.get("block_bytes").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        (self.method)(setting, &show_bytes(block), seconds)
     }
 
     fn notes(&self, _: &Parameters) -> Vec<String> {
@@ -307,7 +309,9 @@ struct Work {
 /// # Errors
 /// The row is refused here, or a read failed or returned data other than those written.
 pub(super) fn sample(job: &Job) -> anyhow::Result<Outcome> {
-    let (backend, mut job, mut work) = (backend_of(&job.row)?, job.clone(), job.work::<Work>()?);
+    let backend =
+        backend_of(&job.row).with_context(|| format!("there is no row {:?} of random reads", job.row))?;
+    let (mut job, mut work) = (job.clone(), job.work::<Work>()?);
     if backend.sends_commands() {
         job = commands::of_namespace(&job)?;
         work.file_bytes = work.file_bytes.min(Namespace::open(&job.path)?.bytes);
@@ -552,10 +556,10 @@ mod tests {
             ("-iopoll", setup(true, true, true, false, true, false)),
             ("-commands", setup(true, true, true, false, true, true)),
         ] {
-            assert_eq!(backend_of(&format!("io_uring{row}")).expect("a row"), expected, "{row}");
+            assert_eq!(backend_of(&format!("io_uring{row}")), Some(expected), "{row}");
         }
-        assert!(Cpu.spec().ways.iter().all(|way| backend_of(way.name).is_ok()));
-        assert!(backend_of("mmap").is_err());
+        assert!(Cpu.spec().ways.iter().all(|way| backend_of(way.name).is_some()));
+        assert_eq!(backend_of("mmap"), None);
     }
 
     #[test]
@@ -598,7 +602,7 @@ mod tests {
             let near = |found: f64| value.is_some_and(|value: f64| (found / value - 1.0).abs() < 1e-9);
             assert!(open.get(name).map_or(value.is_none(), near), "{name}: {:?}", open.get(name));
         }
-        let ring = found(Backend::Ring(Setup::FULL), &work(Some("row"), None), None, 25);
+        let ring = found(Backend::Ring(Setup::full()), &work(Some("row"), None), None, 25);
         let kernel = found(Backend::Threads, &work(Some("kernel"), None), Some(150), 25);
         for (metrics, name, value) in [
             (&ring, metric::CPU_SHARE, 0.4),

@@ -9,15 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use serde::{Deserialize, Serialize};
 
 use super::CHILD_SUBCOMMAND;
 use super::cgroup::Group;
-use super::cold::Cold;
-use super::job::{Job, SampleResult};
-use super::residency::resident_bytes;
-use super::start_barrier::{READY, Timed};
-use super::test_file::TestFile;
+use super::job::Job;
+use super::kind::Entry;
+use super::start_barrier::{self, READY};
 use crate::cleanup::Cleanup;
 
 /// The excess over its requested time after which a child counts as hung.
@@ -26,109 +23,27 @@ const GRACE: Duration = Duration::from_secs(60);
 /// The time for which a ready sample waits for those of other hosts.
 const OTHERS: Duration = Duration::from_secs(300);
 
-const UNREADABLE_RESULT: &str = "the result of the measuring process cannot be read";
+/// Is called when a sample is ready; returns the instant at which it begins.
+pub(super) type Begin<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 
-/// A function called when a sample is ready; it returns the instant at which the sample begins.
-pub(super) type Start<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
-
-/// The data common to the samples of one experiment.
-#[derive(Debug)]
-pub(super) struct Sampler<'a> {
-    test_file: &'a TestFile,
-    cold: &'a Cold,
-    memory_bytes: u64,
-    cleanup: &'a Cleanup,
-    /// The number of the last sample, which names its cgroup.
-    number: u64,
-}
-
-/// A sample's result and the memory that it took.
-#[derive(Debug)]
-pub(super) struct Outcome {
-    pub(super) result: SampleResult,
-    /// The peak memory, page cache of the file included.
-    pub(super) memory_peak_bytes: Option<u64>,
-}
-
-impl<'a> Sampler<'a> {
-    pub(super) const fn new(
-        test_file: &'a TestFile,
-        cold: &'a Cold,
-        memory_bytes: u64,
-        cleanup: &'a Cleanup,
-    ) -> Self {
-        Self { test_file, cold, memory_bytes, cleanup, number: 0 }
+/// Runs one sample in this process, the child, and returns the line to print on standard output. With `start_line` it begins at
+/// the instant that it reads on standard input.
+///
+/// # Errors
+/// Fails when the text is not one that this program wrote, or the sample failed.
+pub(super) fn run_here(job: &str, start_line: bool, registry: &[Entry]) -> anyhow::Result<String> {
+    let job: Job = serde_json::from_str(job)
+        .context("this subcommand is for the program itself; use `forebay measure` instead")?;
+    // A child must not continue to read after the program was killed.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if job.experiment.is_empty() {
+        return Ok("{}".to_owned());
     }
-
-    /// Runs one sample.
-    ///
-    /// # Errors
-    /// Fails with the child's message before it failed, or because it had to be ended.
-    pub(super) fn run(&mut self, job: Job, cached: Cached) -> anyhow::Result<Outcome> {
-        let (job, group) = self.prepare(job)?;
-        let text = run_child(&job, group.as_ref(), self.cleanup)?;
-        let result: SampleResult = serde_json::from_str(&text).context(UNREADABLE_RESULT)?;
-        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &result);
-        Ok(Outcome { result, memory_peak_bytes })
+    if start_line {
+        start_barrier::arm();
     }
-
-    /// Runs one sample that begins at a set instant. `start` is called when the sample has everything
-    /// ready, and returns the instant on the monotonic clock, in nanoseconds. The second value returned is
-    /// the memory that the sample took.
-    ///
-    /// # Errors
-    /// As for [`run`](Self::run), and with the error of `start`.
-    pub(super) fn run_at(
-        &mut self,
-        job: Job,
-        cached: Cached,
-        start: &mut Start<'_>,
-    ) -> anyhow::Result<(Timed, Option<u64>)> {
-        let (job, group) = self.prepare(job)?;
-        let text = run_child_at(&job, group.as_ref(), self.cleanup, Some(start))?;
-        let timed: Timed = serde_json::from_str(&text).context(UNREADABLE_RESULT)?;
-        let memory_peak_bytes = self.memory_peak_bytes(group.as_ref(), cached, &timed.result);
-        Ok((timed, memory_peak_bytes))
-    }
-
-    /// Completes the job of the next sample's child, and creates the group in which it runs.
-    fn prepare(&mut self, job: Job) -> anyhow::Result<(Job, Option<Group>)> {
-        self.number += 1;
-        let group = self.cold.prepare(self.test_file, self.memory_bytes, self.number, self.cleanup)?;
-        let job = Job {
-            pattern_seed: self.test_file.pattern.map(super::pattern::Pattern::seed),
-            device_stat: self.test_file.device_stat.clone(),
-            ..job
-        };
-        Ok((job, group))
-    }
-
-    fn memory_peak_bytes(&self, group: Option<&Group>, cached: Cached, result: &SampleResult) -> Option<u64> {
-        group.and_then(Group::peak_bytes).or_else(|| self.memory_without_group(cached, result))
-    }
-
-    /// Returns the process's peak memory together with the pages of the file that the page cache
-    /// has afterwards.
-    fn memory_without_group(&self, cached: Cached, result: &SampleResult) -> Option<u64> {
-        let process = result.resident_peak_bytes?;
-        let pages = || resident_bytes(&self.test_file.handle, self.test_file.bytes).ok();
-        Some(match cached {
-            Cached::Apart => process + pages()?,
-            Cached::Mapped => process.max(pages()?),
-            Cached::Not => process,
-        })
-    }
-}
-
-/// The place where the page cache's part of a sample's memory is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Cached {
-    /// The page cache has no part.
-    Not,
-    /// The page cache is counted beside the process.
-    Apart,
-    /// The pages are mapped: the process counts those that it touched.
-    Mapped,
+    let mut own = registry.iter().filter(|entry| entry.name() == job.experiment);
+    own.next().context("a sample of an experiment that is not known")?.sample(&job)
 }
 
 /// Runs a child that does nothing in `group`.
@@ -142,16 +57,20 @@ pub(super) fn probe(group: &Group, cleanup: &Cleanup) -> anyhow::Result<()> {
 /// Runs a child to its end, in `group` where there is one, and returns its output.
 ///
 /// # Errors
-/// As for [`Sampler::run`].
+/// Fails with the child's message before it failed, or because it had to be ended.
 pub(super) fn run_child(job: &Job, group: Option<&Group>, cleanup: &Cleanup) -> anyhow::Result<String> {
     run_child_at(job, group, cleanup, None)
 }
 
-fn run_child_at(
+/// Runs a child that begins at the instant that `start` returns, where there is one.
+///
+/// # Errors
+/// As for [`run_child`], and with the error of `start`.
+pub(super) fn run_child_at(
     job: &Job,
     group: Option<&Group>,
     cleanup: &Cleanup,
-    start: Option<&mut Start<'_>>,
+    start: Option<&mut Begin<'_>>,
 ) -> anyhow::Result<String> {
     let procs_file =
         group.map(Group::procs_file).transpose().context("no process can be moved into the memory cgroup")?;
@@ -226,7 +145,7 @@ fn run_child_at(
 
 /// Lets a child that has everything ready begin. A child that ends before that reports the reason itself.
 fn pass_start(
-    start: &mut Start<'_>,
+    start: &mut Begin<'_>,
     stdin: Option<ChildStdin>,
     stdout: &mut BufReader<ChildStdout>,
 ) -> anyhow::Result<()> {
@@ -280,8 +199,14 @@ fn lock(child: &Mutex<Option<Child>>) -> MutexGuard<'_, Option<Child>> {
 mod tests {
     use super::*;
 
-    // The test binary is not the program, so only the code around the child can be tested here. The samples
-    // themselves are tested in `child`, and the whole by the program's own tests.
+    // The test binary is not the program, so only the code around the child can be tested here. The samples themselves are
+    // tested in their experiments, and the whole by the program's own tests.
+    #[test]
+    fn a_foreign_text_is_refused() {
+        assert!(run_here("{}", false, &[]).is_err());
+        assert!(run_here("not JSON", false, &[]).is_err());
+    }
+
     #[test]
     fn ending_a_child_twice_is_harmless() {
         let child = Command::new("sleep").arg("600").spawn().expect("sleep is everywhere");

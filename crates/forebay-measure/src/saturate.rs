@@ -10,9 +10,8 @@ use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, parameters}
 use super::job::Job;
 use super::options::{Length, Opt, Values};
 use super::plan::fit_seconds;
-use super::reads::{self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE};
+use super::reads::{self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block};
 use super::runner;
-use super::units::show_bytes;
 use crate::context::Context;
 use forebay_report::page::columns::{self, Definition, column};
 use forebay_report::page::facts::{self, IO_LIMIT_BY};
@@ -21,7 +20,7 @@ use forebay_report::page::knee::{Definition as Knee, Level, Saturation, saturati
 use forebay_report::page::modes::two_sorts;
 use forebay_report::page::view::{Axis, Role};
 use forebay_report::result::{Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
+use forebay_report::units::number;
 
 /// The experiment.
 #[derive(Debug)]
@@ -152,9 +151,7 @@ fn ascending(mut numbers: Vec<u64>) -> Vec<u64> {
     numbers
 }
 
-fn method(setting: &Parameters, seconds: f64) -> String {
-    let block =
-        setting.get("block_bytes").and_then(serde_json::Value::as_u64).map_or_else(String::new, show_bytes);
+fn method(setting: &Parameters, block: &str, seconds: f64) -> String {
     let begins = if setting.contains_key("load_percent") {
         "Open loop: reads are due at random times (exponentially distributed gaps, as of many independent callers), at a \
          share of the most that the row reached in the closed loop. Latency counts from when a read was due, however late \
@@ -175,8 +172,7 @@ fn is_open(table: &Table) -> bool {
 }
 
 fn title(table: &Table) -> (String, String) {
-    let block =
-        table.number("block_bytes").map_or_else(String::new, |block| format!(" of {}", bytes(block as u64)));
+    let block = of_block(table);
     let heading = if is_open(table) {
         format!("Random reads{block} at times of the callers' choosing, at a share of each row's most")
     } else {
@@ -213,6 +209,11 @@ struct Curve<'a> {
 }
 
 impl Curve<'_> {
+    /// Returns whether it has enough levels for a limit.
+    fn is_long(&self) -> bool {
+        self.levels.len() >= 3
+    }
+
     fn most(&self) -> f64 {
         self.levels.iter().map(|level| level.per_second).fold(0.0, f64::max)
     }
@@ -247,7 +248,8 @@ impl Curve<'_> {
 /// Returns the sentences: for the fastest row all of them, for the others their limits.
 fn verdicts(tables: &[&Table]) -> Vec<String> {
     let mut curves = curves(tables);
-    curves.sort_by(|a, b| b.most().total_cmp(&a.most()));
+    // A row that lacks levels shows no limit, and must not hide those of others.
+    curves.sort_by(|a, b| b.is_long().cmp(&a.is_long()).then(b.most().total_cmp(&a.most())));
     let Some((fastest, others)) = curves.split_first() else { return Vec::new() };
     let mut sentences = Vec::new();
     match saturation(&fastest.levels) {
@@ -367,7 +369,7 @@ fn knees(curve: &Curve<'_>, found: &Saturation) -> Option<String> {
 }
 
 fn no_limit(curve: &Curve<'_>) -> Option<String> {
-    let last = curve.levels.last().filter(|_| curve.levels.len() >= 3)?;
+    let last = curve.levels.last().filter(|_| curve.is_long())?;
     Some(format!(
         "`{}`: no saturation up to {}: throughput still grows ({} IOPS){}",
         curve.name,
@@ -384,7 +386,7 @@ fn limits_of_others(others: &[Curve<'_>]) -> Option<String> {
             Some(format!("`{}` at {} ({} IOPS)", curve.name, readers(&at), number(at.per_second)))
         }
         None => {
-            let last = curve.levels.last().filter(|_| curve.levels.len() >= 3)?;
+            let last = curve.levels.last().filter(|_| curve.is_long())?;
             Some(format!("`{}` not up to {}", curve.name, readers(last)))
         }
     };
@@ -586,6 +588,17 @@ mod tests {
             others,
             "saturation of others: `forebay-tokio` at 32 readers (320,000 IOPS), `pread` at 8 readers (80,000 IOPS)"
         );
+    }
+
+    /// Regression: on a busy machine the fastest row had too few levels, and no limit at all was reported.
+    #[test]
+    fn a_row_that_lacks_levels_does_not_hide_the_others() {
+        let mut all = closed("pread", 8.0, 0.1);
+        let others = closed("forebay-tokio", 32.0, 0.1);
+        all[7].rows.extend(others.into_iter().nth(7).expect("it has nine").rows);
+        let sentences = of(&all);
+        assert!(sentences[0].starts_with("`pread` saturates at 8 readers"), "{sentences:?}");
+        assert!(sentences.iter().all(|sentence| !sentence.contains("forebay-tokio")), "{sentences:?}");
     }
 
     #[test]

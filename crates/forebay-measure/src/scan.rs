@@ -1,40 +1,70 @@
-//! `measure scan`: a file read from beginning to end, in eight ways, and with a growing number of
-//! requests in flight.
+//! `measure scan`: a file read from beginning to end, in eight ways, and with a growing number of requests in flight.
 
-use std::fmt;
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Read;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use clap::Args;
+use forebay::{Config, Open};
+use rustix::mm::Advice;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
 
-use super::child;
-use super::cold::Cold;
+use super::aligned::Map;
+use super::cold::{ColdFile, MEMORY, SIZE};
+use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, once};
+use super::fio::FioJob;
 use super::gates::Claim;
-use super::hosts::HostsArgs;
-use super::interleave::{Cell, Interleaving, SampleFigures, chosen, cut_short, parse_way, until};
-use super::job::{Job, ScanRow, ScanWork};
-use super::kind::{DEPTH, Kind, parsed};
-use super::plan::{Sizes, fit_seconds};
-use super::prefault::prefault;
-use super::sampler::{Cached, Outcome, Sampler};
-use super::test_file::TestFile;
-use super::units::{parse_bytes, show_bytes};
+use super::gauge::Gauge;
+use super::job::Job;
+use super::lanes::with_engine;
+use super::latency::Latency;
+use super::options::{Opt, Values};
+use super::pattern::{Checker, PAGE_BYTES};
+use super::plan::affordable_bytes;
 use crate::context::Context;
-use crate::verdicts::{reads as verdicts, titles as reads};
 use forebay_report::page::columns;
-use forebay_report::page::view::{Gain, Role};
-use forebay_report::result::{CacheState, Experiment, Metrics, Row, metric};
+use forebay_report::page::noise::{Difference, difference};
+use forebay_report::page::view::{Axis, Gain, Role};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
+use forebay_report::units::{bytes, number};
 
-/// The program's description of this experiment.
-pub(crate) static KIND: Kind = Kind {
+/// The experiment.
+#[derive(Debug)]
+pub(crate) struct Scan;
+
+static SPEC: Spec = Spec {
     name: "scan",
     about: "Read a file from its beginning to its end, in several ways",
-    quick_seconds: 23,
+    quick_seconds: 15,
     full_seconds: 280,
     needs_directory: false,
-    options: ScanOptions::augment_args,
-    measure: |matches, context| run(&parsed(matches)?, context),
-    report: |context| run(&ScanOptions::default(), context),
-    sample: child::scan_sample,
+    options: &[
+        MEMORY,
+        SIZE,
+        Opt::count("depth", "Requests of 512 KiB in flight of a sweep with `direct-large`", 256)
+            .list()
+            .chosen("1,2,4,8,16, with --quick or --rows none"),
+        Opt::seconds("5", "1.5"),
+        Opt::repeats("5").quick("3"),
+    ],
+    ways: &[
+        Way::cached("buffered", "std::fs::File, 128 KiB a read, through the page cache"),
+        Way::cached("mmap", "a memory map with madvise(SEQUENTIAL), touched page by page"),
+        Way::direct("direct-4k", "Forebay's File::read, O_DIRECT, 4 KiB at a time, one in flight"),
+        Way::direct(
+            "direct-read-ahead",
+            "Forebay's scan through AsyncRead, O_DIRECT, 50 x 4 KiB in flight, each copied to the reader",
+        ),
+        Way::direct(
+            "direct-no-copy",
+            "Forebay's scan, O_DIRECT, 50 x 4 KiB in flight, blocks handed over without a copy",
+        ),
+        Way::direct(LARGE, "Forebay's scan, O_DIRECT, 5 x 512 KiB in flight, no copy"),
+        Way::direct("default", "Forebay's scan as it is without options, O_DIRECT, no copy"),
+        Way::cached("uncached", "Forebay's scan of a file opened uncached (RWF_DONTCACHE), 1 MiB at a time"),
+    ],
     columns: &[
         columns::MB_PER_S,
         columns::CPU_S_PER_GB,
@@ -48,7 +78,7 @@ pub(crate) static KIND: Kind = Kind {
     ],
     compared: metric::MB_PER_S,
     charts: &[metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG],
-    axis: DEPTH,
+    axis: Axis::new("depth", "reads in flight"),
     role: Role::Sequential,
     gains: || {
         vec![Gain::new(
@@ -59,59 +89,372 @@ pub(crate) static KIND: Kind = Kind {
             "Read whole files with several large reads in flight",
         )]
     },
-    title: reads::scan_title,
-    heading: reads::scan_heading,
-    verdicts: verdicts::scans,
 };
 
+/// The row of the sweep.
+const LARGE: &str = "direct-large";
 /// Requests in flight of the sweep.
-const SWEEP: [u32; 5] = [1, 2, 4, 8, 16];
+const SWEEP: [u64; 5] = [1, 2, 4, 8, 16];
+const BUFFERED_BYTES: usize = 128 << 10;
+const SMALL_BYTES: usize = 4096;
+const SMALL_DEPTH: usize = 50;
+const LARGE_BYTES: usize = 512 << 10;
+const LARGE_DEPTH: usize = 5;
+const UNCACHED_BYTES: usize = 1 << 20;
 
-/// What can be chosen for a scan.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct ScanOptions {
-    /// Memory that a sample may use, page cache included [default: 1GiB, with --quick 256MiB, less on small machines]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub(crate) memory: Option<u64>,
-    /// Size of the file, or how much is read of an existing one [default: 3 times the memory, with --quick 4 times]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    pub(crate) size: Option<u64>,
-    /// Samples of each row [default: 5, with --quick 3]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) repeats: Option<u32>,
-    /// A sample ends after so many seconds even when the file does not [default: 5, with --quick 1.5]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub(crate) seconds: Option<f64>,
-    /// Only these rows: buffered, mmap, direct-4k, direct-read-ahead, direct-no-copy, direct-large, default, uncached
-    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
-    pub(crate) rows: Vec<String>,
-    /// Requests of 512 KiB in flight of a sweep with `direct-large` [default: 1,2,4,8,16, with --quick or --rows none]
-    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub(crate) depth: Vec<u32>,
-    #[command(flatten)]
-    pub(crate) hosts: HostsArgs,
-}
+impl Experiment for Scan {
+    fn spec(&self) -> &'static Spec {
+        &SPEC
+    }
 
-/// One table: all rows as they are, or one row with this many requests in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Setting(Option<u32>);
+    fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
+        let sizes = ColdFile::sizes(options, context)?;
+        let file = ColdFile::prepare(context, &sizes)?;
+        // Twice the memory that a sample fills: the page cache takes its pages from those freed last, but not only from those.
+        let touched_bytes = prefault(2 * sizes.memory_bytes);
+        Ok(Box::new(Run { file, touched_bytes, depths: depths(options, context.quick) }))
+    }
 
-impl fmt::Display for Setting {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |depth| write!(formatter, ", {depth} in flight"))
+    fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
+        let work: Work = job.work()?;
+        match job.row.as_str() {
+            "buffered" => buffered(job, &work),
+            "mmap" => mapped(job, &work),
+            row => with_engine(Config::default().shards(1), |engine| {
+                let options = if row == "uncached" { Open::read().uncached() } else { Open::read() };
+                let file = engine.open(&job.path, options).wait()?;
+                match row {
+                    "direct-4k" => one_at_a_time(&file, job, &work),
+                    "direct-read-ahead" => async_read(&file, job, &work),
+                    _ => blocks(&file, job, &work),
+                }
+            }),
+        }
+    }
+
+    fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
+        let large = table.number("depth").unwrap_or(LARGE_DEPTH as f64);
+        let (engine, block, depth) = match row.name.as_str() {
+            "buffered" => ("psync", BUFFERED_BYTES, 1.0),
+            "mmap" => ("mmap", PAGE_BYTES, 1.0),
+            "direct-4k" => ("io_uring", SMALL_BYTES, 1.0),
+            "direct-read-ahead" | "direct-no-copy" => ("io_uring", SMALL_BYTES, SMALL_DEPTH as f64),
+            LARGE => ("io_uring", LARGE_BYTES, large),
+            _ => return None,
+        };
+        let job = FioJob {
+            name: &row.name,
+            path,
+            size_bytes: table.number("file_bytes")?,
+            rw: "read",
+            block_bytes: block as f64,
+            depth,
+            engine,
+            is_direct: engine == "io_uring",
+            seconds: table.number("seconds")?,
+            more: "",
+        };
+        Some(job.command())
+    }
+
+    fn runs_on_hosts(&self) -> bool {
+        true
+    }
+
+    fn title(&self, table: &Table) -> (String, String) {
+        let file =
+            table.number("file_bytes").map_or_else(String::new, |file| format!(" of {}", bytes(file as u64)));
+        match table.number("depth") {
+            Some(depth) => (
+                format!("Sequential read{file}, {depth} x 512 KiB in flight"),
+                format!("Sequential read{file} with more and more in flight"),
+            ),
+            None => (format!("Sequential read{file}"), format!("Sequential read{file}")),
+        }
+    }
+
+    fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
+        verdicts(tables)
     }
 }
 
-/// Returns all rows once, and then the sweep.
-fn cells(options: &ScanOptions, is_quick: bool) -> Vec<Cell<Setting, ScanRow>> {
-    let depths = match options.depth.as_slice() {
-        [] if is_quick || !options.rows.is_empty() => &[],
-        [] => &SWEEP[..],
-        given => given,
+/// Returns the requests in flight of the sweep.
+fn depths(options: &Values, is_quick: bool) -> Vec<u64> {
+    match options.counts("depth").as_slice() {
+        [] if is_quick || !options.rows.is_empty() => Vec::new(),
+        [] => SWEEP.to_vec(),
+        given => given.to_vec(),
+    }
+}
+
+/// One run: a table of all rows, and one of `direct-large` for each depth.
+#[derive(Debug)]
+struct Run {
+    file: ColdFile,
+    touched_bytes: u64,
+    depths: Vec<u64>,
+}
+
+impl Plan for Run {
+    fn place(&self) -> Place {
+        self.file.test_file.place()
+    }
+
+    fn settings(&self) -> Vec<Parameters> {
+        let mut all = self.file.parameters();
+        all.insert("memory_touched_bytes".to_owned(), self.touched_bytes.into());
+        let of_depth = |depth: &u64| {
+            let mut swept = all.clone();
+            swept.insert("depth".to_owned(), (*depth).into());
+            swept
+        };
+        let swept: Vec<Parameters> = self.depths.iter().map(of_depth).collect();
+        [vec![all], swept].concat()
+    }
+
+    fn has(&self, setting: &Parameters, _: &Way) -> bool {
+        !setting.contains_key("depth")
+    }
+
+    fn always(&self, setting: &Parameters, way: &Way) -> bool {
+        setting.contains_key("depth") && way.name == LARGE
+    }
+
+    fn start(&mut self, _: &Turn<'_>, job: Job) -> anyhow::Result<Start> {
+        self.file.start(job)
+    }
+
+    fn ended(&mut self, turn: &Turn<'_>, start: &Start, outcome: &mut Outcome) -> anyhow::Result<()> {
+        self.file.ended(turn, start, outcome);
+        Ok(())
+    }
+
+    fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
+        Claim {
+            read_bytes: (self.file.cache(turn.way) != CacheState::Warm).then_some(outcome.bytes),
+            // One worker is the reader; the second is a shard that does its reads.
+            workers: Some(if matches!(turn.way.name, "buffered" | "mmap") { 1 } else { 2 }),
+            exact: true,
+            ..Claim::default()
+        }
+    }
+
+    fn cache(&self, _: &Parameters, way: &Way) -> Option<CacheState> {
+        Some(self.file.cache(way))
+    }
+
+    fn method(&self, _: &Parameters, seconds: f64) -> String {
+        format!(
+            "{} Each sample is a fresh process that reads from the beginning to the end, or for {seconds:.1} s. The time runs \
+             from the first read to the last block; starting the process and opening the file are not in it. CPU is user and \
+             system time of all threads. Requests in flight are the block device's own count: others' work counts too. Every \
+             row looks at the first eight bytes of each page. Rows take turns within a repeat; figures are medians of the \
+             repeats.",
+            self.file.method()
+        )
+    }
+
+    fn notes(&self, _: &Parameters) -> Vec<String> {
+        self.file.notes()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.file.test_file.preconditions.conditions()
+    }
+
+    fn finish(&self, setting: &Parameters, table: &mut Table) {
+        if let Some(depth) = setting.get("depth") {
+            for row in &mut table.rows {
+                row.description = format!("Forebay's scan, O_DIRECT, {depth} x 512 KiB in flight");
+            }
+        }
+    }
+}
+
+/// Writes to `bytes` of memory, or to half of the available memory where that is less, and frees all of it. Returns the bytes
+/// written. The kernel allocates the most recently freed memory first.
+///
+/// On the first use of a page of a guest's memory, its host must find one, which takes longer than a read from the page cache.
+/// Rows that fill the page cache paid for that, and rows that bypass it did not. On the same machine a scan through `std::fs`
+/// reached 1,249 MB/s with fresh memory and 2,218 MB/s later.
+pub fn prefault(bytes: u64) -> u64 {
+    const CHUNK_BYTES: u64 = 32 << 20;
+    let wanted = bytes.min(affordable_bytes());
+    let (mut held, mut touched) = (Vec::new(), 0);
+    while touched < wanted {
+        let length = CHUNK_BYTES.min(wanted - touched);
+        let mut chunk: Vec<u8> = Vec::new();
+        if chunk.try_reserve_exact(length as usize).is_err() {
+            break;
+        }
+        // Not zeros: the allocator may have zeroed pages that were never touched.
+        chunk.resize(length as usize, 1);
+        held.push(black_box(chunk));
+        touched += length;
+    }
+    touched
+}
+
+/// The parameters that a sample needs.
+#[derive(Debug, Deserialize)]
+struct Work {
+    file_bytes: u64,
+    /// Requests in flight of `direct-large`, where that is not its usual number.
+    depth: Option<usize>,
+}
+
+/// Counts and checks the bytes that a scan delivers, and reports when its time has ended.
+#[derive(Debug)]
+struct Pace {
+    checker: Checker,
+    deadline: Instant,
+    bytes: u64,
+    operations: u64,
+    next_clock: u64,
+    late: bool,
+}
+
+impl Pace {
+    /// Bytes for which the clock is read once: few enough to take a tenth of a second on a slow disk, and enough that the clock
+    /// costs little beside 4 KiB reads.
+    const CLOCK_BYTES: u64 = 128 << 10;
+
+    /// Takes the next bytes of the file; returns `false` when the time has ended.
+    ///
+    /// # Errors
+    /// Fails when the bytes are not those written there.
+    fn take(&mut self, bytes: &[u8]) -> anyhow::Result<bool> {
+        self.checker.check(self.bytes, bytes)?;
+        Ok(self.advance(bytes.len() as u64))
+    }
+
+    fn advance(&mut self, bytes: u64) -> bool {
+        self.bytes += bytes;
+        self.operations += 1;
+        if self.bytes >= self.next_clock {
+            self.next_clock = self.bytes + Self::CLOCK_BYTES;
+            self.late = Instant::now() >= self.deadline;
+        }
+        !self.late
+    }
+}
+
+/// Measures `read`, which gives its bytes to the pace until that is late, and returns the peak of its buffers.
+///
+/// # Errors
+/// The errors of `read`; or it stopped before the end of the file and before its time had passed.
+fn paced(
+    job: &Job,
+    work: &Work,
+    read: impl FnOnce(&mut Pace) -> anyhow::Result<Option<u64>>,
+) -> anyhow::Result<Outcome> {
+    let gauge = Gauge::start(job.device_stat.as_deref())?;
+    let mut pace = Pace {
+        checker: Checker::new(job.pattern()),
+        deadline: gauge.begun() + Duration::from_secs_f64(job.seconds),
+        bytes: 0,
+        operations: 0,
+        next_clock: Pace::CLOCK_BYTES,
+        late: false,
     };
-    let rows = chosen(&ScanRow::ALL, &options.rows).into_iter().map(|row| Cell::new(Setting(None), row));
-    let of_depth = |depth: &u32| Cell::new(Setting(Some(*depth)), ScanRow::DirectLarge);
-    rows.chain(depths.iter().map(of_depth)).collect()
+    let buffers = read(&mut pace)?;
+    let cost = gauge.stop()?;
+    anyhow::ensure!(
+        pace.late || pace.bytes == work.file_bytes,
+        "{} of {} bytes were delivered; the file became shorter, or the way it was read loses data",
+        pace.bytes,
+        work.file_bytes
+    );
+    let outcome = Outcome::new(cost, pace.operations, pace.bytes, Latency::new()?);
+    let outcome = outcome.figure(metric::BUFFERS_PEAK_BYTES, buffers.map(|bytes| bytes as f64));
+    Ok(Outcome { folded: pace.checker.folded(), ..outcome })
+}
+
+/// Reads as a program does that takes no special measures.
+fn buffered(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    let mut file = File::open(&job.path)?;
+    let mut buffer = vec![0; BUFFERED_BYTES];
+    paced(job, work, |pace| {
+        loop {
+            let wanted = (work.file_bytes - pace.bytes).min(BUFFERED_BYTES as u64) as usize;
+            if wanted == 0 {
+                break;
+            }
+            let got = file.read(&mut buffer[..wanted])?;
+            anyhow::ensure!(got > 0, "the file became shorter while it was read");
+            if !pace.take(&buffer[..got])? {
+                break;
+            }
+        }
+        Ok(Some(BUFFERED_BYTES as u64))
+    })
+}
+
+/// Reads the first word of each page of a map.
+fn mapped(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    let map = Map::new(&File::open(&job.path)?, work.file_bytes, Advice::Sequential)?;
+    paced(job, work, |pace| {
+        for page in 0..work.file_bytes / PAGE_BYTES as u64 {
+            pace.checker.check_word(page, map.first_word(page))?;
+            if !pace.advance(PAGE_BYTES as u64) {
+                break;
+            }
+        }
+        Ok(None)
+    })
+}
+
+/// Waits for one read after the other.
+fn one_at_a_time(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    paced(job, work, |pace| {
+        while pace.bytes < work.file_bytes {
+            let end = work.file_bytes.min(pace.bytes + SMALL_BYTES as u64);
+            if !pace.take(&file.read(pace.bytes..end).wait()?)? {
+                break;
+            }
+        }
+        Ok(Some(SMALL_BYTES as u64))
+    })
+}
+
+/// Reads the scan as an `AsyncRead`, in a current-thread Tokio runtime, which copies every byte.
+fn async_read(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    paced(job, work, |pace| {
+        runtime.block_on(async {
+            let scan = file.scan().range(0..work.file_bytes).buffer(SMALL_BYTES).depth(SMALL_DEPTH);
+            let mut reader = scan.start().into_async_read();
+            let mut buffer = vec![0; SMALL_BYTES];
+            loop {
+                let got = reader.read(&mut buffer).await?;
+                if got == 0 || !pace.take(&buffer[..got])? {
+                    return Ok(Some((SMALL_BYTES * (SMALL_DEPTH + 1)) as u64));
+                }
+            }
+        })
+    })
+}
+
+/// Takes the scan's blocks.
+fn blocks(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+    paced(job, work, |pace| {
+        let scan = file.scan().range(0..work.file_bytes);
+        let scan = match job.row.as_str() {
+            "direct-no-copy" => scan.buffer(SMALL_BYTES).depth(SMALL_DEPTH),
+            LARGE => scan.buffer(LARGE_BYTES).depth(work.depth.unwrap_or(LARGE_DEPTH)),
+            "uncached" => scan.buffer(UNCACHED_BYTES),
+            _ => scan,
+        };
+        let (mut scan, mut largest) = (scan.start(), 0);
+        while let Some(block) = scan.next().wait().transpose()? {
+            largest = largest.max(block.len() as u64);
+            if !pace.take(&block)? {
+                break;
+            }
+        }
+        // While this thread holds one block the next ones are in flight.
+        Ok(Some(scan.in_flight_bytes_peak() + largest))
+    })
 }
 
 /// Parses seconds as a positive number.
@@ -125,235 +468,278 @@ pub(super) fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-fn parse_row(text: &str) -> Result<String, String> {
-    parse_way(text, &ScanRow::ALL)
+/// The share of the most that counts as all of it.
+const ENOUGH: f64 = 0.95;
+
+fn verdicts(tables: &[&Table]) -> Vec<String> {
+    let (swept, whole): (Vec<&Table>, Vec<&Table>) =
+        tables.iter().partition(|table| table.number("depth").is_some());
+    let mut sentences: Vec<String> = whole.iter().flat_map(|table| of_table(table)).collect();
+    let buffered = whole.iter().find_map(|table| table.row("buffered"));
+    sentences.extend(of_sweep(&swept, buffered));
+    sentences
 }
 
-/// Reads the file with every row in turn, again and again, each time in a fresh process.
-///
-/// # Errors
-/// Fails when the path cannot be used (a [`Failure`](forebay_report::failure::Failure)), or no row could be measured.
-pub(crate) fn run(options: &ScanOptions, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-    let sizes = Sizes::choose(context, options.memory, options.size)?;
-    let test_file = TestFile::prepare(context, sizes.file_bytes, sizes.limit_bytes)?;
-    let (cold, mut notes) = Cold::choose(&test_file, sizes.memory_bytes, &context.cleanup);
-    for note in &notes {
-        context.progress.print_line(note);
+fn of_table(table: &Table) -> Vec<String> {
+    let mut sentences = Vec::new();
+    if let (Some(large), Some(buffered)) = (table.row(LARGE), table.row("buffered")) {
+        let subject = format!("`{LARGE}` (5 x 512 KiB in flight)");
+        sentences.extend(compare(&subject, large, buffered, metric::MB_PER_S, "MB/s"));
+        sentences.extend(cost(&format!("`{LARGE}`"), large, buffered, metric::CPU_S_PER_GB, "CPU s/GB"));
+        let memory = |row: &Row, name: &str| row.metrics.get(name).map(|found| bytes(found as u64));
+        let needs = memory(large, metric::BUFFERS_PEAK_BYTES)
+            .zip(memory(large, metric::MEMORY_PEAK_BYTES))
+            .zip(memory(buffered, metric::MEMORY_PEAK_BYTES));
+        sentences.extend(needs.map(|((buffers, own), theirs)| {
+            format!(
+                "`{LARGE}` needs {own} of memory, {buffers} of it buffers; `buffered` {theirs}, page cache included"
+            )
+        }));
     }
-    // Twice the memory that a sample fills: the page cache takes its pages from those freed last, but not
-    // only from those.
-    let prefault = prefault(2 * sizes.memory_bytes);
-    let mut cells = cells(options, context.quick);
-    let repeats = options.repeats.unwrap_or(if context.quick { 3 } else { 5 }) as usize;
-    let wanted = options.seconds.unwrap_or(if context.quick { 1.5 } else { 5.0 });
-    let seconds_max = fit_seconds(wanted, cells.len(), context.remaining());
-    let mut sampler = Sampler::new(&test_file, &cold, sizes.memory_bytes, &context.cleanup);
-    let interleaving = Interleaving {
-        label: "measure scan".to_owned(),
-        repeats,
-        until: until(context),
-        place: &test_file.path,
-        context,
+    let mut rates: Vec<(&Row, f64)> =
+        table.rows.iter().filter_map(|row| Some((row, row.metrics.get(metric::MB_PER_S)?))).collect();
+    rates.sort_by(|a, b| b.1.total_cmp(&a.1));
+    if let [(best, most), others @ ..] = rates.as_slice() {
+        let slowest = others.last().map_or_else(String::new, |(row, least)| {
+            format!(", the slowest `{}` with {}", row.name, number(*least))
+        });
+        let most = number(*most);
+        sentences.push(format!("the fastest sequential read was `{}` with {most} MB/s{slowest}", best.name));
+    }
+    sentences
+}
+
+/// Describes how many large requests in flight a scan needs, and at which numbers the page cache is faster.
+fn of_sweep(swept: &[&Table], buffered: Option<&Row>) -> Option<String> {
+    let rate = |row: &Row| row.metrics.get(metric::MB_PER_S);
+    let of = |table: &&Table| {
+        let row = table.row(LARGE)?;
+        Some((table.number("depth")?, rate(row)?, row.clone()))
     };
-    let done = interleaving.run(&mut cells, |setting, row, _| {
-        let depth = setting.0.map(|depth| depth as usize);
-        let work = ScanWork { row, bytes: test_file.bytes, seconds_max, depth };
-        let (job, cached) = job(&test_file.path, &work)?;
-        Ok(sampled(sampler.run(job, cached)?, row, cold.cache_state()))
-    })?;
-    notes.extend(general_notes(&test_file, done, repeats));
-    let mut settings: Vec<Setting> = cells.iter().map(|cell| cell.setting).collect();
-    settings.dedup();
-    let build = |setting: Setting| {
-        let mut experiment = Experiment::new(KIND.name, method(&cold, &sizes, seconds_max))
-            .parameter("file_bytes", test_file.bytes)
-            .parameter("memory_limit_bytes", sizes.memory_bytes)
-            .parameter("memory_touched_bytes", prefault)
-            .parameter("cold", cold.name())
-            .parameter("repeats", done)
-            .parameter("seconds_max", seconds_max)
-            .parameter("file_system", test_file.filesystem.as_str())
-            .parameter("own_file", test_file.pattern.is_some())
-            .parameter("seed", context.seed);
-        if let Some(depth) = setting.0 {
-            experiment = experiment.parameter("depth", depth);
+    let mut rows: Vec<(f64, f64, Row)> = swept.iter().filter_map(of).collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let most = rows.iter().map(|(_, rate, _)| *rate).fold(0.0, f64::max);
+    let (depth, enough, _) = rows.iter().find(|(_, rate, _)| *rate >= ENOUGH * most)?;
+    let is_faster = |row: &Row| {
+        let found = buffered.and_then(|buffered| difference(buffered, row, metric::MB_PER_S));
+        matches!(found, Some(Difference::More(_)))
+    };
+    let wins: Vec<String> =
+        rows.iter().filter(|(_, _, row)| is_faster(row)).map(|(depth, ..)| number(*depth)).collect();
+    let cache = match buffered.and_then(rate).map(number) {
+        None => String::new(),
+        Some(rate) if wins.is_empty() => format!("; `buffered` ({rate}) is faster at none"),
+        Some(rate) => format!("; `buffered` ({rate}) is faster at depth {}", wins.join(",")),
+    };
+    let (depth, enough, most) = (number(*depth), number(*enough), number(most));
+    Some(format!("reads of 512 KiB saturate at queue depth {depth} ({enough} of {most} MB/s){cache}"))
+}
+
+/// Returns a sentence on how a row's rate differs from that of `buffered`, a row of the page cache. `None` when one of them has
+/// no figure.
+pub(super) fn compare(subject: &str, row: &Row, other: &Row, metric: &str, unit: &str) -> Option<String> {
+    let figures = |row: &Row| row.metrics.get(metric).map(number);
+    let (own, theirs) = (figures(row)?, figures(other)?);
+    let warm = if other.cache == Some(CacheState::Warm) { " (warm)" } else { "" };
+    let name = format!("`{}`{warm}", other.name);
+    let sentence = match difference(row, other, metric)? {
+        Difference::More(times) => {
+            format!("{subject} is {} times faster than {name} ({own} and {theirs} {unit})", number(times))
         }
-        experiment.notes.clone_from(&notes);
-        experiment.conditions = test_file.preconditions.conditions();
-        let of_this = cells.extract_if(.., |cell| cell.setting == setting);
-        experiment.rows = of_this.map(|cell| build_row(cell, &cold)).collect();
-        experiment
-    };
-    Ok(settings.into_iter().map(build).collect())
-}
-
-/// Returns a sample with the file at `path`, and where the page cache's part of its memory is counted.
-///
-/// # Errors
-/// Fails when the work has no JSON.
-pub(super) fn job(path: &Path, work: &ScanWork) -> anyhow::Result<(Job, Cached)> {
-    let cached = match work.row {
-        ScanRow::Mmap => Cached::Mapped,
-        row if row.uses_page_cache() => Cached::Apart,
-        _ => Cached::Not,
-    };
-    Ok((Job::new(KIND.name, path, work, work.seconds_max)?, cached))
-}
-
-fn build_row(cell: Cell<Setting, ScanRow>, cold: &Cold) -> Row {
-    let cache = if cell.way.uses_page_cache() { cold.cache_state() } else { CacheState::Direct };
-    let depth = cell.setting.0;
-    let row = cell.into_row().cache(cache);
-    match depth {
-        Some(depth) => row.describe(format!("Forebay's scan, O_DIRECT, {depth} x 512 KiB in flight")),
-        None => row,
-    }
-}
-
-/// Returns the figures and claims of a sample; `cache` is the state of the page cache for rows that use it.
-pub(super) fn sampled(outcome: Outcome, row: ScanRow, cache: CacheState) -> SampleFigures {
-    let from_device = !row.uses_page_cache() || cache != CacheState::Warm;
-    // One worker is the reader; the second is a shard that does its reads.
-    let workers = Some(if matches!(row, ScanRow::Buffered | ScanRow::Mmap) { 1 } else { 2 });
-    let claim = Claim {
-        read_bytes: from_device.then_some(outcome.result.bytes),
-        workers,
-        exact: true,
-        ..Claim::default()
-    };
-    SampleFigures { metrics: metrics(&outcome), evidence: outcome.result.evidence, claim }
-}
-
-fn metrics(outcome: &Outcome) -> Metrics {
-    let result = &outcome.result;
-    let mut metrics = Metrics::default();
-    metrics
-        .set(metric::SECONDS, result.seconds)
-        .set(metric::MB_PER_S, result.bytes as f64 / 1e6 / result.seconds)
-        .set(metric::CPU_S_PER_GB, result.cpu_seconds * 1e9 / result.bytes as f64);
-    let optional = [
-        (metric::MEMORY_PEAK_BYTES, outcome.memory_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::BUFFERS_PEAK_BYTES, result.buffers_peak_bytes.map(|bytes| bytes as f64)),
-        (metric::IN_FLIGHT_AVG, result.in_flight_avg),
-    ];
-    for (name, value) in optional {
-        if let Some(value) = value {
-            metrics.set(name, value);
+        Difference::Less(times) => {
+            format!("{subject} is {} times slower than {name} ({own} and {theirs} {unit})", number(times))
         }
-    }
-    metrics
-}
-
-fn method(cold: &Cold, sizes: &Sizes, seconds_max: f64) -> String {
-    format!(
-        "{} Each sample is a fresh process that reads from the beginning to the end, or for {seconds_max:.1} s where that is \
-         shorter; rows take turns within a repeat, and a figure is the median of the repeats. The time runs from the \
-         first read to the last block; starting the process, opening the file and starting the engine are not in it. \
-         CPU is user and system time of all threads of the process in that time. Memory is the peak of {}. Requests in \
-         flight are the block device's own sum of request times divided by the wall time: what others do on the \
-         device counts too, and a large read counts as the requests it was split into. Every row looks at the first \
-         eight bytes of each page.",
-        cold.describe(sizes.memory_bytes),
-        memory_source(cold),
-    )
-}
-
-/// Returns the source of the memory figures.
-pub(super) fn memory_source(cold: &Cold) -> &'static str {
-    match cold {
-        Cold::Cgroup(_) => "the sample's cgroup: process, page cache and kernel memory, from start to end",
-        _ => {
-            "the process's resident memory, plus the part of the file in the page cache after the sample, for rows \
-             that use it"
+        Difference::Equal => {
+            format!("no clear difference between {subject} and {name} ({own} and {theirs} {unit})")
         }
-    }
+    };
+    Some(sentence + once(&[row, other]))
 }
 
-/// Returns facts about the file and the repeats that a reader of the figures needs.
-pub(super) fn general_notes(test_file: &TestFile, done: usize, wanted: usize) -> Vec<String> {
-    let mut notes = Vec::new();
-    if test_file.pattern.is_some() {
-        notes.push(format!(
-            "the {} read were written by this program before, do not compress, and were compared while they were read",
-            show_bytes(test_file.bytes)
-        ));
-    } else {
-        notes.push(
-            "the file existed before and was only read: whether its contents compress, and whether it has holes, \
-             which no device reads, is not known"
-                .to_owned(),
-        );
-    }
-    notes.push("a drive, a RAID controller or a virtual machine's host may hold the file in memory of its own; no row is spared that, none profits alone".to_owned());
-    if test_file.device_stat.is_none() {
-        notes.push(format!(
-            "requests in flight are not known: {} has no block device that counts them",
-            test_file.filesystem
-        ));
-    }
-    notes.extend(cut_short(done, wanted));
-    notes
+/// Returns a sentence on how a row's processor time differs from that of another, where it does.
+pub(super) fn cost(subject: &str, row: &Row, other: &Row, metric: &str, unit: &str) -> Option<String> {
+    let (own, theirs) = (row.metrics.get(metric)?, other.metrics.get(metric)?);
+    let (times, word) = match difference(row, other, metric)? {
+        Difference::Less(times) => (times, "less"),
+        Difference::More(times) => (times, "more"),
+        Difference::Equal => return None,
+    };
+    Some(format!(
+        "{subject} takes {} times {word} CPU than `{}` ({} and {} {unit}){}",
+        number(times),
+        other.name,
+        number(own),
+        number(theirs),
+        once(&[row, other])
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::job::SampleResult;
-    use super::*;
+    use serde_json::json;
+    use std::os::unix::fs::FileExt;
 
-    fn result() -> SampleResult {
-        SampleResult {
-            seconds: 2.0,
-            cpu_seconds: 0.5,
-            in_flight_avg: Some(4.5),
-            bytes: 2_000_000_000,
-            operations: 10,
-            buffers_peak_bytes: Some(4096),
-            ..SampleResult::default()
+    use super::super::lanes::{test_file, test_job};
+    use super::super::options::Length;
+    use super::super::pattern::Pattern;
+    use super::*;
+    use crate::cleanup::TempFile;
+    use forebay_report::result::{Metrics, Sample};
+
+    const BYTES: u64 = 4 << 20;
+
+    fn job(temp: &TempFile, way: &Way) -> Job {
+        let job = test_job(SPEC.name, way.name, temp.path(), json!({ "file_bytes": BYTES }), 1);
+        Job { pattern_seed: Some(11), ..job }
+    }
+
+    #[test]
+    fn every_row_sees_every_page_once() {
+        let (_cleanup, temp) = test_file(11, BYTES as usize);
+        let pages = 0..BYTES / PAGE_BYTES as u64;
+        let fold = pages.fold(0, |folded, page| folded ^ Pattern::new(11).first_word(page));
+        for way in SPEC.ways {
+            let outcome =
+                Scan.sample(&job(&temp, way)).unwrap_or_else(|error| panic!("{}: {error:#}", way.name));
+            assert_eq!((outcome.bytes, outcome.folded), (BYTES, fold), "{}", way.name);
+            let has_buffers = outcome.figures.get(metric::BUFFERS_PEAK_BYTES).is_some();
+            assert_eq!(has_buffers, way.name != "mmap", "{}", way.name);
         }
     }
 
     #[test]
-    fn metrics_have_their_units() {
-        let outcome = Outcome { result: result(), memory_peak_bytes: Some(1 << 20) };
-        let metrics = metrics(&outcome);
-        assert_eq!(metrics.get(metric::MB_PER_S), Some(1000.0));
-        assert_eq!(metrics.get(metric::CPU_S_PER_GB), Some(0.25));
-        assert_eq!(metrics.get(metric::MEMORY_PEAK_BYTES), Some(1_048_576.0));
-        assert_eq!(metrics.get(metric::BUFFERS_PEAK_BYTES), Some(4096.0));
-        assert_eq!(metrics.get(metric::IN_FLIGHT_AVG), Some(4.5));
+    fn every_row_notices_wrong_data() {
+        let (_cleanup, temp) = test_file(11, BYTES as usize);
+        temp.file().write_all_at(&[0; 8], 2 << 20).expect("it may be written");
+        temp.file().sync_all().expect("it can be flushed");
+        for way in SPEC.ways {
+            let error = Scan.sample(&job(&temp, way)).expect_err(way.name);
+            assert!(format!("{error:#}").contains("offset 2097152"), "{}: {error:#}", way.name);
+        }
     }
 
     #[test]
-    fn a_failed_row_has_its_reason_and_direct_rows_are_never_warm() {
-        let mut cell = Cell::new(Setting(None), ScanRow::Uncached);
-        cell.sampled = Err("no".to_owned());
-        let row = build_row(cell, &Cold::Warm);
-        assert_eq!((row.skipped.as_deref(), row.cache), (Some("no"), Some(CacheState::Warm)));
-        let row = build_row(Cell::new(Setting(None), ScanRow::DirectLarge), &Cold::Warm);
-        assert_eq!(row.cache, Some(CacheState::Direct));
+    fn every_row_ends_at_its_deadline() {
+        let (_cleanup, temp) = test_file(11, BYTES as usize);
+        for way in SPEC.ways {
+            let outcome = Scan.sample(&Job { seconds: 0.0, ..job(&temp, way) }).expect("it ends");
+            assert!((1..BYTES).contains(&outcome.bytes), "{}: {}", way.name, outcome.bytes);
+        }
+    }
+
+    #[test]
+    fn a_scan_that_loses_its_end_is_an_error() {
+        let job = test_job(SPEC.name, "", Path::new("/"), json!({ "file_bytes": 8192 }), 1);
+        let work = job.work().expect("its own");
+        let error = paced(&job, &work, |pace| {
+            assert!(pace.take(&[0; 4096]).expect("nothing is compared"));
+            Ok(None)
+        })
+        .expect_err("half of it is missing");
+        assert!(error.to_string().contains("4096 of 8192"), "{error}");
     }
 
     #[test]
     fn a_sweep_follows_the_rows_unless_it_is_not_wanted() {
-        let depths = |options: &ScanOptions, is_quick| -> Vec<Option<u32>> {
-            cells(options, is_quick).iter().map(|cell| cell.setting.0).collect()
-        };
-        let usual = ScanOptions::default();
-        assert_eq!(depths(&usual, false)[7..], [None, Some(1), Some(2), Some(4), Some(8), Some(16)]);
-        assert_eq!(depths(&usual, true), [None; 8]);
-        let rows = ScanOptions { rows: vec!["mmap".to_owned()], ..ScanOptions::default() };
-        assert_eq!(depths(&rows, false), [None]);
-        let both = ScanOptions { depth: vec![3], ..rows };
-        assert_eq!(depths(&both, true), [None, Some(3)]);
+        let mut options = Values::new(SPEC.options, None, Length::Full).expect("defaults");
+        assert_eq!((depths(&options, false), depths(&options, true)), (SWEEP.to_vec(), vec![]));
+        options.rows = vec!["mmap".to_owned()];
+        assert!(depths(&options, false).is_empty());
+        options.set("depth", 3.0);
+        assert_eq!(depths(&options, true), [3]);
+    }
+
+    /// Regression: README compared rows of the page cache, on memory that the guest had never used, with direct reads.
+    #[test]
+    fn touched_bytes_were_in_memory() {
+        let wanted = (48 << 20).min(affordable_bytes());
+        assert_eq!(prefault(wanted), wanted);
+        let peak = super::super::gauge::peak_resident_bytes().expect("the kernel counts it");
+        assert!(peak >= wanted, "{peak} of {wanted}");
     }
 
     #[test]
-    fn names_of_rows_and_times_are_checked() {
-        assert!(parse_row("mmap").is_ok());
-        assert!(parse_row("map").is_err_and(|sentence| sentence.contains("direct-no-copy")));
+    fn times_are_checked() {
         assert_eq!(parse_seconds("0.5"), Ok(0.5));
         for wrong in ["0", "-1", "x", "inf", "NaN"] {
             assert!(parse_seconds(wrong).is_err(), "{wrong}");
         }
+    }
+
+    fn row(name: &str, values: &[f64]) -> Row {
+        let samples = values.iter().map(|value| {
+            let mut metrics = Metrics::default();
+            metrics.set(metric::MB_PER_S, *value);
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples(name, samples.collect())
+    }
+
+    fn sentences(large: &[f64], buffered: Row) -> Vec<String> {
+        let mut table = Table::new(SPEC.name, "");
+        table.rows = vec![buffered, row(LARGE, large)];
+        verdicts(&[&table])
+    }
+
+    #[test]
+    fn wins_losses_and_equal_rows_are_reported() {
+        let buffered = || row("buffered", &[1000.0, 1250.0, 900.0]);
+        for (large, words) in [
+            (
+                [2400.0, 2500.0, 2300.0],
+                "`direct-large` (5 x 512 KiB in flight) is 2.40 times faster than `buffered` (2,400 and 1,000 MB/s)",
+            ),
+            ([500.0, 510.0, 490.0], "2 times slower than `buffered`"),
+            ([1200.0, 900.0, 1300.0], "no clear difference"),
+        ] {
+            let sentences = sentences(&large, buffered());
+            assert!(sentences[0].contains(words), "{sentences:?}");
+        }
+    }
+
+    #[test]
+    fn warm_figures_are_called_warm() {
+        let warm = row("buffered", &[9000.0, 9100.0]).cache(CacheState::Warm);
+        let sentences = sentences(&[2400.0, 2500.0], warm);
+        assert!(sentences[0].contains("slower") && sentences[0].contains("warm"), "{}", sentences[0]);
+    }
+
+    #[test]
+    fn rows_that_were_not_measured_make_no_sentence() {
+        let sentences = sentences(&[1000.0], Row::skipped("buffered", "no"));
+        assert_eq!(sentences, ["the fastest sequential read was `direct-large` with 1,000 MB/s"]);
+    }
+
+    #[test]
+    fn processor_time_is_reported_where_it_differs() {
+        let costs = |own: f64| cost("`a`", &row("a", &[own]), &row("b", &[4.0]), metric::MB_PER_S, "s");
+        assert!(costs(2.0).is_some_and(|text| text.contains("`a` takes 2 times less CPU than `b`")));
+        assert_eq!(costs(4.0), None);
+    }
+
+    #[test]
+    fn a_sweep_reports_its_depth_and_where_the_cache_wins() {
+        let of = |depth: Option<u32>, name: &str, rate: f64| {
+            let mut table = Table::new(SPEC.name, "");
+            if let Some(depth) = depth {
+                table = table.parameter("depth", depth);
+            }
+            table.rows = vec![row(name, &[0.99 * rate, rate, 1.01 * rate])];
+            table
+        };
+        let mut all = vec![of(None, "buffered", 1000.0)];
+        all.extend(
+            [(4, 2900.0), (1, 700.0), (2, 1400.0), (8, 3000.0)]
+                .map(|(depth, rate)| of(Some(depth), LARGE, rate)),
+        );
+        let reported = |all: &[Table]| verdicts(&all.iter().collect::<Vec<_>>()).pop();
+        assert_eq!(
+            reported(&all).as_deref(),
+            Some(
+                "reads of 512 KiB saturate at queue depth 4 (2,900 of 3,000 MB/s); `buffered` (1,000) is faster at depth 1"
+            )
+        );
+        assert!(reported(&all[1..]).is_some_and(|sentence| !sentence.contains("buffered")));
+        assert_eq!(of_sweep(&[], None), None);
     }
 }

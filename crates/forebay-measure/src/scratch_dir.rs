@@ -1,12 +1,13 @@
 //! The directory of an experiment that writes: it creates its own files there and touches nothing else.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 use super::backing_device::filesystem_of;
 use super::experiment::Place;
 use super::test_file::refuse_memory_filesystem;
-use crate::cleanup::TempDirectory;
+use crate::cleanup::{TempDirectory, TempFile};
 use crate::context::{Context, Target};
 use forebay_report::failure::Failure;
 
@@ -50,12 +51,23 @@ impl ScratchDir {
     /// Fails with [`Failure::Path`].
     pub fn temp_directory(&self, context: &Context, label: &str) -> anyhow::Result<TempDirectory> {
         let made = context.cleanup.temp_directory(&self.directory, label);
-        Ok(made.map_err(|error| {
-            Failure::Path(format!(
-                "no directory can be made in {}: {error}; name one that this user may write to",
-                self.directory.display()
-            ))
-        })?)
+        Ok(made.map_err(|error| self.refused("directory", &error))?)
+    }
+
+    /// Creates a new file there.
+    ///
+    /// # Errors
+    /// Fails with [`Failure::Path`].
+    pub(super) fn temp_file(&self, context: &Context, label: &str) -> anyhow::Result<TempFile> {
+        let made = context.cleanup.temp_file(&self.directory, label);
+        Ok(made.map_err(|error| self.refused("file", &error))?)
+    }
+
+    fn refused(&self, what: &str, error: &io::Error) -> Failure {
+        Failure::Path(format!(
+            "no {what} can be made in {}: {error}; name a directory that this user may write to",
+            self.directory.display()
+        ))
     }
 }
 

@@ -7,9 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::ClockId;
 use rustix::time::Timespec;
-use serde::{Deserialize, Serialize};
-
-use super::job::{Reading, SampleResult};
 
 /// The line with which a sample reports that it waits.
 pub(super) const READY: &str = "ready";
@@ -24,14 +21,6 @@ static BEGUN_NS: AtomicU64 = AtomicU64::new(ANY_TIME);
 const ANY_TIME: u64 = u64::MAX;
 /// The next gauge waits.
 const ARMED: u64 = u64::MAX - 1;
-
-/// The result of a sample that began together with others.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Timed {
-    pub(super) result: SampleResult,
-    /// The instant when its time began, on the monotonic clock of its host.
-    pub(super) begun_ns: u64,
-}
 
 /// Returns the time on the clock in which instants are given: the same for all processes of a host.
 pub(super) fn monotonic_ns() -> u64 {
@@ -79,18 +68,6 @@ pub(super) fn begin(at_ns: Option<u64>) -> io::Result<()> {
 /// Returns the instant at which the time of this process's sample began, where it waited for one.
 pub(super) fn begun_ns() -> Option<u64> {
     Some(BEGUN_NS.load(Ordering::Relaxed)).filter(|begun_ns| *begun_ns < ARMED)
-}
-
-/// Returns the text of the sample's result, with the time of its begin where it waited for one.
-///
-/// # Errors
-/// Fails when the result has no JSON.
-pub(super) fn result(reading: Reading) -> anyhow::Result<String> {
-    let result = SampleResult::of(reading);
-    Ok(match begun_ns() {
-        None => serde_json::to_string(&result)?,
-        Some(begun_ns) => serde_json::to_string(&Timed { result, begun_ns })?,
-    })
 }
 
 fn wait_until(at_ns: u64) -> io::Result<()> {

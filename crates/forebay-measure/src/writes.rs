@@ -619,7 +619,7 @@ fn each_durable(table: &Table) -> Option<String> {
     let figures: Vec<_> = rows.iter().map(|(row, _)| (*row, RELIABLE)).collect();
     Some(if most / least >= NOTEWORTHY && above(best, RELIABLE, worst, RELIABLE) {
         format!(
-            "durable writes one by one: `{}` makes {} times as many as `{}` ({} and {} writes/s){once}",
+            "durable one by one: `{}` is {} times faster than `{}` ({} and {} writes/s){once}",
             best.name,
             number(most / least),
             worst.name,
@@ -627,9 +627,9 @@ fn each_durable(table: &Table) -> Option<String> {
             number(least)
         )
     } else if let Some(spread) = spread(&figures) {
-        format!("{spread} to rank durable writes one by one{once}")
+        format!("{spread} to rank writes durable one by one{once}")
     } else {
-        format!("durable writes one by one: all ways are about as fast {range}{once}")
+        format!("durable one by one: all ways are about as fast {range}{once}")
     })
 }
 
@@ -648,7 +648,7 @@ fn flush(table: &Table) -> Vec<String> {
     let (once, flush_us) = (once(&[plain, durable]), durable_us - write_us);
     if durable_us < DURABLE_COSTS * write_us {
         return vec![format!(
-            "a durable write takes {} µs, any other {} µs: no sign of a volatile write cache{once}",
+            "a durable write takes {} µs, others {} µs: no sign of a volatile cache{once}",
             number(durable_us),
             number(write_us)
         )];
@@ -661,7 +661,7 @@ fn flush(table: &Table) -> Vec<String> {
     let mut sentences = Vec::new();
     if flush_us >= FLUSH_COSTS * write_us {
         sentences.push(format!(
-            "a flush costs {} times as much as a write ({} µs and {} µs): batch writes{once}",
+            "a flush costs {} times as much as a write ({} and {} µs){once}",
             number(flush_us / write_us),
             number(flush_us),
             number(write_us)
@@ -676,7 +676,7 @@ fn flush(table: &Table) -> Vec<String> {
         && left_out_ms / (left_out_ms + total_ms) >= DRAIN_SHARE
     {
         sentences.push(format!(
-            "writes are acknowledged from a volatile cache: the sync after `o-direct` takes {} of {} ms{once}",
+            "`o-direct` writes are acknowledged from a volatile cache: their sync takes {} of {} ms{once}",
             number(left_out_ms),
             number(left_out_ms + total_ms)
         ));
@@ -721,24 +721,13 @@ pub(crate) fn simulated(rows: &[(&str, Vec<Simulated>)]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use super::super::lanes::test_job;
+    use super::super::lanes::{test_file, test_job};
     use super::super::system_counters::Bytes;
     use super::*;
-    use crate::cleanup::{Cleanup, TempFile};
+    use crate::cleanup::TempFile;
     use forebay_report::result::Metrics;
 
     const FILE_BYTES: u64 = 2 << 20;
-
-    fn prefilled(cleanup: &Cleanup) -> TempFile {
-        let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), "writes").expect("writable");
-        let mut memory = vec![0; FILE_BYTES as usize];
-        Pattern::new(1).fill(0, &mut memory);
-        temp.file().write_all_at(&memory, 0).expect("space for 2 MiB");
-        temp.file().sync_all().expect("it can be flushed");
-        temp
-    }
 
     fn job(temp: &TempFile, row: &str, pattern: &str, clients: usize, operations: u64, seed: u64) -> Job {
         let work = json!({
@@ -773,8 +762,7 @@ mod tests {
 
     #[test]
     fn every_row_writes_all_of_its_blocks_and_no_other() {
-        let cleanup = Cleanup::default();
-        let temp = prefilled(&cleanup);
+        let (_cleanup, temp) = test_file(1, FILE_BYTES as usize);
         for (seed, way) in (1..).zip(SPEC.ways) {
             for (pattern, clients) in [("dense", 1), ("sparse", 3)] {
                 let before = std::fs::read(temp.path()).expect("readable");
@@ -805,8 +793,7 @@ mod tests {
 
     #[test]
     fn a_block_that_was_not_written_is_noticed() {
-        let cleanup = Cleanup::default();
-        let temp = prefilled(&cleanup);
+        let (_cleanup, temp) = test_file(1, FILE_BYTES as usize);
         let job = job(&temp, "naive", "dense", 1, 8, 3);
         let (clients, _, _) = write(&job).expect("it can be written");
         verify(&job, &clients).expect("all are there");
@@ -818,8 +805,7 @@ mod tests {
 
     #[test]
     fn no_write_is_begun_after_the_time_is_over() {
-        let cleanup = Cleanup::default();
-        let temp = prefilled(&cleanup);
+        let (_cleanup, temp) = test_file(1, FILE_BYTES as usize);
         for way in SPEC.ways {
             let mut job = job(&temp, way.name, "dense", 2, 100, 4);
             job.seconds = 0.0;
@@ -882,7 +868,7 @@ mod tests {
             [
                 "sparse, 1 client(s): `naive` advertises 400,000 writes/s, 400 times the durable 1,000 (`fsync-each`); \
                  best durable: 40,000 (`sync-close`)",
-                "sparse, 1 client(s): durable writes one by one: `o-direct-dsync` makes 2 times as many as `fsync-each` \
+                "sparse, 1 client(s): durable one by one: `o-direct-dsync` is 2 times faster than `fsync-each` \
                  (2,000 and 1,000 writes/s)",
             ]
         );
@@ -945,19 +931,13 @@ mod tests {
     fn a_slow_flush_and_a_volatile_cache_are_distinguished() {
         let slow = flushes(100.0, 5_100.0, 5.0);
         assert_eq!(slow.len(), 1, "{slow:?}");
-        assert!(
-            slow[0].contains("a flush costs 50 times as much as a write (5,000 µs and 100 µs)"),
-            "{slow:?}"
-        );
+        assert!(slow[0].contains("a flush costs 50 times as much as a write (5,000 and 100 µs)"), "{slow:?}");
         let cache = flushes(20.0, 80.0, 60.0);
         assert_eq!(cache.len(), 1, "{cache:?}");
-        assert!(
-            cache[0].contains("from a volatile cache: the sync after `o-direct` takes 60 of 80 ms"),
-            "{cache:?}"
-        );
+        assert!(cache[0].contains("from a volatile cache: their sync takes 60 of 80 ms"), "{cache:?}");
         assert_eq!(flushes(20.0, 420.0, 200.0).len(), 2, "both");
         assert!(flushes(100.0, 400.0, 0.5).is_empty(), "neither, and a durable write costs something");
         let none = flushes(100.0, 120.0, 0.1);
-        assert!(none.len() == 1 && none[0].contains("no sign of a volatile write cache"), "{none:?}");
+        assert!(none.len() == 1 && none[0].contains("no sign of a volatile cache"), "{none:?}");
     }
 }

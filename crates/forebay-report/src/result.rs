@@ -235,6 +235,9 @@ pub struct Row {
     /// Changes over time in the first repeat.
     #[serde(default, skip_serializing_if = "Series::is_empty")]
     pub series: Series,
+    /// The command line of fio that does the same work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fio: Option<String>,
 }
 
 /// Lists of numbers of one length by name; a name ends in its unit, and `at_s` has the times of the values.

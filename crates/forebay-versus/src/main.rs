@@ -68,7 +68,7 @@ fn command() -> Command {
         .subcommand(Command::new(CHILD_SUBCOMMAND).hide(true).arg(job));
     ALL.iter().fold(command, |command, experiment| {
         let spec = experiment.spec();
-        let own = Entry::New(*experiment).augment(Command::new(spec.name).about(spec.about)).args([
+        let own = Entry(*experiment).augment(Command::new(spec.name).about(spec.about)).args([
             path(
                 "dir",
                 "Directory for the test files, which are removed at the end [default: the current one]",
@@ -87,7 +87,7 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
     let (name, matches) = matches.subcommand().context("no experiment was named")?;
     if name == CHILD_SUBCOMMAND {
         let job = matches.get_one::<String>("job").context("no job")?;
-        print(&format!("{}\n", run_child(job, false, &ALL.map(Entry::New))?))?;
+        print(&format!("{}\n", run_child(job, false, &ALL.map(Entry))?))?;
         return Ok(ExitCode::SUCCESS);
     }
     let experiment =
@@ -125,7 +125,7 @@ fn measure(
             return Ok(());
         }
         experiment.targets().judge(table);
-        Entry::New(experiment).present(std::slice::from_mut(table));
+        Entry(experiment).present(std::slice::from_mut(table));
         let report = |tables| Report::new(doctor::machine_only(), tables);
         print(&summary::tables(&report(vec![table.clone()]), true))?;
         if let Some(path) = json {

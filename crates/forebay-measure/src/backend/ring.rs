@@ -15,7 +15,7 @@ use super::{Lane, Op, Target};
 const SQPOLL_IDLE_MS: u32 = 50;
 
 /// The options with which a ring is set up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Setup {
     /// The memory is registered.
     pub(crate) fixed_buffers: bool,
@@ -30,18 +30,10 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Without any option.
-    pub(crate) const PLAIN: Self = Self {
-        fixed_buffers: false,
-        fixed_file: false,
-        defer_taskrun: false,
-        sqpoll: false,
-        iopoll: false,
-        commands: false,
-    };
-    /// Registered memory and file, SINGLE_ISSUER and DEFER_TASKRUN.
-    pub(crate) const FULL: Self =
-        Self { fixed_buffers: true, fixed_file: true, defer_taskrun: true, ..Self::PLAIN };
+    /// Returns registered memory and file, SINGLE_ISSUER and DEFER_TASKRUN.
+    pub(crate) fn full() -> Self {
+        Self { fixed_buffers: true, fixed_file: true, defer_taskrun: true, ..Self::default() }
+    }
 
     fn build<E: Entry>(self, entries: usize) -> anyhow::Result<IoUring<E, E::Ended>> {
         let mut builder = IoUring::<E, E::Ended>::builder();

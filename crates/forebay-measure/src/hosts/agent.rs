@@ -16,13 +16,12 @@ use anyhow::Context as _;
 use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::super::cold::Cold;
-use super::super::job::Job;
+use super::super::experiment::Turn;
+use super::super::kind::{self, Entry};
 use super::super::plan::affordable_bytes;
-use super::super::sampler::Sampler;
+use super::super::runner;
 use super::super::start_barrier::monotonic_ns;
-use super::super::test_file::TestFile;
-use super::message::{Facts, FromAgent, Prepared, ToAgent, receive, send};
+use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
 use super::{ALIVE_EVERY, SILENCE_MAX, host_name};
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};
@@ -30,6 +29,7 @@ use crate::doctor;
 use crate::output::stderr_line;
 use crate::progress::Progress;
 use forebay_report::failure::Failure;
+use forebay_report::result::Row;
 
 /// The time for the controller's first message. It comes when all other hosts, or ranks, have begun.
 const FIRST_WITHIN: Duration = Duration::from_secs(200);
@@ -171,39 +171,45 @@ fn code(error: &anyhow::Error) -> u8 {
 /// Carries out tasks until there are no more.
 fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAgent>) -> anyhow::Result<()> {
     let Ok(task) = tasks.recv() else { return Ok(()) };
-    let ToAgent::Prepare { memory_bytes, file_bytes, seed } = task else {
+    let ToAgent::Prepare { experiment, options, seed } = task else {
         anyhow::bail!("a sample was requested before the file was prepared");
     };
+    let Some(Entry(experiment)) = kind::find(&experiment) else {
+        anyhow::bail!("the experiment {experiment:?} is not known here");
+    };
     let context = Context::new(target, Progress::Silent, cleanup.clone(), seed);
-    let test_file = TestFile::prepare(&context, file_bytes, None)?;
-    let (cold, notes) = Cold::choose(&test_file, memory_bytes, cleanup);
-    let mut sampler = Sampler::new(&test_file, &cold, memory_bytes, cleanup);
+    let (spec, mut plan) = (experiment.spec(), experiment.plan(&options, &context)?);
+    let settings = plan.settings();
+    let seconds = options.number("seconds").unwrap_or(1.0);
+    let frame = |setting| {
+        let plan = plan.as_ref();
+        let ways = runner::ways(spec, &options, plan, setting);
+        let rows = ways.map(|way| {
+            let row = Row { name: way.name.to_owned(), ..Row::default() };
+            runner::described_row(plan, setting, way, row)
+        });
+        runner::table(spec, plan, setting, Some(seconds), rows.collect())
+    };
+    let tables = settings.iter().map(frame).collect();
     let machine = doctor::machine_only();
     let about = format!(
-        "{}, {} {}, {} processors, {}; {}{}",
+        "{}, {} {}, {} processors, {}{}",
         host_name(),
         machine.kernel,
         machine.architecture,
         machine.cpus_allowed,
-        test_file.filesystem,
-        cold.describe(memory_bytes).trim_end_matches('.'),
+        plan.place().file_system,
         if machine.optimized_build {
             ""
         } else {
             "; an unoptimised build, whose figures are not representative"
         },
     );
-    wire.send(&FromAgent::Prepared(Prepared {
-        about,
-        memory_limited: matches!(cold, Cold::Cgroup(_)),
-        cache: cold.cache_state(),
-        notes,
-    }))?;
+    wire.send(&FromAgent::Prepared(Prepared { about, tables }))?;
     while let Ok(task) = tasks.recv() {
         match task {
-            ToAgent::Sample { round, job, cached } => {
-                let job = Job { path: test_file.path.clone(), ..job };
-                let mut start = || {
+            ToAgent::Sample { round, sample } => {
+                let mut begin = || {
                     wire.send(&FromAgent::Ready)?;
                     match tasks.recv() {
                         Ok(ToAgent::Go { at_ns: Some(at_ns) }) => Ok(at_ns),
@@ -211,11 +217,16 @@ fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAg
                         Err(_) => anyhow::bail!("the sample was ready, and its start did not come"),
                     }
                 };
-                wire.send(&match sampler.run_at(job, cached, &mut start) {
-                    Ok((timed, memory_peak_bytes)) => FromAgent::Sampled {
-                        timed: Box::new(timed),
-                        memory_peak_bytes,
-                        conditions: test_file.preconditions.conditions(),
+                let Sample { setting, row, repeat, seed, seconds } = sample;
+                let way = spec.ways.iter().find(|way| way.name == row).context("an unknown row")?;
+                let parameters = settings.get(setting).context("an unknown table")?;
+                let turn = Turn { setting, parameters, way, repeat, seed, seconds, counts: false };
+                let sampled = runner::sample(spec, plan.as_mut(), &turn, cleanup, Some(&mut begin));
+                wire.send(&match sampled {
+                    Ok((outcome, claim)) => FromAgent::Sampled {
+                        outcome: Box::new(outcome),
+                        claim,
+                        conditions: plan.conditions(),
                     },
                     Err(error) => FromAgent::Failed { round, why: format!("{error:#}") },
                 })?;

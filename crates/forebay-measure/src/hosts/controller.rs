@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::super::job::Job;
-use super::super::sampler::Cached;
-use super::super::start_barrier::{Timed, monotonic_ns};
+use super::super::experiment::Outcome;
+use super::super::gates::Claim;
+use super::super::options::Values;
+use super::super::start_barrier::monotonic_ns;
 use super::clock::{Offset, RoundTrip};
-use super::message::{Facts, FromAgent, Prepared, ToAgent, receive, send};
+use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
 use super::{ALIVE_EVERY, SILENCE_MAX};
 use forebay_report::failure::Failure;
 use forebay_report::result::Condition;
@@ -82,8 +83,9 @@ pub(super) struct Host {
 /// The result of one host in a round.
 #[derive(Debug)]
 pub(super) struct HostSample {
-    pub(super) timed: Timed,
-    pub(super) memory_peak_bytes: Option<u64>,
+    pub(super) outcome: Outcome,
+    pub(super) claim: Claim,
+    /// Gates of the file and the device.
     pub(super) conditions: Vec<Condition>,
     /// The start of the sample, on the controller's clock.
     pub(super) begun_ns: i128,
@@ -104,6 +106,8 @@ pub(super) struct Controller {
     alive_sent: Instant,
     /// The time without a message after which a host is lost.
     silence: Duration,
+    /// The limit for a step that reads or writes the file.
+    step_within: Duration,
     rounds: u64,
 }
 
@@ -141,7 +145,8 @@ impl Controller {
         }
         let connected = hosts.len();
         let (alive_sent, silence) = (Instant::now(), START_WITHIN);
-        let mut controller = Self { hosts, inbox, connected, alive_sent, silence, rounds: 0 };
+        let step_within = SAMPLE_WITHIN;
+        let mut controller = Self { hosts, inbox, connected, alive_sent, silence, step_within, rounds: 0 };
         let hellos = controller.gather(START_WITHIN, "start", |_, message, _| match message {
             FromAgent::Hello { program, facts } => Some((program, facts)),
             _ => None,
@@ -169,14 +174,25 @@ impl Controller {
     /// # Errors
     /// Fails with the host that cannot do so and the reason. The exit code is that of the same
     /// failure on one host.
-    pub(super) fn prepare(&mut self, memory_bytes: u64, file_bytes: u64, seed: u64) -> anyhow::Result<()> {
+    pub(super) fn prepare(
+        &mut self,
+        experiment: &str,
+        options: &Values,
+        seed: u64,
+        file_bytes: u64,
+    ) -> anyhow::Result<()> {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             // Storage that detects equal blocks must not find any.
             let seed = (seed ^ (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)) & ((1 << 53) - 1);
-            host.send(&ToAgent::Prepare { memory_bytes, file_bytes, seed });
+            host.send(&ToAgent::Prepare {
+                experiment: experiment.to_owned(),
+                options: options.clone(),
+                seed,
+            });
         }
-        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(file_bytes as f64 / BYTES_PER_S_MIN);
-        let prepared = self.gather(limit, "prepare its file", |_, message, _| match message {
+        // A sample may read as much again before it is ready.
+        self.step_within = SAMPLE_WITHIN + Duration::from_secs_f64(file_bytes as f64 / BYTES_PER_S_MIN);
+        let prepared = self.gather(self.step_within, "prepare its file", |_, message, _| match message {
             FromAgent::Prepared(prepared) => Some(prepared),
             _ => None,
         })?;
@@ -191,15 +207,11 @@ impl Controller {
     ///
     /// # Errors
     /// Fails with the host that was lost; nothing more can be measured.
-    pub(super) fn round(
-        &mut self,
-        job: &Job,
-        cached: Cached,
-    ) -> anyhow::Result<Result<Vec<HostSample>, String>> {
+    pub(super) fn round(&mut self, sample: Sample) -> anyhow::Result<Result<Vec<HostSample>, String>> {
         self.rounds += 1;
         let failed = |host: &Host, why: String| format!("{}: {why}", host.title());
-        self.send_all(&ToAgent::Sample { round: self.rounds, job: job.clone(), cached });
-        let limit = SAMPLE_WITHIN + Duration::from_secs_f64(job.seconds_max);
+        let limit = self.step_within + Duration::from_secs_f64(sample.seconds);
+        self.send_all(&ToAgent::Sample { round: self.rounds, sample });
         let ready = self.gather(limit, "make its sample ready", |host, message, _| match message {
             FromAgent::Ready => Some(Ok(())),
             FromAgent::Failed { why, .. } => Some(Err(failed(host, why))),
@@ -217,11 +229,11 @@ impl Controller {
             host.send(&ToAgent::Go { at_ns: Some(host.offset.to_theirs(at_ns)) });
         }
         let ended = self.gather(limit, "end its sample", |host, message, _| match message {
-            FromAgent::Sampled { timed, memory_peak_bytes, conditions } => Some(Ok(HostSample {
-                begun_ns: host.offset.to_ours(timed.begun_ns),
+            FromAgent::Sampled { outcome, claim, conditions } => Some(Ok(HostSample {
+                begun_ns: host.offset.to_ours(outcome.begun_ns?),
                 clock_error_ns: host.offset.error_ns,
-                timed: *timed,
-                memory_peak_bytes,
+                outcome: *outcome,
+                claim,
                 conditions,
             })),
             FromAgent::Failed { why, .. } => Some(Err(failed(host, why))),

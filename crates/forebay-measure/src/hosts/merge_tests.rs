@@ -2,25 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::super::job::{RandomRow, RandomWork};
-use super::super::super::random::sampled;
-use super::super::super::start_barrier::Timed;
+use super::super::super::experiment::Experiment as _;
+use super::super::super::random::Random;
 use super::*;
-
-fn figures() -> Figures {
-    let work = RandomWork {
-        row: RandomRow::Direct,
-        span_start: 0,
-        span_bytes: 1 << 20,
-        block_bytes: 4096,
-        depth: 1,
-        threads: 1,
-        seconds: 1.0,
-        seed: 1,
-        warm_bytes: 0,
-    };
-    Box::new(move |outcome, _| sampled(outcome, &work))
-}
 
 /// Returns a sample of a host whose every operation took `us` microseconds.
 fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample {
@@ -28,40 +12,32 @@ fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample 
     for _ in 0..operations {
         latency.record(Duration::from_micros(us));
     }
-    let mut evidence = Evidence::default();
-    evidence.times.insert("latency".to_owned(), latency);
-    let result = SampleResult {
+    let mut outcome = Outcome {
         seconds,
         cpu_seconds: 0.1,
         bytes: operations * 4096,
         operations,
-        p50_us: Some(us as f64),
         in_flight_avg: Some(4.0),
-        evidence,
-        ..SampleResult::default()
+        ..Outcome::default()
     };
-    HostSample {
-        timed: Timed { result, begun_ns: 0 },
-        memory_peak_bytes: Some(1 << 20),
-        conditions: Vec::new(),
-        begun_ns,
-        clock_error_ns: 3_000,
-    }
+    outcome.times("latency", latency);
+    HostSample { outcome, claim: Claim::default(), conditions: Vec::new(), begun_ns, clock_error_ns: 3_000 }
 }
 
 fn round(repeat: u32, hosts: Vec<HostSample>) -> Round {
-    Round { repeat, figures: figures(), hosts }
+    Round { repeat, hosts }
 }
 
-fn way() -> Way {
-    Way { name: "direct", description: "reads", cache: CacheState::Direct }
+fn rows_of(rounds: &Rounds) -> Vec<Row> {
+    let frame = Row { name: "direct".to_owned(), ..Row::default() };
+    rows(Random.spec(), &frame, rounds, &[]).expect("histograms of the same bounds")
 }
 
 #[test]
 fn operations_add_up_over_the_whole_window_and_histograms_are_merged() {
     // A fast and a slow host: the average of their percentiles would be 525, which is true of neither.
     let hosts = vec![sample(-1_000_000_000, 1.0, 990, 50), sample(-999_500_000, 3.0, 110, 1000)];
-    let rows = rows(&way(), &Ok(vec![round(0, hosts)]), &[]).expect("histograms of the same bounds");
+    let rows = rows_of(&Ok(vec![round(0, hosts)]));
     let value = |name: &str| rows[0].metrics.get(name).unwrap_or_else(|| panic!("no {name}"));
     let near = |name: &str, expected: f64| {
         assert!((value(name) / expected - 1.0).abs() < 0.01, "{name}: {}", value(name));
@@ -92,7 +68,7 @@ fn gates_can_pass_and_can_fail_in_the_repeat_that_is_named() {
     assert_eq!(verdicts(late)[0], (skew, Some(false), vec![1]));
     for operations in [99, 101] {
         let mut wrong = sample(0, 1.0, 100, 50);
-        wrong.timed.result.operations = operations;
+        wrong.outcome.operations = operations;
         let wrong = round(1, vec![wrong, sample(0, 1.0, 100, 50)]);
         assert_eq!(verdicts(wrong)[1], (sums.clone(), Some(false), vec![1]));
     }
@@ -100,7 +76,7 @@ fn gates_can_pass_and_can_fail_in_the_repeat_that_is_named() {
 
 #[test]
 fn a_row_without_rounds_has_its_reason() {
-    let rows = rows(&way(), &Err("host 2 (b): no".to_owned()), &[]).expect("nothing to read");
+    let rows = rows_of(&Err("host 2 (b): no".to_owned()));
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0].skipped.as_deref(), Some("host 2 (b): no"));
 }

@@ -6,10 +6,10 @@ use anyhow::Context as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::super::job::Job;
-use super::super::sampler::Cached;
-use super::super::start_barrier::Timed;
-use forebay_report::result::{CacheState, Condition};
+use super::super::experiment::Outcome;
+use super::super::gates::Claim;
+use super::super::options::Values;
+use forebay_report::result::{Condition, Experiment};
 
 /// The size of the longest line; the longest messages contain a histogram of some kilobytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
@@ -53,10 +53,10 @@ pub(super) enum ToAgent {
     Alive,
     /// Requests the time of the agent's clock.
     Clock,
-    /// Write the file. It is the first task, and comes only once.
-    Prepare { memory_bytes: u64, file_bytes: u64, seed: u64 },
-    /// Make a sample ready; its file is the agent's own, whatever the job says.
-    Sample { round: u64, job: Job, cached: Cached },
+    /// Make the files of an experiment. It is the first task, and comes only once.
+    Prepare { experiment: String, options: Values, seed: u64 },
+    /// Make a sample ready.
+    Sample { round: u64, sample: Sample },
     /// Begin the sample at this instant of the agent's clock, or (`None`) give it up. Without meaning for an
     /// agent whose sample has failed.
     Go { at_ns: Option<u64> },
@@ -64,8 +64,18 @@ pub(super) enum ToAgent {
     End,
 }
 
-/// A message from the agent.
+/// The turn of a sample: the number of its table, its row, and what the sample is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Sample {
+    pub(super) setting: usize,
+    pub(super) row: String,
+    pub(super) repeat: usize,
+    pub(super) seed: u64,
+    pub(super) seconds: f64,
+}
+
+/// A message from the agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromAgent {
     /// The first message. Other versions can read it, too: they may have other facts.
@@ -79,7 +89,7 @@ pub(super) enum FromAgent {
     /// The sample waits for its start.
     Ready,
     /// The result of a sample, with gates of the file and the device.
-    Sampled { timed: Box<Timed>, memory_peak_bytes: Option<u64>, conditions: Vec<Condition> },
+    Sampled { outcome: Box<Outcome>, claim: Claim, conditions: Vec<Condition> },
     /// The sample failed; others are possible. That of an earlier round was given up.
     Failed { round: u64, why: String },
     /// Nothing more can be measured on this host. `code` is the exit code of the same failure on one host.
@@ -96,17 +106,13 @@ pub(super) struct Facts {
     pub(super) memory_affordable_bytes: u64,
 }
 
-/// The file and the method with which an agent measures.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// An agent that can take samples.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Prepared {
-    /// The host, its file system, and the method by which samples begin cold, in a sentence.
+    /// The host and its file system, in a sentence.
     pub(super) about: String,
-    /// Whether a cgroup limits the page cache.
-    pub(super) memory_limited: bool,
-    /// The state of the page cache for the rows that use it.
-    pub(super) cache: CacheState,
-    /// Facts that a reader must have before trusting the numbers.
-    pub(super) notes: Vec<String>,
+    /// The tables, whose rows have no figures.
+    pub(super) tables: Vec<Experiment>,
 }
 
 #[cfg(test)]

@@ -1,10 +1,3 @@
-//! Titles of experiments, and sentences computed from their numbers.
+//! Tests of the sentences of experiments.
 
-pub(crate) mod appends;
-mod buffered;
-#[cfg(test)]
 mod devices;
-pub(crate) mod interference;
-pub(crate) mod reads;
-pub(crate) mod titles;
-pub(crate) mod walks;

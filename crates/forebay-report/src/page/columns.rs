@@ -83,6 +83,11 @@ define! {
     LAST_DONE_S "last done s", 1.0, "seconds from the first host's start until the last host was done";
     START_SKEW_US "skew µs", 1.0, "how far the hosts' starts lay apart, in µs";
     SECONDS "seconds", 1.0, "wall time of one repeat";
+    FULL_WAIT_SHARE "full wait %", 0.01, "share of the time in which a thread was blocked on I/O and none ran";
+    SOME_WAIT_SHARE "some wait %", 0.01, "share of the time in which a thread was blocked on I/O";
+    FULL_IOWAIT_SHARE "full iowait %", 0.01, "full wait, as far as the kernel calls it iowait";
+    WAIT_SHARE "of all waits %", 0.01, "a file's share of the waits of all threads";
+    WAIT_S "wait s", 1.0, "waits of all threads, in seconds";
 }
 
 pub const DURABLE: [Definition; 4] = [

@@ -67,21 +67,24 @@ impl<'a> Limit<'a> {
             (None, None) => "no limit".to_owned(),
         }
     }
+}
 
-    /// Describes the failure of the gate on a terminal.
-    fn failure(&self) -> String {
-        let of = self.row.map_or_else(String::new, |row| format!(" of {}", row.name));
-        let repeats = match (self.row, self.gate.repeats.len()) {
-            (Some(row), failed) if failed < row.samples.len() => {
-                format!(", in {failed} of {} repeats", row.samples.len())
-            }
-            _ => String::new(),
-        };
-        let seen = self.gate.value.map_or_else(String::new, |value| {
-            format!(" is {}, wanted {}{repeats}", number(value), self.wanted())
-        });
-        format!("GATE FAILED: {}{of}{seen}: {}", self.gate.name, self.gate.why)
-    }
+/// Describes the failures of a gate on a terminal.
+fn failures(kind: &[Limit<'_>]) -> String {
+    let names = once(kind.iter().filter_map(|limit| limit.row).map(|row| row.name.as_str()));
+    let of = if names.is_empty() { String::new() } else { format!(" of {}", names.join(", ")) };
+    let (is, repeats) = match kind {
+        [Limit { row: Some(row), gate }] if gate.repeats.len() < row.samples.len() => {
+            ("is", format!(", in {} of {} repeats", gate.repeats.len(), row.samples.len()))
+        }
+        [_] => ("is", String::new()),
+        _ => ("is at worst", String::new()),
+    };
+    let first = &kind[0];
+    let seen = worst(kind).map_or_else(String::new, |value| {
+        format!(" {is} {}, wanted {}{repeats}", number(value), first.wanted())
+    });
+    format!("GATE FAILED: {}{of}{seen}: {}", first.gate.name, first.gate.why)
 }
 
 fn of_row(row: &Row) -> impl Iterator<Item = Limit<'_>> {
@@ -130,7 +133,8 @@ pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
         |gate: &Limit<'_>| gate.row.is_some_and(|row| row.gates.iter().any(|own| own.name == gate.gate.name));
     let mut gates: Vec<Limit<'_>> = group.iter().flat_map(|experiment| of_experiment(experiment)).collect();
     gates.retain(|gate| !of_check(gate));
-    lines.extend(gates.iter().filter(|gate| gate.failed()).map(Limit::failure));
+    let failed = gates.iter().filter(|gate| gate.failed()).cloned();
+    lines.extend(together(failed, is_alike).iter().map(|kind| failures(kind)));
     let count = |passed| gates.iter().filter(|gate| gate.gate.passed == passed).count();
     if !gates.is_empty() {
         lines.push(format!(
@@ -367,6 +371,12 @@ mod tests {
             ]
         );
         assert!(lines(&[&Experiment::new("random", "")]).is_empty());
+        let gates = [0.5, 0.9].map(|share| Condition::at_most("steal", share, 0.02).with_meaning("a share"));
+        let mut both = self::experiment(gates.into());
+        both.rows[1].name = "direct".to_owned();
+        let failed =
+            "GATE FAILED: steal of buffered, direct is at worst 0.900, wanted at most 0.0200: a share";
+        assert_eq!(lines(&[&both])[0], failed);
     }
 
     #[test]

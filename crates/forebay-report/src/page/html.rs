@@ -42,7 +42,10 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                 a.skip href="#content" { "Skip to the figures" }
                 header {
                     h1 { (path) @if let Some(device) = &device { " " span.soft { (device) } } }
-                    p.soft { (machine_line(&report.environment)) " \u{b7} " (place::date(report.environment.time_unix_s)) }
+                    p.soft {
+                        (machine_line(&report.environment))
+                        @if report.environment.time_unix_s > 0 { " \u{b7} " (place::date(report.environment.time_unix_s)) }
+                    }
                 }
                 main id="content" tabindex="-1" {
                     div.first {

@@ -46,7 +46,10 @@ pub(crate) fn fold(id: &str, title: &str, contents: Markup) -> Markup {
 pub(crate) fn environment(environment: &Environment) -> Markup {
     let mut facts = vec![("measured at".to_owned(), date(environment.time_unix_s))];
     let known = Environment { checks: Vec::new(), ..environment.clone() };
-    collect("", &serde_json::to_value(known).unwrap_or_default(), &mut facts);
+    let mut known = serde_json::to_value(known).unwrap_or_default();
+    // Results of other programs, and of `forebay wait`, do not contain these figures.
+    known.as_object_mut().into_iter().for_each(|known| known.retain(|_, value| *value != 0));
+    collect("", &known, &mut facts);
     let rows = facts.iter().map(|(name, value)| vec![html! { (name) }, html! { (value) }]);
     fold("place", "Environment", listing("", "Environment", &["fact", "value"], rows))
 }
@@ -93,15 +96,19 @@ mod tests {
 
     #[test]
     fn every_known_fact_is_a_row_with_its_unit() {
-        let mut known = Environment { memory_total_bytes: 8 << 30, ..Environment::default() };
+        let mut known =
+            Environment { memory_total_bytes: 8 << 30, cpus_allowed: 2, ..Environment::default() };
         known.mitigations.insert("spectre_v1".to_owned(), "none".to_owned());
         let page = environment(&known).into_string();
         for row in
-            ["memory total</th><td>8 GiB", "mitigations spectre v1</th><td>none", "cpus allowed</th><td>0"]
+            ["memory total</th><td>8 GiB", "mitigations spectre v1</th><td>none", "cpus allowed</th><td>2"]
         {
             assert!(page.contains(row), "{row}: {page}");
         }
-        assert!(!page.contains("memory limit"), "what is unknown has no row: {page}");
+        assert!(
+            !page.contains("memory limit") && !page.contains("cpus online"),
+            "what is unknown has no row: {page}"
+        );
     }
 
     #[test]

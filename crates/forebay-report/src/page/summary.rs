@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading, once};
+use super::view::Role;
 use super::{advice, gates, headline, place, questions};
 use crate::check::Verdict;
 use crate::doctor::machine_line;
@@ -61,9 +62,10 @@ pub fn brief(report: &Report, page: &str) -> String {
 /// Returns the storage and the machine, a line each.
 fn place_lines(report: &Report) -> Vec<String> {
     let [path, device] = place::storage(&report.environment).unwrap_or_default();
-    let place = if path.is_empty() { String::new() } else { format!("{path}, {device}, ") };
-    let date = place::date(report.environment.time_unix_s);
-    let first = format!("forebay {}: {place}{date}", report.forebay);
+    let date =
+        Some(place::date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
+    let known: Vec<String> = [path, device].into_iter().chain(date).filter(|part| !part.is_empty()).collect();
+    let first = format!("forebay {}: {}", report.forebay, known.join(", "));
     [first, machine_line(&report.environment)].map(|line| clipped(&line, WIDTH)).into()
 }
 
@@ -168,9 +170,16 @@ fn table(text: &mut String, group: &[&Experiment], verbose: bool) {
         let (count, names) = (left_out.len(), left_out.join(", "));
         lines.push(format!("{count} columns left out for their width: {names}; --verbose shows all"));
     }
+    if let Some(column) = compared.filter(|column| Some(column) != columns.first()) {
+        lines.push(format!("spread: of {}", column.heading));
+    }
     for experiment in group {
         let skipped = experiment.rows.iter().filter_map(|row| Some((&row.name, row.skipped.as_ref()?)));
         lines.extend(skipped.map(|(name, why)| format!("{name}: not measured: {why}")));
+        if experiment.view.role == Role::Baseline {
+            let jobs = experiment.rows.iter().filter_map(|row| row.fio.as_deref());
+            lines.extend(jobs.map(|job| format!("fio: {}", job.trim_start_matches("fio "))));
+        }
         lines.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
     lines.extend(gates::lines(group));
@@ -187,10 +196,7 @@ fn grid(
     let mut head = vec!["row".to_owned()];
     head.extend(axis.map(str::to_owned));
     head.extend(columns.iter().map(|column| column.heading.to_string()));
-    head.push(match compared {
-        Some(column) if Some(column) != columns.first().copied() => format!("{} spread", column.heading),
-        _ => "spread".to_owned(),
-    });
+    head.push("spread".to_owned());
     head.push("cache".to_owned());
     let mut grid = vec![head];
     for experiment in group {
