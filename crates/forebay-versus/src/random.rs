@@ -227,21 +227,20 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     if options.given("count-syscalls") {
         run.syscall_event = Some(usage::syscall_event(&context.cleanup)?);
     }
-    let mut made: Option<(String, TempFile, Option<Zram>)> = None;
+    let mut made: Option<(String, TestFile)> = None;
     run.prepare = Box::new(move |turn, job| {
         let device = turn.text("device");
-        if made.as_ref().is_none_or(|(of, ..)| of != device) {
+        if made.as_ref().is_none_or(|(of, _)| of != device) {
             made = None;
             let bytes = turn.number("file_bytes") as u64;
-            let zram = match device {
-                "zram" => Some(Zram::add(bytes + bytes / 8 + (128 << 20), &context.cleanup)?),
-                _ => None,
+            let file = match device {
+                "zram" => TestFile::on_zram(context, bytes)?,
+                _ => TestFile::OnDisk(run::test_file(context, &scratch.directory, bytes)?),
             };
-            let directory = zram.as_ref().map_or(&*scratch.directory, Zram::path);
-            made = Some((device.to_owned(), run::test_file(context, directory, bytes)?, zram));
+            made = Some((device.to_owned(), file));
         }
-        if let Some((_, file, _)) = &made {
-            job.path = file.path().to_owned();
+        if let Some((_, file)) = &made {
+            job.path = file.path();
         }
         // Rows that look into the page cache start cold; everything else goes past it.
         if turn.way.cached {
@@ -250,6 +249,29 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         Ok(None)
     });
     Ok(run)
+}
+
+/// The test file of a device.
+enum TestFile {
+    OnDisk(TempFile),
+    OnZram(Zram),
+}
+
+impl TestFile {
+    /// Adds a zram device and makes the file there. It goes with the device, and nothing of this process holds it open: a
+    /// signal could not unmount the device otherwise.
+    fn on_zram(context: &Context, bytes: u64) -> Result<Self> {
+        let made = Self::OnZram(Zram::add(bytes + bytes / 8 + (128 << 20), &context.cleanup)?);
+        run::fill(context, &made.path(), bytes)?;
+        Ok(made)
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::OnDisk(file) => file.path().to_owned(),
+            Self::OnZram(zram) => zram.path().join("data"),
+        }
+    }
 }
 
 /// The work of a sample of random reads.

@@ -287,33 +287,41 @@ pub(crate) fn limit(context: &Context, bytes: u64) -> Option<Parent> {
         .ok()
 }
 
-/// Writes a new file of `bytes` bytes (whole chunks of 4 MiB) that does not compress, past the page cache, and syncs it.
+/// Makes a test file of `bytes` bytes; see [`fill`].
 ///
 /// # Errors
 /// The directory has no room, or refuses direct I/O.
 pub(crate) fn test_file(context: &Context, directory: &Path, bytes: u64) -> Result<TempFile> {
     check_space(directory, bytes, "name another directory with --dir, or give a smaller size")?;
     let file = context.cleanup.temp_file(directory, "versus")?;
-    let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(file.path()).with_context(|| {
+    fill(context, file.path(), bytes)?;
+    Ok(file)
+}
+
+/// Fills a new file with `bytes` bytes (whole chunks of 4 MiB) that do not compress, past the page cache, and syncs it.
+///
+/// # Errors
+/// Its file system has no room, or refuses direct I/O.
+pub(crate) fn fill(context: &Context, path: &Path, bytes: u64) -> Result<()> {
+    let direct = File::options().write(true).create(true).custom_flags(libc::O_DIRECT).open(path);
+    let direct = direct.with_context(|| {
         format!(
             "opening {} for direct I/O, which its file system must allow; name another directory with --dir",
-            file.path().display()
+            path.display()
         )
     })?;
     rustix::fs::fallocate(&direct, rustix::fs::FallocateFlags::empty(), 0, bytes)
-        .with_context(|| format!("reserving {bytes} bytes for {}", file.path().display()))?;
-    let step = context.step(format!("write {}", file.path().display()), bytes, Unit::Bytes);
+        .with_context(|| format!("reserving {bytes} bytes for {}", path.display()))?;
+    let step = context.step(format!("write {}", path.display()), bytes, Unit::Bytes);
     let mut memory = pieces(1, CHUNK_BYTES, PageKind::Huge)?;
     for offset in (0..bytes).step_by(CHUNK_BYTES) {
         content::fill(&mut memory[0], offset);
-        direct
-            .write_all_at(&memory[0], offset)
-            .with_context(|| format!("writing {}", file.path().display()))?;
+        direct.write_all_at(&memory[0], offset).with_context(|| format!("writing {}", path.display()))?;
         step.set(offset);
     }
     direct.sync_all()?;
     step.finish("written");
-    Ok(file)
+    Ok(())
 }
 
 /// Writes the hot file, where there is one.
