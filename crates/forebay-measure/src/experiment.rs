@@ -154,7 +154,9 @@ pub trait Experiment: fmt::Debug + Sync {
     fn title(&self, table: &Table) -> (String, String);
 
     /// Returns sentences computed from all of its tables, the most important first.
-    fn verdicts(&self, tables: &[&Table]) -> Vec<String>;
+    fn verdicts(&self, _tables: &[&Table]) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The parameters of a table, which are those of its samples, too.
@@ -308,7 +310,9 @@ pub trait Plan {
     }
 
     /// Returns what the sample claims, for the gates.
-    fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim;
+    fn claim(&self, _turn: &Turn<'_>, _outcome: &Outcome) -> Claim {
+        Claim::default()
+    }
 
     /// Returns the state of the page cache in which samples of a row begin; `None` where it does not matter.
     fn cache(&self, _setting: &Parameters, way: &Way) -> Option<CacheState> {

@@ -9,39 +9,16 @@ use forebay_measure::experiment::Outcome;
 use forebay_measure::options::Values;
 use serde_json::Value;
 
-/// Returns whether the rows of fio can run, if any is chosen. Installs fio by apt if this process is root and apt exists.
-/// Reports its actions on stderr.
+/// Returns whether the rows of fio can run, if any is chosen.
 pub(crate) fn is_available(options: &Values) -> bool {
     let is_chosen = options.rows.is_empty() || options.rows.iter().any(|row| row.starts_with("fio"));
-    if !is_chosen || is_here() {
-        return is_chosen;
+    let is_here =
+        || Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success());
+    let is_available = is_chosen && is_here();
+    if is_chosen && !is_available {
+        eprintln!("fio is not installed: its rows are left out");
     }
-    if !rustix::process::geteuid().is_root() || !Path::new("/usr/bin/apt-get").exists() {
-        eprintln!(
-            "fio is not installed and cannot be installed from here (needs root and apt): its rows are left out"
-        );
-        return false;
-    }
-    eprintln!("installing fio with apt-get");
-    for arguments in [&["update", "-q"][..], &["install", "-q", "-y", "--no-install-recommends", "fio"]] {
-        let output =
-            Command::new("apt-get").args(arguments).env("DEBIAN_FRONTEND", "noninteractive").output();
-        match output {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                eprintln!("apt-get {}: {}", arguments[0], String::from_utf8_lossy(&output.stderr).trim());
-            }
-            Err(error) => eprintln!("apt-get: {error}"),
-        }
-    }
-    if !is_here() {
-        eprintln!("fio could not be installed: its rows are left out");
-    }
-    is_here()
-}
-
-fn is_here() -> bool {
-    Command::new("fio").arg("--version").output().is_ok_and(|output| output.status.success())
+    is_available
 }
 
 /// The answer of one job.

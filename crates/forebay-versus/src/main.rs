@@ -12,6 +12,7 @@ mod meter;
 mod nop;
 mod page_cache;
 mod peers;
+mod prelude;
 mod random;
 mod ranges;
 mod run;

@@ -1,19 +1,10 @@
 //! `nop`: IORING_OP_NOP at depth 32, bare and through the whole path of Forebay: the cost of the path,
 //! without any device's noise.
 
-use anyhow::Result;
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Place, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
-use forebay_report::page::columns::column;
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
-use serde::Deserialize;
-use serde_json::json;
+use forebay_measure::experiment::Place;
 
 use crate::peers::{bare, forebay};
-use crate::run::{self, Run, Versus, spec};
+use crate::prelude::*;
 
 /// The experiment.
 pub(crate) static NOP: Versus = Versus { spec: &SPEC, targets: &TARGETS, plan, sample, title };
@@ -75,15 +66,16 @@ struct Work {
 
 fn sample(job: &Job) -> Result<Outcome> {
     let Work { depth, operations } = job.work()?;
-    let mut outcome = match run::without_again(&job.row) {
+    let mut outcome = match without_again(&job.row) {
         "bare" => {
             bare::nop(depth, operations / 10)?;
-            let mut outcome = Outcome::default();
-            outcome.figures.set("ns_per_operation", bare::nop(depth, operations)?);
+            let ns = bare::nop(depth, operations)?;
+            let mut outcome = Outcome::lasting(ns * operations as f64 / 1e9);
+            outcome.figures.set("ns_per_operation", ns);
             outcome
         }
         "forebay-shard" => forebay::nop(depth, operations)?,
-        other => return Err(run::no_row(other)),
+        other => return Err(no_row(other)),
     };
     outcome.figures.set("operations", operations as f64);
     Ok(outcome)

@@ -5,27 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::forebay::{DriverChoice, Open};
-use anyhow::{Result, ensure};
 use forebay_measure::cleanup::TempFile;
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
-use forebay_report::page::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS, P50_US, P99_US, column};
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
-use serde::Deserialize;
-use serde_json::json;
+use forebay_report::page::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS};
 
-use crate::content::{self, PAGE_BYTES, Rng};
-use crate::meter::Window;
 use crate::peers::{
     bare, compio, forebay, glommio, monoio, std_threads, tokio_fs, tokio_spawn_blocking, tokio_uring,
     worker_ring,
 };
-use crate::run::{self, RATIO_TO_LIMIT, Run, Versus, cores, spec, without_again};
+use crate::prelude::*;
+use crate::run::RATIO_TO_LIMIT;
 use crate::zram::{self, Zram};
-use crate::{fio, page_cache, usage};
+use crate::{fio, usage};
 
 /// The block of a read, in bytes.
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -206,7 +196,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let mut devices = options.words("devices");
     if let Err(error) = zram::check()
         && devices.contains(&"zram")
@@ -229,8 +219,6 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let has_fio = fio::is_available(options);
     let method = "Each sample is a process of its own with fresh offsets. Its time begins after a warm-up. Every task checks \
         its first read. Rows take turns within a repeat; ratios are those of the same repeat, and figures medians.";
-    // Counted for nobody here, and read at both ends of the window.
-    let place = forebay_measure::experiment::Place { device_stat: None, ..place };
     let mut run = Run::new(context, place, settings, method);
     run.has = Box::new(move |setting, row| {
         (row != "forebay-read-many" || setting.get("depth") == Some(&json!(128)))
@@ -239,21 +227,20 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     if options.given("count-syscalls") {
         run.syscall_event = Some(usage::syscall_event(&context.cleanup)?);
     }
-    let mut made: Option<(String, TempFile, Option<Zram>)> = None;
+    let mut made: Option<(String, TestFile)> = None;
     run.prepare = Box::new(move |turn, job| {
         let device = turn.text("device");
-        if made.as_ref().is_none_or(|(of, ..)| of != device) {
+        if made.as_ref().is_none_or(|(of, _)| of != device) {
             made = None;
             let bytes = turn.number("file_bytes") as u64;
-            let zram = match device {
-                "zram" => Some(Zram::add(bytes + bytes / 8 + (128 << 20), &context.cleanup)?),
-                _ => None,
+            let file = match device {
+                "zram" => TestFile::on_zram(context, bytes)?,
+                _ => TestFile::OnDisk(run::test_file(context, &scratch.directory, bytes)?),
             };
-            let directory = zram.as_ref().map_or(&*scratch.directory, Zram::path);
-            made = Some((device.to_owned(), run::test_file(context, directory, bytes)?, zram));
+            made = Some((device.to_owned(), file));
         }
-        if let Some((_, file, _)) = &made {
-            job.path = file.path().to_owned();
+        if let Some((_, file)) = &made {
+            job.path = file.path();
         }
         // Rows that look into the page cache start cold; everything else goes past it.
         if turn.way.cached {
@@ -262,6 +249,29 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         Ok(None)
     });
     Ok(run)
+}
+
+/// The test file of a device.
+enum TestFile {
+    OnDisk(TempFile),
+    OnZram(Zram),
+}
+
+impl TestFile {
+    /// Adds a zram device and makes the file there. It goes with the device, and nothing of this process holds it open: a
+    /// signal could not unmount the device otherwise.
+    fn on_zram(context: &Context, bytes: u64) -> Result<Self> {
+        let made = Self::OnZram(Zram::add(bytes + bytes / 8 + (128 << 20), &context.cleanup)?);
+        run::fill(context, &made.path(), bytes)?;
+        Ok(made)
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::OnDisk(file) => file.path().to_owned(),
+            Self::OnZram(zram) => zram.path().join("data"),
+        }
+    }
 }
 
 /// The work of a sample of random reads.
@@ -355,7 +365,7 @@ fn sample(job: &Job) -> Result<Outcome> {
         "tokio-fs" => tokio_fs::random(reads),
         "fio" => run_fio(reads, false),
         "fio-batched" => run_fio(reads, true),
-        other => Err(run::no_row(other)),
+        other => Err(no_row(other)),
     }
 }
 

@@ -11,23 +11,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
 use forebay::Open;
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
 use forebay_measure::peak_resident_bytes;
-use forebay_report::page::columns::column;
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
 use forebay_report::units::number;
-use serde::Deserialize;
-use serde_json::json;
 
-use crate::run::{self, HOT_KEPT_SHARE, LOADED_SHARE, RESIDENT_PEAK_BYTES, Run, Versus, cores, spec};
-use crate::usage::Usage;
-use crate::{allocations, content, page_cache};
+use crate::content;
+use crate::prelude::*;
+use crate::run::{HOT_KEPT_SHARE, LOADED_SHARE, RESIDENT_PEAK_BYTES};
 use shapes::Shape;
 
 /// The experiment.
@@ -154,7 +144,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let memory_bytes = options.count("memory-mib") << 20;
     let limit = (memory_bytes > 0).then(|| run::limit(context, memory_bytes));
     let limit = limit.map(|limit| limit.context("--memory-mib needs a memory cgroup")).transpose()?;
@@ -259,7 +249,7 @@ fn sample(job: &Job) -> Result<Outcome> {
     }
     let cached_before = page_cache::share(&job.path)?;
     let ranges = shapes::make(Shape::named(&work.shape)?, work.count, work.file_bytes, job.seed);
-    let mut outcome = match run::without_again(&job.row) {
+    let mut outcome = match without_again(&job.row) {
         "tokio-fs-sequential" => tokio_fs::sequential(work, ranges),
         "tokio-fs-tasks" => tokio_fs::tasks(work, ranges),
         "object-store-like" => object_store_like::one_task(work, ranges),
@@ -269,7 +259,7 @@ fn sample(job: &Job) -> Result<Outcome> {
         "read_many-buffered" => read_many::collect(work, ranges, Open::read().buffered()),
         "read_many-adaptive" => read_many::collect(work, ranges, Open::read().adaptive()),
         "read_many-adaptive-stream" => read_many::stream(work, ranges, Open::read().adaptive()),
-        other => Err(run::no_row(other)),
+        other => Err(no_row(other)),
     }?;
     let figures = &mut outcome.figures;
     figures.set("resident_peak_bytes", peak_resident_bytes().map_or(f64::NAN, |bytes| bytes as f64));

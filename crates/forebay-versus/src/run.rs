@@ -12,9 +12,7 @@ use forebay_measure::cgroup::{Group, Parent};
 use forebay_measure::check_space;
 use forebay_measure::cleanup::{TempDirectory, TempFile};
 use forebay_measure::context::Context;
-use forebay_measure::experiment::{
-    Claim, Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way,
-};
+use forebay_measure::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way};
 use forebay_measure::job::Job;
 use forebay_measure::options::{Opt, Values};
 use forebay_measure::progress::Unit;
@@ -22,7 +20,7 @@ use forebay_measure::scratch_dir::ScratchDir;
 use forebay_report::page::columns::{Definition, column};
 use forebay_report::page::view::{Axis, Role};
 use forebay_report::result::targets::Targets;
-use forebay_report::result::{CacheState, Experiment as Table, Row};
+use forebay_report::result::{Experiment as Table, Row};
 use serde_json::Value;
 
 use crate::content;
@@ -95,10 +93,6 @@ impl Experiment for Versus {
     fn title(&self, table: &Table) -> (String, String) {
         let title = (self.title)(table);
         (title.clone(), title)
-    }
-
-    fn verdicts(&self, _: &[&Table]) -> Vec<String> {
-        Vec::new()
     }
 }
 
@@ -222,14 +216,6 @@ impl Plan for Run<'_> {
         Ok(())
     }
 
-    fn claim(&self, _: &Turn<'_>, _: &Outcome) -> Claim {
-        Claim::default()
-    }
-
-    fn cache(&self, _: &Parameters, _: &Way) -> Option<CacheState> {
-        None
-    }
-
     fn method(&self, _: &Parameters, _: f64) -> String {
         self.method.to_owned()
     }
@@ -269,14 +255,15 @@ pub(crate) fn join(
     (table, is_whole)
 }
 
-/// Returns the directory of the test files, and facts on it.
+/// Returns the directory of the test files, and facts on it. With `counts` samples count the requests of its device.
 ///
 /// # Errors
 /// It is none, or of a file system in memory.
-pub(crate) fn scratch(context: &Context, name: &str) -> Result<(ScratchDir, Place)> {
+pub(crate) fn scratch(context: &Context, name: &str, counts: bool) -> Result<(ScratchDir, Place)> {
     let scratch = ScratchDir::find(context, name)?;
-    let stat = File::open(&scratch.directory).ok().and_then(|directory| device_stat(&directory));
-    let place = scratch.place(stat.and_then(|stat| whole_device(&stat)));
+    let directory = File::open(&scratch.directory).ok().filter(|_| counts);
+    let stat = directory.and_then(|directory| whole_device(&device_stat(&directory)?));
+    let place = scratch.place(stat);
     Ok((scratch, place))
 }
 
@@ -300,33 +287,41 @@ pub(crate) fn limit(context: &Context, bytes: u64) -> Option<Parent> {
         .ok()
 }
 
-/// Writes a new file of `bytes` bytes (whole chunks of 4 MiB) that does not compress, past the page cache, and syncs it.
+/// Makes a test file of `bytes` bytes; see [`fill`].
 ///
 /// # Errors
 /// The directory has no room, or refuses direct I/O.
 pub(crate) fn test_file(context: &Context, directory: &Path, bytes: u64) -> Result<TempFile> {
     check_space(directory, bytes, "name another directory with --dir, or give a smaller size")?;
     let file = context.cleanup.temp_file(directory, "versus")?;
-    let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(file.path()).with_context(|| {
+    fill(context, file.path(), bytes)?;
+    Ok(file)
+}
+
+/// Fills a new file with `bytes` bytes (whole chunks of 4 MiB) that do not compress, past the page cache, and syncs it.
+///
+/// # Errors
+/// Its file system has no room, or refuses direct I/O.
+pub(crate) fn fill(context: &Context, path: &Path, bytes: u64) -> Result<()> {
+    let direct = File::options().write(true).create(true).custom_flags(libc::O_DIRECT).open(path);
+    let direct = direct.with_context(|| {
         format!(
             "opening {} for direct I/O, which its file system must allow; name another directory with --dir",
-            file.path().display()
+            path.display()
         )
     })?;
     rustix::fs::fallocate(&direct, rustix::fs::FallocateFlags::empty(), 0, bytes)
-        .with_context(|| format!("reserving {bytes} bytes for {}", file.path().display()))?;
-    let step = context.step(format!("write {}", file.path().display()), bytes, Unit::Bytes);
+        .with_context(|| format!("reserving {bytes} bytes for {}", path.display()))?;
+    let step = context.step(format!("write {}", path.display()), bytes, Unit::Bytes);
     let mut memory = pieces(1, CHUNK_BYTES, PageKind::Huge)?;
     for offset in (0..bytes).step_by(CHUNK_BYTES) {
         content::fill(&mut memory[0], offset);
-        direct
-            .write_all_at(&memory[0], offset)
-            .with_context(|| format!("writing {}", file.path().display()))?;
+        direct.write_all_at(&memory[0], offset).with_context(|| format!("writing {}", path.display()))?;
         step.set(offset);
     }
     direct.sync_all()?;
     step.finish("written");
-    Ok(file)
+    Ok(())
 }
 
 /// Writes the hot file, where there is one.

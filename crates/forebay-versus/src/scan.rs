@@ -6,27 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ::forebay::Open;
-use anyhow::Result;
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
 use forebay_measure::{peak_resident_bytes, prefault};
 use forebay_report::page::columns::{BUFFERS_PEAK_BYTES, CPU_S_PER_GB, MB_PER_S, MEMORY_PEAK_BYTES};
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
 use forebay_report::units::bytes;
-use serde::Deserialize;
-use serde_json::json;
 
-use crate::content::Checksum;
-use crate::memory::PageKind;
+use crate::fio;
 use crate::peers::{bare, buffered, compio, forebay, glommio, monoio, std_threads, tokio_fs, tokio_uring};
-use crate::run::{
-    self, HOT_KEPT_SHARE, LOADED_SHARE, RATIO_TO_LIMIT, RESIDENT_PEAK_BYTES, Run, Versus, spec,
-};
-use crate::usage::Usage;
-use crate::{fio, page_cache};
+use crate::prelude::*;
+use crate::run::{HOT_KEPT_SHARE, LOADED_SHARE, RATIO_TO_LIMIT, RESIDENT_PEAK_BYTES};
 
 /// The block of the "large" rows, in bytes.
 pub(crate) const BLOCK_LARGE_BYTES: usize = 512 << 10;
@@ -130,7 +117,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let file_bytes = run::file_bytes(options.count("file-mib"));
     let file = run::test_file(context, &scratch.directory, file_bytes)?;
     let hot = run::hot_file(context, &scratch.directory, options)?;
@@ -237,7 +224,7 @@ fn sample(job: &Job) -> Result<Outcome> {
     let scan = &Scan { path: job.path.clone(), file_bytes: work.file_bytes };
     let huge = |bytes, depth| bare::scan(scan, bytes, depth, PageKind::Huge);
     let large = Some((BLOCK_LARGE_BYTES, DEPTH_LARGE));
-    let mut outcome = match run::without_again(&job.row) {
+    let mut outcome = match without_again(&job.row) {
         "bare-512k-x8" => huge(512 << 10, 8),
         "bare-512k-x5" => huge(512 << 10, 5),
         "bare-1m-x8" => huge(1 << 20, 8),
@@ -261,7 +248,7 @@ fn sample(job: &Job) -> Result<Outcome> {
         "tokio-fs-128k" => tokio_fs::scan(scan),
         "mmap" => buffered::mmap(scan),
         "dontcache-1m" => buffered::dontcache(scan),
-        other => Err(run::no_row(other)),
+        other => Err(no_row(other)),
     }?;
     outcome.figures.set("loaded_share", page_cache::share(&job.path)?);
     if let Some(hot) = &work.hot {

@@ -199,10 +199,11 @@ impl Targets {
         let mut rows: Vec<&Row> = others.iter().filter_map(|name| table.row(name)).collect();
         let rank = |row: &&Row| row.metrics.get(self.ranked_by).unwrap_or(f64::NEG_INFINITY);
         rows.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
-        let other = rows.first()?.name.clone();
         if !matches!(beside, Beside::OverLargest(_)) {
             rows.truncate(1);
         }
+        rows.first()?;
+        let other = rows.iter().map(|row| &*row.name).collect::<Vec<_>>().join(" or ");
         let at = |repeat: u32| {
             let values = rows.iter().filter_map(|row| at_repeat(row, metric, repeat));
             values.reduce(f64::max)

@@ -10,23 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
-use forebay_report::page::columns::column;
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::Targets;
 use forebay_report::units::bytes;
-use serde::Deserialize;
-use serde_json::json;
 
-use crate::content::{self, PAGE_BYTES, Rng};
-use crate::memory::{PageKind, pieces};
-use crate::meter::on_threads;
-use crate::run::{self, Run, Versus, spec};
-use crate::usage::Usage;
+use crate::prelude::*;
 
 /// The experiment.
 pub(crate) static CACHE: Versus = Versus { spec: &SPEC, targets: &TARGETS, plan, sample, title };
@@ -86,7 +72,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, false)?;
     let (file_bytes, cache_bytes) =
         (run::file_bytes(options.count("file-mib")), options.count("cache-mib") << 20);
     ensure!(file_bytes >= 2 * cache_bytes, "the file has to be at least twice as large as the cache");
@@ -160,7 +146,7 @@ trait Peer: Send + Sync {
 
 fn sample(job: &Job) -> Result<Outcome> {
     let work = Work { path: job.path.clone(), seed: job.seed, ..job.work()? };
-    let peer: Box<dyn Peer> = match run::without_again(&job.row) {
+    let peer: Box<dyn Peer> = match without_again(&job.row) {
         "forebay" => Box::new(forebay::Pages::open(&work, false)?),
         "forebay-get" => Box::new(forebay::Pages::open(&work, true)?),
         "foyer" => Box::new(maps::foyer(&work)?),
@@ -168,7 +154,7 @@ fn sample(job: &Job) -> Result<Outcome> {
         "quick_cache" => Box::new(maps::quick(&work)?),
         "page-cache" => Box::new(page_cache::Pages::open(&work, false)?),
         "pread" => Box::new(page_cache::Pages::open(&work, true)?),
-        other => return Err(run::no_row(other)),
+        other => return Err(no_row(other)),
     };
     let order = Order::new(&work);
     // Warm up: all pages of `hits`, a third of the reads of the others.

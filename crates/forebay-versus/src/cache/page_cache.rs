@@ -2,11 +2,8 @@
 
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 
-use anyhow::{Context as _, Result};
-
 use super::{Peer, Reader, Work};
-use crate::content::PAGE_BYTES;
-use crate::memory::{PageKind, pieces};
+use crate::prelude::*;
 
 /// The file.
 pub(super) struct Pages {

@@ -5,15 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use forebay_measure::experiment::Outcome;
 use forebay_report::result::targets::quantile;
 use tokio::task::JoinSet;
 
 use super::data::{self, Key, VALUE_BYTES, Values};
 use super::{BATCH, BUSY_GETS, BUSY_WRITERS, IN_FLIGHT, PUT_BYTES, THREADS, Work};
-use crate::content::Rng;
-use crate::meter::{Meter, on_threads, while_open};
+use crate::prelude::*;
 
 /// Entries of one transaction of a load, where a store loads by transactions.
 pub(super) const LOAD_ENTRIES: u64 = 20_000;

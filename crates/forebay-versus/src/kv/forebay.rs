@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use ::forebay::{Class, Config, Engine, shard};
-use anyhow::{Context as _, Result, bail};
 use forebay_kv::{Batch, Keyspace, Options, Store};
-use forebay_measure::experiment::Outcome;
 
 use super::data::{self, Key, VALUE_BYTES, Values};
 use super::{BUSY_GETS, IN_FLIGHT, PUT_BYTES, THREADS, Work, drive};
-use crate::content::Rng;
-use crate::meter::{LocalMeter, Meter, while_open};
+use crate::prelude::*;
 
 /// At most two threads, as the others have at least.
 const SHARDS: usize = 2;

@@ -15,24 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use forebay_measure::cleanup::TempDirectory;
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Parameters, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
 use forebay_measure::{check_space, peak_resident_bytes};
-use forebay_report::page::columns::{MEMORY_PEAK_BYTES, P50_US, P99_US, column};
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
+use forebay_report::page::columns::MEMORY_PEAK_BYTES;
 use forebay_report::units::bytes;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
-use crate::meter::Window;
-use crate::page_cache;
-use crate::run::{self, RESIDENT_PEAK_BYTES, Run, Versus, cores, spec};
-use crate::usage::Usage;
+use crate::prelude::*;
+use crate::run::RESIDENT_PEAK_BYTES;
 use data::{ENTRY_BYTES, Values as Contents};
 use drive::Peer;
 
@@ -241,7 +230,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, true)?;
     let (keys, mib) = (options.count("keys"), |name| options.count(name) << 20);
     ensure!(keys >= 10_000, "--keys is at least 10,000");
     ensure!(
@@ -434,7 +423,7 @@ impl Work {
 
 fn sample(job: &Job) -> Result<Outcome> {
     let work = &Work {
-        row: run::without_again(&job.row).to_owned(),
+        row: without_again(&job.row).to_owned(),
         dir: job.path.clone(),
         seed: job.seed,
         measure: Duration::from_secs_f64(job.seconds),
@@ -475,7 +464,7 @@ fn open(work: &Work) -> Result<Arc<dyn Peer>> {
         "heed" => Arc::new(heed::Lmdb::open(work)?),
         #[cfg(feature = "rocksdb")]
         "rocksdb" => Arc::new(rocksdb::Rocks::open(work)?),
-        other => return Err(run::no_row(other)),
+        other => return Err(no_row(other)),
     })
 }
 

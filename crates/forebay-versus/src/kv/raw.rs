@@ -5,16 +5,10 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result};
-use forebay_measure::experiment::Outcome;
-
 use super::data::ENTRY_BYTES;
 use super::{IN_FLIGHT, THREADS, Work};
-use crate::content::{self, PAGE_BYTES, Rng};
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::{on_threads, while_open};
 use crate::peers::worker_ring;
-use crate::random::Reads;
+use crate::prelude::*;
 
 const WRITE_BYTES: u64 = 1 << 20;
 const WRITERS: usize = 4;

@@ -6,12 +6,11 @@ use ::rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, IngestExternalFileOptions, Options, SstFileWriter,
     WriteBatch, WriteOptions,
 };
-use anyhow::{Context as _, Result};
 
 use super::Work;
 use super::data::{self, Key, VALUE_BYTES, Values};
 use super::drive::Peer;
-use crate::run::cores;
+use crate::prelude::*;
 
 /// Entries of one table file of a load: about 64 MiB.
 const TABLE_ENTRIES: u64 = 64 << 10;

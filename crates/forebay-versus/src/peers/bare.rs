@@ -5,14 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
-use forebay_measure::experiment::Outcome;
+use anyhow::Context;
 use io_uring::{IoUring, SubmissionQueue, opcode, types};
 
-use crate::content::{self, Checksum};
-use crate::memory::{PageKind, Piece, pieces};
-use crate::random::{BLOCK_BYTES, Reads, open_direct};
-use crate::scan::Scan;
+use crate::prelude::*;
 
 /// The completions that the loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

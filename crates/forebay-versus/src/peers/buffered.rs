@@ -4,12 +4,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 
-use anyhow::{Context, Result, ensure};
-use forebay_measure::experiment::Outcome;
+use anyhow::Context;
 
-use crate::content::Checksum;
-use crate::memory::{PageKind, pieces};
-use crate::scan::Scan;
+use crate::prelude::*;
 
 /// `RWF_DONTCACHE` (Linux 6.14): read through the page cache and drop the pages afterwards.
 const RWF_DONTCACHE: libc::c_int = 0x80;

@@ -2,20 +2,14 @@
 
 use std::mem::MaybeUninit;
 
-use anyhow::{Result, anyhow, ensure};
 use compio::BufResult;
 use compio::buf::{IoBuf, IoBufMut, SetLen};
 use compio::driver::ProactorBuilder;
 use compio::fs::{File, OpenOptions};
 use compio::io::AsyncReadAt as _;
 use compio::runtime::{Runtime, RuntimeBuilder};
-use forebay_measure::experiment::Outcome;
 
-use crate::content::Checksum;
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::{LocalMeter, while_open};
-use crate::random::{BLOCK_BYTES, Reads};
-use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, Scan};
+use crate::prelude::*;
 
 /// Measures random reads: `depth` local tasks over one file opened with O_DIRECT, `read_at` into page-aligned
 /// hugepage memory.

@@ -3,17 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use forebay::{Class, Config, DriverChoice, Engine, File, Open, shard};
-use forebay_measure::experiment::Outcome;
 use tokio::runtime::Builder;
 
-use crate::allocations;
-use crate::content::{self, Checksum};
-use crate::meter::{LocalMeter, on_threads, on_tokio, while_open};
-use crate::random::{BLOCK_BYTES, Offsets, Reads};
-use crate::scan::{Pass, Scan};
-use crate::usage::Usage;
+use crate::prelude::*;
+use crate::random::Offsets;
+use crate::scan::Pass;
 
 /// Ranges of one `read_many`.
 const BATCH_RANGES: usize = 20_000;
@@ -175,7 +170,7 @@ pub(crate) fn nop(depth: usize, operations: u64) -> Result<Outcome> {
         nop_round(&inner, depth, operations).await?;
         let elapsed = begun.elapsed();
         let used = Usage::now().since(&before);
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome::lasting(elapsed.as_secs_f64());
         outcome.figures.set("ns_per_operation", elapsed.as_nanos() as f64 / operations as f64);
         used.add_to(&mut outcome, operations);
         anyhow::Ok(outcome)

@@ -2,15 +2,10 @@
 
 use std::rc::Rc;
 
-use anyhow::{Result, anyhow, ensure};
-use forebay_measure::experiment::Outcome;
 use glommio::io::{DmaFile, DmaStreamReaderBuilder};
 use glommio::{GlommioError, LocalExecutor, LocalExecutorBuilder, Placement};
 
-use crate::content::Checksum;
-use crate::meter::{LocalMeter, while_open};
-use crate::random::{BLOCK_BYTES, Reads};
-use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, Scan};
+use crate::prelude::*;
 
 /// Measures random reads: `depth` local tasks over one `DmaFile` with `read_at_aligned`, glommio's own
 /// registered memory.

@@ -2,17 +2,11 @@
 
 use std::rc::Rc;
 
-use anyhow::{Result, ensure};
-use forebay_measure::experiment::Outcome;
 use monoio::buf::IoBufMut;
 use monoio::fs::File;
 use monoio::{IoUringDriver, Runtime, RuntimeBuilder};
 
-use crate::content::Checksum;
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::{LocalMeter, while_open};
-use crate::random::{BLOCK_BYTES, Reads, open_direct};
-use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, Scan};
+use crate::prelude::*;
 
 /// Measures random reads: `depth` local tasks over one file opened with O_DIRECT, `read_at` into page-aligned
 /// hugepage memory.

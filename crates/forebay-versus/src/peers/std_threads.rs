@@ -2,14 +2,7 @@
 
 use std::os::unix::fs::FileExt as _;
 
-use anyhow::Result;
-use forebay_measure::experiment::Outcome;
-
-use crate::content::Checksum;
-use crate::memory::{PageKind, pieces};
-use crate::meter::{on_threads, while_open};
-use crate::random::{BLOCK_BYTES, Reads, open_direct};
-use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, Scan};
+use crate::prelude::*;
 
 /// Measures random reads: each thread has one read in flight.
 pub(crate) fn random(reads: &Reads) -> Result<Outcome> {

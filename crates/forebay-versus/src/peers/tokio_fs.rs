@@ -3,15 +3,10 @@
 
 use std::os::fd::AsRawFd as _;
 
-use anyhow::Result;
-use forebay_measure::experiment::Outcome;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 
-use crate::content::Checksum;
-use crate::meter::{on_tokio, while_open};
-use crate::random::{BLOCK_BYTES, Reads};
-use crate::scan::Scan;
+use crate::prelude::*;
 
 /// Measures random reads: `depth` tasks, each with a file of its own (the cursor belongs to the file), seek
 /// then read. Read-ahead is off.

@@ -3,12 +3,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use anyhow::Result;
-use forebay_measure::experiment::Outcome;
-
-use crate::memory::{PageKind, pieces};
-use crate::meter::{on_tokio, while_open};
-use crate::random::{BLOCK_BYTES, Reads, open_direct};
+use crate::prelude::*;
 
 /// Measures random reads: `depth` tasks on the multi-threaded runtime with one worker per core, each with one
 /// read in flight.

@@ -2,17 +2,12 @@
 
 use std::rc::Rc;
 
-use anyhow::{Context, Result, ensure};
-use forebay_measure::experiment::Outcome;
+use anyhow::Context;
 use tokio_uring::buf::fixed::{FixedBuf, FixedBufRegistry};
 use tokio_uring::buf::{IoBuf, IoBufMut};
 use tokio_uring::fs::File;
 
-use crate::content::Checksum;
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::{LocalMeter, while_open};
-use crate::random::{BLOCK_BYTES, Reads, open_direct};
-use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, Scan};
+use crate::prelude::*;
 
 /// Measures random reads: `depth` local tasks over one file opened with O_DIRECT, `read_fixed_at` into
 /// registered hugepage memory.

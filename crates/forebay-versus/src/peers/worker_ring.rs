@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use anyhow::{Context as _, Result, ensure};
-use forebay_measure::experiment::Outcome;
 use io_uring::{IoUring, opcode, types};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -22,9 +20,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::memory::{PageKind, Piece, pieces};
-use crate::random::{BLOCK_BYTES, Reads, open_direct};
-use crate::run::cores;
+use crate::prelude::*;
 
 /// With this many reads in flight or fewer, each is submitted at once.
 const IN_FLIGHT_FEW: usize = 4;

@@ -2,12 +2,10 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
 use forebay::{Config, Engine, Open};
-use forebay_measure::experiment::Outcome;
 
 use super::{Batch, Work, check};
-use crate::allocations;
+use crate::prelude::*;
 
 /// Measures the batch as a stream: each range is checked when it arrives, in any order, and its memory is
 /// released.

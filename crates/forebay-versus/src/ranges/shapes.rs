@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, bail};
-
-use crate::content::Rng;
+use crate::prelude::*;
 
 const KIB: u64 = 1024;
 

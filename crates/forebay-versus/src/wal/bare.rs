@@ -10,12 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Result, anyhow, bail, ensure};
-use forebay_measure::experiment::Outcome;
-
 use super::drive::{self, Append, AppendAndWait, block_on};
 use super::{Work, record};
-use crate::memory::{PageKind, Piece, pieces};
+use crate::prelude::*;
 
 /// The length of a segment; forebay-wal's default.
 pub(super) const SEGMENT_BYTES: u64 = 64 << 20;

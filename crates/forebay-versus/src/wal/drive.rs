@@ -7,13 +7,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
-use forebay_measure::experiment::Outcome;
 use tokio::runtime::Builder;
 
 use super::Work;
 use super::record::Record;
-use crate::meter::{LocalMeter, on_threads, on_tokio, while_open};
+use crate::prelude::*;
 
 /// A log.
 pub(super) trait Log: Sized {

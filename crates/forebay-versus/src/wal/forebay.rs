@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use forebay::{Class, Config, Engine};
-use forebay_measure::experiment::Outcome;
 use forebay_wal::{Options, Stats, Wal};
 
 use super::drive::{self, Append, AppendAndWait, Log as _, Upkeep};
 use super::{Work, bare, record};
-use crate::allocations;
+use crate::prelude::*;
 
 /// Measures writers that are tasks of the log's shard.
 pub(super) fn on_shard(work: &Work) -> Result<Outcome> {

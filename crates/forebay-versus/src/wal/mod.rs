@@ -11,20 +11,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
 use forebay_measure::check_space;
-use forebay_measure::context::Context;
-use forebay_measure::experiment::{Outcome, Parameters, Spec, Way, parameters};
-use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
-use forebay_report::page::columns::{APPENDS_PER_S, CPU_US_PER_APPEND, P50_US, P99_US, column};
-use forebay_report::result::Experiment as Table;
-use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use forebay_report::page::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
 
-use crate::meter::Window;
-use crate::run::{self, RATIO_TO_LIMIT, Run, Versus, cores, spec};
+use crate::prelude::*;
+use crate::run::RATIO_TO_LIMIT;
 use bare::{Flush, Segment};
 use drive::{from_threads, from_tokio};
 
@@ -169,7 +160,7 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name)?;
+    let (scratch, place) = run::scratch(context, SPEC.name, true)?;
     let seconds = |name| options.number(name).unwrap_or(0.0);
     let grows = options.rows.is_empty() || options.rows.iter().any(|row| row.ends_with("-growing"));
     let growing_s = if grows { seconds("seconds") + seconds("warm-up-seconds") } else { 0.0 };
@@ -226,7 +217,7 @@ impl Work {
 fn sample(job: &Job) -> Result<Outcome> {
     let work = &Work { dir: job.path.clone(), measure: Duration::from_secs_f64(job.seconds), ..job.work()? };
     let bare = |flush, state| bare::Log::start(work, flush, state);
-    let outcome = match run::without_again(&job.row) {
+    let outcome = match without_again(&job.row) {
         "alone" => bare::alone(work, Flush::WithTheWrite),
         "alone-fdatasync" => bare::alone(work, Flush::AfterTheWrite),
         "bare" => from_tokio(work, bare(Flush::WithTheWrite, Segment::Written)?),
@@ -241,7 +232,7 @@ fn sample(job: &Job) -> Result<Outcome> {
         "raft-engine-blocking" => from_tokio(work, raft_engine::Log::start(work)?),
         "raft-engine-growing" => from_threads(work, raft_engine::Log::start_growing(work)?),
         "okaywal" => from_threads(work, okaywal::Log::start(work)?),
-        other => Err(run::no_row(other)),
+        other => Err(no_row(other)),
     }?;
     Ok(run::in_words(outcome, "append"))
 }

@@ -4,13 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use forebay_measure::experiment::Outcome;
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 
 use super::drive::{self, Append, AppendAndWait, Upkeep};
 use super::{Work, record};
+use crate::prelude::*;
 
 /// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
 const LOG_BYTES: u64 = 384 << 20;
