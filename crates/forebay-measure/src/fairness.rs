@@ -180,16 +180,6 @@ impl Plan for Run<'_> {
     fn conditions(&self) -> Vec<Condition> {
         self.file.preconditions.conditions()
     }
-
-    fn finish(&self, _: &Parameters, table: &mut Table) {
-        // There is no reader: its rate is not 0.
-        for row in table.rows.iter_mut().filter(|row| row.name == "hogs-alone") {
-            for metrics in row.samples.iter_mut().map(|sample| &mut sample.metrics).chain([&mut row.metrics])
-            {
-                metrics.0.remove(metric::IOPS);
-            }
-        }
-    }
 }
 
 /// The parameters that a sample needs.
@@ -243,7 +233,9 @@ fn run(
     let reads = latency.count();
     let outcome = Outcome::new(gauge.stop()?, reads, reads * READ_BYTES + hog_bytes, latency);
     let rate = has_hogs.then_some(hog_bytes as f64 / 1e6 / job.seconds);
-    Ok(Outcome { seconds: job.seconds, ..outcome }.figure(metric::HOG_MB_PER_S, rate))
+    let outcome = Outcome { seconds: job.seconds, ..outcome }.figure(metric::HOG_MB_PER_S, rate);
+    // Where there is no reader, its rate is not 0.
+    Ok(if has_reader { outcome } else { outcome.without(&[metric::IOPS]) })
 }
 
 /// Puts a thread into the kernel's idle class: ionice(1).
@@ -476,6 +468,7 @@ mod tests {
             let (has_reader, has_hogs) = (name != "hogs-alone", name != "reader-alone");
             assert_eq!(outcome.operations > 0, has_reader, "{name} {outcome:?}");
             let found = outcome.metrics();
+            assert_eq!(found.get(metric::IOPS).is_some(), has_reader, "{name} {found:?}");
             assert_eq!(
                 found.get(metric::P99_US).is_some_and(|time| time > 0.0),
                 has_reader,
