@@ -97,7 +97,8 @@ fn check_row(row: &Value, depth: f64, tasks: f64) {
     // A lookup can be over before its wake-up arrives, which the task's next lookup then counts: one a task, where the
     // earlier lookup was part of the warm-up.
     for sample in row["samples"].as_array().expect("a list") {
-        let metric = |name: &str| sample[name].as_f64().expect("each sample has it");
+        let metric =
+            |name: &str| sample[name].as_f64().unwrap_or_else(|| panic!("each sample has {name}: {row}"));
         let lookups = metric("lookups_per_s") * metric("seconds");
         assert!(metric("wakes_per_lookup") * lookups <= most * lookups + tasks + 0.5, "{row}");
     }
