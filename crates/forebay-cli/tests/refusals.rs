@@ -34,6 +34,7 @@ fn experiments_that_take_a_directory_only() {
     let before = fs::read(&file).expect("readable");
     let name = file.to_str().expect("readable name");
     for experiment in [
+        "baseline",
         "wal",
         "blocking",
         "walk",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::{ArgMatches, Args as _, Command};
 
 use super::amplification::Amplification;
+use super::baseline::Baseline;
 use super::experiment::{Experiment as Definition, Outcome};
 use super::fio;
 use super::gauge::peak_resident_bytes;
@@ -23,6 +24,7 @@ use forebay_report::result::{Experiment, Report, Row};
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[Entry] = &[
+    Entry::New(&Baseline),
     Entry::New(&Scan),
     Entry::New(&Random),
     Entry::Kind(&super::saturate::KIND),

@@ -1,4 +1,4 @@
-//! The experiments: `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal`
+//! The experiments: `baseline` measures the headline figures, `scan` reads a file from beginning to end, `random` reads blocks anywhere in it, `wal`
 //! and `blocking` make records durable, `walk` looks up in an index, `writes` writes blocks at random,
 //! `patterns` writes small pieces as they come and after gathering them, `sustain` keeps one load up,
 //! `fairness` reads beside hogs, `amplification` reads small pieces, `files` handles many small files.
@@ -23,6 +23,7 @@ pub mod progress;
 mod aligned;
 mod amplification;
 mod backing_device;
+mod baseline;
 mod blocking;
 pub mod calibrate;
 mod cgroup;

@@ -698,33 +698,28 @@ fn cache(tables: &[(f64, &Table)]) -> Option<String> {
         let fastest = rows.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
         difference(table.row("buffered")?, fastest, metric::IOPS)
     };
-    let found: Vec<(f64, Difference)> =
-        tables.iter().filter_map(|(depth, table)| Some((*depth, of_table(table)?))).collect();
-    let mut parts = Vec::new();
-    for (word, times_of) in [
-        (
-            "faster",
-            (|found| if let Difference::More(times) = found { Some(times) } else { None }) as fn(_) -> _,
-        ),
-        ("slower", |found| if let Difference::Less(times) = found { Some(times) } else { None }),
-        ("equal", |found| (found == Difference::Equal).then_some(1.0)),
-    ] {
-        let own: Vec<(f64, f64)> =
-            found.iter().filter_map(|(depth, found)| Some((*depth, times_of(*found)?))).collect();
-        if own.is_empty() {
-            continue;
-        }
-        let most = own.iter().map(|(_, times)| *times).fold(1.0, f64::max);
-        let depths: Vec<String> = own.iter().map(|(depth, _)| number(*depth)).collect();
-        let times = if word == "equal" { String::new() } else { format!(" (up to {}x)", number(most)) };
-        let named = if parts.is_empty() { "depths " } else { "" };
-        parts.push(format!("{word} at {named}{}{times}", depths.join(",")));
+    let mut parts = ["faster", "slower", "equal"].map(|word| (word, Vec::new(), 1.0_f64)).to_vec();
+    for (depth, found) in tables.iter().filter_map(|(depth, table)| Some((depth, of_table(table)?))) {
+        let (index, times) = match found {
+            Difference::More(times) => (0, times),
+            Difference::Less(times) => (1, times),
+            Difference::Equal => (2, 1.0),
+        };
+        parts[index].1.push(number(*depth));
+        parts[index].2 = parts[index].2.max(times);
     }
+    parts.retain(|(_, depths, _)| !depths.is_empty());
+    let texts = parts.iter().enumerate().map(|(index, (word, depths, most))| {
+        let named = if index == 0 { "depths " } else { "" };
+        let times = if *most > 1.0 { format!(" (up to {}x)", number(*most)) } else { String::new() };
+        format!("{word} at {named}{}{times}", depths.join(","))
+    });
+    let text = texts.collect::<Vec<_>>().join(", ");
     let is_warm = tables
         .iter()
         .any(|(_, table)| table.row("buffered").is_some_and(|row| row.cache == Some(CacheState::Warm)));
     let warm = if is_warm { " (warm)" } else { "" };
-    (!parts.is_empty()).then(|| format!("`buffered`{warm} is {}", parts.join(", ")))
+    (!text.is_empty()).then(|| format!("`buffered`{warm} is {text}"))
 }
 
 #[cfg(test)]

@@ -170,6 +170,7 @@ pub(crate) fn figures(spec: &Spec, claim: gates::Claim, outcome: &Outcome) -> Sa
     let own = |name: &str| {
         name == metric::SECONDS
             || name == spec.compared
+            || name == metric::MB_PER_S && spec.compared == metric::IOPS
             || outcome.figures.get(name).is_some()
             || spec.columns.iter().any(|column| column.metric == name)
             || spec.charts.contains(&name)

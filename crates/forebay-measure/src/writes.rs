@@ -619,7 +619,7 @@ fn each_durable(table: &Table) -> Option<String> {
     let figures: Vec<_> = rows.iter().map(|(row, _)| (*row, RELIABLE)).collect();
     Some(if most / least >= NOTEWORTHY && above(best, RELIABLE, worst, RELIABLE) {
         format!(
-            "durable writes one by one: `{}` makes {} times as many as `{}` ({} and {} writes/s){once}",
+            "durable one by one: `{}` is {} times faster than `{}` ({} and {} writes/s){once}",
             best.name,
             number(most / least),
             worst.name,
@@ -627,9 +627,9 @@ fn each_durable(table: &Table) -> Option<String> {
             number(least)
         )
     } else if let Some(spread) = spread(&figures) {
-        format!("{spread} to rank durable writes one by one{once}")
+        format!("{spread} to rank writes durable one by one{once}")
     } else {
-        format!("durable writes one by one: all ways are about as fast {range}{once}")
+        format!("durable one by one: all ways are about as fast {range}{once}")
     })
 }
 
@@ -648,7 +648,7 @@ fn flush(table: &Table) -> Vec<String> {
     let (once, flush_us) = (once(&[plain, durable]), durable_us - write_us);
     if durable_us < DURABLE_COSTS * write_us {
         return vec![format!(
-            "a durable write takes {} µs, any other {} µs: no sign of a volatile write cache{once}",
+            "a durable write takes {} µs, others {} µs: no sign of a volatile cache{once}",
             number(durable_us),
             number(write_us)
         )];
@@ -661,7 +661,7 @@ fn flush(table: &Table) -> Vec<String> {
     let mut sentences = Vec::new();
     if flush_us >= FLUSH_COSTS * write_us {
         sentences.push(format!(
-            "a flush costs {} times as much as a write ({} µs and {} µs): batch writes{once}",
+            "a flush costs {} times as much as a write ({} and {} µs){once}",
             number(flush_us / write_us),
             number(flush_us),
             number(write_us)
@@ -676,7 +676,7 @@ fn flush(table: &Table) -> Vec<String> {
         && left_out_ms / (left_out_ms + total_ms) >= DRAIN_SHARE
     {
         sentences.push(format!(
-            "writes are acknowledged from a volatile cache: the sync after `o-direct` takes {} of {} ms{once}",
+            "`o-direct` writes are acknowledged from a volatile cache: their sync takes {} of {} ms{once}",
             number(left_out_ms),
             number(left_out_ms + total_ms)
         ));
@@ -868,7 +868,7 @@ mod tests {
             [
                 "sparse, 1 client(s): `naive` advertises 400,000 writes/s, 400 times the durable 1,000 (`fsync-each`); \
                  best durable: 40,000 (`sync-close`)",
-                "sparse, 1 client(s): durable writes one by one: `o-direct-dsync` makes 2 times as many as `fsync-each` \
+                "sparse, 1 client(s): durable one by one: `o-direct-dsync` is 2 times faster than `fsync-each` \
                  (2,000 and 1,000 writes/s)",
             ]
         );
@@ -931,19 +931,13 @@ mod tests {
     fn a_slow_flush_and_a_volatile_cache_are_distinguished() {
         let slow = flushes(100.0, 5_100.0, 5.0);
         assert_eq!(slow.len(), 1, "{slow:?}");
-        assert!(
-            slow[0].contains("a flush costs 50 times as much as a write (5,000 µs and 100 µs)"),
-            "{slow:?}"
-        );
+        assert!(slow[0].contains("a flush costs 50 times as much as a write (5,000 and 100 µs)"), "{slow:?}");
         let cache = flushes(20.0, 80.0, 60.0);
         assert_eq!(cache.len(), 1, "{cache:?}");
-        assert!(
-            cache[0].contains("from a volatile cache: the sync after `o-direct` takes 60 of 80 ms"),
-            "{cache:?}"
-        );
+        assert!(cache[0].contains("from a volatile cache: their sync takes 60 of 80 ms"), "{cache:?}");
         assert_eq!(flushes(20.0, 420.0, 200.0).len(), 2, "both");
         assert!(flushes(100.0, 400.0, 0.5).is_empty(), "neither, and a durable write costs something");
         let none = flushes(100.0, 120.0, 0.1);
-        assert!(none.len() == 1 && none[0].contains("no sign of a volatile write cache"), "{none:?}");
+        assert!(none.len() == 1 && none[0].contains("no sign of a volatile cache"), "{none:?}");
     }
 }
