@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::kv::KvCommand;
+use crate::output::JsonArgs;
 use crate::saved::{AssertArgs, ConvertArgs, DiffArgs};
 use crate::top::TopArgs;
 use crate::wait::WaitArgs;
@@ -62,8 +64,21 @@ pub(crate) enum Command {
     /// Read, write, load, verify and compact a key-value store.
     #[command(subcommand)]
     Kv(KvCommand),
+    /// Print completions of this command line for a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print a manual page of all commands, in roff.
+    Man,
+}
+
+/// Commands with which the program starts itself. They are not part of [`Cli`], so that neither help nor
+/// suggestions, completions or the manual have them.
+#[derive(Debug, Parser)]
+pub(crate) enum OwnCommand {
     /// Run one sample in a process of its own; the experiments start the program with it.
-    #[command(name = forebay_measure::CHILD_SUBCOMMAND, hide = true)]
+    #[command(name = forebay_measure::CHILD_SUBCOMMAND)]
     MeasureChild {
         /// The job, as the parent process wrote it.
         job: String,
@@ -79,9 +94,8 @@ pub(crate) struct DoctorArgs {
     /// A directory (a temp file is made there and removed), a file or a block device (only read).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
-    /// Print JSON instead of lines.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonArgs,
 }
 
 /// One experiment and its command line. The registry supplies the subcommands.
@@ -156,9 +170,8 @@ struct MeasurePath {
 pub(crate) struct MeasureArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) json: JsonArgs,
 }
 
 /// Options that experiments and the report share.
@@ -173,6 +186,9 @@ pub(crate) struct CommonArgs {
     /// Print no progress.
     #[arg(long)]
     pub(crate) quiet: bool,
+    /// Print all tables, with all of their columns.
+    #[arg(long)]
+    pub(crate) verbose: bool,
     /// First of two permissions to REPLACE THE CONTENTS of the file or device that was named.
     #[arg(long)]
     pub(crate) overwrite: bool,
@@ -187,8 +203,8 @@ pub(crate) struct CalibrateArgs {
     /// A directory on the device (a temp file is written there and removed).
     #[arg(default_value = ".")]
     pub(crate) path: PathBuf,
-    /// The file to write; `-` prints to standard output.
-    #[arg(long, value_name = "FILE.toml", default_value = "forebay-calibration.toml")]
+    /// The file for the figures; `-` prints them instead of the summary.
+    #[arg(long, value_name = "FILE", default_value = "forebay-calibration.toml")]
     pub(crate) out: PathBuf,
     #[command(flatten)]
     pub(crate) options: CalibrateOptions,
@@ -213,12 +229,11 @@ pub(crate) struct ReportArgs {
     /// A result of `forebay wait --json` to include: how long a program waits.
     #[arg(long, value_name = "WAIT.json")]
     pub(crate) wait: Option<PathBuf>,
-    /// The file for the page.
-    #[arg(long, value_name = "FILE.html", default_value = "forebay-report.html")]
+    /// The file for the page; `-` prints it instead of the summary.
+    #[arg(long, value_name = "FILE", default_value = "forebay-report.html")]
     pub(crate) out: PathBuf,
-    /// The file for all numbers as JSON; `-` prints them instead of the summary.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) json: JsonArgs,
     /// Only these experiments, in the report's order
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = kind::parse_name)]
     pub(crate) only: Vec<Entry>,
@@ -228,6 +243,8 @@ pub(crate) struct ReportArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use clap::CommandFactory;
 
@@ -236,13 +253,46 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Options with one name and several meanings, with the reason.
+    const SEVERAL_MEANINGS: [(&str, &str); 5] = [
+        ("depth", "reads in flight, one or a sweep; of a walk, the levels of its tree"),
+        ("from", "a file (report), or a key (kv scan)"),
+        ("load", "the work beside the measured, or a share of what the device can do (saturate)"),
+        ("threads", "random has a number, others sweep several"),
+        ("to", "a format (convert), a key (kv scan), or a directory (wal repair)"),
+    ];
+
+    fn collect(command: &clap::Command, all: &mut BTreeMap<String, BTreeMap<String, Vec<String>>>) {
+        for arg in command.get_arguments() {
+            let Some(name) = arg.get_long() else { continue };
+            // The name of the value says its type.
+            let (values, several) = (arg.get_value_names(), arg.get_value_delimiter());
+            let meaning = format!("{values:?} {:?} {several:?}", arg.get_num_args());
+            let commands = all.entry(name.to_owned()).or_default().entry(meaning).or_default();
+            commands.push(command.get_bin_name().unwrap_or_default().to_owned());
+        }
+        command.get_subcommands().for_each(|command| collect(command, all));
+    }
+
+    #[test]
+    fn an_option_means_the_same_in_every_command() {
+        let (mut command, mut all) = (Cli::command(), BTreeMap::new());
+        command.build();
+        collect(&command, &mut all);
+        for (name, meanings) in &all {
+            let is_known = SEVERAL_MEANINGS.iter().any(|(known, _)| known == name);
+            assert_eq!(meanings.len() > 1, is_known, "--{name}: {meanings:#?}");
+        }
+        assert!(all["json"].values().next().is_some_and(|commands| commands.len() > 20), "{all:?}");
+    }
+
     #[test]
     fn every_experiment_has_its_own_options_and_the_common_ones() {
         for kind in ALL {
             let cli = Cli::try_parse_from(["forebay", "measure", kind.name(), "/data", "--quick", "--json"]);
             let Ok(Cli { command: Command::Measure(measure) }) = cli else { panic!("{}", kind.name()) };
             assert_eq!(measure.kind.name(), kind.name());
-            assert!(measure.args.json && measure.args.common.quick);
+            assert!(measure.args.json.is_stdout() && measure.args.common.quick);
             assert_eq!(measure.path().expect("it was given"), PathBuf::from("/data"));
         }
         let wrong = Cli::try_parse_from(["forebay", "measure", "walk", "--no-such-option"]);

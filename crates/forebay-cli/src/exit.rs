@@ -12,7 +12,7 @@
 
 use std::process::ExitCode;
 
-use forebay_measure::output::stderr_line;
+use crate::output::stderr_line;
 use forebay_report::failure::Failure;
 
 /// Prints the failure and returns its exit code.

@@ -11,6 +11,7 @@ mod cli;
 mod exit;
 mod kernel_walks;
 mod kv;
+mod manual;
 mod output;
 mod saved;
 mod top;
@@ -23,26 +24,27 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use clap::Parser;
+use clap::{Parser, Subcommand as _};
 
-use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, ReportArgs};
+use cli::{CalibrateArgs, Cli, Command, CommonArgs, DoctorArgs, Measure, OwnCommand, ReportArgs};
 use forebay_measure::cleanup::Cleanup;
 use forebay_measure::context::{Context, Target};
 use forebay_measure::hosts::{Setup, Task};
 use forebay_measure::kind::{ALL, Entry};
-use forebay_measure::output::print;
 use forebay_measure::progress::Progress;
 use forebay_measure::{self as measure, doctor};
 use forebay_report::environment::Environment;
 use forebay_report::failure::Failure;
 use forebay_report::page as report;
 use forebay_report::result::{Report, Row};
-use output::Destination;
+use output::{CALIBRATION_MARK, Destination, Json, PAGE_MARK, print};
 
 fn main() -> ExitCode {
     // clap prints help and version to standard output with code 0, and usage errors with code 2.
-    let cli = Cli::parse();
-    match run(cli) {
+    let own =
+        std::env::args_os().nth(1).is_some_and(|name| name.to_str().is_some_and(OwnCommand::has_subcommand));
+    let result = if own { run_own(OwnCommand::parse()) } else { run(Cli::parse()) };
+    match result {
         Ok(code) => code,
         Err(error) => exit::report(&error),
     }
@@ -67,26 +69,30 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Wal(command) => wal::run(&command),
         // A signal leaves a store only in states from which the next open recovers.
         Command::Kv(command) => kv::run(&command),
-        Command::MeasureChild { job, start_line } => {
-            // The child creates nothing that must be undone, so the default action of signals
-            // is right for it.
-            print(&format!("{}\n", measure::run_child(&job, start_line)?))?;
-            Ok(ExitCode::SUCCESS)
+        Command::Completions { shell } => Ok(print(&manual::completions(shell)).map(|()| ExitCode::SUCCESS)?),
+        Command::Man => Ok(print(&manual::page()?).map(|()| ExitCode::SUCCESS)?),
+    }
+}
+
+/// The child creates nothing that must be undone, so the default action of signals is right for it.
+fn run_own(command: OwnCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        OwnCommand::MeasureChild { job, start_line } => {
+            print(&format!("{}\n", measure::run_child(&job, start_line, ALL)?))?;
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let target = Target::resolve(&args.path, false, false)?;
-    let environment = examine(&target, cleanup)?;
-    let suitable = doctor::suitable(&environment);
-    if args.json {
-        print(&Report::new(environment, Vec::new()).to_json()?)?;
-    } else {
+    let json = args.json.destination()?;
+    let report = Report::new(examine(&target, cleanup)?, Vec::new());
+    if json.write(|| report.to_json(), cleanup)? {
         let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        print(&forebay_report::doctor::render(&environment, color))?;
+        print(&forebay_report::doctor::render(&report.environment, color))?;
     }
-    if suitable {
+    if doctor::suitable(&report.environment) {
         return Ok(ExitCode::SUCCESS);
     }
     Err(Failure::Unsuitable(format!(
@@ -107,36 +113,31 @@ fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failure> {
 }
 
 fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
-    let to_stdout = args.out == Path::new("-");
-    let file = if to_stdout { None } else { Some(Destination::calibration(&args.out)?) };
+    let out = Destination::new(&args.out, CALIBRATION_MARK)?;
     let (quick, quiet) = (args.quick, args.quiet);
-    let common = CommonArgs { quick, quiet, seed: None, overwrite: false, destroy_data: false };
+    let common =
+        CommonArgs { quick, quiet, verbose: false, seed: None, overwrite: false, destroy_data: false };
     let context = prepare(&args.path, &common, cleanup)?;
     let calibration = measure::calibrate::run(&args.options, &context)?;
-    let text = calibration.to_toml();
-    match file {
-        None => print(&text)?,
-        Some(file) => {
-            file.write(&text, cleanup)?;
-            print(&measure::calibrate::render(&calibration, &args.out))?;
-        }
+    out.write(&calibration.to_toml(), cleanup)?;
+    if !out.is_stdout() {
+        print(&measure::calibrate::render(&calibration, &args.out))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+    let json = measure.args.json.destination()?;
     if let Some(task) = Task::of(measure.kind, &measure.matches)? {
-        return run_on_hosts(&task, measure, cleanup);
+        return run_on_hosts(&task, measure, &json, cleanup);
     }
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let environment = examine(&context.target, cleanup)?;
     let experiments = measure.kind.measure(&measure.matches, &mut context)?;
     let mut report = Report::new(environment, experiments);
     report.verdicts = measure::kind::verdicts(&report.experiments);
-    if measure.args.json {
-        print(&report.to_json()?)?;
-    } else {
-        print(&report::summary::render(&report))?;
+    if json.write(|| report.to_json(), cleanup)? {
+        print(&report::summary::render(&report, measure.args.common.verbose))?;
     }
     // Only a run with `--check` has gates in its rows; all others succeed here.
     let missed = |row: &Row| row.gates.iter().any(|gate| !gate.passed);
@@ -145,7 +146,7 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
 }
 
 /// Runs this process's part in a measurement on several hosts. The result reports gates that failed.
-fn run_on_hosts(task: &Task, measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+fn run_on_hosts(task: &Task, measure: &Measure, json: &Json, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let common = &measure.args.common;
     let setup = Setup {
         path: &measure.path()?,
@@ -157,28 +158,24 @@ fn run_on_hosts(task: &Task, measure: &Measure, cleanup: &Cleanup) -> anyhow::Re
     let Some(mut experiments) = task.run(&setup, cleanup)? else { return Ok(ExitCode::SUCCESS) };
     measure.kind.present(&mut experiments);
     let report = Report::new(doctor::machine_only(), experiments);
-    print(&if measure.args.json { report.to_json()? } else { report::summary::render(&report) })?;
+    if json.write(|| report.to_json(), cleanup)? {
+        print(&report::summary::render(&report, common.verbose))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     // Checked before anything is measured: a minute of work must not end in "permission denied".
-    let page = Destination::page(&args.out)?;
+    let (page, json) = (Destination::new(&args.out, PAGE_MARK)?, args.json.destination()?);
+    json.beside(&page)?;
     let wait = args.wait.as_deref().map(saved::load_wait).transpose()?;
     if let Some(file) = &args.from {
         let mut report = saved::load(file)?;
         if let Some(wait) = wait {
             report.add(wait);
         }
-        page.write(&report::html::page(&report), cleanup)?;
-        print(&format!("{}\nThe page: {}\n", report::summary::render(&report), args.out.display()))?;
-        return Ok(ExitCode::SUCCESS);
+        return write_report(&report, args, &page, &json, cleanup);
     }
-    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let numbers = match &args.json {
-        Some(file) if !to_stdout => Some(Destination::json(file)?),
-        _ => None,
-    };
     let mut context = prepare(&args.path, &args.common, cleanup)?;
     let kinds = kinds(&args.only, &context)?;
     context.progress.print_line("doctor: testing the features of this path");
@@ -197,18 +194,28 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     if let Some(wait) = wait {
         report.add(wait);
     }
-    let json = report.to_json()?;
-    page.write(&report::html::page(&report), cleanup)?;
-    if let Some(numbers) = numbers {
-        numbers.write(&json, cleanup)?;
-    }
-    if to_stdout {
-        print(&json)?;
-    } else {
-        print(&report::summary::render(&report))?;
-        print(&format!("\nThe page: {}\n", args.out.display()))?;
+    write_report(&report, args, &page, &json, cleanup)
+}
+
+fn write_report(
+    report: &Report,
+    args: &ReportArgs,
+    page: &Destination,
+    json: &Json,
+    cleanup: &Cleanup,
+) -> anyhow::Result<ExitCode> {
+    page.write(&report::html::page(report), cleanup)?;
+    if json.write(|| report.to_json(), cleanup)? && !page.is_stdout() {
+        print(&summary(report, args))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns what `report` prints.
+fn summary(report: &Report, args: &ReportArgs) -> String {
+    let brief = report::summary::brief(report, &args.out.display().to_string());
+    let verbose = args.common.verbose;
+    brief + &if verbose { report::summary::tables(report, true) } else { String::new() }
 }
 
 /// Returns the experiments of a report: those named, or all that the path allows.

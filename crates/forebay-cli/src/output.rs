@@ -1,93 +1,183 @@
 //! Files for results, which are replaced only when this program wrote them.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Display, Path, PathBuf};
+
+use serde_json::{Value, json};
 
 use forebay_measure::cleanup::Cleanup;
 use forebay_report::failure::Failure;
+use forebay_report::result::SCHEMA;
 
 #[cfg(feature = "wait")]
 pub(crate) use forebay_measure::output::stderr_text;
 pub(crate) use forebay_measure::output::{print, stderr_line};
-use forebay_report::page::PAGE_MARK;
+pub(crate) use forebay_report::page::PAGE_MARK;
 
-/// A file for a result.
+/// The option `--json`, the same for every command that has JSON.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct JsonArgs {
+    /// Print JSON on standard output instead of text; --json=FILE writes it to FILE, beside the text.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = STDOUT)]
+    json: Option<PathBuf>,
+}
+
+impl JsonArgs {
+    /// Checks the destination: a minute of measuring must not end in "permission denied".
+    ///
+    /// # Errors
+    /// As for [`Destination::new`].
+    pub(crate) fn destination(&self) -> Result<Json, Failure> {
+        Ok(Json(self.json.as_deref().map(|path| Destination::new(path, JSON_MARK)).transpose()?))
+    }
+
+    /// Returns whether standard output has JSON and no text.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new(STDOUT))
+    }
+
+    /// Opens the file for JSON that comes in lines, if there is one. An existing file with `mark` is emptied;
+    /// without a mark the file must be new.
+    ///
+    /// # Errors
+    /// As for [`Destination::new`]; or the file cannot be created.
+    pub(crate) fn lines(&self, mark: Option<&str>) -> Result<Option<File>, Failure> {
+        let Some(path) = self.json.as_deref().filter(|_| !self.is_stdout()) else { return Ok(None) };
+        if mark.is_none() && path.symlink_metadata().is_ok() {
+            return Err(Failure::Path(format!("{} exists: name a new file or remove it", path.display())));
+        }
+        let destination = Destination::new(path, mark.unwrap_or_default())?;
+        File::create(path).map(Some).map_err(|error| destination.failed(&error))
+    }
+}
+
+/// The checked destination of a command's JSON, if it has one.
+#[derive(Debug)]
+pub(crate) struct Json(Option<Destination>);
+
+impl Json {
+    /// Writes the JSON where it is wanted. Returns whether the command also prints its text.
+    ///
+    /// # Errors
+    /// Fails with the error of `json`, or when the destination cannot be written.
+    pub(crate) fn write(
+        &self,
+        json: impl FnOnce() -> serde_json::Result<String>,
+        cleanup: &Cleanup,
+    ) -> anyhow::Result<bool> {
+        let Some(destination) = &self.0 else { return Ok(true) };
+        destination.write(&json()?, cleanup)?;
+        Ok(!destination.is_stdout())
+    }
+
+    /// Fails when the page of the same command has the same destination.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub(crate) fn beside(&self, page: &Destination) -> Result<(), Failure> {
+        match &self.0 {
+            Some(json) if json.path == page.path => {
+                let name = page.name();
+                Err(Failure::Usage(format!("the JSON and the page would both go to {name}: name two files")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the JSON document of a command that is not about measurements, with `content` under `name`.
+///
+/// # Errors
+/// A number is not finite.
+pub(crate) fn document(name: &str, content: Value) -> serde_json::Result<String> {
+    let document = json!({ "schema": SCHEMA, "forebay": env!("CARGO_PKG_VERSION"), name: content });
+    serde_json::to_string_pretty(&document).map(|text| text + "\n")
+}
+
+/// Formats a count with its noun: `1 record`, `2 records`, `3 entries`.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    match (count, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{count} {stem}ies"),
+        (_, None) => format!("{count} {noun}s"),
+    }
+}
+
+/// The path that stands for standard output.
+const STDOUT: &str = "-";
+/// Mark by which it recognizes its own calibrations.
+pub(crate) const CALIBRATION_MARK: &str = "forebay_calibration =";
+/// Mark by which it recognizes its own results.
+const JSON_MARK: &str = "\"forebay\":";
+/// Bytes at each end of an existing file that are searched for its mark.
+const MARK_WITHIN_BYTES: u64 = 1024;
+
+/// A checked destination of a result: standard output or a file.
 #[derive(Debug)]
 pub(crate) struct Destination {
     path: PathBuf,
-    directory: PathBuf,
 }
 
-/// Mark by which it recognizes its own results.
-const JSON_MARK: &str = "\"forebay\":";
-/// Mark by which it recognizes its own calibrations.
-const CALIBRATION_MARK: &str = "forebay_calibration =";
-/// Bytes of an existing file that are searched for its mark.
-const MARK_WITHIN_BYTES: u64 = 1024;
-
 impl Destination {
-    /// Returns the destination of a page: a new file, or a page that this program wrote.
+    /// Returns the destination `path`, which is `-` (standard output), a new file, or one with `mark`, which
+    /// this program wrote.
     ///
     /// # Errors
     /// [`Failure::Path`] when the directory is missing or the file is not from this program.
-    pub(crate) fn page(path: &Path) -> Result<Self, Failure> {
-        Self::new(path, PAGE_MARK)
-    }
-
-    /// Returns the destination of a JSON result: a new file, or a result that this program wrote.
-    ///
-    /// # Errors
-    /// As for [`Destination::page`].
-    pub(crate) fn json(path: &Path) -> Result<Self, Failure> {
-        Self::new(path, JSON_MARK)
-    }
-
-    /// Returns the destination of a calibration: a new file, or a calibration that this program wrote.
-    ///
-    /// # Errors
-    /// As for [`Destination::page`].
-    pub(crate) fn calibration(path: &Path) -> Result<Self, Failure> {
-        Self::new(path, CALIBRATION_MARK)
-    }
-
-    fn new(path: &Path, mark: &str) -> Result<Self, Failure> {
-        let directory = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
+    pub(crate) fn new(path: &Path, mark: &str) -> Result<Self, Failure> {
+        let destination = Self { path: path.to_owned() };
+        let (name, directory) = (path.display(), destination.directory());
+        let fault = if destination.is_stdout() {
+            return Ok(destination);
+        } else if path.file_name().is_none() || path.is_dir() {
+            format!("{name} is a directory: name a file to write")
+        } else if !directory.is_dir() {
+            let directory = directory.display();
+            format!("the directory {directory} does not exist: create it or name another file")
+        } else if path.symlink_metadata().is_ok() && !has_mark(path, mark) {
+            format!("{name} exists and was not written by this program: name another file or remove it")
+        } else {
+            return Ok(destination);
         };
-        if path.file_name().is_none() || path.is_dir() {
-            return Err(Failure::Path(format!("{} is a directory: name a file to write", path.display())));
-        }
-        if !directory.is_dir() {
-            return Err(Failure::Path(format!(
-                "the directory {} does not exist: create it or name another file",
-                directory.display()
-            )));
-        }
-        if path.symlink_metadata().is_ok() && !has_mark(path, mark) {
-            return Err(Failure::Path(format!(
-                "{} exists and was not written by this program: name another file or remove it",
-                path.display()
-            )));
-        }
-        Ok(Self { path: path.to_owned(), directory })
+        Err(Failure::Path(fault))
     }
 
-    /// Writes the text, first into a temp file in the same directory, so that a full disk leaves the
-    /// old file unchanged.
+    /// Returns whether this is standard output, which then has no text.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.path == Path::new(STDOUT)
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        Failure::Path(format!("{} cannot be written: {error}", self.name()))
+    }
+
+    fn name(&self) -> Display<'_> {
+        if self.is_stdout() { Path::new("standard output") } else { &self.path }.display()
+    }
+
+    /// Writes the text. A file is first written as a temp file in the same directory, so that a full disk
+    /// leaves the old file unchanged.
     ///
     /// # Errors
     /// [`Failure::Path`] when the directory cannot be written or is full.
     pub(crate) fn write(&self, text: &str, cleanup: &Cleanup) -> Result<(), Failure> {
-        let failed =
-            |error: io::Error| Failure::Path(format!("{} cannot be written: {error}", self.path.display()));
-        let temp = cleanup.temp_file(&self.directory, "result").map_err(failed)?;
-        let mut file: &File = temp.file();
-        file.write_all(text.as_bytes()).map_err(failed)?;
-        file.sync_all().map_err(failed)?;
-        set_readable(file).map_err(failed)?;
-        fs::rename(temp.path(), &self.path).map_err(failed)
+        let write = || {
+            if self.is_stdout() {
+                return print(text);
+            }
+            let temp = cleanup.temp_file(self.directory(), "result")?;
+            let mut file: &File = temp.file();
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            set_readable(file)?;
+            fs::rename(temp.path(), &self.path)
+        };
+        write().map_err(|error| self.failed(&error))
     }
 }
 
@@ -100,12 +190,17 @@ fn set_readable(file: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// Searches both ends: the names of a document may be sorted, and the mark then follows its content.
 fn has_mark(path: &Path, mark: &str) -> bool {
-    let mut start = Vec::new();
-    let regular = path.symlink_metadata().is_ok_and(|metadata| metadata.is_file());
-    regular
-        && File::open(path).and_then(|file| file.take(MARK_WITHIN_BYTES).read_to_end(&mut start)).is_ok()
-        && String::from_utf8_lossy(&start).contains(mark)
+    let search = || {
+        let (mut file, mut ends) = (File::open(path)?, Vec::new());
+        (&file).take(MARK_WITHIN_BYTES).read_to_end(&mut ends)?;
+        let from = file.metadata()?.len().saturating_sub(MARK_WITHIN_BYTES);
+        file.seek(SeekFrom::Start(from))?;
+        file.take(MARK_WITHIN_BYTES).read_to_end(&mut ends)?;
+        Ok::<_, io::Error>(String::from_utf8_lossy(&ends).contains(mark))
+    };
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) && search().unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -119,10 +214,10 @@ mod tests {
         fs::create_dir(&directory).expect("the temp directory is writable");
         let path = directory.join("page.html");
         let text = format!("<!DOCTYPE html>{PAGE_MARK}");
-        let first = Destination::page(&path).and_then(|page| page.write(&text, &cleanup));
-        let again = Destination::page(&path).and_then(|page| page.write(&text, &cleanup));
+        let first = Destination::new(&path, PAGE_MARK).and_then(|page| page.write(&text, &cleanup));
+        let again = Destination::new(&path, PAGE_MARK).and_then(|page| page.write(&text, &cleanup));
         fs::write(&path, "a diary").expect("it is our directory");
-        let refused = Destination::page(&path);
+        let refused = Destination::new(&path, PAGE_MARK);
         let left = fs::read_dir(&directory).expect("readable").count();
         fs::remove_dir_all(&directory).expect("it is our own");
         assert_eq!(first, Ok(()));
@@ -131,9 +226,23 @@ mod tests {
         assert_eq!(left, 1);
     }
 
+    /// The names of a JSON document may be sorted, so that its mark is behind all its content.
+    #[test]
+    fn a_mark_at_the_end_of_a_long_file_is_found() {
+        let cleanup = Cleanup::default();
+        let directory = cleanup.temp_directory(&std::env::temp_dir(), "mark").expect("writable");
+        let path = directory.path().join("diff.json");
+        fs::write(&path, format!("{{\"diff\":\"{}\",\"forebay\":1}}", "x".repeat(5000))).expect("ours");
+        let json = Json(Some(Destination::new(&path, JSON_MARK).expect("the mark is at the end")));
+        assert!(json.write(|| Ok("{}".to_owned()), &cleanup).is_ok_and(|text_too| text_too));
+        assert_eq!(fs::read_to_string(&path).expect("it was written"), "{}");
+        assert!(Destination::new(&path, JSON_MARK).is_err());
+        assert!(json.beside(&Destination { path }).is_err());
+    }
+
     #[test]
     fn a_missing_directory_fails_before_measuring() {
         let path = std::env::temp_dir().join("forebay-no-such-directory/page.html");
-        assert!(Destination::page(&path).is_err());
+        assert!(Destination::new(&path, PAGE_MARK).is_err());
     }
 }

@@ -10,7 +10,8 @@ use forebay_report::failure::Failure;
 use forebay_report::result::Report;
 use forebay_report::saved::{assertion, convert, diff, parse, waited};
 
-use crate::output::print;
+use crate::output::{JsonArgs, print};
+use forebay_measure::cleanup::Cleanup;
 
 /// Maximum size of a file; a larger one is no result of this program.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -24,9 +25,8 @@ pub(crate) struct DiffArgs {
     /// The later one.
     #[arg(value_name = "B.json")]
     after: PathBuf,
-    /// Print JSON instead of lines.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
 /// Options of `assert`.
@@ -69,9 +69,11 @@ pub(crate) fn diff(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     if args.before == Path::new("-") && args.after == Path::new("-") {
         return Err(Failure::Usage("only one of the two can be standard input".to_owned()).into());
     }
-    let (before, after) = (load(&args.before)?, load(&args.after)?);
+    let (json, before, after) = (args.json.destination()?, load(&args.before)?, load(&args.after)?);
     let comparison = diff::compare(&before, &after)?;
-    print(&if args.json { comparison.to_json()? } else { comparison.to_text() })?;
+    if json.write(|| comparison.to_json(), &Cleanup::default())? {
+        print(&comparison.to_text())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

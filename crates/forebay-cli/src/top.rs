@@ -5,13 +5,14 @@ mod screen;
 mod snapshot;
 mod view;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 
-use crate::output::{print, stderr_line};
+use crate::output::{JsonArgs, print, stderr_line};
 use client::Client;
 use forebay_measure::cleanup::Cleanup;
 use forebay_report::failure::Failure;
@@ -23,12 +24,11 @@ use snapshot::Snapshot;
 pub(crate) struct TopArgs {
     /// The socket that the program's engine serves (`Engine::serve_stats`).
     socket: PathBuf,
-    /// Show one interval and end.
+    /// Show one interval and end; with --json print one line immediately.
     #[arg(long)]
     once: bool,
-    /// Print the engine's statistics, one line of JSON for each interval; with --once one line immediately.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
     /// Seconds from one update to the next.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
@@ -47,44 +47,38 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// No engine serves the socket, or not for this user: a [`Failure`]; or its statistics are not understood.
 pub(crate) fn run(args: &TopArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let mut client = Client::connect(&args.socket)?;
-    if args.json {
-        return run_json(args, &mut client);
-    }
-    let ended = || Failure::Path(format!("the engine of {} ended", args.socket.display()));
-    let mut before = Snapshot::parse(&client.request()?.ok_or_else(ended)?)?;
-    let screen = if args.once { None } else { Screen::open(cleanup)? };
-    if let Some(screen) = &screen {
-        screen.show(&view::render(&before, None, screen.size()))?;
-    }
-    while client.wait(args.interval)? {
-        let Some(line) = client.request()? else { break };
-        let now = Snapshot::parse(&line)?;
-        match &screen {
-            Some(screen) => screen.show(&view::render(&now, Some(&before), screen.size()))?,
-            None => print(&view::render(&now, Some(&before), view::Size::default()))?,
-        }
-        if args.once {
-            return Ok(ExitCode::SUCCESS);
-        }
-        before = now;
-    }
-    drop(screen);
-    if args.once {
-        return Err(ended().into());
-    }
-    stderr_line(format_args!("the engine of {} ended", args.socket.display()));
-    Ok(ExitCode::SUCCESS)
-}
-
-fn run_json(args: &TopArgs, client: &mut Client) -> anyhow::Result<ExitCode> {
+    let mut file = args.json.lines(Some(snapshot::MARK))?;
+    let (mut before, mut screen) = (None, None);
     while let Some(line) = client.request()? {
         // Only lines that parse as statistics are passed on.
-        Snapshot::parse(&line)?;
-        print(&line)?;
-        if args.once || !client.wait(args.interval)? {
+        let now = Snapshot::parse(&line)?;
+        if let Some(file) = &mut file {
+            file.write_all(line.as_bytes())?;
+        }
+        if before.is_none() && !args.once && !args.json.is_stdout() {
+            screen = Screen::open(cleanup)?;
+        }
+        match &screen {
+            _ if args.json.is_stdout() => print(&line)?,
+            Some(screen) => screen.show(&view::render(&now, before.as_ref(), screen.size()))?,
+            // Without a screen, a table without rates is of no use.
+            None if before.is_none() => {}
+            None => print(&view::render(&now, before.as_ref(), view::Size::default()))?,
+        }
+        if args.once && (before.is_some() || args.json.is_stdout()) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        before = Some(now);
+        if !client.wait(args.interval)? {
             break;
         }
     }
+    drop(screen);
+    let ended = format!("the engine of {} ended", args.socket.display());
+    if args.once || before.is_none() {
+        return Err(Failure::Path(ended).into());
+    }
+    stderr_line(ended);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,10 +14,13 @@ mod text;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+#[cfg(not(feature = "wait"))]
 use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::output::JsonArgs;
+#[cfg(not(feature = "wait"))]
 use forebay_report::check::Check;
 
 /// Options of `wait`.
@@ -29,19 +32,18 @@ pub(crate) struct WaitArgs {
     /// Seconds to observe it.
     #[arg(long, value_name = "SECONDS", requires = "pid", conflicts_with = "command", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
-    /// The file for the numbers as JSON; `-` prints them instead of the text.
+    #[command(flatten)]
+    pub(crate) json: JsonArgs,
+    /// The file for a self-contained HTML page; `-` prints it instead of the text.
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// The file for a self-contained HTML page.
-    #[arg(long, value_name = "FILE.html")]
     pub(crate) html: Option<PathBuf>,
     /// A result of `measure saturate --json`, or of `report --json`, from the device that the command uses: the
     /// advice then includes the gain from several reads at once.
     #[arg(long, value_name = "FILE.json")]
     pub(crate) report: Option<PathBuf>,
-    /// Number of files in the text and on the page, the longest wait first.
+    /// The most files in the text and on the page, the longest wait first.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
-    pub(crate) files: usize,
+    pub(crate) limit: usize,
     /// The command and its arguments, behind `--`.
     #[arg(last = true, required_unless_present = "pid")]
     pub(crate) command: Vec<OsString>,
@@ -55,14 +57,8 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the command and returns its exit code.
-///
-/// # Errors
-/// [`Failure::Lacking`](forebay_report::failure::Failure::Lacking) where it cannot be measured.
 #[cfg(feature = "wait")]
-pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
-    measure::run(args)
-}
+pub(crate) use measure::{examine, run};
 
 /// Message of a build without the feature.
 #[cfg(not(feature = "wait"))]
@@ -78,18 +74,6 @@ const REMEDY: &str = "install it with: cargo install forebay-cli --features wait
 #[cfg(not(feature = "wait"))]
 pub(crate) fn run(_: &WaitArgs) -> anyhow::Result<ExitCode> {
     Err(forebay_report::failure::Failure::Lacking(format!("{WITHOUT}: {REMEDY}")).into())
-}
-
-/// Returns the doctor's line.
-#[cfg(feature = "wait")]
-pub(crate) fn examine() -> Check {
-    match forebay_wait::probe() {
-        Ok(()) => Check::ok("wait", "tracepoints", "the BPF programs of forebay wait load here"),
-        Err(forebay_wait::Error::Unavailable { what, remedy, .. }) => {
-            Check::degraded("wait", "tracepoints", what, remedy)
-        }
-        Err(error) => Check::degraded("wait", "tracepoints", error.to_string(), ""),
-    }
 }
 
 /// Returns the doctor's line.

@@ -3,8 +3,7 @@
 //! Nothing here writes into the log's directory. Exit codes: 0 whole (`inspect`: shown), 1 damaged or
 //! cut off, 2 unreadable.
 
-mod json;
-mod text;
+mod show;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +12,8 @@ use clap::{Args, Subcommand};
 use forebay::{Config, Engine};
 use forebay_wal::inspect::{Report, Verdict, inspect, repair};
 
-use crate::output::print;
+use crate::output::{JsonArgs, print};
+use forebay_measure::cleanup::Cleanup;
 use forebay_report::failure::Failure;
 
 /// The commands on logs.
@@ -25,118 +25,98 @@ use forebay_report::failure::Failure;
 )]
 pub(crate) enum WalCommand {
     /// Show segments, groups, record numbers and watermarks, and the outcome of opening the log.
-    Inspect(InspectArgs),
+    Inspect {
+        #[command(flatten)]
+        log: LogArgs,
+        /// List every group too.
+        #[arg(long)]
+        groups: bool,
+    },
     /// Check whether the log is whole; list the lost records and their position if not.
-    Verify(VerifyArgs),
+    Verify(LogArgs),
     /// Write every record that can be saved into a new log; the damaged one is only read.
-    Repair(RepairArgs),
+    Repair {
+        #[command(flatten)]
+        log: LogArgs,
+        /// The new log's directory: a new or an empty one, outside of the damaged log's.
+        #[arg(long, value_name = "OUT")]
+        to: PathBuf,
+    },
 }
 
-/// Options of `wal inspect`.
+/// Options of every command.
 #[derive(Debug, Args)]
-pub(crate) struct InspectArgs {
+pub(crate) struct LogArgs {
     /// The log's directory; it is only read.
     dir: PathBuf,
-    /// List every group too.
-    #[arg(long)]
-    groups: bool,
-    /// Print JSON instead of lines.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    json: JsonArgs,
 }
 
-/// Options of `wal verify`.
-#[derive(Debug, Args)]
-pub(crate) struct VerifyArgs {
-    /// The log's directory; it is only read.
-    dir: PathBuf,
-    /// Print JSON instead of lines.
-    #[arg(long)]
-    json: bool,
-}
-
-/// Options of `wal repair`.
-#[derive(Debug, Args)]
-pub(crate) struct RepairArgs {
-    /// The damaged log's directory; it is only read.
-    dir: PathBuf,
-    /// The new log's directory: a new or an empty one, outside of the damaged log's.
-    #[arg(long, value_name = "OUT")]
-    to: PathBuf,
-    /// Print JSON instead of lines.
-    #[arg(long)]
-    json: bool,
-}
-
-/// Exit code 1.
+/// Exit code for a damaged or cut-off log, where a log is whole with code 0.
 const DAMAGED: u8 = 1;
 
-/// Runs a command. Every failure has the exit code 2: 1 is the result that a log is damaged.
+/// Runs a command. Every failure has the exit code 2, because code 1 is a result.
 pub(crate) fn run(command: &WalCommand) -> anyhow::Result<ExitCode> {
-    execute(command).map_err(|error| {
-        if error.is::<Failure>() { error } else { Failure::Log(format!("{error:#}")).into() }
-    })
+    let is_whole = execute(command).map_err(Failure::data)?;
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
-fn execute(command: &WalCommand) -> anyhow::Result<ExitCode> {
-    let engine =
-        Engine::start(Config::default().shards(1)).map_err(|error| Failure::Log(error.to_string()))?;
+fn execute(command: &WalCommand) -> anyhow::Result<bool> {
+    let (WalCommand::Inspect { log, .. } | WalCommand::Verify(log) | WalCommand::Repair { log, .. }) =
+        command;
+    let (json, cleanup) = (log.json.destination()?, Cleanup::default());
+    let engine = Engine::start(Config::default().shards(1)).map_err(failure)?;
     match command {
-        WalCommand::Inspect(args) => {
-            let report = inspected(&engine, &args.dir)?;
-            print(&if args.json {
-                json::inspected(&report, args.groups)?
-            } else {
-                text::inspected(&report, args.groups)
-            })?;
-            Ok(ExitCode::SUCCESS)
+        WalCommand::Inspect { groups, .. } => {
+            let report = inspected(&engine, &log.dir)?;
+            if json.write(|| show::inspected_json(&report, *groups), &cleanup)? {
+                print(&show::inspected(&report, *groups))?;
+            }
+            Ok(true)
         }
-        WalCommand::Verify(args) => verify(&engine, args),
-        WalCommand::Repair(args) => {
-            let repaired = repair(&engine, &args.dir, &args.to).wait().map_err(|error| failure(&error))?;
-            print(&if args.json { json::repaired(&repaired)? } else { text::repaired(&repaired) })?;
+        WalCommand::Verify(_) => {
+            let (report, dir) = (inspected(&engine, &log.dir)?, log.dir.display());
+            if report.in_use {
+                return Err(failure(format!(
+                    "{dir} is in use: close the log first, because the end of one that is written to looks unfinished"
+                ))
+                .into());
+            }
+            if let Verdict::Refused(error) = &report.verdict {
+                return Err(failure(error).into());
+            }
+            if json.write(|| show::inspected_json(&report, false), &cleanup)? {
+                print(&show::findings(&report))?;
+            }
+            if report.unreadable().next().is_some() {
+                return Err(failure(format!(
+                    "the drive cannot read all of {dir}; `forebay wal repair` saves the rest"
+                ))
+                .into());
+            }
+            Ok(report.is_whole())
+        }
+        WalCommand::Repair { to, .. } => {
+            let repaired = repair(&engine, &log.dir, to).wait().map_err(failure)?;
+            if json.write(|| show::repaired_json(&repaired), &cleanup)? {
+                print(&show::repaired(&repaired))?;
+            }
             // Damage that took no record is gone in the new log.
             let cut = repaired.before.recovery.as_ref().is_some_and(|recovery| recovery.cut.is_some());
-            Ok(code(!cut && repaired.before.lost_now.is_empty()))
+            Ok(!cut && repaired.before.lost_now.is_empty())
         }
     }
 }
 
-fn verify(engine: &Engine, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
-    let report = inspected(engine, &args.dir)?;
-    if report.in_use {
-        let text = format!(
-            "{} is in use: close the log first, because the end of one that is written to looks unfinished",
-            args.dir.display()
-        );
-        return Err(Failure::Log(text).into());
-    }
-    if let Verdict::Refused(error) = &report.verdict {
-        return Err(failure(error).into());
-    }
-    print(&if args.json { json::inspected(&report, false)? } else { text::verified(&report) })?;
-    if report.unreadable().next().is_some() {
-        let text = format!(
-            "the drive cannot read all of {}; `forebay wal repair` saves the rest",
-            args.dir.display()
-        );
-        return Err(Failure::Log(text).into());
-    }
-    Ok(code(report.is_whole()))
-}
-
-fn inspected(engine: &Engine, dir: &Path) -> anyhow::Result<Report> {
-    let report = inspect(engine, dir).wait().map_err(|error| failure(&error))?;
+fn inspected(engine: &Engine, dir: &Path) -> Result<Report, Failure> {
+    let report = inspect(engine, dir).wait().map_err(failure)?;
     match report.verdict {
-        Verdict::NoLog => Err(Failure::Log(format!("there is no log in {}", dir.display())).into()),
+        Verdict::NoLog => Err(failure(format!("there is no log in {}", dir.display()))),
         _ => Ok(report),
     }
 }
 
-fn failure(error: &forebay_wal::Error) -> Failure {
-    Failure::Log(error.to_string())
-}
-
-fn code(good: bool) -> ExitCode {
-    if good { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) }
+fn failure(error: impl ToString) -> Failure {
+    Failure::Data(error.to_string())
 }

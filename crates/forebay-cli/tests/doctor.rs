@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 
-use support::{Directory, document, forebay, run};
+use support::{Directory, check_document, document, forebay, run};
 
 #[test]
 fn a_directory_is_examined_and_left_as_it_was() {
@@ -49,6 +49,21 @@ fn json_is_the_documented_schema() {
             "{check}"
         );
         assert!(check["why"].as_str().is_some_and(|why| !why.is_empty()), "{check}");
+    }
+}
+
+#[test]
+fn json_goes_into_a_file_beside_the_text() {
+    let directory = Directory::new("doctor-json-file");
+    let file = directory.path().join("doctor.json");
+    let to_file = format!("--json={}", file.display());
+    for _ in 0..2 {
+        let outcome = run(&["doctor", directory.text(), &to_file]);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        assert!(outcome.out.lines().count() > 20 && !outcome.out.starts_with('{'), "{}", outcome.out);
+        let written = fs::read_to_string(&file).expect("it was written");
+        check_document(&serde_json::from_str(&written).expect("JSON"));
+        assert_eq!(directory.names(), ["doctor.json"]);
     }
 }
 

@@ -99,7 +99,7 @@ fn impossible_values_are_refused() {
         (&["--rows", "classes,quick"][..], 2, "there is no row"),
         (&["--hogs", "0"], 2, "0"),
         (&["--hogs", "65"], 2, "65"),
-        (&["--size", "1MiB"], 2, "8MiB"),
+        (&["--size", "1MiB"], 2, "8 MiB"),
         (&["--seconds", "nan"], 2, "nan"),
         (&["--size", "8000TiB"], 4, "free"),
     ] {

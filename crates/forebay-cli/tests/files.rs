@@ -102,11 +102,11 @@ fn tables_put_the_numbers_at_once_together() {
 fn impossible_values_are_refused() {
     for (arguments, known) in [
         (&["--rows", "mdtest"][..], "there is no row"),
-        (&["--calls", "unlink"], "there are read, create and stat"),
+        (&["--calls", "unlink"], "there are read, create, stat"),
         (&["--count", "0"], "0"),
         (&["--count", "-1"], "-1"),
-        (&["--size", "1000"], "multiple of 4KiB"),
-        (&["--size", "1GiB"], "at most 1MiB"),
+        (&["--size", "1000"], "multiple of 4 KiB"),
+        (&["--size", "1GiB"], "to 1 MiB"),
         (&["--at-once", "65", "--count", "64"], "larger --count"),
     ] {
         let outcome = run(&[&["measure", "files"][..], arguments].concat());

@@ -36,7 +36,7 @@ fn fed(code: i32, arguments: &[&str], input: &[u8]) -> Outcome {
 fn json(outcome: &Outcome) -> Value {
     let value: Value =
         serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {}", outcome.out));
-    assert_eq!((&value["schema"], &value["forebay"]), (&1.into(), &env!("CARGO_PKG_VERSION").into()));
+    assert_eq!((&value["schema"], &value["forebay"]), (&2.into(), &env!("CARGO_PKG_VERSION").into()));
     value["kv"].clone()
 }
 
@@ -137,6 +137,13 @@ fn scans_return_the_loaded_records() {
     ends(0, &["kv", "load", text(&other), text(&dump), "--create", "--sorted"]);
     assert_eq!(ends(0, &["kv", "scan", text(&other), "--json"]).out, scan(&["--json"]));
     ends(0, &["kv", "verify", text(&other)]);
+
+    // JSON into a new file, beside the text.
+    let lines = dir.path().join("lines.jsonl");
+    let to_file = format!("--json={}", lines.display());
+    assert_eq!(scan(&[&to_file]), scan(&[]));
+    assert_eq!(fs::read_to_string(&lines).expect("it was written"), scan(&["--json"]));
+    assert!(ends(3, &["kv", "scan", store, &to_file]).err.contains("name a new file"));
 }
 
 #[test]
@@ -239,6 +246,13 @@ fn a_damaged_store_is_reported_with_file_and_offset() {
     assert_eq!(whole.out, words);
     assert!(ends(0, &["kv", "verify", dir.text(), "--quiet"]).err.is_empty());
     let shown = json(&ends(0, &["kv", "verify", dir.text(), "--json"]));
+    let outside = Directory::new("kv-verify-json");
+    let file = outside.path().join("verified.json");
+    let beside = ends(0, &["kv", "verify", dir.text(), &format!("--json={}", file.display())]);
+    assert_eq!(beside.out, words);
+    let written: Value =
+        serde_json::from_str(&fs::read_to_string(&file).expect("it was written")).expect("JSON");
+    assert_eq!(written["kv"], shown);
     assert_eq!(
         (&shown["whole"], &shown["entries"], &shown["records_in_log"]),
         (&true.into(), &500.into(), &1.into())

@@ -72,6 +72,45 @@ fn experiments_that_there_are_not() {
     assert_eq!(directory.names(), ["data"]);
 }
 
+/// A minute of work must not end in the refusal of its destination, and no file of others is replaced.
+#[test]
+fn the_file_for_json_is_checked_before_anything_is_done() {
+    let directory = Directory::new("json");
+    let diary = directory.path().join("diary.txt");
+    fs::write(&diary, "dear diary").expect("it is our directory");
+    let (diary, page) = (diary.to_str().expect("readable name"), directory.path().join("page.html"));
+    let (to_diary, page) = (format!("--json={diary}"), page.to_str().expect("readable name"));
+    let to_missing = format!("--json={}/missing/x.json", directory.text());
+    for command in [
+        &["doctor", directory.text()][..],
+        &["measure", "scan", directory.text()],
+        &["report", directory.text(), "--out", page],
+        &["diff", page, page],
+        &["kv", "stats", directory.text()],
+        &["kv", "verify", directory.text()],
+        &["wal", "inspect", directory.text()],
+        &["wal", "verify", directory.text()],
+        &["wal", "repair", directory.text(), "--to", page],
+    ] {
+        refused(&[command, &[&to_diary]].concat(), 3, &[diary, "was not written by this program"]);
+        refused(&[command, &[&to_missing]].concat(), 3, &["missing does not exist"]);
+    }
+    refused(&["kv", "scan", directory.text(), &to_diary], 3, &[diary, "exists: name a new file"]);
+    let to_page = format!("--json={page}");
+    for both in [[to_page.as_str(), page], ["--json", "-"]] {
+        refused(&["report", directory.text(), both[0], "--out", both[1]], 2, &["would both go to"]);
+    }
+    assert_eq!(fs::read_to_string(diary).expect("readable"), "dear diary");
+    assert_eq!(directory.names(), ["diary.txt"]);
+}
+
+/// The name of the file is behind `=`: another word is the next argument.
+#[test]
+fn json_takes_no_word_of_its_own() {
+    refused(&["doctor", ".", "--json", "numbers.json"], 2, &["numbers.json"]);
+    refused(&["doctor", ".", "--json="], 2, &["--json"]);
+}
+
 #[test]
 fn help_and_version_succeed() {
     for arguments in
@@ -83,6 +122,29 @@ fn help_and_version_succeed() {
         assert!(!outcome.out.contains("__measure-child"), "the hidden subcommand is shown: {}", outcome.out);
     }
     assert!(run(&["--version"]).out.contains(env!("CARGO_PKG_VERSION")));
+}
+
+/// The program starts itself with these commands; they are of no use to others.
+#[test]
+fn a_suggestion_names_no_command_of_the_programs_own() {
+    for typed in ["__measure-chil", "__measure", "measure-child", "__agent-worke", "agent-worker", "__"] {
+        let outcome = run(&[typed]);
+        assert_eq!(outcome.code, Some(2), "{typed}: {}", outcome.err);
+        assert!(outcome.err.contains("unrecognized subcommand"), "{}", outcome.err);
+        let said = outcome.err.replace(&format!("'{typed}'"), "");
+        assert!(!said.contains("child") && !said.contains("worker"), "{}", outcome.err);
+    }
+}
+
+#[test]
+fn the_manual_and_completions_are_printed() {
+    let page = run(&["man"]);
+    assert_eq!(page.code, Some(0), "{}", page.err);
+    assert!(page.out.contains(".TH forebay 1"), "{}", page.out);
+    let script = run(&["completions", "bash"]);
+    assert_eq!(script.code, Some(0), "{}", script.err);
+    assert!(script.out.contains("complete -F _forebay"), "{}", script.out);
+    assert_eq!(run(&["completions", "csh"]).code, Some(2));
 }
 
 /// Regression: every experiment had the same line for a while, that of the options common to all.

@@ -222,7 +222,11 @@ fn repeats_of_other_programs_can_be_compared() {
     let mdtest = files.write("mdtest.json", &run(&["convert", &fixture("mdtest.out")]).out);
     let page = files.0.path().join("page.html");
     let page = page.to_str().expect("readable name");
-    expect_output(&["report", "--from", &mdtest, "--out", page], 0, &["files/s", "file-creation"]);
+    expect_output(
+        &["report", "--verbose", "--from", &mdtest, "--out", page],
+        0,
+        &["files/s", "file-creation"],
+    );
     let unknown = files.write("bonnie.txt", "Version 2.00a ------Sequential Output------");
     let known =
         "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";
@@ -319,7 +323,7 @@ fn the_wait_of_a_program_is_in_the_last_question_of_the_report() {
         expect_output(
             &all,
             0,
-            &["How long a program waits: index --build", "`index --build`: 80 % of the wait"],
+            &["Is the program blocked on I/O? (72 % of its time)", "`index` was blocked for 72 %"],
         );
         fs::read_to_string(&page).expect("it was written")
     };
@@ -327,11 +331,16 @@ fn the_wait_of_a_program_is_in_the_last_question_of_the_report() {
     let both = from(&["--from", &other, "--wait", &wait]);
     for text in [&alone, &both] {
         assert!(text.contains("72 % of its time"), "the figure is told");
-        assert!(text.contains("<code>index --build</code> stood still for I/O"), "and of which program");
+        assert!(text.contains("Time blocked on I/O: index --build"), "and of which program");
+        assert!(text.contains("<code>index --build</code>: 80 % of the wait"), "its advice");
         assert!(text.contains("/srv/index.db") && text.contains("a note"));
         assert!(!text.contains("/srv/unused</th>"), "a file without waits is not shown");
     }
-    assert!(!alone.contains("0 of 0 processors"), "what is not known is not told");
+    assert!(
+        !alone.contains("0 of 0 processors") && !alone.contains("cpus allowed"),
+        "what is not known is not shown"
+    );
+    assert!(!alone.contains("unoptimised"), "nor doubted");
     assert!(both.contains("random"));
     expect_output(
         &["assert", &wait, "wait.program.full_wait_share < 0.8"],

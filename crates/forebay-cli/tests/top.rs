@@ -85,6 +85,31 @@ fn json_is_the_line_of_the_engine() {
 }
 
 #[test]
+fn json_is_recorded_in_a_file_beside_the_tables() {
+    let scene = Scene::new("record");
+    scene.work();
+    let file = scene.directory.join("top.jsonl");
+    let to_file = format!("--json={}", file.display());
+    // The second time the file is its own, and begins anew.
+    for _ in 0..2 {
+        let outcome = run(&["top", &scene.socket(), "--once", "--interval", "0.1", &to_file]);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+        assert!(outcome.out.contains("READ/s"), "{}", outcome.out);
+        let lines = std::fs::read_to_string(&file).expect("it was written");
+        let times: Vec<u64> = lines
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<Value>(line).expect("JSON")["at_ns"].as_u64().expect("a number")
+            })
+            .collect();
+        assert!(times.len() == 2 && times[0] < times[1], "both ends of the interval: {times:?}");
+    }
+    std::fs::write(&file, "dear diary").expect("writable");
+    let outcome = run(&["top", &scene.socket(), "--once", &to_file]);
+    assert_eq!(outcome.code, Some(3), "{}", outcome.err);
+}
+
+#[test]
 fn it_goes_on_until_the_engine_ends() {
     let scene = Scene::new("ends");
     let mut child = forebay(&["top", &scene.socket(), "--json", "--interval", "0.05"])

@@ -96,8 +96,7 @@ mod with {
         let (json_name, html_name) = (words(&json), words(&html));
         let outcome = run(&[
             "wait",
-            "--json",
-            &json_name,
+            &format!("--json={json_name}"),
             "--html",
             &html_name,
             "--",
@@ -137,15 +136,23 @@ mod with {
         let (json, html) = (directory.path().join("wait.json"), directory.path().join("wait.html"));
         let words = |path: &std::path::Path| path.to_str().expect("a readable name").to_owned();
         let (json_name, html_name, data_name) = (words(&json), words(&html), words(&data));
-        let outcome =
-            run(&["wait", "--json", &json_name, "--html", &html_name, "--", "cat", "--", &data_name]);
+        let outcome = run(&[
+            "wait",
+            &format!("--json={json_name}"),
+            "--html",
+            &html_name,
+            "--",
+            "cat",
+            "--",
+            &data_name,
+        ]);
         if refused(&outcome) {
             return;
         }
         assert_eq!(outcome.code, Some(0), "{}", outcome.err);
         let text = fs::read_to_string(&json).expect("it was written");
         let value: Value = serde_json::from_str(&text).expect("it is JSON");
-        assert_eq!((&value["schema"], &value["kind"]), (&Value::from(1), &Value::from("wait")));
+        assert_eq!((&value["schema"], &value["kind"]), (&Value::from(2), &Value::from("wait")));
         for share in ["full_wait_share", "some_wait_share"] {
             assert!(value[share].as_f64().is_some_and(|share| (0.0..=1.0).contains(&share)), "{share}");
         }
@@ -168,13 +175,13 @@ mod with {
         assert_eq!(made.code, Some(0), "{}", made.err);
         let report = fs::read_to_string(&out).expect("it was written");
         assert!(
-            report.contains("% of its time") && report.contains("stood still for I/O"),
-            "the answer is told"
+            report.contains("% of its time") && report.contains("was blocked for"),
+            "the figure is shown"
         );
         // This program wrote it, so it may be replaced; a file from elsewhere may not.
-        let again = run(&["wait", "--json", &json_name, "--", "true"]);
+        let again = run(&["wait", &format!("--json={json_name}"), "--", "true"]);
         assert_eq!(again.code, Some(0), "{}", again.err);
-        let foreign = run(&["wait", "--json", &data_name, "--", "true"]);
+        let foreign = run(&["wait", &format!("--json={data_name}"), "--", "true"]);
         assert_eq!(foreign.code, Some(3), "{}", foreign.err);
     }
 
@@ -208,7 +215,8 @@ mod with {
              status=none; done"
         );
         let advice = |arguments: &[&str]| {
-            let mut all = vec!["wait", "--json", json.as_str()];
+            let to_file = format!("--json={json}");
+            let mut all = vec!["wait", &to_file];
             all.extend(arguments);
             all.extend(["--", "sh", "-c", &reads]);
             let outcome = run(&all);

@@ -171,7 +171,7 @@ fn a_signal_while_the_report_is_written_does_not_cut_it_off() {
         directory.file(&format!("file-{number}"), 10);
     }
     let script = format!("cat '{}'/* >/dev/null", directory.text());
-    let mut child = program(&["wait", "--json", "-", "--", "sh", "-c", &script])
+    let mut child = program(&["wait", "--json", "--", "sh", "-c", &script])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -205,7 +205,7 @@ fn ctrl_c_reaches_the_command_once() {
     let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     // `exec`, because a shell in between is in the foreground, too, and ends by the key.
     let whole = format!(
-        "exec {} wait --json {} -- sh -c {}",
+        "exec {} wait --json={} -- sh -c {}",
         quoted(env!("CARGO_BIN_EXE_forebay")),
         quoted(json.to_str().expect("readable name")),
         quoted(&script)

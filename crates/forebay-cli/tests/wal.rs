@@ -98,7 +98,7 @@ fn reading(dir: &Path, arguments: &[&str]) -> Outcome {
 fn json(outcome: &Outcome) -> Value {
     let value: Value =
         serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error}: {}", outcome.out));
-    assert_eq!((&value["schema"], &value["forebay"]), (&1.into(), &env!("CARGO_PKG_VERSION").into()));
+    assert_eq!((&value["schema"], &value["forebay"]), (&2.into(), &env!("CARGO_PKG_VERSION").into()));
     value["wal"].clone()
 }
 

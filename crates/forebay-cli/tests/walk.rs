@@ -154,8 +154,8 @@ fn timers_beside_the_lookups_record_their_lateness() {
     let notes = experiment["notes"].to_string();
     assert!(notes.contains("of one processor by themselves"), "{notes}");
     let verdicts = value["verdicts"].to_string();
-    assert!(verdicts.contains("of a thousand other tasks that wait for a time"), "{verdicts}");
-    assert!(!verdicts.contains("a second as walks"), "beside timers nothing else is claimed: {verdicts}");
+    assert!(verdicts.contains("timers"), "{verdicts}");
+    assert!(!verdicts.contains("lookups/s"), "beside timers nothing else is claimed: {verdicts}");
 }
 
 /// Published figures include the creation and the removal of a file; the sentences must mention that.
@@ -179,7 +179,7 @@ fn lookups_can_be_counted_as_published() {
         assert!(experiment["method"].to_string().contains("makes a file of"), "{experiment}");
     }
     let verdicts = value["verdicts"].to_string();
-    assert!(verdicts.contains("each in a file that is made and removed"), "{verdicts}");
+    assert!(verdicts.contains("published, depth"), "{verdicts}");
     assert_eq!(directory.names(), Vec::<String>::new());
     let refused = run(&["measure", "walk", directory.text(), "--as-published", "--rows", "io_uring"]);
     assert_eq!(refused.code, Some(2), "{}", refused.err);
@@ -190,7 +190,7 @@ fn lookups_can_be_counted_as_published() {
 #[test]
 fn tables_name_the_index_and_put_depths_together() {
     let directory = Directory::new("tables");
-    let arguments = "--quick --size 1MiB --depth 1,2 --rows forebay-walk --seconds 0.05 --in-flight 3";
+    let arguments = "--quick --size 1MiB --depth 1,2 --rows forebay-walk,pread --seconds 0.05 --in-flight 3";
     let mut all = vec!["measure", "walk", directory.text()];
     all.extend(arguments.split(' '));
     let outcome = run(&all);
@@ -202,7 +202,7 @@ fn tables_name_the_index_and_put_depths_together() {
         "CPU µs/lookup",
         "wakes/lookup",
         "Verdicts",
-        "as walks on a shard",
+        "lookups/s with `forebay-walk`",
     ] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }
@@ -214,7 +214,7 @@ fn impossible_values_are_refused() {
         (&["--rows", "forebay-walk,quick"][..], "there is no row"),
         (&["--node", "1024"], "512 or 4096"),
         (&["--node", "512", "--fanout", "31"], "--fanout"),
-        (&["--size", "4KiB"], "1MiB"),
+        (&["--size", "4KiB"], "1 MiB"),
         (&["--depth", "0"], "0"),
     ] {
         let outcome = run(&[&["measure", "walk"][..], arguments].concat());

@@ -120,6 +120,7 @@ fn tables_have_every_kind_of_time() {
         "naive,fsync-each",
         "--repeats",
         "1",
+        "--verbose",
     ]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     for part in [

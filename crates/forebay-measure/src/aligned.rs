@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use super::pattern::PAGE_BYTES;
 
 /// Memory that begins on a page boundary and never moves.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,

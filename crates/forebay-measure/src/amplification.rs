@@ -10,30 +10,12 @@ use std::time::{Duration, Instant};
 
 use forebay::{Config, Open};
 use rustix::fs::{Advice, fadvise};
-use serde::Deserialize;
-use serde_json::json;
 
-use super::experiment::{
-    Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, once,
-    parameters,
-};
 use super::file_set::{FileSet, Files};
-use super::gates::{Claim, processors};
-use super::gauge::Cost;
-use super::job::Job;
-use super::lanes::{allow_files, on_threads, on_tokio, share, shared, with_engine};
-use super::latency::Latency;
-use super::options::{Opt, Values};
-use super::pattern::{PAGE_BYTES, SplitMix};
-use super::scratch_dir::ScratchDir;
+use super::gates::processors;
+use super::lanes::{allow_files, share};
+use super::prelude::*;
 use super::units::show_bytes;
-use crate::context::Context;
-use forebay_report::failure::Failure;
-use forebay_report::page::columns;
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
 
 /// The experiment.
 #[derive(Debug)]
@@ -161,8 +143,7 @@ impl Experiment for Amplification {
             size("wanted_bytes_min"),
             size("wanted_bytes_max")
         );
-        let files = table.number("files").map_or_else(|| "?".to_owned(), number);
-        (format!("{heading} from {files} file(s)"), heading)
+        (format!("{heading} from {} file(s)", shown(table, "files")), heading)
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
@@ -215,7 +196,7 @@ impl Plan for Run {
     }
 
     fn method(&self, setting: &Parameters, seconds: f64) -> String {
-        let value = |name: &str| setting.get(name).and_then(serde_json::Value::as_u64).unwrap_or_default();
+        let value = |name: &str| setting.get(name).and_then(Value::as_u64).unwrap_or_default();
         format!(
             "{} of data that do not compress lie in as many files as stated, all of one length, written through and \
              evicted from the page cache before each sample. Each sample is a fresh process that opens all files, and \
@@ -551,7 +532,7 @@ mod tests {
     use crate::cleanup::Cleanup;
     use crate::context::Target;
     use crate::progress::Progress;
-    use forebay_report::result::{Metrics, Sample};
+    use forebay_report::result::Sample;
 
     fn files(count: u32) -> Files {
         let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::cgroup::unescape;
 
 /// Returns the type of the file system that holds `path` (which is canonical), or `an unknown file system`.
-pub(super) fn filesystem_of(path: &Path) -> String {
+pub fn filesystem_of(path: &Path) -> String {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mount_of(&mounts, path).map_or_else(|| "an unknown file system".to_owned(), |(kind, _)| kind)
 }
@@ -34,7 +34,7 @@ fn mount_of(mountinfo: &str, path: &Path) -> Option<(String, String)> {
 /// Returns the file in which the kernel counts the requests of the device below `file`. File systems that
 /// invent a device number (btrfs, overlayfs) have no such file by number. For them the source of the
 /// mount is used.
-pub(super) fn device_stat(file: &File) -> Option<PathBuf> {
+pub fn device_stat(file: &File) -> Option<PathBuf> {
     let metadata = file.metadata().ok()?;
     let device = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
     stat_of_device(device).or_else(|| {

@@ -25,12 +25,11 @@ use super::latency::Latency;
 use super::options::{Opt, Values};
 use super::pace::Offsets;
 use super::pattern::{PAGE_BYTES, Pattern};
-use super::reads::names;
 use super::residency::evict;
 use super::scratch_dir::ScratchDir;
 use super::test_file::TestFile;
 use crate::context::Context;
-use forebay_report::page::columns;
+use forebay_report::page::columns::{self, column};
 use forebay_report::page::noise::{Difference, difference};
 use forebay_report::page::view::{Axis, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
@@ -75,7 +74,7 @@ static SPEC: Spec = Spec {
         columns::IOPS,
         columns::P50_US,
         columns::P99_US,
-        names::MEAN,
+        column(metric::MEAN_US, "mean µs", 1.0, "mean time of an operation"),
         columns::CPU_US_PER_IO,
     ],
     compared: metric::IOPS,

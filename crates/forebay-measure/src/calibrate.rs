@@ -1,26 +1,26 @@
 //! `calibrate`: measures a device's figures once, and writes them to a file from which engines begin.
 //!
-//! `load` contains one load. The loads run in this process, on one shard. They measure the device's
-//! figures, which the program's own work changes little.
+//! The loads run in this process, on one shard. They measure the device's figures, which the program's own work changes
+//! little.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use forebay::device::Device;
-use forebay::{Calibration, Config, Engine, Open, Rates};
+use forebay::{Calibration, Config, Engine, File, Open, Rates};
 
+use super::backend::{Lane, Op, locked, on_shards};
+use super::latency::Latency;
+use super::pattern::{Pattern, SplitMix};
 use super::scan::parse_seconds;
 use super::test_file::TestFile;
 use super::units::{parse_bytes, show_bytes};
 use crate::context::{Context, Target};
 use crate::progress::Unit;
 use forebay_report::failure::Failure;
-
-mod load;
-
-use load::{Bench, Load, Seen};
 
 const SMALL_BYTES: u64 = 4 << 10;
 /// The size of one request to a contended device.
@@ -76,8 +76,7 @@ pub fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Result<Cali
     // One class only, so that nothing is held back and the depth is the one requested.
     let engine = Engine::start(Config::default().shards(1).queue_depth(2 * DEPTH_MAX as u32))?;
     let bench = Bench {
-        reads: engine.open(&test_file.path, Open::read()).wait()?,
-        writes: engine.open(&test_file.path, Open::write()).wait()?,
+        file: engine.open(&test_file.path, Open::write()).wait()?,
         file_bytes: test_file.bytes,
         length: Duration::from_secs_f64(seconds),
         seed: context.seed,
@@ -87,6 +86,135 @@ pub fn run(options: &CalibrateOptions, context: &Context) -> anyhow::Result<Cali
     drop(bench);
     engine.close().wait()?;
     Ok(calibration)
+}
+
+/// The requests in flight: their kind, size and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Load {
+    writes: bool,
+    bytes: u64,
+    depth: usize,
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.writes { "writes" } else { "reads" };
+        write!(formatter, "{kind} of {} KiB, {} in flight", self.bytes >> 10, self.depth)
+    }
+}
+
+/// The operations of a load that completed before its end.
+#[derive(Debug)]
+struct Seen {
+    bytes: u64,
+    seconds: f64,
+    times: Latency,
+}
+
+impl Seen {
+    fn operations_per_second(&self) -> f64 {
+        self.times.count() as f64 / self.seconds
+    }
+
+    fn bytes_per_second(&self) -> f64 {
+        self.operations_per_second() * self.bytes as f64
+    }
+
+    fn median_ns(&self) -> u64 {
+        self.times.quantile_us(0.5).map_or(0, |us| (us * 1e3).round() as u64)
+    }
+}
+
+/// The operations that have completed so far, shared by the lanes of a load.
+#[derive(Debug)]
+struct Progress {
+    times: Latency,
+    until: Instant,
+    /// As many have to complete, whatever the time: on a machine that is busy otherwise none may complete in it.
+    least: u64,
+    last: Instant,
+}
+
+impl Progress {
+    fn goes_on(&self, now: Instant) -> bool {
+        now < self.until || self.times.count() < self.least
+    }
+}
+
+/// One request in flight after the other.
+#[derive(Debug)]
+struct Requests {
+    load: Load,
+    places: u64,
+    random: SplitMix,
+    pattern: Pattern,
+    progress: Arc<Mutex<Progress>>,
+}
+
+impl Lane for Requests {
+    fn next(&mut self) -> Option<Op> {
+        let goes_on = locked(&self.progress).goes_on(Instant::now());
+        let offset = self.random.below(self.places) * self.load.bytes;
+        goes_on.then(|| Op { is_write: self.load.writes, ..Op::read(offset) })
+    }
+
+    fn fill(&mut self, _: &Op, memory: &mut [u8]) {
+        // All writes have the same data.
+        if !memory.starts_with(&self.pattern.first_word(0).to_le_bytes()) {
+            self.pattern.fill(0, memory);
+        }
+    }
+
+    fn ended(&mut self, _: Op, begun: Instant, _: &[u8]) -> anyhow::Result<()> {
+        let (mut progress, now) = (locked(&self.progress), Instant::now());
+        // A request still in flight at the end would count as if it had taken no time.
+        if progress.goes_on(now) {
+            progress.times.record(now - begun);
+            progress.last = progress.last.max(now);
+        }
+        Ok(())
+    }
+}
+
+/// The engine and the file on which loads run.
+struct Bench {
+    engine: Engine,
+    file: File,
+    file_bytes: u64,
+    length: Duration,
+    seed: u64,
+}
+
+impl Bench {
+    /// Runs a load.
+    ///
+    /// # Errors
+    /// Fails when a read or write failed.
+    fn run(&self, load: Load) -> anyhow::Result<Seen> {
+        let begun = Instant::now();
+        let progress = Arc::new(Mutex::new(Progress {
+            times: Latency::new()?,
+            until: begun + self.length,
+            least: load.depth as u64,
+            last: begun,
+        }));
+        let requests = |lane: u64| Requests {
+            load,
+            places: self.file_bytes / load.bytes,
+            // Each request in flight has its own places, which no other load of this run has.
+            random: SplitMix::new(
+                SplitMix::new(self.seed ^ (lane << 32 | load.bytes | u64::from(load.writes))).next_u64(),
+            ),
+            pattern: Pattern::new(self.seed),
+            progress: Arc::clone(&progress),
+        };
+        let lanes = (0..load.depth as u64).map(requests).collect();
+        let files = std::slice::from_ref(&self.file);
+        on_shards(&self.engine, files, lanes, load.bytes as usize, |join| join().map(drop))?;
+        let progress = locked(&progress);
+        let seconds = self.length.max(progress.last - begun).as_secs_f64();
+        Ok(Seen { bytes: load.bytes, seconds, times: progress.times.clone() })
+    }
 }
 
 /// Runs the loads in turn and draws the conclusions.
@@ -179,7 +307,9 @@ mod tests {
             ran.push(load);
             let each_ns = if load.writes { 3_000_000 } else { 1_000_000 };
             let operations = 1_000_000_000 / each_ns * load.depth.min(places) as u64;
-            Ok(Seen::simulated(load.bytes, operations, each_ns))
+            let mut times = Latency::new().expect("memory");
+            (0..operations).for_each(|_| times.record(Duration::from_nanos(each_ns)));
+            Ok(Seen { bytes: load.bytes, seconds: 1.0, times })
         }
     }
 
@@ -207,5 +337,27 @@ mod tests {
         assert_eq!(knee(&[(1, 10.0), (2, 19.0), (4, 36.0), (8, 40.0), (16, 38.0)]).0, 4);
         assert_eq!(knee(&[(1, 10.0)]).0, 1);
         assert_eq!(knee(&[]).0, 1);
+    }
+
+    /// Regression: beside other programs no write of 64 KiB completed in its 20 ms, and the file that `calibrate`
+    /// wrote said that the device writes 0 bytes a second.
+    #[test]
+    fn a_load_without_time_goes_on_until_its_requests_completed() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let temp = Cleanup::default().temp_file(directory, "load").expect("writable");
+        temp.file().set_len(1 << 20).expect("space");
+        let engine = Engine::start(Config::default().shards(1)).expect("an engine");
+        let bench = Bench {
+            file: engine.open(temp.path(), Open::write()).wait().expect("its own file"),
+            file_bytes: 1 << 20,
+            length: Duration::ZERO,
+            seed: 1,
+            engine: engine.clone(),
+        };
+        for (writes, depth) in [(false, 1), (true, 8)] {
+            let seen = bench.run(Load { writes, bytes: 4096, depth }).expect("it runs");
+            assert!(seen.times.count() >= depth as u64, "{seen:?}");
+            assert!(seen.operations_per_second().is_normal() && seen.median_ns() > 0, "{seen:?}");
+        }
     }
 }

@@ -5,11 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::sampler;
 use crate::cleanup::{Cleanup, Guard};
 
 /// A directory in which memory cgroups may be possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Parent {
+pub struct Parent {
     version: Version,
     directory: PathBuf,
 }
@@ -37,16 +38,50 @@ impl Version {
 }
 
 impl Parent {
+    /// Returns the best place where a child can be run in a group with this limit, by a real attempt.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub fn find(limit_bytes: u64, cleanup: &Cleanup) -> Result<Self, String> {
+        let mut refusal = None;
+        for parent in Self::candidates() {
+            sweep(&parent);
+            let group = Group::create(&parent, limit_bytes, 0, cleanup).map_err(|error| error.to_string());
+            let tried =
+                group.and_then(|group| sampler::probe(&group, cleanup).map_err(|error| format!("{error:#}")));
+            match tried {
+                Ok(()) => return Ok(parent),
+                // The first refusal concerns the best place and explains most.
+                Err(error) => refusal = refusal.or(Some(error)),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| "no memory cgroup hierarchy is mounted".to_owned()))
+    }
+
     /// Returns the places where this process may try, the best first: below its own cgroup, then below
     /// each ancestor (cgroup v2 gives a memory controller only to children of groups that hold no
     /// process themselves).
     pub(super) fn candidates() -> Vec<Self> {
+        Self::of("memory")
+    }
+
+    /// Returns the places for groups of the io controller, which is there in cgroup v2 only.
+    pub(super) fn of_io() -> Vec<Self> {
+        Self::of("io").into_iter().filter(|parent| parent.version == Version::V2).collect()
+    }
+
+    fn of(controller: &str) -> Vec<Self> {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "memory")
+        candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), controller)
+    }
+
+    /// Returns the text of a file there; empty when there is none.
+    pub(super) fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.directory.join(file)).unwrap_or_default()
     }
 
     /// Returns `v1` or `v2`.
-    pub(super) const fn version(&self) -> &'static str {
+    pub const fn version(&self) -> &'static str {
         match self.version {
             Version::V1 => "v1",
             Version::V2 => "v2",
@@ -57,17 +92,7 @@ impl Parent {
 /// Returns the files in which the groups of this process, its own first, count the processor time that
 /// they withheld.
 pub(super) fn cpu_stats() -> Vec<PathBuf> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let groups = candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "cpu");
-    groups.into_iter().map(|group| group.directory.join("cpu.stat")).collect()
-}
-
-/// Returns the directories in which groups of the io controller may be possible (cgroup v2), the
-/// best place first.
-pub(super) fn io_directories() -> Vec<PathBuf> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let groups = candidates_from(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), "io");
-    groups.into_iter().filter(|group| group.version == Version::V2).map(|group| group.directory).collect()
+    Parent::of("cpu").into_iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
 
 /// The format of a file of limits on reads.
@@ -102,10 +127,8 @@ impl IoLimits {
 
 /// Returns the files with limits on reads of this process: those of its own groups and of all above them.
 pub(super) fn io_limit_files() -> Vec<(PathBuf, IoLimits)> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let (mounts, groups) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
     let mut files = Vec::new();
-    for group in ["io", "blkio"].iter().flat_map(|controller| candidates_from(&mounts, &groups, controller)) {
+    for group in ["io", "blkio"].into_iter().flat_map(Parent::of) {
         match group.version {
             Version::V2 => files.push((group.directory.join("io.max"), IoLimits::All)),
             Version::V1 => files.extend([
@@ -128,7 +151,7 @@ pub(super) fn current_limit_bytes() -> Option<u64> {
 
 /// One cgroup; it is removed when dropped, and when a signal ends the program.
 #[derive(Debug)]
-pub(super) struct Group {
+pub struct Group {
     version: Version,
     directory: PathBuf,
     #[allow(dead_code, reason = "held for its Drop")]
@@ -140,17 +163,9 @@ impl Group {
     ///
     /// # Errors
     /// Fails when the user may not create cgroups here, or the memory controller does not reach this place.
-    pub(super) fn create(
-        parent: &Parent,
-        limit_bytes: u64,
-        number: u64,
-        cleanup: &Cleanup,
-    ) -> io::Result<Self> {
-        let directory = parent.directory.join(format!("forebay-{}-{number}", std::process::id()));
-        let doomed = directory.clone();
-        let ((), guard) = cleanup.create(|| fs::create_dir(&directory), move || remove(&doomed))?;
-        let group = Self { version: parent.version, directory, guard };
-        group.write(group.version.limit_file(), &limit_bytes.to_string())?;
+    pub fn create(parent: &Parent, limit_bytes: u64, number: u64, cleanup: &Cleanup) -> io::Result<Self> {
+        let limit = (parent.version.limit_file(), limit_bytes.to_string());
+        let group = Self::create_with(parent, (limit.0, &limit.1), number, cleanup)?;
         // Neither file exists everywhere (no swap accounting), and without swap both have no effect.
         let _ = match group.version {
             Version::V1 => group.write("memory.swappiness", "0"),
@@ -159,17 +174,40 @@ impl Group {
         Ok(group)
     }
 
-    /// Opens the file into which a process writes `0` to move itself into the group.
+    /// Creates a cgroup of which one file has this text.
+    ///
+    /// # Errors
+    /// Fails when the user may not create cgroups here, or the controller of the file does not reach this place.
+    pub(super) fn create_with(
+        parent: &Parent,
+        (file, text): (&str, &str),
+        number: u64,
+        cleanup: &Cleanup,
+    ) -> io::Result<Self> {
+        let directory = parent.directory.join(format!("forebay-{}-{number}", std::process::id()));
+        let doomed = directory.clone();
+        let ((), guard) = cleanup.create(|| fs::create_dir(&directory), move || remove(&doomed))?;
+        let group = Self { version: parent.version, directory, guard };
+        group.write(file, text)?;
+        Ok(group)
+    }
+
+    /// Returns the path of the file into which a process writes `0` to move itself into the group.
+    pub(super) fn procs_path(&self) -> PathBuf {
+        self.directory.join("cgroup.procs")
+    }
+
+    /// Opens that file.
     ///
     /// # Errors
     /// Fails when the user may not move processes here.
     pub(super) fn procs_file(&self) -> io::Result<File> {
-        OpenOptions::new().write(true).open(self.directory.join("cgroup.procs"))
+        OpenOptions::new().write(true).open(self.procs_path())
     }
 
     /// Returns the most memory that the group ever held, page cache and kernel memory included. `None`
     /// before Linux 5.19 on cgroup v2.
-    pub(super) fn peak_bytes(&self) -> Option<u64> {
+    pub fn peak_bytes(&self) -> Option<u64> {
         parse_limit(&fs::read_to_string(self.directory.join(self.version.peak_file())).ok()?)
     }
 
@@ -183,7 +221,7 @@ impl Group {
             .map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => io::Error::new(
                     error.kind(),
-                    format!("the memory controller is not enabled for {}", self.directory.display()),
+                    format!("the controller of {file} is not enabled for {}", self.directory.display()),
                 ),
                 kind => io::Error::new(kind, format!("{}: {error}", path.display())),
             })
@@ -209,7 +247,7 @@ fn owner(name: &str) -> Option<u32> {
 }
 
 /// Removes a group that is, or soon will be, empty.
-pub(super) fn remove(directory: &Path) {
+fn remove(directory: &Path) {
     // Release the page cache now, rather than leave it charged to a group that no longer has a name.
     let _ = OpenOptions::new()
         .write(true)

@@ -89,20 +89,7 @@ impl Cleanup {
     /// # Errors
     /// Fails when the directory is missing, not writable or full.
     pub fn temp_file(&self, directory: &Path, label: &str) -> io::Result<TempFile> {
-        loop {
-            let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
-            let name = format!(".forebay-{label}-{}-{number}.tmp", std::process::id());
-            let (path, place) = (directory.join(&name), Arc::new(Place::in_directory(directory, &name)?));
-            let doomed = place.clone();
-            let created = self.create(|| place.create_file(), move || doomed.remove());
-            match created {
-                Ok((file, guard)) => return Ok(TempFile { path, file, guard }),
-                // Left over from a killed process that had the same number. It is not this
-                // program's to touch.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.temp(directory, label, Place::create_file, Place::remove)
     }
 
     /// Creates a new empty directory for this program in `parent`. The directory is removed with all its
@@ -112,17 +99,25 @@ impl Cleanup {
     /// # Errors
     /// As for [`temp_file`](Self::temp_file).
     pub fn temp_directory(&self, parent: &Path, label: &str) -> io::Result<TempDirectory> {
+        self.temp(parent, label, Place::create_directory, Place::remove_directory)
+    }
+
+    fn temp<T>(
+        &self,
+        parent: &Path,
+        label: &str,
+        create: fn(&Place) -> io::Result<T>,
+        remove: fn(&Place),
+    ) -> io::Result<Temp<T>> {
         loop {
             let number = self.shared.next.fetch_add(1, Ordering::Relaxed);
             let name = format!(".forebay-{label}-{}-{number}.tmp", std::process::id());
             let (path, place) = (parent.join(&name), Arc::new(Place::in_directory(parent, &name)?));
             let doomed = place.clone();
-            let created = self.create(
-                || Ok(rustix::fs::mkdirat(&place.directory, &place.name, Mode::RWXU)?),
-                move || doomed.remove_directory(),
-            );
-            match created {
-                Ok(((), guard)) => return Ok(TempDirectory { path, guard }),
+            match self.create(|| create(&place), move || remove(&doomed)) {
+                Ok((made, guard)) => return Ok(Temp { path, made, _guard: guard }),
+                // Left over from a killed process that had the same number. It is not this
+                // program's to touch.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -158,6 +153,10 @@ impl Place {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.directory, &self.name, flags, Mode::RUSR | Mode::WUSR)?;
         Ok(File::from(file))
+    }
+
+    fn create_directory(&self) -> io::Result<()> {
+        Ok(rustix::fs::mkdirat(&self.directory, &self.name, Mode::RWXU)?)
     }
 
     /// Removes the file of this name. Errors are ignored: the file may be gone already, and a destructor
@@ -208,40 +207,31 @@ impl Drop for Guard {
     }
 }
 
-/// A file that this program created; it is removed when this value is dropped.
+/// A file or directory that this program created; it is removed, with all its contents, when this value is
+/// dropped.
 #[derive(Debug)]
-pub struct TempFile {
+pub struct Temp<T> {
     path: PathBuf,
-    file: File,
-    // Only its Drop is used.
-    #[allow(dead_code, reason = "held for its Drop")]
-    guard: Guard,
+    made: T,
+    _guard: Guard,
+}
+
+/// A file that this program created.
+pub type TempFile = Temp<File>;
+/// A directory that this program created.
+pub type TempDirectory = Temp<()>;
+
+impl<T> Temp<T> {
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl TempFile {
-    /// Returns the file's path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns the handle that created the file: buffered, readable and writable.
     pub fn file(&self) -> &File {
-        &self.file
-    }
-}
-
-/// A directory that this program created; it is removed with all its contents when this value is dropped.
-#[derive(Debug)]
-pub struct TempDirectory {
-    path: PathBuf,
-    #[allow(dead_code, reason = "held for its Drop")]
-    guard: Guard,
-}
-
-impl TempDirectory {
-    /// Returns the directory's path.
-    pub fn path(&self) -> &Path {
-        &self.path
+        &self.made
     }
 }
 

@@ -6,14 +6,13 @@ use crate::cleanup::Cleanup;
 use crate::context::Context;
 use forebay_report::result::{CacheState, metric};
 
-use super::cgroup::{self, Group, Parent};
+use super::cgroup::{Group, Parent};
 use super::experiment::{Outcome, Parameters, Start, Turn, Way, parameters};
 use super::job::Job;
 use super::options::{Opt, Values};
 use super::pattern::Pattern;
 use super::plan::Sizes;
 use super::residency::{drop_all_caches, evict, resident_bytes};
-use super::sampler;
 use super::test_file::TestFile;
 use super::units::show_bytes;
 
@@ -167,26 +166,18 @@ impl Cold {
     /// lists the ways that did not work, for the reader of the numbers.
     fn choose(test_file: &TestFile, memory_bytes: u64, cleanup: &Cleanup) -> (Self, Vec<String>) {
         let mut notes = Vec::new();
-        let mut refusal = None;
-        for parent in Parent::candidates() {
-            cgroup::sweep(&parent);
-            match try_group(&parent, memory_bytes, cleanup) {
-                Ok(()) => {
-                    if let Err(why) = evict_checked(test_file, true) {
-                        notes.push(format!(
-                            "the file could not be evicted from memory before the samples ({why}): \
-                             the page-cache rows begin partly warm"
-                        ));
-                    }
-                    return (Self::Cgroup(parent), notes);
+        let refusal = match Parent::find(memory_bytes, cleanup) {
+            Ok(parent) => {
+                if let Err(why) = evict_checked(test_file, true) {
+                    notes.push(format!(
+                        "the file could not be evicted from memory before the samples ({why}): \
+                         the page-cache rows begin partly warm"
+                    ));
                 }
-                // The first refusal concerns the best place and explains most.
-                Err(error) => {
-                    refusal.get_or_insert(error);
-                }
+                return (Self::Cgroup(parent), notes);
             }
-        }
-        let refusal = refusal.unwrap_or_else(|| "no memory cgroup hierarchy is mounted".to_owned());
+            Err(refusal) => refusal,
+        };
         notes.push(format!(
             "memory could not be limited by a cgroup ({refusal}): the page cache may grow as far as the machine \
              allows, and the memory column shows it; run as root, or in a delegated cgroup, to set the limit"
@@ -269,11 +260,6 @@ impl Cold {
         }
         Ok(None)
     }
-}
-
-fn try_group(parent: &Parent, memory_bytes: u64, cleanup: &Cleanup) -> Result<(), String> {
-    let group = Group::create(parent, memory_bytes, 0, cleanup).map_err(|error| error.to_string())?;
-    sampler::probe(&group, cleanup).map_err(|error| format!("{error:#}"))
 }
 
 fn evict_checked(test_file: &TestFile, may_drop_all: bool) -> Result<(), String> {

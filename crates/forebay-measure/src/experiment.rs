@@ -1,7 +1,7 @@
 //! An experiment: rows (ways to do the same work) in settings (tables), and samples of each in processes of their own.
 //!
 //! An experiment's module has one value that implements [`Experiment`]; [`kind`](super::kind) lists it. The
-//! [`runner`](super::runner) does everything that experiments have in common: options, turns, seeds, time budgets,
+//! [`runner`] does everything that experiments have in common: options, turns, seeds, time budgets,
 //! processes, standard metrics, gates, tables. What is left to an experiment: its [`Spec`], the [`Plan`] of a run (files,
 //! settings, the job of each sample), one sample in the child process, and the sentences on its tables.
 
@@ -9,78 +9,100 @@ use std::any::Any;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::cgroup::Group;
-use super::gates::Claim;
 use super::gauge::Cost;
-use super::interleave::Evidence;
 use super::job::Job;
 use super::latency::Latency;
 use super::options::{Length, Opt, Values};
 use super::runner;
+use super::runner::Evidence;
 use crate::context::Context;
 use forebay_report::page::columns::Definition;
 use forebay_report::page::view::{Axis, Gain, Role};
+use forebay_report::result::targets::Targets;
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
+use forebay_report::units::number;
+
+pub use super::gates::Claim;
 
 /// The fixed facts of an experiment.
 #[derive(Debug)]
-pub(crate) struct Spec {
+pub struct Spec {
     /// The name on the command line and in the JSON.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The experiment's purpose: one sentence without its end, for the help, the progress and the page.
-    pub(crate) about: &'static str,
+    pub about: &'static str,
     /// The most seconds in `report --quick`, all files included; a test limits the sum.
-    pub(crate) quick_seconds: u64,
+    pub quick_seconds: u64,
     /// The approximate seconds in a report without `--quick`. They serve only to show the time left.
-    pub(crate) full_seconds: u64,
+    pub full_seconds: u64,
     /// Whether it creates its own files and cannot use an existing one.
-    pub(crate) needs_directory: bool,
+    pub needs_directory: bool,
     /// Its options; `--rows` is added.
-    pub(crate) options: &'static [Opt],
+    pub options: &'static [Opt],
     /// The ways to do the work, in the order of the table.
-    pub(crate) ways: &'static [Way],
+    pub ways: &'static [Way],
     /// The columns of its tables, in this order, where a row has them; other standard metrics are left out.
-    pub(crate) columns: &'static [Definition],
+    pub columns: &'static [Definition],
     /// The metric by which rows are compared; a table shows its spread.
-    pub(crate) compared: &'static str,
+    pub compared: &'static str,
     /// The metrics that have a chart.
-    pub(crate) charts: &'static [&'static str],
+    pub charts: &'static [&'static str],
     /// The parameter that differs between tables that belong together.
-    pub(crate) axis: Axis,
+    pub axis: Axis,
     /// Its part in the conclusions of a report.
-    pub(crate) role: Role,
+    pub role: Role,
     /// Comparisons of the usual way with the best one.
-    pub(crate) gains: fn() -> Vec<Gain>,
+    pub gains: fn() -> Vec<Gain>,
+}
+
+impl Spec {
+    /// Returns the way of a row.
+    ///
+    /// # Errors
+    /// No way is called `name`.
+    pub(crate) fn way(&self, name: &str) -> anyhow::Result<&'static Way> {
+        let way = self.ways.iter().find(|way| way.name == name);
+        way.with_context(|| format!("`{}` has no row {name:?}", self.name))
+    }
 }
 
 /// A way to do the work; each is a row.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub struct Way {
     /// A stable name.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// One sentence on it.
-    pub(crate) description: &'static str,
+    pub description: &'static str,
     /// Whether the page cache can have a part in its figures.
-    pub(crate) cached: bool,
+    pub cached: bool,
+    /// Whether it is measured whichever rows are chosen.
+    pub always: bool,
 }
 
 impl Way {
     /// Returns a way that goes past the page cache.
-    pub(crate) const fn direct(name: &'static str, description: &'static str) -> Self {
-        Self { name, description, cached: false }
+    pub const fn direct(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, cached: false, always: false }
     }
 
     /// Returns a way that goes through the page cache.
-    pub(crate) const fn cached(name: &'static str, description: &'static str) -> Self {
-        Self { name, description, cached: true }
+    pub const fn cached(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, cached: true, always: false }
+    }
+
+    /// Returns the baseline of the other rows, which is measured whichever of them are chosen.
+    pub const fn base(name: &'static str, description: &'static str) -> Self {
+        Self { name, description, cached: true, always: true }
     }
 }
 
 /// One experiment.
-pub(crate) trait Experiment: fmt::Debug + Sync {
+pub trait Experiment: fmt::Debug + Sync {
     /// Returns its fixed facts.
     fn spec(&self) -> &'static Spec;
 
@@ -97,8 +119,15 @@ pub(crate) trait Experiment: fmt::Debug + Sync {
     /// As for [`plan`](Self::plan), or nothing could be measured.
     fn measure(&self, options: &Values, length: Length, context: &Context) -> anyhow::Result<Vec<Table>> {
         let mut plan = self.plan(options, context)?;
-        runner::run(self.spec(), options, length, context, plan.as_mut())
+        let mut tables = runner::run(self.spec(), options, length, context, plan.as_mut())?;
+        if options.given("check") {
+            self.check(&mut tables);
+        }
+        Ok(tables)
     }
+
+    /// Compares the rows with limits, for `--check`: fills their gates.
+    fn check(&self, _tables: &mut [Table]) {}
 
     /// Takes one sample, in the child process.
     ///
@@ -116,65 +145,89 @@ pub(crate) trait Experiment: fmt::Debug + Sync {
         false
     }
 
+    /// Returns the comparisons of rows that every table has, and the limits that a check applies.
+    fn targets(&self) -> &'static Targets {
+        &Targets::NONE
+    }
+
     /// Returns the title of a table, and the heading of the tables that belong together.
     fn title(&self, table: &Table) -> (String, String);
 
     /// Returns sentences computed from all of its tables, the most important first.
-    fn verdicts(&self, tables: &[&Table]) -> Vec<String>;
+    fn verdicts(&self, _tables: &[&Table]) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The parameters of a table, which are those of its samples, too.
-pub(crate) type Parameters = Map<String, Value>;
+pub type Parameters = Map<String, Value>;
 
 /// Returns the parameters of a JSON object: `parameters(json!({ "depth": 8 }))`.
-pub(crate) fn parameters(object: Value) -> Parameters {
+pub fn parameters(object: Value) -> Parameters {
     match object {
         Value::Object(parameters) => parameters,
         _ => Parameters::new(),
     }
 }
 
+/// Returns a parameter that is a text, or an empty one.
+pub(crate) fn text<'a>(parameters: &'a Parameters, name: &str) -> &'a str {
+    parameters.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns a parameter of a table as titles show it; a question mark where there is none.
+pub(crate) fn shown(table: &Table, name: &str) -> String {
+    match table.parameters.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        value => value.and_then(Value::as_f64).map_or_else(|| "?".to_owned(), number),
+    }
+}
+
 /// The turn of one sample.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Turn<'a> {
+pub struct Turn<'a> {
     /// The number of its setting.
-    pub(crate) setting: usize,
+    pub setting: usize,
     /// The parameters of its setting.
-    pub(crate) parameters: &'a Parameters,
-    pub(crate) way: &'static Way,
+    pub parameters: &'a Parameters,
+    /// The row.
+    pub way: &'static Way,
     /// The number of the repeat, from 0.
-    pub(crate) repeat: usize,
+    pub repeat: usize,
     /// The seed of the repeat, the same for all rows.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// The length of the sample, fitted into the budget.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
+    /// Whether it is the sample after all repeats that only counts; see [`Plan::counted`].
+    pub counts: bool,
 }
 
 impl Turn<'_> {
     /// Returns a parameter that is a number, or 0.
-    pub(crate) fn number(&self, name: &str) -> f64 {
+    pub fn number(&self, name: &str) -> f64 {
         self.parameters.get(name).and_then(Value::as_f64).unwrap_or(0.0)
     }
 
     /// Returns a parameter that is a whole number, or 0.
-    pub(crate) fn count(&self, name: &str) -> usize {
+    pub fn count(&self, name: &str) -> usize {
         self.number(name) as usize
     }
 
     /// Returns a parameter that is a text, or an empty one.
-    pub(crate) fn text(&self, name: &str) -> &str {
-        self.parameters.get(name).and_then(Value::as_str).unwrap_or("")
+    pub fn text(&self, name: &str) -> &str {
+        text(self.parameters, name)
     }
 }
 
 /// A sample that is ready to be started.
 #[derive(Debug)]
-pub(crate) struct Start {
-    pub(crate) job: Job,
+pub struct Start {
+    /// The job that its process gets.
+    pub job: Job,
     /// The cgroup in which its process runs.
-    pub(crate) group: Option<Group>,
+    pub group: Option<Group>,
     /// Anything that lives as long as the sample, such as a directory of its own.
-    pub(crate) held: Option<Box<dyn Any>>,
+    pub held: Option<Box<dyn Any>>,
 }
 
 impl From<Job> for Start {
@@ -185,17 +238,17 @@ impl From<Job> for Start {
 
 /// Facts on the place of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
-    /// The path, for errors and the default path of samples.
-    pub(crate) path: PathBuf,
+pub struct Place {
+    /// The default path of samples.
+    pub path: PathBuf,
     /// The file system's type: `ext4`, `xfs`, ...
-    pub(crate) file_system: String,
+    pub file_system: String,
     /// The `stat` file of the block device below, when there is one.
-    pub(crate) device_stat: Option<PathBuf>,
+    pub device_stat: Option<PathBuf>,
 }
 
 /// One run of an experiment: its files, its tables, and the job of each sample.
-pub(crate) trait Plan {
+pub trait Plan {
     /// Returns the place.
     fn place(&self) -> Place;
 
@@ -217,9 +270,26 @@ pub(crate) trait Plan {
         0.0
     }
 
+    /// Returns the length below which no budget shortens a sample.
+    fn seconds_min(&self) -> f64 {
+        0.1
+    }
+
     /// Returns whether the order of all samples of a repeat is shuffled, instead of moved by one.
     fn is_shuffled(&self) -> bool {
         false
+    }
+
+    /// Returns how often a row is sampled again after samples that failed. Without that the first failure ends a row, and
+    /// it has no figures; with it, a row keeps those of its other samples, and a failed condition has the reason.
+    fn retries(&self) -> usize {
+        0
+    }
+
+    /// Returns the metrics that come from one more sample of each row after all repeats, with [`Turn::counts`], because
+    /// counting them takes time at every operation.
+    fn counted(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// Makes a sample ready: evicts files, makes directories. `job` has name, row, path, parameters, seed and seconds.
@@ -240,10 +310,14 @@ pub(crate) trait Plan {
     }
 
     /// Returns what the sample claims, for the gates.
-    fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim;
+    fn claim(&self, _turn: &Turn<'_>, _outcome: &Outcome) -> Claim {
+        Claim::default()
+    }
 
     /// Returns the state of the page cache in which samples of a row begin; `None` where it does not matter.
-    fn cache(&self, setting: &Parameters, way: &Way) -> Option<CacheState>;
+    fn cache(&self, _setting: &Parameters, way: &Way) -> Option<CacheState> {
+        (!way.cached).then_some(CacheState::Direct)
+    }
 
     /// Returns how the numbers are made, in a paragraph.
     fn method(&self, setting: &Parameters, seconds: f64) -> String;
@@ -264,30 +338,43 @@ pub(crate) trait Plan {
 
 /// The result of one sample.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Outcome {
-    pub(crate) seconds: f64,
-    pub(crate) cpu_seconds: f64,
-    pub(crate) context_switches: u64,
-    pub(crate) in_flight_avg: Option<f64>,
+pub struct Outcome {
+    /// The time that was measured.
+    pub seconds: f64,
+    /// User and system time of all threads.
+    pub cpu_seconds: f64,
+    /// Voluntary and involuntary context switches of all threads.
+    pub context_switches: u64,
+    /// Requests at the block device, averaged over the time.
+    pub in_flight_avg: Option<f64>,
     /// Blocks, records, lookups, files: the operations that were counted.
-    pub(crate) operations: u64,
+    pub operations: u64,
     /// Bytes of these operations.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Metrics of the experiment's own.
     #[serde(default)]
-    pub(crate) figures: Metrics,
+    pub figures: Metrics,
+    /// Standard metrics that this sample does not have.
+    #[serde(default)]
+    pub without: Vec<String>,
+    /// Requested settings that were not granted: no limit applies to the row.
+    #[serde(default)]
+    pub degraded: Option<String>,
+    /// Parameters of the table that only a sample finds out.
+    #[serde(default)]
+    pub found: Parameters,
     /// Changes over time.
     #[serde(default)]
-    pub(crate) series: Series,
+    pub series: Series,
     /// A value that depends on every page checked.
     #[serde(default)]
-    pub(crate) folded: u64,
+    pub folded: u64,
     /// The most memory that was in RAM for the process at one time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) resident_peak_bytes: Option<u64>,
+    pub resident_peak_bytes: Option<u64>,
     /// The instant when its time began, where it was ordered to begin at one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) begun_ns: Option<u64>,
+    pub begun_ns: Option<u64>,
     pub(crate) evidence: Evidence,
 }
 
@@ -316,16 +403,27 @@ impl Outcome {
         }
     }
 
+    /// Returns an outcome that took so long, for an experiment whose metrics are all its own.
+    pub fn lasting(seconds: f64) -> Self {
+        Self { seconds, ..Self::default() }
+    }
+
     /// Sets a metric of the experiment's own.
-    pub(crate) fn figure(mut self, name: &str, value: impl Into<Option<f64>>) -> Self {
+    pub fn figure(mut self, name: &str, value: impl Into<Option<f64>>) -> Self {
         if let Some(value) = value.into() {
             self.figures.set(name, value);
         }
         self
     }
 
+    /// Leaves out standard metrics that would mislead in this sample.
+    pub(crate) fn without(mut self, names: &[&str]) -> Self {
+        self.without.extend(names.iter().map(|name| (*name).to_owned()));
+        self
+    }
+
     /// Returns the metrics that every experiment can have, and its own.
-    pub(crate) fn metrics(&self) -> Metrics {
+    pub fn metrics(&self) -> Metrics {
         let (operations, bytes) = (self.operations as f64, self.bytes as f64);
         let (rate, cpu_us) = (operations / self.seconds, self.cpu_seconds * 1e6 / operations);
         let deltas = &self.evidence.counter_deltas;
@@ -378,13 +476,14 @@ impl Outcome {
                 metrics.set(&format!("{prefix}mean_us"), mean);
             }
         }
+        metrics.0.retain(|name, _| !self.without.contains(name));
         metrics.0.extend(self.figures.0.iter().map(|(name, value)| (name.clone(), *value)));
         metrics
     }
 }
 
 /// Returns the state of the cache in which a sample begins, of files that were evicted before, or could not be.
-pub(crate) fn cache_of(way: &Way, is_cold: bool) -> CacheState {
+pub fn cache_of(way: &Way, is_cold: bool) -> CacheState {
     match (way.cached, is_cold) {
         (false, _) => CacheState::Direct,
         (true, true) => CacheState::Evicted,
@@ -398,5 +497,5 @@ pub(crate) fn once(rows: &[&Row]) -> &'static str {
 }
 
 /// The note on files that stayed in memory.
-pub(crate) const PARTLY_WARM: &str =
+pub const PARTLY_WARM: &str =
     "the files could not be brought out of memory before every sample: the page-cache rows begin partly warm";

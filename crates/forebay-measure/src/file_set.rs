@@ -36,6 +36,7 @@ pub(super) struct FileSet {
     /// Bytes of each file; whole pages.
     pub(super) file_bytes: u64,
     /// The seed of the contents.
+    #[serde(rename = "file_seed")]
     pub(super) seed: u64,
 }
 
@@ -47,7 +48,7 @@ impl FileSet {
 
     /// Returns the parameters of a table that describe it.
     pub(super) fn parameters(&self) -> Parameters {
-        parameters(json!({ "files": self.files, "file_bytes": self.file_bytes, "file_seed": self.seed }))
+        parameters(json!(self))
     }
 
     pub(super) fn contents(&self, file: u32) -> Pattern {

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::interleave::SampleFigures;
 use super::latency::Latency;
-use super::reads::names;
+use super::runner::SampleFigures;
 use super::system_counters::{Bytes, CounterDeltas};
 use forebay_report::result::{Condition, metric};
 
@@ -37,19 +36,19 @@ const STEAL_TICKS: u64 = 3;
 
 /// A sample's claims about itself, to be compared with the observed counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Claim {
+pub struct Claim {
     /// Bytes that the device must have delivered; `None` where memory may have.
-    pub(super) read_bytes: Option<u64>,
+    pub read_bytes: Option<u64>,
     /// Bytes that the device must have taken.
-    pub(super) written_bytes: Option<u64>,
+    pub written_bytes: Option<u64>,
     /// The number of threads that do the work.
-    pub(super) workers: Option<usize>,
+    pub workers: Option<usize>,
     /// Whether the row keeps processors busy on purpose, as the subject of the measurement.
-    pub(super) busy_on_purpose: bool,
+    pub busy_on_purpose: bool,
     /// Whether the row requests from the device exactly the bytes that it counts, and no others.
-    pub(super) exact: bool,
+    pub exact: bool,
     /// Whether each operation makes at least one system call.
-    pub(super) blocking: bool,
+    pub blocking: bool,
 }
 
 /// One sample: the number of its repeat, the observed counters, and its claims.
@@ -120,14 +119,14 @@ pub(super) fn implausible(sampled: &SampleFigures) -> BTreeMap<String, String> {
             }
         }
     }
-    if sampled.claim.blocking && figures.get(names::SYSTEM_CALLS_PER_IO).is_some_and(|calls| calls < 1.0) {
-        is(names::SYSTEM_CALLS_PER_IO, "less than one for an operation that makes one at least".to_owned());
+    if sampled.claim.blocking && figures.get(metric::SYSTEM_CALLS_PER_IO).is_some_and(|calls| calls < 1.0) {
+        is(metric::SYSTEM_CALLS_PER_IO, "less than one for an operation that makes one at least".to_owned());
     }
     for cost in COSTS.iter().filter(|cost| figures.get(cost).is_some_and(|value| value <= 0.0)) {
         is(cost, "no processor time at all: the sample is too short for the clock that counts it".to_owned());
     }
-    if figures.get(names::CPU_SHARE).is_some_and(|share| share > CPU_SHARE_MOST) {
-        is(names::CPU_SHARE, "more processor time than there was".to_owned());
+    if figures.get(metric::CPU_SHARE).is_some_and(|share| share > CPU_SHARE_MOST) {
+        is(metric::CPU_SHARE, "more processor time than there was".to_owned());
     }
     found
 }
@@ -252,7 +251,7 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interleave::{Evidence, row_of};
+    use crate::runner::{Evidence, row_of};
     use crate::system_counters::Ticks;
     use forebay_report::result::CacheState;
 
@@ -317,13 +316,13 @@ mod tests {
         assert_eq!(left_out(3, &percentiles), [metric::P99_9_US, metric::P99_US]);
         assert_eq!(left_out(100, &percentiles), [metric::P99_9_US]);
         assert_eq!(left_out(1000, &percentiles), [""; 0]);
-        let calls = |calls| left_out(2000, &[(names::SYSTEM_CALLS_PER_IO, calls)]);
-        assert_eq!((calls(0.695), calls(1.0)), (vec![names::SYSTEM_CALLS_PER_IO.to_owned()], vec![]));
+        let calls = |calls| left_out(2000, &[(metric::SYSTEM_CALLS_PER_IO, calls)]);
+        assert_eq!((calls(0.695), calls(1.0)), (vec![metric::SYSTEM_CALLS_PER_IO.to_owned()], vec![]));
         let nothing = [(metric::IOPS, 0.0), (metric::P50_US, 9.0), (metric::SECONDS, 1.0)];
         assert_eq!(left_out(2000, &nothing), [metric::IOPS]);
         assert_eq!(left_out(0, &nothing), [""; 0], "that nothing ended is a figure, too");
         assert_eq!(left_out(2000, &[(metric::CPU_US_PER_IO, 0.0)]), [metric::CPU_US_PER_IO]);
-        assert_eq!(left_out(2000, &[(names::CPU_SHARE, 1.2)]), [names::CPU_SHARE]);
+        assert_eq!(left_out(2000, &[(metric::CPU_SHARE, 1.2)]), [metric::CPU_SHARE]);
         let row = row_of("pread", vec![(0, sample(3, &percentiles)), (1, sample(2000, &percentiles))], 2);
         assert_eq!(row.samples[0].metrics.get(metric::P99_US), None);
         assert!(row.metrics.get(metric::P99_US).is_some(), "the other sample has it");

@@ -26,8 +26,12 @@ pub(super) struct Cost {
     pub(super) seconds: f64,
     /// User and system time of all threads of the process, including those that have ended.
     pub(super) cpu_seconds: f64,
+    /// The part of it outside of the kernel.
+    pub(super) user_seconds: f64,
     /// Voluntary and involuntary context switches of all threads.
     pub(super) context_switches: u64,
+    /// The part of them that threads did not want.
+    pub(super) involuntary_switches: u64,
     /// The device's own sum of request times, divided by the wall time. Requests of all processes count.
     pub(super) in_flight_avg: Option<f64>,
     /// The counters that the gates check.
@@ -74,7 +78,10 @@ impl Gauge {
     pub(super) fn stop(self) -> io::Result<Cost> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let usage = Usage::now()?;
-        let cpu_seconds = usage.cpu_seconds - self.usage.cpu_seconds;
+        let user_seconds = usage.user_seconds - self.usage.user_seconds;
+        let cpu_seconds = user_seconds + (usage.system_seconds - self.usage.system_seconds);
+        let voluntary = usage.voluntary_switches - self.usage.voluntary_switches;
+        let involuntary_switches = usage.involuntary_switches - self.usage.involuntary_switches;
         // First the counters that others' work advances while the rest is read.
         let mut moved = self.readings.clone();
         moved.read_bytes_again(self.device_stat.as_deref());
@@ -87,7 +94,9 @@ impl Gauge {
         Ok(Cost {
             seconds,
             cpu_seconds,
-            context_switches: usage.context_switches - self.usage.context_switches,
+            user_seconds,
+            context_switches: voluntary + involuntary_switches,
+            involuntary_switches,
             in_flight_avg,
             counter_deltas: CounterDeltas::between(&self.readings, &readings, seconds, cpu_seconds),
         })
@@ -96,8 +105,10 @@ impl Gauge {
 
 #[derive(Debug)]
 struct Usage {
-    cpu_seconds: f64,
-    context_switches: u64,
+    user_seconds: f64,
+    system_seconds: f64,
+    voluntary_switches: u64,
+    involuntary_switches: u64,
 }
 
 impl Usage {
@@ -111,14 +122,16 @@ impl Usage {
         let raw = unsafe { raw.assume_init() };
         let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
         Ok(Self {
-            cpu_seconds: seconds(raw.ru_utime) + seconds(raw.ru_stime),
-            context_switches: (raw.ru_nvcsw + raw.ru_nivcsw) as u64,
+            user_seconds: seconds(raw.ru_utime),
+            system_seconds: seconds(raw.ru_stime),
+            voluntary_switches: raw.ru_nvcsw as u64,
+            involuntary_switches: raw.ru_nivcsw as u64,
         })
     }
 }
 
 /// Returns the most memory that was in RAM for this process at one time, by its own page tables.
-pub(super) fn peak_resident_bytes() -> Option<u64> {
+pub fn peak_resident_bytes() -> Option<u64> {
     parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
 }
 
@@ -151,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn spent_cpu_time_is_counted() {
+    fn computing_is_processor_time_and_sleeping_is_a_voluntary_switch() {
         let gauge = Gauge::start(None).expect("getrusage works");
         let mut words = super::super::pattern::SplitMix::new(1);
         let mut folded = 0;
@@ -159,8 +172,11 @@ mod tests {
             folded ^= words.next_u64();
         }
         assert_ne!(folded, 0);
+        std::thread::sleep(std::time::Duration::from_millis(1));
         let cost = gauge.stop().expect("getrusage works");
         assert!(cost.seconds >= 0.03 && cost.cpu_seconds > 0.0, "{cost:?}");
+        assert!(cost.user_seconds <= cost.cpu_seconds, "{cost:?}");
+        assert!(cost.context_switches > cost.involuntary_switches, "{cost:?}");
         assert_eq!(cost.in_flight_avg, None);
     }
 

@@ -21,10 +21,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{ArgMatches, Args};
+use clap::{ArgMatches, Args, FromArgMatches as _};
 
 use super::experiment::Experiment as Definition;
-use super::kind::{Entry, parsed};
+use super::kind::Entry;
 use super::options::{Length, Values};
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};
@@ -158,11 +158,11 @@ impl Task {
     /// # Errors
     /// Fails with a [`Failure`]: no hosts, a launcher's variables that make no sense.
     pub fn of(kind: Entry, matches: &ArgMatches) -> anyhow::Result<Option<Self>> {
-        let Entry::New(experiment) = kind else { return Ok(None) };
+        let Entry(experiment) = kind;
         if !experiment.runs_on_hosts() {
             return Ok(None);
         }
-        let part = parsed::<HostsArgs>(matches)?.part()?;
+        let part = HostsArgs::from_arg_matches(matches)?.part()?;
         Ok(part.map(|part| Self { part, experiment, matches: matches.clone() }))
     }
 

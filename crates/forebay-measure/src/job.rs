@@ -9,31 +9,32 @@ use super::pattern::Pattern;
 
 /// The argument of the hidden subcommand that runs one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Job {
-    /// The experiment, whose [`Kind`](super::kind::Kind) can make a sample; empty for a child that only
+pub struct Job {
+    /// The experiment, which can make a sample; empty for a child that only
     /// shows that it can be run.
-    pub(super) experiment: String,
-    pub(super) path: PathBuf,
+    pub experiment: String,
+    /// The file or directory.
+    pub path: PathBuf,
     /// The name of the row.
     #[serde(default)]
-    pub(super) row: String,
+    pub row: String,
     /// The seed of everything random in the sample.
     #[serde(default)]
-    pub(super) seed: u64,
+    pub seed: u64,
     /// The seconds after which the sample begins nothing more.
     #[serde(default)]
-    pub(super) seconds: f64,
+    pub seconds: f64,
     /// The seed of the file's contents, when this program wrote them.
-    pub(super) pattern_seed: Option<u64>,
+    pub pattern_seed: Option<u64>,
     /// The block device's `stat` file.
-    pub(super) device_stat: Option<PathBuf>,
+    pub device_stat: Option<PathBuf>,
     /// The namespace's character device, for rows that send commands.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) namespace: Option<PathBuf>,
+    pub namespace: Option<PathBuf>,
     /// The most seconds that the sample should take; a child that takes a minute more hangs.
-    pub(super) seconds_max: f64,
+    pub seconds_max: f64,
     /// The work to be done, in the experiment's own format.
-    pub(super) work: serde_json::Value,
+    pub work: serde_json::Value,
 }
 
 impl Job {
@@ -41,7 +42,7 @@ impl Job {
     ///
     /// # Errors
     /// Fails when `work` has no JSON.
-    pub(super) fn new(
+    pub fn new(
         experiment: &str,
         path: impl Into<PathBuf>,
         work: &impl Serialize,
@@ -65,7 +66,7 @@ impl Job {
     ///
     /// # Errors
     /// Fails when it belongs to another experiment.
-    pub(super) fn work<Work: DeserializeOwned>(&self) -> anyhow::Result<Work> {
+    pub fn work<Work: DeserializeOwned>(&self) -> anyhow::Result<Work> {
         Ok(Work::deserialize(&self.work)?)
     }
 

@@ -7,93 +7,78 @@ use clap::{ArgMatches, Args as _, Command};
 
 use super::amplification::Amplification;
 use super::baseline::Baseline;
+use super::cpu::Cpu;
 use super::experiment::{Experiment as Definition, Outcome};
+use super::fairness::Fairness;
+use super::files::Files;
 use super::fio;
 use super::gauge::peak_resident_bytes;
 use super::hosts::HostsArgs;
 use super::job::Job;
 use super::options::{self, Length, Values};
+use super::patterns::Patterns;
 use super::random::Random;
+use super::saturate::Saturate;
 use super::scan::Scan;
 use super::start_barrier;
+use super::sustain::Sustain;
 use super::writes::Writes;
 use crate::context::Context;
-use forebay_report::page::columns::{self, groups};
-use forebay_report::page::view::{Axis, Gain, Role, View};
+use forebay_report::page::columns::groups;
+use forebay_report::page::view::View;
+use forebay_report::page::waits;
 use forebay_report::result::{Experiment, Report, Row};
+use forebay_report::saved::waited;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[Entry] = &[
-    Entry::New(&Baseline),
-    Entry::New(&Scan),
-    Entry::New(&Random),
-    Entry::Kind(&super::saturate::KIND),
-    Entry::Kind(&super::cpu::KIND),
-    Entry::Kind(&super::wal::KIND),
-    Entry::Kind(&super::blocking::KIND),
-    Entry::Kind(&super::walk::KIND),
-    Entry::New(&Writes),
-    Entry::Kind(&super::patterns::KIND),
-    Entry::Kind(&super::sustain::KIND),
-    Entry::Kind(&super::fairness::KIND),
-    Entry::New(&Amplification),
-    Entry::Kind(&super::files::KIND),
+    Entry(&Baseline),
+    Entry(&Scan),
+    Entry(&Random),
+    Entry(&Saturate),
+    Entry(&Cpu),
+    Entry(&super::wal::WAL),
+    Entry(&super::wal::BLOCKING),
+    Entry(&super::walk::Walk),
+    Entry(&Writes),
+    Entry(&Patterns),
+    Entry(&Sustain),
+    Entry(&Fairness),
+    Entry(&Amplification),
+    Entry(&Files),
 ];
 
 /// An experiment of the registry.
 #[derive(Debug, Clone, Copy)]
-#[expect(private_interfaces, reason = "programs use the methods")]
-pub enum Entry {
-    /// One that runs by itself.
-    Kind(&'static Kind),
-    /// One that the runner runs.
-    New(&'static dyn Definition),
-}
+pub struct Entry(pub &'static dyn Definition);
 
 impl Entry {
     /// Returns the name on the command line and in the JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Kind(kind) => kind.name,
-            Self::New(experiment) => experiment.spec().name,
-        }
+        self.0.spec().name
     }
 
     /// Returns the experiment's purpose: one sentence without its end.
     pub fn about(self) -> &'static str {
-        match self {
-            Self::Kind(kind) => kind.about,
-            Self::New(experiment) => experiment.spec().about,
-        }
+        self.0.spec().about
     }
 
     /// Returns the most seconds in `report --quick`, or the approximate ones in a report without it.
     pub fn seconds(self, quick: bool) -> u64 {
-        let (quick_seconds, full_seconds) = match self {
-            Self::Kind(kind) => (kind.quick_seconds, kind.full_seconds),
-            Self::New(experiment) => (experiment.spec().quick_seconds, experiment.spec().full_seconds),
-        };
-        if quick { quick_seconds } else { full_seconds }
+        let spec = self.0.spec();
+        if quick { spec.quick_seconds } else { spec.full_seconds }
     }
 
     /// Returns whether it creates its own files and cannot use an existing one.
     pub fn needs_directory(self) -> bool {
-        match self {
-            Self::Kind(kind) => kind.needs_directory,
-            Self::New(experiment) => experiment.spec().needs_directory,
-        }
+        self.0.spec().needs_directory
     }
 
     /// Adds the experiment's options to its command.
     pub fn augment(self, command: Command) -> Command {
-        match self {
-            Self::Kind(kind) => (kind.options)(command),
-            Self::New(experiment) => {
-                let spec = experiment.spec();
-                let command = options::augment(command, spec.options, spec.ways);
-                if experiment.runs_on_hosts() { HostsArgs::augment_args(command) } else { command }
-            }
-        }
+        let spec = self.0.spec();
+        let command = options::augment(command, spec.options, spec.ways);
+        if self.0.runs_on_hosts() { HostsArgs::augment_args(command) } else { command }
     }
 
     /// Measures with the given options.
@@ -101,16 +86,8 @@ impl Entry {
     /// # Errors
     /// A path or an option that cannot be used: a [`Failure`](forebay_report::failure::Failure); or nothing could be measured.
     pub fn measure(self, matches: &ArgMatches, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-        let mut tables = match self {
-            Self::Kind(kind) => (kind.measure)(matches, context)?,
-            Self::New(experiment) => {
-                let length = if context.quick { Length::Quick } else { Length::Full };
-                let values = Values::new(experiment.spec().options, Some(matches), length)?;
-                measured(experiment, &values, length, context)?
-            }
-        };
-        self.present(&mut tables);
-        Ok(tables)
+        let length = if context.quick { Length::Quick } else { Length::Full };
+        self.run(Some(matches), length, context)
     }
 
     /// Measures the part that the report shows, within the budget of the context.
@@ -118,44 +95,45 @@ impl Entry {
     /// # Errors
     /// As for [`measure`](Self::measure).
     pub fn report(self, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-        let mut tables = match self {
-            Self::Kind(kind) => (kind.report)(context)?,
-            Self::New(experiment) => {
-                let length = if context.quick { Length::Quick } else { Length::Report };
-                let values = Values::new(experiment.spec().options, None, length)?;
-                measured(experiment, &values, length, context)?
+        let length = if context.quick { Length::Quick } else { Length::Report };
+        self.run(None, length, context)
+    }
+
+    /// Measures, and adds the jobs of fio that do the same work.
+    fn run(
+        self,
+        matches: Option<&ArgMatches>,
+        length: Length,
+        context: &Context,
+    ) -> anyhow::Result<Vec<Experiment>> {
+        let options = Values::new(self.0.spec().options, matches, length)?;
+        let mut tables = self.0.measure(&options, length, context)?;
+        let path = fio::file(&context.target);
+        for table in &mut tables {
+            let jobs: Vec<_> = table.rows.iter().map(|row| self.0.fio(table, row, &path)).collect();
+            for (row, job) in table.rows.iter_mut().zip(jobs) {
+                row.fio = job;
             }
-        };
+        }
         self.present(&mut tables);
         Ok(tables)
     }
 
     /// Runs one sample, in the child process; returns the text of its result.
     pub(super) fn sample(self, job: &Job) -> anyhow::Result<String> {
-        match self {
-            Self::Kind(kind) => (kind.sample)(job),
-            Self::New(experiment) => {
-                let outcome = experiment.sample(job)?;
-                let (begun_ns, resident_peak_bytes) = (start_barrier::begun_ns(), peak_resident_bytes());
-                Ok(serde_json::to_string(&Outcome { begun_ns, resident_peak_bytes, ..outcome })?)
-            }
-        }
+        let outcome = self.0.sample(job)?;
+        let (begun_ns, resident_peak_bytes) = (start_barrier::begun_ns(), peak_resident_bytes());
+        Ok(serde_json::to_string(&Outcome { begun_ns, resident_peak_bytes, ..outcome })?)
     }
 
     /// Returns how tables of this experiment are shown.
     fn view(self) -> View {
-        let (columns, role, compared, charts, axis, gains) = match self {
-            Self::Kind(kind) => (kind.columns, kind.role, kind.compared, kind.charts, &kind.axis, kind.gains),
-            Self::New(experiment) => {
-                let spec = experiment.spec();
-                (spec.columns, spec.role, spec.compared, spec.charts, &spec.axis, spec.gains)
-            }
-        };
-        let mut view = View::of(role, columns);
-        view.compared = compared.into();
-        view.charts = charts.iter().map(|metric| (*metric).into()).collect();
-        view.axis = axis.clone();
-        view.gains = gains();
+        let spec = self.0.spec();
+        let mut view = View::of(spec.role, spec.columns);
+        view.compared = spec.compared.into();
+        view.charts = spec.charts.iter().map(|metric| (*metric).into()).collect();
+        view.axis = spec.axis.clone();
+        view.gains = (spec.gains)();
         view
     }
 
@@ -163,10 +141,7 @@ impl Entry {
     pub fn present(self, tables: &mut [Experiment]) {
         let view = Arc::new(self.view());
         for table in tables.iter_mut() {
-            let (title, heading) = match self {
-                Self::Kind(kind) => ((kind.title)(table), (kind.heading)(table)),
-                Self::New(experiment) => experiment.title(table),
-            };
+            let (title, heading) = self.0.title(table);
             table.titled(title, heading);
             table.view = Arc::clone(&view);
         }
@@ -186,75 +161,9 @@ impl Entry {
     /// Returns the sentences on tables of this experiment, without the rows that are disbelieved.
     fn verdicts(self, own: &[&Experiment]) -> Vec<String> {
         let plausible: Vec<Experiment> = own.iter().map(|table| without_implausible(table)).collect();
-        let plausible: Vec<&Experiment> = plausible.iter().collect();
-        match self {
-            Self::Kind(kind) => (kind.verdicts)(&plausible),
-            Self::New(experiment) => experiment.verdicts(&plausible),
-        }
+        self.0.verdicts(&plausible.iter().collect::<Vec<_>>())
     }
 }
-
-/// Measures with an experiment, and adds the jobs of fio that do the same work.
-fn measured(
-    experiment: &dyn Definition,
-    options: &Values,
-    length: Length,
-    context: &Context,
-) -> anyhow::Result<Vec<Experiment>> {
-    let mut tables = experiment.measure(options, length, context)?;
-    let path = fio::file(&context.target);
-    for table in &mut tables {
-        let jobs: Vec<_> = table.rows.iter().map(|row| experiment.fio(table, row, &path)).collect();
-        for (row, job) in table.rows.iter_mut().zip(jobs) {
-            row.fio = job;
-        }
-    }
-    Ok(tables)
-}
-
-/// One experiment's description for the program.
-#[derive(Debug)]
-pub struct Kind {
-    /// The name on the command line and in the JSON.
-    pub name: &'static str,
-    /// The experiment's purpose: one sentence without its end, for the help, the progress and the page.
-    pub about: &'static str,
-    /// The most seconds in `report --quick`, all files included; a test limits the sum.
-    pub quick_seconds: u64,
-    /// The approximate seconds in a report without `--quick`. They serve only to show the time left.
-    pub full_seconds: u64,
-    /// Whether it creates its own files and cannot use an existing one.
-    pub needs_directory: bool,
-    /// Adds the experiment's options to its command.
-    pub options: fn(Command) -> Command,
-    /// Measures with the given options.
-    pub measure: Measure,
-    /// Measures the part that the report shows, within the budget of the context.
-    pub report: fn(&mut Context) -> anyhow::Result<Vec<Experiment>>,
-    /// Runs one sample, in the child process; returns the text of its result.
-    pub(super) sample: fn(&Job) -> anyhow::Result<String>,
-    /// The columns of its tables, in this order, where a row has them.
-    pub columns: &'static [columns::Definition],
-    /// The metric by which rows are compared; a table shows its spread.
-    pub compared: &'static str,
-    /// The metrics that have a chart.
-    pub charts: &'static [&'static str],
-    /// The parameter that differs between experiments that belong together.
-    pub axis: Axis,
-    /// The part that it has in the conclusions of a report.
-    pub role: Role,
-    /// The comparisons of the usual way with the best one.
-    pub gains: fn() -> Vec<Gain>,
-    /// Returns an experiment's title for headings.
-    pub title: fn(&Experiment) -> String,
-    /// Returns the title of several experiments that belong together, from the first of them.
-    pub heading: fn(&Experiment) -> String,
-    /// Returns sentences computed from all experiments of this kind, the most important first.
-    pub verdicts: fn(&[&Experiment]) -> Vec<String>,
-}
-
-/// See [`Kind::measure`].
-type Measure = fn(&ArgMatches, &mut Context) -> anyhow::Result<Vec<Experiment>>;
 
 /// The most seconds that the experiments of `report --quick` take together. Its three minutes also include
 /// the doctor and the page.
@@ -274,6 +183,7 @@ pub fn adopt(report: &mut Report) {
         kind.present(&mut own);
         report.experiments.extend(own);
     }
+    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waits::present);
 }
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.
@@ -307,17 +217,6 @@ pub fn parse_name(text: &str) -> Result<Entry, String> {
         format!("there is no experiment {text:?}; there are {}", names.join(", "))
     })
 }
-
-/// Returns the options of an experiment from its command's matches.
-///
-/// # Errors
-/// Fails when some are missing, which the command line has ruled out.
-pub(super) fn parsed<Options: clap::Args>(matches: &ArgMatches) -> anyhow::Result<Options> {
-    Ok(Options::from_arg_matches(matches)?)
-}
-
-/// The axis of reads in flight.
-pub(super) const DEPTH: Axis = Axis::new("depth", "reads in flight");
 
 #[cfg(test)]
 mod tests {
@@ -360,11 +259,64 @@ mod tests {
     #[test]
     fn defaults_of_all_options_are_valid() {
         for entry in ALL {
-            let Entry::New(experiment) = entry else { continue };
             for length in [Length::Full, Length::Quick, Length::Report] {
-                let values = Values::new(experiment.spec().options, None, length);
+                let values = Values::new(entry.0.spec().options, None, length);
                 assert!(values.is_ok(), "{}: {values:?}", entry.name());
             }
         }
+    }
+
+    /// Regression: the wait of a program in a document of schema 1 lost its part in the conclusions.
+    #[test]
+    fn a_program_that_waits_keeps_its_role_in_old_documents() {
+        let environment = forebay_report::environment::Environment::default();
+        let mut report = Report::new(environment, vec![Experiment::new(waited::NAME, "")]);
+        adopt(&mut report);
+        assert_eq!(report.experiments[0].view.role, forebay_report::page::view::Role::Waiting);
+    }
+
+    /// A new experiment is one module and one line of [`ALL`]: neither the report nor the program nor the shared parts
+    /// of this crate may name one.
+    #[test]
+    fn no_other_place_names_an_experiment() {
+        // The key of another document, the beginning of metrics, a check of the doctor, and two files of tests.
+        const OTHER_MEANINGS: [&str; 5] = [
+            "wal in wal/show.rs",
+            "cpu in diff/noise.rs",
+            "writes in doctor/probe_file.rs",
+            "random in diff/simulated.rs",
+            "random in src/schema.rs",
+        ];
+        let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let shared = [
+            "runner.rs",
+            "experiment.rs",
+            "options.rs",
+            "context.rs",
+            "hosts",
+            "doctor",
+            "fio.rs",
+            "gates.rs",
+        ];
+        let mut places: Vec<std::path::PathBuf> =
+            shared.iter().map(|name| crates.join("forebay-measure/src").join(name)).collect();
+        places.extend(["forebay-report/src", "forebay-cli/src"].map(|name| crates.join(name)));
+        let (mut read, mut found) = (0, Vec::new());
+        while let Some(place) = places.pop() {
+            if place.is_dir() {
+                let entries = std::fs::read_dir(&place).expect("a folder of the workspace");
+                places.extend(entries.map(|entry| entry.expect("readable").path()));
+                continue;
+            }
+            let text = std::fs::read_to_string(&place).unwrap_or_default();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            read += usize::from(place.extension().is_some_and(|end| end == "rs"));
+            let named = ALL.iter().filter(|entry| code.contains(&format!("\"{}\"", entry.name())));
+            let parts: Vec<_> = place.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
+            found.extend(named.map(|entry| format!("{} in {}/{}", entry.name(), parts[1], parts[0])));
+        }
+        assert!(read > 60, "only {read} files; this test looks in the wrong place");
+        found.retain(|name| !OTHER_MEANINGS.contains(&name.as_str()));
+        assert!(found.is_empty(), "{found:#?}");
     }
 }

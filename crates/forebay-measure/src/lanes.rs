@@ -3,12 +3,12 @@
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use forebay::{Config, Engine};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 use super::gauge::{Cost, Gauge};
 use super::job::Job;
@@ -75,6 +75,33 @@ pub(crate) fn on_tokio<T: Send + 'static, F: Future<Output = anyhow::Result<T>> 
     })
 }
 
+/// Returns the result of a future that never waits, because its calls block the thread.
+///
+/// # Errors
+/// The errors of the future; it did wait.
+pub(crate) fn ready<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    match pin!(future).poll(&mut task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => anyhow::bail!("a call that should block the thread did not"),
+    }
+}
+
+/// Builds a Tokio runtime for work beside others: with timers where wanted, and with polite workers.
+///
+/// # Errors
+/// A thread cannot be started.
+pub(crate) fn runtime(workers: usize, has_timers: bool, is_polite: bool) -> std::io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(workers);
+    if has_timers {
+        builder.enable_time();
+    }
+    if is_polite {
+        builder.on_thread_start(forebay::polite_worker);
+    }
+    builder.build()
+}
+
 /// Starts an engine for `work`, and closes it.
 ///
 /// # Errors
@@ -116,17 +143,6 @@ pub(crate) fn share(operations: u64, lane: usize, lanes: usize) -> u64 {
 /// The parameters are not those of this experiment.
 pub(crate) fn shared<W: serde::de::DeserializeOwned>(job: &Job) -> anyhow::Result<Arc<(Job, W)>> {
     Ok(Arc::new((job.clone(), job.work()?)))
-}
-
-/// Runs a future whose calls block, so that it never waits for anything else.
-///
-/// # Errors
-/// The error of the future.
-pub(crate) fn finish<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(outcome) => outcome,
-        Poll::Pending => anyhow::bail!("a call that should block did not"),
-    }
 }
 
 fn deadline(gauge: &Gauge, job: &Job) -> Instant {

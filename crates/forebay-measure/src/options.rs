@@ -11,7 +11,7 @@ use super::units::{parse_bytes, show_bytes};
 
 /// One option of an experiment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Opt {
+pub struct Opt {
     name: &'static str,
     help: &'static str,
     value: Kind,
@@ -27,17 +27,23 @@ pub(crate) struct Opt {
 /// The values that an option takes.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// A whole number from 1, up to this one.
-    Count(u64),
+    /// A whole number: the smallest and the largest.
+    Count {
+        least: u64,
+        most: u64,
+    },
     /// A number of bytes: the smallest, the largest, and what it is a multiple of.
     Bytes {
         least: u64,
         most: u64,
         multiple: u64,
     },
-    Seconds,
+    /// The least and the most seconds.
+    Seconds(f64, f64),
     Word(&'static [&'static str]),
     Path,
+    /// None: it is there or not.
+    Flag,
 }
 
 impl Opt {
@@ -46,48 +52,74 @@ impl Opt {
     }
 
     /// Returns an option that takes one whole number from 1 to `most`.
-    pub(crate) const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
-        Self::new(name, help, Kind::Count(most))
+    pub const fn count(name: &'static str, help: &'static str, most: u64) -> Self {
+        Self::new(name, help, Kind::Count { least: 1, most })
     }
 
     /// Returns an option that takes a number of bytes within these limits, ends included.
-    pub(crate) const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
+    pub const fn bytes(name: &'static str, help: &'static str, least: u64, most: u64) -> Self {
         Self::new(name, help, Kind::Bytes { least, most, multiple: 1 })
     }
 
     /// Returns an option that takes one of `words`.
-    pub(crate) const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
+    pub const fn word(name: &'static str, help: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, help, Kind::Word(words))
     }
 
     /// Returns an option that takes a path.
-    pub(crate) const fn path(name: &'static str, help: &'static str) -> Self {
+    pub const fn path(name: &'static str, help: &'static str) -> Self {
         Self::new(name, help, Kind::Path)
     }
 
+    /// Returns an option without a value; [`Values::given`] says whether it is there.
+    pub const fn flag(name: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Kind::Flag)
+    }
+
+    /// Returns an option that takes seconds within these limits, ends included.
+    pub const fn time(name: &'static str, help: &'static str, least: f64, most: f64) -> Self {
+        Self::new(name, help, Kind::Seconds(least, most))
+    }
+
     /// Returns `--seconds`, the length of one sample.
-    pub(crate) const fn seconds(full: &'static str, quick: &'static str) -> Self {
-        Self::new("seconds", "Seconds of one sample", Kind::Seconds).or(full).quick(quick)
+    pub const fn seconds(full: &'static str, quick: &'static str) -> Self {
+        Self::time("seconds", "Seconds of one sample", 0.01, 86_400.0).or(full).quick(quick)
     }
 
     /// Returns `--repeats`, the samples of each row.
-    pub(crate) const fn repeats(full: &'static str) -> Self {
+    pub const fn repeats(full: &'static str) -> Self {
         Self::count("repeats", "Samples of each row in each table", 1000).or(full)
     }
 
     /// Returns `--block`, the bytes of one operation.
-    pub(crate) const fn block(help: &'static str) -> Self {
+    pub const fn block(help: &'static str) -> Self {
         Self::bytes("block", help, 4096, 64 << 20).multiple_of(4096).or("4KiB")
     }
 
+    /// Takes zero, too.
+    pub const fn zero_too(mut self) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = 0;
+        }
+        self
+    }
+
     /// Takes several values, separated by commas.
-    pub(crate) const fn list(mut self) -> Self {
+    pub const fn list(mut self) -> Self {
         self.is_list = true;
         self
     }
 
+    /// Takes whole numbers from this one.
+    pub(crate) const fn at_least(mut self, count: u64) -> Self {
+        if let Kind::Count { least, .. } = &mut self.value {
+            *least = count;
+        }
+        self
+    }
+
     /// Takes multiples of `multiple` bytes only.
-    pub(crate) const fn multiple_of(mut self, bytes: u64) -> Self {
+    pub const fn multiple_of(mut self, bytes: u64) -> Self {
         if let Kind::Bytes { multiple, .. } = &mut self.value {
             *multiple = bytes;
         }
@@ -95,25 +127,25 @@ impl Opt {
     }
 
     /// Sets the default, also of `--quick` and of a report.
-    pub(crate) const fn or(mut self, text: &'static str) -> Self {
+    pub const fn or(mut self, text: &'static str) -> Self {
         (self.full, self.quick, self.report) = (text, text, text);
         self
     }
 
     /// Sets the default of `--quick`, also in a quick report.
-    pub(crate) const fn quick(mut self, text: &'static str) -> Self {
+    pub const fn quick(mut self, text: &'static str) -> Self {
         self.quick = text;
         self
     }
 
     /// Sets the default of a report that is not quick.
-    pub(crate) const fn report(mut self, text: &'static str) -> Self {
+    pub const fn report(mut self, text: &'static str) -> Self {
         self.report = text;
         self
     }
 
     /// Describes the default that the experiment chooses itself.
-    pub(crate) const fn chosen(mut self, text: &'static str) -> Self {
+    pub const fn chosen(mut self, text: &'static str) -> Self {
         self.chosen = text;
         self
     }
@@ -135,23 +167,24 @@ impl Opt {
 
     fn value_name(&self) -> &'static str {
         match (self.value, self.is_list) {
-            (Kind::Count(_), false) => "COUNT",
-            (Kind::Count(_), true) => "COUNT,..",
+            (Kind::Count { .. }, false) => "COUNT",
+            (Kind::Count { .. }, true) => "COUNT,..",
             (Kind::Bytes { .. }, false) => "BYTES",
             (Kind::Bytes { .. }, true) => "BYTES,..",
-            (Kind::Seconds, _) => "SECONDS",
+            (Kind::Seconds(..), _) => "SECONDS",
             (Kind::Word(_), false) => "WORD",
             (Kind::Word(_), true) => "WORD,..",
             (Kind::Path, _) => "FILE",
+            (Kind::Flag, _) => "",
         }
     }
 
     /// Checks one value; returns it as a number where it is one.
     fn parse(&self, text: &str) -> Result<Value, String> {
         match self.value {
-            Kind::Count(most) => match text.parse() {
-                Ok(count) if (1..=most).contains(&count) => Ok(Value::Number(count as f64)),
-                _ => Err(format!("{text:?} is not a whole number from 1 to {most}")),
+            Kind::Count { least, most } => match text.parse() {
+                Ok(count) if (least..=most).contains(&count) => Ok(Value::Number(count as f64)),
+                _ => Err(format!("{text:?} is not a whole number from {least} to {most}")),
             },
             Kind::Bytes { least, most, multiple } => {
                 let bytes = parse_bytes(text)?;
@@ -167,13 +200,16 @@ impl Opt {
                     if most < 1 << 62 { format!(" to {}", show_bytes(most)) } else { " on".to_owned() };
                 Err(format!("{text:?} does not fit here: give a size from {}{most}{of}", show_bytes(least)))
             }
-            Kind::Seconds => match text.parse::<f64>() {
-                Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(Value::Number(seconds)),
+            Kind::Seconds(least, most) => match text.parse::<f64>() {
+                Ok(seconds) if (least..=most).contains(&seconds) => Ok(Value::Number(seconds)),
+                Ok(seconds) if seconds > 0.0 => {
+                    Err(format!("{text:?} does not fit here: {least} to {most} seconds"))
+                }
                 _ => Err(format!("{text:?} is not a time; write seconds such as 0.5 or 10")),
             },
             Kind::Word(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Kind::Word(words) => Err(format!("there is no {:?}; there are {}", text, words.join(", "))),
-            Kind::Path => Ok(Value::Text(text.to_owned())),
+            Kind::Path | Kind::Flag => Ok(Value::Text(text.to_owned())),
         }
     }
 }
@@ -187,9 +223,10 @@ enum Value {
 }
 
 /// How long a run may take, which decides the defaults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Length {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Length {
     /// `measure`.
+    #[default]
     Full,
     /// `measure --quick` and `report --quick`.
     Quick,
@@ -199,33 +236,36 @@ pub(crate) enum Length {
 
 /// The values of an experiment's options, defaults included.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Values {
+pub struct Values {
     values: BTreeMap<String, Vec<Value>>,
     given: Vec<String>,
     /// Names of the rows to measure; empty: all.
-    pub(crate) rows: Vec<String>,
+    pub rows: Vec<String>,
+    /// How long the run may take.
+    pub length: Length,
 }
 
 /// The option that selects rows, which every experiment has.
 const ROWS: &str = "rows";
 
 /// Adds the options of an experiment, and `--rows`, to its command.
-pub(crate) fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
+pub fn augment(command: Command, options: &'static [Opt], ways: &'static [Way]) -> Command {
     let command = options.iter().fold(command, |command, option| {
-        let arg = Arg::new(option.name)
-            .long(option.name)
-            .value_name(option.value_name())
-            .help(option.help())
-            .value_parser(move |text: &str| option.parse(text));
+        let arg = Arg::new(option.name).long(option.name).help(option.help());
+        if matches!(option.value, Kind::Flag) {
+            return command.arg(arg.action(ArgAction::SetTrue));
+        }
+        let arg = arg.value_name(option.value_name()).value_parser(move |text: &str| option.parse(text));
         command.arg(if option.is_list { arg.value_delimiter(',').action(ArgAction::Append) } else { arg })
     });
-    if ways.len() < 2 {
+    let choice = || ways.iter().filter(|way| !way.always).map(|way| way.name);
+    if choice().count() < 2 {
         return command;
     }
-    let names = ways.iter().map(|way| way.name).collect::<Vec<_>>().join(", ");
+    let names = choice().collect::<Vec<_>>().join(", ");
     let help = format!("Only these rows: {names}");
     let parser = move |text: &str| {
-        let known = ways.iter().any(|way| way.name == text);
+        let known = ways.iter().any(|way| way.name == text && !way.always);
         if known { Ok(text.to_owned()) } else { Err(format!("there is no row {text:?}; there are {names}")) }
     };
     let arg = Arg::new(ROWS).long(ROWS).value_name("ROW,..").help(help).value_parser(parser);
@@ -237,13 +277,18 @@ impl Values {
     ///
     /// # Errors
     /// Fails when a default does not parse, which a test excludes.
-    pub(crate) fn new(
+    pub fn new(
         options: &'static [Opt],
         matches: Option<&ArgMatches>,
         length: Length,
     ) -> Result<Self, Failure> {
-        let mut all = Self::default();
+        let mut all = Self { length, ..Self::default() };
         for option in options {
+            if matches!(option.value, Kind::Flag) {
+                let is_given = matches.is_some_and(|matches| matches.get_flag(option.name));
+                all.given.extend(is_given.then(|| option.name.to_owned()));
+                continue;
+            }
             let given = matches.and_then(|matches| matches.get_many::<Value>(option.name));
             let values = match given {
                 Some(given) => {
@@ -270,12 +315,12 @@ impl Values {
     }
 
     /// Returns whether the option was on the command line.
-    pub(crate) fn given(&self, name: &str) -> bool {
+    pub fn given(&self, name: &str) -> bool {
         self.given.iter().any(|given| given == name)
     }
 
     /// Returns the numbers of an option: counts, bytes or seconds.
-    pub(crate) fn numbers(&self, name: &str) -> Vec<f64> {
+    pub fn numbers(&self, name: &str) -> Vec<f64> {
         let number = |value: &Value| match value {
             Value::Number(number) => Some(*number),
             Value::Text(_) => None,
@@ -284,17 +329,17 @@ impl Values {
     }
 
     /// Returns the number of an option, where it has one.
-    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+    pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers(name).first().copied()
     }
 
     /// Returns the whole numbers of an option.
-    pub(crate) fn counts(&self, name: &str) -> Vec<u64> {
+    pub fn counts(&self, name: &str) -> Vec<u64> {
         self.numbers(name).into_iter().map(|number| number as u64).collect()
     }
 
     /// Returns the whole number of an option that has a default: a count, or bytes.
-    pub(crate) fn count(&self, name: &str) -> u64 {
+    pub fn count(&self, name: &str) -> u64 {
         self.number(name).map_or(0, |number| number as u64)
     }
 
@@ -303,13 +348,13 @@ impl Values {
         self.number(name).map(|number| number as u64)
     }
 
-    /// Sets the whole number of an option.
-    pub(crate) fn set(&mut self, name: &str, number: u64) {
-        self.values.insert(name.to_owned(), vec![Value::Number(number as f64)]);
+    /// Sets the number of an option.
+    pub(crate) fn set(&mut self, name: &str, number: f64) {
+        self.values.insert(name.to_owned(), vec![Value::Number(number)]);
     }
 
     /// Returns the words of an option.
-    pub(crate) fn words(&self, name: &str) -> Vec<&str> {
+    pub fn words(&self, name: &str) -> Vec<&str> {
         fn word(value: &Value) -> Option<&str> {
             match value {
                 Value::Text(text) => Some(text),
@@ -329,9 +374,13 @@ mod tests {
         Opt::block("Bytes of one read"),
         Opt::bytes("size", "Bytes of the file", 1 << 20, u64::MAX).chosen("4 times the memory"),
         Opt::seconds("1", "0.3"),
+        Opt::count("load", "Per cent", 200).zero_too().or("0"),
         Opt::word("does", "The work of the hogs", &["read", "write"]).or("read"),
+        Opt::time("idle", "Seconds without work", 1.0, 1800.0).or("10"),
+        Opt::flag("writes", "The hogs write"),
+        Opt::flag("check", "Compare the figures with limits"),
     ];
-    static WAYS: &[Way] = &[Way::direct("direct", ""), Way::cached("buffered", "")];
+    static WAYS: &[Way] = &[Way::base("nothing", ""), Way::direct("direct", ""), Way::cached("buffered", "")];
 
     fn parse(words: &[&str]) -> Result<Values, String> {
         let command = augment(Command::new("measure").no_binary_name(true), OPTIONS, WAYS);
@@ -350,8 +399,11 @@ mod tests {
             (values.count("block"), values.number("size"), values.given("block")),
             (4096, None, false)
         );
-        assert_eq!(values.words("does"), ["read"]);
-        assert_eq!(values.rows, ["direct"]);
+        assert_eq!((values.words("does"), values.number("load")), (vec!["read"], Some(0.0)));
+        assert_eq!((values.rows.as_slice(), values.given("writes")), (&["direct".to_owned()][..], false));
+        let values = parse(&["--writes", "--depth", "3"]).expect("a flag takes no value");
+        assert_eq!((values.given("writes"), values.counts("depth")), (true, vec![3]));
+        assert!(!values.given("check") && parse(&["--check"]).expect("valid").given("check"));
     }
 
     #[test]
@@ -359,11 +411,15 @@ mod tests {
         for (words, part) in [
             (["--depth", "65"], "from 1 to 64"),
             (["--depth", "0"], "from 1 to 64"),
+            (["--load", "201"], "from 0 to 200"),
             (["--block", "5000"], "multiple of 4 KiB"),
             (["--size", "1k"], "from 1 MiB on"),
             (["--seconds", "never"], "such as 0.5"),
+            (["--idle", "0.5"], "1 to 1800 seconds"),
             (["--does", "sing"], "read, write"),
-            (["--rows", "warm"], "direct, buffered"),
+            (["--rows", "warm"], "there are direct, buffered"),
+            (["--rows", "nothing"], "there is no row"),
+            (["--check", "yes"], "unexpected"),
         ] {
             let error = parse(&words).expect_err("refused");
             assert!(error.contains(part), "{words:?}: {error}");

@@ -22,8 +22,7 @@ use super::gates::Claim;
 use super::gauge::{Cost, Gauge};
 use super::io_limit::IoLimit;
 use super::job::Job;
-use super::kind::DEPTH;
-use super::lanes::{close, finish, on_threads, on_tokio, shared, with_engine};
+use super::lanes::{close, on_threads, on_tokio, ready, shared, with_engine};
 use super::latency::Latency;
 use super::options::{Opt, Values};
 use super::pace::Offsets;
@@ -36,7 +35,7 @@ use crate::context::Context;
 use forebay_report::failure::Failure;
 use forebay_report::page::columns::{self, groups};
 use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Gain, Role};
+use forebay_report::page::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
 use forebay_report::units::{bytes, number};
 
@@ -116,7 +115,7 @@ static SPEC: Spec = Spec {
     ],
     compared: metric::IOPS,
     charts: &[metric::IOPS, metric::P99_US, metric::CPU_US_PER_IO],
-    axis: DEPTH,
+    axis: Axis::new("depth", "reads in flight"),
     role: Role::Random,
     gains: || {
         vec![
@@ -495,7 +494,7 @@ fn threads(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
             _ => Source::Pread(Arc::clone(&file), AlignedBuffer::new(work.block_bytes as usize)),
         };
         let mut latency = Latency::new()?;
-        let folded = finish(lane(job, work, number, source, deadline, |time| latency.record(time)))?;
+        let folded = ready(lane(job, work, number, source, deadline, |time| latency.record(time)))?;
         Ok((latency, folded))
     })?;
     outcome(work, read)

@@ -19,7 +19,7 @@ const WINDOW_BYTES: u64 = 1 << 30;
 ///
 /// # Errors
 /// Fails when the file cannot be mapped.
-pub(crate) fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
+pub fn resident_bytes(file: &File, length: u64) -> io::Result<u64> {
     let page_bytes = rustix::param::page_size() as u64;
     let mut resident = 0;
     let mut offset = 0;
@@ -54,7 +54,7 @@ fn count_resident(file: &File, offset: u64, bytes: usize, page_bytes: usize) -> 
 ///
 /// # Errors
 /// Fails with the error of fadvise.
-pub(super) fn evict(file: &File) -> io::Result<()> {
+pub fn evict(file: &File) -> io::Result<()> {
     // A length of zero means "to the end of the file".
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
 }
@@ -63,7 +63,7 @@ pub(super) fn evict(file: &File) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails when the user may not do it (it needs root, and a writable /proc/sys).
-pub(super) fn drop_all_caches() -> io::Result<()> {
+pub fn drop_all_caches() -> io::Result<()> {
     io::Write::write_all(&mut OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches")?, b"1\n")
 }
 

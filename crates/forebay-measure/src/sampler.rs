@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::CHILD_SUBCOMMAND;
 use super::cgroup::Group;
 use super::job::Job;
+use super::kind::Entry;
 use super::start_barrier::{self, READY};
-use super::{CHILD_SUBCOMMAND, kind};
 use crate::cleanup::Cleanup;
 
 /// The excess over its requested time after which a child counts as hung.
@@ -30,7 +31,7 @@ pub(super) type Begin<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 ///
 /// # Errors
 /// Fails when the text is not one that this program wrote, or the sample failed.
-pub(super) fn run_here(job: &str, start_line: bool) -> anyhow::Result<String> {
+pub(super) fn run_here(job: &str, start_line: bool, registry: &[Entry]) -> anyhow::Result<String> {
     let job: Job = serde_json::from_str(job)
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
     // A child must not continue to read after the program was killed.
@@ -41,7 +42,8 @@ pub(super) fn run_here(job: &str, start_line: bool) -> anyhow::Result<String> {
     if start_line {
         start_barrier::arm();
     }
-    kind::find(&job.experiment).context("a sample of an experiment that is not known")?.sample(&job)
+    let mut own = registry.iter().filter(|entry| entry.name() == job.experiment);
+    own.next().context("a sample of an experiment that is not known")?.sample(&job)
 }
 
 /// Runs a child that does nothing in `group`.
@@ -201,8 +203,8 @@ mod tests {
     // tested in their experiments, and the whole by the program's own tests.
     #[test]
     fn a_foreign_text_is_refused() {
-        assert!(run_here("{}", false).is_err());
-        assert!(run_here("not JSON", false).is_err());
+        assert!(run_here("{}", false, &[]).is_err());
+        assert!(run_here("not JSON", false, &[]).is_err());
     }
 
     #[test]

@@ -18,7 +18,6 @@ use super::fio::FioJob;
 use super::gates::Claim;
 use super::gauge::Gauge;
 use super::job::Job;
-use super::kind::DEPTH;
 use super::lanes::with_engine;
 use super::latency::Latency;
 use super::options::{Opt, Values};
@@ -27,7 +26,7 @@ use super::plan::affordable_bytes;
 use crate::context::Context;
 use forebay_report::page::columns;
 use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Gain, Role};
+use forebay_report::page::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
 use forebay_report::units::{bytes, number};
 
@@ -79,7 +78,7 @@ static SPEC: Spec = Spec {
     ],
     compared: metric::MB_PER_S,
     charts: &[metric::MB_PER_S, metric::CPU_S_PER_GB, metric::MEMORY_PEAK_BYTES, metric::IN_FLIGHT_AVG],
-    axis: DEPTH,
+    axis: Axis::new("depth", "reads in flight"),
     role: Role::Sequential,
     gains: || {
         vec![Gain::new(
@@ -278,7 +277,7 @@ impl Plan for Run {
 /// On the first use of a page of a guest's memory, its host must find one, which takes longer than a read from the page cache.
 /// Rows that fill the page cache paid for that, and rows that bypass it did not. On the same machine a scan through `std::fs`
 /// reached 1,249 MB/s with fresh memory and 2,218 MB/s later.
-fn prefault(bytes: u64) -> u64 {
+pub fn prefault(bytes: u64) -> u64 {
     const CHUNK_BYTES: u64 = 32 << 20;
     let wanted = bytes.min(affordable_bytes());
     let (mut held, mut touched) = (Vec::new(), 0);
@@ -646,7 +645,7 @@ mod tests {
         assert_eq!((depths(&options, false), depths(&options, true)), (SWEEP.to_vec(), vec![]));
         options.rows = vec!["mmap".to_owned()];
         assert!(depths(&options, false).is_empty());
-        options.set("depth", 3);
+        options.set("depth", 3.0);
         assert_eq!(depths(&options, true), [3]);
     }
 

@@ -1,22 +1,23 @@
 //! The directory of an experiment that writes: it creates its own files there and touches nothing else.
 
 use std::fs;
+use std::io;
 use std::path::PathBuf;
 
 use super::backing_device::filesystem_of;
 use super::experiment::Place;
 use super::test_file::refuse_memory_filesystem;
-use crate::cleanup::TempDirectory;
+use crate::cleanup::{TempDirectory, TempFile};
 use crate::context::{Context, Target};
 use forebay_report::failure::Failure;
 
 /// A directory in which files can be created.
 #[derive(Debug)]
-pub(super) struct ScratchDir {
+pub struct ScratchDir {
     /// Absolute, so that a child process finds it.
-    pub(super) directory: PathBuf,
+    pub directory: PathBuf,
     /// The file system's type: `ext4`, `xfs`, ...
-    pub(super) filesystem: String,
+    pub filesystem: String,
 }
 
 impl ScratchDir {
@@ -24,7 +25,7 @@ impl ScratchDir {
     ///
     /// # Errors
     /// Fails with a [`Failure`] when it is no directory, or one of a file system in memory.
-    pub(super) fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
+    pub fn find(context: &Context, experiment: &str) -> anyhow::Result<Self> {
         let Target::Directory(directory) = &context.target else {
             return Err(Failure::Path(format!(
                 "{} is no directory: `measure {experiment}` writes files of its own and nothing else; name a \
@@ -40,7 +41,7 @@ impl ScratchDir {
     }
 
     /// Returns the facts on the place, with the device's `stat` file.
-    pub(super) fn place(&self, device_stat: Option<PathBuf>) -> Place {
+    pub fn place(&self, device_stat: Option<PathBuf>) -> Place {
         Place { path: self.directory.clone(), file_system: self.filesystem.clone(), device_stat }
     }
 
@@ -48,14 +49,25 @@ impl ScratchDir {
     ///
     /// # Errors
     /// Fails with [`Failure::Path`].
-    pub(super) fn temp_directory(&self, context: &Context, label: &str) -> anyhow::Result<TempDirectory> {
+    pub fn temp_directory(&self, context: &Context, label: &str) -> anyhow::Result<TempDirectory> {
         let made = context.cleanup.temp_directory(&self.directory, label);
-        Ok(made.map_err(|error| {
-            Failure::Path(format!(
-                "no directory can be made in {}: {error}; name one that this user may write to",
-                self.directory.display()
-            ))
-        })?)
+        Ok(made.map_err(|error| self.refused("directory", &error))?)
+    }
+
+    /// Creates a new file there.
+    ///
+    /// # Errors
+    /// Fails with [`Failure::Path`].
+    pub(super) fn temp_file(&self, context: &Context, label: &str) -> anyhow::Result<TempFile> {
+        let made = context.cleanup.temp_file(&self.directory, label);
+        Ok(made.map_err(|error| self.refused("file", &error))?)
+    }
+
+    fn refused(&self, what: &str, error: &io::Error) -> Failure {
+        Failure::Path(format!(
+            "no {what} can be made in {}: {error}; name a directory that this user may write to",
+            self.directory.display()
+        ))
     }
 }
 

@@ -74,7 +74,7 @@ impl TestFile {
                 let test_file = Self::existing(path, limit.unwrap_or(bytes), Some(pattern))?;
                 let step =
                     context.step(format!("overwrite {}", path.display()), test_file.bytes, Unit::Bytes);
-                write_pattern(path, test_file.bytes, pattern, &step)?;
+                write_direct(path, test_file.bytes, |at, memory| pattern.fill(at, memory), &step)?;
                 step.finish(&show_bytes(test_file.bytes));
                 Ok(test_file)
             }
@@ -104,7 +104,8 @@ impl TestFile {
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
             .map_err(|error| no_space(&directory, bytes, &error.into()))?;
         let path = temp.path().to_owned();
-        write_pattern(&path, bytes, pattern, &step).map_err(|error| no_space(&directory, bytes, &error))?;
+        write_direct(&path, bytes, |at, memory| pattern.fill(at, memory), &step)
+            .map_err(|error| no_space(&directory, bytes, &error))?;
         step.finish("on the device");
         let handle = open_to_read(&path)?;
         let device_stat = device_stat(&handle);
@@ -166,7 +167,7 @@ fn open_to_read(path: &Path) -> anyhow::Result<File> {
 /// # Errors
 /// Fails when they do not, with a sentence that ends with `remedy`, or when the file system does not report
 /// its free space.
-pub(super) fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
+pub fn check_space(directory: &Path, bytes: u64, remedy: &str) -> anyhow::Result<()> {
     let found = rustix::fs::statvfs(directory)
         .with_context(|| format!("the free space of {} could not be read", directory.display()))?;
     let (free, total) = (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize);
@@ -203,8 +204,16 @@ fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Writes the pattern over the first `bytes` bytes, past the page cache, and flushes it.
-fn write_pattern(path: &Path, bytes: u64, pattern: Pattern, step: &Step) -> io::Result<()> {
+/// Writes the first `bytes` bytes past the page cache, and flushes them. `fill` makes the bytes at an offset.
+///
+/// # Errors
+/// Errors of the system.
+pub(super) fn write_direct(
+    path: &Path,
+    bytes: u64,
+    fill: impl Fn(u64, &mut [u8]) + Sync,
+    step: &Step,
+) -> io::Result<()> {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(path)?;
     let next = AtomicU64::new(0);
     let written = AtomicU64::new(0);
@@ -221,7 +230,7 @@ fn write_pattern(path: &Path, bytes: u64, pattern: Pattern, step: &Step) -> io::
                     }
                     let length = (WRITE_BYTES as u64).min(bytes - offset) as usize;
                     let memory = &mut buffer.bytes_mut()[..length];
-                    pattern.fill(offset, memory);
+                    fill(offset, memory);
                     if let Err(error) = file.write_all_at(memory, offset) {
                         failed.store(true, Ordering::Relaxed);
                         first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
@@ -254,7 +263,10 @@ pub(super) fn refuse_memory_filesystem(path: &Path, filesystem: &str) -> Result<
 }
 
 /// Opens `path` with O_DIRECT once, which is the only reliable test.
-fn require_direct(path: &Path, filesystem: &str) -> anyhow::Result<()> {
+///
+/// # Errors
+/// Fails with a [`Failure`]: the file system has none, or the file cannot be opened.
+pub(super) fn require_direct(path: &Path, filesystem: &str) -> anyhow::Result<()> {
     match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(Failure::Unsuitable(format!(

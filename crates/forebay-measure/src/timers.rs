@@ -1,4 +1,5 @@
-//! Harm to other tasks: a thousand timer tasks on a runtime, and the lateness of each of their wake-ups.
+//! Interference with other tasks: a thousand timer tasks on a runtime, the lateness of each of their wake-ups, and sentences on
+//! the rows that cause it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,12 @@ use anyhow::Context as _;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
+use super::experiment::Outcome;
 use super::latency::Latency;
+use super::sentences::{once, time};
+use forebay_report::page::noise::{Difference, difference};
+use forebay_report::result::{Experiment, Row, metric};
+use forebay_report::units::number;
 
 /// Number of tasks; each waits for its next due time, again and again.
 pub(super) const TASKS: u32 = 1_000;
@@ -17,17 +23,12 @@ pub(super) const TASKS: u32 = 1_000;
 pub(super) const PERIOD: Duration = Duration::from_millis(100);
 /// Number of histograms; with several, workers seldom write to the same one.
 const SHARES: usize = 16;
-/// Name of the lateness in [`Evidence`](super::interleave::Evidence); the names of its metrics begin with it.
-pub(super) const NAME: &str = "timers_late";
 
 /// Describes the method in words.
 pub(super) fn method() -> String {
     format!(
-        "Beside it {TASKS} tasks of a Tokio runtime wait for a time each {} ms, so that {} times a millisecond are \
-         due, and do nothing else. How long after it is due a time is noticed is their lateness; one that is missed \
-         counts, and so do those that follow it. Tokio's timers have a grain of one millisecond: the lateness in the \
-         row without other work is their own.",
-        PERIOD.as_millis(),
+        "Beside it {TASKS} tasks sleep, {} due each millisecond; lateness is how much later each wakes. Tokio's grain is 1 ms: \
+         the row without other work is the baseline.",
         u128::from(TASKS) / PERIOD.as_millis()
     )
 }
@@ -49,14 +50,8 @@ struct Shared {
     late: Vec<Mutex<Latency>>,
 }
 
-impl Shared {
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-}
-
 impl Timers {
-    /// Starts the tasks. Nothing counts before [`count`](Self::count).
+    /// Starts the tasks. Nothing counts before [`count_between`](Self::count_between).
     ///
     /// # Errors
     /// Memory for the counters is missing.
@@ -68,21 +63,11 @@ impl Timers {
         Ok(Self { shared, tasks })
     }
 
-    /// Starts counting: due times from now on count.
-    pub(super) fn count(&self) {
-        self.shared.from_ns.store(self.shared.now_ns(), Ordering::Relaxed);
-    }
-
     /// Counts the due times between these two, regardless of when a thread gets its turn to start or stop.
     pub(super) fn count_between(&self, (from, until): (Instant, Instant)) {
         let after_base = |at: Instant| at.saturating_duration_since(self.shared.base).as_nanos() as u64;
         self.shared.until_ns.store(after_base(until), Ordering::Relaxed);
         self.shared.from_ns.store(after_base(from), Ordering::Relaxed);
-    }
-
-    /// Stops counting: due times after this do not count. Those before it do, however late they are noticed.
-    pub(super) fn end(&self) {
-        self.shared.until_ns.store(self.shared.now_ns(), Ordering::Relaxed);
     }
 
     /// Returns the lateness of all due times. Waits for the tasks, at most a period unless they are
@@ -91,9 +76,8 @@ impl Timers {
     /// # Errors
     /// A task panicked.
     pub(super) fn stop(self, runtime: &Runtime) -> anyhow::Result<Latency> {
-        if self.shared.until_ns.load(Ordering::Relaxed) == u64::MAX {
-            self.end();
-        }
+        let now_ns = self.shared.base.elapsed().as_nanos() as u64;
+        self.shared.until_ns.fetch_min(now_ns, Ordering::Relaxed);
         for task in self.tasks {
             runtime.block_on(task).context("a timer task panicked")?;
         }
@@ -124,8 +108,75 @@ async fn wait_again(task: u32, shared: Arc<Shared>) {
     }
 }
 
+impl Outcome {
+    /// Adds the lateness of the timer tasks.
+    pub(super) fn timers(mut self, late: Option<Latency>) -> Self {
+        let Some(late) = late else { return self };
+        let p99_9 = late.quantile_us(0.999);
+        self.times("timers_late", late);
+        // The only one of the percentiles without a column.
+        self.figure(metric::TIMERS_LATE[2], p99_9)
+    }
+}
+
+const P99: &str = metric::TIMERS_LATE[1];
+
+/// Returns a note on the cost of the timer tasks themselves, from the row without any other work. It
+/// is a note, because all rows alike pay for their processor time.
+pub(super) fn own_cost(table: &Experiment, alone: &str) -> Option<String> {
+    let row = table.row(alone)?;
+    let share = row.metrics.get(metric::TIMERS_CPU_SHARE)?;
+    Some(format!(
+        "the timer tasks take {} % of one processor by themselves, beside all rows alike; their p99 lateness is then {} \
+         (`{alone}`)",
+        number(share * 100.0),
+        time(row.metrics.get(P99)?)
+    ))
+}
+
+/// Returns sentences on the rows of a table that delay the timers beyond noise, and on those that do not. `load` names the
+/// work beside the timers.
+pub(super) fn verdicts(table: &Experiment, alone: &str, load: &str) -> Vec<String> {
+    let Some(base) = table.row(alone).filter(|row| row.skipped.is_none()) else { return Vec::new() };
+    let Some(calm) = base.metrics.get(P99) else { return Vec::new() };
+    let (mut later, mut same) = (Vec::new(), Vec::new());
+    for row in table.rows.iter().filter(|row| row.name != alone && row.skipped.is_none()) {
+        match difference(row, base, P99) {
+            Some(Difference::More(times)) => later.push((times, row)),
+            Some(_) => same.push(row),
+            None => {}
+        }
+    }
+    later.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let names = |rows: &[&Row]| {
+        let names: Vec<String> = rows.iter().map(|row| format!("`{}`", row.name)).collect();
+        names.join(", ")
+    };
+    let mut sentences = Vec::new();
+    if let [(times, worst), rest @ ..] = later.as_slice() {
+        let late = worst.metrics.get(P99).map_or_else(String::new, time);
+        sentences.push(format!(
+            "{load}: `{}` wakes timers {} times later, p99 {late} against {} alone{}",
+            worst.name,
+            number(*times),
+            time(calm),
+            once(base)
+        ));
+        let rest: Vec<&Row> = rest.iter().map(|(_, row)| *row).collect();
+        if !rest.is_empty() {
+            sentences.push(format!("{load}: timers wake later beside {}, too", names(&rest)));
+        }
+    }
+    if !same.is_empty() {
+        let alone = if later.is_empty() { format!(" (p99 {})", time(calm)) } else { String::new() };
+        sentences.push(format!("{load}: timers wake no later beside {}{alone}", names(&same)));
+    }
+    sentences
+}
+
 #[cfg(test)]
 mod tests {
+    use forebay_report::result::{Metrics, Sample};
     use tokio::runtime::Builder;
 
     use super::*;
@@ -138,9 +189,9 @@ mod tests {
     fn each_time_within_the_window_counts_once() {
         let runtime = runtime();
         let timers = Timers::start(runtime.handle()).expect("some kilobytes");
-        timers.count();
+        let now = Instant::now();
+        timers.count_between((now, now + Duration::from_millis(150)));
         std::thread::sleep(Duration::from_millis(150));
-        timers.end();
         let window = [&timers.shared.from_ns, &timers.shared.until_ns].map(|at| at.load(Ordering::Relaxed));
         let late = timers.stop(&runtime).expect("no task panicked");
         // One is due in each such interval, whatever the machine scheduled.
@@ -168,7 +219,8 @@ mod tests {
     fn a_worker_that_is_blocked_is_seen_in_the_times_of_the_others() {
         let runtime = runtime();
         let timers = Timers::start(runtime.handle()).expect("some kilobytes");
-        timers.count();
+        let now = Instant::now();
+        timers.count_between((now, now + Duration::from_secs(10)));
         let blocked = runtime.spawn(async { std::thread::sleep(Duration::from_millis(300)) });
         runtime.block_on(blocked).expect("it does not panic");
         let late = timers.stop(&runtime).expect("no task panicked");
@@ -183,5 +235,48 @@ mod tests {
         let timers = Timers::start(runtime.handle()).expect("some kilobytes");
         let late = timers.stop(&runtime).expect("no task panicked");
         assert_eq!(late.count(), 0);
+    }
+
+    fn row(name: &str, p99_us: f64) -> Row {
+        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
+            let mut metrics = Metrics::default();
+            metrics.set(P99, p99_us * factor);
+            Sample { repeat: 0, metrics }
+        });
+        Row::from_samples(name, samples.collect())
+    }
+
+    fn of(rows: Vec<Row>) -> Vec<String> {
+        let mut table = Experiment::new("wal", "");
+        table.rows = rows;
+        verdicts(&table, "nothing", "500 appends/s")
+    }
+
+    #[test]
+    fn interference_is_reported_of_the_rows_that_cause_it_only() {
+        let rows = vec![row("nothing", 1100.0), row("calm", 1105.0), row("loud", 4400.0), row("bad", 2200.0)];
+        assert_eq!(
+            of(rows),
+            [
+                "500 appends/s: `loud` wakes timers 4 times later, p99 4.40 ms against 1.10 ms alone",
+                "500 appends/s: timers wake later beside `bad`, too",
+                "500 appends/s: timers wake no later beside `calm`",
+            ]
+        );
+        let calm = of(vec![row("nothing", 1100.0), row("calm", 1105.0)]);
+        assert_eq!(calm, ["500 appends/s: timers wake no later beside `calm` (p99 1.10 ms)"]);
+        // Without the baseline row there is no claim.
+        assert!(of(vec![row("loud", 4400.0)]).is_empty() && of(vec![row("nothing", 1100.0)]).is_empty());
+    }
+
+    #[test]
+    fn the_cost_of_the_timers_is_reported_where_it_was_measured() {
+        let mut table = Experiment::new("wal", "");
+        let mut alone = row("nothing", 1100.0);
+        alone.metrics.set(metric::TIMERS_CPU_SHARE, 0.025);
+        table.rows = vec![alone];
+        let note = own_cost(&table, "nothing").expect("measured");
+        assert!(note.contains("2.50 % of one processor") && note.contains("is then 1.10 ms"), "{note}");
+        assert_eq!(own_cost(&table, "other"), None);
     }
 }

@@ -1,60 +1,95 @@
-//! `measure wal`: durable appends from a Tokio runtime that has nothing else to do, and from one
-//! whose workers compute.
+//! `measure wal`: durable appends from a Tokio runtime that has nothing else to do, and from one whose workers compute; and
+//! `measure blocking`: batches into the log and the store, from tasks that block, that hand the call over, or that await.
 //!
-//! [`cells`] runs every row in a fresh process ([`mod@run`]) and builds the tables. [`log`],
-//! [`store`] and [`peers`] are the rows ([`appender`], [`batches`], [`mod@file`]); [`published`]
-//! has the same rows with a file for each append. [`load`] keeps the workers busy, and [`source`]
-//! is the thread that starts appends at fixed times. [`stamp`] records when a record was durable.
-//! [`targets`] has the limits that `--check` applies to the figures.
+//! [`ways`] are the rows, [`sample`] runs one with a load and a schedule, [`verdicts`] has the sentences and the limits.
 
-use clap::{Args, ValueEnum};
+use std::fs::File;
+use std::path::PathBuf;
 
-use super::interleave::{chosen, parse_way};
+use serde_json::{Value, json};
+
+use super::backing_device::device_stat;
+use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters};
+use super::extents::Extents;
+use super::gates::{Claim, processors};
 use super::job::Job;
-use super::kind::{DEPTH, Kind, parsed};
-use super::scan::parse_seconds;
-use super::units::parse_bytes;
+use super::options::{Length, Opt, Values};
+use super::preconditions::Preconditions;
+use super::scratch_dir::ScratchDir;
+use super::test_file::check_space;
+use super::timers;
+use super::units::show_bytes;
 use crate::context::Context;
-use crate::verdicts::appends;
+use forebay_report::failure::Failure;
 use forebay_report::page::columns::{self, Definition};
-use forebay_report::page::view::{Gain, Role};
-use forebay_report::result::{Experiment, metric};
+use forebay_report::page::view::{Axis, Gain, Role};
+use forebay_report::result::{CacheState, Condition, Experiment as Table, median, metric};
+use sample::{Load, SORTED, TASKS_PER_WORKER, Work, Workload};
 
-mod appender;
-mod batches;
-mod cells;
-mod file;
-mod job;
-mod load;
-mod log;
-mod peers;
-mod published;
-mod run;
-mod source;
-mod stamp;
-mod store;
-mod targets;
-mod text;
+mod sample;
+mod verdicts;
+mod ways;
 
-pub(super) use cells::{Plan, Setting, measure};
-pub(super) use job::{FlushChoice, Load, Times, WalRow, Workload};
-use load::workers;
+/// One of the two experiments, with its options, its rows and its numbers.
+#[derive(Debug)]
+pub(crate) struct Appends(&'static Spec);
 
-/// This experiment's entry in the list of experiments.
-pub(crate) static KIND: Kind = Kind {
+/// `measure wal`.
+pub(crate) static WAL: Appends = Appends(&Spec {
     name: "wal",
     about: "Make records durable from a Tokio runtime, idle and busy, in several ways",
     quick_seconds: 16,
     full_seconds: 405,
     needs_directory: true,
-    options: WalOptions::augment_args,
-    measure: |matches, context| run(&parsed(matches)?, true, context),
-    report: |context| run(&WalOptions::default(), false, context),
-    sample,
+    options: &[
+        LOAD.or("none,cpu,timers").quick("none,cpu"),
+        Opt::word(
+            "loop",
+            "Only appends at fixed times, or only appenders that wait for each append",
+            &["open", "closed"],
+        )
+        .or("open,closed"),
+        Opt::count("rate", "Appends a second of the open loop", 100_000).or("500"),
+        Opt::count("appenders", "Appenders of the closed loops", 4096).list().or("64,1").quick("64"),
+        THREADS,
+        RECORD,
+        Opt::seconds("2", "0.5"),
+        Opt::repeats("3").quick("1"),
+        Opt::word("flush", "How the log's rows wait for the device", &["queued", "blocking", "when-alone"])
+            .or("when-alone"),
+        Opt::flag(
+            "as-published",
+            "Count as published benchmarks do: each append makes a file of its own and removes it",
+        ),
+        Opt::flag(
+            "check",
+            "Compare the figures with the project's limits; the exit code is 1 when one is missed",
+        ),
+    ],
+    ways: &[
+        WITHOUT,
+        Way::cached(
+            "tokio-fs",
+            "tokio::fs::File: write_all and flush under a lock, then sync_data beside the others' on a handle of its own",
+        ),
+        Way::cached("std-in-task", "pwrite and fdatasync in the task itself, whose worker waits meanwhile"),
+        Way::cached(
+            "std-thread",
+            "one std thread that takes what waits in a channel, writes it together, flushes once and replies through oneshots",
+        ),
+        Way::cached("spawn-blocking", "pwrite and fdatasync in a spawn_blocking of each append"),
+        Way::cached("own-runtime", "as tokio-fs, in a second Tokio runtime with as many workers"),
+        Way::direct("forebay", "Forebay's log on one shard, default priority"),
+        Way::direct(
+            "forebay-prompt",
+            "Forebay's log, Priority::Prompt, the runtime's workers polite (forebay::polite_worker)",
+        ),
+        Way::direct("forebay-realtime", "Forebay's log, Priority::RealTime"),
+    ],
     columns: COLUMNS,
     compared: metric::DURABLE[1],
     charts: CHARTS,
-    axis: DEPTH,
+    axis: AXIS,
     role: Role::Other,
     gains: || {
         vec![Gain::new(
@@ -65,17 +100,66 @@ pub(crate) static KIND: Kind = Kind {
             "Take durable appends off the runtime",
         )]
     },
-    title: appends::title,
-    heading: appends::title,
-    verdicts: appends::wal,
-};
+});
 
-/// Metrics in the charts of appends.
-pub(super) const CHARTS: &[&str] =
+/// `measure blocking`.
+pub(crate) static BLOCKING: Appends = Appends(&Spec {
+    name: "blocking",
+    about: "Append batches to the log and the store from tasks that block, that use spawn_blocking, or that await",
+    quick_seconds: 8,
+    full_seconds: 50,
+    needs_directory: true,
+    options: &[
+        LOAD.or("none,cpu").quick("none"),
+        Opt::count("callers", "Tasks that append one batch after the other", 256).list().or("1,8").quick("1"),
+        THREADS,
+        Opt::count("batch", "Records of a batch", 1000).at_least(2).or("100"),
+        RECORD,
+        Opt::seconds("1", "0.5"),
+        Opt::repeats("3").quick("2"),
+    ],
+    ways: &[
+        WITHOUT,
+        Way::direct("direct", "append_batch(..).wait() in the task itself, whose worker waits meanwhile"),
+        Way::direct("spawn-blocking", "append_batch(..).wait() in a spawn_blocking of each batch"),
+        Way::direct("async", "append_batch(..).await in the task"),
+        Way::direct(
+            "store-direct",
+            "the store: write(&batch).wait() in the task itself, whose worker waits meanwhile",
+        ),
+        Way::direct(
+            "store-spawn-blocking",
+            "the store: write(&batch).wait() in a spawn_blocking of each batch",
+        ),
+        Way::direct("store-async", "the store: write(&batch).await in the task"),
+    ],
+    columns: COLUMNS,
+    compared: metric::DURABLE[1],
+    charts: CHARTS,
+    axis: AXIS,
+    role: Role::Other,
+    gains: Vec::new,
+});
+
+const LOAD: Opt = Opt::word(
+    "load",
+    "Only with idle workers (none), with workers that compute (cpu), or beside a thousand timer tasks whose lateness is \
+     measured (timers)",
+    &["none", "cpu", "timers"],
+);
+const THREADS: Opt = Opt::count("threads", "Threads of the runtime", 1024).list().chosen(
+    "one for each processor, and for the most appenders with idle workers also 1 and 4 times as many, unless something \
+     else is chosen",
+);
+const RECORD: Opt = Opt::bytes("record", "Bytes of a record", 8, 65_536).or("256");
+const AXIS: Axis = Axis::new("depth", "reads in flight");
+/// The baseline for the runtime's other tasks.
+const BASE: &str = "no-appends";
+const WITHOUT: Way = Way::base(BASE, "no appends: the runtime's other tasks alone");
+
+const CHARTS: &[&str] =
     &[metric::DURABLE[1], metric::SEEN[1], metric::APPENDS_PER_S, metric::WORK_KEPT, metric::TIMERS_LATE[1]];
-
-/// Columns in the tables of appends.
-pub(super) const COLUMNS: &[Definition] = &[
+const COLUMNS: &[Definition] = &[
     columns::APPENDS_PER_S,
     columns::RECORDS_PER_S,
     columns::DURABLE[0],
@@ -96,224 +180,428 @@ pub(super) const COLUMNS: &[Definition] = &[
     columns::CPU_US_PER_APPEND,
 ];
 
-/// Runs one sample of this experiment or of `measure blocking`, and returns its result as text.
-///
-/// # Errors
-/// The row failed, or lost an append after it had reported success.
-pub(super) fn sample(job: &Job) -> anyhow::Result<String> {
-    Ok(serde_json::to_string(&run::sample(&job.path, job.device_stat.as_deref(), &job.work()?)?)?)
-}
+/// Maximum files of a sample: the one that is written through, or the log's segments while it runs.
+const FILES_MAX: u64 = 16;
 
-/// Size of a segment of the log, and of the file of the other rows.
-const FILE_BYTES: u64 = 64 << 20;
-const FILE_BYTES_QUICK: u64 = 16 << 20;
+impl Experiment for Appends {
+    fn spec(&self) -> &'static Spec {
+        self.0
+    }
 
-/// What can be chosen for durable appends.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct WalOptions {
-    /// Only with idle workers (none), with workers that compute (cpu), or beside a thousand timer tasks whose
-    /// lateness is measured (timers) [default: all, with --quick none and cpu]
-    #[arg(long, value_name = "LOAD")]
-    load: Option<LoadChoice>,
-    /// Only appends at fixed times (open), or only appenders that wait for each append (closed) [default:
-    /// both]
-    #[arg(long = "loop", value_name = "LOOP")]
-    kind: Option<LoopChoice>,
-    /// Appends a second of the open loop [default: 500]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    rate: Option<u32>,
-    /// Appenders of the closed loops [default: 64,1, with --quick 64 with idle workers only]
-    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4096))]
-    appenders: Vec<u32>,
-    /// Threads of the runtime [default: one for each processor, and for 64 appenders with idle workers also 1 and 4 times
-    /// as many, unless something else is chosen]
-    #[arg(long, value_name = "COUNT,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
-    threads: Vec<u32>,
-    /// Bytes of a record [default: 256]
-    #[arg(long, value_name = "BYTES", value_parser = parse_record)]
-    record: Option<u64>,
-    /// Seconds of one sample [default: 2, with --quick 0.5]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    seconds: Option<f64>,
-    /// Samples of each cell [default: 3, with --quick 1]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    repeats: Option<u32>,
-    /// Only these rows: tokio-fs, std-in-task, std-thread, spawn-blocking, own-runtime, forebay,
-    /// forebay-prompt, forebay-realtime
-    #[arg(long, value_name = "ROW,..", value_delimiter = ',', value_parser = parse_row)]
-    rows: Vec<String>,
-    /// How the log's rows wait for the device [default: when-alone, as the log itself]
-    #[arg(long, value_name = "FLUSH")]
-    flush: Option<FlushChoice>,
-    /// Count as the published benchmarks do: each append makes a file of its own and removes it
-    #[arg(long)]
-    as_published: bool,
-    /// Compare the figures with the project's limits; the exit code is 1 when one is missed
-    #[arg(long, conflicts_with = "as_published")]
-    check: bool,
-}
-
-/// A load by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LoadChoice {
-    /// The runtime has nothing else to do.
-    None,
-    /// Two tasks that sort for each worker.
-    Cpu,
-    /// A thousand tasks that wait for a time.
-    Timers,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LoopChoice {
-    /// Appends at fixed times.
-    Open,
-    /// The next append when the last one is durable.
-    Closed,
-}
-
-impl LoadChoice {
-    /// Returns the chosen loads.
-    pub(super) fn loads(choice: Option<Self>) -> Vec<Load> {
-        match choice {
-            Some(Self::None) => vec![Load::None],
-            Some(Self::Cpu) => vec![Load::Cpu],
-            Some(Self::Timers) => vec![Load::Timers],
-            None => vec![Load::None, Load::Cpu],
+    fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
+        if options.given("check") && options.given("as-published") {
+            let why = "--check has limits for a log only: leave out --as-published, or --check";
+            return Err(Failure::Usage(why.to_owned()).into());
         }
+        let scratch = ScratchDir::find(context, self.0.name)?;
+        let works = self.works(options);
+        let bytes = works.first().map_or(0, |work| work.file_bytes * FILES_MAX);
+        check_space(&scratch.directory, bytes, "name a directory with more space")?;
+        let device_stat = File::open(&scratch.directory).ok().and_then(|directory| device_stat(&directory));
+        let preconditions = Preconditions::of_device(device_stat.as_deref());
+        Ok(Box::new(Run { scratch, device_stat, works, preconditions, context }))
+    }
+
+    fn check(&self, tables: &mut [Table]) {
+        verdicts::check(tables);
+    }
+
+    fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
+        sample::sample(job, self.0.way(&job.row)?)
+    }
+
+    fn title(&self, table: &Table) -> (String, String) {
+        (verdicts::title(table), verdicts::title(table))
+    }
+
+    fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
+        verdicts::verdicts(tables)
     }
 }
 
-fn parse_row(text: &str) -> Result<String, String> {
-    parse_way(text, &WalRow::APPENDS)
-}
-
-/// Parses the bytes of a record.
-///
-/// # Errors
-/// The number is outside the limits; the sentence names them.
-pub(super) fn parse_record(text: &str) -> Result<u64, String> {
-    match parse_bytes(text)? {
-        bytes @ 8..=65_536 => Ok(bytes),
-        _ => Err(format!("{text:?} cannot be a record here: 8 to 65536 bytes")),
-    }
-}
-
-/// Returns the size that all plans use for the file and for a segment of the log.
-pub(super) fn file_bytes(quick: bool) -> u64 {
-    if quick { FILE_BYTES_QUICK } else { FILE_BYTES }
-}
-
-/// Returns the numbers of threads beside the usual one: 1, and 4 times the number of processors.
-pub(super) fn swept_threads() -> impl Iterator<Item = Option<u32>> {
-    let usual = workers() as u32;
-    [1, 4 * usual].into_iter().filter(move |threads| *threads != usual).map(Some)
-}
-
-/// Returns the settings with each of these numbers of threads, or unchanged when there are none.
-pub(super) fn with_threads(settings: Vec<Setting>, threads: &[u32]) -> Vec<Setting> {
-    if threads.is_empty() {
-        return settings;
-    }
-    let each = |threads: &u32| {
-        let threads = Some(*threads);
-        settings.iter().map(move |setting| Setting { threads, ..*setting })
-    };
-    threads.iter().flat_map(each).collect()
-}
-
-/// Measures appends with every row in turn. Returns one experiment for each loop and load, and with
-/// `sweeps` also for other numbers of threads.
-///
-/// # Errors
-/// The path cannot be used (a [`Failure`](forebay_report::failure::Failure)), or nothing could be measured.
-fn run(options: &WalOptions, sweeps: bool, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-    let plan = Plan {
-        name: KIND.name,
-        settings: settings(options, context.quick, sweeps),
-        rows: chosen(&WalRow::APPENDS, &options.rows),
-        seconds: options.seconds.unwrap_or(if context.quick { 0.5 } else { 2.0 }),
-        repeats: options.repeats.unwrap_or(if context.quick { 1 } else { 3 }) as usize,
-        record_bytes: options.record.unwrap_or(256) as usize,
-        batch: 1,
-        file_bytes: file_bytes(context.quick),
-        as_published: options.as_published,
-        flush: options.flush.unwrap_or_default(),
-    };
-    let mut experiments = measure(&plan, context)?;
-    if options.check {
-        targets::check(&mut experiments);
-    }
-    Ok(experiments)
-}
-
-fn settings(options: &WalOptions, quick: bool, sweeps: bool) -> Vec<Setting> {
-    let mut settings = Vec::new();
-    let wanted = |kind| options.kind.is_none_or(|chosen| chosen == kind);
-    let mut loads = LoadChoice::loads(options.load);
-    // Harm that is only observed needs no second loop, and no place in a quick report.
-    let interference = options.load.is_none() && !quick && wanted(LoopChoice::Open);
-    loads.extend(interference.then_some(Load::Timers));
-    for load in loads {
-        if wanted(LoopChoice::Open) {
-            let workload = Workload::Open { rate: options.rate.unwrap_or(500) };
-            settings.push(Setting { workload, load, threads: None });
-        }
-        let appenders = match (options.appenders.as_slice(), quick, load) {
-            ([], false, _) => vec![64, 1],
-            ([], true, Load::None) => vec![64],
-            ([], true, _) => Vec::new(),
-            (given, _, _) => given.to_vec(),
+impl Appends {
+    /// Returns the parameters of each table: loops and loads, and other numbers of threads.
+    fn works(&self, options: &Values) -> Vec<Work> {
+        let (quick, usual) = (options.length == Length::Quick, processors());
+        let is_wal = self.0.name == WAL.0.name;
+        let appenders = options.counts(if is_wal { "appenders" } else { "callers" });
+        let has = |kind: &str| options.words("loop").contains(&kind);
+        let work = |workload, load, threads: Option<usize>| Work {
+            workload,
+            load,
+            workers: threads.unwrap_or(usual),
+            threads,
+            record_bytes: options.count("record") as usize,
+            batch_records: options.count("batch").max(1) as usize,
+            file_bytes: if quick { 16 << 20 } else { 64 << 20 },
+            as_published: options.given("as-published"),
+            log_flush: options.words("flush").first().unwrap_or(&"when-alone").to_string(),
         };
-        if wanted(LoopChoice::Closed) && (load != Load::Timers || options.load.is_some()) {
-            let closed = |count: u32| Workload::Closed { appenders: count as usize };
-            let setting = |count| Setting { workload: closed(count), load, threads: None };
-            settings.extend(appenders.into_iter().map(setting));
+        let mut works = Vec::new();
+        for word in options.words("load") {
+            let load = match word {
+                "cpu" => Load::Cpu,
+                "timers" => Load::Timers,
+                _ => Load::None,
+            };
+            if is_wal && has("open") {
+                let rate_per_s = options.count("rate") as u32;
+                works.push(work(Workload::Open { rate_per_s }, load, None));
+            }
+            // Interference that is only observed needs no second loop, and busy workers none in a quick report.
+            let only_observed = is_wal && load == Load::Timers && !options.given("load");
+            let is_long = is_wal && quick && load != Load::None && !options.given("appenders");
+            if !is_wal || has("closed") && !only_observed && !is_long {
+                let closed = |count: &u64| Workload::Closed { appenders: *count as usize };
+                works.extend(appenders.iter().map(|count| work(closed(count), load, None)));
+            }
+        }
+        let chosen = ["load", "loop", "appenders", "callers", "threads", "check"];
+        let most = appenders.iter().max().map_or(1, |count| *count as usize);
+        if options.length == Length::Full && !chosen.iter().any(|name| options.given(name)) {
+            let swept = [1, 4 * usual].into_iter().filter(|threads| *threads != usual);
+            works.extend(
+                swept.map(|threads| work(Workload::Closed { appenders: most }, Load::None, Some(threads))),
+            );
+        }
+        let threads = options.counts("threads");
+        if threads.is_empty() {
+            return works;
+        }
+        let each = |count: &u64| {
+            let workers = *count as usize;
+            works.iter().map(move |work| Work { workers, threads: Some(workers), ..work.clone() })
+        };
+        threads.iter().flat_map(each).collect()
+    }
+}
+
+/// One run: a directory for each sample.
+#[derive(Debug)]
+struct Run<'a> {
+    scratch: ScratchDir,
+    device_stat: Option<PathBuf>,
+    works: Vec<Work>,
+    preconditions: Preconditions,
+    context: &'a Context,
+}
+
+impl Plan for Run<'_> {
+    fn place(&self) -> Place {
+        self.scratch.place(self.device_stat.clone())
+    }
+
+    fn settings(&self) -> Vec<Parameters> {
+        let of = |work: &Work| {
+            let mut all = parameters(json!(work));
+            let tasks = match work.load {
+                Load::None => return all,
+                Load::Cpu => work.workers * TASKS_PER_WORKER,
+                Load::Timers => timers::TASKS as usize,
+            };
+            all.insert("load_tasks".to_owned(), tasks.into());
+            if work.load == Load::Cpu {
+                all.insert("sorted_numbers".to_owned(), SORTED.into());
+            }
+            all
+        };
+        self.works.iter().map(of).collect()
+    }
+
+    fn has(&self, setting: &Parameters, way: &Way) -> bool {
+        !way.always || setting["load"] != "none"
+    }
+
+    /// Files written through, warming up.
+    fn extra_seconds(&self) -> f64 {
+        0.35
+    }
+
+    fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> anyhow::Result<Start> {
+        let own = self.scratch.temp_directory(self.context, "wal")?;
+        job.path = own.path().to_owned();
+        // Time enough to write the files through at 20 MB/s, for the slowest disks.
+        job.seconds_max += 2.0 * turn.number("file_bytes") / 20e6;
+        Ok(Start { held: Some(Box::new(own)), ..job.into() })
+    }
+
+    fn ended(&mut self, turn: &Turn<'_>, start: &Start, _: &mut Outcome) -> anyhow::Result<()> {
+        if !turn.way.always {
+            self.preconditions.set_extents(Extents::of_directory(&start.job.path));
+        }
+        Ok(())
+    }
+
+    fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
+        Claim {
+            written_bytes: (!turn.way.always).then_some(outcome.bytes),
+            busy_on_purpose: turn.text("load") == "cpu",
+            ..Claim::default()
         }
     }
-    let nothing_chosen = options.load.is_none()
-        && options.kind.is_none()
-        && options.appenders.is_empty()
-        && options.threads.is_empty();
-    if sweeps && nothing_chosen && !quick && !options.check {
-        let (workload, load) = (Workload::Closed { appenders: 64 }, Load::None);
-        settings.extend(swept_threads().map(|threads| Setting { workload, load, threads }));
+
+    fn cache(&self, setting: &Parameters, way: &Way) -> Option<CacheState> {
+        (!way.cached && !setting.contains_key("as_published")).then_some(CacheState::Direct)
     }
-    with_threads(settings, &options.threads)
+
+    fn method(&self, setting: &Parameters, seconds: f64) -> String {
+        let count = |name: &str| setting.get(name).and_then(Value::as_u64).unwrap_or_default();
+        let what = match (count("batch_records"), count("record_bytes")) {
+            (1, bytes) => format!("a record of {bytes} bytes"),
+            (batch, bytes) => format!("a batch of {batch} records of {bytes} bytes"),
+        };
+        let append = if setting.contains_key("as_published") {
+            "as published benchmarks count: a file is made, written, synced (fdatasync) and removed"
+                .to_owned()
+        } else {
+            format!(
+                "with fdatasync, to a file or log of {} written through before",
+                show_bytes(count("file_bytes"))
+            )
+        };
+        let schedule = if setting["loop"] == "open" {
+            let rate = count("rate_per_s");
+            format!(
+                "{rate} a second are due at fixed times, begun by a thread of its own where the row can; times count from then"
+            )
+        } else {
+            format!("{} task(s) append one after the other; times count from the call", count("appenders"))
+        };
+        let load = match setting["load"].as_str() {
+            Some("cpu") => format!(
+                " {} tasks sort; `work kept` is their throughput against the same repeat without appends.",
+                count("load_tasks")
+            ),
+            Some("timers") => format!(" {}", timers::method()),
+            _ => String::new(),
+        };
+        format!(
+            "An append is {what}, {append}. {schedule}. `durable` is stamped where the flush ended, `seen` where the \
+             task woke.{load} Each sample is a fresh process with {} Tokio workers, {seconds:.2} s after 0.1 s of warming up; \
+             its appends are then looked up. Rows take turns; figures are medians of the repeats.",
+            count("workers"),
+        )
+    }
+
+    fn notes(&self, setting: &Parameters) -> Vec<String> {
+        let has_peers = setting["batch_records"] == 1 && !setting.contains_key("as_published");
+        let reused = "old records are given up as it goes: rows without a log start again at the beginning of their file, \
+             and the log reuses its segments";
+        has_peers.then(|| reused.to_owned()).into_iter().collect()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.preconditions.conditions()
+    }
+
+    fn finish(&self, setting: &Parameters, table: &mut Table) {
+        set_work_kept(table);
+        if setting.contains_key("as_published") {
+            for row in table.rows.iter_mut().filter(|row| row.skipped.is_none() && row.name != BASE) {
+                row.description = published(&row.name).to_owned();
+            }
+        }
+        table.notes.extend(timers::own_cost(table, BASE));
+    }
+}
+
+/// Describes a row whose appends make a file each.
+fn published(row: &str) -> &'static str {
+    match row {
+        "std-in-task" => {
+            "std's open, write, fdatasync and unlink in the task itself, whose worker waits meanwhile"
+        }
+        "spawn-blocking" => "the same four calls in a spawn_blocking of each append",
+        "std-thread" => "one std thread that makes the same four calls for one append after the other",
+        "own-runtime" => "as tokio-fs, in a second Tokio runtime with as many workers",
+        "forebay" => "Forebay's open, write, sync, close and remove_file, one shard, default priority",
+        "forebay-prompt" => "the same with Priority::Prompt, the runtime's workers polite",
+        "forebay-realtime" => "the same with Priority::RealTime",
+        _ => "tokio::fs: open, write_all, sync_data and remove_file",
+    }
+}
+
+/// Sets the share of the runtime's own work that remains, against the row without appends of the same repeat.
+fn set_work_kept(table: &mut Table) {
+    let base: Vec<(u32, Option<f64>)> = table.row(BASE).map_or_else(Vec::new, |row| {
+        row.samples.iter().map(|sample| (sample.repeat, sample.metrics.get(metric::WORK_PER_S))).collect()
+    });
+    for row in &mut table.rows {
+        let mut all = Vec::new();
+        for sample in &mut row.samples {
+            let alone =
+                base.iter().find(|(repeat, _)| *repeat == sample.repeat).and_then(|(_, alone)| *alone);
+            if let (Some(alone), Some(work)) = (alone, sample.metrics.get(metric::WORK_PER_S)) {
+                sample.metrics.set(metric::WORK_KEPT, work / alone);
+                all.extend(sample.metrics.get(metric::WORK_KEPT));
+            }
+        }
+        if let Some(kept) = median(all) {
+            row.metrics.set(metric::WORK_KEPT, kept);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::Path;
 
-    #[test]
-    fn every_loop_runs_without_and_with_load() {
-        assert_eq!(settings(&WalOptions::default(), false, false).len(), 7);
-        assert_eq!(settings(&WalOptions::default(), true, true).len(), 3);
-        let swept = settings(&WalOptions::default(), false, true);
-        assert!(swept.len() > 7, "1 or 4 times as many threads as processors differ from as many");
-        assert!(swept[7..].iter().all(|setting| setting.threads.is_some() && setting.load == Load::None));
-        let checked = WalOptions { check: true, ..WalOptions::default() };
-        assert_eq!(settings(&checked, false, true).len(), 7, "limits are for the usual number");
-        let options = WalOptions {
-            load: Some(LoadChoice::Cpu),
-            kind: Some(LoopChoice::Closed),
-            appenders: vec![7],
-            ..WalOptions::default()
-        };
-        let only = Setting { workload: Workload::Closed { appenders: 7 }, load: Load::Cpu, threads: None };
-        assert_eq!(settings(&options, true, true), [only]);
-        let options = WalOptions { threads: vec![1, 8], ..options };
-        let found: Vec<Option<u32>> =
-            settings(&options, true, true).iter().map(|setting| setting.threads).collect();
-        assert_eq!(found, [Some(1), Some(8)]);
+    use super::super::lanes::test_job;
+    use super::*;
+    use crate::cleanup::Cleanup;
+    use forebay_report::result::{Metrics, Row, Sample};
+
+    pub(super) fn work() -> Work {
+        Work {
+            workload: Workload::Closed { appenders: 3 },
+            load: Load::None,
+            workers: 2,
+            threads: None,
+            record_bytes: 256,
+            batch_records: 1,
+            file_bytes: 1 << 20,
+            as_published: false,
+            log_flush: "when-alone".to_owned(),
+        }
+    }
+
+    pub(super) fn job(experiment: &str, row: &str, directory: &Path, work: &Work) -> Job {
+        Job { seconds: 0.05, ..test_job(experiment, row, directory, json!(work), 3) }
+    }
+
+    /// Runs a sample of every row of both experiments that appends, in both loops.
+    fn every_row(seconds: f64, work: &Work, rows: &[&Appends], check: impl Fn(&str, &Outcome)) {
+        let cleanup = Cleanup::default();
+        for experiment in rows {
+            for way in experiment.0.ways.iter().filter(|way| !way.always) {
+                for workload in [Workload::Open { rate_per_s: 200 }, Workload::Closed { appenders: 3 }] {
+                    let beside = Path::new(env!("CARGO_MANIFEST_DIR"));
+                    let directory = cleanup.temp_directory(beside, "run").expect("writable");
+                    let batch_records = if experiment.0.name == "blocking" { 10 } else { 1 };
+                    let work = Work { workload, batch_records, ..work.clone() };
+                    let job = Job { seconds, ..job(experiment.0.name, way.name, directory.path(), &work) };
+                    let outcome = experiment
+                        .sample(&job)
+                        .unwrap_or_else(|error| panic!("{} {workload:?}: {error:#}", way.name));
+                    let metrics = outcome.metrics();
+                    let value = |name: &str| metrics.get(name).expect("it has times");
+                    let [durable, seen] = [metric::DURABLE, metric::SEEN].map(|names| names.map(value));
+                    // The task is notified only after a file is removed.
+                    assert!(durable[0] > 0.0 && durable[0] <= seen[0] * 1.02, "{} {metrics:?}", way.name);
+                    assert!(seen.is_sorted() && outcome.seconds > 0.0, "{} {metrics:?}", way.name);
+                    let open = matches!(workload, Workload::Open { .. });
+                    let is_late = metrics.get(metric::LATE_P99_US).is_some();
+                    assert_eq!((is_late, outcome.found.contains_key("source_priority")), (open, open));
+                    check(way.name, &outcome);
+                    if work.as_published {
+                        let left = std::fs::read_dir(directory.path()).expect("it is there").count();
+                        assert_eq!(left, 0, "{} left files", way.name);
+                    }
+                }
+            }
+        }
     }
 
     #[test]
-    fn names_and_sizes_are_checked() {
-        assert!(parse_row("own-runtime").is_ok());
-        assert!(parse_row("no-appends").is_err_and(|sentence| sentence.contains("forebay-realtime")));
-        assert_eq!(parse_record("256"), Ok(256));
-        assert!(parse_record("4").is_err() && parse_record("1MiB").is_err());
+    fn every_row_makes_records_durable_and_finds_them_again() {
+        let busy = Work { load: Load::Cpu, ..work() };
+        every_row(0.05, &busy, &[&WAL, &BLOCKING], |name, outcome| {
+            assert_eq!(outcome.metrics().get(metric::CPU_US_PER_APPEND), None, "{name}: the load is in it");
+            assert!(outcome.figures.get(metric::WORK_PER_S).is_some(), "{name}");
+        });
+    }
+
+    #[test]
+    fn every_row_makes_and_removes_a_file_for_each_append_beside_timers() {
+        let published = Work { load: Load::Timers, as_published: true, ..work() };
+        every_row(0.15, &published, &[&WAL], |name, outcome| {
+            let metrics = outcome.metrics();
+            let late = metric::TIMERS_LATE.map(|name| metrics.get(name).expect("they were due"));
+            assert!(late.is_sorted(), "{name} {late:?}");
+        });
+    }
+
+    #[test]
+    fn the_row_without_appends_has_none() {
+        for (load, name) in [(Load::Cpu, metric::WORK_PER_S), (Load::Timers, metric::TIMERS_CPU_SHARE)] {
+            let outcome =
+                WAL.sample(&job("wal", BASE, Path::new("/"), &Work { load, ..work() })).expect("no file");
+            let metrics = outcome.metrics();
+            assert!(
+                metrics.get(name).is_some() && metrics.get(metric::APPENDS_PER_S).is_none(),
+                "{metrics:?}"
+            );
+            assert_eq!((outcome.operations, metrics.get(metric::DURABLE[0])), (0, None));
+        }
+    }
+
+    #[test]
+    fn processor_time_is_that_of_an_append_without_load_only() {
+        let directory = Cleanup::default().temp_directory(&std::env::temp_dir(), "cpu").expect("writable");
+        let job = Job { seconds: 0.5, ..job("wal", "std-thread", directory.path(), &work()) };
+        let outcome = WAL.sample(&job).expect("a file");
+        let metrics = outcome.metrics();
+        assert!(metrics.get(metric::CPU_US_PER_APPEND).is_some(), "{metrics:?}");
+        assert_eq!(metrics.get(metric::WORK_PER_S), None);
+    }
+
+    #[test]
+    fn parameters_survive_their_text() {
+        for workload in [Workload::Open { rate_per_s: 500 }, Workload::Closed { appenders: 8 }] {
+            let work = Work { workload, threads: Some(8), as_published: true, ..work() };
+            let mut all = parameters(json!(work));
+            all.insert("load_tasks".to_owned(), 4.into());
+            assert_eq!(serde_json::from_value::<Work>(all.into()).expect("its own text"), work);
+        }
+    }
+
+    fn works(experiment: &Appends, length: Length, words: &[&str]) -> Vec<Work> {
+        let command = super::super::options::augment(
+            clap::Command::new("measure").no_binary_name(true),
+            experiment.0.options,
+            experiment.0.ways,
+        );
+        let matches = command.try_get_matches_from(words).expect("valid");
+        experiment.works(&Values::new(experiment.0.options, Some(&matches), length).expect("valid"))
+    }
+
+    #[test]
+    fn every_loop_runs_without_and_with_load() {
+        assert_eq!(works(&WAL, Length::Report, &[]).len(), 7);
+        assert_eq!(works(&WAL, Length::Quick, &[]).len(), 3);
+        let swept = works(&WAL, Length::Full, &[]);
+        assert!(swept.len() > 7, "1 or 4 times as many threads as processors differ from as many");
+        assert!(swept[7..].iter().all(|work| work.threads.is_some() && work.load == Load::None));
+        assert_eq!(works(&WAL, Length::Full, &["--check"]).len(), 7, "limits are for the usual number");
+        let words = ["--load", "cpu", "--loop", "closed", "--appenders", "7"];
+        let only = works(&WAL, Length::Quick, &words);
+        let [work] = only.as_slice() else { panic!("{only:?}") };
+        assert_eq!((work.workload, work.load), (Workload::Closed { appenders: 7 }, Load::Cpu));
+        let threads = works(&WAL, Length::Full, &[&words[..], &["--threads", "1,8"]].concat());
+        assert_eq!(threads.iter().map(|work| work.threads).collect::<Vec<_>>(), [Some(1), Some(8)]);
+        assert_eq!(works(&BLOCKING, Length::Quick, &[]).len(), 1);
+        assert_eq!(works(&BLOCKING, Length::Report, &[]).len(), 4);
+        assert!(works(&BLOCKING, Length::Full, &[]).len() > 4);
+    }
+
+    #[test]
+    fn work_is_compared_within_a_repeat() {
+        let row = |name: &str, rates: &[f64]| {
+            let sample = |(repeat, rate): (usize, &f64)| {
+                let mut metrics = Metrics::default();
+                metrics.set(metric::WORK_PER_S, *rate);
+                Sample { repeat: repeat as u32, metrics }
+            };
+            Row::from_samples(name, rates.iter().enumerate().map(sample).collect())
+        };
+        let mut table = Table::new("wal", "");
+        table.rows = vec![row(BASE, &[1000.0, 500.0]), row("forebay", &[900.0, 500.0, 7.0])];
+        set_work_kept(&mut table);
+        let kept = |row: &Row| -> Vec<Option<f64>> {
+            row.samples.iter().map(|sample| sample.metrics.get(metric::WORK_KEPT)).collect()
+        };
+        assert_eq!(kept(&table.rows[0]), [Some(1.0), Some(1.0)]);
+        assert_eq!(kept(&table.rows[1]), [Some(0.9), Some(1.0), None]);
+        assert_eq!(table.rows[1].metrics.get(metric::WORK_KEPT), Some(0.95));
     }
 }

@@ -17,7 +17,7 @@ use super::experiment::{
 use super::gates::{Claim, processors};
 use super::gauge::Gauge;
 use super::job::Job;
-use super::lanes::{finish, on_threads, on_tokio, shared, with_engine};
+use super::lanes::{on_threads, on_tokio, ready, shared, with_engine};
 use super::latency::Latency;
 use super::options::{Opt, Values};
 use super::pattern::{PAGE_BYTES, Pattern, SplitMix};
@@ -463,7 +463,7 @@ fn write(job: &Job) -> anyhow::Result<(Vec<Client>, Times, Outcome)> {
         })?
     } else {
         on_threads(lanes, job, |number, deadline| {
-            Ok((begun(deadline), finish(client(Arc::clone(&shared), number, None, deadline))?))
+            Ok((begun(deadline), ready(client(Arc::clone(&shared), number, None, deadline))?))
         })?
     };
     // Also where the row has made a sync: its bytes on the device belong to it, and the next sample begins clean.

@@ -16,10 +16,9 @@ pub enum Failure {
     Unsuitable(String),
     /// Exit code 5: a feature that this build does not have, or a privilege that this user does not have.
     Lacking(String),
-    /// Exit code 2: a log cannot be read. Code 1 is reserved for a log that can be read and is damaged.
-    Log(String),
-    /// Exit code 2: a store cannot be used. Code 1 is reserved for a missing key, and for a damaged store.
-    Store(String),
+    /// Exit code 2: a log or a store cannot be used. Code 1 is reserved for a damaged one that can be read, and
+    /// for a missing key.
+    Data(String),
 }
 
 impl Failure {
@@ -35,10 +34,15 @@ impl Failure {
         })
     }
 
+    /// Gives `error` the exit code 2, unless it has one already.
+    pub fn data(error: anyhow::Error) -> anyhow::Error {
+        if error.is::<Self>() { error } else { Self::Data(format!("{error:#}")).into() }
+    }
+
     /// Returns the exit code of the process.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Log(_) | Self::Store(_) => 2,
+            Self::Usage(_) | Self::Data(_) => 2,
             Self::Path(_) => 3,
             Self::Unsuitable(_) => 4,
             Self::Lacking(_) => 5,
@@ -48,14 +52,12 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(sentence)
-            | Self::Path(sentence)
-            | Self::Unsuitable(sentence)
-            | Self::Lacking(sentence)
-            | Self::Log(sentence)
-            | Self::Store(sentence) => formatter.write_str(sentence),
-        }
+        let (Self::Usage(sentence)
+        | Self::Path(sentence)
+        | Self::Unsuitable(sentence)
+        | Self::Lacking(sentence)
+        | Self::Data(sentence)) = self;
+        formatter.write_str(sentence)
     }
 }
 

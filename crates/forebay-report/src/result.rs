@@ -13,6 +13,7 @@ use crate::page::view::View;
 
 mod condition;
 pub mod metric;
+pub mod targets;
 
 pub use condition::Condition;
 
@@ -189,6 +190,11 @@ impl Experiment {
     /// Returns a parameter that is a number.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.parameters.get(name).and_then(serde_json::Value::as_f64)
+    }
+
+    /// Returns a parameter that is a text, or an empty one.
+    pub fn text(&self, name: &str) -> &str {
+        self.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or("")
     }
 }
 
@@ -374,29 +380,49 @@ pub struct Gate {
     pub name: String,
     /// The metric or the ratio that is compared.
     pub metric: String,
-    /// Its value.
-    pub value: f64,
+    /// Its value; absent where it could not be measured, which does not pass.
+    #[serde(default)]
+    pub value: Option<f64>,
     /// The smallest value that passes, when there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<f64>,
     /// The largest value that passes, when there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
-    /// Whether the value is within the limits.
+    /// How far beyond a limit the value still passes, because the measurement is that noisy.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tolerance: f64,
+    /// Whether the value is within the limits, or beyond them by no more than the tolerance.
     pub passed: bool,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 impl Gate {
     /// Checks that a value is no less than `limit`, and returns the gate.
     pub fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Self {
-        let (name, metric) = (name.to_owned(), metric.to_owned());
-        Self { name, metric, value, at_least: Some(limit), at_most: None, passed: value >= limit }
+        Self::new(name, metric, value, Some(limit), None)
     }
 
     /// Checks that a value is no more than `limit`, and returns the gate.
     pub fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Self {
-        let (name, metric) = (name.to_owned(), metric.to_owned());
-        Self { name, metric, value, at_least: None, at_most: Some(limit), passed: value <= limit }
+        Self::new(name, metric, value, None, Some(limit))
+    }
+
+    fn new(name: &str, metric: &str, value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Self {
+        let (name, metric, value) = (name.to_owned(), metric.to_owned(), Some(value));
+        let gate = Self { name, metric, value, at_least, at_most, tolerance: 0.0, passed: false };
+        Self { passed: gate.is_met(0.0), ..gate }
+    }
+
+    /// Returns whether the value is within the limits, or beyond them by no more than `tolerance`.
+    pub fn is_met(&self, tolerance: f64) -> bool {
+        self.value.is_some_and(|value| {
+            self.at_least.is_none_or(|limit| value >= limit - tolerance)
+                && self.at_most.is_none_or(|limit| value <= limit + tolerance)
+        })
     }
 }
 

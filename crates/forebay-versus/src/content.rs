@@ -1,5 +1,5 @@
 //! The bytes of every test file: a function of the offset, so that any row can check the bytes that it read
-//! without a second read.
+//! without a second read. And the random numbers that choose offsets.
 
 use anyhow::{Result, ensure};
 
@@ -73,6 +73,39 @@ impl Checksum {
         }
         ensure!(self.sum == expected, "the scan saw other bytes than those that were written");
         Ok(())
+    }
+}
+
+/// xorshift64*: two nanoseconds a number, good enough to spread offsets.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    /// Returns a generator for `stream` (a task or slot) of the sample with this `seed`.
+    pub(crate) fn new(seed: u64, stream: usize) -> Self {
+        // Through the content's mixing function, so that neighbouring streams do not start alike.
+        Self(word(seed ^ (stream as u64).rotate_left(40)) | 1)
+    }
+
+    /// Returns the next 64 random bits.
+    #[inline]
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Returns a number below `limit`.
+    #[inline]
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
+    }
+
+    /// Returns the offset of a page of a file of `file_bytes` bytes.
+    #[inline]
+    pub(crate) fn page_offset(&mut self, file_bytes: u64) -> u64 {
+        self.below(file_bytes / PAGE_BYTES) * PAGE_BYTES
     }
 }
 

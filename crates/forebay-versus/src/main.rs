@@ -4,48 +4,49 @@
 
 mod allocations;
 mod cache;
-mod cell;
-mod child;
-mod cli;
-mod clock;
 mod content;
-mod device_writes;
-mod environment;
 mod fio;
-mod gate;
-mod interrupt;
 mod kv;
 mod memory;
-mod memory_limit;
 mod meter;
 mod nop;
 mod page_cache;
 mod peers;
+mod prelude;
 mod random;
 mod ranges;
-mod report;
-mod rng;
-mod sample;
+mod run;
 mod scan;
-mod scratch;
-mod statistics;
-mod syscalls;
-mod test_file;
 mod usage;
 mod wal;
 mod zram;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
-use cli::{Cli, Command};
+use anyhow::{Context as _, Result, ensure};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use forebay_measure::cleanup::Cleanup;
+use forebay_measure::context::{Context, Target};
+use forebay_measure::experiment::Experiment;
+use forebay_measure::kind::Entry;
+use forebay_measure::options::{Length, Values};
+use forebay_measure::output::print;
+use forebay_measure::progress::Progress;
+use forebay_measure::runner::{FAILED_SAMPLES, run_apart};
+use forebay_measure::{CHILD_SUBCOMMAND, doctor, run_child};
+use forebay_report::page::summary;
+use forebay_report::result::{Experiment as Table, Report, Row};
 
 #[global_allocator]
 static ALLOCATOR: allocations::CountingAllocator = allocations::CountingAllocator;
 
+/// Every experiment.
+static ALL: [&dyn Experiment; 7] =
+    [&random::RANDOM, &scan::SCAN, &ranges::RANGES, &nop::NOP, &wal::WAL, &kv::KV, &cache::CACHE];
+
 fn main() -> ExitCode {
-    match run() {
+    match run(&command().get_matches()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("forebay-versus: {error:#}");
@@ -54,30 +55,124 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> anyhow::Result<ExitCode> {
-    let (missed, check) = match Cli::parse().command {
-        Command::Sample { job, syscall_event } => {
-            child::run(&job, syscall_event)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Command::Random(options) => (guarded(|| random::run(&options))?, options.common.check),
-        Command::Scan(options) => (guarded(|| scan::run(&options))?, options.common.check),
-        Command::Ranges(options) => (guarded(|| ranges::run(&options))?, options.common.check),
-        Command::Nop(options) => (guarded(|| nop::run(&options))?, options.common.check),
-        Command::Wal(options) => (guarded(|| wal::run(&options))?, options.common.check),
-        Command::Cache(options) => (guarded(|| cache::run(&options))?, options.common.check),
-        Command::Kv(options) => (guarded(|| kv::run(&options))?, options.common.check),
+/// Returns the command line, made of what the experiments state.
+fn command() -> Command {
+    let path = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("PATH").help(help).value_parser(value_parser!(PathBuf))
     };
-    Ok(if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let job = Arg::new("job").required(true);
+    let command = Command::new("forebay-versus")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Forebay beside its peers: the same work through every library, in one interleaved run")
+        .subcommand_required(true)
+        .subcommand(Command::new(CHILD_SUBCOMMAND).hide(true).arg(job));
+    ALL.iter().fold(command, |command, experiment| {
+        let spec = experiment.spec();
+        let own = Entry(*experiment).augment(Command::new(spec.name).about(spec.about)).args([
+            path(
+                "dir",
+                "Directory for the test files, which are removed at the end [default: the current one]",
+            ),
+            path("json", "Also write the result to this file as JSON"),
+            Arg::new("check")
+                .long("check")
+                .help("End with exit code 1 when a target is missed or a row fails")
+                .action(ArgAction::SetTrue),
+        ]);
+        command.subcommand(own)
+    })
 }
 
-/// Runs an experiment with signals caught, so that its guards remove everything it added.
-fn guarded(experiment: impl FnOnce() -> anyhow::Result<usize>) -> anyhow::Result<usize> {
-    interrupt::catch();
-    if environment::load_average().is_some_and(|load| load > 0.7) {
+fn run(matches: &ArgMatches) -> Result<ExitCode> {
+    let (name, matches) = matches.subcommand().context("no experiment was named")?;
+    if name == CHILD_SUBCOMMAND {
+        let job = matches.get_one::<String>("job").context("no job")?;
+        print(&format!("{}\n", run_child(job, false, &ALL.map(Entry))?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let experiment =
+        *ALL.iter().find(|experiment| experiment.spec().name == name).context("no such experiment")?;
+    if run::load_average().is_some_and(|load| load > run::LOAD_AT_REST) {
         eprintln!(
-            "the machine is busy with other work (load average above 0.7): the figures will not be worth much"
+            "the machine is busy with other work (load average above {}): the figures will not be worth much",
+            run::LOAD_AT_REST
         );
     }
-    experiment()
+    let here = PathBuf::from(".");
+    let dir = matches.get_one::<PathBuf>("dir").unwrap_or(&here);
+    let target = Target::resolve(dir, false, false)?;
+    let context = Context::new(target, Progress::detect(false), Cleanup::install()?, run::fresh_seed());
+    let values = Values::new(experiment.spec().options, Some(matches), Length::Full)?;
+    let tables =
+        measure(experiment, &values, &context, matches.get_one::<PathBuf>("json").map(PathBuf::as_path))?;
+    let missed = summarise(&tables)?;
+    Ok(if matches.get_flag("check") && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Measures, prints each table, and writes the file after each, so that an interrupted run keeps its results so far.
+fn measure(
+    experiment: &'static dyn Experiment,
+    values: &Values,
+    context: &Context,
+    json: Option<&Path>,
+) -> Result<Vec<Table>> {
+    let mut tables: Vec<Table> = Vec::new();
+    let mut plan = experiment.plan(values, context)?;
+    run_apart(experiment, values, context, plan.as_mut(), |part| {
+        let order = |row: &Row| experiment.spec().ways.iter().position(|way| way.name == row.name);
+        let (table, is_whole) = run::join(&mut tables, part, order);
+        if !is_whole {
+            return Ok(());
+        }
+        experiment.targets().judge(table);
+        Entry(experiment).present(std::slice::from_mut(table));
+        let report = |tables| Report::new(doctor::machine_only(), tables);
+        print(&summary::tables(&report(vec![table.clone()]), true))?;
+        if let Some(path) = json {
+            let report = report(tables.clone());
+            std::fs::write(path, report.to_json()?).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(())
+    })?;
+    Ok(tables)
+}
+
+/// Prints how the targets were met; returns the number of missed ones and of failed rows.
+fn summarise(tables: &[Table]) -> Result<usize> {
+    let rows = || tables.iter().flat_map(|table| &table.rows);
+    let gates: Vec<_> = rows().flat_map(|row| &row.gates).collect();
+    let (strictly, met) = (
+        gates.iter().filter(|gate| gate.is_met(0.0)).count(),
+        gates.iter().filter(|gate| gate.passed).count(),
+    );
+    let is_failed =
+        |row: &&Row| row.skipped.is_some() || row.conditions.iter().any(|gate| gate.name == FAILED_SAMPLES);
+    let failed = rows().filter(is_failed).count();
+    print(&format!(
+        "\n{} targets: {strictly} met, {} met within the A-A spread, {} missed; {failed} rows failed\n",
+        gates.len(),
+        met - strictly,
+        gates.len() - met
+    ))?;
+    ensure!(rows().any(|row| !row.samples.is_empty()), "no row gave a figure");
+    Ok(gates.len() - met + failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every default parses, and every row that a target names exists.
+    #[test]
+    fn the_command_line_is_whole_and_targets_name_rows() {
+        command().debug_assert();
+        for experiment in ALL {
+            let spec = experiment.spec();
+            Values::new(spec.options, None, Length::Full).unwrap();
+            let names: Vec<&str> = spec.ways.iter().map(|way| way.name).collect();
+            for row in experiment.targets().rows() {
+                assert!(names.contains(&row), "{}: there is no row {row}", spec.name);
+            }
+        }
+    }
 }

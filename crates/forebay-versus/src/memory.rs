@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use memmap2::{Advice, MmapMut, MmapRaw};
+
 /// The size of a transparent hugepage, in bytes.
 const HUGEPAGE_BYTES: usize = 2 << 20;
 
@@ -17,32 +19,14 @@ pub(crate) enum PageKind {
     Small,
 }
 
-/// A mapped region; unmapped when its last piece is gone.
-#[derive(Debug)]
-struct Region {
-    map: NonNull<u8>,
-    map_bytes: usize,
-}
-
-// SAFETY: the region is plain memory; only the pieces give access to it, and they do not overlap.
-unsafe impl Send for Region {}
-// SAFETY: as above: `&Region` gives no access to the memory.
-unsafe impl Sync for Region {}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `pieces` with exactly this address and length, and no piece is left.
-        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_bytes) };
-    }
-}
-
 /// A page-aligned piece of a region. Owned like a `Box<[u8]>`; all of its bytes are initialised (the kernel
 /// maps them zeroed).
 #[derive(Debug)]
 pub(crate) struct Piece {
     start: NonNull<u8>,
     len: usize,
-    _region: Arc<Region>,
+    /// Unmapped when its last piece is gone.
+    _region: Arc<MmapRaw>,
 }
 
 // SAFETY: a piece is the only owner of its bytes, like a `Box<[u8]>`.
@@ -81,64 +65,26 @@ impl DerefMut for Piece {
 pub(crate) fn pieces(count: usize, piece_bytes: usize, kind: PageKind) -> io::Result<Vec<Piece>> {
     assert!(piece_bytes.is_multiple_of(4096), "pieces for direct I/O are whole pages");
     let bytes = (count * piece_bytes).next_multiple_of(HUGEPAGE_BYTES);
-    let map_bytes = bytes + HUGEPAGE_BYTES;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
-    let map = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            map_bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if map == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    let Some(map) = NonNull::new(map.cast::<u8>()) else {
-        return Err(io::Error::other("mmap returned address zero"));
-    };
-    let region = Arc::new(Region { map, map_bytes });
+    let mut map = MmapMut::map_anon(bytes + HUGEPAGE_BYTES)?;
     let skip = map.as_ptr().align_offset(HUGEPAGE_BYTES);
-    // SAFETY: `map_bytes` has one hugepage more than `bytes`, so the aligned start leaves room for `bytes`.
-    let aligned = unsafe { map.add(skip) };
     let advice = match kind {
-        PageKind::Huge => libc::MADV_HUGEPAGE,
-        PageKind::Small => libc::MADV_NOHUGEPAGE,
+        PageKind::Huge => Advice::HugePage,
+        PageKind::Small => Advice::NoHugePage,
     };
-    // SAFETY: the range lies in the mapping made above. A refused advice leaves ordinary pages, which is allowed.
-    unsafe { libc::madvise(aligned.as_ptr().cast(), bytes, advice) };
-    for page in (0..bytes).step_by(4096) {
-        // SAFETY: `page` is below `bytes`; nothing else uses the region yet. Volatile, so that the page is
-        // really touched.
-        unsafe { aligned.add(page).write_volatile(0) };
+    // A refused advice leaves ordinary pages, which is allowed.
+    _ = map.advise_range(advice, skip, bytes);
+    for first in map[skip..skip + bytes].iter_mut().step_by(4096) {
+        // SAFETY: a plain write to a borrowed byte. Volatile, so that the page is really touched.
+        unsafe { std::ptr::from_mut(first).write_volatile(0) };
     }
-    Ok((0..count)
-        .map(|i| Piece {
-            // SAFETY: `i * piece_bytes + piece_bytes <= bytes`.
-            start: unsafe { aligned.add(i * piece_bytes) },
-            len: piece_bytes,
-            _region: Arc::clone(&region),
-        })
-        .collect())
-}
-
-/// Touches `bytes` of memory, or half of what is available where that is less, frees it, and returns how much it was.
-///
-/// The first use of a page of a guest's memory makes its host find one, which takes longer than a read from the page cache: rows
-/// that fill the page cache would pay for that and rows that read past it would not. The kernel hands out first what was
-/// freed last.
-///
-/// # Errors
-/// When the memory cannot be mapped.
-pub(crate) fn touch(bytes: u64) -> io::Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo")?;
-    let kib = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
-    let bytes = bytes.min(kib.unwrap_or(0) * 1024 / 2) / 4096 * 4096;
-    pieces(1, bytes as usize, PageKind::Small).map(|_| bytes)
+    let region = Arc::new(MmapRaw::from(map));
+    let piece = |i| {
+        // SAFETY: `skip + i * piece_bytes + piece_bytes` is at most the length of the mapping.
+        let start = NonNull::new(unsafe { region.as_mut_ptr().add(skip + i * piece_bytes) });
+        let start = start.ok_or_else(|| io::Error::other("mmap returned address zero"))?;
+        Ok(Piece { start, len: piece_bytes, _region: Arc::clone(&region) })
+    };
+    (0..count).map(piece).collect()
 }
 
 #[cfg(test)]

@@ -1,15 +1,33 @@
-//! The metrics of one sample of random reads, measured the same way for every row.
+//! The metrics of one sample, measured the same way for every row: a clock that is cheap enough to read once per operation,
+//! and a window of time in which operations count. And the callers that all libraries have: threads, and tasks of Tokio.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow};
+use forebay_measure::experiment::Outcome;
 use hdrhistogram::Histogram;
+use tokio::runtime::Runtime;
 
-use crate::clock::Clock;
-use crate::sample::Sample;
 use crate::usage::Usage;
+
+/// Does the same again and again for as long as the window of a meter is open. A macro, so that each loop is code of its
+/// row: no function or future lies between it and the library under test.
+macro_rules! while_open {
+    ($meter:expr, $work:expr) => {{
+        let mut began = $meter.begin();
+        loop {
+            $work;
+            match $meter.finish(began) {
+                Some(now) => began = now,
+                None => break,
+            }
+        }
+    }};
+}
+pub(crate) use while_open;
 
 /// The stretch of time that counts: it opens after the warm-up and closes after the measuring time. The first
 /// thread to finish an operation beyond either end reads the process's usage there.
@@ -41,8 +59,8 @@ impl Window {
         }
     }
 
-    /// Returns the sample, from the meters of all threads.
-    pub(crate) fn sample(&self, meters: impl IntoIterator<Item = Meter>) -> Sample {
+    /// Returns the outcome, from the meters of all threads.
+    pub(crate) fn outcome(&self, meters: impl IntoIterator<Item = Meter>) -> Outcome {
         let mut operations = 0;
         let mut latencies: Option<Histogram<u32>> = None;
         for meter in meters {
@@ -53,18 +71,19 @@ impl Window {
                 (Some(_), None) => {}
             }
         }
-        let mut sample = Sample::default();
         let elapsed_us = self.clock.us(self.close - self.open);
-        sample.set("iops", operations as f64 / elapsed_us * 1e6);
-        sample.set("ios", operations as f64);
+        let mut outcome = Outcome::lasting(elapsed_us / 1e6);
+        let figures = &mut outcome.figures;
+        figures.set("iops", operations as f64 / elapsed_us * 1e6).set("ios", operations as f64);
         if let Some(latencies) = latencies {
-            sample.set("p50_us", self.clock.us(latencies.value_at_quantile(0.50)));
-            sample.set("p99_us", self.clock.us(latencies.value_at_quantile(0.99)));
+            figures
+                .set("p50_us", self.clock.us(latencies.value_at_quantile(0.50)))
+                .set("p99_us", self.clock.us(latencies.value_at_quantile(0.99)));
         }
         if let (Some(begin), Some(end)) = (self.at_open.get(), self.at_close.get()) {
-            sample.set_usage(&end.since(begin), operations);
+            end.since(begin).add_to(&mut outcome, operations);
         }
-        sample
+        outcome
     }
 }
 
@@ -130,13 +149,113 @@ impl LocalMeter {
         self.0.borrow_mut().finish(began)
     }
 
-    /// Returns the sample, when all tasks have ended.
-    pub(crate) fn sample(&self, window: &Arc<Window>) -> Sample {
-        window.sample([self.take(window)])
-    }
-
     /// Returns the counts, for a sample of several threads.
-    pub(crate) fn take(&self, window: &Arc<Window>) -> Meter {
+    pub(crate) fn take(&self) -> Meter {
+        let window = Arc::clone(&self.0.borrow().window);
         self.0.replace(window.meter())
     }
+
+    /// Returns the outcome, when all tasks have ended.
+    pub(crate) fn outcome(&self) -> Outcome {
+        let meter = self.take();
+        let window = Arc::clone(&meter.window);
+        window.outcome([meter])
+    }
+}
+
+/// Runs each piece of work on a thread of its own.
+///
+/// # Errors
+/// The first error of a thread, or that it panicked.
+pub(crate) fn on_threads<T: Send>(
+    work: impl Iterator<Item = impl FnOnce() -> Result<T> + Send>,
+) -> Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = work.map(|work| scope.spawn(work)).collect();
+        let ended =
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+        ended.collect()
+    })
+}
+
+/// Runs each piece of work as a task of Tokio.
+///
+/// # Errors
+/// The first error of a task.
+pub(crate) fn on_tokio<T: Send + 'static>(
+    runtime: &Runtime,
+    work: impl Iterator<Item = impl Future<Output = Result<T>> + Send + 'static>,
+) -> Result<Vec<T>> {
+    runtime.block_on(async {
+        let tasks: tokio::task::JoinSet<_> = work.collect();
+        tasks.join_all().await.into_iter().collect()
+    })
+}
+
+/// The time of comparing the counter with the system's clock before a measurement.
+const CALIBRATION: Duration = Duration::from_millis(10);
+
+/// A clock that reads in ticks; a read costs about 5 ns on the counter and about 50 ns on the system's clock.
+/// Every row uses the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    counter: bool,
+    origin: Instant,
+    ticks_per_ns: f64,
+}
+
+impl Clock {
+    /// Finds the counter's rate; takes 10 ms.
+    pub(crate) fn calibrated() -> Self {
+        let origin = Instant::now();
+        if !has_steady_counter() {
+            return Self { counter: false, origin, ticks_per_ns: 1.0 };
+        }
+        let begin = counter();
+        while origin.elapsed() < CALIBRATION {
+            std::hint::spin_loop();
+        }
+        let ticks = counter() - begin;
+        let ticks_per_ns = ticks as f64 / origin.elapsed().as_nanos() as f64;
+        Self { counter: true, origin, ticks_per_ns }
+    }
+
+    /// Returns the present, in ticks.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        if self.counter { counter() } else { self.origin.elapsed().as_nanos() as u64 }
+    }
+
+    /// Returns `duration` in ticks.
+    pub(crate) fn ticks(&self, duration: Duration) -> u64 {
+        (duration.as_nanos() as f64 * self.ticks_per_ns) as u64
+    }
+
+    /// Returns `ticks` in microseconds.
+    pub(crate) fn us(&self, ticks: u64) -> f64 {
+        ticks as f64 / self.ticks_per_ns / 1e3
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn counter() -> u64 {
+    // SAFETY: reading the time-stamp counter touches no memory; every x86_64 processor has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn counter() -> u64 {
+    0
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_steady_counter() -> bool {
+    std::fs::read_to_string("/proc/cpuinfo")
+        .is_ok_and(|text| text.contains(" constant_tsc") && text.contains(" nonstop_tsc"))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_steady_counter() -> bool {
+    false
 }

@@ -1,16 +1,13 @@
 //! Readers of the files that `kv load` takes: CSV, TSV and JSON lines.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-use std::rc::Rc;
 
-use csv::{ByteRecord, Reader, ReaderBuilder};
+use csv_core::{ReadFieldResult, Reader, ReaderBuilder};
 use serde::Deserialize;
 
-use super::bytes::unhex;
+use super::entry::unhex;
 use forebay_report::failure::Failure;
 
 /// The size of the longest record. It has room for the longest key and value as hexadecimal digits, beside
@@ -55,82 +52,24 @@ pub(super) struct Fault {
 }
 
 /// A reader that returns entries one after the other.
-pub(super) enum Input {
-    Fields {
-        reader: Reader<Watched>,
-        record: ByteRecord,
-        columns: Option<Columns>,
-        has_header: bool,
-        lines: Lines,
-    },
-    Json {
-        reader: Box<dyn BufRead>,
-        line: u64,
-        bytes: u64,
-        text: Vec<u8>,
-    },
+pub(super) struct Input {
+    reader: BufReader<Box<dyn Read>>,
+    /// `None` reads JSON lines.
+    fields: Option<Box<Reader>>,
+    /// `None` until the header was read.
+    columns: Option<Columns>,
+    /// Bytes used so far.
+    pub(super) position: u64,
+    /// Ends of lines among them.
+    lines: u64,
 }
 
-/// A reader that notes where lines end in its input. The reader of fields cannot provide this: it counts
-/// from before empty lines, and from within an end of line of two bytes.
-pub(super) struct Watched {
-    reader: Box<dyn Read>,
-    position: u64,
-    /// The start of the record being read. All bytes read since are in memory.
-    record: Rc<Cell<u64>>,
-    ends: Rc<RefCell<VecDeque<u64>>>,
-}
-
-impl Read for Watched {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.position.saturating_sub(self.record.get()) > RECORD_BYTES_MAX {
-            return Err(io::Error::other(too_long()));
-        }
-        let count = self.reader.read(buffer)?;
-        let bytes = (self.position..).zip(buffer.iter().take(count));
-        self.ends.borrow_mut().extend(bytes.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at));
-        self.position += count as u64;
-        Ok(count)
-    }
-}
-
-/// Positions of the ends of lines, with the number of lines that ended so far.
-#[derive(Default)]
-pub(super) struct Lines {
-    record: Rc<Cell<u64>>,
-    ends: Rc<RefCell<VecDeque<u64>>>,
-    passed: u64,
-}
-
-impl Lines {
-    /// Returns the line in which the byte `start` lies, or the first line behind it that is not empty.
-    fn at(&self, mut start: u64) -> u64 {
-        let ends = self.ends.borrow();
-        let before = ends.iter().take_while(|at| **at < start).count();
-        let empty = ends.iter().skip(before).take_while(|at| {
-            let is_empty = **at == start;
-            start += 1;
-            is_empty
-        });
-        self.passed + before as u64 + empty.count() as u64 + 1
-    }
-
-    /// Returns the line in which a record begins that ends before the byte `end`.
-    fn begin(&mut self, record: &ByteRecord, end: u64) -> u64 {
-        let (mut ends, mut last) = (self.ends.borrow_mut(), None);
-        while ends.front().is_some_and(|at| *at < end) {
-            last = ends.pop_front();
-            self.passed += 1;
-        }
-        let inside = record.as_slice().iter().filter(|byte| **byte == b'\n').count() as u64;
-        let is_over = last.is_some_and(|at| at + 1 == end);
-        (self.passed + u64::from(!is_over)).saturating_sub(inside)
-    }
-}
+/// The fields of one record.
+type Fields = Vec<Vec<u8>>;
 
 /// The columns of key and value, with the number of columns.
 #[derive(Clone, Copy)]
-pub(super) struct Columns {
+struct Columns {
     key: usize,
     value: usize,
     count: usize,
@@ -145,107 +84,125 @@ struct Line {
     value_hex: Option<String>,
 }
 
+/// Opens a file, or standard input for `-`. Also returns the file's length, where it has one.
+pub(super) fn open(file: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    let failed = |error: io::Error| Failure::missing(file, &error);
+    if file.as_os_str() == "-" {
+        return Ok((Box::new(io::stdin().lock()), None));
+    }
+    let opened = File::open(file).map_err(failed)?;
+    let metadata = opened.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(Failure::Path(format!("{} is a directory: name a file to read", file.display())));
+    }
+    Ok((Box::new(opened), metadata.is_file().then_some(metadata.len())))
+}
+
 impl Input {
-    /// Opens a file, or standard input for `-`. Also returns the file's length, where it has one.
-    pub(super) fn open(
-        file: &Path,
-        format: Format,
-        has_header: bool,
-    ) -> Result<(Input, Option<u64>), Failure> {
-        let failed = |error: io::Error| Failure::missing(file, &error);
-        let (reader, length): (Box<dyn Read>, _) = if file.as_os_str() == "-" {
-            (Box::new(io::stdin().lock()), None)
-        } else {
-            let opened = File::open(file).map_err(failed)?;
-            let metadata = opened.metadata().map_err(failed)?;
-            if metadata.is_dir() {
-                return Err(Failure::Path(format!("{} is a directory: name a file to load", file.display())));
-            }
-            (Box::new(opened), metadata.is_file().then_some(metadata.len()))
-        };
-        Ok((Input::of(reader, format, has_header), length))
-    }
-
-    fn of(reader: Box<dyn Read>, format: Format, has_header: bool) -> Input {
+    /// Returns the reader of a file with this format.
+    pub(super) fn new(reader: Box<dyn Read>, format: Format, has_header: bool) -> Input {
         let mut builder = ReaderBuilder::new();
-        // This module reads the header, and checks the number of columns, itself.
-        builder.has_headers(false).flexible(true).buffer_capacity(256 << 10);
-        match format {
-            Format::Csv => {}
-            Format::Tsv => drop(builder.delimiter(b'\t').quoting(false)),
-            Format::Jsonl => {
-                let reader = Box::new(BufReader::with_capacity(256 << 10, reader));
-                return Input::Json { reader, line: 0, bytes: 0, text: Vec::new() };
-            }
+        if format == Format::Tsv {
+            builder.delimiter(b'\t').quoting(false);
         }
-        let lines = Lines::default();
-        let reader = builder.from_reader(Watched {
-            reader,
+        Input {
+            reader: BufReader::with_capacity(256 << 10, reader),
+            fields: (format != Format::Jsonl).then(|| Box::new(builder.build())),
+            columns: (!has_header).then_some(Columns { key: 0, value: 1, count: 2 }),
             position: 0,
-            record: lines.record.clone(),
-            ends: lines.ends.clone(),
-        });
-        Input::Fields { reader, record: ByteRecord::new(), columns: None, has_header, lines }
-    }
-
-    /// Returns the number of bytes of the file used so far.
-    pub(super) fn position(&self) -> u64 {
-        match self {
-            Input::Fields { reader, .. } => reader.position().byte(),
-            Input::Json { bytes, .. } => *bytes,
+            lines: 0,
         }
     }
 
     /// Returns the next entry; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<Entry>, Fault> {
-        match self {
-            Input::Fields { reader, record, columns, has_header, lines } => loop {
-                let start = reader.position().byte();
-                lines.record.set(start);
-                if !reader.read_byte_record(record).map_err(|error| of_csv(&error, lines.at(start)))? {
-                    return Ok(None);
-                }
-                let end = reader.position().byte();
-                let line = lines.begin(record, end);
-                if end - start > RECORD_BYTES_MAX {
-                    return Err(Fault { line, text: too_long() });
-                }
-                let Some(known) = *columns else {
-                    let found =
-                        if *has_header { named(record) } else { Ok(Columns { key: 0, value: 1, count: 2 }) };
-                    let found = found.map_err(|text| Fault { line, text })?;
-                    *columns = Some(found);
-                    if *has_header {
-                        continue;
-                    }
-                    return fields(record, found, line).map(Some);
-                };
-                return fields(record, known, line).map(Some);
-            },
-            Input::Json { reader, line, bytes, text } => loop {
-                text.clear();
-                *line += 1;
-                let fault = |text: String| Fault { line: *line, text };
-                let mut limited = (&mut **reader).take(RECORD_BYTES_MAX + 1);
-                match limited.read_until(b'\n', text).map_err(|error| fault(error.to_string()))? as u64 {
-                    0 => return Ok(None),
-                    count if count > RECORD_BYTES_MAX => return Err(fault(too_long())),
-                    count => *bytes += count,
-                }
-                if text.trim_ascii().is_empty() {
-                    continue;
-                }
-                let found: Line = serde_json::from_slice(text).map_err(|error| fault(of_json(&error)))?;
-                let key = field("key", found.key, found.key_hex).map_err(fault)?;
-                let value = field("value", found.value, found.value_hex).map_err(fault)?;
-                return Ok(Some(Entry { line: *line, key, value }));
-            },
+        let Some(mut parser) = self.fields.take() else { return self.next_of_json() };
+        let record = self.record(&mut parser);
+        self.fields = Some(parser);
+        let Some((line, record)) = record? else { return Ok(None) };
+        if let Some(columns) = self.columns {
+            return entry(record, columns, line).map(Some);
         }
+        self.columns = Some(named(&record).map_err(|text| Fault { line, text })?);
+        self.next()
+    }
+
+    /// Returns the fields of the next record, and the line in which it begins.
+    fn record(&mut self, parser: &mut Reader) -> Result<Option<(u64, Fields)>, Fault> {
+        self.skip_empty_lines().map_err(|error| self.fault(error.to_string()))?;
+        let (start, line) = (self.position, self.lines + 1);
+        let (mut fields, mut field, mut buffer) = (Vec::new(), Vec::new(), [0; 4096]);
+        loop {
+            let input = self.reader.fill_buf().map_err(|error| Fault { line, text: error.to_string() })?;
+            let (result, used, filled) = parser.read_field(input, &mut buffer);
+            self.lines += ends_of_lines(&input[..used]);
+            self.reader.consume(used);
+            self.position += used as u64;
+            if self.position - start > RECORD_BYTES_MAX {
+                return Err(Fault { line, text: too_long() });
+            }
+            field.extend_from_slice(&buffer[..filled]);
+            match result {
+                ReadFieldResult::InputEmpty | ReadFieldResult::OutputFull => {}
+                ReadFieldResult::Field { record_end } => {
+                    fields.push(std::mem::take(&mut field));
+                    if record_end {
+                        return Ok(Some((line, fields)));
+                    }
+                }
+                ReadFieldResult::End => return Ok(None),
+            }
+        }
+    }
+
+    /// Skips what the parser would skip, too, but would not count: empty lines, and the rest of an end of
+    /// line of two bytes.
+    fn skip_empty_lines(&mut self) -> io::Result<()> {
+        loop {
+            let input = self.reader.fill_buf()?;
+            let count = input.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            let is_over = count < input.len() || input.is_empty();
+            self.lines += ends_of_lines(&input[..count]);
+            self.position += count as u64;
+            self.reader.consume(count);
+            if is_over {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_of_json(&mut self) -> Result<Option<Entry>, Fault> {
+        let mut text = Vec::new();
+        while text.trim_ascii().is_empty() {
+            text.clear();
+            let read = (&mut self.reader).take(RECORD_BYTES_MAX + 1).read_until(b'\n', &mut text);
+            match read.map_err(|error| self.fault(error.to_string()))? as u64 {
+                0 => return Ok(None),
+                count if count > RECORD_BYTES_MAX => return Err(self.fault(too_long())),
+                count => self.position += count,
+            }
+            self.lines += 1;
+        }
+        let line = self.lines;
+        let fault = |text: String| Fault { line, text };
+        let found: Line = serde_json::from_slice(&text).map_err(|error| fault(of_json(&error)))?;
+        let key = field("key", found.key, found.key_hex).map_err(fault)?;
+        let value = field("value", found.value, found.value_hex).map_err(fault)?;
+        Ok(Some(Entry { line, key, value }))
+    }
+
+    /// Returns an error in the line that was about to be read.
+    fn fault(&self, text: String) -> Fault {
+        Fault { line: self.lines + 1, text }
     }
 }
 
+fn ends_of_lines(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
 /// Finds the columns that a header names.
-fn named(header: &ByteRecord) -> Result<Columns, String> {
+fn named(header: &[Vec<u8>]) -> Result<Columns, String> {
     let place = |name: &str| {
         let mut places = header.iter().enumerate().filter(|(_, field)| field.trim_ascii() == name.as_bytes());
         match (places.next(), places.next()) {
@@ -257,22 +214,17 @@ fn named(header: &ByteRecord) -> Result<Columns, String> {
     Ok(Columns { key: place("key")?, value: place("value")?, count: header.len() })
 }
 
-fn fields(record: &ByteRecord, columns: Columns, line: u64) -> Result<Entry, Fault> {
-    let found = (record.get(columns.key), record.get(columns.value));
-    match found {
-        (Some(key), Some(value)) if record.len() == columns.count => {
-            Ok(Entry { line, key: key.to_vec(), value: value.to_vec() })
-        }
-        _ => {
-            let count = record.len();
-            let columns = columns.count;
-            let text = match columns {
-                2 => format!("{count} fields, where a line has 2: key and value"),
-                _ => format!("{count} fields, where the header names {columns} columns"),
-            };
-            Err(Fault { line, text })
-        }
+fn entry(mut record: Fields, columns: Columns, line: u64) -> Result<Entry, Fault> {
+    let (found, count) = (record.len(), columns.count);
+    if found != count {
+        let text = match count {
+            2 => format!("{found} fields, where a line has 2: key and value"),
+            _ => format!("{found} fields, where the header names {count} columns"),
+        };
+        return Err(Fault { line, text });
     }
+    let mut take = |column: usize| std::mem::take(&mut record[column]);
+    Ok(Entry { line, key: take(columns.key), value: take(columns.value) })
 }
 
 fn field(name: &str, text: Option<String>, hex: Option<String>) -> Result<Vec<u8>, String> {
@@ -291,15 +243,6 @@ fn too_long() -> String {
     )
 }
 
-fn of_csv(error: &csv::Error, at: u64) -> Fault {
-    let line = error.position().map_or(at, csv::Position::line);
-    let text = match error.kind() {
-        csv::ErrorKind::Io(error) => error.to_string(),
-        _ => error.to_string(),
-    };
-    Fault { line, text }
-}
-
 /// Returns the message without its position. The position's line is always the first of the text parsed.
 fn of_json(error: &serde_json::Error) -> String {
     let text = error.to_string();
@@ -314,12 +257,12 @@ mod tests {
     type Entries = Vec<(u64, Vec<u8>, Vec<u8>)>;
 
     fn read(text: &'static [u8], format: Format, has_header: bool) -> Result<Entries, (u64, String)> {
-        let mut input = Input::of(Box::new(text), format, has_header);
+        let mut input = Input::new(Box::new(text), format, has_header);
         let mut entries = Vec::new();
         while let Some(entry) = input.next().map_err(|fault| (fault.line, fault.text))? {
             entries.push((entry.line, entry.key, entry.value));
         }
-        assert_eq!(input.position(), text.len() as u64);
+        assert_eq!(input.position, text.len() as u64);
         Ok(entries)
     }
 
@@ -355,9 +298,11 @@ mod tests {
 
     #[test]
     fn wrong_input_is_reported_with_its_line() {
-        let cases: [(&'static [u8], Format, bool, u64, &str); 8] = [
+        let cases: [(&'static [u8], Format, bool, u64, &str); 9] = [
             (b"a,1\nb\n", Format::Csv, false, 2, "1 fields, where a line has 2: key and value"),
             (b"a,1\nb,2,3\n", Format::Csv, false, 2, "3 fields"),
+            // Regression: a quote that nothing closes was reported one line too early, and line 0 at the start.
+            (b"a,1\n\"b,2\n", Format::Csv, false, 2, "1 fields"),
             (b"id,value\n", Format::Csv, true, 1, "the header names no column \"key\""),
             (b"key\tvalue\tid\na\tb\n", Format::Tsv, true, 2, "the header names 3 columns"),
             (b"{\"key\":\"a\",\"value\":\"1\"}\n{\"key\":\n", Format::Jsonl, false, 2, "EOF while parsing"),
@@ -382,7 +327,7 @@ mod tests {
         ];
         for (format, begin) in begins {
             let long = io::repeat(b'x').take(RECORD_BYTES_MAX * 2);
-            let mut input = Input::of(Box::new(begin.chain(long)), format, false);
+            let mut input = Input::new(Box::new(begin.chain(long)), format, false);
             for _ in 0..2 {
                 assert!(input.next().is_ok_and(|entry| entry.is_some()), "{format:?}");
             }
@@ -390,13 +335,7 @@ mod tests {
             assert!(fault.text.starts_with("longer than 40 MiB"), "{format:?}: {}", fault.text);
             assert_eq!(fault.line, 5, "{format:?}");
             // The bytes read are little more than the limit.
-            if let Input::Fields { reader, .. } = &input {
-                assert!(
-                    reader.get_ref().position < RECORD_BYTES_MAX + (1 << 20),
-                    "{}",
-                    reader.get_ref().position
-                );
-            }
+            assert!(input.position < RECORD_BYTES_MAX + (1 << 20), "{}", input.position);
         }
     }
 
@@ -409,7 +348,7 @@ mod tests {
             let fill = RECORD_BYTES_MAX - (begin.len() + end.len()) as u64;
             for (more, is_read) in [(0, true), (1, false)] {
                 let text = begin.chain(io::repeat(b'x').take(fill + more)).chain(end);
-                let entry = Input::of(Box::new(text), format, false).next();
+                let entry = Input::new(Box::new(text), format, false).next();
                 assert_eq!(entry.is_ok(), is_read, "{format:?}: {more} more");
             }
         }

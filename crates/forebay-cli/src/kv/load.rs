@@ -1,14 +1,12 @@
 //! `kv load`: loads a file into a store.
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
 use forebay_kv::{Batch, Keyspace};
 
-use super::Opened;
-use super::args::LoadArgs;
-use super::input::{Entry, Fault, Format, Input};
-
+use super::PartArgs;
+use super::input::{self, Entry, Fault, Format, Input};
 use crate::output::print;
 use forebay_measure::progress::{Progress, Step, Unit};
 use forebay_report::failure::Failure;
@@ -20,7 +18,31 @@ const BATCH_BYTES: usize = 256 << 10;
 /// Entries between two updates of the progress bar.
 const STEP: u64 = 256;
 
-pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
+/// Options of `kv load`.
+#[derive(Debug, Args)]
+pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    part: PartArgs,
+    /// The file; `-` is standard input.
+    file: PathBuf,
+    /// The format of the file [default: by the end of its name: .csv, .tsv, .jsonl or .ndjson]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// The first line of CSV or TSV names the columns: `key` and `value` are taken, wherever they stand.
+    #[arg(long)]
+    header: bool,
+    /// The keys are in ascending order: write them straight into tables, all or none.
+    #[arg(long)]
+    sorted: bool,
+    /// Create the store and the keyspace if they do not exist.
+    #[arg(long)]
+    create: bool,
+    /// Print no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+pub(super) fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let format = args.format.or_else(|| Format::of(&args.file)).ok_or_else(|| {
         let file = args.file.display();
         Failure::Usage(format!(
@@ -30,27 +52,18 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     if args.header && format == Format::Jsonl {
         return Err(Failure::Usage("JSON lines have no header: leave out --header".to_owned()).into());
     }
-    let (input, length) = Input::open(&args.file, format, args.header)?;
-    let opened = Opened::new(&args.store, args.create)?;
-    let keyspace = opened.keyspace(&args.store.keyspace, args.create)?;
-    let progress = Progress::detect(args.quiet);
-    let mut loading = Loading {
-        file: &args.file,
-        input,
-        step: length.map(|length| progress.step("load", length, Unit::Bytes)),
-        taken: 0,
-    };
-    let loaded = if args.sorted { loading.sorted(&keyspace) } else { loading.in_batches(&keyspace) };
-    if let Some(step) = loading.step.take().filter(|_| loaded.is_ok()) {
-        step.finish(&format!("{} entries", loading.taken));
-    }
-    drop(keyspace);
-    // An error in the file is more useful than a later one from closing.
-    let closed = opened.close();
-    let count = loaded?;
-    closed?;
-    print(&format!("{count} entries loaded\n"))?;
-    Ok(ExitCode::SUCCESS)
+    let (file, length) = input::open(&args.file)?;
+    let input = Input::new(file, format, args.header);
+    let count = args.part.open(args.create, |keyspace| {
+        let step = length.map(|length| Progress::detect(args.quiet).step("load", length, Unit::Bytes));
+        let mut loading = Loading { file: &args.file, input, step, taken: 0 };
+        let count = if args.sorted { loading.sorted(keyspace) } else { loading.in_batches(keyspace) }?;
+        if let Some(step) = loading.step {
+            step.finish(&format!("{} entries", loading.taken));
+        }
+        Ok(count)
+    })?;
+    Ok(print(&format!("{count} entries loaded\n"))?)
 }
 
 struct Loading<'a> {
@@ -66,7 +79,7 @@ impl Loading<'_> {
         if self.taken.is_multiple_of(STEP)
             && let Some(step) = &self.step
         {
-            step.set(self.input.position());
+            step.set(self.input.position);
         }
         let entry = self.input.next()?;
         self.taken += u64::from(entry.is_some());
@@ -92,7 +105,13 @@ impl Loading<'_> {
 
     fn in_batches(&mut self, keyspace: &Keyspace) -> anyhow::Result<u64> {
         let (mut batch, mut bytes, mut loaded) = (Batch::new(), 0, 0);
-        let store = keyspace.store();
+        let write = |batch: &mut Batch, bytes: &mut usize, loaded: &mut u64| -> forebay_kv::Result<()> {
+            keyspace.store().write(batch).wait()?;
+            *loaded += batch.len() as u64;
+            *bytes = 0;
+            batch.clear();
+            Ok(())
+        };
         loop {
             let so_far = |loaded: u64| format!("{loaded} entries before it are in the store");
             let entry = self.next().map_err(|fault| self.wrong(fault, &so_far(loaded)))?;
@@ -101,30 +120,24 @@ impl Loading<'_> {
             // A long value is alone in its batch, so that its line is known if the value is too long.
             let is_full = batch.len() >= BATCH_ENTRIES || bytes + length > BATCH_BYTES;
             if is_full && !batch.is_empty() {
-                store.write(&batch).wait()?;
-                loaded += batch.len() as u64;
-                batch.clear();
-                bytes = 0;
+                write(&mut batch, &mut bytes, &mut loaded)?;
             }
             let before = batch.len();
             batch.put(keyspace, &key, &value);
             bytes += length;
             let is_refused = batch.len() == before;
             if is_refused || bytes > BATCH_BYTES {
-                let written = store.write(&batch).wait();
+                let written = write(&mut batch, &mut bytes, &mut loaded);
                 let at_line = |text: String| self.wrong(Fault { line, text }, &so_far(loaded));
                 written.map_err(|error| at_line(error.to_string()))?;
-                loaded += batch.len() as u64;
-                batch.clear();
-                bytes = 0;
             }
         }
-        store.write(&batch).wait()?;
-        Ok(loaded + batch.len() as u64)
+        write(&mut batch, &mut bytes, &mut loaded)?;
+        Ok(loaded)
     }
 
     fn wrong(&self, fault: Fault, left: &str) -> Failure {
         let Fault { line, text } = fault;
-        Failure::Store(format!("{}, line {line}: {text}; {left}", self.file.display()))
+        Failure::Data(format!("{}, line {line}: {text}; {left}", self.file.display()))
     }
 }

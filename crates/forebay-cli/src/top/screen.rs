@@ -13,8 +13,8 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
 /// Standard output as a screen.
 pub(super) struct Screen {
-    #[allow(dead_code, reason = "held for its Drop, which gives the terminal back")]
-    guard: Guard,
+    /// Returns the terminal to its normal screen when dropped.
+    _guard: Guard,
 }
 
 impl Screen {
@@ -30,8 +30,8 @@ impl Screen {
             // The terminal may be gone; then the error has no reader.
             let _ = print(LEAVE);
         };
-        let ((), guard) = cleanup.create(|| print(ENTER), leave)?;
-        Ok(Some(Self { guard }))
+        let ((), _guard) = cleanup.create(|| print(ENTER), leave)?;
+        Ok(Some(Self { _guard }))
     }
 
     /// Returns the current size of the terminal, which may have been resized.

@@ -5,6 +5,8 @@ use serde::Deserialize;
 
 use forebay_report::failure::Failure;
 
+/// Mark by which a file of statistics is recognized.
+pub(super) const MARK: &str = "\"forebay_stats\":";
 /// The version that this program understands.
 const VERSION: u32 = 1;
 

@@ -1,6 +1,6 @@
 //! The tables of `top`, in lines that fit the terminal.
 
-use super::snapshot::{Counts, Flow, Snapshot};
+use super::snapshot::{Class, Counts, File, Flow, Snapshot};
 
 /// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,19 +29,16 @@ pub(super) fn render(now: &Snapshot, before: Option<&Snapshot>, size: Size) -> S
     lines.extend(devices(now));
     lines.extend(stalls(now));
     lines.extend(now.degraded.iter().map(|degraded| format!("degraded: {degraded}")));
-    let room = size.rows.map(|rows| rows.saturating_sub(lines.len()).max(FILES_MIN));
-    let files = files(now, before, seconds, size.columns);
-    let shown = room.map_or(files.len(), |room| room.min(files.len()));
-    lines.extend_from_slice(&files[..shown]);
-    if let Some(rows) = size.rows {
-        lines.truncate(rows);
-    }
-    let mut text = String::new();
-    for line in lines {
-        text.push_str(&fitted(&line, size.columns));
-        text.push('\n');
-    }
-    text
+    let room = size.rows.map_or(usize::MAX, |rows| rows.saturating_sub(lines.len()).max(FILES_MIN));
+    lines.extend(files(now, before, seconds, size.columns).into_iter().take(room));
+    lines.truncate(size.rows.unwrap_or(usize::MAX));
+    lines.iter().map(|line| fitted(line, size.columns) + "\n").collect()
+}
+
+/// Returns an empty line, the header and the rows; nothing when there are no rows.
+fn table(header: String, rows: impl Iterator<Item = String>) -> Vec<String> {
+    let lines: Vec<String> = [String::new(), header].into_iter().chain(rows).collect();
+    if lines.len() > 2 { lines } else { Vec::new() }
 }
 
 fn head(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<String> {
@@ -59,27 +56,23 @@ fn head(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<
     if memory.overflow_bytes > 0 {
         lines[0] += &format!(" +{}", bytes(memory.overflow_bytes as f64));
     }
-    let since = |now: u64, before: Option<u64>| rate(now - before.unwrap_or(0).min(now), seconds);
+    let since = |of: fn(&Snapshot) -> u64| count(rate(of(now).saturating_sub(before.map_or(0, of)), seconds));
     if now.wait_calls > 0 {
-        let calls = since(now.wait_calls, before.map(|before| before.wait_calls));
-        lines.push(format!("on waiting threads: {} operations/s", count(calls)));
+        lines.push(format!("on waiting threads: {} operations/s", since(|all| all.wait_calls)));
     }
     if now.page_cache_reads + now.page_cache_misses + now.page_cache_skips > 0 {
-        let reads = since(now.page_cache_reads, before.map(|before| before.page_cache_reads));
-        let moved = since(now.page_cache_bytes, before.map(|before| before.page_cache_bytes));
-        let mut line =
-            format!("page cache, on callers' threads: {} reads/s, {}B/s", count(reads), count(moved));
-        let misses = since(now.page_cache_misses, before.map(|before| before.page_cache_misses));
-        let skips = since(now.page_cache_skips, before.map(|before| before.page_cache_skips));
+        let (reads, moved) = (since(|all| all.page_cache_reads), since(|all| all.page_cache_bytes));
+        let mut line = format!("page cache, on callers' threads: {reads} reads/s, {moved}B/s");
         if now.page_cache_misses + now.page_cache_skips > 0 {
-            line += &format!(", {} in vain/s, {} not tried/s", count(misses), count(skips));
+            let (misses, skips) = (since(|all| all.page_cache_misses), since(|all| all.page_cache_skips));
+            line += &format!(", {misses} in vain/s, {skips} not tried/s");
         }
         lines.push(line);
     }
     lines
 }
 
-/// A header for the columns that `columns` returns for counts.
+/// A header for the columns that `rates` returns for counts.
 const COUNTS_HEAD: &str = " READ/s     B/s WRITE/s     B/s  SYNC/s";
 
 fn rates(counts: Counts, seconds: Option<f64>) -> String {
@@ -89,107 +82,81 @@ fn rates(counts: Counts, seconds: Option<f64>) -> String {
 }
 
 fn flows(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<String> {
-    let mut lines =
-        vec![String::new(), format!("{:<12} {:<11}{COUNTS_HEAD}  QUEUE-DEV p99", "CLASS", "DEVICE")];
-    let same = |a: &Flow, b: &Flow| a.class == b.class && a.device == b.device;
-    for flow in &now.flows {
-        let known = before.and_then(|before| before.flows.iter().find(|known| same(known, flow)));
+    let rows = now.flows.iter().map(|flow| {
+        let same = |known: &&Flow| known.class == flow.class && known.device == flow.device;
+        let known = before.and_then(|before| before.flows.iter().find(same));
         let counts = flow.counts.since(known.map_or_else(Counts::default, |known| known.counts));
-        let mut line =
-            format!("{:<12} {:<11}{}", cell(&flow.class, 12), cell(&flow.device, 11), rates(counts, seconds));
-        line += &format!("  {:>6}-{}", time(flow.queued_p99_ns), time(flow.device_p99_ns));
-        if flow.failures > 0 {
-            line += &format!(" {} failed", flow.failures);
-        }
-        lines.push(line);
-    }
-    lines
+        let (rates, queued, device) =
+            (rates(counts, seconds), time(flow.queued_p99_ns), time(flow.device_p99_ns));
+        let failed = if flow.failures > 0 { format!(" {} failed", flow.failures) } else { String::new() };
+        format!("{}{rates}  {queued:>6}-{device}{failed}", class_on_device(&flow.class, &flow.device))
+    });
+    let header = format!("{}{COUNTS_HEAD}  QUEUE-DEV p99", class_on_device("CLASS", "DEVICE"));
+    [String::new(), header].into_iter().chain(rows).collect()
 }
 
 /// Returns the table of classes that had to share a device.
 fn shares(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>) -> Vec<String> {
-    if now.classes.is_empty() {
-        return Vec::new();
-    }
-    let header = format!("{:<12} {:<11} RECEIVED     DUE  WAITED/s  STARVED", "CLASS", "DEVICE");
-    let mut lines = vec![String::new(), header];
-    let known = |class: &super::snapshot::Class| {
-        let same =
-            |known: &&super::snapshot::Class| known.class == class.class && known.device == class.device;
-        before.and_then(|before| before.classes.iter().find(same)).cloned().unwrap_or_default()
+    let since = |class: &Class, of: fn(&Class) -> u64| {
+        let same = |known: &&Class| known.class == class.class && known.device == class.device;
+        of(class).saturating_sub(before.and_then(|before| before.classes.iter().find(same)).map_or(0, of))
     };
-    let all = |device: &str, of: fn(&super::snapshot::Class) -> u64| -> u64 {
-        let here = now.classes.iter().filter(|class| class.device == device);
-        here.map(|class| of(class).saturating_sub(of(&known(class)))).sum()
-    };
-    for class in &now.classes {
-        let old = known(class);
-        let part = |of: fn(&super::snapshot::Class) -> u64| match all(&class.device, of) {
-            0 => "-".to_owned(),
-            all => format!("{:.1}%", of(class).saturating_sub(of(&old)) as f64 * 100.0 / all as f64),
+    let rows = now.classes.iter().map(|class| {
+        let part = |of: fn(&Class) -> u64| {
+            let here = now.classes.iter().filter(|other| other.device == class.device);
+            match here.map(|other| since(other, of)).sum::<u64>() {
+                0 => "-".to_owned(),
+                all => format!("{:.1}%", since(class, of) as f64 * 100.0 / all as f64),
+            }
         };
-        let starved_ns = class.starved_ns.saturating_sub(old.starved_ns);
-        lines.push(format!(
-            "{:<12} {:<11} {:>8} {:>7} {:>9} {:>8}",
-            cell(&class.class, 12),
-            cell(&class.device, 11),
+        format!(
+            "{} {:>8} {:>7} {:>9} {:>8}",
+            class_on_device(&class.class, &class.device),
             part(|class| class.received),
             part(|class| class.due),
-            count(rate(class.queued.saturating_sub(old.queued), seconds)),
-            time(starved_ns)
-        ));
-    }
-    lines
+            count(rate(since(class, |class| class.queued), seconds)),
+            time(since(class, |class| class.starved_ns))
+        )
+    });
+    table(format!("{} RECEIVED     DUE  WAITED/s  STARVED", class_on_device("CLASS", "DEVICE")), rows)
 }
 
 fn devices(now: &Snapshot) -> Vec<String> {
-    if now.devices.is_empty() {
-        return Vec::new();
-    }
-    let mut lines = vec![String::new(), format!("{:<24} {:>9}  A WRITE COSTS", "DEVICE", "BUDGET")];
-    for device in &now.devices {
+    let rows = now.devices.iter().map(|device| {
+        let (name, budget) = (cell(&device.device, 24), bytes(device.budget_bytes as f64));
         let calibrated = if device.calibrated { "  calibrated" } else { "" };
-        let budget = bytes(device.budget_bytes as f64);
-        lines.push(format!(
-            "{:<24} {budget:>9}  {:.2} reads{calibrated}",
-            cell(&device.device, 24),
-            device.write_cost
-        ));
-    }
-    lines
+        format!("{name:<24} {budget:>9}  {:.2} reads{calibrated}", device.write_cost)
+    });
+    table(format!("{:<24} {:>9}  A WRITE COSTS", "DEVICE", "BUDGET"), rows)
 }
 
 /// Number of lines of a back-trace that are shown: the innermost are the most useful.
 const FRAMES: usize = 3;
 
 fn stalls(now: &Snapshot) -> Vec<String> {
-    if now.stalls.is_empty() {
-        return Vec::new();
-    }
-    let mut lines = vec![String::new(), "  TIMES  LONGEST  TASK THAT HELD ITS SHARD".to_owned()];
     let mut sorted: Vec<_> = now.stalls.iter().collect();
     sorted.sort_by_key(|stall| std::cmp::Reverse(stall.longest_ns));
-    for stall in sorted.into_iter().take(5) {
-        lines.push(format!("{:>7}  {:>7}  {}", stall.polls, time(stall.longest_ns), stall.task));
-        lines.extend(stall.back_trace.lines().take(FRAMES).map(|frame| format!("{:>20}{frame}", "at ")));
-    }
-    lines
+    let rows = sorted.into_iter().take(5).flat_map(|stall| {
+        let row = format!("{:>7}  {:>7}  {}", stall.polls, time(stall.longest_ns), stall.task);
+        let frames = stall.back_trace.lines().take(FRAMES).map(|frame| format!("{:>20}{frame}", "at "));
+        std::iter::once(row).chain(frames)
+    });
+    table("  TIMES  LONGEST  TASK THAT HELD ITS SHARD".to_owned(), rows)
 }
 
 fn files(now: &Snapshot, before: Option<&Snapshot>, seconds: Option<f64>, columns: usize) -> Vec<String> {
-    let known = |path: &str| -> Counts {
-        let file = before.and_then(|before| before.files.iter().find(|file| file.path == path));
-        file.map_or_else(Counts::default, |file| file.counts)
+    let since = |file: &File| {
+        let known = before.and_then(|before| before.files.iter().find(|known| known.path == file.path));
+        file.counts.since(known.map_or_else(Counts::default, |known| known.counts))
     };
-    let mut moved: Vec<_> =
-        now.files.iter().map(|file| (file.counts.since(known(&file.path)), file)).collect();
+    let mut moved: Vec<_> = now.files.iter().map(|file| (since(file), file)).collect();
     moved.sort_by_key(|(counts, _)| std::cmp::Reverse(counts.operations()));
-    let mut lines = vec![String::new(), format!("{COUNTS_HEAD}  FILE")];
     let room = columns.saturating_sub(COUNTS_HEAD.len() + 2).max(10);
-    for (counts, file) in moved {
+    let mut lines = vec![String::new(), format!("{COUNTS_HEAD}  FILE")];
+    lines.extend(moved.into_iter().map(|(counts, file)| {
         let path = if file.path.is_empty() { &file.device } else { &file.path };
-        lines.push(format!("{}  {}", rates(counts, seconds), path_end(path, room)));
-    }
+        format!("{}  {}", rates(counts, seconds), path_end(path, room))
+    }));
     if now.files_left_out > 0 {
         lines.push(format!("{} files with fewer operations are not shown", now.files_left_out));
     }
@@ -243,6 +210,10 @@ fn time(ns: u64) -> String {
 
 fn short(value: f64, unit: &str) -> String {
     if value < 99.95 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
+}
+
+fn class_on_device(class: &str, device: &str) -> String {
+    format!("{:<12} {:<11}", cell(class, 12), cell(device, 11))
 }
 
 /// Formats a name in a column.

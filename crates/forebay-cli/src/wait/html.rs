@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::measure::Document;
 use super::text::{cells, device_work, figures, time, title, waited_for};
 use crate::output::PAGE_MARK;
-use forebay_report::page::embed::PAGE_BYTES_MAX;
+use forebay_report::page::PAGE_BYTES_MAX;
 use forebay_report::page::html as page;
 
 use forebay_report::page::html::STYLE;

@@ -23,7 +23,7 @@ pub(super) fn served(file: &Path) -> Result<Vec<Served>, Failure> {
         Some(served) => Ok(vec![served]),
         None => Err(Failure::Usage(format!(
             "{} has no figures of this device with one read and with several in flight: give a result of `forebay \
-             measure saturate --json` or of `forebay report --json FILE`",
+             measure saturate --json` or of `forebay report --json`",
             file.display()
         ))),
     }

@@ -1,6 +1,5 @@
 //! Measures, and writes the result to the requested places.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,8 +8,9 @@ use serde::Serialize;
 
 use super::signals::Signals;
 use super::{WaitArgs, html, known, text};
-use crate::output::{Destination, print, stderr_line, stderr_text};
+use crate::output::{Destination, PAGE_MARK, stderr_line, stderr_text};
 use forebay_measure::cleanup::Cleanup;
+use forebay_report::check::Check;
 use forebay_report::failure::Failure;
 
 /// The whole JSON document.
@@ -62,14 +62,24 @@ impl Document {
     }
 }
 
-pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
+/// Returns the doctor's line.
+pub(crate) fn examine() -> Check {
+    match forebay_wait::probe() {
+        Ok(()) => Check::ok("wait", "tracepoints", "the BPF programs of forebay wait load here"),
+        Err(Error::Unavailable { what, remedy, .. }) => Check::degraded("wait", "tracepoints", what, remedy),
+        Err(error) => Check::degraded("wait", "tracepoints", error.to_string(), ""),
+    }
+}
+
+/// Runs the command and returns its exit code.
+///
+/// # Errors
+/// [`Failure::Lacking`] where it cannot be measured.
+pub(crate) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     // Before the measurement: a long run must not end in "permission denied".
-    let page = args.html.as_deref().map(Destination::page).transpose()?;
-    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let numbers = match &args.json {
-        Some(file) if !to_stdout => Some(Destination::json(file)?),
-        _ => None,
-    };
+    let page = args.html.as_deref().map(|path| Destination::new(path, PAGE_MARK)).transpose()?;
+    let json = args.json.destination()?;
+    page.as_ref().map_or(Ok(()), |page| json.beside(page))?;
     let served = args.report.as_deref().map(known::served).transpose()?.unwrap_or_default();
     let signals = Signals::install()?;
     let report = match args.pid {
@@ -89,17 +99,13 @@ pub(super) fn run(args: &WaitArgs) -> anyhow::Result<ExitCode> {
     let document = Document::new(report);
     // Signals do not end the program here, so no other code has to undo anything.
     let cleanup = Cleanup::default();
-    if let Some(page) = page {
-        page.write(&html::of(&document, args.files)?, &cleanup)?;
+    if let Some(page) = &page {
+        page.write(&html::of(&document, args.limit)?, &cleanup)?;
     }
-    if let Some(numbers) = numbers {
-        numbers.write(&document.to_json()?, &cleanup)?;
-    }
-    if to_stdout {
-        print(&document.to_json()?)?;
-    } else {
+    let page_is_shown = page.is_some_and(|page| page.is_stdout());
+    if json.write(|| document.to_json(), &cleanup)? && !page_is_shown {
         // The command uses standard output, so the report does not.
-        stderr_text(&text::render(&document.report, args.files));
+        stderr_text(&text::render(&document.report, args.limit));
     }
     Ok(ExitCode::from(code))
 }

@@ -63,7 +63,7 @@ pub(super) fn waited_for(report: &Report, files: usize) -> (Vec<&File>, Option<S
         (0, 0) => return (shown, None),
         (0, idle) => format!("{idle} more files were used without waiting for them; they are in the JSON"),
         (more, idle) => {
-            format!("{more} more files with shorter waits and {idle} without are in the JSON (or --files)")
+            format!("{more} more files with shorter waits and {idle} without are in the JSON (or --limit)")
         }
     };
     (shown, Some(sentence))

@@ -174,7 +174,7 @@ fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAg
     let ToAgent::Prepare { experiment, options, seed } = task else {
         anyhow::bail!("a sample was requested before the file was prepared");
     };
-    let Some(Entry::New(experiment)) = kind::find(&experiment) else {
+    let Some(Entry(experiment)) = kind::find(&experiment) else {
         anyhow::bail!("the experiment {experiment:?} is not known here");
     };
     let context = Context::new(target, Progress::Silent, cleanup.clone(), seed);
@@ -188,7 +188,7 @@ fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAg
             let row = Row { name: way.name.to_owned(), ..Row::default() };
             runner::described_row(plan, setting, way, row)
         });
-        runner::table(spec, plan, setting, seconds, rows.collect())
+        runner::table(spec, plan, setting, Some(seconds), rows.collect())
     };
     let tables = settings.iter().map(frame).collect();
     let machine = doctor::machine_only();
@@ -220,7 +220,7 @@ fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAg
                 let Sample { setting, row, repeat, seed, seconds } = sample;
                 let way = spec.ways.iter().find(|way| way.name == row).context("an unknown row")?;
                 let parameters = settings.get(setting).context("an unknown table")?;
-                let turn = Turn { setting, parameters, way, repeat, seed, seconds };
+                let turn = Turn { setting, parameters, way, repeat, seed, seconds, counts: false };
                 let sampled = runner::sample(spec, plan.as_mut(), &turn, cleanup, Some(&mut begin));
                 wire.send(&match sampled {
                     Ok((outcome, claim)) => FromAgent::Sampled {

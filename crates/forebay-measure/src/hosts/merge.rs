@@ -3,9 +3,9 @@
 
 use super::super::experiment::{Outcome, Spec};
 use super::super::gates::Claim;
-use super::super::interleave::{SampleFigures, row_of};
 use super::super::latency::Latency;
 use super::super::runner::figures;
+use super::super::runner::{SampleFigures, row_of};
 use super::controller::{Host, HostSample};
 use forebay_report::result::{Condition, Row, metric};
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::super::experiment::Experiment;
-use super::super::interleave::seeds;
 use super::super::options::Values;
 use super::super::plan::{Sizes, interleaved};
+use super::super::runner::seeds;
 use super::super::units::show_bytes;
 use super::controller::{Controller, Host, HostSample};
 use super::merge::{Round, Rounds, rows};
@@ -37,8 +37,8 @@ pub(super) fn measure(
     let (memory, size) = (options.optional("memory"), options.optional("size"));
     let sizes = Sizes::within(affordable.unwrap_or(u64::MAX), context, memory, size)?;
     let mut options = options.clone();
-    options.set("memory", sizes.memory_bytes);
-    options.set("size", sizes.file_bytes);
+    options.set("memory", sizes.memory_bytes as f64);
+    options.set("size", sizes.file_bytes as f64);
     let label = format!("write {} of test data on each of {hosts} hosts", show_bytes(sizes.file_bytes));
     let step = context.step(label, hosts as u64, Unit::Count);
     controller.prepare(spec.name, &options, context.seed, sizes.file_bytes)?;

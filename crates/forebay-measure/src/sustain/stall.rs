@@ -6,7 +6,7 @@
 //! regular when all intervals between them are equal, or small multiples of one interval where some
 //! were missed, over the whole time. A standstill shorter than two steps may not show.
 
-use super::job::STEP_MS;
+use super::STEP_MS;
 
 /// Minimum operations of a step; fewer could be chance.
 const OPERATIONS_MIN: f64 = 32.0;

@@ -14,9 +14,11 @@ use std::time::Duration;
 use observe::Seen;
 use simulated::{Device, read_devices, write_devices};
 
+use crate::experiment::Experiment as _;
 use crate::latency::Latency;
-use crate::reads::names;
-use crate::{sustain, writes};
+use crate::saturate::Saturate;
+use crate::sustain::{self, Sustain};
+use crate::writes;
 use forebay_report::page::knee::{Level, saturation};
 use forebay_report::result::{Experiment, Metrics, Row, Sample, metric};
 
@@ -37,7 +39,7 @@ fn text(times: &[Duration]) -> String {
 /// Builds the experiment in the form of `measure saturate`.
 fn saturate_of(seen: &Seen) -> Experiment {
     let mut metrics = Metrics::default();
-    metrics.set(metric::IOPS, seen.per_second).set(names::MEAN_US, mean_us(&seen.times));
+    metrics.set(metric::IOPS, seen.per_second).set(metric::MEAN_US, mean_us(&seen.times));
     let mut row = Row::from_samples("forebay", vec![Sample { repeat: 0, metrics }]);
     row.histograms.insert("latency".to_owned(), text(&seen.times));
     let mut experiment =
@@ -70,7 +72,7 @@ fn wrong(
 fn reads_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
     let seen = observe::reads(device, seed);
     let experiments: Vec<Experiment> = seen.iter().map(saturate_of).collect();
-    let sentences = super::saturate::of(&experiments.iter().collect::<Vec<_>>());
+    let sentences = Saturate.verdicts(&experiments.iter().collect::<Vec<_>>());
     let curve: Vec<Level> = seen
         .iter()
         .map(|seen| Level {
@@ -95,7 +97,7 @@ fn writes_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
 fn load_of(device: &Device, seed: u64) -> (Vec<String>, Vec<Option<String>>) {
     let ended = observe::load(device, seed);
     let experiment = sustain::simulated(observe::LOAD, observe::LOAD_DEPTH as usize, &ended);
-    let sentences = super::sustain::of(&[&experiment]);
+    let sentences = Sustain.verdicts(&[&experiment]);
     let complaints = vec![stall(device, &sentences), burst_credits(device, &sentences)];
     (sentences, complaints)
 }
@@ -197,8 +199,8 @@ fn wrong_claims_of_writes_are_noticed() {
 /// Checks the limit, and how many programs the device serves.
 fn limit(device: &Device, sentences: &[String]) -> Option<String> {
     let found = |fragment: &str| sentences.iter().any(|sentence| sentence.contains(fragment));
-    let claimed = found("each further one only adds latency");
-    if claimed == found("no limit was found") {
+    let claimed = found(" saturates at ");
+    if claimed == found("no saturation up to") {
         return Some("neither a limit nor none, or both".to_owned());
     }
     match (device.places, claimed) {
@@ -224,11 +226,11 @@ fn knees(device: &Device, curve: &[Level]) -> Option<String> {
 }
 
 fn sorts(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = sentences.iter().any(|sentence| sentence.contains("of two sorts"));
+    let found = sentences.iter().any(|sentence| sentence.contains("bimodal"));
     match (device.sorts, found) {
         (None, true) => Some("two sorts where there is one".to_owned()),
         (Some(_), false) => Some("its two sorts were not found".to_owned()),
-        (Some((share, _)), true) => match number_before(sentences, " % of them take about") {
+        (Some((share, _)), true) => match number_before(sentences, " % of reads take about") {
             Some(found) if (found / 100.0 / share - 1.0).abs() <= 0.4 => None,
             found => Some(format!("a share of {share}, and it says {found:?} %")),
         },
@@ -262,13 +264,13 @@ fn cache(device: &Device, sentences: &[String]) -> Option<String> {
 }
 
 fn stall(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = find_sentence(sentences, "next to nothing is done").map(|sentence| [sentence.clone()]);
+    let found = find_sentence(sentences, " stalls ").map(|sentence| [sentence.clone()]);
     match (device.stall, found) {
         (None, None) => None,
         (None, Some(_)) => Some("stalls where none are".to_owned()),
         (Some(_), None) => Some("its stalls were not found".to_owned()),
         (Some((every, length)), Some(found)) => {
-            let found = (number_before(&found, " s next to nothing"), number_before(&found, " ms,"));
+            let found = (number_before(&found, " s for about"), number_before(&found, " ms,"));
             let near = |found: f64, simulated: Duration, unit: f64| {
                 (found * unit / simulated.as_secs_f64() - 1.0).abs() <= 0.2
             };
@@ -281,18 +283,23 @@ fn stall(device: &Device, sentences: &[String]) -> Option<String> {
 }
 
 fn burst_credits(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = find_sentence(sentences, " times less").map(|sentence| [sentence.clone()]);
+    let found = find_sentence(sentences, " falls from ").map(|sentence| [sentence.clone()]);
     match (device.burst_credits, found) {
         (None, None) => None,
         (None, Some(_)) => Some("a change of level where none is".to_owned()),
         (Some(_), None) => Some("its change of level was not found".to_owned()),
         (Some((writes, times)), Some(found)) => {
-            let found = (number_before(&found, " MiB), then"), number_before(&found, " times less"));
+            let number = |fragment| number_before(&found, fragment);
+            let found = (number(" MiB; "), number(" to "), number(" MB/s after"));
             let near = |found: f64, simulated: f64| (found / simulated - 1.0).abs() <= 0.1;
             match found {
-                (Some(mib), Some(less)) if near(mib * 256.0, writes) && near(less, times) => None,
+                (Some(mib), Some(first), Some(then))
+                    if near(mib * 256.0, writes) && near(first / then, times) =>
+                {
+                    None
+                }
                 found => Some(format!(
-                    "{times} times less after {writes} writes, and it says {found:?} (MiB, times)"
+                    "{times} times less after {writes} writes, and it says {found:?} (MiB, MB/s before and after)"
                 )),
             }
         }

@@ -9,9 +9,8 @@ use anyhow::Context as _;
 use io_uring::{IoUring, SubmissionQueue, opcode, types};
 
 use super::super::aligned::AlignedBuffer;
-use super::job::WalkWork;
-use super::lane::{Lane, Phase, Tally};
-use super::tree::{LookupError, Next, search};
+use super::lookups::{Lane, Shared, Tally};
+use super::tree::Descent;
 
 /// Maximum wait in microseconds once a read has completed. The wait is that of Forebay's shards: with
 /// many reads in flight, for a quarter of them.
@@ -23,30 +22,25 @@ const IN_FLIGHT_PER_WAIT: usize = 4;
 ///
 /// # Errors
 /// io_uring is unavailable, a read failed, or a result was wrong.
-pub(super) fn descend(
-    work: &WalkWork,
-    file: &File,
-    lanes: &[usize],
-    phase: &Arc<Phase>,
-) -> anyhow::Result<Tally> {
-    let mut lanes =
-        lanes.iter().map(|lane| Lane::new(work, *lane, phase)).collect::<anyhow::Result<Vec<Lane>>>()?;
-    let mut positions: Vec<u64> = lanes.iter().map(Lane::root).collect();
+pub(super) fn descend(shared: &Arc<Shared>, lanes: impl Iterator<Item = usize>) -> anyhow::Result<Tally> {
+    let (work, file) = (&shared.work, shared.file.as_deref().context("all lookups share one file")?);
+    let mut lanes = lanes.map(|lane| Lane::new(shared, lane)).collect::<anyhow::Result<Vec<Lane>>>()?;
+    let mut descents: Vec<Descent> = lanes.iter().map(Lane::descent).collect();
     let mut ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .build(lanes.len().next_power_of_two() as u32)
         .context("making a ring; the limit needs io_uring with DEFER_TASKRUN (Linux 6.1)")?;
     let has_min_wait = ring.params().is_feature_min_timeout();
-    let memory = Registered::new(&ring, file, lanes.len(), work.read_bytes())?;
+    let memory = Registered::new(&ring, file, lanes.len(), work.read_bytes)?;
     let (mut submitter, mut sq, mut cq) = ring.split();
     // Refused before Linux 5.18; then each enter resolves the ring's descriptor.
     _ = submitter.register_ring_fd();
     // A wait needs a timeout of its own, or the end of the minimum wait without any completion counts
     // as a failure.
     let patience = types::Timespec::new().sec(1);
-    for (slot, position) in positions.iter().enumerate() {
-        memory.push(&mut sq, slot, work.around(*position).0)?;
+    for (slot, descent) in descents.iter().enumerate() {
+        memory.push(&mut sq, slot, work.around(descent.at).0)?;
     }
     let mut in_flight = lanes.len();
     while in_flight > 0 {
@@ -63,30 +57,24 @@ pub(super) fn descend(
         cq.sync();
         for completion in &mut cq {
             let slot = completion.user_data() as usize;
-            anyhow::ensure!(
-                completion.result() as i64 == work.read_bytes() as i64,
-                "a read gave {}",
-                completion.result()
-            );
-            let position = positions[slot];
-            let at = work.around(position).1;
+            let (read, descent) = (completion.result(), &mut descents[slot]);
+            anyhow::ensure!(read as i64 == work.read_bytes as i64, "a read gave {read}");
+            let at = work.around(descent.at).1;
             // Its read has completed, and the next one is not queued.
             let node = &memory.piece(slot)[at..at + work.tree.node_bytes as usize];
-            positions[slot] = match search(node, position, lanes[slot].key()) {
-                Some(Next::Child(child)) => child,
-                Some(Next::Found(value)) if lanes[slot].completed(value, 0)? => lanes[slot].root(),
-                Some(Next::Found(_)) => {
+            if let Some(value) = descent.step(node)? {
+                if !lanes[slot].completed(value, 0)? {
                     in_flight -= 1;
                     continue;
                 }
-                None => return Err(LookupError::Damaged { position }.into()),
-            };
-            memory.push(&mut sq, slot, work.around(positions[slot]).0)?;
+                *descent = lanes[slot].descent();
+            }
+            memory.push(&mut sq, slot, work.around(descent.at).0)?;
         }
     }
     let mut tally = Tally::new()?;
     for lane in lanes {
-        tally.add(&lane.end())?;
+        tally.add(&lane.tally)?;
     }
     Ok(tally)
 }

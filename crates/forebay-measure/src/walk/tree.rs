@@ -1,16 +1,31 @@
-//! The index of the lookups: the contents of its nodes, the search in one, and the same search as a walk.
+//! The index of the lookups: the contents of its nodes, its file, the search in a node, and the same search as a walk.
 //!
 //! All levels have equally many nodes, so that no level is small enough for a cache and each hop is a
 //! random read. Inner nodes lead to any node of the level below. Which one is a function of the tree's
 //! seed, so that the result can be computed without the file. A lookup of depth d begins at the node
 //! of level d - 1 that its key selects.
 
+use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use forebay::{Block, Step, Walk};
 use serde::{Deserialize, Serialize};
 
+use super::super::aligned::AlignedBuffer;
+use super::super::backing_device::device_stat;
 use super::super::pattern::SplitMix;
+use super::super::preconditions::Preconditions;
+use super::super::scratch_dir::ScratchDir;
+use super::super::test_file::{check_space, require_direct, write_direct};
+use super::super::units::show_bytes;
+use crate::cleanup::TempFile;
+use crate::context::Context;
+use crate::progress::Unit;
+use forebay_report::failure::Failure;
 
 const MAGIC: u32 = 0x6b6c_6177;
 /// Magic, level and count, position, and a number that differs in every node.
@@ -26,16 +41,9 @@ pub(super) struct Tree {
     pub(super) fan_out: u64,
     pub(super) levels: u64,
     /// Number of nodes in each level.
+    #[serde(rename = "nodes_per_level")]
     pub(super) nodes: u64,
     pub(super) seed: u64,
-}
-
-/// The next step after a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Continue with the node at this position.
-    Child(u64),
-    Found(u64),
 }
 
 /// Returns the maximum number of records in a node.
@@ -145,8 +153,39 @@ fn wanted(key: u64, level: u64) -> u64 {
     mix(key.wrapping_add(level + 1))
 }
 
-/// Searches a node. Returns `None` when it is not the node of this tree that belongs to `position`.
-pub(super) fn search(node: &[u8], position: u64, key: u64) -> Option<Next> {
+/// A lookup on its way down. It is also the walk of Forebay's rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Descent {
+    pub(super) key: u64,
+    pub(super) node_bytes: u64,
+    /// Position of the next node.
+    pub(super) at: u64,
+}
+
+impl Descent {
+    /// Searches the next node. Returns the value at a leaf; at an inner node the descent moves on to its child.
+    ///
+    /// # Errors
+    /// It is not the node of this tree that belongs to the position.
+    pub(super) fn step(&mut self, node: &[u8]) -> anyhow::Result<Option<u64>> {
+        let (level, target) = search(node, self.at, self.key).with_context(|| {
+            format!(
+                "the bytes read at offset {} are not the node that was written there; the storage below the file or the \
+                 way it was read is faulty",
+                self.at
+            )
+        })?;
+        if level == 0 {
+            return Ok(Some(target));
+        }
+        self.at = target;
+        Ok(None)
+    }
+}
+
+/// Searches the node at `position`. Returns its level and the target of the record that the key selects, or `None` when it
+/// is another node.
+fn search(node: &[u8], position: u64, key: u64) -> Option<(u64, u64)> {
     let word = |at: usize| Some(u64::from_le_bytes(node.get(at..at + 8)?.try_into().ok()?));
     let head = word(0)?;
     let (magic, level, count) = (head as u32, u64::from((head >> 32) as u16), (head >> 48) as usize);
@@ -160,58 +199,91 @@ pub(super) fn search(node: &[u8], position: u64, key: u64) -> Option<Next> {
         let middle = (low + high) / 2;
         if word(HEADER + middle * RECORD)? <= wanted { low = middle + 1 } else { high = middle }
     }
-    let leads_to = word(HEADER + low.saturating_sub(1) * RECORD + 8)?;
-    Some(if level == 0 { Next::Found(leads_to) } else { Next::Child(leads_to) })
+    Some((level, word(HEADER + low.saturating_sub(1) * RECORD + 8)?))
 }
 
-/// A lookup as a walk.
-#[derive(Debug)]
-pub(super) struct Lookup {
-    pub(super) key: u64,
-    pub(super) node_bytes: u64,
-}
-
-/// The reason why a lookup fails.
-#[derive(Debug)]
-pub(super) enum LookupError {
-    Io(forebay::Error),
-    Damaged { position: u64 },
-}
-
-impl From<forebay::Error> for LookupError {
-    fn from(error: forebay::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl std::fmt::Display for LookupError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Io(error) => error.fmt(f),
-            Self::Damaged { position } => {
-                write!(
-                    f,
-                    "the bytes read at offset {position} are not the node that was written there; the storage below \
-                     the file or the way it was read is faulty"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for LookupError {}
-
-impl Walk for Lookup {
+impl Walk for Descent {
     type Output = u64;
-    type Error = LookupError;
+    type Error = anyhow::Error;
 
-    fn step(&mut self, node: &Block, at: Range<u64>) -> Step<u64, LookupError> {
-        match search(node, at.start, self.key) {
-            Some(Next::Child(child)) => Step::Read(child..child + self.node_bytes),
-            Some(Next::Found(value)) => Step::Done(value),
-            None => Step::Fail(LookupError::Damaged { position: at.start }),
+    fn step(&mut self, node: &Block, _: Range<u64>) -> Step<u64, anyhow::Error> {
+        match Self::step(self, node) {
+            Ok(None) => Step::Read(self.at..self.at + self.node_bytes),
+            Ok(Some(value)) => Step::Done(value),
+            Err(error) => Step::Fail(error),
         }
     }
+}
+
+/// A file with an index.
+#[derive(Debug)]
+pub(super) struct IndexFile {
+    pub(super) temp: TempFile,
+    pub(super) tree: Tree,
+    /// Alignment of a direct read.
+    pub(super) unit_bytes: u64,
+    /// The `stat` file of the block device below, when there is one.
+    pub(super) device_stat: Option<PathBuf>,
+    pub(super) preconditions: Preconditions,
+    /// Name of that device: `vda`, `zram0`.
+    pub(super) device: Option<String>,
+}
+
+impl IndexFile {
+    /// Writes the file, past the page cache and through to the device.
+    ///
+    /// # Errors
+    /// No space, no direct I/O: each a [`Failure`].
+    pub(super) fn make(scratch: &ScratchDir, tree: Tree, context: &Context) -> anyhow::Result<Self> {
+        // The last MiB may hold nodes after the last one; no lookup requests them.
+        let bytes = tree.file_bytes().next_multiple_of(1 << 20);
+        check_space(&scratch.directory, bytes, "give a smaller --size, or name a directory with more space")?;
+        let temp = scratch.temp_file(context, "walk")?;
+        require_direct(temp.path(), &scratch.filesystem)?;
+        let step = context.step(format!("write {} of nodes", show_bytes(bytes)), bytes, Unit::Bytes);
+        temp.file().set_len(bytes)?;
+        write_direct(temp.path(), bytes, |offset, memory| tree.fill(offset, memory), &step)
+            .with_context(|| format!("writing {}", temp.path().display()))?;
+        step.finish("on the device");
+        let device_stat = device_stat(temp.file());
+        Ok(Self {
+            unit_bytes: direct_unit(&open_direct(temp.path())?)?,
+            device: device_stat.as_deref().and_then(device_name),
+            preconditions: Preconditions::of_file(temp.file(), bytes, device_stat.as_deref()),
+            temp,
+            tree,
+            device_stat,
+        })
+    }
+}
+
+/// Opens a file for direct reads.
+///
+/// # Errors
+/// Errors of open.
+pub(super) fn open_direct(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
+}
+
+/// Returns the smallest unit in which the file can be read directly, found by trying.
+fn direct_unit(file: &File) -> anyhow::Result<u64> {
+    let mut buffer = AlignedBuffer::new(4096);
+    for unit in [512, 1024, 2048, 4096] {
+        match file.read_exact_at(&mut buffer.bytes_mut()[..unit], unit as u64) {
+            Ok(()) => return Ok(unit as u64),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let why = "direct reads here need more than 4 KiB at a time; name another directory";
+    Err(Failure::Unsuitable(why.to_owned()).into())
+}
+
+/// Returns the name of the disk of a `stat` file, also where that is of a partition.
+fn device_name(stat: &Path) -> Option<String> {
+    let device = fs::canonicalize(stat.parent()?).ok()?;
+    let disk = if device.join("partition").exists() { device.parent()? } else { &device };
+    Some(disk.file_name()?.to_str()?.to_owned())
 }
 
 #[cfg(test)]
@@ -223,15 +295,14 @@ mod tests {
     }
 
     fn descend(tree: &Tree, file: &[u8], depth: u64, key: u64) -> (u64, u64) {
-        let (mut at, mut hops) = (tree.root(depth, key), 0);
-        loop {
-            hops += 1;
-            let node = &file[at as usize..(at + tree.node_bytes) as usize];
-            match search(node, at, key).expect("a whole node") {
-                Next::Child(child) => at = child,
-                Next::Found(value) => return (value, hops),
+        let mut descent = Descent { key, node_bytes: tree.node_bytes, at: tree.root(depth, key) };
+        for hops in 1.. {
+            let node = &file[descent.at as usize..(descent.at + tree.node_bytes) as usize];
+            if let Some(value) = descent.step(node).expect("a whole node") {
+                return (value, hops);
             }
         }
+        unreachable!("a tree has leaves")
     }
 
     #[test]
@@ -284,5 +355,20 @@ mod tests {
     #[test]
     fn the_largest_fan_out_fills_a_node() {
         assert_eq!((fan_out_max(512), fan_out_max(4096)), (30, 254));
+    }
+
+    #[test]
+    fn the_file_contains_the_tree() {
+        let target = crate::context::Target::Directory(env!("CARGO_MANIFEST_DIR").into());
+        let context = Context::new(target, crate::progress::Progress::Silent, Default::default(), 1);
+        let scratch = ScratchDir::find(&context, "walk").expect("a directory on a disk");
+        let tree = Tree { node_bytes: 512, fan_out: 9, levels: 3, nodes: 1000, seed: 5 };
+        let index_file = IndexFile::make(&scratch, tree, &context).expect("space for 2 MiB");
+        assert!([512, 1024, 2048, 4096].contains(&index_file.unit_bytes), "{index_file:?}");
+        let mut expected = vec![0; tree.file_bytes() as usize];
+        tree.fill(0, &mut expected);
+        let found = fs::read(index_file.temp.path()).expect("it can be read buffered");
+        assert_eq!(found.len(), 2 << 20);
+        assert!(found.starts_with(&expected));
     }
 }

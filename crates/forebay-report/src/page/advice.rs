@@ -7,14 +7,13 @@ use super::facts::{self, counts};
 use super::noise::{Difference, difference};
 use super::view::{self, Gain};
 use super::{columns, html as page, sections};
-use crate::check::Verdict;
 use crate::result::{Experiment, Report, Row, metric};
 use crate::units::number;
 
 /// Minimum factor: less is not worth a change.
 const WORTHWHILE: f64 = 1.2;
-/// Number of changes shown.
-const SHOWN: usize = 6;
+/// Number of changes on the first screen and on a terminal.
+pub(crate) const SHOWN: usize = 3;
 
 /// One recommended change.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,37 +28,33 @@ pub struct Advice {
     pub section: usize,
 }
 
-/// Returns the list on the page, followed by the doctor's findings.
+/// Returns the list on the first screen.
 pub(crate) fn of(report: &Report) -> Markup {
     let advice = advice(report);
-    let groups = columns::groups(&report.experiments);
-    let remedies: Vec<_> = report
-        .environment
-        .checks
-        .iter()
-        .filter(|check| check.verdict != Verdict::Ok && check.remedy.is_some())
-        .collect();
     html! {
-        section aria-labelledby="change" {
-            h2 id="change" { "Changes with the largest gain" }
-            @if advice.is_empty() {
-                p { "No measured way is clearly better than the usual one." }
-            } @else {
-                ol.advice {
+        section.change aria-labelledby="change" {
+            h2 id="change" { "What to change first" }
+            @if advice.is_empty() { p { (NONE) } } @else {
+                ol {
                     @for advice in advice.iter().take(SHOWN) {
-                        li { strong { (advice.what) } ": " (page::prose(&advice.gain)) ". See " (sections::link(advice.section, &groups)) "." }
+                        li {
+                            span.times { (advice.factor()) }
+                            div { a href=(format!("#{}", sections::id(advice.section))) { (advice.what) } p.small { (page::prose(&advice.gain)) } }
+                        }
                     }
                 }
-                p.small {
-                    "Each compares the usual way of doing the work with the best that was measured beside it. It \
-                     holds for this device and this load, and for the part of a program's time that is such work."
-                }
-            }
-            @if !remedies.is_empty() {
-                p { "Degraded or unavailable features, as the doctor found:" }
-                ul { @for check in remedies { li { strong { (check.name) } ": " (page::prose(check.remedy.as_deref().unwrap_or(""))) } } }
             }
         }
+    }
+}
+
+/// The sentence where no change is worthwhile.
+pub(crate) const NONE: &str = "No measured way is clearly better than the usual one.";
+
+impl Advice {
+    /// Returns the factor, short: `15.9x`.
+    pub(crate) fn factor(&self) -> String {
+        format!("{}\u{d7}", number(self.times))
     }
 }
 
@@ -103,22 +98,17 @@ fn compare(rule: &Gain, section: usize, group: &[&Experiment], experiment: &Expe
     if !times.is_finite() || difference(best, usual, &rule.metric) == Some(Difference::Equal) {
         return None;
     }
-    let axis = view::axis(group);
-    let place = axis
-        .as_ref()
-        .and_then(|axis| Some(format!(", {}: {}", axis.label, number(experiment.number(&axis.parameter)?))));
+    let place = view::place(group, experiment).map(|place| format!(", {place}"));
     Some(Advice {
         times,
         what: rule.change.to_string(),
         gain: format!(
-            "`{}` instead of `{}` gives {} times {} {} ({} against {}{})",
+            "`{}` instead of `{}`: {} against {} {}{}",
             best.name,
             usual.name,
-            number(times),
-            if rule.more { "more" } else { "less" },
-            rule.counts,
             number(best.metrics.get(&rule.metric)?),
             number(usual.metrics.get(&rule.metric)?),
+            rule.counts,
             place.unwrap_or_default()
         ),
         section,
@@ -140,15 +130,16 @@ fn at_once(report: &Report) -> Option<Advice> {
     Some(Advice {
         times,
         what: "Have more reads in flight at once".to_owned(),
-        gain: page::capital(&format!(
-            "{} instead of {} ({}) gives {} times more IOPS from `{}`; {}",
+        gain: format!(
+            "`{}` with {} instead of {} ({}): {} IOPS against {}; {}",
+            row.name,
             number(knee),
             number(alone),
             curve.load,
-            number(times),
-            row.name,
+            number(row.metrics.get(metric::IOPS)?),
+            number(first.metrics.get(metric::IOPS)?),
             curve.beyond_knee()
-        )),
+        ),
         section: curve.section,
     })
 }
@@ -178,13 +169,14 @@ mod tests {
         let advice = advice(&report(experiments));
         assert_eq!(advice.len(), 2, "{advice:?}");
         assert!(
-            advice[0].gain.starts_with("32 instead of 1 (reads in flight) gives 8 times more IOPS from `direct`; more gives at most 2 % more, at 128 (measured up to 128)"),
+            advice[0].times == 8.0
+                && advice[0].gain
+                    == "`direct` with 32 instead of 1 (reads in flight): 80,000 IOPS against 10,000; at most 2 % more, at 128 (measured up to 128)",
             "{advice:?}"
         );
         assert!(
-            advice[1].gain.contains(
-                "`direct-large` instead of `buffered` gives 2.40 times more MB/s (2,400 against 1,000)"
-            ),
+            advice[1].factor() == "2.40\u{d7}"
+                && advice[1].gain == "`direct-large` instead of `buffered`: 2,400 against 1,000 MB/s",
             "{advice:?}"
         );
     }
@@ -197,6 +189,6 @@ mod tests {
             row("direct-large", &[(metric::MB_PER_S, 1010.0)]),
         ];
         assert!(advice(&report(vec![scan])).is_empty());
-        assert!(of(&report(Vec::new())).into_string().contains("No measured way is clearly better"));
+        assert!(of(&report(Vec::new())).into_string().contains(NONE));
     }
 }

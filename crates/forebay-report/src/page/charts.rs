@@ -2,21 +2,21 @@
 //! them, several percentiles a curve over the share of operations, times of several calls bars made of
 //! parts, series a line over time.
 
-mod calls;
-mod knees;
-mod percentiles;
-mod series;
-
 use super::chart::{Chart, Shape};
-use super::columns::Column;
-use super::svg::{Bar, Line, Point, Spread, Whisker, XAxis};
-use super::view;
-use crate::result::{Experiment, Row, metric};
+use super::columns::{Column, groups, heading, once, row_names};
+use super::facts;
+use super::histogram;
+use super::html::capital;
+use super::knee::{Definition, Level, saturation};
+use super::svg::{Bar, Line, Mark, Point, Spread, XAxis};
+use super::view::{self, Axis, Role};
+use crate::result::{CacheState, Experiment, Report, Row, metric};
 
-/// Maximum lines that remain distinguishable.
+/// Maximum lines that remain distinguishable, in a chart of a section and on the first screen.
 const LINES: usize = 12;
+const LINES_FIRST: usize = 3;
 
-/// Returns all charts of experiments that belong together, in the order in which the page shows them.
+/// Returns all charts of experiments that belong together, the main one first.
 pub(crate) fn of(group: &[&Experiment]) -> Vec<Chart> {
     let mut charts = match group {
         [] => return Vec::new(),
@@ -24,26 +24,96 @@ pub(crate) fn of(group: &[&Experiment]) -> Vec<Chart> {
         _ => sweep(group),
     };
     charts.extend(against_throughput(group));
-    charts.extend(series::of(group));
-    charts.extend(calls::of(group));
-    charts.extend(percentiles::of(group));
+    charts.extend(group.iter().flat_map(|experiment| series(experiment)));
+    charts.extend(calls(group));
+    charts.extend(percentiles(group));
     charts
+}
+
+/// Returns rate and latency over the load: of the sweep on which the conclusions rest, or of the baseline's two depths.
+/// Rows of the device come first; the fastest other one stands apart.
+pub(crate) fn overview(report: &Report) -> Option<[Chart; 2]> {
+    let groups = groups(&report.experiments);
+    let (lines, axis, note) = match facts::curve(report) {
+        Some(curve) => {
+            let group = &groups[curve.section];
+            (swept(group)?, view::axis(group)?, heading(group))
+        }
+        None => (of_baseline(report)?, Axis::new("depth", "queue depth"), ""),
+    };
+    let title = format!("Rate and p99 over {}", axis.label);
+    Some([(0, "IOPS"), (1, "p99 µs")].map(|(index, y)| {
+        let lines: Vec<Line> = lines.iter().map(|both| both[index].clone()).collect();
+        let x = XAxis { spread: Spread::Log, ..over(&axis.label, &lines) };
+        Chart::lines(title.clone(), note, x, y, lines)
+    }))
+}
+
+/// Returns rate and p99 of the fastest rows of a sweep.
+fn swept(group: &[&Experiment]) -> Option<Vec<[Line; 2]>> {
+    let axis = view::axis(group)?;
+    let line = |name: &str, metric: &str| {
+        let point = |experiment: &Experiment, row: &Row| {
+            let (x, y) = (experiment.number(&axis.parameter)?, row.metrics.get(metric)?);
+            (x > 0.0 && y > 0.0).then(|| Point::new(x, y))
+        };
+        Line::new(name, points(group, name, point))
+    };
+    let most = |lines: &[Line; 2]| lines[0].points.iter().map(|point| point.y).fold(0.0, f64::max);
+    let (mut device, mut others) = (Vec::new(), Vec::new());
+    for name in row_names(group) {
+        let rows =
+            || group.iter().filter_map(|experiment| experiment.row(name)).filter(|row| row.skipped.is_none());
+        let mut lines = [metric::IOPS, metric::P99_US].map(|metric| line(name, metric));
+        if lines[0].points.len() < 2 || rows().any(|row| row.degraded.is_some()) {
+            continue;
+        }
+        if rows().all(facts::is_direct) {
+            device.push(lines);
+        } else if let Some(cache) =
+            rows().find_map(|row| row.cache).filter(|cache| *cache != CacheState::Direct)
+        {
+            lines.iter_mut().for_each(|line| {
+                line.aside = true;
+                line.name = format!("{name} ({})", cache.label());
+            });
+            others.push(lines);
+        }
+    }
+    for rows in [&mut device, &mut others] {
+        rows.sort_by(|a, b| most(b).total_cmp(&most(a)));
+    }
+    device.truncate(LINES_FIRST);
+    device.extend(others.into_iter().take(1));
+    (!device.is_empty()).then_some(device)
+}
+
+/// Returns rate and p99 of the baseline's random reads and writes.
+fn of_baseline(report: &Report) -> Option<Vec<[Line; 2]>> {
+    let baseline = report.experiments.iter().find(|experiment| experiment.view.role == Role::Baseline)?;
+    let lines = ["random-read", "random-write"].map(|name| {
+        [metric::IOPS, metric::P99_US].map(|metric| {
+            let at = |depth: u32| {
+                let row = baseline.row(&format!("{name}-{depth}"))?;
+                Some(Point::new(f64::from(depth), row.metrics.get(metric).filter(|value| *value > 0.0)?))
+            };
+            Line::new(name, [1, 32].into_iter().filter_map(at).collect())
+        })
+    });
+    let known: Vec<[Line; 2]> = lines.into_iter().filter(|both| both[0].points.len() == 2).collect();
+    (!known.is_empty()).then_some(known)
 }
 
 fn bars(experiment: &Experiment) -> Vec<Chart> {
     let chart = |column: &Column| {
-        let bars: Vec<Bar> = experiment
-            .rows
-            .iter()
-            .filter_map(|row| Some(Bar { name: row.name.clone(), value: whisker(column, row)? }))
-            .collect();
+        let bar = |row: &Row| {
+            Some(Bar { name: row.name.clone(), values: vec![column.value(row)?], spread: column.spread(row) })
+        };
+        let bars: Vec<Bar> = experiment.rows.iter().filter_map(bar).collect();
         (!bars.is_empty()).then(|| Chart {
             title: column.heading.to_string(),
-            note: format!(
-                "{}. Bars are medians, whiskers go from the smallest to the largest repeat.",
-                meaning(column)
-            ),
-            shape: Shape::Bars { axis: column.heading.to_string(), bars },
+            note: column.meaning.to_string(),
+            shape: Shape::Bars { axis: column.heading.to_string(), parts: Vec::new(), bars },
         })
     };
     experiment.view.charts().filter_map(chart).collect()
@@ -52,26 +122,17 @@ fn bars(experiment: &Experiment) -> Vec<Chart> {
 fn sweep(group: &[&Experiment]) -> Vec<Chart> {
     let Some(axis) = view::axis(group) else { return Vec::new() };
     let chart = |column: &Column| {
-        let lines = rows(group, |name| {
-            points(group, name, |experiment, row| {
-                let value = whisker(column, row)?;
-                let x = experiment.number(&axis.parameter)?;
-                Some(Point { x, y: value.value, low: value.low, high: value.high })
-            })
+        let lines = rows(group, |experiment, row| {
+            let (x, y) = (experiment.number(&axis.parameter)?, column.value(row)?);
+            let (low, high) = column.spread(row).unwrap_or((y, y));
+            Some(Point { x, y, low, high })
         });
-        (!lines.is_empty()).then(|| Chart {
-            title: format!("{} over {}", column.heading, axis.label),
-            note: format!(
-                "{}. Points are medians, whiskers go from the smallest to the largest repeat.",
-                meaning(column)
-            ),
-            shape: Shape::Lines {
-                x: over(&axis.label, &lines),
-                y: column.heading.to_string(),
-                lines,
-                marks: if column.metric == metric::IOPS { knees::of(group) } else { Vec::new() },
-            },
-        })
+        let title = format!("{} over {}", column.heading, axis.label);
+        let marks = if column.metric == metric::IOPS { knees(group) } else { Vec::new() };
+        let x = over(&axis.label, &lines);
+        let is_known = !lines.is_empty();
+        let chart = Chart::lines(title, &column.meaning, x, &column.heading, lines);
+        is_known.then(|| chart.marked(marks))
     };
     group[0].view.charts().filter_map(chart).collect()
 }
@@ -80,45 +141,26 @@ fn sweep(group: &[&Experiment]) -> Vec<Chart> {
 /// more operations in flight only add latency.
 fn against_throughput(group: &[&Experiment]) -> Option<Chart> {
     let first = group.first().filter(|_| group.len() >= 4)?;
+    let has =
+        |column: &&Column| group.iter().flat_map(|one| &one.rows).any(|row| column.value(row).is_some());
     let rate = [metric::IOPS, metric::LOOKUPS_PER_S]
         .into_iter()
         .filter_map(|name| first.view.column(name))
-        .find(|column| {
-        group.iter().any(|experiment| experiment.rows.iter().any(|row| column.value(row).is_some()))
-    })?;
+        .find(has)?;
     let latency = first.view.column(metric::P99_US)?;
-    let lines = rows(group, |name| {
-        points(group, name, |_, row| Some(Point::new(rate.value(row)?, latency.value(row)?)))
-    });
+    let lines = rows(group, |_, row| Some(Point::new(rate.value(row)?, latency.value(row)?)));
     let axis = view::axis(group)?;
-    (lines.iter().any(|line| line.points.len() >= 4)).then(|| Chart {
-        title: format!("{} against {}", latency.heading, rate.heading),
-        note: format!(
-            "Each point is one number of {}, joined in their order: where a curve turns upwards without going on to the \
-             right, more at once only waits longer.",
-            axis.label
-        ),
-        shape: Shape::Lines {
-            x: XAxis { title: rate.heading.to_string(), spread: Spread::Linear, ticks_at_points: false },
-            y: latency.heading.to_string(),
-            lines,
-            marks: Vec::new(),
-        },
-    })
+    let title = format!("{} against {}", latency.heading, rate.heading);
+    let note = format!("one point for each number of {}, joined in their order", axis.label);
+    let x = XAxis::new(&rate.heading, Spread::Linear);
+    let is_curve = lines.iter().any(|line| line.points.len() >= 4);
+    is_curve.then(|| Chart::lines(title, &note, x, &latency.heading, lines))
 }
 
 /// Returns a line for each name of a row that has points.
-fn rows(group: &[&Experiment], points: impl Fn(&str) -> Vec<Point>) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    for row in group.iter().flat_map(|experiment| &experiment.rows) {
-        if lines.len() < LINES && lines.iter().all(|line| line.name != row.name) {
-            let points = points(&row.name);
-            if !points.is_empty() {
-                lines.push(Line { name: row.name.clone(), points });
-            }
-        }
-    }
-    lines
+fn rows(group: &[&Experiment], point: impl Fn(&Experiment, &Row) -> Option<Point>) -> Vec<Line> {
+    let lines = row_names(group).into_iter().map(|name| Line::new(name, points(group, name, &point)));
+    lines.filter(|line| !line.points.is_empty()).take(LINES).collect()
 }
 
 /// Returns the points of the row `name`, in the order of the group's axis.
@@ -139,11 +181,6 @@ fn in_order<'a>(group: &[&'a Experiment]) -> Vec<&'a Experiment> {
     ordered
 }
 
-/// Returns whether the group's axis counts readers.
-fn over_readers(group: &[&Experiment]) -> bool {
-    view::axis(group).is_some_and(|axis| axis.parameter == "readers")
-}
-
 /// Returns a horizontal axis with a tick for each measured place.
 fn over(title: &str, lines: &[Line]) -> XAxis {
     let places = lines.iter().flat_map(|line| line.points.iter().map(|point| point.x));
@@ -153,21 +190,148 @@ fn over(title: &str, lines: &[Line]) -> XAxis {
     XAxis { title: title.to_owned(), spread, ticks_at_points: true }
 }
 
-fn whisker(column: &Column, row: &Row) -> Option<Whisker> {
-    let value = column.value(row)?;
-    let (low, high) = column.spread(row).unwrap_or((value, value));
-    Some(Whisker { value, low, high })
+/// Returns a mark for each definition of the knee, for the row with the highest throughput. There is
+/// none where the device is not saturated, and none over anything but readers.
+fn knees(group: &[&Experiment]) -> Vec<Mark> {
+    let levels = |name: &str| -> Vec<Level> {
+        let level = |experiment: &&Experiment| {
+            let row = experiment.row(name)?;
+            Some(Level {
+                readers: experiment.number("readers")?,
+                per_second: row.metrics.get(metric::IOPS)?,
+                mean_us: row.metrics.get(metric::MEAN_US)?,
+            })
+        };
+        in_order(group).iter().filter_map(level).collect()
+    };
+    if view::axis(group).is_none_or(|axis| axis.parameter != "readers") {
+        return Vec::new();
+    }
+    let most = |levels: &[Level]| levels.iter().map(|level| level.per_second).fold(0.0, f64::max);
+    let fastest = row_names(group).into_iter().map(levels).max_by(|a, b| most(a).total_cmp(&most(b)));
+    let Some(levels) = fastest else { return Vec::new() };
+    let Some(found) = saturation(&levels) else { return Vec::new() };
+    let marks = Definition::ALL
+        .iter()
+        .zip(found.knees)
+        .map(|(definition, place)| Mark { at: levels[place].readers, label: definition.name().to_owned() });
+    marks.collect()
 }
 
-/// Returns the meaning of a column, as the beginning of a paragraph.
-fn meaning(column: &Column) -> String {
-    format!("{}: {}", column.heading, column.meaning)
+/// The calls, in the order in which a program makes them.
+const CALLS: [&str; 10] =
+    ["create", "open", "stat", "read", "write", "sync", "close", "rename", "unlink", "remove"];
+/// Suffixes of such a metric's name, and their units.
+const UNITS: [(&str, &str); 4] = [("_ms", "ms"), ("_us", "µs"), ("_s", "s"), ("_seconds", "s")];
+
+/// Returns the chart, where rows have the times of at least two calls.
+fn calls(group: &[&Experiment]) -> Option<Chart> {
+    UNITS.iter().find_map(|(suffix, unit)| in_unit(group, suffix, unit))
+}
+
+fn in_unit(group: &[&Experiment], suffix: &str, unit: &str) -> Option<Chart> {
+    let rows = || group.iter().flat_map(|experiment| &experiment.rows);
+    let calls: Vec<&str> = CALLS
+        .into_iter()
+        .filter(|call| rows().any(|row| row.metrics.get(&format!("{call}{suffix}")).is_some()))
+        .collect();
+    if calls.len() < 2 {
+        return None;
+    }
+    let mut bars = Vec::new();
+    for experiment in in_order(group) {
+        let place = view::place(group, experiment).map_or_else(String::new, |place| format!(", {place}"));
+        for row in &experiment.rows {
+            let values: Vec<Option<f64>> =
+                calls.iter().map(|call| row.metrics.get(&format!("{call}{suffix}"))).collect();
+            if values.iter().any(Option::is_some) {
+                let values = values.into_iter().map(Option::unwrap_or_default).collect();
+                bars.push(Bar { name: format!("{}{place}", row.name), values, spread: None });
+            }
+        }
+    }
+    Some(Chart {
+        title: "Time by call".to_owned(),
+        note: format!("medians in {unit}, stacked in the order in which the calls are made"),
+        shape: Shape::Bars {
+            axis: unit.to_owned(),
+            parts: calls.into_iter().map(str::to_owned).collect(),
+            bars,
+        },
+    })
+}
+
+/// Latencies that an experiment can have: the name of their histogram, their label, and the metrics of their percentiles.
+const FAMILIES: [(&str, &str, [&str; 3]); 3] = [
+    ("latency", "latency", [metric::P50_US, metric::P99_US, metric::P99_9_US]),
+    ("durable", "time until durable", [metric::DURABLE[0], metric::DURABLE[1], metric::DURABLE[2]]),
+    ("seen", "time until seen", [metric::SEEN[0], metric::SEEN[1], metric::SEEN[2]]),
+];
+/// Shares of operations for these percentiles.
+const SHARES: [f64; 3] = [0.5, 0.99, 0.999];
+
+/// Returns a chart for each latency of the group; for a sweep, of its first and its last place.
+fn percentiles(group: &[&Experiment]) -> Vec<Chart> {
+    let ordered = in_order(group);
+    let ends = match ordered.as_slice() {
+        [] => Vec::new(),
+        [only] => vec![*only],
+        [first, .., last] => vec![*first, *last],
+    };
+    let charts = ends.iter().flat_map(|experiment| {
+        let place = view::place(group, experiment).map_or_else(String::new, |place| format!(", {place}"));
+        FAMILIES.into_iter().filter_map(move |(histogram, what, percentiles)| {
+            let line = |row: &Row| Some(Line::new(&row.name, shares(row, histogram, percentiles)?));
+            let lines: Vec<Line> = experiment.rows.iter().filter_map(line).take(LINES).collect();
+            let title = format!("{} by share of operations{place}", capital(what));
+            let note = format!("at 99 %: the {what} that 99 of 100 operations did not exceed");
+            let x = XAxis::new("share of operations", Spread::Tail);
+            (!lines.is_empty()).then(|| Chart::lines(title, &note, x, "µs", lines).with_table())
+        })
+    });
+    charts.collect()
+}
+
+/// Returns the points of the whole histogram, or of at least two percentiles.
+fn shares(row: &Row, histogram: &str, percentiles: [&str; 3]) -> Option<Vec<Point>> {
+    let curve = row.histograms.get(histogram).and_then(|text| histogram::curve(text));
+    let curve = curve.unwrap_or_else(|| {
+        let percentiles = SHARES.into_iter().zip(percentiles);
+        percentiles.filter_map(|(share, metric)| Some((share, row.metrics.get(metric)?))).collect()
+    });
+    (curve.len() >= 2).then(|| curve.into_iter().map(|(share, us)| Point::new(share, us)).collect())
+}
+
+/// Name of the list with the times.
+const AT: &str = "at_s";
+
+/// Returns one chart for each series of an experiment, with a line for each row that has it and a mark
+/// where its level changed.
+fn series(experiment: &Experiment) -> Vec<Chart> {
+    let names = once(experiment.rows.iter().flat_map(|row| row.series.keys()).filter(|name| *name != AT));
+    let mark = |row: &Row| {
+        let at = row.metrics.get(metric::CHANGE_S).filter(|_| row.series.contains_key(AT))?;
+        Some(Mark { at, label: format!("{} changes", row.name) })
+    };
+    let chart = |name: &String| {
+        let line = |row: &Row| {
+            let pairs = row.series.get(AT)?.iter().zip(row.series.get(name)?);
+            Some(Line::new(&row.name, pairs.map(|(at, value)| Point::new(*at, *value)).collect()))
+        };
+        let heading = experiment.view.column(name).map_or(name.as_str(), |column| &*column.heading);
+        let (title, note) = (format!("{heading} over time"), "each tenth of a second of the first repeat");
+        let x = XAxis::new("seconds", Spread::Linear);
+        let lines = experiment.rows.iter().filter_map(line).collect();
+        let marks = experiment.rows.iter().filter_map(mark).collect();
+        Chart::lines(title, note, x, heading, lines).marked(marks).with_table()
+    };
+    names.into_iter().map(chart).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Metrics, Sample};
+    use crate::result::{Metrics, Sample, Series};
 
     fn random(depth: u32, figures: &[(&str, f64)]) -> Experiment {
         let mut metrics = Metrics::default();
@@ -210,5 +374,136 @@ mod tests {
         let mut experiment = Experiment::new("scan", "");
         experiment.rows.push(Row::skipped("uncached", "refused"));
         assert!(of(&[&experiment]).is_empty() && of(&[]).is_empty());
+    }
+
+    fn writes(figures: &[(&str, f64)]) -> Experiment {
+        let mut metrics = Metrics::default();
+        for (name, value) in figures {
+            metrics.set(name, *value);
+        }
+        let mut experiment = Experiment::new("writes", "");
+        experiment.rows.push(Row::from_samples("sync-close", vec![Sample { repeat: 0, metrics }]));
+        experiment
+    }
+
+    #[test]
+    fn calls_are_stacked_in_their_order() {
+        let experiment =
+            writes(&[("sync_ms", 30.0), ("open_ms", 1.0), ("write_ms", 4.0), ("total_ms", 35.0)]);
+        let chart = calls(&[&experiment]).expect("three calls");
+        let Shape::Bars { parts, bars, .. } = chart.shape else { panic!("bars") };
+        assert_eq!(parts, ["open", "write", "sync"]);
+        assert_eq!(bars[0].values, [1.0, 4.0, 30.0]);
+    }
+
+    #[test]
+    fn one_call_alone_is_no_chart() {
+        assert_eq!(calls(&[&writes(&[("read_us", 30.0), ("p99_us", 1.0)])]), None);
+    }
+
+    fn of_three(depth: u32) -> Experiment {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::P50_US, 100.0).set(metric::P99_US, 300.0).set(metric::P99_9_US, 900.0);
+        let mut experiment = Experiment::new("random", "").parameter("depth", depth);
+        experiment.rows.push(Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]));
+        experiment
+    }
+
+    #[test]
+    fn a_sweep_shows_its_first_and_its_last_place() {
+        let all = [of_three(32), of_three(1), of_three(8)];
+        let group: Vec<&Experiment> = all.iter().collect();
+        let titles: Vec<String> = percentiles(&group).into_iter().map(|chart| chart.title).collect();
+        assert_eq!(
+            titles,
+            [
+                "Latency by share of operations, reads in flight: 1",
+                "Latency by share of operations, reads in flight: 32"
+            ]
+        );
+    }
+
+    #[test]
+    fn three_percentiles_are_three_points() {
+        let charts = percentiles(&[&of_three(1)]);
+        let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("lines") };
+        assert_eq!(lines[0].points.len(), 3);
+        assert_eq!(charts[0].title, "Latency by share of operations");
+    }
+
+    #[test]
+    fn a_row_with_its_histogram_has_a_curve_of_it() {
+        let mut experiment = of_three(1);
+        let text = crate::page::histogram::tests::text(1..=10_000);
+        experiment.rows[0].histograms.insert("latency".to_owned(), text);
+        let charts = percentiles(&[&experiment]);
+        let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("lines") };
+        assert!(lines[0].points.len() > 20, "{}", lines[0].points.len());
+    }
+
+    fn sustain(change_s: Option<f64>) -> Experiment {
+        let mut metrics = Metrics::default();
+        metrics.set(metric::SUSTAINED_MB_PER_S, 50.0);
+        if let Some(at) = change_s {
+            metrics.set(metric::CHANGE_S, at);
+        }
+        let mut row = Row::from_samples("random-write", vec![Sample { repeat: 0, metrics }]);
+        let rates = vec![100.0, 100.0, 50.0];
+        row.series =
+            Series::from([(AT.to_owned(), vec![0.0, 0.1, 0.2]), (metric::MB_PER_S.to_owned(), rates)]);
+        let mut experiment = Experiment::new("sustain", "how");
+        experiment.rows.push(row);
+        experiment
+    }
+
+    #[test]
+    fn a_series_is_a_line_over_time_and_its_change_a_mark() {
+        let (changed, steady) = (sustain(Some(0.2)), sustain(None));
+        let charts = series(&changed);
+        assert_eq!(charts.len(), 1, "the times are no series of their own");
+        let Shape::Lines { lines, marks, .. } = &charts[0].shape else { panic!("{charts:?}") };
+        let points: Vec<(f64, f64)> = lines[0].points.iter().map(|point| (point.x, point.y)).collect();
+        assert_eq!(points, [(0.0, 100.0), (0.1, 100.0), (0.2, 50.0)]);
+        assert_eq!(marks.iter().map(|mark| mark.at).collect::<Vec<_>>(), [0.2]);
+        let charts = series(&steady);
+        let Shape::Lines { marks, .. } = &charts[0].shape else { panic!("{charts:?}") };
+        assert!(marks.is_empty());
+    }
+
+    #[test]
+    fn rows_without_a_series_have_no_chart() {
+        let mut experiment = sustain(None);
+        experiment.rows[0].series.clear();
+        assert!(series(&experiment).is_empty());
+    }
+
+    #[test]
+    fn the_first_chart_has_rows_of_the_device_and_one_of_memory_apart() {
+        let mut experiments = facts::tests::random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        for experiment in &mut experiments {
+            for (name, times) in [("buffered", 9.0), ("mmap", 20.0)] {
+                let mut warm = experiment.rows[0].clone();
+                warm.name = name.to_owned();
+                warm.cache = Some(CacheState::Warm);
+                warm.metrics.set(metric::IOPS, times * warm.metrics.get(metric::IOPS).expect("measured"));
+                experiment.rows.push(warm);
+            }
+        }
+        let [rate, _] = overview(&facts::tests::report(experiments)).expect("four depths");
+        let Shape::Lines { lines, x, .. } = rate.shape else { panic!("lines") };
+        let names: Vec<(&str, bool)> = lines.iter().map(|line| (line.name.as_str(), line.aside)).collect();
+        assert_eq!(names, [("direct", false), ("mmap (warm)", true)]);
+        assert_eq!(x.spread, Spread::Log);
+    }
+
+    #[test]
+    fn without_a_sweep_the_first_chart_is_the_baseline() {
+        let report = facts::tests::report(vec![crate::page::headline::tests::baseline()]);
+        let [rate, p99] = overview(&report).expect("two depths");
+        for chart in [rate, p99] {
+            let Shape::Lines { lines, .. } = chart.shape else { panic!("lines") };
+            assert_eq!(lines.iter().map(|line| line.points.len()).collect::<Vec<_>>(), [2, 2]);
+        }
+        assert!(overview(&facts::tests::report(Vec::new())).is_none());
     }
 }

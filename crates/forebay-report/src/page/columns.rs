@@ -41,85 +41,55 @@ impl From<&Definition> for Column {
 // Columns that several experiments have. An experiment makes columns of its own with [`column`] beside
 // its `KIND`.
 
-pub const MB_PER_S: Definition = column(
-    metric::MB_PER_S,
-    "MB/s",
-    1.0,
-    "millions of bytes that the program got in a second, closing included",
-);
-pub const IOPS: Definition =
-    column(metric::IOPS, "IOPS", 1.0, "blocks or pieces that the program got in a second");
-pub const LOOKUPS_PER_S: Definition =
-    column(metric::LOOKUPS_PER_S, "lookups/s", 1.0, "lookups that completed and were verified in a second");
-pub const P50_US: Definition =
-    column(metric::P50_US, "p50 µs", 1.0, "half of the operations took no longer, seen from the caller");
-pub const P99_US: Definition = column(metric::P99_US, "p99 µs", 1.0, "99 of 100 operations took no longer");
-pub const P99_9_US: Definition =
-    column(metric::P99_9_US, "p99.9 µs", 1.0, "999 of 1,000 reads took no longer");
-pub const CPU_S_PER_GB: Definition = column(
-    metric::CPU_S_PER_GB,
-    "CPU s/GB",
-    1.0,
-    "processor seconds, user and system, all threads, for a billion bytes",
-);
-pub const CPU_US_PER_IO: Definition = column(
-    metric::CPU_US_PER_IO,
-    "CPU µs/IO",
-    1.0,
-    "processor microseconds, user and system, all threads, for one block",
-);
-pub const CONTEXT_SWITCHES_PER_IO: Definition = column(
-    metric::CONTEXT_SWITCHES_PER_IO,
-    "switches/IO",
-    1.0,
-    "voluntary and involuntary context switches for one block",
-);
-pub const CPU_US_PER_LOOKUP: Definition = column(
-    metric::CPU_US_PER_LOOKUP,
-    "CPU µs/lookup",
-    1.0,
-    "processor microseconds, user and system, all threads, for one lookup",
-);
-pub const CONTEXT_SWITCHES_PER_LOOKUP: Definition = column(
-    metric::CONTEXT_SWITCHES_PER_LOOKUP,
-    "switches/lookup",
-    1.0,
-    "voluntary and involuntary context switches for one lookup",
-);
-pub const WAKES_PER_LOOKUP: Definition =
-    column(metric::WAKES_PER_LOOKUP, "wakes/lookup", 1.0, "how often a lookup's task was polled again");
-pub const IN_FLIGHT_AVG: Definition =
-    column(metric::IN_FLIGHT_AVG, "in flight", 1.0, "requests at the block device, averaged over the time");
-pub const DEVICE_SHARE: Definition = column(
-    metric::DEVICE_SHARE,
-    "on the device %",
-    0.01,
-    "share of a lookup's time in which its read is at the block device; requests of all processes count",
-);
-pub const DEVICE_BYTES_PER_BYTE: Definition = column(
-    metric::DEVICE_BYTES_PER_BYTE,
-    "device bytes/byte",
-    1.0,
-    "bytes that the block device moved for each byte that the program requested; all processes count",
-);
-pub const PROCESS_BYTES_PER_BYTE: Definition = column(
-    metric::PROCESS_BYTES_PER_BYTE,
-    "process bytes/byte",
-    1.0,
-    "the same by the kernel's account of the process, without the bytes of other processes",
-);
-pub const MEMORY_PEAK_BYTES: Definition = column(
-    metric::MEMORY_PEAK_BYTES,
-    "memory MiB",
-    1_048_576.0,
-    "the largest memory in use, page cache of the file included",
-);
-pub const BUFFERS_PEAK_BYTES: Definition =
-    column(metric::BUFFERS_PEAK_BYTES, "buffers MiB", 1_048_576.0, "the largest sum of buffers held at once");
-pub const APPENDS_PER_S: Definition =
-    column(metric::APPENDS_PER_S, "appends/s", 1.0, "appends that completed in a second");
-pub const RECORDS_PER_S: Definition =
-    column(metric::RECORDS_PER_S, "records/s", 1.0, "records of those appends");
+/// Defines columns: the name of the metric, heading, divisor and meaning of each.
+macro_rules! define {
+    ($($name:ident $heading:literal, $divisor:literal, $meaning:literal;)*) => {
+        $(pub const $name: Definition = column(metric::$name, $heading, $divisor, $meaning);)*
+    };
+}
+
+define! {
+    MB_PER_S "MB/s", 1.0, "millions of bytes that the program got in a second, closing included";
+    IOPS "IOPS", 1.0, "blocks or pieces that the program got in a second";
+    LOOKUPS_PER_S "lookups/s", 1.0, "lookups that completed and were verified in a second";
+    P50_US "p50 µs", 1.0, "half of the operations took no longer, seen from the caller";
+    P99_US "p99 µs", 1.0, "99 of 100 operations took no longer";
+    P99_9_US "p99.9 µs", 1.0, "999 of 1,000 reads took no longer";
+    CPU_S_PER_GB "CPU s/GB", 1.0, "processor seconds, user and system, all threads, for a billion bytes";
+    CPU_US_PER_IO "CPU µs/IO", 1.0, "processor microseconds, user and system, all threads, for one block";
+    CONTEXT_SWITCHES_PER_IO "switches/IO", 1.0, "voluntary and involuntary context switches for one block";
+    CPU_US_PER_LOOKUP "CPU µs/lookup", 1.0, "processor microseconds, user and system, all threads, for one lookup";
+    CONTEXT_SWITCHES_PER_LOOKUP "switches/lookup", 1.0, "voluntary and involuntary context switches for one lookup";
+    WAKES_PER_LOOKUP "wakes/lookup", 1.0, "how often a lookup's task was polled again";
+    IN_FLIGHT_AVG "in flight", 1.0, "requests at the block device, averaged over the time";
+    DEVICE_SHARE "on the device %", 0.01,
+        "share of a lookup's time in which its read is at the block device; requests of all processes count";
+    DEVICE_BYTES_PER_BYTE "device bytes/byte", 1.0,
+        "bytes that the block device moved for each byte that the program requested; all processes count";
+    PROCESS_BYTES_PER_BYTE "process bytes/byte", 1.0,
+        "the same by the kernel's account of the process, without the bytes of other processes";
+    MEMORY_PEAK_BYTES "memory MiB", 1_048_576.0, "the largest memory in use, page cache of the file included";
+    BUFFERS_PEAK_BYTES "buffers MiB", 1_048_576.0, "the largest sum of buffers held at once";
+    APPENDS_PER_S "appends/s", 1.0, "appends that completed in a second";
+    RECORDS_PER_S "records/s", 1.0, "records of those appends";
+    LATE_P99_US "late p99", 1.0,
+        "99 of 100 appends were begun so long after they were due, in µs; it is part of the other times";
+    WORK_PER_S "work/s", 1.0, "vectors that the load sorted in a second";
+    WORK_KEPT "work kept %", 0.01, "that, as a share of the vectors without appends";
+    TIMERS_CPU_SHARE "timers CPU %", 0.01,
+        "processor time of the timer tasks with nothing beside them, in percent of one processor";
+    CPU_US_PER_APPEND "CPU µs/append", 1.0, "processor microseconds, user and system, all threads, for one append";
+    FIRST_DONE_S "first done s", 1.0, "seconds from the first host's start until the first host was done";
+    LAST_DONE_S "last done s", 1.0, "seconds from the first host's start until the last host was done";
+    START_SKEW_US "skew µs", 1.0, "how far the hosts' starts lay apart, in µs";
+    SECONDS "seconds", 1.0, "wall time of one repeat";
+    FULL_WAIT_SHARE "full wait %", 0.01, "share of the time in which a thread was blocked on I/O and none ran";
+    SOME_WAIT_SHARE "some wait %", 0.01, "share of the time in which a thread was blocked on I/O";
+    FULL_IOWAIT_SHARE "full iowait %", 0.01, "full wait, as far as the kernel calls it iowait";
+    WAIT_SHARE "of all waits %", 0.01, "a file's share of the waits of all threads";
+    WAIT_S "wait s", 1.0, "waits of all threads, in seconds";
+}
+
 pub const DURABLE: [Definition; 4] = [
     column(metric::DURABLE[0], "durable p50 µs", 1.0, "half of the appends were durable by then"),
     column(metric::DURABLE[1], "p99", 1.0, "99 of 100 appends were durable by then, in µs"),
@@ -137,16 +107,6 @@ pub const SEEN: [Definition; 4] = [
     column(metric::SEEN[2], "seen p99.9", 1.0, "those of 999 of 1,000 appends, in µs"),
     column(metric::SEEN[3], "seen max", 1.0, "all of them, in µs"),
 ];
-pub const LATE_P99_US: Definition = column(
-    metric::LATE_P99_US,
-    "late p99",
-    1.0,
-    "99 of 100 appends were begun so long after they were due, in µs; it is part of the other times",
-);
-pub const WORK_PER_S: Definition =
-    column(metric::WORK_PER_S, "work/s", 1.0, "vectors that the load sorted in a second");
-pub const WORK_KEPT: Definition =
-    column(metric::WORK_KEPT, "work kept %", 0.01, "that, as a share of the vectors without appends");
 pub const TIMERS_LATE: [Definition; 3] = [
     column(
         metric::TIMERS_LATE[0],
@@ -157,34 +117,6 @@ pub const TIMERS_LATE: [Definition; 3] = [
     column(metric::TIMERS_LATE[1], "timers late p99", 1.0, "99 of 100 of these times, in µs"),
     column(metric::TIMERS_LATE[3], "timers late max", 1.0, "all of them, in µs"),
 ];
-pub const TIMERS_CPU_SHARE: Definition = column(
-    metric::TIMERS_CPU_SHARE,
-    "timers CPU %",
-    0.01,
-    "processor time of the timer tasks with nothing beside them, in percent of one processor",
-);
-pub const CPU_US_PER_APPEND: Definition = column(
-    metric::CPU_US_PER_APPEND,
-    "CPU µs/append",
-    1.0,
-    "processor microseconds, user and system, all threads, for one append",
-);
-/// For several hosts, on which `scan` and `random` can be measured.
-pub const FIRST_DONE_S: Definition = column(
-    metric::FIRST_DONE_S,
-    "first done s",
-    1.0,
-    "seconds from the first host's start until the first host was done",
-);
-pub const LAST_DONE_S: Definition = column(
-    metric::LAST_DONE_S,
-    "last done s",
-    1.0,
-    "seconds from the first host's start until the last host was done",
-);
-pub const START_SKEW_US: Definition =
-    column(metric::START_SKEW_US, "skew µs", 1.0, "how far the hosts' starts lay apart, in µs");
-pub const SECONDS: Definition = column(metric::SECONDS, "seconds", 1.0, "wall time of one repeat");
 
 /// Columns of an experiment that this program has no entry for.
 pub const SHARED: &[Definition] = &[
@@ -265,15 +197,30 @@ pub fn heading<'a>(group: &[&'a Experiment]) -> &'a str {
 
 /// Groups the experiments that belong together: those of one name and heading.
 pub fn groups<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Vec<Vec<&'a Experiment>> {
-    let mut groups: Vec<Vec<&Experiment>> = Vec::new();
-    for experiment in experiments {
-        let same = |group: &&mut Vec<&Experiment>| {
-            group[0].name == experiment.name && group[0].heading() == experiment.heading()
-        };
-        match groups.iter_mut().find(same) {
-            Some(group) => group.push(experiment),
-            None => groups.push(vec![experiment]),
+    together(experiments, |one, other| one.name == other.name && one.heading() == other.heading())
+}
+
+/// Returns the names of all rows, each once.
+pub(crate) fn row_names<'a>(group: &[&'a Experiment]) -> Vec<&'a str> {
+    once(group.iter().flat_map(|experiment| &experiment.rows).map(|row| row.name.as_str()))
+}
+
+/// Returns each item once, in the order in which they appear.
+pub(crate) fn once<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    together(items, |one, other| one == other)
+        .into_iter()
+        .filter_map(|same| same.into_iter().next())
+        .collect()
+}
+
+/// Returns the items that are alike together, in the order in which the first of them appear.
+pub(crate) fn together<T>(items: impl IntoIterator<Item = T>, alike: impl Fn(&T, &T) -> bool) -> Vec<Vec<T>> {
+    let mut all: Vec<Vec<T>> = Vec::new();
+    for item in items {
+        match all.iter_mut().find(|group| alike(&group[0], &item)) {
+            Some(group) => group.push(item),
+            None => all.push(vec![item]),
         }
     }
-    groups
+    all
 }

@@ -1,9 +1,9 @@
 //! The numbers in the source of a page, thinned where the page would become too large.
 
-use crate::result::{Experiment, Report, Series};
+use crate::result::{Condition, Report, Row, Series};
 
 /// Maximum size of a page.
-pub(crate) const PAGE_BYTES_MAX: usize = 2_000_000;
+pub const PAGE_BYTES_MAX: usize = 1_000_000;
 /// Maximum values of a series after thinning.
 const SERIES_VALUES: usize = 600;
 
@@ -12,49 +12,52 @@ const SERIES_VALUES: usize = 600;
 pub(crate) struct Embedded {
     pub json: String,
     /// Describes the data left out, where any are.
-    pub left_out: Option<&'static str>,
+    pub left_out: Option<String>,
 }
 
-/// Leaves something out of an experiment.
-type Step = fn(&mut Experiment);
+/// Leaves something out of a row.
+type Step = fn(&mut Row);
 
-/// Returns the JSON of all numbers in at most `room` bytes. It is complete if it fits, otherwise with shorter
-/// series, then also without histograms, then also without the single repeats, and finally `null`.
+/// The data that are left out one after the other until the rest fits, besides values of series.
+const STEPS: [(Step, &str); 3] = [
+    (|row| row.histograms.clear(), "histograms"),
+    (|row| row.conditions.retain(Condition::failed), "gates that did not fail"),
+    (|row| row.samples.clear(), "single repeats"),
+];
+
+/// Returns the JSON of all numbers in at most `room` bytes: complete if it fits, otherwise with shorter series, then
+/// without more and more of the rest, and finally `null`.
 pub(crate) fn embed(report: &Report, room: usize) -> Embedded {
     let whole = text(report);
     if whole.len() <= room {
         return Embedded { json: whole, left_out: None };
     }
     let mut thin = report.clone();
-    let steps: [(Step, &str); 3] = [
-        (shorten, "the series in it have fewer values, each the mean of several"),
-        (
-            drop_histograms,
-            "the series in it have fewer values, each the mean of several, and the histograms are left out",
-        ),
-        (
-            drop_samples,
-            "the series in it have fewer values, each the mean of several, and the histograms and the single repeats are \
-             left out",
-        ),
-    ];
-    for (step, left_out) in steps {
-        thin.experiments.iter_mut().for_each(step);
+    let every_row = |thin: &mut Report, step: Step| {
+        thin.experiments.iter_mut().flat_map(|experiment| &mut experiment.rows).for_each(step);
+    };
+    every_row(&mut thin, |row| shorten_series(&mut row.series));
+    let mut left_out = "the series in it have fewer values, each the mean of several".to_owned();
+    let mut names = Vec::new();
+    for step in std::iter::once(None).chain(STEPS.map(Some)) {
+        if let Some((step, name)) = step {
+            every_row(&mut thin, step);
+            names.push(name);
+        }
         let json = text(&thin);
         if json.len() <= room {
+            if !names.is_empty() {
+                left_out.push_str(&format!("; left out are {}", names.join(", ")));
+            }
             return Embedded { json, left_out: Some(left_out) };
         }
     }
-    Embedded { json: "null".to_owned(), left_out: Some("all of them are left out of it") }
+    Embedded { json: "null".to_owned(), left_out: Some("all of them are left out of it".to_owned()) }
 }
 
 fn text(report: &Report) -> String {
     // "<" cannot end the element early, and JSON reads the escape as the same character.
     serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c")
-}
-
-fn shorten(experiment: &mut Experiment) {
-    experiment.rows.iter_mut().for_each(|row| shorten_series(&mut row.series));
 }
 
 /// Replaces groups of adjacent values by their mean; its time is that of the first of them.
@@ -76,24 +79,17 @@ fn thousandths(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-fn drop_histograms(experiment: &mut Experiment) {
-    experiment.rows.iter_mut().for_each(|row| row.histograms.clear());
-}
-
-fn drop_samples(experiment: &mut Experiment) {
-    experiment.rows.iter_mut().for_each(|row| row.samples.clear());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::environment::Environment;
-    use crate::result::{Metrics, Row, Sample, metric};
+    use crate::result::{Experiment, Metrics, Sample, metric};
 
     fn report() -> Report {
         let mut metrics = Metrics::default();
         metrics.set(metric::IOPS, 1.5);
         let mut row = Row::from_samples("random-read", vec![Sample { repeat: 0, metrics }; 100]);
+        row.conditions = vec![Condition::at_most("steal", 0.0, 0.02).with_meaning(&"a share ".repeat(60))];
         row.histograms.insert("latency".to_owned(), "x".repeat(10_000));
         let at: Vec<f64> = (0..6000).map(|bin| f64::from(bin) / 10.0).collect();
         let rates: Vec<f64> = (0..6000).map(|bin| f64::from(bin % 10)).collect();
@@ -107,29 +103,31 @@ mod tests {
     fn values_within_the_limit_stay_and_the_rest_is_dropped_in_order() {
         let report = report();
         let whole = embed(&report, usize::MAX);
-        assert_eq!((whole.left_out, whole.json.contains("xxx")), (None, true));
-        let mut remarks = Vec::new();
-        for room in [30_000, 10_000, 7_500, 100] {
-            let embedded = embed(&report, room);
-            assert!(embedded.json.len() <= room, "{room}: {}", embedded.json.len());
+        assert_eq!((whole.left_out.clone(), whole.json.contains("xxx")), (None, true));
+        let (mut remarks, mut room) = (Vec::new(), whole.json.len());
+        while room > "null".len() {
+            let embedded = embed(&report, room - 1);
+            assert!(embedded.json.len() < room, "{room}: {}", embedded.json.len());
             assert!(serde_json::from_str::<serde_json::Value>(&embedded.json).is_ok());
             remarks.push(embedded.left_out.expect("something is left out"));
+            room = embedded.json.len();
         }
-        let all = remarks.clone();
-        remarks.dedup();
-        assert_eq!(remarks.len(), 4, "{all:?}");
-        assert!(remarks[0].contains("fewer values") && remarks[3].contains("all of them"), "{remarks:?}");
+        assert_eq!(remarks.len(), 5, "{remarks:?}");
+        assert!(
+            remarks[0].ends_with("the mean of several") && remarks[4].contains("all of them"),
+            "{remarks:?}"
+        );
+        assert!(remarks[3].ends_with("left out are histograms, gates that did not fail, single repeats"));
     }
 
     #[test]
     fn values_beside_each_other_become_their_mean() {
-        let mut report = report();
-        shorten(&mut report.experiments[0]);
-        let series = &report.experiments[0].rows[0].series;
+        let mut series = report().experiments[0].rows[0].series.clone();
+        shorten_series(&mut series);
         assert_eq!((series["at_s"].len(), series["at_s"][1]), (600, 1.0));
         assert!(series[metric::MB_PER_S].iter().all(|mean| *mean == 4.5));
-        let before = report.experiments[0].rows[0].series.clone();
-        shorten(&mut report.experiments[0]);
-        assert_eq!(report.experiments[0].rows[0].series, before);
+        let before = series.clone();
+        shorten_series(&mut series);
+        assert_eq!(series, before);
     }
 }

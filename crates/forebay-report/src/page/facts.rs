@@ -1,6 +1,6 @@
 //! Figures of a whole report that several sentences need.
 
-use super::columns::groups;
+use super::columns::{groups, row_names};
 use super::view::{self, Role};
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 use crate::units::number;
@@ -33,7 +33,7 @@ pub fn counts(row: &Row) -> bool {
 
 /// Returns whether a row may stand for the device where no row is proven to: it read past the page
 /// cache, and no counter contradicts it.
-fn is_direct(row: &Row) -> bool {
+pub(crate) fn is_direct(row: &Row) -> bool {
     let contradicts = |gate: &Condition| gate.name == DEVICE_BYTES && gate.failed();
     counts(row)
         && matches!(row.cache, Some(CacheState::Direct) | None)
@@ -101,22 +101,15 @@ impl<'a> Curve<'a> {
         rate(self.best().1)
     }
 
-    /// Returns a sentence on the gain beyond the load of the knee, as far as it was measured.
+    /// Returns a phrase on the gain beyond the load of the knee, as far as it was measured.
     pub fn beyond_knee(&self) -> String {
         let ((knee, row), (last, _), (at, best)) = (self.knee(), self.last(), self.best());
-        if knee >= last {
-            return format!("more than {} was not measured", number(last));
-        }
         let more = ((rate(best) / rate(row) - 1.0) * 100.0).round();
-        if more >= 1.0 {
-            format!(
-                "more gives at most {} % more, at {} (measured up to {})",
-                number(more),
-                number(at),
-                number(last)
-            )
-        } else {
-            format!("more gives none (measured up to {})", number(last))
+        let [more_text, at, last_text] = [more, at, last].map(number);
+        match () {
+            () if knee >= last => format!("more than {last_text} was not measured"),
+            () if more >= 1.0 => format!("at most {more_text} % more, at {at} (measured up to {last_text})"),
+            () => format!("more brings none (measured up to {last_text})"),
         }
     }
 
@@ -190,13 +183,15 @@ fn whole(experiment: &Experiment) -> bool {
     }
 }
 
+/// Returns whether an experiment reads blocks of 4 KiB over the whole file with `depth` in flight.
+pub(crate) fn is_at(experiment: &Experiment, depth: f64) -> bool {
+    let in_flight = experiment.number("depth").or_else(|| experiment.number("readers"));
+    in_flight == Some(depth)
+        && experiment.number("block_bytes").is_none_or(|bytes| bytes == 4096.0)
+        && whole(experiment)
+}
+
 fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, enough: f64) -> Vec<Curve<'a>> {
-    let mut names: Vec<&str> = Vec::new();
-    for row in group.iter().flat_map(|experiment| &experiment.rows) {
-        if !names.contains(&row.name.as_str()) {
-            names.push(&row.name);
-        }
-    }
     let curve = |name: &str| {
         let point = |experiment: &&'a Experiment| {
             let row = experiment
@@ -209,7 +204,7 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, en
         let proven = points.iter().all(|(_, row)| row.is_proven());
         Curve { section, load: axis.label.to_string(), enough, points, experiment: group[0], proven }
     };
-    names.into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
+    row_names(group).into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
 }
 
 #[cfg(test)]

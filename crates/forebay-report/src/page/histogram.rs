@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 
 /// Maximum points of a curve for each nine of its tail.
-const POINTS_OF_A_NINE: i32 = 12;
+const POINTS_OF_A_NINE: i32 = 6;
 
 /// Returns the latency in microseconds that each share of operations did not exceed, up to the last share
 /// that at least one operation exceeds. `None` for a text that has no histogram, or an empty one.
@@ -57,7 +57,7 @@ pub(crate) mod tests {
         assert!(curve.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1), "{curve:?}");
         let (share, time) = curve[curve.len() - 1];
         assert!((share - 0.9999).abs() < 1e-9 && (time - 9999.0).abs() < 100.0, "{share} {time}");
-        assert!(curve.len() < 60, "{}", curve.len());
+        assert!(curve.len() < 30, "{}", curve.len());
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::PAGE_MARK;
-use super::columns::{Column, groups, heading};
+use super::columns::{Column, groups, heading, once};
 use super::embed::{Embedded, PAGE_BYTES_MAX, embed};
-use super::{advice, marks, place, questions, sections};
+use super::{advice, chart, charts, gates, headline, place, questions, sections};
 use crate::doctor::machine_line;
 use crate::result::Report;
 
@@ -23,11 +23,11 @@ pub fn page(report: &Report) -> String {
 const REMARK_BYTES: usize = 1000;
 
 fn document(report: &Report, embedded: &Embedded) -> String {
-    let title = report
-        .environment
-        .path
-        .as_ref()
-        .map_or_else(|| "Forebay".to_owned(), |path| format!("Forebay on {}", path.path));
+    let (path, device) = match place::storage(&report.environment) {
+        Some([path, device]) => (path, Some(device)),
+        None => ("Forebay".to_owned(), None),
+    };
+    let title = if device.is_some() { format!("Forebay on {path}") } else { path.clone() };
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -39,26 +39,29 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                a.skip href="#content" { "Skip to the summary" }
+                a.skip href="#content" { "Skip to the figures" }
                 header {
-                    h1 { (title) }
-                    p.soft { (machine_line(&report.environment)) ". Measured on " (place::date(report.environment.time_unix_s)) "." }
-                    @if !report.environment.optimized_build {
-                        p.note { "Measured with an unoptimised build: the figures are not representative." }
+                    h1 { (path) @if let Some(device) = &device { " " span.soft { (device) } } }
+                    p.soft {
+                        (machine_line(&report.environment))
+                        @if report.environment.time_unix_s > 0 { " \u{b7} " (place::date(report.environment.time_unix_s)) }
                     }
                 }
                 main id="content" tabindex="-1" {
-                    (questions::of(report))
-                    (advice::of(report))
-                    (failed_gates(report))
-                    (contents(report))
-                    @if !report.verdicts.is_empty() {
-                        section aria-labelledby="verdicts" {
-                            h2 id="verdicts" { "Verdicts" }
-                            ul.verdicts { @for verdict in &report.verdicts { li { (sentence(verdict)) } } }
-                        }
+                    div.first {
+                        (headline::of(report))
+                        (overview(report))
+                        (questions::of(report))
+                        (advice::of(report))
                     }
+                    (gates::distrust(report))
+                    (contents(report))
                     (sections::experiments(&report.experiments))
+                    @if !report.verdicts.is_empty() {
+                        (place::fold("verdicts", "All verdicts", html! {
+                            ul.verdicts { @for verdict in &report.verdicts { li { (sentence(verdict)) } } }
+                        }))
+                    }
                     (place::doctor(&report.environment))
                     (place::environment(&report.environment))
                     (legend(report))
@@ -66,7 +69,7 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                 footer {
                     p.small {
                         "Written by forebay " (report.forebay) ". All numbers as JSON are in this page's source"
-                        @match embedded.left_out {
+                        @match &embedded.left_out {
                             None => { "." }
                             Some(what) => {
                                 ", as far as there is room: " (what) ". The whole is what " code { "--json" } " writes."
@@ -81,56 +84,65 @@ fn document(report: &Report, embedded: &Embedded) -> String {
     .into_string()
 }
 
-fn failed_gates(report: &Report) -> Markup {
-    let warnings = marks::warnings(report);
-    html! {
-        @if !warnings.is_empty() {
-            section aria-labelledby="distrust" {
-                h2 id="distrust" { "Failed gates" }
-                p { "These rows failed a gate; their figures are shown, and marked." }
-                ul.warnings { @for warning in &warnings { li { (sentence(warning)) } } }
-            }
-        }
-    }
+/// Returns the chart of the first screen: rate and latency over the load, side by side.
+fn overview(report: &Report) -> Markup {
+    charts::overview(report).map_or_else(|| html! {}, |pair| chart::pair(&pair))
 }
 
 fn contents(report: &Report) -> Markup {
-    let groups = groups(&report.experiments);
     html! {
-        nav aria-labelledby="contents" {
-            h2 id="contents" { "On this page" }
+        nav aria-label="Experiments" {
             ul {
-                @if !report.verdicts.is_empty() { li { a href="#verdicts" { "Verdicts" } } }
-                @for (index, group) in groups.iter().enumerate() {
+                @for (index, group) in groups(&report.experiments).iter().enumerate() {
                     li { a href=(format!("#{}", sections::id(index))) { (heading(group)) } }
                 }
-                li { a href="#doctor" { "Features at this path" } }
-                li { a href="#place" { "Environment" } }
-                li { a href="#columns" { "Columns" } }
             }
         }
     }
 }
 
 fn legend(report: &Report) -> Markup {
-    let mut columns: Vec<&Column> = Vec::new();
-    for column in groups(&report.experiments).iter().flat_map(|group| Column::present(group)) {
-        if !columns.contains(&column) {
-            columns.push(column);
-        }
-    }
+    let groups = groups(&report.experiments);
+    let columns = once(groups.iter().flat_map(|group| Column::present(group)));
+    let rows = columns.iter().map(|column| vec![html! { (column.heading) }, html! { (column.meaning) }]);
+    place::fold("columns", "Columns", listing("", "Columns", &["column", "meaning"], rows))
+}
+
+/// Returns a table that can be scrolled with the keyboard; the first cell of a row is its heading.
+pub(crate) fn listing(
+    class: &str,
+    title: &str,
+    heads: &[&str],
+    rows: impl Iterator<Item = Vec<Markup>>,
+) -> Markup {
     html! {
-        section aria-labelledby="columns" {
-            h2 id="columns" { "Columns" }
-            div.scroll tabindex="0" role="region" aria-label="Columns" {
-                table {
-                    caption.unseen { "Columns" }
-                    thead { tr { th scope="col" { "column" } th scope="col" { "meaning" } } }
-                    tbody { @for column in &columns { tr { th scope="row" { (column.heading) } td { (column.meaning) } } } }
+        div.scroll tabindex="0" role="region" aria-label=(title) {
+            table class=[(!class.is_empty()).then_some(class)] {
+                caption.unseen { (title) }
+                thead { tr { @for head in heads { th scope="col" { (head) } } } }
+                tbody {
+                    @for row in rows {
+                        tr { @for (index, cell) in row.iter().enumerate() { @if index == 0 { th scope="row" { (cell) } } @else { td { (cell) } } } }
+                    }
                 }
             }
         }
     }
+}
+
+/// Maximum words of a sentence that is shown without being asked for.
+const WORDS_MAX: usize = 20;
+
+/// Returns a sentence in at most 20 words: its first clauses, or its first words. The whole one is folded.
+pub(crate) fn brief(sentence: &str) -> String {
+    let words: Vec<&str> = sentence.split_whitespace().collect();
+    if words.len() <= WORDS_MAX {
+        return sentence.to_owned();
+    }
+    let end =
+        words[..WORDS_MAX].iter().rposition(|word| word.ends_with(';')).filter(|end| *end >= WORDS_MAX / 3);
+    let end = end.map_or(WORDS_MAX, |end| end + 1);
+    format!("{} \u{2026}", words[..end].join(" ").trim_end_matches([';', ',', ':']))
 }
 
 /// Returns the text with the parts between backticks as code.
@@ -145,7 +157,7 @@ pub fn prose(text: &str) -> Markup {
 /// Returns a sentence as a paragraph has it: its first letter in upper case and a full stop at its end.
 pub fn sentence(text: &str) -> Markup {
     let text = capital(text);
-    prose(&if text.ends_with(['.', ':', '?']) { text } else { format!("{text}.") })
+    prose(&if text.ends_with(['.', ':', '?', '\u{2026}']) { text } else { format!("{text}.") })
 }
 
 /// Returns a sentence with its first letter in upper case; the name of a row stays as it is.
@@ -183,7 +195,7 @@ mod tests {
             assert!(!page.contains(outside), "{outside}");
         }
         let links = page.split("href=\"").skip(1);
-        assert!(links.clone().count() > 3);
+        assert!(links.clone().count() >= 2);
         for link in links {
             assert!(link.starts_with('#') || link.starts_with("data:,\""), "{}", &link[..20]);
         }

@@ -4,13 +4,13 @@ pub mod advice;
 mod chart;
 mod charts;
 pub mod columns;
-pub(crate) mod conditions;
-mod embed;
+pub mod embed;
 pub mod facts;
+pub(crate) mod gates;
+mod headline;
 pub mod histogram;
 pub mod html;
 pub mod knee;
-mod marks;
 pub mod modes;
 pub mod noise;
 pub mod order;
@@ -21,6 +21,8 @@ pub mod summary;
 mod svg;
 pub mod view;
 pub mod waits;
+
+pub use embed::PAGE_BYTES_MAX;
 
 /// Mark by which the program recognizes its own pages.
 pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";

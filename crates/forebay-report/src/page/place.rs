@@ -1,118 +1,77 @@
 //! The place of the measurement: the features that work there, and the storage under the path.
 
 use maud::{Markup, html};
+use serde_json::Value;
 
-use crate::environment::{DeviceInfo, Environment};
+use super::html::listing;
+use crate::environment::Environment;
 use crate::units::bytes;
+
+/// Returns the measured path and its storage: `/srv/data, ext4 on vda (256 GiB)`.
+pub(crate) fn storage(environment: &Environment) -> Option<[String; 2]> {
+    let path = environment.path.as_ref()?;
+    let device = path.device.as_ref().map(|device| {
+        let facts = device.model.iter().cloned().chain(device.size_bytes.map(bytes));
+        let facts: Vec<String> = facts.collect();
+        let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+        format!("{}{facts}", path.layers.first().map_or(&device.name, |layer| &layer.name))
+    });
+    let device = device.unwrap_or_else(|| "no block device".to_owned());
+    let file_system = path.file_system.as_ref().map_or_else(String::new, |name| format!("{name} on "));
+    Some([path.path.clone(), format!("{file_system}{device}")])
+}
 
 /// Returns the findings of `doctor`.
 pub(crate) fn doctor(environment: &Environment) -> Markup {
-    html! {
-        section aria-labelledby="doctor" {
-            h2 id="doctor" { "Features at this path" }
-            p { "Each feature was tested by calling it." }
-            div.scroll tabindex="0" role="region" aria-label="Features at this path" {
-                table {
-                    caption.unseen { "Features at this path" }
-                    thead { tr { @for head in ["mechanism", "verdict", "observation", "remedy"] { th scope="col" { (head) } } } }
-                    tbody {
-                        @for check in &environment.checks {
-                            tr {
-                                th scope="row" { (check.group) " / " (check.name) }
-                                td class=(check.verdict.label()) { (check.verdict.label()) }
-                                td { (check.why) }
-                                td { (check.remedy.as_deref().unwrap_or("")) }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let rows = environment.checks.iter().map(|check| {
+        let verdict = check.verdict.label();
+        vec![
+            html! { (check.group) " / " (check.name) },
+            html! { span class=(verdict) { (verdict) } },
+            html! { (check.why) },
+            html! { (check.remedy.as_deref().unwrap_or("")) },
+        ]
+    });
+    let title = "Features at this path";
+    let heads = ["mechanism", "verdict", "observation", "remedy"];
+    fold("doctor", title, listing("", "Features, each tested by calling it", &heads, rows))
 }
 
-/// Returns kernel, processor, memory, file system and devices.
+/// Returns a section whose contents are folded.
+pub(crate) fn fold(id: &str, title: &str, contents: Markup) -> Markup {
+    html! { section.fold aria-labelledby=(id) { details { summary { h2 id=(id) { (title) } } (contents) } } }
+}
+
+/// Returns everything that is known about machine, file system and devices, as it is in the document.
 pub(crate) fn environment(environment: &Environment) -> Markup {
-    let mut facts = vec![
-        ("kernel".to_owned(), environment.kernel.clone()),
-        ("architecture".to_owned(), environment.architecture.clone()),
-    ];
-    let mut fact = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            facts.push((name.to_owned(), value));
-        }
-    };
-    fact("measured at", Some(date(environment.time_unix_s)));
-    fact("distribution", environment.distribution.clone());
-    fact("processor", environment.cpu_model.clone());
-    fact("processors", Some(format!("{} of {} allowed", environment.cpus_allowed, environment.cpus_online)));
-    fact(
-        "virtual machine",
-        Some(if environment.virtual_machine { "yes: the host may cache" } else { "no" }.to_owned()),
-    );
-    fact(
-        "memory",
-        Some(format!(
-            "{}, {} available at the start",
-            bytes(environment.memory_total_bytes),
-            bytes(environment.memory_available_bytes)
-        )),
-    );
-    fact(
-        "memory allowed",
-        environment.memory_limit_bytes.map(|limit| {
-            format!("{} by {}", bytes(limit), environment.memory_limit_by.as_deref().unwrap_or("a cgroup"))
-        }),
-    );
-    fact(
-        "engine",
-        environment.engine.as_ref().map(|engine| {
-            format!(
-                "driver {}, {} shards, {} degradations",
-                engine.driver,
-                engine.shards,
-                engine.degradations.len()
-            )
-        }),
-    );
-    if let Some(path) = &environment.path {
-        fact("path", Some(format!("{} ({})", path.path, path.kind)));
-        fact("file system", path.file_system.clone());
-        fact("mounted", path.mount_point.clone());
-        fact("mount options", path.mount_options.clone());
-        fact("free", path.free_bytes.map(bytes));
-        let layers: Vec<String> =
-            path.layers.iter().map(|layer| format!("{} ({})", layer.name, layer.kind)).collect();
-        fact("block devices", (!layers.is_empty()).then(|| layers.join(" on ")));
-        fact("device", path.device.as_ref().map(device_line));
-    }
-    html! {
-        section aria-labelledby="place" {
-            h2 id="place" { "Environment" }
-            div.scroll tabindex="0" role="region" aria-label="Environment" {
-                table {
-                    caption.unseen { "Environment" }
-                    thead { tr { th scope="col" { "fact" } th scope="col" { "value" } } }
-                    tbody { @for (name, value) in &facts { tr { th scope="row" { (name) } td { (value) } } } }
-                }
-            }
-        }
-    }
+    let mut facts = vec![("measured at".to_owned(), date(environment.time_unix_s))];
+    let known = Environment { checks: Vec::new(), ..environment.clone() };
+    let mut known = serde_json::to_value(known).unwrap_or_default();
+    // Results of other programs, and of `forebay wait`, do not contain these figures.
+    known.as_object_mut().into_iter().for_each(|known| known.retain(|_, value| *value != 0));
+    collect("", &known, &mut facts);
+    let rows = facts.iter().map(|(name, value)| vec![html! { (name) }, html! { (value) }]);
+    fold("place", "Environment", listing("", "Environment", &["fact", "value"], rows))
 }
 
-fn device_line(device: &DeviceInfo) -> String {
-    let mut parts = vec![device.name.clone()];
-    parts.extend(device.size_bytes.map(bytes));
-    parts.extend(device.model.clone());
-    parts.extend(device.scheduler.as_ref().map(|name| format!("scheduler {name}")));
-    parts.extend(device.request_bytes_max.map(|max| format!("requests up to {}", bytes(max))));
-    parts.extend(device.queue_depth.map(|count| format!("{count} requests a queue")));
-    parts.extend(device.queues.map(|count| format!("{count} queues")));
-    parts.extend(device.write_cache.as_ref().map(|cache| format!("{cache} cache")));
-    parts.extend(device.fua.map(|fua| if fua { "FUA" } else { "no FUA" }.to_owned()));
-    parts.extend(device.io_poll.map(|poll| if poll { "poll queues" } else { "no poll queues" }.to_owned()));
-    parts.extend(device.numa_node.map(|node| format!("NUMA node {node}")));
-    parts.join(", ")
+/// Adds a value under its name in words, or each of its parts.
+fn collect(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
+    let inner = |key: &str| format!("{name} {}", key.replace('_', " ")).trim().to_owned();
+    match value {
+        Value::Object(parts) => parts.iter().for_each(|(key, value)| collect(&inner(key), value, facts)),
+        Value::Array(parts) => {
+            parts
+                .iter()
+                .enumerate()
+                .for_each(|(index, part)| collect(&inner(&(index + 1).to_string()), part, facts));
+        }
+        Value::Null => {}
+        Value::String(text) => facts.push((name.to_owned(), text.clone())),
+        value => facts.push(match (name.strip_suffix(" bytes"), value.as_u64()) {
+            (Some(name), Some(size)) => (name.to_owned(), bytes(size)),
+            _ => (name.to_owned(), value.to_string()),
+        }),
+    }
 }
 
 /// Formats a time as `2026-11-22 01:05 UTC`.
@@ -134,6 +93,23 @@ pub(crate) fn date(unix_s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_known_fact_is_a_row_with_its_unit() {
+        let mut known =
+            Environment { memory_total_bytes: 8 << 30, cpus_allowed: 2, ..Environment::default() };
+        known.mitigations.insert("spectre_v1".to_owned(), "none".to_owned());
+        let page = environment(&known).into_string();
+        for row in
+            ["memory total</th><td>8 GiB", "mitigations spectre v1</th><td>none", "cpus allowed</th><td>2"]
+        {
+            assert!(page.contains(row), "{row}: {page}");
+        }
+        assert!(
+            !page.contains("memory limit") && !page.contains("cpus online"),
+            "what is unknown has no row: {page}"
+        );
+    }
 
     #[test]
     fn seconds_become_a_date() {

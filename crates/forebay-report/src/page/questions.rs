@@ -1,11 +1,29 @@
-//! The summary: five questions that show whether a program can use its storage, in this order, each with its figure.
-
-mod derive;
+//! Five questions that show whether a program can use its storage: each with a verdict, a figure and one sentence, derived
+//! from the numbers.
 
 use maud::{Markup, html};
 
-use super::{columns, html as page, sections};
-use crate::result::Report;
+use super::facts::{self, Curve, Found, rows};
+use super::headline::time;
+use super::html as page;
+use super::sections;
+use super::view::Role;
+use super::waits::{command, program};
+use crate::result::{Report, Row, metric};
+use crate::units::number;
+
+/// Share of the bandwidth from which a pattern counts as reaching it; below the other constant, it is
+/// kept from it.
+const REACHED: f64 = 0.8;
+const KEPT_FROM: f64 = 0.5;
+/// Share of the processors from which they are the limit.
+const BUSY: f64 = 0.9;
+/// Factor of a reader's p99 beside others from which it starves, and from which it notices them.
+const STARVES: f64 = 3.0;
+const NOTICES: f64 = 1.25;
+/// Share of its time for which a program is blocked from which I/O is its limit, and from which it counts.
+const BLOCKED: f64 = 0.5;
+const SLOWED: f64 = 0.1;
 
 /// The possible verdicts on a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +41,23 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    fn label(self) -> &'static str {
+    /// Returns the verdict in words.
+    pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Yes => "Yes",
             Self::Partly => "Partly",
             Self::No => "No",
             Self::Measured => "Measured",
-            Self::Unknown => "Not measured",
+            Self::Unknown => "Unknown",
         }
     }
 
-    fn class(self) -> &'static str {
-        match self {
-            Self::Yes => "verdict yes",
-            Self::Partly => "verdict partly",
-            Self::No => "verdict no",
-            Self::Measured | Self::Unknown => "verdict unknown",
+    /// Returns the verdict for a value that is `yes` or more, `partly` or more, or less.
+    fn over(value: f64, yes: f64, partly: f64) -> Self {
+        match value {
+            value if value >= yes => Self::Yes,
+            value if value >= partly => Self::Partly,
+            _ => Self::No,
         }
     }
 }
@@ -52,7 +71,7 @@ pub struct KeyQuestion {
     pub verdict: Verdict,
     /// The figure behind it, with its unit.
     pub figure: Option<String>,
-    /// A sentence with the figure.
+    /// A sentence of at most 20 words.
     pub sentence: String,
     /// Number of the section with the measurement.
     pub section: Option<usize>,
@@ -62,41 +81,33 @@ pub struct KeyQuestion {
 
 impl KeyQuestion {
     fn unknown(question: &'static str, sentence: &str, command: &'static str) -> Self {
-        Self {
-            question,
-            verdict: Verdict::Unknown,
-            figure: None,
-            sentence: sentence.to_owned(),
-            section: None,
-            command: Some(command),
-        }
+        let (sentence, command) = (sentence.to_owned(), Some(command));
+        Self { question, verdict: Verdict::Unknown, figure: None, sentence, section: None, command }
+    }
+
+    /// Returns the question with what was measured.
+    fn found(self, verdict: Verdict, figure: String, sentence: String, section: usize) -> Self {
+        let (figure, section) = (Some(figure), Some(section));
+        Self { verdict, figure, sentence, section, command: None, ..self }
     }
 }
 
-/// Returns the summary on the page.
-pub fn of(report: &Report) -> Markup {
-    let groups = columns::groups(&report.experiments);
+/// Returns the questions on the first screen.
+pub(crate) fn of(report: &Report) -> Markup {
     html! {
-        section aria-labelledby="summary" {
+        section.questions aria-labelledby="summary" {
             h2 id="summary" { "Five questions before buying more IOPS" }
-            ol.answers {
+            ol {
                 @for key in key_questions(report) {
                     li {
-                        h3 { (key.question) }
-                        p.answer {
-                            span class=(key.verdict.class()) { (key.verdict.label()) }
-                            @if let Some(figure) = &key.figure { " " span.figure { (figure) } }
-                        }
-                        p { (page::prose(&key.sentence)) }
-                        @if key.section.is_some() || key.command.is_some() {
-                            p.small {
-                                @if let Some(section) = key.section { (sections::link(section, &groups)) }
-                                @if key.section.is_some() && key.command.is_some() { " · " }
-                                @if let Some(command) = key.command {
-                                    @if key.section.is_some() { "More: " } @else { "Measured by: " }
-                                    code { (command) }
-                                }
+                        span class=(format!("verdict {}", key.verdict.label().to_lowercase())) { (key.verdict.label()) }
+                        div {
+                            h3 {
+                                @if let Some(section) = key.section { a href=(format!("#{}", sections::id(section))) { (key.question) } }
+                                @else { (key.question) }
+                                @if let Some(figure) = &key.figure { " " span.figure { (figure) } }
                             }
+                            p { (page::sentence(&key.sentence)) @if let Some(command) = key.command { " " code { (command) } } }
                         }
                     }
                 }
@@ -107,11 +118,403 @@ pub fn of(report: &Report) -> Markup {
 
 /// Returns all five, in their order.
 pub fn key_questions(report: &Report) -> [KeyQuestion; 5] {
-    [
-        derive::pattern(report),
-        derive::saturated(report),
-        derive::processor(report),
-        derive::starving(report),
-        derive::waiting(report),
-    ]
+    [pattern(report), saturated(report), processor(report), starving(report), blocked(report)]
+}
+
+fn pattern(report: &Report) -> KeyQuestion {
+    let unknown = |sentence: &str, command| {
+        KeyQuestion::unknown("Does the pattern keep the device from its bandwidth?", sentence, command)
+    };
+    let scans = facts::of_device(report, Role::Sequential, metric::MB_PER_S).into_iter();
+    let Some(scan) = scans.max_by(|a, b| a.value.total_cmp(&b.value)) else {
+        return unknown("Sequential reads of the device were not measured.", "forebay measure scan");
+    };
+    let (name, bandwidth) = (&scan.row.name, scan.value);
+    let in_sequence = format!("`{name}` gets {} MB/s in sequence", number(bandwidth));
+    let random =
+        unknown(&format!("{in_sequence}; random reads were not measured."), "forebay measure random");
+    let Some(curve) = facts::curve(report) else { return random };
+    let block = curve.experiment.number("block_bytes").unwrap_or(4096.0);
+    let ((fewest, first), (at, best)) = (curve.first(), curve.best());
+    let (alone, most) = (iops(first) * block / 1e6, iops(best) * block / 1e6);
+    let verdict = match most / bandwidth {
+        share if share >= REACHED => Verdict::No,
+        share if share < KEPT_FROM => Verdict::Yes,
+        _ => Verdict::Partly,
+    };
+    let figure = format!("{} % of the bandwidth", number(most / bandwidth * 100.0));
+    let (load, row) = (&curve.load, &best.name);
+    let [most, at, alone, fewest] = [most, at, alone, fewest].map(number);
+    let sentence = format!(
+        "`{row}` reaches {most} MB/s at random ({load}: {at}), {alone} with {fewest}; {in_sequence}."
+    );
+    random.found(verdict, figure, sentence, curve.section)
+}
+
+fn saturated(report: &Report) -> KeyQuestion {
+    let key = KeyQuestion::unknown(
+        "Is the device saturated?",
+        "Throughput over the number of readers was not measured.",
+        "forebay measure saturate",
+    );
+    let Some(curve) = facts::curve(report) else { return key };
+    let ((knee, row), (last, _)) = (curve.knee(), curve.last());
+    let (name, load, beyond) = (&row.name, &curve.load, curve.beyond_knee());
+    let is_rising = knee >= last;
+    let p99 = row.metrics.get(metric::P99_US).map_or_else(String::new, |us| format!(", p99 {}", time(us)));
+    let (verdict, figure) = match knee {
+        _ if is_rising => (Verdict::No, format!("{} IOPS and rising", number(curve.most()))),
+        knee if knee <= curve.first().0 => (Verdict::Yes, format!("from {} {load} on", number(knee))),
+        _ => (Verdict::Partly, format!("from {} {load} on", number(knee))),
+    };
+    let sentence = match curve.limit() {
+        Some(limit) if is_rising => format!("`{name}` comes up to {limit}; {beyond}."),
+        Some(limit) => format!("`{name}` comes up to {limit} (measured up to {}).", number(last)),
+        None if is_rising => format!("`{name}` still grew at the largest load ({load}); {beyond}."),
+        None => format!("`{name}` gets {} IOPS there{p99}; {beyond}.", number(iops(row))),
+    };
+    let has_loads = report.experiments.iter().any(|experiment| experiment.view.role == Role::Saturation);
+    let command = key.command.filter(|_| !has_loads);
+    KeyQuestion { command, ..key.found(verdict, figure, sentence, curve.section) }
+}
+
+/// A row in one experiment. Only rate and cost of the same reads may be multiplied.
+struct Cell<'a> {
+    row: &'a Row,
+    /// `readers: 32`.
+    load: String,
+    per_second: f64,
+    cost_us: f64,
+    section: usize,
+}
+
+impl<'a> Cell<'a> {
+    fn new(row: &'a Row, load: String, section: usize) -> Option<Self> {
+        let (per_second, cost_us) = (row.metrics.get(metric::IOPS)?, row.metrics.get(metric::CPU_US_PER_IO)?);
+        (per_second > 0.0).then_some(Self { row, load, per_second, cost_us, section })
+    }
+
+    /// Returns the number of processors that it keeps busy.
+    fn processors(&self) -> f64 {
+        self.per_second * self.cost_us / 1e6
+    }
+
+    /// Returns the load of its busiest thread, where that is its limit.
+    fn bound_by_a_thread(&self) -> Option<f64> {
+        let gate = self.row.conditions.iter().find(|gate| gate.name == "generator" && gate.failed())?;
+        gate.value
+    }
+}
+
+/// Returns the cells of the processor-time measurement with the most readers.
+fn costs(report: &Report) -> Vec<Cell<'_>> {
+    let readers = |found: &Found<'_>| found.experiment.number("readers").unwrap_or(1.0);
+    let all = rows(report, Role::ProcessorTime, metric::CPU_US_PER_IO);
+    let most = all.iter().map(readers).fold(0.0, f64::max);
+    let load = format!("readers: {}", number(most));
+    let all = all.into_iter().filter(|found| readers(found) == most);
+    all.filter_map(|found| Cell::new(found.row, load.clone(), found.section)).collect()
+}
+
+fn processor(report: &Report) -> KeyQuestion {
+    let key = KeyQuestion::unknown(
+        "Is a processor the limit?",
+        "Processor time of a read, beside the rate of the same reads, was not measured.",
+        "forebay measure cpu",
+    );
+    let costs = costs(report);
+    let best = facts::curve(report).and_then(|curve| {
+        let ((load, row), section) = (curve.best(), curve.section);
+        Cell::new(row, format!("{}: {}", curve.load, number(load)), section)
+    });
+    let fastest = || self::costs(report).into_iter().max_by(|a, b| a.per_second.total_cmp(&b.per_second));
+    let Some(best) = best.or_else(fastest) else { return key };
+    let processors = report.environment.cpus_allowed.max(1) as f64;
+    let is_busy = |cell: &&Cell<'_>| cell.processors() / processors >= BUSY;
+    let (busy, dear) = (best.bound_by_a_thread(), costs.iter().find(is_busy));
+    let verdict = match (is_busy(&&best), busy.is_some() || dear.is_some()) {
+        (true, _) => Verdict::Yes,
+        (false, true) => Verdict::Partly,
+        (false, false) => Verdict::No,
+    };
+    let rest = match (busy, dear) {
+        (Some(share), _) => format!("each; one thread was {} % busy", number((share * 100.0).round())),
+        (_, Some(dear)) => format!("each; `{}` needs {}", dear.row.name, number(dear.processors())),
+        _ => "of processor time each".to_owned(),
+    };
+    let figure = format!("{} of {} processors", number(best.processors()), number(processors));
+    let [rate, cost] = [best.per_second, best.cost_us].map(number);
+    let sentence =
+        format!("`{}` gets the most, {rate} IOPS ({}), at {cost} µs {rest}.", best.row.name, best.load);
+    let command = key.command.filter(|_| costs.is_empty());
+    KeyQuestion { command, ..key.found(verdict, figure, sentence, best.section) }
+}
+
+fn starving(report: &Report) -> KeyQuestion {
+    let key = KeyQuestion::unknown(
+        "Do many users starve each other?",
+        "A reader beside others was not measured.",
+        "forebay measure fairness",
+    );
+    let all = rows(report, Role::Sharing, metric::P99_US);
+    let p99 = |found: &Found<'_>, name: &str| found.experiment.row(name)?.metrics.get(metric::P99_US);
+    let pairs = all.iter().filter(|found| found.row.name == "no-classes");
+    let pairs = pairs.filter_map(|found| Some((found.value / p99(found, "reader-alone")?, found)));
+    if let Some((times, found)) = pairs.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let with = p99(found, "classes");
+        let with = with.map_or_else(String::new, |us| format!("; with classes it is {}", time(us)));
+        let (alone, beside) = (time(found.value / times), time(found.value));
+        let sentence = format!("A reader's p99 goes from {alone} alone to {beside} beside others{with}.");
+        let figure = format!("p99 {} times higher", number(times));
+        return key.found(Verdict::over(times, STARVES, NOTICES), figure, sentence, found.section);
+    }
+    let mut sharing = report.experiments.iter().filter(|one| one.view.role == Role::Sharing);
+    if let Some(one) = sharing.find(|one| !one.rows.is_empty()) {
+        let sentence = match one.sentence.as_str() {
+            "" => "It was measured; the numbers are below.".to_owned(),
+            sentence => page::brief(sentence),
+        };
+        return KeyQuestion { verdict: Verdict::Measured, sentence, command: None, ..key };
+    }
+    let tail = facts::curve(report).and_then(|curve| Some((tail(&curve)?, curve.section)));
+    let Some((sentence, section)) = tail else { return key };
+    KeyQuestion { sentence, section: Some(section), ..key }
+}
+
+/// Returns a sentence on the distance of the slowest reads from the median at the largest load.
+fn tail(curve: &Curve<'_>) -> Option<String> {
+    let (load, row) = curve.last();
+    let (middle, slow) = (row.metrics.get(metric::P50_US)?, row.metrics.get(metric::P99_US)?);
+    Some(format!(
+        "Not measured; with {} ({}) p99 is {} times p50, {} against {}.",
+        number(load),
+        curve.load,
+        number(slow / middle),
+        time(slow),
+        time(middle)
+    ))
+}
+
+fn blocked(report: &Report) -> KeyQuestion {
+    let mut key = KeyQuestion::unknown(
+        "Is the program blocked on I/O?",
+        "Only the program itself shows it; add its result with `--wait WAIT.json`.",
+        "forebay wait --json=WAIT.json -- COMMAND",
+    );
+    let waits = rows(report, Role::Waiting, metric::FULL_WAIT_SHARE);
+    if let Some(wait) = waits.first() {
+        let percent = |share: f64| number(share * 100.0);
+        let some = wait.row.metrics.get(metric::SOME_WAIT_SHARE);
+        let some =
+            some.map_or_else(String::new, |some| format!(", some thread of it for {} %", percent(some)));
+        let (name, share) = (program(command(wait.experiment)), percent(wait.value));
+        let sentence = format!("`{name}` was blocked for {share} % of its time{some}.");
+        let verdict = Verdict::over(wait.value, BLOCKED, SLOWED);
+        return key.found(verdict, format!("{share} % of its time"), sentence, wait.section);
+    }
+    let each = rows(report, Role::Writes, metric::SYNC_MS).into_iter();
+    let each = each.filter(|found| found.row.name.ends_with("-each"));
+    let share =
+        each.filter_map(|found| Some((found.value / found.row.metrics.get(metric::TOTAL_MS)?, found)));
+    if let Some((share, found)) = share.filter(|(share, _)| *share <= 1.0).max_by(|a, b| a.0.total_cmp(&b.0))
+    {
+        key.sentence = format!(
+            "Only the program itself shows it; a writer that syncs each write (`{}`) waits {} % here.",
+            found.row.name,
+            number(share * 100.0)
+        );
+        key.section = Some(found.section);
+    }
+    key
+}
+
+fn iops(row: &Row) -> f64 {
+    row.metrics.get(metric::IOPS).unwrap_or_default()
+}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::columns::SHARED;
+    use crate::page::facts::tests::{random, report, row};
+    use crate::page::view::View;
+    use crate::result::Experiment;
+
+    fn scan(mb_per_s: f64) -> Experiment {
+        let mut experiment = Experiment::new("scan", "").shown(View::of(Role::Sequential, SHARED));
+        experiment.rows = vec![row("direct-large", &[(metric::MB_PER_S, mb_per_s)])];
+        experiment
+    }
+
+    /// Returns whether a sentence has 20 words at most.
+    fn is_short(key: &KeyQuestion) -> bool {
+        key.sentence.split_whitespace().count() <= 20
+    }
+
+    #[test]
+    fn a_reader_starves_where_its_p99_rises_beside_others() {
+        let sharing = |beside: f64| {
+            let mut experiment = Experiment::new("fairness", "").shown(View::of(Role::Sharing, SHARED));
+            let with = |name: &str, us: f64| row(name, &[(metric::P99_US, us)]);
+            experiment.rows =
+                vec![with("reader-alone", 300.0), with("no-classes", beside), with("classes", 700.0)];
+            starving(&report(vec![experiment]))
+        };
+        let sharing_verdicts = [300.0, 600.0, 900_000.0].map(|beside| sharing(beside).verdict);
+        assert_eq!(sharing_verdicts, [Verdict::No, Verdict::Partly, Verdict::Yes]);
+        let key = sharing(900_000.0);
+        assert_eq!(
+            key.sentence,
+            "A reader's p99 goes from 300 µs alone to 900 ms beside others; with classes it is 700 µs."
+        );
+        assert!(is_short(&key));
+    }
+
+    #[test]
+    fn a_program_that_stands_still_is_blocked() {
+        let program = |full: f64| {
+            let mut experiment = Experiment::new("wait", "").shown(View::of(Role::Waiting, SHARED));
+            experiment =
+                experiment.parameter("command", "dd if=/dev/zero of=out bs=4k count=1000 oflag=direct");
+            experiment.rows =
+                vec![row("program", &[(metric::FULL_WAIT_SHARE, full), (metric::SOME_WAIT_SHARE, 0.9)])];
+            blocked(&report(vec![experiment]))
+        };
+        assert_eq!(
+            [0.01, 0.2, 0.8].map(|full| program(full).verdict),
+            [Verdict::No, Verdict::Partly, Verdict::Yes]
+        );
+        assert!(program(0.8).sentence.starts_with("`dd` was blocked for 80 % of its time"));
+        assert!(is_short(&program(0.8)));
+    }
+
+    /// Regression: a limit of a control group was called the device's.
+    #[test]
+    fn a_limit_is_named_instead_of_the_device() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        for experiment in &mut experiments {
+            experiment.parameters.insert(facts::IO_LIMIT_BY.to_owned(), "/sys/fs/cgroup/a/io.max".into());
+            experiment.parameters.insert(facts::IO_LIMIT_READS.to_owned(), 80_000.into());
+        }
+        let key = saturated(&report(experiments));
+        assert!(key.sentence.contains("the limit of 80,000 reads a second"), "{key:?}");
+        assert!(key.sentence.ends_with("(measured up to 128).") && is_short(&key), "{key:?}");
+    }
+
+    #[test]
+    fn without_numbers_each_question_names_its_command() {
+        for key in key_questions(&report(Vec::new())) {
+            assert_eq!(key.verdict, Verdict::Unknown, "{key:?}");
+            assert!(key.command.is_some_and(|command| command.starts_with("forebay ")), "{key:?}");
+            assert!(is_short(&key), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_keeps_the_device_from_its_bandwidth_is_reported() {
+        let figures = [(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)];
+        let mut experiments = random(figures);
+        experiments.push(scan(2400.0));
+        let key = pattern(&report(experiments));
+        assert_eq!(key.verdict, Verdict::Yes);
+        assert!(
+            key.sentence.contains("`direct` reaches 336 MB/s at random (reads in flight: 128), 41.0 with 1;"),
+            "{key:?}"
+        );
+        let mut experiments = random(figures);
+        experiments.push(scan(340.0));
+        assert_eq!(pattern(&report(experiments)).verdict, Verdict::No);
+    }
+
+    #[test]
+    fn saturation_is_reported_with_its_knee_and_latency() {
+        let key = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)])));
+        assert_eq!(
+            (key.verdict, key.figure.as_deref()),
+            (Verdict::Partly, Some("from 32 reads in flight on"))
+        );
+        assert!(key.sentence.contains("80,000 IOPS there, p99 600 µs; at most 2 % more, at 128"), "{key:?}");
+        let level = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 88e3)])));
+        assert_eq!(
+            level.figure.as_deref(),
+            Some("from 32 reads in flight on"),
+            "a tenth more for four times as many is no growth"
+        );
+        let rising = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 200e3)])));
+        assert_eq!(rising.verdict, Verdict::No);
+        let flat = saturated(&report(random([(1, 82e3), (8, 82e3), (32, 80e3), (128, 82e3)])));
+        assert_eq!(flat.verdict, Verdict::Yes);
+    }
+
+    /// Regression: the page said "2.95 of 2 processors", the cost of a read at depth 1 times the rate
+    /// at depth 128; of 2 processors 0.44 were busy.
+    #[test]
+    fn a_processor_is_judged_by_rate_and_cost_of_the_same_reads() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        // Alone a read costs 36 µs, with 127 others in flight 5.4.
+        for (experiment, cost) in experiments.iter_mut().zip([36.0, 9.0, 6.0, 5.4]) {
+            let rate = experiment.rows[0].metrics.get(metric::IOPS).expect("measured");
+            experiment.rows = vec![row("direct", &[(metric::IOPS, rate), (metric::CPU_US_PER_IO, cost)])];
+        }
+        let alone = |cost: f64| {
+            let mut experiment = Experiment::new("cpu", "")
+                .shown(View::of(Role::ProcessorTime, SHARED))
+                .parameter("readers", 1);
+            experiment.rows = vec![
+                row("io_uring", &[(metric::CPU_US_PER_IO, cost), (metric::IOPS, 10e3)]),
+                row("tokio-fs", &[(metric::CPU_US_PER_IO, 2.0 * cost), (metric::IOPS, 9e3)]),
+            ];
+            experiment
+        };
+        let of = |cost: f64| {
+            let mut all = experiments.clone();
+            all.push(alone(cost));
+            processor(&report(all))
+        };
+        let key = of(36.0);
+        assert_eq!((key.verdict, key.figure.as_deref()), (Verdict::No, Some("0.443 of 2 processors")));
+        assert!(
+            key.sentence.starts_with(
+                "`direct` gets the most, 82,000 IOPS (reads in flight: 128), at 5.40 µs of processor time each."
+            ),
+            "{key:?}"
+        );
+        // A way that keeps both processors busy, and a thread that has no time left.
+        let key = of(110.0);
+        assert_eq!(key.verdict, Verdict::Partly);
+        assert!(key.sentence.ends_with("; `tokio-fs` needs 1.98."), "{key:?}");
+        let busy = crate::result::Condition::at_most("generator", 0.97, 0.9);
+        experiments[3].rows[0].conditions.push(busy);
+        let key = processor(&report(experiments));
+        assert_eq!(key.verdict, Verdict::Partly);
+        assert!(key.sentence.ends_with("; one thread was 97 % busy.") && is_short(&key), "{key:?}");
+    }
+
+    /// Regression: "IOPS that the device gives" was `buffered`, of which the page cache served 22 %.
+    #[test]
+    fn reads_partly_from_the_page_cache_are_not_the_device() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        for experiment in &mut experiments {
+            let mut cached = row("buffered", &[(metric::IOPS, 110e3), (metric::CPU_US_PER_IO, 9.0)]);
+            cached.cache = Some(crate::result::CacheState::MemoryLimited);
+            cached.conditions.clear();
+            experiment.rows.push(cached);
+            // And a row with fewer bytes requested from the device than it claims.
+            let mut short = row("direct-tokio", &[(metric::IOPS, 120e3), (metric::CPU_US_PER_IO, 9.0)]);
+            short.conditions = vec![crate::result::Condition::within("device_bytes", 0.78, 0.95, 1.02)];
+            experiment.rows.push(short);
+        }
+        for key in key_questions(&report(experiments)) {
+            assert!(is_short(&key), "{key:?}");
+            assert!(!key.sentence.contains("110,000") && !key.sentence.contains("120,000"), "{key:?}");
+        }
+    }
+
+    /// Regression: "more than 128 gives none", where 128 was the maximum measured.
+    #[test]
+    fn loads_that_were_not_measured_have_no_sentence() {
+        let rising = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 200e3)]));
+        assert!(saturated(&rising).sentence.ends_with("more than 128 was not measured."), "{rising:?}");
+        let flat = saturated(&report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 80e3)])));
+        assert!(flat.sentence.contains("more brings none (measured up to 128)"), "{flat:?}");
+    }
 }

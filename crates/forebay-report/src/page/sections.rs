@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 
-use super::columns::{Column, groups, heading};
-use super::{chart, charts, html as page, marks, view};
+use super::columns::{Column, groups, heading, once, row_names};
+use super::{chart, charts, gates, html as page, view};
 use crate::result::{Experiment, Row};
 use crate::units::number;
 
@@ -12,48 +12,61 @@ pub(crate) fn id(index: usize) -> String {
     format!("experiment-{}", index + 1)
 }
 
-/// Returns a link to a section, labelled with the section's heading.
-pub(crate) fn link(index: usize, groups: &[Vec<&Experiment>]) -> Markup {
-    html! { a href=(format!("#{}", id(index))) { (groups.get(index).map_or("", |group| heading(group))) } }
-}
-
-/// Returns all experiments; those that belong together form one section.
+/// Returns all experiments; those that belong together form one section with its main chart, all else folded.
 pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
     html! {
-        @for (index, group) in groups(experiments).iter().enumerate() {
-            @let id = id(index);
-            section aria-labelledby=(id) {
-                h2 id=(id) { (heading(group)) }
-                @if !group[0].sentence.is_empty() { p.sentence { (page::sentence(&group[0].sentence)) } }
-                (figures(group, &id))
-                h3 { "The numbers" }
-                (table(group))
-                h3 { "How it was measured" }
-                (about(group))
-                h3 { "Gates" }
-                (marks::of(group))
+        div.sections {
+            @for (index, group) in groups(experiments).iter().enumerate() {
+                @let id = id(index);
+                @let charts = charts::of(group);
+                @let sentence = group[0].sentence.as_str();
+                @let short = page::brief(sentence);
+                section aria-labelledby=(id) {
+                    h2 id=(id) { (heading(group)) }
+                    @if !sentence.is_empty() { p.sentence { (page::sentence(&short)) } }
+                    @if let Some(main) = charts.first() { (chart::figure(main, &format!("{id}-chart-1"))) }
+                    details {
+                        summary { (folded(group, charts.len())) span.unseen { ": " (heading(group)) } }
+                        @if short != sentence { p { (page::sentence(sentence)) } }
+                        (table(group))
+                        @if charts.len() > 1 {
+                            div.charts {
+                                @for (index, chart) in charts.iter().enumerate().skip(1) { (chart::figure(chart, &format!("{id}-chart-{}", index + 1))) }
+                            }
+                        }
+                        h3 { "Method" }
+                        (about(group))
+                        h3 { "Gates" }
+                        (gates::table(group))
+                    }
+                }
             }
         }
     }
 }
 
-fn figures(group: &[&Experiment], id: &str) -> Markup {
-    let charts = charts::of(group);
-    html! {
-        @if !charts.is_empty() {
-            div.charts {
-                @for (index, chart) in charts.iter().enumerate() { (chart::figure(chart, &format!("{id}-chart-{}", index + 1))) }
-            }
-        }
+/// Describes the folded part of a section, with the rows that are doubtful.
+fn folded(group: &[&Experiment], charts: usize) -> String {
+    let rows = || group.iter().flat_map(|experiment| &experiment.rows);
+    let failed = rows().filter(|row| gates::failed(row)).count();
+    let mut text = format!("Numbers of {} rows", rows().count());
+    if failed > 0 {
+        text.push_str(&format!(" ({failed} failed a gate)"));
     }
+    match charts.saturating_sub(1) {
+        0 => {}
+        1 => text.push_str(", another chart"),
+        more => text.push_str(&format!(", {more} more charts")),
+    }
+    text + ", method, gates"
 }
 
 /// Returns the method behind the numbers, the notes on them, and the description of each row.
 fn about(group: &[&Experiment]) -> Markup {
     let rows = || group.iter().flat_map(|experiment| &experiment.rows);
-    let described: Vec<&Row> = once(rows().map(|row| &row.name))
+    let described: Vec<&Row> = row_names(group)
         .into_iter()
-        .filter_map(|name| rows().find(|row| &row.name == name && !row.description.is_empty()))
+        .filter_map(|name| rows().find(|row| row.name == name && !row.description.is_empty()))
         .collect();
     html! {
         @if let Some(first) = group.first() { @if !first.method.is_empty() { p { (page::prose(&first.method)) } } }
@@ -62,17 +75,6 @@ fn about(group: &[&Experiment]) -> Markup {
             ul { @for row in described { li { code { (row.name) } ": " (page::prose(&row.description)) } } }
         }
     }
-}
-
-/// Returns each text once, in the order in which they appear.
-fn once<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
-    let mut seen = Vec::new();
-    for text in texts {
-        if !seen.contains(&text) {
-            seen.push(text);
-        }
-    }
-    seen
 }
 
 /// Returns one table for experiments that belong together: one row for each place of the axis and each way.
@@ -96,17 +98,17 @@ fn table(group: &[&Experiment]) -> Markup {
                 tbody {
                     @for experiment in group {
                         @for row in &experiment.rows {
-                            tr class=[marks::failed(row).then_some("failed")] {
+                            tr class=[gates::failed(row).then_some("failed")] {
                                 @if let Some(axis) = &axis {
-                                    td.number { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
+                                    td { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
                                 }
-                                th scope="row" { (row.name) (marks::marks(row)) }
+                                th scope="row" { (row.name) (gates::marks(row)) }
                                 @if let Some(why) = &row.skipped {
-                                    td colspan=(columns.len() + 2) { "not measured: " (why) }
+                                    td.text colspan=(columns.len() + 2) { "not measured: " (why) }
                                 } @else {
-                                    @for column in &columns { td.number { (column.cell(row)) (spread(column, row)) } }
-                                    td { (row.cache.map_or("", |cache| cache.label())) }
-                                    td.number { (row.samples.len()) }
+                                    @for column in &columns { td { (column.cell(row)) (spread(column, row)) } }
+                                    td.text { (row.cache.map_or("", |cache| cache.label())) }
+                                    td { (row.samples.len()) }
                                 }
                             }
                         }

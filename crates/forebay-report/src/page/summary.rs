@@ -1,77 +1,163 @@
-//! The result as text for a terminal.
+//! A result as text for a terminal: the summary of a report, and the tables of experiments.
 
 use std::fmt::Write as _;
 
-use super::columns::{Column, groups, heading};
-use super::conditions;
+use super::columns::{Column, groups, heading, once};
 use super::view::Role;
+use super::{advice, gates, headline, place, questions};
 use crate::check::Verdict;
 use crate::doctor::machine_line;
 use crate::result::{Experiment, Report, Row};
 use crate::units::number;
 
-/// Returns the tables of all experiments, the doctor's findings, and the verdicts.
-pub fn render(report: &Report) -> String {
+/// Maximum width of a line.
+const WIDTH: usize = 100;
+/// Lines that a sentence may take in the summary.
+const SENTENCE_LINES: usize = 2;
+/// Indentation of sentences below their question or change.
+const INDENT: usize = 10;
+
+/// Returns the summary of a report: headline figures, answers, changes, doubts, and the place of its page, in at most 40
+/// lines.
+pub fn brief(report: &Report, page: &str) -> String {
+    let mut lines = place_lines(report);
+    lines.push(String::new());
+    lines.push(format!("{:<24}{:<36}{}", "", "read", "write"));
+    for (load, figures) in headline::cards(report) {
+        let label = if load.starts_with("Sync") { "Sync, widest spread" } else { load };
+        let [first, second] =
+            figures.map(|(_, figure)| figure.as_ref().map_or_else(|| format!("{:>13}", "-"), cell));
+        lines.push(clipped(&format!("{label:<24}{first:<36}{second}"), WIDTH));
+    }
+    lines.push(String::new());
+    for key in questions::key_questions(report) {
+        let figure = key.figure.map_or_else(String::new, |figure| format!(" ({figure})"));
+        lines.push(format!("{:<INDENT$}{}{figure}", key.verdict.label(), key.question));
+        let command = key.command.map_or_else(String::new, |command| format!(" {command}"));
+        lines.extend(indented(&format!("{}{command}", key.sentence)));
+    }
+    lines.push("\nWhat to change first".to_owned());
+    let advice = advice::advice(report);
+    for advice in advice.iter().take(advice::SHOWN) {
+        let factor = advice.factor();
+        let text = indented(&format!("{}: {}", advice.what, advice.gain));
+        let head = format!("  {factor:<width$}", width = INDENT - 2);
+        lines.extend(text.iter().enumerate().map(|(index, line)| match index {
+            0 => format!("{head}{}", line.trim_start()),
+            _ => line.clone(),
+        }));
+    }
+    if advice.is_empty() {
+        lines.push(format!("  {}", advice::NONE));
+    }
+    let doubts = gates::doubts(report);
+    if !doubts.is_empty() {
+        lines.push("\nWhat to distrust".to_owned());
+        lines.extend(gates::doubt_lines(&doubts).iter().map(|line| clipped(&format!("  {line}"), WIDTH)));
+    }
+    lines.push(format!("\nThe page: {page} (--verbose prints its tables)"));
+    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// Returns the storage and the machine, a line each.
+fn place_lines(report: &Report) -> Vec<String> {
+    let [path, device] = place::storage(&report.environment).unwrap_or_default();
+    let date =
+        Some(place::date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
+    let known: Vec<String> = [path, device].into_iter().chain(date).filter(|part| !part.is_empty()).collect();
+    let first = format!("forebay {}: {}", report.forebay, known.join(", "));
+    [first, machine_line(&report.environment)].map(|line| clipped(&line, WIDTH)).into()
+}
+
+fn cell(figure: &headline::Figure) -> String {
+    let detail = figure.detail.as_deref().unwrap_or("");
+    let mark = if figure.doubt.is_some() { gates::MARK } else { "" };
+    format!("{:>13}  {detail}{mark}", figure.value)
+}
+
+/// Returns a text of at most [`SENTENCE_LINES`] indented lines.
+fn indented(text: &str) -> Vec<String> {
+    let mut lines = wrapped(text, WIDTH - INDENT);
+    if lines.len() > SENTENCE_LINES {
+        let rest = lines.split_off(SENTENCE_LINES - 1).join(" ");
+        lines.push(clipped(&rest, WIDTH - INDENT));
+    }
+    lines.iter().map(|line| format!("{:INDENT$}{line}", "")).collect()
+}
+
+/// Breaks a text between words; a word that is wider than a line has one of its own.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Cuts a line that is too wide.
+fn clipped(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let kept: String = line.chars().take(width - 2).collect();
+    format!("{} \u{2026}", kept.trim_end())
+}
+
+/// Returns the place of the measurement, the doctor's findings, and the tables of all experiments with their verdicts.
+pub fn render(report: &Report, verbose: bool) -> String {
+    let mut text = place_lines(report).join("\n") + "\n";
+    let wanting = report.environment.checks.iter().filter(|check| check.verdict != Verdict::Ok);
+    let names: Vec<&str> = wanting.map(|check| check.name.as_str()).collect();
+    if !names.is_empty() {
+        let line = format!("degraded or unavailable here: {} (see `forebay doctor`)", names.join(", "));
+        wrapped(&line, WIDTH).iter().for_each(|line| text.push_str(&format!("{line}\n")));
+    }
+    text + &tables(report, verbose)
+}
+
+/// Returns the tables of all experiments and the verdicts. Unless `verbose`, tables leave out columns that have no room.
+pub fn tables(report: &Report, verbose: bool) -> String {
     let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "forebay {} on {}", report.forebay, machine_line(&report.environment));
-    if let Some(path) = &report.environment.path {
-        let devices: Vec<&str> = path.layers.iter().map(|layer| layer.name.as_str()).collect();
-        let _ = writeln!(
-            text,
-            "{} ({}) on {}, {}",
-            path.path,
-            path.kind,
-            path.file_system.as_deref().unwrap_or("no file system"),
-            if devices.is_empty() { "no block device".to_owned() } else { devices.join(" on ") }
-        );
-    }
-    let wanting: Vec<_> =
-        report.environment.checks.iter().filter(|check| check.verdict != Verdict::Ok).collect();
-    if !wanting.is_empty() {
-        let names: Vec<&str> = wanting.iter().map(|check| check.name.as_str()).collect();
-        let _ = writeln!(text, "degraded or unavailable here: {} (see `forebay doctor`)", names.join(", "));
-    }
     for group in groups(&report.experiments) {
         text.push('\n');
-        table(&mut text, &group);
+        table(&mut text, &group, verbose);
     }
     if !report.verdicts.is_empty() {
         text.push_str("\nVerdicts\n");
-        for verdict in &report.verdicts {
-            let _ = writeln!(text, "  * {verdict}");
-        }
+        report.verdicts.iter().for_each(|verdict| listed(&mut text, "  * ", verdict, verbose));
     }
     text
 }
 
-/// Writes one table for experiments that belong together: one row for each way in each of them.
-fn table(text: &mut String, group: &[&Experiment]) {
-    let axis = group.first().filter(|_| group.len() > 1).map(|first| &*first.view.axis.parameter);
-    let _ = writeln!(text, "{}", heading(group));
-    let columns = Column::present(group);
-    let mut grid = vec![vec!["row".to_owned()]];
-    grid[0].extend(axis.map(str::to_owned));
-    grid[0].extend(columns.iter().map(|column| column.heading.to_string()));
-    let compared = Column::compared(group, &columns);
-    grid[0].push(match compared {
-        Some(column) if Some(column) != columns.first().copied() => format!("{} spread", column.heading),
-        _ => "spread".to_owned(),
-    });
-    grid[0].push("cache".to_owned());
-    for experiment in group {
-        for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
-            let mut cells = vec![conditions::marked_name(row)];
-            cells.extend(axis.map(|axis| experiment.number(axis).map_or_else(String::new, number)));
-            cells.extend(columns.iter().map(|column| column.cell(row)));
-            cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
-            cells.push(row.cache.map_or("", |cache| cache.label()).to_owned());
-            grid.push(cells);
-        }
+/// Writes a line of a list, broken where it is too wide.
+fn listed(text: &mut String, sign: &str, line: &str, verbose: bool) {
+    let indent = sign.chars().count();
+    let lines = if verbose { vec![line.to_owned()] } else { wrapped(line, WIDTH - indent) };
+    for (index, line) in lines.iter().enumerate() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{:<indent$}{line}", if index == 0 { sign } else { "" });
     }
-    let widths: Vec<usize> = (0..grid[0].len())
-        .map(|index| grid.iter().map(|cells| cells[index].chars().count()).max().unwrap_or(0))
-        .collect();
+}
+
+/// Writes one table for experiments that belong together: one row for each way in each of them.
+fn table(text: &mut String, group: &[&Experiment], verbose: bool) {
+    let _ = writeln!(text, "{}", heading(group));
+    let mut columns = Column::present(group);
+    let compared = Column::compared(group, &columns);
+    let mut left_out = Vec::new();
+    let (mut grid, mut widths) = grid(group, &columns, compared);
+    while !verbose && columns.len() > 1 && widths.iter().map(|width| width + 2).sum::<usize>() > WIDTH {
+        // The most important columns come first; the compared one stays.
+        let Some(index) = columns.iter().rposition(|column| Some(*column) != compared) else { break };
+        left_out.insert(0, columns.remove(index).heading.to_string());
+        (grid, widths) = self::grid(group, &columns, compared);
+    }
     for cells in &grid {
         let mut line = format!("  {:<width$}", cells[0], width = widths[0]);
         for (cell, width) in cells.iter().zip(&widths).skip(1) {
@@ -79,28 +165,53 @@ fn table(text: &mut String, group: &[&Experiment]) {
         }
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    let mut reported = Vec::new();
+    let mut lines = Vec::new();
+    if !left_out.is_empty() {
+        let (count, names) = (left_out.len(), left_out.join(", "));
+        lines.push(format!("{count} columns left out for their width: {names}; --verbose shows all"));
+    }
+    if let Some(column) = compared.filter(|column| Some(column) != columns.first()) {
+        lines.push(format!("spread: of {}", column.heading));
+    }
     for experiment in group {
-        for row in &experiment.rows {
-            if let Some(why) = &row.skipped {
-                reported.push(format!("{}: not measured: {why}", row.name));
-            }
-            reported.extend(row.gates.iter().map(|gate| conditions::check(row, gate)));
-        }
+        let skipped = experiment.rows.iter().filter_map(|row| Some((&row.name, row.skipped.as_ref()?)));
+        lines.extend(skipped.map(|(name, why)| format!("{name}: not measured: {why}")));
         if experiment.view.role == Role::Baseline {
             let jobs = experiment.rows.iter().filter_map(|row| row.fio.as_deref());
-            reported.extend(jobs.map(|job| format!("fio: {}", job.trim_start_matches("fio "))));
+            lines.extend(jobs.map(|job| format!("fio: {}", job.trim_start_matches("fio "))));
         }
-        reported.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
+        lines.extend(experiment.notes.iter().map(|note| format!("note: {note}")));
     }
-    reported.extend(conditions::lines(group));
-    let mut seen = Vec::new();
-    for line in reported {
-        if !seen.contains(&line) {
-            let _ = writeln!(text, "  {line}");
-            seen.push(line);
+    lines.extend(gates::lines(group));
+    once(lines).iter().for_each(|line| listed(text, "  ", line, verbose));
+}
+
+/// Returns the cells of a table with its head, and the widths of its columns.
+fn grid(
+    group: &[&Experiment],
+    columns: &[&Column],
+    compared: Option<&Column>,
+) -> (Vec<Vec<String>>, Vec<usize>) {
+    let axis = group.first().filter(|_| group.len() > 1).map(|first| &*first.view.axis.parameter);
+    let mut head = vec!["row".to_owned()];
+    head.extend(axis.map(str::to_owned));
+    head.extend(columns.iter().map(|column| column.heading.to_string()));
+    head.push("spread".to_owned());
+    head.push("cache".to_owned());
+    let mut grid = vec![head];
+    for experiment in group {
+        for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
+            let mut cells = vec![gates::marked_name(row)];
+            cells.extend(axis.map(|axis| experiment.number(axis).map_or_else(String::new, number)));
+            cells.extend(columns.iter().map(|column| column.cell(row)));
+            cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
+            cells.push(row.cache.map_or("", |cache| cache.label()).to_owned());
+            grid.push(cells);
         }
     }
+    let width = |index: usize| grid.iter().map(|cells| cells[index].chars().count()).max().unwrap_or(0);
+    let widths = (0..grid[0].len()).map(width).collect();
+    (grid, widths)
 }
 
 /// Describes the spread of the column over the repeats, and their number.
@@ -115,9 +226,11 @@ fn spread(column: &Column, row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::SHARED;
+    use super::super::facts::tests::{random, report, row};
     use super::*;
     use crate::environment::Environment;
-    use crate::result::{CacheState, Metrics, Sample, metric};
+    use crate::result::{CacheState, Condition, Metrics, Sample, metric};
 
     #[test]
     fn a_table_has_headings_spread_and_the_state_of_the_cache() {
@@ -133,11 +246,71 @@ mod tests {
         let mut experiment = Experiment::new("scan", "");
         experiment.rows.push(Row::from_samples("buffered", samples).cache(CacheState::Warm));
         experiment.rows.push(Row::skipped("uncached", "refused"));
-        let text = render(&Report::new(Environment::default(), vec![experiment]));
+        let text = render(&Report::new(Environment::default(), vec![experiment]), false);
         assert!(text.contains("MB/s"));
         assert!(text.contains("1,100"));
         assert!(text.contains("1,000-1,200 (3)"));
         assert!(text.contains("warm"));
         assert!(text.contains("uncached: not measured: refused"));
+    }
+
+    fn long(text: &str) -> Vec<&str> {
+        text.lines().filter(|line| line.chars().count() > WIDTH).collect()
+    }
+
+    /// Returns whether a summary keeps its limits.
+    fn check(text: &str) {
+        assert!(text.lines().count() <= 40, "{} lines:\n{text}", text.lines().count());
+        assert_eq!(long(text), [""; 0], "too wide");
+        for part in ["4 KiB random, depth 32", "What to change first", "The page: a.html"] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+        assert_eq!(
+            text.lines().filter(|line| line.ends_with('?') || line.contains("? (")).count(),
+            5,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_summary_keeps_its_limits_with_everything_and_with_nothing() {
+        let mut experiments = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
+        experiments.push(headline::tests::baseline());
+        let whole = report(experiments.clone());
+        let text = brief(&whole, "a.html");
+        check(&text);
+        assert!(text.contains("12,400 IOPS  p99 120 µs") && text.contains("3,120 MB/s"), "{text}");
+        check(&brief(&Report::new(Environment::default(), Vec::new()), "a.html"));
+        // Everything failed, in rows with long names on a machine with a long name.
+        for (index, row) in experiments.iter_mut().flat_map(|one| &mut one.rows).enumerate() {
+            for gate in ["device_bytes", "generator", "other_io", "steal", "throttling"] {
+                row.conditions.push(Condition::at_most(gate, 0.9, 0.5));
+            }
+            row.degraded = (index % 2 == 0).then(|| "real-time priority was refused".to_owned());
+        }
+        let mut failed = report(experiments);
+        failed.environment.cpu_model = Some("A Processor of Many Words ".repeat(6));
+        failed.environment.virtual_machine = true;
+        let text = brief(&failed, "a.html");
+        check(&text);
+        assert!(text.contains("(!)") && text.contains("more on the page"), "{text}");
+    }
+
+    #[test]
+    fn columns_without_room_are_left_out_and_named() {
+        let mut experiment = Experiment::new("scan", "");
+        let metrics: Vec<(&str, f64)> = SHARED.iter().map(|column| (column.metric, 123_456.0)).collect();
+        experiment.rows = vec![row("direct", &metrics)];
+        experiment.notes = vec!["a note of many words ".repeat(9)];
+        let report = report(vec![experiment]);
+        let text = render(&report, false);
+        assert_eq!(long(&text), [""; 0]);
+        assert!(
+            text.contains("columns left out for their width") && text.contains("--verbose shows all"),
+            "{text}"
+        );
+        assert!(text.contains("MB/s") && !text.contains("left out for their width: MB/s"), "{text}");
+        let all = render(&report, true);
+        assert!(all.contains("wakes/lookup") && !all.contains("left out") && !long(&all).is_empty(), "{all}");
     }
 }

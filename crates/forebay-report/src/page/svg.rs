@@ -9,50 +9,27 @@ mod scale;
 
 use maud::{Markup, html};
 
-pub(crate) use bars::{Bar, bars, stacked};
-pub(crate) use lines::{Line, Mark, Point, XAxis, lines};
+pub(crate) use bars::{Bar, bars};
+pub(crate) use lines::{Form, LARGE, Line, Mark, Point, SMALL, XAxis, lines};
 pub(crate) use scale::Spread;
-
-/// Width of every chart in its own units; the page scales it.
-const WIDTH: f64 = 480.0;
-
-/// A value with the smallest and the largest of its repeats.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Whisker {
-    /// The median.
-    pub value: f64,
-    /// The smallest.
-    pub low: f64,
-    /// The largest.
-    pub high: f64,
-}
 
 /// Returns the class that colours a series.
 pub(crate) fn class(series: usize) -> String {
     format!("s{}", series % 8)
 }
 
-/// Returns a series' own shape around a point, so that series differ by more than colour.
-fn dot(series: usize, x: f64, y: f64) -> Markup {
-    let class = class(series);
-    match series % 5 {
-        0 => html! { circle class=(class) cx=(n(x)) cy=(n(y)) r="3.6" {} },
-        1 => html! { rect class=(class) x=(n(x - 3.3)) y=(n(y - 3.3)) width="6.6" height="6.6" {} },
-        2 => {
-            html! { path class=(class) d=(path(&[(x, y - 4.6), (x + 4.2, y + 3.2), (x - 4.2, y + 3.2)])) {} }
-        }
-        3 => {
-            html! { path class=(class) d=(path(&[(x, y - 4.8), (x + 4.8, y), (x, y + 4.8), (x - 4.8, y)])) {} }
-        }
-        _ => {
-            html! { path class=(class) d=(path(&[(x, y + 4.6), (x + 4.2, y - 3.2), (x - 4.2, y - 3.2)])) {} }
-        }
-    }
-}
-
-fn path(corners: &[(f64, f64)]) -> String {
-    let corners: Vec<String> = corners.iter().map(|(x, y)| format!("{} {}", n(*x), n(*y))).collect();
-    format!("M{}Z", corners.join("L"))
+/// Returns a series' own shape around each of its points, so that series differ by more than colour. One path holds all:
+/// half of a page is charts. The first two shapes are ends of lines without length.
+fn dots(series: usize, points: impl Iterator<Item = (f64, f64)>) -> Markup {
+    let (class, shape) = match series % 5 {
+        0 => ("round ", "h0"),
+        1 => ("square ", "h0"),
+        2 => ("", "m0-4.6l4.2 7.8h-8.4z"),
+        3 => ("", "m0-4.8l4.8 4.8l-4.8 4.8l-4.8-4.8z"),
+        _ => ("", "m0 4.6l4.2-7.8h-8.4z"),
+    };
+    let path: String = points.map(|(x, y)| format!("M{} {}{shape}", n(x), n(y))).collect();
+    html! { path class=(format!("dots {class}{}", self::class(series))) d=(path) {} }
 }
 
 /// Returns a series' sign in a legend.
@@ -63,7 +40,7 @@ pub(crate) fn sign(series: usize, filled: bool) -> Markup {
                 rect class=(class(series)) x="3" y="1" width="16" height="10" {}
             } @else {
                 line class=(format!("curve {}", class(series))) x1="0" x2="22" y1="6" y2="6" {}
-                (dot(series, 11.0, 6.0))
+                (dots(series, std::iter::once((11.0, 6.0))))
             }
         }
     }

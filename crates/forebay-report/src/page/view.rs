@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::{Column, Definition, SHARED};
 use crate::result::{Experiment, metric};
+use crate::units::number;
 
 /// A text that is fixed in the program, or was read from a document.
 pub type Text = Cow<'static, str>;
@@ -40,7 +41,7 @@ pub enum Role {
     /// None of them.
     #[default]
     Other,
-    /// The headline figures of the device, each with its job of fio.
+    /// The figures that the report begins with; its rows have the names that `headline` lists.
     Baseline,
     /// Its rate is the device's bandwidth in sequence.
     Sequential,
@@ -173,6 +174,12 @@ pub fn axis(group: &[&Experiment]) -> Option<Axis> {
     let mut others = first.parameters.keys().filter(|name| !BESIDE.contains(&name.as_str()));
     let found = others.find(|name| differs(name))?;
     Some(Axis { parameter: found.clone().into(), label: readable(found).into() })
+}
+
+/// Returns the place of an experiment in its group: `readers: 32`.
+pub(crate) fn place(group: &[&Experiment], experiment: &Experiment) -> Option<String> {
+    let axis = axis(group)?;
+    Some(format!("{}: {}", axis.label, number(experiment.number(&axis.parameter)?)))
 }
 
 /// Returns a parameter's name with its unit apart: `load_percent` is `load, %`.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::columns::{Definition, SECONDS, column};
+use super::columns::{self, Definition};
 use super::view::{Role, View};
 use crate::result::{Experiment, metric};
 use crate::saved::waited::PROGRAM;
@@ -13,32 +13,17 @@ pub fn present(experiment: &mut Experiment) {
     let mut view = View::of(Role::Waiting, COLUMNS);
     view.charts = vec![metric::WAIT_SHARE.into()];
     experiment.view = Arc::new(view);
-    experiment.titled(format!("How long a program waits: {}", short(command(experiment))), "");
+    experiment.titled(format!("Time blocked on I/O: {}", short(command(experiment))), "");
     experiment.sentence = sentence(experiment).unwrap_or_default();
 }
 
 const COLUMNS: &[Definition] = &[
-    column(
-        metric::FULL_WAIT_SHARE,
-        "full wait %",
-        0.01,
-        "share of the time in which a thread stood still for I/O and none ran",
-    ),
-    column(
-        metric::SOME_WAIT_SHARE,
-        "some wait %",
-        0.01,
-        "share of the time in which a thread stood still for I/O",
-    ),
-    column(
-        metric::FULL_IOWAIT_SHARE,
-        "full iowait %",
-        0.01,
-        "full wait, as far as the kernel calls it iowait",
-    ),
-    column(metric::WAIT_SHARE, "of all waits %", 0.01, "a file's share of the waits of all threads"),
-    column(metric::WAIT_S, "wait s", 1.0, "waits of all threads, in seconds"),
-    SECONDS,
+    columns::FULL_WAIT_SHARE,
+    columns::SOME_WAIT_SHARE,
+    columns::FULL_IOWAIT_SHARE,
+    columns::WAIT_SHARE,
+    columns::WAIT_S,
+    columns::SECONDS,
 ];
 
 /// Returns the measured program.
@@ -56,11 +41,16 @@ pub fn short(command: &str) -> String {
     shown + more
 }
 
+/// Returns the first word of a command, for short sentences.
+pub(crate) fn program(command: &str) -> &str {
+    command.split_whitespace().next().unwrap_or("the program")
+}
+
 fn sentence(experiment: &Experiment) -> Option<String> {
     let share = |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
     Some(format!(
-        "`{}` stood still for I/O in {} % of its time, and some thread of it in {} %",
-        short(command(experiment)),
+        "`{}` was blocked on I/O in {} % of its time, and some thread of it in {} %",
+        program(command(experiment)),
         share(metric::FULL_WAIT_SHARE)?,
         share(metric::SOME_WAIT_SHARE)?
     ))

@@ -138,3 +138,21 @@ pub const HOG_MB_PER_S: &str = "hog_mb_per_s";
 
 /// Mean time of an operation, in microseconds.
 pub const MEAN_US: &str = "mean_us";
+/// Processor time (user and system, all threads), as a share of the wall time of the processors that the way can use.
+pub const CPU_SHARE: &str = "cpu_share";
+/// Open loop: reads a second that were due on average.
+pub const OFFERED_PER_S: &str = "offered_per_s";
+/// Open loop: reads without a result when the sample was given up.
+pub const UNANSWERED: &str = "unanswered";
+/// CPU nanoseconds outside of the kernel, all threads of the process, for each read.
+pub const CPU_USER_NS_PER_IO: &str = "cpu_user_ns_per_io";
+/// CPU nanoseconds in the kernel, all threads of the process, for each read.
+pub const CPU_SYSTEM_NS_PER_IO: &str = "cpu_system_ns_per_io";
+/// Reads for a second of CPU time.
+pub const IOPS_PER_CORE: &str = "iops_per_core";
+/// System calls of all threads for each read.
+pub const SYSTEM_CALLS_PER_IO: &str = "system_calls_per_io";
+/// Context switches of threads that waited, for each read.
+pub const VOLUNTARY_SWITCHES_PER_IO: &str = "voluntary_switches_per_io";
+/// Context switches of threads that had to make way, for each read.
+pub const INVOLUNTARY_SWITCHES_PER_IO: &str = "involuntary_switches_per_io";

@@ -2,7 +2,7 @@
 
 use super::select::{keys, label, matches};
 use crate::failure::Failure;
-use crate::page::conditions::MARK;
+use crate::page::gates::MARK;
 use crate::result::{Experiment, Report, Row};
 use crate::units::number;
 

@@ -9,12 +9,13 @@ use crate::units::number;
 
 /// Parameters of the amount, the duration or the circumstances of a measurement. Two experiments match
 /// whether these agree or not.
-const CIRCUMSTANCES: [&str; 25] = [
+const CIRCUMSTANCES: [&str; 26] = [
     "cold",
     "command",
     "device",
     "fan_out",
     "file_bytes",
+    "file_seed",
     "file_system",
     "io_limit_by",
     "io_limit_bytes_per_s",
@@ -110,7 +111,7 @@ pub(crate) fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
     };
     names
         .into_iter()
-        .filter(|name| name.as_str() != "seed" && !same(before, after, name))
+        .filter(|name| !["seed", "file_seed"].contains(&name.as_str()) && !same(before, after, name))
         .map(|name| format!("{name} {} -> {}", show(before, name), show(after, name)))
         .collect()
 }

@@ -4,11 +4,11 @@ use anyhow::Result;
 use forebay::{Config, Engine, Open};
 use forebay_cache::{Cache, CacheOptions, CachedFile};
 
-use super::{CacheJob, Peer, Reader};
+use super::{Peer, Reader, Work};
 use crate::content::PAGE_BYTES;
 
 /// A file with its cache.
-pub(crate) struct Pages {
+pub(super) struct Pages {
     cache: Cache,
     file: CachedFile,
     /// Whether a page is looked for without a future first.
@@ -16,11 +16,11 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub(crate) fn open(job: &CacheJob, gets: bool) -> Result<Self> {
+    pub(super) fn open(work: &Work, gets: bool) -> Result<Self> {
         let engine =
-            Engine::start(Config::default().shards(1).arena_bytes_max(2 * job.cache_bytes as usize))?;
-        let cache = Cache::new(&engine, CacheOptions::default().bytes_max(job.cache_bytes))?;
-        let file = cache.open(&job.path, Open::read()).wait()?;
+            Engine::start(Config::default().shards(1).arena_bytes_max(2 * work.cache_bytes as usize))?;
+        let cache = Cache::new(&engine, CacheOptions::default().bytes_max(work.cache_bytes))?;
+        let file = cache.open(&work.path, Open::read()).wait()?;
         Ok(Self { cache, file, gets })
     }
 }

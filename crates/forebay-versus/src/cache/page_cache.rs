@@ -2,22 +2,19 @@
 
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 
-use anyhow::{Context as _, Result};
-
-use super::{CacheJob, Peer, Reader};
-use crate::content::PAGE_BYTES;
-use crate::memory::{PageKind, pieces};
+use super::{Peer, Reader, Work};
+use crate::prelude::*;
 
 /// The file.
-pub(crate) struct Pages {
+pub(super) struct Pages {
     file: std::fs::File,
 }
 
 impl Pages {
-    pub(crate) fn open(job: &CacheJob, direct: bool) -> Result<Self> {
+    pub(super) fn open(work: &Work, direct: bool) -> Result<Self> {
         let flags = if direct { libc::O_DIRECT } else { 0 };
-        let file = std::fs::File::options().read(true).custom_flags(flags).open(&job.path);
-        let file = file.with_context(|| format!("opening {}", job.path.display()))?;
+        let file = std::fs::File::options().read(true).custom_flags(flags).open(&work.path);
+        let file = file.with_context(|| format!("opening {}", work.path.display()))?;
         // Read-ahead would bring pages that are not asked for.
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
         Ok(Self { file })

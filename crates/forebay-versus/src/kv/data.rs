@@ -7,20 +7,20 @@ use anyhow::{Result, ensure};
 use crate::content::{fill, word};
 
 /// Bytes of a key.
-pub(crate) const KEY_BYTES: usize = 16;
+pub(super) const KEY_BYTES: usize = 16;
 /// Bytes of a value that is loaded.
-pub(crate) const VALUE_BYTES: usize = 1000;
+pub(super) const VALUE_BYTES: usize = 1000;
 /// Bytes of a key and its value; amplification is measured against that.
-pub(crate) const ENTRY_BYTES: u64 = (KEY_BYTES + VALUE_BYTES) as u64;
+pub(super) const ENTRY_BYTES: u64 = (KEY_BYTES + VALUE_BYTES) as u64;
 
 const POOL_BYTES: usize = 64 << 10;
 
 /// A key.
-pub(crate) type Key = [u8; KEY_BYTES];
+pub(super) type Key = [u8; KEY_BYTES];
 
 /// Returns the key of this number: the number (big-endian, so keys lie in its order) and eight bytes that
 /// follow from it.
-pub(crate) fn key(number: u64) -> Key {
+pub(super) fn key(number: u64) -> Key {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
     key[8..].copy_from_slice(&word(number).to_be_bytes());
@@ -29,13 +29,13 @@ pub(crate) fn key(number: u64) -> Key {
 
 /// The source of values. Making one costs a copy, so that a load measures the store.
 #[derive(Debug)]
-pub(crate) struct Values {
+pub(super) struct Values {
     pool: Vec<u8>,
 }
 
 impl Values {
     /// Returns a pool filled with bytes that do not compress.
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut pool = vec![0; POOL_BYTES];
         fill(&mut pool, 0);
         Self { pool }
@@ -43,7 +43,7 @@ impl Values {
 
     /// Writes the value of a key's number into `value`, which has at least eight bytes.
     #[inline]
-    pub(crate) fn write(&self, number: u64, value: &mut [u8]) {
+    pub(super) fn write(&self, number: u64, value: &mut [u8]) {
         let start = Self::start(number, value.len());
         value.copy_from_slice(&self.pool[start..start + value.len()]);
         value[..8].copy_from_slice(&number.to_le_bytes());
@@ -54,7 +54,7 @@ impl Values {
     /// # Errors
     /// When it is not the value of that number.
     #[inline]
-    pub(crate) fn check(&self, number: u64, value: &[u8]) -> Result<()> {
+    pub(super) fn check(&self, number: u64, value: &[u8]) -> Result<()> {
         let length = value.len();
         ensure!(length == VALUE_BYTES, "the value of key {number} has {length} bytes, not {VALUE_BYTES}");
         let start = Self::start(number, length);
@@ -70,7 +70,7 @@ impl Values {
 }
 
 /// Returns the disk space of the files below a folder, in bytes.
-pub(crate) fn disk_bytes(dir: &Path) -> Result<u64> {
+pub(super) fn disk_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

@@ -5,21 +5,21 @@ use ::fjall::config::CompressionPolicy;
 use ::fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use anyhow::{Context as _, Result};
 
-use super::KvJob;
+use super::Work;
 use super::data::{self, Key, VALUE_BYTES, Values};
-use super::peer::Peer;
+use super::drive::Peer;
 
 /// An open database.
-pub(crate) struct Fjall {
+pub(super) struct Fjall {
     database: Database,
     keyspace: Keyspace,
 }
 
 impl Fjall {
     /// Opens the database. Half of the memory is its cache, the rest is for memtables and the page cache.
-    pub(crate) fn open(job: &KvJob) -> Result<Self> {
-        let database = Database::builder(job.dir.join("fjall")).cache_size(job.memory_bytes / 2).open()?;
-        let memtable_bytes = (job.memory_bytes / 8).min(64 << 20);
+    pub(super) fn open(work: &Work) -> Result<Self> {
+        let database = Database::builder(work.dir.join("fjall")).cache_size(work.memory_bytes / 2).open()?;
+        let memtable_bytes = (work.memory_bytes / 8).min(64 << 20);
         let keyspace = database.keyspace("bench", || {
             KeyspaceCreateOptions::default()
                 .data_block_compression_policy(CompressionPolicy::disabled())

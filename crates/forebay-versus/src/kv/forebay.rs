@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use ::forebay::{Class, Config, Engine, shard};
-use anyhow::{Context as _, Result, bail};
 use forebay_kv::{Batch, Keyspace, Options, Store};
 
 use super::data::{self, Key, VALUE_BYTES, Values};
-use super::{BUSY_GETS, IN_FLIGHT, KvJob, PUT_BYTES, THREADS, Workload, drive};
-use crate::meter::{LocalMeter, Meter, Window};
-use crate::rng::Rng;
-use crate::sample::Sample;
+use super::{BUSY_GETS, IN_FLIGHT, PUT_BYTES, THREADS, Work, drive};
+use crate::prelude::*;
 
 /// At most two threads, as the others have at least.
 const SHARDS: usize = 2;
@@ -25,7 +22,7 @@ const WAIT: &str = "forebay-wait";
 const ARENA_BYTES: usize = 4 << 20;
 
 /// An open store, its engine, and the source of values.
-pub(crate) struct Opened {
+pub(super) struct Opened {
     engine: Engine,
     store: Store,
     keyspace: Keyspace,
@@ -34,22 +31,22 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens the store of a row, or makes it in an empty folder.
-    pub(crate) fn open(job: &KvJob) -> Result<Self> {
-        let memory_bytes = job.memory_bytes - (job.memory_bytes / 8).max(BESIDE_BYTES_MIN);
+    pub(super) fn open(work: &Work) -> Result<Self> {
+        let memory_bytes = work.memory_bytes - (work.memory_bytes / 8).max(BESIDE_BYTES_MIN);
         let config = Config::default().shards(SHARDS).arena_bytes(ARENA_BYTES);
         let engine = Engine::start(config.arena_bytes_max(usize::try_from(memory_bytes)?))?;
         let mut options = Options::new().memory(memory_bytes);
-        if job.row == NO_CLASSES {
+        if work.row == NO_CLASSES {
             // The class of the gets: none is dispatched first.
             options = options.class(Class::DEFAULT).background(Class::DEFAULT);
         }
-        let store = Store::open(&engine, job.dir.join("forebay"), options).wait()?;
+        let store = Store::open(&engine, work.dir.join("forebay"), options).wait()?;
         let keyspace = store.default_keyspace();
         Ok(Self { engine, store, keyspace, values: Arc::new(Values::new()) })
     }
 
     /// Loads the keys with the numbers from 0 to `keys`, from a task on a shard; durable when it returns.
-    pub(crate) fn load(&self, keys: u64) -> Result<()> {
+    pub(super) fn load(&self, keys: u64) -> Result<()> {
         let (keyspace, values) = (self.keyspace.clone(), Arc::clone(&self.values));
         let task = self.engine.spawn_on_shard(SHARDS - 1, Class::DEFAULT, move || async move {
             let mut load = keyspace.loader();
@@ -64,28 +61,29 @@ impl Opened {
     }
 
     /// Measures a row.
-    pub(crate) fn measure(&self, job: &KvJob) -> Result<Sample> {
+    pub(super) fn measure(&self, work: &Work) -> Result<Outcome> {
         let all: Vec<usize> = (0..SHARDS).collect();
-        match (job.workload, job.row.as_str()) {
-            (Workload::One, "forebay") => self.gets(job, &[SHARDS - 1], 1),
-            (Workload::One, WAIT) => self.gets_of_threads(job, 1),
-            (Workload::Many, WAIT) => self.gets_of_threads(job, THREADS),
-            (Workload::Many, "forebay-shard") => self.gets(job, &all[..1], IN_FLIGHT),
-            (Workload::Many | Workload::Small, "forebay") => self.gets(job, &all, IN_FLIGHT),
-            (Workload::Tokio, "forebay-native") => self.gets(job, &all, IN_FLIGHT),
-            (Workload::Tokio, "forebay") => self.gets_from_tokio(job),
-            (Workload::Busy, "forebay" | NO_CLASSES) => {
+        match (work.workload.as_str(), work.row.as_str()) {
+            ("one", "forebay") => self.gets(work, &[SHARDS - 1], 1),
+            ("one", WAIT) => self.gets_of_threads(work, 1),
+            ("many", WAIT) => self.gets_of_threads(work, THREADS),
+            ("many", "forebay-shard") => self.gets(work, &all[..1], IN_FLIGHT),
+            ("many" | "small", "forebay") | ("tokio", "forebay-native") => self.gets(work, &all, IN_FLIGHT),
+            ("tokio", "forebay") => self.gets_from_tokio(work),
+            ("busy", "forebay" | NO_CLASSES) => {
                 let before = self.store.stats();
-                let gets = || self.gets(job, &all, BUSY_GETS);
-                let mut sample = drive::busy(job, gets, |entries| self.put(entries))?;
+                let gets = || self.gets(work, &all, BUSY_GETS);
+                let mut outcome = drive::busy(work, gets, |entries| self.put(entries))?;
                 let after = self.store.stats();
                 let compacted = after.compaction_written_bytes - before.compaction_written_bytes;
-                sample.set("compacted_bytes", compacted as f64);
-                sample.set("slowed", (after.slowed - before.slowed) as f64);
-                Ok(sample)
+                outcome
+                    .figures
+                    .set("compacted_bytes", compacted as f64)
+                    .set("slowed", (after.slowed - before.slowed) as f64);
+                Ok(outcome)
             }
-            (Workload::Puts, "forebay") => self.puts(job, &all),
-            (Workload::Puts, "forebay-threads") => drive::puts(job, |entries| {
+            ("puts", "forebay") => self.puts(work, &all),
+            ("puts", "forebay-threads") => drive::puts(work, |entries| {
                 let (key, value) = &entries[0];
                 Ok(self.keyspace.put(key, value).wait()?)
             }),
@@ -94,7 +92,7 @@ impl Opened {
     }
 
     /// Closes store and engine.
-    pub(crate) fn close(self) -> Result<()> {
+    pub(super) fn close(self) -> Result<()> {
         self.store.close().wait()?;
         drop((self.keyspace, self.store));
         self.engine.close().wait()?;
@@ -109,110 +107,76 @@ impl Opened {
         Ok(self.store.write(&batch).wait()?)
     }
 
-    /// Runs tasks on shards, `in_flight` in all; `work` returns the work of the task with this number.
+    /// Runs tasks on shards, `in_flight` in all; `run` is the work of a task.
     fn on_shards<F>(
         &self,
-        job: &KvJob,
+        work: &Work,
         shards: &[usize],
         in_flight: usize,
-        work: impl Fn(Caller) -> F + Clone + Send + 'static,
-    ) -> Result<Sample>
+        run: impl Fn(Caller) -> F + Clone + Send + 'static,
+    ) -> Result<Outcome>
     where
         F: Future<Output = Result<()>> + 'static,
     {
-        let window = Window::start(job.warm_up, job.measure);
-        let tasks: Vec<_> = shards
-            .iter()
-            .enumerate()
-            .map(|(place, &shard)| {
-                let numbers = (0..in_flight).filter(move |number| number % shards.len() == place);
-                let numbers: Vec<usize> = numbers.collect();
-                let (window, work) = (Arc::clone(&window), work.clone());
-                let (keyspace, values) = (self.keyspace.clone(), Arc::clone(&self.values));
-                let (seed, keys) = (job.seed, job.keys);
-                self.engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
-                    let meter = LocalMeter::new(&window);
-                    let start = |number| {
-                        let (keyspace, values, meter) =
-                            (keyspace.clone(), Arc::clone(&values), meter.clone());
-                        shard::spawn(work(Caller {
-                            keyspace,
-                            values,
-                            meter,
-                            keys,
-                            rng: Rng::new(seed, number),
-                        }))
-                    };
-                    let tasks: Vec<_> = numbers.into_iter().map(start).collect();
-                    for task in tasks {
-                        task?.await??;
-                    }
-                    anyhow::Ok(meter.take(&window))
-                })
+        let window = work.window();
+        let start = |(place, &shard): (usize, &usize)| {
+            let numbers = (0..in_flight).filter(move |number| number % shards.len() == place);
+            let numbers: Vec<usize> = numbers.collect();
+            let (window, run) = (Arc::clone(&window), run.clone());
+            let (keyspace, values) = (self.keyspace.clone(), Arc::clone(&self.values));
+            let (seed, keys) = (work.seed, work.keys);
+            self.engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
+                let meter = LocalMeter::new(&window);
+                let start = |number| {
+                    let (keyspace, values) = (keyspace.clone(), Arc::clone(&values));
+                    let rng = Rng::new(seed, number);
+                    shard::spawn(run(Caller { keyspace, values, meter: meter.clone(), keys, rng }))
+                };
+                let tasks: Vec<_> = numbers.into_iter().map(start).collect();
+                for task in tasks {
+                    task?.await??;
+                }
+                anyhow::Ok(meter.take())
             })
-            .collect();
+        };
+        let tasks: Vec<_> = shards.iter().enumerate().map(start).collect();
         let meters = tasks.into_iter().map(|task| task.wait()?).collect::<Result<Vec<Meter>>>()?;
-        Ok(window.sample(meters))
+        Ok(window.outcome(meters))
     }
 
-    fn gets(&self, job: &KvJob, shards: &[usize], in_flight: usize) -> Result<Sample> {
-        self.on_shards(job, shards, in_flight, async |mut caller: Caller| {
-            let mut began = caller.meter.begin();
-            loop {
-                get_one(&caller.keyspace, &caller.values, caller.rng.below(caller.keys)).await?;
-                match caller.meter.finish(began) {
-                    Some(now) => began = now,
-                    None => return Ok(()),
-                }
-            }
+    fn gets(&self, work: &Work, shards: &[usize], in_flight: usize) -> Result<Outcome> {
+        self.on_shards(work, shards, in_flight, async |mut caller: Caller| {
+            let Caller { keyspace, values, meter, keys, rng } = &mut caller;
+            while_open!(meter, get_one(keyspace, values, rng.below(*keys)).await?);
+            Ok(())
         })
     }
 
-    fn puts(&self, job: &KvJob, shards: &[usize]) -> Result<Sample> {
-        self.on_shards(job, shards, IN_FLIGHT, async |mut caller: Caller| {
+    fn puts(&self, work: &Work, shards: &[usize]) -> Result<Outcome> {
+        self.on_shards(work, shards, IN_FLIGHT, async |mut caller: Caller| {
             let mut value = [0; PUT_BYTES];
-            let mut began = caller.meter.begin();
-            loop {
+            while_open!(caller.meter, {
                 let number = caller.rng.next();
                 caller.values.write(number, &mut value);
                 caller.keyspace.put(data::key(number), value).await?;
-                match caller.meter.finish(began) {
-                    Some(now) => began = now,
-                    None => return Ok(()),
-                }
-            }
+            });
+            Ok(())
         })
     }
 
     /// Threads that each wait for one get after the other.
-    fn gets_of_threads(&self, job: &KvJob, threads: usize) -> Result<Sample> {
-        let window = Window::start(job.warm_up, job.measure);
-        let meters = std::thread::scope(|scope| {
-            let gets = |thread: usize| {
-                let (mut rng, mut meter) = (Rng::new(job.seed, thread), window.meter());
-                scope.spawn(move || {
-                    let mut began = meter.begin();
-                    loop {
-                        let number = rng.below(job.keys);
-                        let key = data::key(number);
-                        let value = self.keyspace.get(&key).wait()?.context("a key is missing")?;
-                        self.values.check(number, &value)?;
-                        match meter.finish(began) {
-                            Some(now) => began = now,
-                            None => return Ok(meter),
-                        }
-                    }
-                })
-            };
-            drive::join_all((0..threads).map(gets).collect())
-        })?;
-        Ok(window.sample(meters))
+    fn gets_of_threads(&self, work: &Work, threads: usize) -> Result<Outcome> {
+        drive::gets_of_threads(work, threads, |number| {
+            let key = data::key(number);
+            let value = self.keyspace.get(&key).wait()?.context("a key is missing")?;
+            self.values.check(number, &value)
+        })
     }
 
-    fn gets_from_tokio(&self, job: &KvJob) -> Result<Sample> {
-        drive::from_tokio(job, |i| {
+    fn gets_from_tokio(&self, work: &Work) -> Result<Outcome> {
+        drive::from_tokio(work, |i| {
             let (keyspace, values) = (self.keyspace.clone(), Arc::clone(&self.values));
-            let (mut rng, keys) = (Rng::new(job.seed, i), job.keys);
+            let (mut rng, keys) = (Rng::new(work.seed, i), work.keys);
             move || {
                 let (keyspace, values, number) = (keyspace.clone(), Arc::clone(&values), rng.below(keys));
                 async move { get_one(&keyspace, &values, number).await }

@@ -5,9 +5,9 @@ use ::heed::types::Bytes;
 use ::heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
 use anyhow::{Context as _, Result};
 
+use super::Work;
 use super::data::{self, ENTRY_BYTES, Key, VALUE_BYTES, Values};
-use super::peer::{LOAD_ENTRIES, Peer};
-use super::{KvJob, Workload};
+use super::drive::{LOAD_ENTRIES, Peer};
 
 /// Threads that may read at once; Tokio's blocking threads are up to 512.
 const READERS: u32 = 1024;
@@ -15,24 +15,24 @@ const READERS: u32 = 1024;
 const MAP_TIMES: u64 = 4;
 
 /// An open environment.
-pub(crate) struct Lmdb {
+pub(super) struct Lmdb {
     env: Env,
     database: Database<Bytes, Bytes>,
 }
 
 impl Lmdb {
     /// Opens the environment. The map takes address space only; the kernel decides which pages are resident.
-    pub(crate) fn open(job: &KvJob) -> Result<Self> {
-        let map_bytes = (job.keys.max(1 << 20) * ENTRY_BYTES * MAP_TIMES).next_multiple_of(1 << 20);
+    pub(super) fn open(work: &Work) -> Result<Self> {
+        let map_bytes = (work.keys.max(1 << 20) * ENTRY_BYTES * MAP_TIMES).next_multiple_of(1 << 20);
         let mut options = EnvOpenOptions::new();
         options.map_size(usize::try_from(map_bytes)?).max_readers(READERS);
         let mut flags = EnvFlags::NO_READ_AHEAD;
         // A load that fails is worthless anyway, so it is made durable once, at its end.
-        flags.set(EnvFlags::NO_SYNC, job.workload == Workload::Load);
+        flags.set(EnvFlags::NO_SYNC, work.workload == "load");
         // SAFETY: one changes only the kernel's read-ahead, the other only when it writes.
         unsafe { options.flags(flags) };
         // SAFETY: the folder is this run's own, and no other process has its files open or mapped.
-        let env = unsafe { options.open(&job.dir)? };
+        let env = unsafe { options.open(&work.dir)? };
         let mut transaction = env.write_txn()?;
         let database = env.create_database(&mut transaction, None)?;
         transaction.commit()?;

@@ -4,31 +4,29 @@ mod data;
 mod drive;
 mod fjall;
 mod forebay;
-mod gates;
-mod groups;
 mod heed;
-mod peer;
 mod raw;
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
-mod run;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use forebay_measure::cleanup::TempDirectory;
+use forebay_measure::{check_space, peak_resident_bytes};
+use forebay_report::page::columns::MEMORY_PEAK_BYTES;
+use forebay_report::units::bytes;
 
-use crate::cli::Common;
-use crate::device_writes;
-use crate::memory_limit;
-use crate::page_cache;
-use crate::sample::Sample;
-use crate::usage::{self, Usage};
+use crate::prelude::*;
+use crate::run::RESIDENT_PEAK_BYTES;
+use data::{ENTRY_BYTES, Values as Contents};
+use drive::Peer;
 
-pub(crate) use run::run;
+/// The experiment.
+pub(crate) static KV: Versus = Versus { spec: &SPEC, targets: &TARGETS, plan, sample, title };
 
 /// Threads of a store whose calls block, where many gets are in flight at once.
 const THREADS: usize = 32;
@@ -43,189 +41,338 @@ const BATCH: usize = 100;
 const PUT_BYTES: usize = 256;
 /// Smaller files are not checked for cached pages.
 const EVICTED_BYTES_MIN: u64 = 1 << 20;
+/// The number of keys that the targets were set with; fewer fit into memory, or nearly.
+const KEYS_FULL: f64 = 4e6;
+/// The name of an empty file in the folder of a store that was loaded.
+const LOADED: &str = "loaded";
 
-/// Options of `kv`.
-#[derive(Debug, Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    pub(crate) common: Common,
-    /// What to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Workload::ALL)]
-    workloads: Vec<Workload>,
-    /// Keys that are loaded, each with 1,000 bytes.
-    #[arg(long, default_value_t = 4_000_000)]
-    keys: u64,
-    /// Interleaved repeats; the gates want five or more. A load is done once.
-    #[arg(long, default_value_t = 5)]
-    repeats: usize,
-    /// Measured seconds per sample.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// Measured seconds of gets beside writers, and as many of the same gets at rest before.
-    #[arg(long, default_value_t = 5.0)]
-    busy_seconds: f64,
-    /// Seconds before that do not count: caches fill, and memory is touched for the first time.
-    #[arg(long, default_value_t = 3.0)]
-    warm_up_seconds: f64,
-    /// Memory that each row may use, page cache included, in MiB (needs root).
-    #[arg(long, default_value_t = 1024)]
-    memory_mib: u64,
-    /// The same for the workload `small`.
-    #[arg(long, default_value_t = 40)]
-    small_memory_mib: u64,
-    /// The most space on the disk, in GB. Rows whose data do not fit at once run one group after the other,
-    /// each beside `raw`.
-    #[arg(long, default_value_t = 20)]
-    disk_gb: u64,
+/// The workloads, each with its rows, and what it does.
+const WORKLOADS: &[(&str, &[&str], &str)] = &[
+    ("load", &["raw", "forebay", "redb", "fjall", "heed", "rocksdb"], "a sorted load, once"),
+    (
+        "one",
+        &["raw", "raw-again", "forebay", "forebay-wait", "redb", "fjall", "heed", "rocksdb"],
+        "random gets, one at a time",
+    ),
+    (
+        "many",
+        &["raw", "raw-again", "forebay", "forebay-wait", "forebay-shard", "redb", "fjall", "heed", "rocksdb"],
+        "random gets, 64 tasks on at most 2 threads or 32 threads",
+    ),
+    (
+        "small",
+        &["raw", "raw-again", "forebay", "redb", "fjall", "heed", "rocksdb"],
+        "random gets, 64 tasks on at most 2 threads or 32 threads, with little memory",
+    ),
+    (
+        "tokio",
+        &["raw-ring", "raw-ring-again", "forebay-native", "forebay", "redb", "fjall", "heed", "rocksdb"],
+        "random gets from 64 tasks of Tokio beside a timer of 1 ms",
+    ),
+    (
+        "busy",
+        &["forebay", "forebay-no-classes", "redb", "fjall", "heed", "rocksdb"],
+        "8 random gets at a time beside 2 writers of batches of 100 keys",
+    ),
+    (
+        "puts",
+        &["forebay", "forebay-threads", "redb", "fjall", "heed", "rocksdb"],
+        "durable puts, 64 writers x 256 B, into an empty store",
+    ),
+];
+
+static SPEC: Spec = spec(
+    "kv",
+    "Gets, loads and durable puts of a key-value store, beside the disk and other stores",
+    &[
+        Opt::word("workloads", "What to measure", &["load", "one", "many", "small", "tokio", "busy", "puts"])
+            .list()
+            .or("load,one,many,small,tokio,busy,puts"),
+        Opt::count("keys", "Keys that are loaded, each with 1,000 bytes; 10,000 at least", 1 << 32).or("4000000"),
+        Opt::count("repeats", "Interleaved repeats; the targets want five or more. A load is done once", 1000).or("5"),
+        Opt::seconds("2", "2"),
+        Opt::time("busy-seconds", "Seconds of gets beside writers, and as many of the same gets at rest before", 0.01, 86_400.0).or("5"),
+        Opt::time(
+            "warm-up-seconds",
+            "Seconds before that do not count: caches fill, and memory is touched for the first time", 0.0, 86_400.0)
+        .or("3"),
+        Opt::count("memory-mib", "Memory of each row, page cache included, in MiB (root); 64 at least", 1 << 40)
+            .or("1024"),
+        Opt::count("small-memory-mib", "The same for the workload `small`; 32 at least", 1 << 40).or("40"),
+        Opt::count(
+            "disk-gb",
+            "The most space on the disk, in GB; rows whose data do not fit at once run in groups, each beside `raw`",
+            1 << 40,
+        )
+        .or("20"),
+    ],
+    &[
+        Way::direct("raw", "direct reads of 4 KiB of a file as large as the data; of a load: direct writes of 1 MiB"),
+        Way::direct("raw-again", "the same, for the A-A spread"),
+        Way::direct("raw-ring", "such reads from tasks of Tokio, through a ring of each worker"),
+        Way::direct("raw-ring-again", "the same, for the A-A spread"),
+        Way::direct("forebay", "forebay-kv with two shards; gets and puts are tasks on them, or of Tokio"),
+        Way::direct("forebay-wait", "threads that wait for each get"),
+        Way::direct("forebay-shard", "all gets on the shard that owns the log"),
+        Way::direct("forebay-native", "the gets of `tokio` as tasks on shards"),
+        Way::direct("forebay-threads", "threads that wait for each put"),
+        Way::direct("forebay-no-classes", "the log and compaction in the class of the gets"),
+        Way::cached("redb", "redb 4.4, half of the memory as its cache"),
+        Way::cached("fjall", "fjall 3.1, half of the memory as its cache, no compression"),
+        Way::cached("heed", "LMDB by heed 0.22, no read-ahead"),
+        Way::direct("rocksdb", "RocksDB 10.4 by rocksdb 0.24, direct I/O, three quarters of the memory as its cache"),
+    ],
+    &[
+        column("gets_per_s", "gets/s", 1.0, "gets that completed in a second"),
+        column("keys_per_s", "keys/s", 1.0, "keys that were loaded in a second"),
+        column("puts_per_s", "puts/s", 1.0, "puts that became durable in a second"),
+        column("ratio_to_raw", "to raw", 1.0, "the rate against the disk's in the same repeat"),
+        column("ratio_to_native", "to native", 1.0, "the rate against that of `forebay-native`"),
+        P50_US,
+        P99_US,
+        column("idle_p99_us", "idle p99", 1.0, "99 of 100 gets took no longer at rest"),
+        column("p99_to_idle", "to idle", 1.0, "the p99 beside writers against that at rest"),
+        column("idle_gets_per_s", "idle gets/s", 1.0, "gets in a second at rest"),
+        column("timer_late_p99_us", "timer us", 1.0, "how late a timer of a millisecond was, 99th percentile"),
+        column("timer_idle_late_p99_us", "timer idle", 1.0, "the same before the gets began"),
+        column("cpu_us_per_get", "CPU us", 1.0, "processor microseconds for one get"),
+        column("cpu_us_per_key", "CPU us", 1.0, "processor microseconds for one key"),
+        column("cpu_us_per_put", "CPU us", 1.0, "processor microseconds for one put"),
+        column("device_reads_per_get", "dev reads", 1.0, "reads of the device for one get"),
+        column("device_writes_per_put", "dev writes", 1.0, "writes and flushes of the device for one put"),
+        column("context_switches_per_get", "switches", 1.0, "context switches for one get"),
+        column("write_amplification", "written", 1.0, "bytes that the device wrote for each byte loaded"),
+        column("space", "space", 1.0, "bytes of the files for each byte loaded"),
+        column("compacted_bytes", "compacted MiB", 1_048_576.0, "bytes that compaction wrote"),
+        RESIDENT_PEAK_BYTES,
+        MEMORY_PEAK_BYTES,
+    ],
+    "ratio_to_raw",
+);
+
+const RAW: &[&str] = &["raw"];
+const NATIVE: &[&str] = &["forebay-native"];
+
+/// Rates are judged as ratios to the disk's in the same repeat, as they were when the targets were set: figures move with
+/// the machine.
+static TARGETS: Targets = Targets {
+    ranked_by: "ratio_to_raw",
+    ratios: &[
+        Ratio { name: "ratio_to_raw", metric: "gets_per_s", beside: Beside::Over(RAW) },
+        Ratio { name: "ratio_to_raw", metric: "keys_per_s", beside: Beside::Over(RAW) },
+        Ratio { name: "ratio_to_native", metric: "gets_per_s", beside: Beside::Over(NATIVE) },
+    ],
+    spreads: &[("raw-again", "gets_per_s", "a_a_spread"), ("raw-ring-again", "gets_per_s", "a_a_spread")],
+    limits: &[
+        // 500 thousand keys a second where LMDB loaded 774.
+        of("keys_per_s").over(&["heed"]).at_least(500.0 / 774.0).when(|table| is(table, "load")),
+        of("keys_per_s").at_least(500_000.0).when(|table| is(table, "load")),
+        of("write_amplification").at_most(1.05).when(|table| is(table, "load")),
+        of("space").at_most(1.05).when(|table| is(table, "load")),
+        // 17.5 thousand gets a second where the disk's rate was 18.7.
+        beside_raw(17.5 / 18.7).when(|table| is(table, "one")),
+        // 75 thousand where the disk's rate with 32 threads was 73.6.
+        beside_raw(75.0 / 73.6).when(|table| is(table, "many")),
+        of("cpu_us_per_get").at_most(10.0).when(|table| is(table, "many")),
+        of("p99_us").at_most(1000.0).when(|table| is(table, "many")),
+        // 55 thousand with little memory, where the disk's rate was 73.6 and the best other store's 39; that one through the
+        // disk's rate, because it may have run in another group.
+        beside_raw(55.0 / 73.6).when(|table| is(table, "small")),
+        of("ratio_to_raw")
+            .over(&["redb", "fjall", "heed", "rocksdb"])
+            .at_least(55.0 / 39.0)
+            .within("raw-again")
+            .when(|table| is(table, "small")),
+        of("device_reads_per_get").at_most(1.35).when(|table| is(table, "small")),
+        of("gets_per_s")
+            .over(NATIVE)
+            .at_least(0.95)
+            .within("raw-ring-again")
+            .when(|table| is(table, "tokio")),
+        of("gets_per_s")
+            .over(&["raw-ring"])
+            .at_least(0.95)
+            .within("raw-ring-again")
+            .when(|table| is(table, "tokio")),
+        // Tokio's timer has a grain of a millisecond itself, so the figure is how much later than at rest it is.
+        of("timer_later_p99_us").at_most(1000.0).when(|table| is(table, "tokio")),
+        of("p99_to_idle").at_most(3.0).when(|table| is(table, "busy")),
+        // 120 thousand puts a second where RocksDB took 45.
+        of("puts_per_s").over(&["rocksdb"]).at_least(120.0 / 45.0).when(|table| is(table, "puts")),
+        of("puts_per_s").at_least(120_000.0).when(|table| is(table, "puts")),
+        of("p99_us").at_most(1500.0).when(|table| is(table, "puts")),
+    ],
+};
+
+const fn of(metric: &'static str) -> Target {
+    Target::of("forebay", metric)
 }
 
-/// The workloads of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub(crate) enum Workload {
-    /// All keys, in their order, the fastest way a store has.
-    Load,
-    /// Random gets, one at a time.
-    One,
-    /// Many random gets at once.
-    Many,
-    /// The same with little memory.
-    Small,
-    /// Random gets from 64 tasks of Tokio, beside a timer; `raw-ring` is the ring of each worker with nothing above it.
-    Tokio,
-    /// Random gets at rest, and beside writers that overwrite random keys.
-    Busy,
-    /// Durable puts by 64 writers into an empty store.
-    Puts,
+const fn beside_raw(least: f64) -> Target {
+    of("gets_per_s").over(RAW).at_least(least).within("raw-again")
 }
 
-impl Workload {
-    const ALL: [Self; 7] =
-        [Self::Load, Self::One, Self::Many, Self::Small, Self::Tokio, Self::Busy, Self::Puts];
+/// Returns whether a table is of a workload; a load that was not asked for has no targets.
+fn is(table: &Table, workload: &str) -> bool {
+    table.text("workload") == workload && !table.parameters.contains_key("only_prepares")
+}
 
-    /// Returns the workload's rows.
-    fn rows(self) -> &'static [&'static str] {
-        match self {
-            Self::Load => &["raw", "forebay", "redb", "fjall", "heed", "rocksdb"],
-            Self::One => &["raw", "raw-again", "forebay", "forebay-wait", "redb", "fjall", "heed", "rocksdb"],
-            Self::Many => &[
-                "raw",
-                "raw-again",
-                "forebay",
-                "forebay-wait",
-                "forebay-shard",
-                "redb",
-                "fjall",
-                "heed",
-                "rocksdb",
-            ],
-            Self::Small => &["raw", "raw-again", "forebay", "redb", "fjall", "heed", "rocksdb"],
-            Self::Tokio => &[
-                "raw-ring",
-                "raw-ring-again",
-                "forebay-native",
-                "forebay",
-                "redb",
-                "fjall",
-                "heed",
-                "rocksdb",
-            ],
-            Self::Busy => &["forebay", "forebay-no-classes", "redb", "fjall", "heed", "rocksdb"],
-            Self::Puts => &["forebay", "forebay-threads", "redb", "fjall", "heed", "rocksdb"],
+fn title(table: &Table) -> String {
+    let (workload, keys) = (table.text("workload"), table.number("keys").unwrap_or(0.0));
+    let what = WORKLOADS.iter().find(|(name, ..)| *name == workload).map_or("", |(.., what)| what);
+    let memory = bytes(table.number("memory_bytes").unwrap_or(0.0) as u64);
+    let mut title = format!("kv {workload}: {what}; {memory} of memory");
+    if workload != "puts" {
+        title.push_str(&format!("; {:.1} M keys x 1000 B", keys / 1e6));
+        title.push_str(if keys < KEYS_FULL { " (FEWER KEYS than the 4 M of the targets)" } else { "" });
+    }
+    title
+}
+
+fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
+    let (scratch, place) = run::scratch(context, SPEC.name, true)?;
+    let (keys, mib) = (options.count("keys"), |name| options.count(name) << 20);
+    ensure!(keys >= 10_000, "--keys is at least 10,000");
+    ensure!(
+        options.count("memory-mib") >= 64 && options.count("small-memory-mib") >= 32,
+        "--memory-mib is at least 64, --small-memory-mib 32"
+    );
+    let mut rows: Vec<String> = SPEC.ways.iter().map(|way| way.name.to_owned()).collect();
+    rows.retain(|row| options.rows.is_empty() || options.rows.contains(row));
+    if !cfg!(feature = "rocksdb") && rows.iter().any(|row| row == "rocksdb") {
+        context.progress.print_line("built without the feature rocksdb: its row is left out");
+        rows.retain(|row| row != "rocksdb");
+    }
+    let groups = groups(options.count("disk-gb"), keys, &rows)?;
+    let room = groups.iter().map(|group| bytes_of(group, keys)).max().unwrap_or(0);
+    check_space(&scratch.directory, room, "name another directory with --dir, or give fewer --keys")?;
+    if place.device_stat.is_none() {
+        context
+            .progress
+            .print_line("reads and writes of the device are not counted: there is no single block device");
+    }
+    let limit = run::limit(context, mib("small-memory-mib").min(mib("memory-mib")));
+    let workloads = options.words("workloads");
+    let mut settings = Vec::new();
+    for group in 1..=groups.len() {
+        for (workload, ..) in WORKLOADS {
+            let is_wanted = workloads.contains(workload);
+            // Puts need no data, everything else does.
+            let is_needed = *workload == "load" && workloads.iter().any(|workload| *workload != "puts");
+            if !is_wanted && !is_needed {
+                continue;
+            }
+            let memory_bytes = mib(if *workload == "small" { "small-memory-mib" } else { "memory-mib" });
+            let mut setting = parameters(json!({
+                "workload": workload, "keys": keys, "memory_bytes": memory_bytes,
+                "memory_limit_bytes": limit.is_some().then_some(memory_bytes),
+                "warm_up_seconds": options.number("warm-up-seconds"), "tokio_workers": cores(),
+                "group": group, "groups": groups.len(),
+            }));
+            if *workload == "load" {
+                setting.insert("repeats".to_owned(), Value::from(1));
+            }
+            if *workload == "busy" {
+                setting.insert("seconds".to_owned(), json!(options.number("busy-seconds")));
+            }
+            if !is_wanted {
+                setting.insert("only_prepares".to_owned(), Value::from(true));
+            }
+            settings.push(setting);
         }
     }
-
-    /// Returns the name of its operations in metrics, and the name of their rate.
-    fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Load => ("key", "keys_per_s"),
-            Self::Puts => ("put", "puts_per_s"),
-            _ => ("get", "gets_per_s"),
+    let method = "Each sample is a process of its own; rows take turns within a repeat. None of its data is in the page cache \
+        when a sample begins, and its time begins after a warm-up. Every get checks both ends of the value. Stores whose \
+        data do not fit on the disk at once are measured in groups, each beside the disk itself. Ratios are those of the \
+        same repeat, and figures medians.";
+    let mut run = Run::new(context, place, settings, method);
+    run.limit = limit;
+    let members = groups.clone();
+    run.has = Box::new(move |setting, row| {
+        let group = setting.get("group").and_then(Value::as_u64).unwrap_or(1) as usize;
+        rows.iter().any(|wanted| wanted == row || is_load_of(setting, row, wanted))
+            && rows_of(setting).contains(&row)
+            && members[group - 1].contains(&store_of(row))
+    });
+    let mut stores: BTreeMap<String, TempDirectory> = BTreeMap::new();
+    let mut group = 0;
+    run.prepare = Box::new(move |turn, job| {
+        if std::mem::replace(&mut group, turn.count("group")) != turn.count("group") {
+            // The stores of the group before make room.
+            stores.clear();
         }
-    }
-
-    fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
-    }
-}
-
-/// The measurement of a child.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct KvJob {
-    row: String,
-    workload: Workload,
-    /// The folder of the row's store; empty for a load and for puts.
-    dir: PathBuf,
-    keys: u64,
-    /// Memory that the row may use in all.
-    memory_bytes: u64,
-    /// The cgroup to enter first.
-    cgroup: Option<PathBuf>,
-    seed: u64,
-    warm_up: Duration,
-    measure: Duration,
-}
-
-/// Measures one sample in this process.
-///
-/// # Errors
-/// The error of the row.
-pub(crate) fn measure(job: &KvJob) -> Result<Sample> {
-    // The parent has reported it where this cannot be done.
-    let _ = device_writes::start_counting(&job.dir);
-    evict(&job.dir)?;
-    if let Some(cgroup) = &job.cgroup {
-        memory_limit::enter(cgroup)?;
-    }
-    let mut sample = in_words_of(job.workload, &measure_row(job)?);
-    sample.set("rss_mb", usage::peak_resident_bytes() / 1e6);
-    if let Some(peak) = job.cgroup.as_deref().and_then(memory_limit::peak_bytes) {
-        sample.set("memory_mb", peak / 1e6);
-    }
-    Ok(sample)
-}
-
-fn measure_row(job: &KvJob) -> Result<Sample> {
-    let is_load = job.workload == Workload::Load;
-    if job.row.starts_with("raw") {
-        return if is_load { load(job, || raw::load(job)) } else { raw::get(job) };
-    }
-    if job.row.starts_with("forebay") {
-        if is_load {
-            return load(job, || {
-                let opened = forebay::Opened::open(job)?;
-                opened.load(job.keys)?;
-                opened.close()
-            });
+        let (store, workload) = (store_of(turn.way.name), turn.text("workload"));
+        if workload == "puts" {
+            let directory = run::directory(context, &scratch.directory, "puts")?;
+            job.path = directory.path().to_owned();
+            return Ok(Some(Box::new(directory)));
         }
-        let opened = forebay::Opened::open(job)?;
-        let sample = opened.measure(job)?;
-        opened.close()?;
-        return Ok(sample);
-    }
-    if is_load {
-        load(job, || peer::open(job)?.load(job.keys, &data::Values::new()))
-    } else {
-        drive::measure(job, &peer::open(job)?)
-    }
+        if workload == "load" {
+            stores.insert(store.to_owned(), run::directory(context, &scratch.directory, store)?);
+        }
+        let directory = stores.get(store).context("its data were not loaded")?;
+        job.path = directory.path().to_owned();
+        ensure!(workload == "load" || job.path.join(LOADED).exists(), "its data were not loaded");
+        evict(&job.path)?;
+        Ok(None)
+    });
+    Ok(run)
 }
 
-/// Measures a load as a whole, from opening to closing, and its files on the disk.
-fn load(job: &KvJob, load: impl FnOnce() -> Result<()>) -> Result<Sample> {
-    rustix::fs::sync();
-    let (written, used, begun) = (device_writes::written_bytes(), Usage::now(), Instant::now());
-    load()?;
-    let (elapsed, used) = (begun.elapsed(), Usage::now().since(&used));
-    rustix::fs::sync();
-    let data_bytes = (job.keys * data::ENTRY_BYTES) as f64;
-    let mut sample = Sample::default();
-    sample.set("iops", job.keys as f64 / elapsed.as_secs_f64());
-    sample.set("ios", job.keys as f64);
-    sample.set_usage(&used, job.keys);
-    sample.set("space", data::disk_bytes(&job.dir)? as f64 / data_bytes);
-    if let (Some(before), Some(after)) = (written, device_writes::written_bytes()) {
-        sample.set("write_amplification", (after - before) as f64 / data_bytes);
+fn rows_of(setting: &Parameters) -> &'static [&'static str] {
+    let workload = setting.get("workload").and_then(Value::as_str);
+    WORKLOADS.iter().find(|(name, ..)| Some(*name) == workload).map_or(&[], |(_, rows, _)| rows)
+}
+
+/// Returns whether a row of the load prepares the data of another row that is wanted.
+fn is_load_of(setting: &Parameters, row: &str, wanted: &str) -> bool {
+    setting.get("workload") == Some(&Value::from("load")) && store_of(wanted) == row
+}
+
+/// Stores with data of their own, and the most disk space they take for each byte of keys and values, in
+/// percent: after a load, plus the temporary growth by overwriting.
+const STORES: &[(&str, u64)] =
+    &[("raw", 101), ("forebay", 120), ("heed", 150), ("redb", 160), ("fjall", 120), ("rocksdb", 120)];
+
+/// Room for the stores of `puts`, which are removed after each sample, and for small files.
+const ROOM_BYTES: u64 = 2_000_000_000;
+
+/// Returns the stores of these rows by groups whose data fit on the disk at once; the disk itself is part of each.
+fn groups(disk_gb: u64, keys: u64, rows: &[String]) -> Result<Vec<Vec<&'static str>>> {
+    let wanted: Vec<&str> = STORES.iter().map(|(store, _)| *store).collect();
+    let wanted = wanted.into_iter().filter(|store| rows.iter().any(|row| store_of(row) == *store));
+    let (raw, stores): (Vec<_>, Vec<_>) = wanted.partition(|store| *store == "raw");
+    let mut groups = vec![raw.clone()];
+    for store in stores {
+        let fits =
+            |group: &[&'static str]| bytes_of(&[group, &[store]].concat(), keys) <= disk_gb * 1_000_000_000;
+        let last = groups.len() - 1;
+        if fits(&groups[last]) {
+            groups[last].push(store);
+            continue;
+        }
+        ensure!(
+            fits(&raw),
+            "--disk-gb is too little for {store}: it needs {}",
+            bytes_of(&[&raw[..], &[store]].concat(), keys) / 1_000_000_000 + 1
+        );
+        if groups[last].len() == raw.len() {
+            groups.pop();
+        }
+        groups.push([&raw[..], &[store]].concat());
     }
-    Ok(sample)
+    Ok(groups)
+}
+
+fn bytes_of(stores: &[&str], keys: u64) -> u64 {
+    let percent: u64 =
+        STORES.iter().filter(|(store, _)| stores.contains(store)).map(|(_, percent)| percent).sum();
+    keys * ENTRY_BYTES / 100 * percent + ROOM_BYTES
+}
+
+/// Returns the store whose data a row works on.
+fn store_of(row: &str) -> &str {
+    row.split('-').next().unwrap_or(row)
 }
 
 /// Evicts the pages that an earlier process left in the page cache: no row's memory would be charged for
@@ -243,20 +390,103 @@ fn evict(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Renames the metrics. The meter counts I/Os; here one is a get, a put or a key.
-fn in_words_of(workload: Workload, sample: &Sample) -> Sample {
-    let (word, rate) = workload.words();
-    let mut renamed = Sample::default();
-    for (metric, value) in sample.metrics() {
-        let name = match metric.as_str() {
-            "iops" => rate.to_owned(),
-            "ios" => format!("{word}s"),
-            "device_reads_per_io" => format!("reads_per_{word}"),
-            other => other.replace("_per_io", &format!("_per_{word}")),
-        };
-        renamed.set(&name, *value);
+/// The work of a sample.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Work {
+    #[serde(skip)]
+    row: String,
+    /// The folder of the row's store; empty for a load and for puts.
+    #[serde(skip)]
+    dir: PathBuf,
+    #[serde(skip)]
+    seed: u64,
+    #[serde(skip)]
+    measure: Duration,
+    workload: String,
+    keys: u64,
+    /// Memory that the row may use in all.
+    memory_bytes: u64,
+    warm_up_seconds: f64,
+}
+
+impl Work {
+    fn warm_up(&self) -> Duration {
+        Duration::from_secs_f64(self.warm_up_seconds)
     }
-    renamed
+
+    /// Returns the window of time that counts, which begins to warm up now.
+    fn window(&self) -> Arc<Window> {
+        Window::start(self.warm_up(), self.measure)
+    }
+}
+
+fn sample(job: &Job) -> Result<Outcome> {
+    let work = &Work {
+        row: without_again(&job.row).to_owned(),
+        dir: job.path.clone(),
+        seed: job.seed,
+        measure: Duration::from_secs_f64(job.seconds),
+        ..job.work()?
+    };
+    let outcome = match store_of(&work.row) {
+        "raw" if work.workload == "load" => load(work, || raw::load(work)),
+        "raw" => raw::get(work),
+        "forebay" if work.workload == "load" => load(work, || {
+            let opened = forebay::Opened::open(work)?;
+            opened.load(work.keys)?;
+            opened.close()
+        }),
+        "forebay" => {
+            let opened = forebay::Opened::open(work)?;
+            let outcome = opened.measure(work)?;
+            opened.close()?;
+            Ok(outcome)
+        }
+        _ if work.workload == "load" => load(work, || open(work)?.load(work.keys, &Contents::new())),
+        _ => drive::measure(work, &open(work)?),
+    }?;
+    let word = match &*work.workload {
+        "load" => "key",
+        "puts" => "put",
+        _ => "get",
+    };
+    let mut outcome = run::in_words(outcome, word);
+    outcome.figures.set("resident_peak_bytes", peak_resident_bytes().map_or(f64::NAN, |bytes| bytes as f64));
+    Ok(outcome)
+}
+
+/// Opens the store of a row whose calls block, or makes it in an empty folder.
+fn open(work: &Work) -> Result<Arc<dyn Peer>> {
+    Ok(match work.row.as_str() {
+        "redb" => Arc::new(redb::Redb::open(work)?),
+        "fjall" => Arc::new(fjall::Fjall::open(work)?),
+        "heed" => Arc::new(heed::Lmdb::open(work)?),
+        #[cfg(feature = "rocksdb")]
+        "rocksdb" => Arc::new(rocksdb::Rocks::open(work)?),
+        other => return Err(no_row(other)),
+    })
+}
+
+/// Measures a load as a whole, from opening to closing, and its files on the disk.
+fn load(work: &Work, load: impl FnOnce() -> Result<()>) -> Result<Outcome> {
+    rustix::fs::sync();
+    let (used, begun) = (Usage::now(), Instant::now());
+    load()?;
+    let (seconds, of_load) = (begun.elapsed().as_secs_f64(), Usage::now().since(&used));
+    rustix::fs::sync();
+    let written = Usage::now().since(&used).written_bytes();
+    let (keys, data_bytes) = (work.keys as f64, (work.keys * ENTRY_BYTES) as f64);
+    let mut outcome = Outcome::lasting(seconds);
+    of_load.add_to(&mut outcome, work.keys);
+    outcome
+        .figures
+        .set("iops", keys / seconds)
+        .set("ios", keys)
+        .set("space", data::disk_bytes(&work.dir)? as f64 / data_bytes)
+        .set("write_amplification", written.map_or(f64::NAN, |bytes| bytes as f64 / data_bytes));
+    std::fs::File::create(work.dir.join(LOADED))?;
+    Ok(outcome)
 }
 
 #[cfg(test)]
@@ -264,16 +494,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_io_of_the_meter_is_a_get_a_put_or_a_key() {
-        let mut sample = Sample::default();
-        for metric in ["iops", "ios", "cpu_us_per_io", "device_reads_per_io", "p99_us"] {
-            sample.set(metric, 1.0);
-        }
-        let names = |workload| in_words_of(workload, &sample).metrics().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(Workload::One), ["cpu_us_per_get", "gets", "gets_per_s", "p99_us", "reads_per_get"]);
-        assert_eq!(
-            names(Workload::Puts),
-            ["cpu_us_per_put", "p99_us", "puts", "puts_per_s", "reads_per_put"]
-        );
+    fn rows_whose_data_do_not_fit_at_once_run_in_groups_and_each_has_the_disk() {
+        let rows: Vec<String> = SPEC.ways.iter().map(|way| way.name.to_owned()).collect();
+        let all = groups(20, 400_000, &rows).unwrap();
+        assert_eq!(all, [["raw", "forebay", "heed", "redb", "fjall", "rocksdb"]]);
+        let groups = |disk_gb| super::groups(disk_gb, 4_000_000, &rows);
+        let some = groups(16).unwrap();
+        assert!(some.len() > 1 && some.iter().all(|group| group[0] == "raw" && group.len() > 1));
+        assert!(some.iter().all(|group| bytes_of(group, 4_000_000) <= 16_000_000_000));
+        let stores: Vec<_> = some.iter().flat_map(|group| &group[1..]).copied().collect();
+        assert_eq!(stores, ["forebay", "heed", "redb", "fjall", "rocksdb"]);
+        groups(5).unwrap_err();
     }
 }

@@ -5,26 +5,18 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result};
-
 use super::data::ENTRY_BYTES;
-use super::drive::join_all;
-use super::{KvJob, Workload};
-use crate::content::{self, PAGE_BYTES};
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::Window;
+use super::{IN_FLIGHT, THREADS, Work};
 use crate::peers::worker_ring;
-use crate::random::RandomJob;
-use crate::rng::Rng;
-use crate::sample::Sample;
+use crate::prelude::*;
 
 const WRITE_BYTES: u64 = 1 << 20;
 const WRITERS: usize = 4;
 const FILE: &str = "raw";
 
 /// Writes the file: the limit of a load.
-pub(crate) fn load(job: &KvJob) -> Result<()> {
-    let path = job.dir.join(FILE);
+pub(super) fn load(work: &Work) -> Result<()> {
+    let path = work.dir.join(FILE);
     let mut options = File::options();
     let file = options
         .write(true)
@@ -32,7 +24,7 @@ pub(crate) fn load(job: &KvJob) -> Result<()> {
         .custom_flags(libc::O_DIRECT)
         .open(&path)
         .with_context(|| format!("making {} for direct I/O", path.display()))?;
-    let writes = (job.keys * ENTRY_BYTES).div_ceil(WRITE_BYTES);
+    let writes = (work.keys * ENTRY_BYTES).div_ceil(WRITE_BYTES);
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, writes * WRITE_BYTES)?;
     let next = AtomicU64::new(0);
     let write = |mut buffer: Piece| -> Result<()> {
@@ -50,55 +42,34 @@ pub(crate) fn load(job: &KvJob) -> Result<()> {
         }
     };
     let buffers = pieces(WRITERS, WRITE_BYTES as usize, PageKind::Huge)?;
-    std::thread::scope(|scope| {
-        join_all(buffers.into_iter().map(|buffer| scope.spawn(|| write(buffer))).collect())
-    })?;
+    let write = &write;
+    on_threads(buffers.into_iter().map(|buffer| move || write(buffer)))?;
     Ok(file.sync_data()?)
 }
 
-/// Measures random reads: each thread, or each task of Tokio, has one read in flight.
-pub(crate) fn get(job: &KvJob) -> Result<Sample> {
-    if job.workload == Workload::Tokio {
-        return from_tokio(job);
+/// Measures random reads: each thread, or each task of Tokio through its worker's ring, has one read in flight.
+pub(super) fn get(work: &Work) -> Result<Outcome> {
+    let path = work.dir.join(FILE);
+    let file_bytes = path.metadata()?.len();
+    if work.workload == "tokio" {
+        let (warm_up, measure, seed) = (work.warm_up(), work.measure, work.seed);
+        let reads = Reads { path, file_bytes, depth: IN_FLIGHT, warm_up, measure, seed };
+        return worker_ring::random(&reads, true);
     }
-    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(job.dir.join(FILE))?;
-    let file_bytes = file.metadata()?.len();
-    let threads = if job.workload == Workload::One { 1 } else { super::THREADS };
+    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let threads = if work.workload == "one" { 1 } else { THREADS };
     let buffers = pieces(threads, PAGE_BYTES as usize, PageKind::Huge)?;
-    let window = Window::start(job.warm_up, job.measure);
-    let meters = std::thread::scope(|scope| {
-        let threads = buffers.into_iter().enumerate().map(|(i, mut buffer)| {
-            let (file, mut meter) = (&file, window.meter());
-            scope.spawn(move || {
-                let mut rng = Rng::new(job.seed, i);
-                let mut began = meter.begin();
-                loop {
-                    let offset = rng.page_offset(file_bytes);
-                    file.read_exact_at(&mut buffer, offset)?;
-                    content::check_start(&buffer, offset)?;
-                    match meter.finish(began) {
-                        Some(now) => began = now,
-                        None => return Ok(meter),
-                    }
-                }
-            })
-        });
-        join_all(threads.collect())
-    })?;
-    Ok(window.sample(meters))
-}
-
-/// Measures random reads of tasks through their workers' rings.
-fn from_tokio(job: &KvJob) -> Result<Sample> {
-    let path = job.dir.join(FILE);
-    let random = RandomJob {
-        row: job.row.clone(),
-        file_bytes: path.metadata()?.len(),
-        path,
-        depth: super::IN_FLIGHT,
-        warm_up: job.warm_up,
-        measure: job.measure,
-        seed: job.seed,
-    };
-    worker_ring::random(&random, true)
+    let window = work.window();
+    let meters = on_threads(buffers.into_iter().enumerate().map(|(i, mut buffer)| {
+        let (file, mut meter, mut rng) = (&file, window.meter(), Rng::new(work.seed, i));
+        move || {
+            while_open!(meter, {
+                let offset = rng.page_offset(file_bytes);
+                file.read_exact_at(&mut buffer, offset)?;
+                content::check_start(&buffer, offset)?;
+            });
+            Ok(meter)
+        }
+    }))?;
+    Ok(window.outcome(meters))
 }

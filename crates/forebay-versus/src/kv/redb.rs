@@ -4,22 +4,22 @@
 use ::redb::{Database, Durability, ReadableDatabase as _, TableDefinition};
 use anyhow::{Context as _, Result};
 
-use super::KvJob;
+use super::Work;
 use super::data::{self, Key, VALUE_BYTES, Values};
-use super::peer::{LOAD_ENTRIES, Peer};
+use super::drive::{LOAD_ENTRIES, Peer};
 
 const TABLE: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("bench");
 
 /// An open database.
-pub(crate) struct Redb {
+pub(super) struct Redb {
     database: Database,
 }
 
 impl Redb {
     /// Opens the database. Half of the memory is its cache, the rest is left to the page cache.
-    pub(crate) fn open(job: &KvJob) -> Result<Self> {
-        let cache_bytes = usize::try_from(job.memory_bytes / 2)?;
-        let database = Database::builder().set_cache_size(cache_bytes).create(job.dir.join("redb"))?;
+    pub(super) fn open(work: &Work) -> Result<Self> {
+        let cache_bytes = usize::try_from(work.memory_bytes / 2)?;
+        let database = Database::builder().set_cache_size(cache_bytes).create(work.dir.join("redb"))?;
         Ok(Self { database })
     }
 }

@@ -6,18 +6,17 @@ use ::rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, IngestExternalFileOptions, Options, SstFileWriter,
     WriteBatch, WriteOptions,
 };
-use anyhow::{Context as _, Result};
 
-use super::KvJob;
+use super::Work;
 use super::data::{self, Key, VALUE_BYTES, Values};
-use super::peer::Peer;
-use crate::environment::cores;
+use super::drive::Peer;
+use crate::prelude::*;
 
 /// Entries of one table file of a load: about 64 MiB.
 const TABLE_ENTRIES: u64 = 64 << 10;
 
 /// An open database.
-pub(crate) struct Rocks {
+pub(super) struct Rocks {
     database: DB,
     options: Options,
     dir: std::path::PathBuf,
@@ -26,9 +25,9 @@ pub(crate) struct Rocks {
 impl Rocks {
     /// Opens the database. Three quarters of the memory are its cache, with indexes and filters in it;
     /// memtables take an eighth.
-    pub(crate) fn open(job: &KvJob) -> Result<Self> {
+    pub(super) fn open(work: &Work) -> Result<Self> {
         let mut blocks = BlockBasedOptions::default();
-        blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(job.memory_bytes / 4 * 3)?));
+        blocks.set_block_cache(&Cache::new_lru_cache(usize::try_from(work.memory_bytes / 4 * 3)?));
         blocks.set_block_size(4096);
         blocks.set_bloom_filter(10.0, false);
         blocks.set_cache_index_and_filter_blocks(true);
@@ -39,10 +38,10 @@ impl Rocks {
         options.set_block_based_table_factory(&blocks);
         options.set_use_direct_reads(true);
         options.set_use_direct_io_for_flush_and_compaction(true);
-        options.set_write_buffer_size(usize::try_from((job.memory_bytes / 16).min(64 << 20))?);
+        options.set_write_buffer_size(usize::try_from((work.memory_bytes / 16).min(64 << 20))?);
         options.increase_parallelism(i32::try_from(cores())?.max(2));
-        let database = DB::open(&options, job.dir.join("rocksdb"))?;
-        Ok(Self { database, options, dir: job.dir.clone() })
+        let database = DB::open(&options, work.dir.join("rocksdb"))?;
+        Ok(Self { database, options, dir: work.dir.clone() })
     }
 }
 

@@ -5,16 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Context;
 use io_uring::{IoUring, SubmissionQueue, opcode, types};
 
-use crate::content::{self, Checksum};
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::Window;
-use crate::random::{BLOCK_BYTES, RandomJob, open_direct};
-use crate::rng::Rng;
-use crate::sample::Sample;
-use crate::scan::ScanJob;
+use crate::prelude::*;
 
 /// The completions that the loop waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +22,10 @@ pub(crate) enum Waiting {
 const MIN_WAIT_US: u32 = 50;
 
 /// Measures random reads, `depth` in flight.
-pub(crate) fn random(job: &RandomJob, waiting: Waiting) -> Result<Sample> {
-    let file = open_direct(&job.path)?;
-    let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;
-    let mut ring = ring(job.depth)?;
+pub(crate) fn random(reads: &Reads, waiting: Waiting) -> Result<Outcome> {
+    let file = open_direct(&reads.path)?;
+    let buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
+    let mut ring = ring(reads.depth)?;
     let registered = Registered::new(&ring, &file, &buffers)?;
     ensure!(
         waiting == Waiting::ForOne || ring.params().is_feature_min_timeout(),
@@ -40,17 +34,17 @@ pub(crate) fn random(job: &RandomJob, waiting: Waiting) -> Result<Sample> {
     let (mut submitter, mut sq, mut cq) = ring.split();
     // Refused before Linux 5.18; then each enter looks the ring up.
     _ = submitter.register_ring_fd();
-    let window = Window::start(job.warm_up, job.measure);
+    let window = reads.window();
     let mut meter = window.meter();
-    let mut rng = Rng::new(job.seed, 0);
-    let mut began = vec![0; job.depth];
-    let mut offsets = vec![0; job.depth];
+    let mut places = reads.offsets(0);
+    let mut began = vec![0; reads.depth];
+    let mut offsets = vec![0; reads.depth];
     // A wait needs an upper limit of its own, or the end of the minimum wait without any completion counts as a failure.
     let patience = types::Timespec::new().sec(1);
-    let mut unchecked = job.depth;
-    let mut in_flight = job.depth;
-    for slot in 0..job.depth {
-        offsets[slot] = rng.page_offset(job.file_bytes);
+    let mut unchecked = reads.depth;
+    let mut in_flight = reads.depth;
+    for slot in 0..reads.depth {
+        offsets[slot] = places.next();
         began[slot] = meter.begin();
         registered.push(&mut sq, slot, offsets[slot])?;
     }
@@ -78,21 +72,21 @@ pub(crate) fn random(job: &RandomJob, waiting: Waiting) -> Result<Sample> {
             match meter.finish(began[slot]) {
                 Some(now) => {
                     began[slot] = now;
-                    offsets[slot] = rng.page_offset(job.file_bytes);
+                    offsets[slot] = places.next();
                     registered.push(&mut sq, slot, offsets[slot])?;
                 }
                 None => in_flight -= 1,
             }
         }
     }
-    Ok(window.sample([meter]))
+    Ok(window.outcome([meter]))
 }
 
 /// Measures one pass over the file: `depth` reads of `block_bytes` in flight, each block checked as it
 /// arrives.
-pub(crate) fn scan(job: &ScanJob, block_bytes: usize, depth: usize, pages: PageKind) -> Result<Sample> {
-    let begun = job.begin();
-    let file = open_direct(&job.path)?;
+pub(crate) fn scan(scan: &Scan, block_bytes: usize, depth: usize, pages: PageKind) -> Result<Outcome> {
+    let pass = scan.begin();
+    let file = open_direct(&scan.path)?;
     let buffers = pieces(depth, block_bytes, pages)?;
     let mut ring = ring(depth)?;
     let registered = Registered::new(&ring, &file, &buffers)?;
@@ -102,7 +96,7 @@ pub(crate) fn scan(job: &ScanJob, block_bytes: usize, depth: usize, pages: PageK
     let mut offsets = vec![0; depth];
     let (mut next, mut in_flight) = (0, 0);
     for (slot, offset) in offsets.iter_mut().enumerate() {
-        if next < job.file_bytes {
+        if next < scan.file_bytes {
             *offset = next;
             registered.push(&mut sq, slot, next)?;
             next += block_bytes as u64;
@@ -117,14 +111,14 @@ pub(crate) fn scan(job: &ScanJob, block_bytes: usize, depth: usize, pages: PageK
         cq.sync();
         for cqe in &mut cq {
             let slot = cqe.user_data() as usize;
-            let expected = (job.file_bytes - offsets[slot]).min(block_bytes as u64);
+            let expected = (scan.file_bytes - offsets[slot]).min(block_bytes as u64);
             ensure!(
                 cqe.result() as i64 == expected as i64,
                 "a read gave {} of {expected} bytes",
                 cqe.result()
             );
             checksum.add(offsets[slot], &buffers[slot][..expected as usize]);
-            if next < job.file_bytes {
+            if next < scan.file_bytes {
                 offsets[slot] = next;
                 registered.push(&mut sq, slot, next)?;
                 next += block_bytes as u64;
@@ -133,9 +127,9 @@ pub(crate) fn scan(job: &ScanJob, block_bytes: usize, depth: usize, pages: PageK
             }
         }
     }
-    let mut sample = job.finish(begun, &checksum)?;
-    sample.set("buffers_peak_bytes", (depth * block_bytes) as f64);
-    Ok(sample)
+    let mut outcome = pass.finish(&checksum)?;
+    outcome.figures.set("buffers_peak_bytes", (depth * block_bytes) as f64);
+    Ok(outcome)
 }
 
 /// Runs `operations` times IORING_OP_NOP, `depth` in flight; returns nanoseconds per operation.

@@ -1,10 +1,7 @@
 //! compio, on its io_uring driver.
 
-use std::cell::Cell;
 use std::mem::MaybeUninit;
-use std::rc::Rc;
 
-use anyhow::{Result, ensure};
 use compio::BufResult;
 use compio::buf::{IoBuf, IoBufMut, SetLen};
 use compio::driver::ProactorBuilder;
@@ -12,93 +9,66 @@ use compio::fs::{File, OpenOptions};
 use compio::io::AsyncReadAt as _;
 use compio::runtime::{Runtime, RuntimeBuilder};
 
-use crate::content::{self, Checksum};
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::{LocalMeter, Window};
-use crate::random::{BLOCK_BYTES, RandomJob};
-use crate::rng::Rng;
-use crate::sample::Sample;
-use crate::scan::{BLOCK_LARGE_BYTES, DEPTH_LARGE, ScanJob};
+use crate::prelude::*;
 
 /// Measures random reads: `depth` local tasks over one file opened with O_DIRECT, `read_at` into page-aligned
 /// hugepage memory.
-pub(crate) fn random(job: &RandomJob) -> Result<Sample> {
-    let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;
+pub(crate) fn random(reads: &Reads) -> Result<Outcome> {
+    let buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
     runtime()?.block_on(async {
-        let file = open(&job.path).await?;
-        let window = Window::start(job.warm_up, job.measure);
-        let meter = LocalMeter::new(&window);
-        let tasks: Vec<_> = buffers
-            .into_iter()
-            .enumerate()
-            .map(|(i, piece)| {
-                let (file, meter, mut rng) = (file.clone(), meter.clone(), Rng::new(job.seed, i));
-                let file_bytes = job.file_bytes;
-                compio::runtime::spawn(async move {
-                    let mut buffer = Buffer(piece);
-                    let mut first = true;
-                    let mut began = meter.begin();
-                    loop {
-                        let offset = rng.page_offset(file_bytes);
-                        let BufResult(result, back) = file.read_at(buffer, offset).await;
-                        buffer = back;
-                        let got = result?;
-                        ensure!(got == BLOCK_BYTES, "a read gave {got} bytes");
-                        if std::mem::take(&mut first) {
-                            content::check_start(&buffer.0, offset)?;
-                        }
-                        match meter.finish(began) {
-                            Some(now) => began = now,
-                            None => return Ok(()),
-                        }
-                    }
-                })
+        let file = open(&reads.path).await?;
+        let meter = LocalMeter::new(&reads.window());
+        let start = |(i, piece)| {
+            let (file, meter, mut offsets) = (file.clone(), meter.clone(), reads.offsets(i));
+            compio::runtime::spawn(async move {
+                let mut buffer = Buffer(piece);
+                while_open!(meter, {
+                    let offset = offsets.next();
+                    let BufResult(result, back) = file.read_at(buffer, offset).await;
+                    buffer = back;
+                    let got = result?;
+                    ensure!(got == BLOCK_BYTES, "a read gave {got} bytes");
+                    offsets.check(&buffer.0, offset)?;
+                });
+                anyhow::Ok(())
             })
-            .collect();
+        };
+        let tasks: Vec<_> = buffers.into_iter().enumerate().map(start).collect();
         for task in tasks {
-            task.await.map_err(|_| anyhow::anyhow!("a task panicked"))??;
+            task.await.map_err(|_| anyhow!("a task panicked"))??;
         }
-        Ok(meter.sample(&window))
+        Ok(meter.outcome())
     })
 }
 
 /// Measures the scan: compio has no read-ahead, so five tasks each read the next 512 KiB that no other task
 /// has taken.
-pub(crate) fn scan(job: &ScanJob) -> Result<Sample> {
+pub(crate) fn scan(scan: &Scan) -> Result<Outcome> {
     runtime()?.block_on(async {
-        let begun = job.begin();
-        let file = open(&job.path).await?;
-        let next = Rc::new(Cell::new(0));
-        let tasks: Vec<_> = pieces(DEPTH_LARGE, BLOCK_LARGE_BYTES, PageKind::Huge)?
-            .into_iter()
-            .map(|piece| {
-                let (file, next, file_bytes) = (file.clone(), Rc::clone(&next), job.file_bytes);
-                compio::runtime::spawn(async move {
-                    let mut buffer = Buffer(piece);
-                    let mut checksum = Checksum::default();
-                    loop {
-                        let offset = next.get();
-                        if offset >= file_bytes {
-                            return Ok(checksum);
-                        }
-                        next.set(offset + BLOCK_LARGE_BYTES as u64);
-                        let BufResult(result, back) = file.read_at(buffer, offset).await;
-                        buffer = back;
-                        let got = result?;
-                        ensure!(
-                            got as u64 == (file_bytes - offset).min(BLOCK_LARGE_BYTES as u64),
-                            "a read gave {got} bytes"
-                        );
-                        checksum.add(offset, &buffer.0[..got]);
-                    }
-                })
+        let pass = scan.begin();
+        let file = open(&scan.path).await?;
+        let parts = scan.parts();
+        let start = |piece| {
+            let (file, parts) = (file.clone(), parts.clone());
+            compio::runtime::spawn(async move {
+                let (mut buffer, mut checksum) = (Buffer(piece), Checksum::default());
+                while let Some((offset, length)) = parts.take() {
+                    let BufResult(result, back) = file.read_at(buffer, offset).await;
+                    buffer = back;
+                    let got = result?;
+                    ensure!(got == length, "a read gave {got} bytes");
+                    checksum.add(offset, &buffer.0[..got]);
+                }
+                anyhow::Ok(checksum)
             })
-            .collect();
+        };
+        let tasks: Vec<_> =
+            pieces(DEPTH_LARGE, BLOCK_LARGE_BYTES, PageKind::Huge)?.into_iter().map(start).collect();
         let mut checksum = Checksum::default();
         for task in tasks {
-            checksum.merge(&task.await.map_err(|_| anyhow::anyhow!("a task panicked"))??);
+            checksum.merge(&task.await.map_err(|_| anyhow!("a task panicked"))??);
         }
-        job.finish(begun, &checksum)
+        pass.finish(&checksum)
     })
 }
 

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use anyhow::{Context as _, Result, ensure};
 use io_uring::{IoUring, opcode, types};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -21,13 +20,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::content;
-use crate::environment::cores;
-use crate::memory::{PageKind, Piece, pieces};
-use crate::meter::Window;
-use crate::random::{BLOCK_BYTES, RandomJob, open_direct};
-use crate::rng::Rng;
-use crate::sample::Sample;
+use crate::prelude::*;
 
 /// With this many reads in flight or fewer, each is submitted at once.
 const IN_FLIGHT_FEW: usize = 4;
@@ -43,11 +36,11 @@ thread_local! {
 
 /// Measures random reads: `depth` tasks of the multi-threaded (one worker per core) or the current-thread runtime, each with
 /// one read in flight.
-pub(crate) fn random(job: &RandomJob, multi_thread: bool) -> Result<Sample> {
-    let file = open_direct(&job.path)?;
-    let buffers = pieces(job.depth, BLOCK_BYTES, PageKind::Huge)?;
+pub(crate) fn random(reads: &Reads, multi_thread: bool) -> Result<Outcome> {
+    let file = open_direct(&reads.path)?;
+    let buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
     let workers = if multi_thread { cores() } else { 1 };
-    let rings: Result<Arc<[_]>> = (0..workers).map(|_| Ring::new(job.depth, &file, &buffers)).collect();
+    let rings: Result<Arc<[_]>> = (0..workers).map(|_| Ring::new(reads.depth, &file, &buffers)).collect();
     let rings = rings?;
     let runtime = if multi_thread {
         let next = AtomicUsize::new(0);
@@ -56,7 +49,7 @@ pub(crate) fn random(job: &RandomJob, multi_thread: bool) -> Result<Sample> {
     } else {
         Builder::new_current_thread().enable_all().build()?
     };
-    let window = Window::start(job.warm_up, job.measure);
+    let window = reads.window();
     let meters = runtime.block_on(async {
         let mut helpers = JoinSet::new();
         for at in 0..workers {
@@ -66,18 +59,14 @@ pub(crate) fn random(job: &RandomJob, multi_thread: bool) -> Result<Sample> {
         }
         let mut tasks = JoinSet::new();
         for (i, buffer) in buffers.into_iter().enumerate() {
-            let (rings, mut meter, mut rng) = (Arc::clone(&rings), window.meter(), Rng::new(job.seed, i));
-            let file_bytes = job.file_bytes;
+            let (rings, mut meter, mut offsets) = (Arc::clone(&rings), window.meter(), reads.offsets(i));
             tasks.spawn(async move {
-                let mut first = true;
                 let mut began = meter.begin();
                 loop {
-                    let offset = rng.page_offset(file_bytes);
+                    let offset = offsets.next();
                     let result = read(&rings, i, &buffer, offset).await?;
                     ensure!(result == BLOCK_BYTES as i32, "a read gave {result}");
-                    if std::mem::take(&mut first) {
-                        content::check_start(&buffer, offset)?;
-                    }
+                    offsets.check(&buffer, offset)?;
                     match meter.finish(began) {
                         Some(now) => began = now,
                         None => return anyhow::Ok(meter),
@@ -88,7 +77,7 @@ pub(crate) fn random(job: &RandomJob, multi_thread: bool) -> Result<Sample> {
         }
         tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()
     })?;
-    Ok(window.sample(meters))
+    Ok(window.outcome(meters))
 }
 
 /// Reads into the buffer of task `slot` by the ring of the worker that polls first; returns the kernel's result.

@@ -4,18 +4,18 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use anyhow::Result;
+use forebay_measure::experiment::Outcome;
 
-use super::{Batch, RangesJob, check};
-use crate::sample::Sample;
+use super::{Batch, Work, check};
 
 /// Measures one `spawn_blocking` for all ranges: sorted and merged where they touch or overlap (no gap is
 /// bridged), then read one after the other with pread into a vector each. All of them are returned together
 /// and then checked.
-pub(crate) fn one_task(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
+pub(crate) fn one_task(work: &Work, ranges: Vec<Range<u64>>) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {
         let batch = Batch::begin();
-        let path = job.path.clone();
+        let path = work.path.clone();
         let task = tokio::task::spawn_blocking(move || -> Result<_> {
             let file = std::fs::File::open(path)?;
             let merged = merge_touching(&ranges);

@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
-
-use crate::rng::Rng;
+use crate::prelude::*;
 
 const KIB: u64 = 1024;
 
@@ -13,7 +10,7 @@ const KIB: u64 = 1024;
 const CLUSTER_RANGES: usize = 50;
 
 /// How the ranges of a batch lie in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Blocks of 4 KiB anywhere.
     Uniform,
@@ -26,14 +23,18 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// Returns the shape's name in tables and JSON.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Uniform => "uniform",
-            Self::Clustered => "clustered",
-            Self::Mixed => "mixed",
-            Self::Records => "records",
-        }
+    /// Returns the shape of this name in tables and on the command line.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn named(name: &str) -> Result<Self> {
+        Ok(match name {
+            "uniform" => Self::Uniform,
+            "clustered" => Self::Clustered,
+            "mixed" => Self::Mixed,
+            "records" => Self::Records,
+            other => bail!("there is no shape {other}"),
+        })
     }
 
     /// Returns a description of the shape, for people.

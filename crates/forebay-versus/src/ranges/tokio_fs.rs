@@ -5,19 +5,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Result;
+use forebay_measure::experiment::Outcome;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::Semaphore;
 
-use super::{Batch, RangesJob, check};
-use crate::sample::Sample;
+use super::{Batch, Work, check};
 
 /// Measures one task with one file: seek, read, next.
-pub(crate) fn sequential(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
+pub(crate) fn sequential(work: &Work, ranges: Vec<Range<u64>>) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {
         let batch = Batch::begin();
-        let mut file = File::open(&job.path).await?;
+        let mut file = File::open(&work.path).await?;
         for range in &ranges {
             check(range, &read(&mut file, range).await?)?;
         }
@@ -27,15 +27,15 @@ pub(crate) fn sequential(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sam
 
 /// Measures one task a range. The cursor belongs to the file, so each task opens the file for itself. A
 /// semaphore bounds how many are at work, or 20,000 open files would meet the limit on descriptors.
-pub(crate) fn tasks(job: &RangesJob, ranges: Vec<Range<u64>>) -> Result<Sample> {
+pub(crate) fn tasks(work: &Work, ranges: Vec<Range<u64>>) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_multi_thread().build()?;
     runtime.block_on(async {
         let batch = Batch::begin();
-        let permits = Arc::new(Semaphore::new(job.tasks_max));
+        let permits = Arc::new(Semaphore::new(work.tasks_max));
         let count = ranges.len();
         let mut tasks = tokio::task::JoinSet::new();
         for range in ranges {
-            let (permits, path) = (Arc::clone(&permits), job.path.clone());
+            let (permits, path) = (Arc::clone(&permits), work.path.clone());
             tasks.spawn(async move {
                 let _permit = permits.acquire().await?;
                 let mut file = File::open(path).await?;

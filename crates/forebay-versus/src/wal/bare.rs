@@ -10,17 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Result, anyhow, bail, ensure};
-
-use super::WalJob;
-use super::block_on::block_on;
-use super::drive::{self, Append, AppendAndWait};
-use super::record;
-use crate::memory::{PageKind, Piece, pieces};
-use crate::sample::Sample;
+use super::drive::{self, Append, AppendAndWait, block_on};
+use super::{Work, record};
+use crate::prelude::*;
 
 /// The length of a segment; forebay-wal's default.
-pub(crate) const SEGMENT_BYTES: u64 = 64 << 20;
+pub(super) const SEGMENT_BYTES: u64 = 64 << 20;
 /// Segments that are used in turn.
 const SEGMENTS: u64 = 4;
 /// Places and lengths of writes are multiples of this.
@@ -30,7 +25,7 @@ const GROUP_BYTES_MAX: usize = 1024 * record::BYTES_MAX;
 
 /// The content of the segments before the first group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Segment {
+pub(super) enum Segment {
     /// They were written through once, and are used in turn.
     Written,
     /// Space was allocated for each when it was needed; nothing was written there before.
@@ -39,7 +34,7 @@ enum Segment {
 
 /// The way in which a group becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flush {
+pub(super) enum Flush {
     /// `O_DSYNC`: the write call returns when the group is durable.
     WithTheWrite,
     /// `fdatasync` after the write.
@@ -61,8 +56,8 @@ struct Segments {
 
 impl Segments {
     /// Makes the segments of a sample: all of them, written through, or the first.
-    fn make(job: &WalJob, flush: Flush, state: Segment) -> Result<Self> {
-        let dir = job.dir.clone();
+    fn make(work: &Work, flush: Flush, state: Segment) -> Result<Self> {
+        let dir = work.dir.clone();
         let mut made =
             Self { files: Vec::new(), dir, state, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 };
         for _ in 0..if state == Segment::Written { SEGMENTS } else { 1 } {
@@ -117,11 +112,11 @@ impl Segments {
 }
 
 /// Measures one writer on one thread, without a queue: a direct write and its flush.
-pub(crate) fn alone(job: &WalJob, flush: Flush) -> Result<Sample> {
-    ensure!(job.writers == 1, "one writer is alone");
-    let memory = pieces(1, job.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?;
-    let writer = Alone { segments: Segments::make(job, flush, Segment::Written)?, memory };
-    drive::from_threads(job, vec![writer])
+pub(super) fn alone(work: &Work, flush: Flush) -> Result<Outcome> {
+    ensure!(work.writers == 1, "one writer is alone");
+    let memory = pieces(1, work.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?;
+    let writer = Alone { segments: Segments::make(work, flush, Segment::Written)?, memory };
+    drive::threads(work, std::iter::once(writer))
 }
 
 struct Alone {
@@ -138,27 +133,6 @@ impl AppendAndWait for Alone {
         }
         Ok(())
     }
-}
-
-/// Measures group commit for tasks of Tokio.
-pub(crate) fn from_tokio(job: &WalJob, flush: Flush) -> Result<Sample> {
-    let log = Log::start(job, flush, Segment::Written)?;
-    let sample = drive::from_tokio(job, log.writers(job.writers))?;
-    log.finish(job, sample)
-}
-
-/// Measures group commit for tasks of Tokio into segments that are new.
-pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
-    let log = Log::start(job, Flush::WithTheWrite, Segment::New)?;
-    let sample = drive::from_tokio(job, log.writers(job.writers))?;
-    log.finish(job, sample)
-}
-
-/// Measures group commit for threads.
-pub(crate) fn from_threads(job: &WalJob, flush: Flush) -> Result<Sample> {
-    let log = Log::start(job, flush, Segment::Written)?;
-    let sample = drive::from_threads(job, log.writers(job.writers))?;
-    log.finish(job, sample)
 }
 
 /// State that the writers and the log's thread share.
@@ -193,24 +167,26 @@ impl Shared {
     }
 }
 
+/// Group commit: one thread writes the records that have arrived.
 #[derive(Debug)]
-struct Log {
+pub(super) struct Log {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<(Segments, u64)>>,
 }
 
 impl Log {
-    fn start(job: &WalJob, flush: Flush, state: Segment) -> Result<Self> {
-        let segments = Segments::make(job, flush, state)?;
-        let bytes = (job.writers * job.record_bytes).next_multiple_of(UNIT_BYTES).min(GROUP_BYTES_MAX);
+    /// Makes the segments and starts the thread.
+    pub(super) fn start(work: &Work, flush: Flush, state: Segment) -> Result<Self> {
+        let segments = Segments::make(work, flush, state)?;
+        let bytes = (work.writers * work.record_bytes).next_multiple_of(UNIT_BYTES).min(GROUP_BYTES_MAX);
         let mut memory = pieces(2, bytes, PageKind::Huge)?;
         let (Some(one), Some(other)) = (memory.pop(), memory.pop()) else { bail!("no memory") };
         let state = State {
             memory: one,
             len: 0,
-            waiting: Vec::with_capacity(job.writers),
+            waiting: Vec::with_capacity(work.writers),
             group: 1,
-            flying: Vec::with_capacity(job.writers),
+            flying: Vec::with_capacity(work.writers),
             records: 0,
             asleep: false,
             closing: false,
@@ -238,21 +214,28 @@ impl Log {
         });
         Ok(Self { shared, thread })
     }
+}
 
-    fn writers(&self, count: usize) -> Vec<Writer> {
-        (0..count).map(|_| Writer { shared: Arc::clone(&self.shared) }).collect()
+impl drive::Log for Log {
+    type Writer = Writer;
+
+    fn writer(&self, _: usize) -> Writer {
+        Writer { shared: Arc::clone(&self.shared) }
     }
 
-    /// Ends the thread, checks its last write, and adds its counts.
-    fn finish(self, job: &WalJob, mut sample: Sample) -> Result<Sample> {
+    /// Ends the thread and checks its last write.
+    fn finish(self, work: &Work, mut outcome: Outcome) -> Result<Outcome> {
         self.shared.lock().closing = true;
         self.shared.arrived.notify_one();
         let joined = self.thread.join().map_err(|_| anyhow!("the log's thread panicked"))?;
         let (segments, last_bytes) = joined?;
-        segments.check_last(last_bytes, job.record_bytes)?;
-        sample.set("records_per_group", self.shared.lock().records as f64 / segments.groups as f64);
-        sample.set("write_bytes_per_group", segments.bytes_written as f64 / segments.groups as f64);
-        Ok(sample)
+        segments.check_last(last_bytes, work.record_bytes)?;
+        let groups = segments.groups as f64;
+        outcome
+            .figures
+            .set("records_per_group", self.shared.lock().records as f64 / groups)
+            .set("write_bytes_per_group", segments.bytes_written as f64 / groups);
+        Ok(outcome)
     }
 }
 
@@ -292,7 +275,7 @@ fn serve(shared: &Shared, mut segments: Segments, mut memory: Piece) -> Result<(
 
 /// A writer of the log.
 #[derive(Debug)]
-struct Writer {
+pub(super) struct Writer {
     shared: Arc<Shared>,
 }
 

@@ -2,45 +2,23 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use forebay::{Class, Config, Engine};
 use forebay_wal::{Options, Stats, Wal};
 
-use super::drive::{self, Append, AppendAndWait, Upkeep};
-use super::{WalJob, bare, record};
-use crate::allocations;
-use crate::sample::Sample;
-
-/// Measures writers that are tasks of Tokio.
-pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
-    let log = Log::start(job)?;
-    let sample = drive::from_tokio(job, log.writers(job.writers))?;
-    log.finish(job, sample)
-}
-
-/// Measures writers that are tasks of Tokio, and a log that only grows: every segment is new.
-pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
-    let log = Log::start_growing(job)?;
-    let sample = drive::from_tokio(job, log.writers(job.writers))?;
-    log.finish(job, sample)
-}
-
-/// Measures writers that are threads.
-pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
-    let log = Log::start(job)?;
-    let sample = drive::from_threads(job, log.writers(job.writers))?;
-    log.finish(job, sample)
-}
+use super::drive::{self, Append, AppendAndWait, Log as _, Upkeep};
+use super::{Work, bare, record};
+use crate::prelude::*;
 
 /// Measures writers that are tasks of the log's shard.
-pub(crate) fn on_shard(job: &WalJob) -> Result<Sample> {
-    let log = Log::start(job)?;
-    let (inner, writers) = (job.clone(), log.writers(job.writers));
+pub(super) fn on_shard(work: &Work) -> Result<Outcome> {
+    let log = Log::start(work)?;
+    let writers: Vec<_> = (0..work.writers).map(|number| log.writer(number)).collect();
+    let inner = work.clone();
     let task = log
         .engine
         .spawn_on_shard(0, Class::DEFAULT, move || async move { drive::on_shard(&inner, writers).await });
-    let sample = task.wait()??;
-    log.finish(job, sample)
+    let outcome = task.wait()??;
+    log.finish(work, outcome)
 }
 
 /// Segments filled before the measurement; the log then holds as many used segments as it keeps.
@@ -51,7 +29,8 @@ const KEPT_BYTES: u64 = bare::SEGMENT_BYTES / 2;
 /// The interval of that check.
 const LOOK: Duration = Duration::from_millis(10);
 
-struct Log {
+/// An open log.
+pub(super) struct Log {
     engine: Engine,
     wal: Wal,
     before: Stats,
@@ -61,8 +40,8 @@ struct Log {
 impl Log {
     /// Opens a log and brings it to the state of a log that has been in use for long: records that are not
     /// needed any more are released now and then, and segments are used again.
-    fn start(job: &WalJob) -> Result<Self> {
-        let (engine, wal) = open(job)?;
+    pub(super) fn start(work: &Work) -> Result<Self> {
+        let (engine, wal) = open(work)?;
         let filling = vec![7; FILLING_BYTES];
         for _ in 0..SEGMENTS_FILLED * bare::SEGMENT_BYTES / FILLING_BYTES as u64 {
             wal.append_unsynced(&filling).wait()?;
@@ -73,9 +52,10 @@ impl Log {
         wal.append(b"one").wait()?;
         wal.append(b"two").wait()?;
 
-        let framed_bytes = job.record_bytes as u64 + 4;
+        let framed_bytes = work.record_bytes as u64 + 4;
         // A single writer's groups are one record and its padding.
-        let bytes = if job.writers == 1 { (192 + framed_bytes).next_multiple_of(4096) } else { framed_bytes };
+        let bytes =
+            if work.writers == 1 { (192 + framed_bytes).next_multiple_of(4096) } else { framed_bytes };
         let (log, mut given_up) = (wal.clone(), wal.durable_lsn());
         let upkeep = Upkeep::every(LOOK, move || {
             let durable = log.durable_lsn();
@@ -90,55 +70,56 @@ impl Log {
     }
 
     /// Opens a log and leaves it as it is.
-    fn start_growing(job: &WalJob) -> Result<Self> {
-        let (engine, wal) = open(job)?;
+    pub(super) fn start_growing(work: &Work) -> Result<Self> {
+        let (engine, wal) = open(work)?;
         let before = wal.stats();
-        Ok(Self { engine, wal, before, upkeep: Upkeep::every(LOOK, || Ok(())) })
-    }
-
-    fn writers(&self, count: usize) -> Vec<Writer> {
-        (0..count).map(|_| Writer { wal: self.wal.clone() }).collect()
-    }
-
-    /// Ends the log, reads its last record again, and adds the log's counts.
-    fn finish(self, job: &WalJob, mut sample: Sample) -> Result<Sample> {
-        self.upkeep.finish()?;
-        let (stats, before) = (self.wal.stats(), &self.before);
-        let last = self
-            .wal
-            .read_from(self.wal.durable_lsn())
-            .next()
-            .wait()
-            .transpose()?
-            .context("the last record is gone")?;
-        record::check(&last, job.record_bytes)?;
-        let groups = (stats.groups - stats.control_groups) - (before.groups - before.control_groups);
-        sample.set("records_per_group", (stats.records - before.records) as f64 / groups as f64);
-        sample.set("write_bytes_per_group", (stats.write_bytes - before.write_bytes) as f64 / groups as f64);
-        // These distributions contain the few groups of the preparation, too.
-        sample.set("flush_p50_us", stats.flush_ns.at(0.5) as f64 / 1e3);
-        sample.set("flush_p99_us", stats.flush_ns.at(0.99) as f64 / 1e3);
-        sample.set("queued_p50_us", stats.queued_ns.at(0.5) as f64 / 1e3);
-        sample.set("segments_made", (stats.segments_made - before.segments_made) as f64);
-        sample.set("segments_recycled", (stats.segments_recycled - before.segments_recycled) as f64);
-        sample.set("segment_waits", (stats.segment_waits - before.segment_waits) as f64);
-        self.wal.close().wait()?;
-        let shards = self.engine.stats().wait()?.shards;
-        let (enters, turns) = shards.iter().fold((0, 0), |(e, t), shard| (e + shard.enters, t + shard.turns));
-        sample.set("enters_per_turn", enters as f64 / turns as f64);
-        Ok(sample)
+        Ok(Self { engine, wal, before, upkeep: Upkeep::none() })
     }
 }
 
-fn open(job: &WalJob) -> Result<(Engine, Wal)> {
+impl drive::Log for Log {
+    type Writer = Writer;
+
+    fn writer(&self, _: usize) -> Writer {
+        Writer { wal: self.wal.clone() }
+    }
+
+    /// Ends the log and reads its last record again.
+    fn finish(self, work: &Work, mut outcome: Outcome) -> Result<Outcome> {
+        self.upkeep.finish()?;
+        let (stats, before) = (self.wal.stats(), &self.before);
+        let last = self.wal.read_from(self.wal.durable_lsn()).next().wait().transpose()?;
+        record::check(&last.context("the last record is gone")?, work.record_bytes)?;
+        let groups = (stats.groups - stats.control_groups) - (before.groups - before.control_groups);
+        self.wal.close().wait()?;
+        let shards = self.engine.stats().wait()?.shards;
+        let (enters, turns) = shards.iter().fold((0, 0), |(e, t), shard| (e + shard.enters, t + shard.turns));
+        outcome
+            .figures
+            .set("records_per_group", (stats.records - before.records) as f64 / groups as f64)
+            .set("write_bytes_per_group", (stats.write_bytes - before.write_bytes) as f64 / groups as f64)
+            // These distributions contain the few groups of the preparation, too.
+            .set("flush_p50_us", stats.flush_ns.at(0.5) as f64 / 1e3)
+            .set("flush_p99_us", stats.flush_ns.at(0.99) as f64 / 1e3)
+            .set("queued_p50_us", stats.queued_ns.at(0.5) as f64 / 1e3)
+            .set("segments_made", (stats.segments_made - before.segments_made) as f64)
+            .set("segments_recycled", (stats.segments_recycled - before.segments_recycled) as f64)
+            .set("segment_waits", (stats.segment_waits - before.segment_waits) as f64)
+            .set("enters_per_turn", enters as f64 / turns as f64);
+        Ok(outcome)
+    }
+}
+
+fn open(work: &Work) -> Result<(Engine, Wal)> {
     let engine = Engine::start(Config::default().shards(1))?;
-    let (wal, _) = Wal::open(&engine, &job.dir, Options::default()).wait()?;
+    let (wal, _) = Wal::open(&engine, &work.dir, Options::default()).wait()?;
     let watch = || async { allocations::watch_this_thread() };
     engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;
     Ok((engine, wal))
 }
 
-struct Writer {
+/// A writer of the log.
+pub(super) struct Writer {
     wal: Wal,
 }
 

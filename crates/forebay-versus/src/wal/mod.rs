@@ -1,265 +1,238 @@
 //! `wal`: durable appends to a log from many writers and from one, beside a bare group commit and other logs.
 
 mod bare;
-mod block_on;
 mod drive;
 mod forebay;
-mod gates;
 mod okaywal;
 mod raft_engine;
 mod record;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
-use clap::Args;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use forebay_measure::check_space;
+use forebay_report::page::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
 
-use crate::cell::Cell;
-use crate::child::{self, Job};
-use crate::cli::Common;
-use crate::device_writes;
-use crate::environment::cores;
-use crate::report::{Document, Experiment};
-use crate::sample::Sample;
-use crate::scratch::Tree;
+use crate::prelude::*;
+use crate::run::RATIO_TO_LIMIT;
+use bare::{Flush, Segment};
+use drive::{from_threads, from_tokio};
 
-/// All rows, in the order of the table.
-const ROWS: &[&str] = &[
-    "alone",
-    "alone-again",
-    "alone-fdatasync",
-    "bare",
-    "bare-again",
-    "bare-fdatasync",
-    "bare-threads",
-    "bare-growing",
-    "forebay",
-    "forebay-threads",
-    "forebay-shard",
-    "forebay-growing",
-    "raft-engine",
-    "raft-engine-blocking",
-    "raft-engine-growing",
-    "okaywal",
-];
+/// The experiment.
+pub(crate) static WAL: Versus = Versus { spec: &SPEC, targets: &TARGETS, plan, sample, title };
+
+static SPEC: Spec = spec(
+    "wal",
+    "Durable appends to a log, beside a bare group commit and other logs",
+    &[
+        Opt::count("writers", "Appends under way at once", 1024).list().or("64,1"),
+        Opt::bytes("record-bytes", "Sizes of a record", record::BYTES_MIN as u64, record::BYTES_MAX as u64)
+            .list()
+            .or("256,4096"),
+        Opt::count("repeats", "Interleaved repeats; the targets want seven or more", 1000).or("7"),
+        Opt::seconds("1", "1"),
+        Opt::time(
+            "warm-up-seconds",
+            "Seconds before that do not count, after the segments were prepared",
+            0.0,
+            86_400.0,
+        )
+        .or("0.3"),
+    ],
+    &[
+        Way::direct("alone", "a direct write with O_DSYNC on one thread, no queue"),
+        Way::direct("alone-again", "the same, for the A-A spread"),
+        Way::direct("alone-fdatasync", "a direct write and fdatasync on one thread, no queue"),
+        Way::direct("bare", "group commit and nothing else, with O_DSYNC, from tasks of Tokio"),
+        Way::direct("bare-again", "the same, for the A-A spread"),
+        Way::direct("bare-fdatasync", "the same with fdatasync after a direct write"),
+        Way::direct("bare-threads", "bare from threads"),
+        Way::direct("bare-growing", "bare into segments that are new"),
+        Way::direct("forebay", "forebay-wal from tasks of Tokio"),
+        Way::direct("forebay-threads", "forebay-wal from threads"),
+        Way::direct("forebay-shard", "forebay-wal from tasks next to the log"),
+        Way::direct("forebay-growing", "forebay-wal in a log that only grows"),
+        Way::direct("raft-engine", "raft-engine 0.4.2 from threads; each writer is a raft group"),
+        Way::direct("raft-engine-blocking", "the same from tasks of Tokio, one spawn_blocking an append"),
+        Way::direct("raft-engine-growing", "raft-engine from threads in a log that only grows"),
+        Way::direct("okaywal", "okaywal 0.3.1 from threads, with checkpoints that do nothing"),
+    ],
+    &[
+        APPENDS_PER_S,
+        RATIO_TO_LIMIT,
+        P50_US,
+        P99_US,
+        CPU_US_PER_APPEND,
+        column(
+            "device_writes_per_append",
+            "dev writes",
+            1.0,
+            "writes and flushes of the device for one append",
+        ),
+        column("context_switches_per_append", "switches", 1.0, "context switches for one append"),
+        column("allocations_per_append", "allocs", 1.0, "heap allocations on the shard for one append"),
+        column("records_per_group", "rec/group", 1.0, "records of one write"),
+        column("flush_p50_us", "flush us", 1.0, "median time from a group's submission until it was durable"),
+        column(
+            "queued_p50_us",
+            "queued us",
+            1.0,
+            "median time from a group's first record to its submission",
+        ),
+        column("segments_made", "segs made", 1.0, "segments that were made anew"),
+    ],
+    "ratio_to_limit",
+);
 
 /// Rows that only make sense for one writer.
 const ROWS_OF_ONE: &[&str] = &["alone", "alone-again", "alone-fdatasync"];
 /// Rows that only make sense for several writers.
 const ROWS_OF_MANY: &[&str] =
     &["bare-again", "bare-fdatasync", "bare-threads", "forebay-threads", "raft-engine-blocking"];
-/// Rows of a log that only grows: no segment was written before, and no record is released.
-const ROWS_GROWING: &[&str] = &["bare-growing", "forebay-growing", "raft-engine-growing"];
 
-const COLUMNS: &[(&str, &str, usize)] = &[
-    ("appends_per_s", "appends/s", 0),
-    ("ratio_to_limit", "to limit", 3),
-    ("ratio_to_limit_min", "min", 3),
-    ("ratio_to_limit_max", "max", 3),
-    ("p50_us", "p50 us", 1),
-    ("p99_us", "p99 us", 1),
-    ("cpu_us_per_append", "CPU us", 2),
-    ("device_writes_per_append", "dev writes", 3),
-    ("context_switches_per_append", "switches", 3),
-    ("allocations_per_append", "allocs", 4),
-    ("records_per_group", "rec/group", 1),
-    ("flush_p50_us", "flush us", 1),
-    ("queued_p50_us", "queued us", 1),
-    ("segments_made", "segs made", 0),
-];
+/// The limit for one writer and for many is the way to flush that has the better median.
+const ONE: &[&str] = &["alone", "alone-fdatasync"];
+const MANY: &[&str] = &["bare", "bare-fdatasync"];
+const RAFT_ENGINE: &[&str] = &["raft-engine", "raft-engine-blocking"];
+
+static TARGETS: Targets = Targets {
+    ranked_by: "appends_per_s",
+    // Rows of one writer replace the limit of many.
+    ratios: &[
+        Ratio { name: "ratio_to_limit", metric: "appends_per_s", beside: Beside::Over(MANY) },
+        Ratio { name: "ratio_to_limit", metric: "appends_per_s", beside: Beside::Over(ONE) },
+        Ratio { name: "p50_us_above_limit", metric: "p50_us", beside: Beside::Above(MANY) },
+        Ratio { name: "p50_us_above_limit", metric: "p50_us", beside: Beside::Above(ONE) },
+    ],
+    spreads: &[
+        ("bare-again", "appends_per_s", "a_a_spread"),
+        ("bare-again", "p99_us", "a_a_spread_p99"),
+        ("alone-again", "appends_per_s", "a_a_spread"),
+        ("alone-again", "p99_us", "a_a_spread_p99"),
+    ],
+    limits: &[
+        Target::of("forebay", "appends_per_s").over(MANY).at_least(0.95).within("bare-again").when(is_many),
+        Target::of("forebay", "p99_us").over(MANY).at_most(1.15).within("bare-again").when(is_many),
+        Target::of("forebay", "appends_per_s")
+            .over(RAFT_ENGINE)
+            .at_least(1.4)
+            .within("bare-again")
+            .when(is_many_small),
+        Target::of("forebay", "appends_per_s")
+            .over(RAFT_ENGINE)
+            .at_least(1.9)
+            .within("bare-again")
+            .when(|table| is_many(table) && table.number("record_bytes") == Some(4096.0)),
+        Target::of("forebay", "cpu_us_per_append").at_most(10.0).when(is_many),
+        // A change of segment allocates a few dozen times, once in a quarter of a million records of 256 B; nothing else may.
+        Target::of("forebay", "allocations_per_append").at_most(0.001).when(is_many_small),
+        Target::of("forebay-shard", "allocations_per_append").at_most(0.001).when(is_many_small),
+        Target::of("forebay-shard", "p50_us").over(ONE).at_most(1.05).within("alone-again").when(is_one),
+        // How much longer an append from Tokio may take than a write and a flush on one thread.
+        Target::of("forebay", "p50_us").above(ONE).at_most(25.0).when(is_one),
+        // The device's work for an append that is alone: a write and a flush, and rarely a change of segment.
+        Target::of("forebay", "device_writes_per_append").at_most(2.1).when(is_one),
+        Target::of("forebay-shard", "device_writes_per_append").at_most(2.1).when(is_one),
+    ],
+};
+
+fn is_one(table: &Table) -> bool {
+    table.number("writers") == Some(1.0)
+}
+
+fn is_many(table: &Table) -> bool {
+    table.number("writers") == Some(64.0)
+}
+
+fn is_many_small(table: &Table) -> bool {
+    is_many(table) && table.number("record_bytes") == Some(256.0)
+}
 
 /// Room that a run needs at once; the peers' logs hold no more, unless they grow.
 const ROOM_BYTES: u64 = 2 << 30;
 /// Room for each second that a log grows: more than the devices these rows were made on can write.
 const ROOM_BYTES_PER_S: f64 = 2e9;
 
-/// Options of `wal`.
-#[derive(Debug, Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    pub(crate) common: Common,
-    /// Writers: appends under way at once.
-    #[arg(long, value_delimiter = ',', default_values_t = [64, 1])]
-    writers: Vec<usize>,
-    /// Sizes of a record, in bytes (at least 16).
-    #[arg(long, value_delimiter = ',', default_values_t = [256, 4096])]
-    record_bytes: Vec<usize>,
-    /// Interleaved repeats; the gates want seven or more.
-    #[arg(long, default_value_t = 7)]
-    repeats: usize,
-    /// Measured seconds per sample.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    /// Seconds before that do not count, after the segments were prepared.
-    #[arg(long, default_value_t = 0.3)]
+fn title(table: &Table) -> String {
+    let number = |name| table.number(name).unwrap_or(0.0);
+    format!("Durable appends, {} writers x {} B", number("writers"), number("record_bytes"))
+}
+
+fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
+    let (scratch, place) = run::scratch(context, SPEC.name, true)?;
+    let seconds = |name| options.number(name).unwrap_or(0.0);
+    let grows = options.rows.is_empty() || options.rows.iter().any(|row| row.ends_with("-growing"));
+    let growing_s = if grows { seconds("seconds") + seconds("warm-up-seconds") } else { 0.0 };
+    let room_bytes = ROOM_BYTES + (growing_s * ROOM_BYTES_PER_S) as u64;
+    check_space(&scratch.directory, room_bytes, "name another directory with --dir")?;
+    if place.device_stat.is_none() {
+        context.progress.print_line("writes of the device are not counted: there is no single block device");
+    }
+    let mut settings = Vec::new();
+    for writers in options.counts("writers") {
+        settings.extend(options.counts("record-bytes").into_iter().map(|record_bytes| {
+            parameters(json!({
+                "writers": writers, "record_bytes": record_bytes, "segment_bytes": bare::SEGMENT_BYTES,
+                "warm_up_seconds": seconds("warm-up-seconds"), "tokio_workers": cores(),
+            }))
+        }));
+    }
+    let method = "Each sample is a process of its own with a log of its own, on segments that were written before (the rows \
+        `-growing`: never before). Its time begins after a warm-up. A flush is a device write, too. Rows take turns within \
+        a repeat; ratios are those of the same repeat, and figures medians.";
+    let mut run = Run::new(context, place, settings, method);
+    run.has = Box::new(|setting: &Parameters, row| {
+        let is_one = setting.get("writers") == Some(&Value::from(1));
+        !if is_one { ROWS_OF_MANY } else { ROWS_OF_ONE }.contains(&row)
+    });
+    run.prepare = Box::new(move |_, job| {
+        let directory = run::directory(context, &scratch.directory, "wal")?;
+        job.path = directory.path().to_owned();
+        Ok(Some(Box::new(directory)))
+    });
+    Ok(run)
+}
+
+/// The work of a sample.
+#[derive(Clone, Debug, Deserialize)]
+struct Work {
+    /// A folder of this sample's own, empty.
+    #[serde(skip)]
+    dir: PathBuf,
+    #[serde(skip)]
+    measure: Duration,
+    writers: usize,
+    record_bytes: usize,
     warm_up_seconds: f64,
 }
 
-/// The measurement of a child.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct WalJob {
-    row: String,
-    /// A folder of this sample's own, empty.
-    dir: PathBuf,
-    writers: usize,
-    record_bytes: usize,
-    warm_up: Duration,
-    measure: Duration,
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// When the folder cannot be made or has no room, for a size out of range, or when interrupted.
-pub(crate) fn run(options: &Options) -> Result<usize> {
-    let rows = options.common.choose(ROWS)?;
-    ensure!(
-        options.record_bytes.iter().all(|bytes| (record::BYTES_MIN..=record::BYTES_MAX).contains(bytes)),
-        "--record-bytes goes from {} to {}",
-        record::BYTES_MIN,
-        record::BYTES_MAX
-    );
-    ensure!(options.writers.iter().all(|count| (1..=1024).contains(count)), "--writers goes from 1 to 1024");
-    let dir = options.common.dir()?;
-    let growing_s = if rows.iter().any(|row| ROWS_GROWING.contains(row)) {
-        options.seconds + options.warm_up_seconds
-    } else {
-        0.0
-    };
-    check_room(&dir, ROOM_BYTES + (growing_s * ROOM_BYTES_PER_S) as u64)?;
-    if let Err(error) = device_writes::start_counting(&dir) {
-        eprintln!("writes of the device are not counted: {error:#}");
+impl Work {
+    /// Returns the window of time that counts, which begins to warm up now.
+    fn window(&self) -> Arc<Window> {
+        Window::start(Duration::from_secs_f64(self.warm_up_seconds), self.measure)
     }
-    let tree = Tree::in_dir(&dir, "forebay-versus-wal")?;
-    let mut document = Document::new();
-    for &writers in &options.writers {
-        for &record_bytes in &options.record_bytes {
-            let left_out = if writers == 1 { ROWS_OF_MANY } else { ROWS_OF_ONE };
-            let rows: Vec<&str> = rows.iter().copied().filter(|row| !left_out.contains(row)).collect();
-            if rows.is_empty() {
-                eprintln!("none of these rows is one for {writers} writers");
-                continue;
-            }
-            document.push(measure_cell(options, tree.path(), &rows, writers, record_bytes)?);
-            options.common.write_json(&document)?;
-        }
-    }
-    document.summarise()
 }
 
-fn measure_cell(
-    options: &Options,
-    dir: &Path,
-    rows: &[&str],
-    writers: usize,
-    record_bytes: usize,
-) -> Result<Experiment> {
-    let label = format!("wal, {writers} writers x {record_bytes} B");
-    let cell = Cell::run(&label, rows, options.repeats, |row| {
-        let tree = Tree::in_dir(dir, row)?;
-        let job = WalJob {
-            row: row.to_owned(),
-            dir: tree.path().to_owned(),
-            writers,
-            record_bytes,
-            warm_up: Duration::from_secs_f64(options.warm_up_seconds),
-            measure: Duration::from_secs_f64(options.seconds),
-        };
-        child::measure(&Job::Wal(job), None)
-    })?;
-    let parameters = json!({
-        "writers": writers,
-        "record_bytes": record_bytes,
-        "repeats": options.repeats,
-        "seconds": options.seconds,
-        "warm_up_seconds": options.warm_up_seconds,
-        "segment_bytes": bare::SEGMENT_BYTES,
-        "tokio_workers": cores(),
-    });
-    let parameters = parameters.as_object().cloned().unwrap_or_default();
-    let mut experiment = Experiment::new("wal", parameters, cell.rows());
-    gates::judge(&mut experiment, &cell, writers, record_bytes);
-    let title = format!(
-        "durable appends, {writers} writers x {record_bytes} B: medians of {} x {} s on segments that were written \
-         before (the rows `-growing`: never before), after {} s of warm-up; Tokio with {} workers; a flush is a device \
-         write, too",
-        options.repeats,
-        options.seconds,
-        options.warm_up_seconds,
-        cores()
-    );
-    experiment.print(&title, COLUMNS);
-    Ok(experiment)
-}
-
-fn check_room(dir: &Path, needed: u64) -> Result<()> {
-    let stat = rustix::fs::statvfs(dir).with_context(|| format!("looking at {}", dir.display()))?;
-    let free = stat.f_bavail * stat.f_frsize;
-    ensure!(
-        free > needed,
-        "{} has {} MiB free, the logs need {} MiB; choose another folder with --dir",
-        dir.display(),
-        free >> 20,
-        needed >> 20
-    );
-    Ok(())
-}
-
-/// Measures one sample in this process.
-///
-/// # Errors
-/// The error of the row.
-pub(crate) fn measure(job: &WalJob) -> Result<Sample> {
-    // The parent has reported it where this cannot be done.
-    let _ = device_writes::start_counting(&job.dir);
-    let sample = match job.row.as_str() {
-        "alone" | "alone-again" => bare::alone(job, bare::Flush::WithTheWrite),
-        "alone-fdatasync" => bare::alone(job, bare::Flush::AfterTheWrite),
-        "bare" | "bare-again" => bare::from_tokio(job, bare::Flush::WithTheWrite),
-        "bare-fdatasync" => bare::from_tokio(job, bare::Flush::AfterTheWrite),
-        "bare-threads" => bare::from_threads(job, bare::Flush::WithTheWrite),
-        "bare-growing" => bare::growing(job),
-        "forebay" => forebay::from_tokio(job),
-        "forebay-threads" => forebay::from_threads(job),
-        "forebay-shard" => forebay::on_shard(job),
-        "forebay-growing" => forebay::growing(job),
-        "raft-engine" => raft_engine::from_threads(job),
-        "raft-engine-blocking" => raft_engine::from_tokio(job),
-        "raft-engine-growing" => raft_engine::growing(job),
-        "okaywal" => okaywal::from_threads(job),
-        other => bail!("there is no row {other}"),
+fn sample(job: &Job) -> Result<Outcome> {
+    let work = &Work { dir: job.path.clone(), measure: Duration::from_secs_f64(job.seconds), ..job.work()? };
+    let bare = |flush, state| bare::Log::start(work, flush, state);
+    let outcome = match without_again(&job.row) {
+        "alone" => bare::alone(work, Flush::WithTheWrite),
+        "alone-fdatasync" => bare::alone(work, Flush::AfterTheWrite),
+        "bare" => from_tokio(work, bare(Flush::WithTheWrite, Segment::Written)?),
+        "bare-fdatasync" => from_tokio(work, bare(Flush::AfterTheWrite, Segment::Written)?),
+        "bare-threads" => from_threads(work, bare(Flush::WithTheWrite, Segment::Written)?),
+        "bare-growing" => from_tokio(work, bare(Flush::WithTheWrite, Segment::New)?),
+        "forebay" => from_tokio(work, forebay::Log::start(work)?),
+        "forebay-threads" => from_threads(work, forebay::Log::start(work)?),
+        "forebay-shard" => forebay::on_shard(work),
+        "forebay-growing" => from_tokio(work, forebay::Log::start_growing(work)?),
+        "raft-engine" => from_threads(work, raft_engine::Log::start(work)?),
+        "raft-engine-blocking" => from_tokio(work, raft_engine::Log::start(work)?),
+        "raft-engine-growing" => from_threads(work, raft_engine::Log::start_growing(work)?),
+        "okaywal" => from_threads(work, okaywal::Log::start(work)?),
+        other => Err(no_row(other)),
     }?;
-    Ok(in_words_of_logs(&sample))
-}
-
-/// Renames the metrics. The meter counts I/Os; here one is an append.
-fn in_words_of_logs(sample: &Sample) -> Sample {
-    let mut renamed = Sample::default();
-    for (metric, value) in sample.metrics() {
-        let name = match metric.as_str() {
-            "iops" => "appends_per_s".to_owned(),
-            "ios" => "appends".to_owned(),
-            other => other.replace("_per_io", "_per_append"),
-        };
-        renamed.set(&name, *value);
-    }
-    renamed
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_append_is_what_the_meter_calls_an_io() {
-        let mut sample = Sample::default();
-        for metric in ["iops", "ios", "cpu_us_per_io", "p99_us"] {
-            sample.set(metric, 1.0);
-        }
-        let names: Vec<_> = in_words_of_logs(&sample).metrics().keys().cloned().collect();
-        assert_eq!(names, ["appends", "appends_per_s", "cpu_us_per_append", "p99_us"]);
-    }
+    Ok(run::in_words(outcome, "append"))
 }

@@ -4,22 +4,37 @@
 use std::io::Read as _;
 
 use anyhow::Result;
+use forebay_measure::experiment::Outcome;
 use okaywal::{Configuration, LogVoid, WriteAheadLog};
 
 use super::drive::{self, AppendAndWait};
-use super::{WalJob, record};
-use crate::sample::Sample;
+use super::{Work, record};
 
-/// Measures writers that are threads.
-pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
-    let log = Configuration::default_for(&job.dir).open(LogVoid)?;
-    let writers = (0..job.writers).map(|_| Writer { log: log.clone(), is_first: true }).collect();
-    let sample = drive::from_threads(job, writers)?;
-    log.shutdown()?;
-    Ok(sample)
+/// An open log.
+pub(super) struct Log(WriteAheadLog);
+
+impl Log {
+    /// Opens a log in the sample's folder.
+    pub(super) fn start(work: &Work) -> Result<Self> {
+        Ok(Self(Configuration::default_for(&work.dir).open(LogVoid)?))
+    }
 }
 
-struct Writer {
+impl drive::Log for Log {
+    type Writer = Writer;
+
+    fn writer(&self, _: usize) -> Writer {
+        Writer { log: self.0.clone(), is_first: true }
+    }
+
+    fn finish(self, _: &Work, outcome: Outcome) -> Result<Outcome> {
+        self.0.shutdown()?;
+        Ok(outcome)
+    }
+}
+
+/// A writer of the log.
+pub(super) struct Writer {
     log: WriteAheadLog,
     is_first: bool,
 }

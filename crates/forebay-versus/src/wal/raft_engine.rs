@@ -4,39 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 
 use super::drive::{self, Append, AppendAndWait, Upkeep};
-use super::{WalJob, record};
-use crate::sample::Sample;
-
-/// Measures writers that are threads, which saves it every hop.
-pub(crate) fn from_threads(job: &WalJob) -> Result<Sample> {
-    let log = Log::start(job)?;
-    let sample = drive::from_threads(job, log.writers(job.writers))?;
-    log.finish(job)?;
-    Ok(sample)
-}
-
-/// Measures writers that are tasks of Tokio; each append is one `spawn_blocking`.
-pub(crate) fn from_tokio(job: &WalJob) -> Result<Sample> {
-    let log = Log::start(job)?;
-    let sample = drive::from_tokio(job, log.writers(job.writers))?;
-    log.finish(job)?;
-    Ok(sample)
-}
-
-/// Measures writers that are threads, and a log that only grows, with its default configuration.
-pub(crate) fn growing(job: &WalJob) -> Result<Sample> {
-    let dir = job.dir.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
-    let engine = Arc::new(Engine::open(Config { dir, ..Config::default() })?);
-    let log = Log { engine, upkeep: Upkeep::every(LOOK, || Ok(())) };
-    let sample = drive::from_threads(job, log.writers(job.writers))?;
-    log.finish(job)?;
-    Ok(sample)
-}
+use super::{Work, record};
+use crate::prelude::*;
 
 /// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
 const LOG_BYTES: u64 = 384 << 20;
@@ -58,21 +31,25 @@ impl MessageExt for Entries {
     }
 }
 
-struct Log {
+/// An open log.
+pub(super) struct Log {
     engine: Arc<Engine>,
     upkeep: Upkeep,
 }
 
 impl Log {
-    fn start(job: &WalJob) -> Result<Self> {
-        let config = Config {
-            dir: job.dir.to_str().context("raft-engine wants a path in UTF-8")?.to_owned(),
-            purge_threshold: ReadableSize(LOG_BYTES),
-            prefill_for_recycle: true,
-            ..Config::default()
-        };
-        let engine = Arc::new(Engine::open(config)?);
-        let (log, writers, record_bytes) = (Arc::clone(&engine), job.writers as u64, job.record_bytes as u64);
+    /// Opens a log whose files are prepared and used again.
+    pub(super) fn start(work: &Work) -> Result<Self> {
+        let engine = open(
+            work,
+            Config {
+                purge_threshold: ReadableSize(LOG_BYTES),
+                prefill_for_recycle: true,
+                ..Config::default()
+            },
+        )?;
+        let (log, writers, record_bytes) =
+            (Arc::clone(&engine), work.writers as u64, work.record_bytes as u64);
         let mut given_up = 0;
         let upkeep = Upkeep::every(LOOK, move || {
             // All writers are about as far as the first.
@@ -92,27 +69,40 @@ impl Log {
         Ok(Self { engine, upkeep })
     }
 
-    fn writers(&self, count: usize) -> Vec<Writer> {
-        (1..=count as u64)
-            .map(|region| Writer {
-                engine: Arc::clone(&self.engine),
-                region,
-                batch: LogBatch::default(),
-                entries: vec![BytesValue::new()],
-            })
-            .collect()
-    }
-
-    /// Ends it and reads a record again.
-    fn finish(self, job: &WalJob) -> Result<()> {
-        self.upkeep.finish()?;
-        let last = self.engine.last_index(1).context("the first writer's entries are gone")?;
-        let entry = self.engine.get_entry::<Entries>(1, last)?.context("the last entry is gone")?;
-        record::check(entry.get_value(), job.record_bytes)
+    /// Opens a log that only grows, with its default configuration.
+    pub(super) fn start_growing(work: &Work) -> Result<Self> {
+        Ok(Self { engine: open(work, Config::default())?, upkeep: Upkeep::none() })
     }
 }
 
-struct Writer {
+fn open(work: &Work, config: Config) -> Result<Arc<Engine>> {
+    let dir = work.dir.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
+    Ok(Arc::new(Engine::open(Config { dir, ..config })?))
+}
+
+impl drive::Log for Log {
+    type Writer = Writer;
+
+    fn writer(&self, number: usize) -> Writer {
+        Writer {
+            engine: Arc::clone(&self.engine),
+            region: number as u64 + 1,
+            batch: LogBatch::default(),
+            entries: vec![BytesValue::new()],
+        }
+    }
+
+    fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome> {
+        self.upkeep.finish()?;
+        let last = self.engine.last_index(1).context("the first writer's entries are gone")?;
+        let entry = self.engine.get_entry::<Entries>(1, last)?.context("the last entry is gone")?;
+        record::check(entry.get_value(), work.record_bytes)?;
+        Ok(outcome)
+    }
+}
+
+/// A writer of the log.
+pub(super) struct Writer {
     engine: Arc<Engine>,
     region: u64,
     batch: LogBatch,

@@ -5,27 +5,27 @@ use anyhow::{Result, ensure};
 use crate::content::word;
 
 /// The shortest record: its number and its writer's.
-pub(crate) const BYTES_MIN: usize = 16;
+pub(super) const BYTES_MIN: usize = 16;
 /// The longest one that every row takes.
-pub(crate) const BYTES_MAX: usize = 16 << 10;
+pub(super) const BYTES_MAX: usize = 16 << 10;
 
 /// A writer's record: its number (from 1), the writer, and filling that follows from the writer. One buffer
 /// for all records of a writer: making a record costs a store.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(super) struct Record {
     bytes: Vec<u8>,
     number: u64,
 }
 
 impl Record {
     /// Returns the records of `writer`, with `bytes` bytes each.
-    pub(crate) fn of(writer: usize, bytes: usize) -> Self {
+    pub(super) fn of(writer: usize, bytes: usize) -> Self {
         Self { bytes: content(writer as u64, bytes), number: 0 }
     }
 
     /// Returns the next record.
     #[inline]
-    pub(crate) fn next(&mut self) -> &[u8] {
+    pub(super) fn next(&mut self) -> &[u8] {
         self.number += 1;
         self.bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         &self.bytes
@@ -33,7 +33,7 @@ impl Record {
 }
 
 /// Returns the number of a record.
-pub(crate) fn number(record: &[u8]) -> u64 {
+pub(super) fn number(record: &[u8]) -> u64 {
     u64_at(record, 0)
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn number(record: &[u8]) -> u64 {
 ///
 /// # Errors
 /// When they are none.
-pub(crate) fn check(found: &[u8], bytes: usize) -> Result<()> {
+pub(super) fn check(found: &[u8], bytes: usize) -> Result<()> {
     ensure!(found.len() == bytes, "the log gave back {} bytes, not {bytes}", found.len());
     let same = content(u64_at(found, 8), bytes)[8..] == found[8..];
     ensure!(same && number(found) > 0, "the log gave back other bytes than were appended");

@@ -5,7 +5,6 @@ use super::observe::{self, Seen};
 use super::simulated::Device;
 use super::{devices, saturate_of};
 use crate::kind::adopt;
-use crate::reads::names;
 use forebay_report::environment::Environment;
 use forebay_report::page::advice::advice;
 use forebay_report::page::questions::{KeyQuestion, key_questions};
@@ -24,7 +23,7 @@ fn beside(row: &Row, name: &str, times: f64, cost_us: f64, cache: CacheState, mo
     let mut metrics = Metrics::default();
     metrics
         .set(metric::IOPS, rate)
-        .set(names::MEAN_US, row.metrics.get(names::MEAN_US).expect("measured") / times)
+        .set(metric::MEAN_US, row.metrics.get(metric::MEAN_US).expect("measured") / times)
         .set(metric::CPU_US_PER_IO, cost_us);
     let mut row = Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).cache(cache);
     row.conditions.extend(moved.map(|share| Condition::within(DEVICE_BYTES, share, 0.95, 1.02)));
@@ -109,17 +108,17 @@ fn wrong(report: &Report, questions: &[KeyQuestion; 5], gains: &[String]) -> Vec
 
     // The bandwidth is that of the scan that the device served. Both rates are those of the loads named.
     let text = &pattern.sentence;
-    let (bandwidth, at) = (between(text, "gets ", " MB/s"), between(text, "(readers: ", ")"));
+    let (bandwidth, at) = (between(text, "` gets ", " MB/s"), between(text, "(readers: ", ")"));
     check(bandwidth.map(|found| near(found, 40.0)), "a bandwidth that no device gave", text);
-    let reach = between(text, "reach ", " MB/s").zip(at);
+    let reach = between(text, "reaches ", " MB/s").zip(at);
     check(reach.map(|(found, at)| near(found * 1e6, rate(at) * BLOCK)), "MB/s of another cell", text);
     let share = pattern.figure.as_deref().and_then(|figure| between(&format!("={figure}"), "=", " %"));
     check(share.map(|found| near(found, most * BLOCK / 40e6 * 100.0)), "a share of other figures", text);
 
     // Rate, cost and product are of one cell, the fastest one proven to be of the device.
     let text = &processor.sentence;
-    let (per_second, at) = (between(text, "the most, ", " reads"), between(text, "(readers: ", ")"));
-    let cost = between(text, "Each took ", " µs");
+    let (per_second, at) = (between(text, "the most, ", " IOPS"), between(text, "(readers: ", ")"));
+    let cost = between(text, "), at ", " µs");
     check(per_second.map(|found| near(found, most)), "not the most", text);
     check(per_second.zip(at).map(|(found, at)| near(found, rate(at))), "a rate of another cell", text);
     let own = at.and_then(|at| figure(report, "forebay", at, metric::CPU_US_PER_IO));

@@ -1,0 +1,660 @@
+//! Ways to read and write blocks of one size at a queue depth, behind one interface: `pread` and `pwrite` on threads,
+//! io_uring, Linux AIO, Tokio, and Forebay from its own tasks and from Tokio's.
+//!
+//! An experiment has a [`Lane`]: it returns one operation after the other and takes their results. [`run`] opens the file
+//! of a [`Target`], starts the lanes in the way of a [`Backend`], and calls the experiment with a function that waits for
+//! them. So the experiment decides when its gauge begins and ends. A lane has ended when [`Lane::next`] returned `None` and
+//! its operations in flight have a result.
+//!
+//! | back end | lanes | operations of a lane in flight |
+//! |---|---|---|
+//! | threads, tasks | as many as the depth | 1 |
+//! | io_uring, Linux AIO | 1, on a thread of its own | the depth |
+//! | Forebay from Tokio, open loop | 8, shared by a task for each operation | any number |
+//!
+//! Open loop: an [`Op`] has the instant when it is due. The back end begins it then, or later when the depth is reached, and
+//! asks [`Lane::gives_up`] before.
+
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use forebay::{Block, BlockMut, Class, Config, Engine, Open, Polling};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::aligned::AlignedBuffer;
+use super::commands;
+use super::lanes::close;
+
+mod aio;
+mod queue;
+mod ring;
+
+pub(crate) use ring::Setup;
+
+/// The message for a refusal of polled reads.
+pub(crate) const NO_POLLING: &str =
+    "the kernel refuses polled reads here; they need a device with poll queues (NVMe: nvme.poll_queues=2)";
+
+/// A lane needs few kilobytes of stack. Much more of it could become huge pages, and be counted as memory in use.
+const STACK_BYTES: usize = 128 << 10;
+
+/// One operation on a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Op {
+    pub(crate) is_write: bool,
+    pub(crate) offset: u64,
+    /// Open loop: the instant when it is due.
+    pub(crate) due: Option<Instant>,
+    /// A value of the lane's own.
+    pub(crate) tag: u64,
+}
+
+impl Op {
+    /// Returns a read of a closed loop.
+    pub(crate) const fn read(offset: u64) -> Self {
+        Self { is_write: false, offset, due: None, tag: 0 }
+    }
+}
+
+/// A sequence of operations, and the use of their results.
+pub(crate) trait Lane: Debug + Send + 'static {
+    /// Returns the next operation; in an open loop it may be due later. `None` ends the lane.
+    fn next(&mut self) -> Option<Op>;
+
+    /// Returns whether a due operation is given up and not begun.
+    fn gives_up(&mut self, _op: &Op) -> bool {
+        false
+    }
+
+    /// Writes the data of a write into `memory`, which holds those of an earlier write, or zeros.
+    fn fill(&mut self, _op: &Op, _memory: &mut [u8]) {}
+
+    /// Takes the result of an operation that began at `begun` and has just ended: the bytes of a read. Those of a write
+    /// are not defined.
+    ///
+    /// # Errors
+    /// The bytes are wrong. This ends the sample.
+    fn ended(&mut self, op: Op, begun: Instant, bytes: &[u8]) -> anyhow::Result<()>;
+
+    /// Counts system calls that the back end made for the lane, where it knows them.
+    fn called(&mut self, _calls: u64) {}
+}
+
+/// A way to do operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// `pread` and `pwrite` with O_DIRECT, a std thread for each operation in flight.
+    Threads,
+    /// The same by `preadv2` with RWF_HIPRI; only reads.
+    Hipri,
+    /// A bare ring, or a ring of commands to an NVMe namespace, which the path then names.
+    Ring(Setup),
+    /// `io_submit` and `io_getevents`.
+    Aio,
+    /// `tokio::fs`, through the page cache.
+    TokioFs,
+    /// `pread` and `pwrite` with O_DIRECT in `spawn_blocking`.
+    SpawnBlocking,
+    /// Tasks on Forebay's shards.
+    Shards(Polling),
+    /// The same with polled commands to an NVMe namespace, which the path names; one shard, and only reads.
+    Commands,
+    /// Forebay from tasks of a Tokio runtime.
+    Tokio,
+}
+
+impl Backend {
+    /// Returns whether each operation is a system call of the thread that wants it, or of one that waits in its stead.
+    pub(crate) fn is_blocking(self) -> bool {
+        matches!(self, Self::Threads | Self::Hipri | Self::TokioFs | Self::SpawnBlocking)
+    }
+
+    /// Returns whether it sends commands to a namespace, which the block layer does not see.
+    pub(crate) fn sends_commands(self) -> bool {
+        matches!(self, Self::Commands) || matches!(self, Self::Ring(setup) if setup.commands)
+    }
+}
+
+/// The file, and the load on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) path: &'a Path,
+    /// The bytes of each operation.
+    pub(crate) bytes: usize,
+    /// The most operations in flight.
+    pub(crate) depth: usize,
+    /// Threads of a Tokio runtime.
+    pub(crate) workers: usize,
+    pub(crate) shards: usize,
+    pub(crate) writes: bool,
+    /// Whether operations have an instant when they are due.
+    pub(crate) is_open: bool,
+}
+
+impl Target<'_> {
+    fn open(&self, flags: i32) -> io::Result<File> {
+        OpenOptions::new().read(true).write(self.writes).custom_flags(flags).open(self.path)
+    }
+}
+
+/// Waits until all lanes have ended, and returns them.
+pub(crate) type Join<'a, L> = Box<dyn FnOnce() -> anyhow::Result<Vec<L>> + 'a>;
+
+/// Starts the lanes, each made by `lane` from its number, and calls `conduct`. If they cannot be started, or `conduct` fails,
+/// it is dropped: what it owns must let the lanes end then.
+///
+/// # Errors
+/// The back end is refused here, and the errors of `lane` and `conduct`.
+pub(crate) fn run<L: Lane, T>(
+    backend: Backend,
+    target: &Target<'_>,
+    lane: impl Fn(usize) -> anyhow::Result<L> + Sync,
+    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    match backend {
+        Backend::Threads | Backend::Hipri | Backend::Ring(_) | Backend::Aio => {
+            let file = target.open(if backend.sends_commands() { 0 } else { libc::O_DIRECT })?;
+            let is_queue = matches!(backend, Backend::Ring(_) | Backend::Aio);
+            let body = |number| match (backend, lane(number)?) {
+                (Backend::Ring(setup), lane) => ring::lane(lane, setup, &file, target),
+                (Backend::Aio, lane) => aio::lane(lane, &file, target),
+                (_, lane) => one_by_one(lane, &file, target, backend == Backend::Hipri),
+            };
+            on_threads(if is_queue { 1 } else { target.depth }, body, conduct)
+        }
+        Backend::TokioFs => in_tasks(target, lane, conduct, || {
+            let mut file = tokio::fs::File::from_std(target.open(0)?);
+            // Otherwise it reads more than the block, or a larger block in pieces.
+            file.set_max_buf_size(target.bytes);
+            Ok(Caller::TokioFs { file, memory: vec![0; target.bytes] })
+        }),
+        Backend::SpawnBlocking => {
+            let file = Arc::new(target.open(libc::O_DIRECT)?);
+            let caller = || Ok(Caller::Blocking { file: Arc::clone(&file), memory: None });
+            in_tasks(target, lane, conduct, caller)
+        }
+        Backend::Shards(_) | Backend::Commands | Backend::Tokio => {
+            let (engine, files) = open_forebay(backend, target)?;
+            let caller = || Caller::forebay(&engine, &files[0]);
+            let outcome = match backend {
+                Backend::Tokio if target.is_open => dispatch(target, lane, conduct, caller),
+                Backend::Tokio => in_tasks(target, lane, conduct, || Ok(caller())),
+                _ => {
+                    let lanes = (0..target.depth).map(lane).collect::<anyhow::Result<_>>()?;
+                    on_shards(&engine, &files, lanes, target.bytes, conduct)
+                }
+            }?;
+            drop(files);
+            close(engine)?;
+            Ok(outcome)
+        }
+    }
+}
+
+/// Runs `body` on `count` threads.
+fn on_threads<L: Lane, T>(
+    count: usize,
+    body: impl Fn(usize) -> anyhow::Result<Vec<L>> + Sync,
+    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    std::thread::scope(|scope| {
+        let body = &body;
+        let start = |number| {
+            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
+            builder.spawn_scoped(scope, move || body(number))
+        };
+        let threads = (0..count).map(start).collect::<io::Result<Vec<_>>>()?;
+        conduct(Box::new(move || {
+            let mut lanes = Vec::with_capacity(count);
+            for thread in threads {
+                lanes.extend(thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??);
+            }
+            Ok(lanes)
+        }))
+    })
+}
+
+/// Does the operations of a lane on the calling thread.
+fn one_by_one<L: Lane>(mut lane: L, file: &File, target: &Target<'_>, polls: bool) -> anyhow::Result<Vec<L>> {
+    let mut buffer = AlignedBuffer::new(target.bytes);
+    minimise_timer_slack();
+    while let Some(op) = lane.next() {
+        op.due.into_iter().for_each(sleep_until);
+        if lane.gives_up(&op) {
+            continue;
+        }
+        if op.is_write {
+            lane.fill(&op, buffer.bytes_mut());
+        }
+        let begun = Instant::now();
+        if polls {
+            read_polled(file, op, buffer.bytes_mut())?;
+        } else {
+            transfer(file, op, buffer.bytes_mut())?;
+        }
+        lane.called(1);
+        lane.ended(op, begun, buffer.bytes())?;
+    }
+    Ok(vec![lane])
+}
+
+fn transfer(file: &File, op: Op, memory: &mut [u8]) -> io::Result<()> {
+    if op.is_write { file.write_all_at(memory, op.offset) } else { file.read_exact_at(memory, op.offset) }
+}
+
+fn read_polled(file: &File, op: Op, memory: &mut [u8]) -> anyhow::Result<()> {
+    anyhow::ensure!(!op.is_write, "this back end only reads");
+    let wanted = memory.len();
+    let got = loop {
+        match preadv2(file, &mut [IoSliceMut::new(memory)], op.offset, ReadWriteFlags::HIPRI) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP) => return Err(Errno::OPNOTSUPP).context(NO_POLLING),
+            other => break other?,
+        }
+    };
+    anyhow::ensure!(got == wanted, "a read of {wanted} bytes returned {got}");
+    Ok(())
+}
+
+/// Lets sleeps of the calling thread end on time, and not up to 50 us later.
+pub(crate) fn minimise_timer_slack() {
+    // SAFETY: the call has no pointers; it changes the calling thread's timer slack only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+}
+
+/// Sleeps until `time`; not at all when it has passed.
+pub(crate) fn sleep_until(time: Instant) {
+    while let Some(left) = time.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        std::thread::sleep(left);
+    }
+}
+
+/// The state of a task that does one operation after the other.
+#[derive(Debug)]
+enum Caller {
+    TokioFs {
+        file: tokio::fs::File,
+        memory: Vec<u8>,
+    },
+    /// The buffer goes to the blocking thread and comes back.
+    Blocking {
+        file: Arc<File>,
+        memory: Option<AlignedBuffer>,
+    },
+    Forebay {
+        engine: Engine,
+        file: forebay::File,
+        found: Option<Block>,
+        written: Option<BlockMut>,
+    },
+}
+
+impl Caller {
+    fn forebay(engine: &Engine, file: &forebay::File) -> Self {
+        Self::Forebay { engine: engine.clone(), file: file.clone(), found: None, written: None }
+    }
+
+    /// Does an operation; returns when it began, and the bytes of a read.
+    async fn call(
+        &mut self,
+        op: Op,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) + Send,
+    ) -> anyhow::Result<(Instant, &[u8])> {
+        match self {
+            Self::TokioFs { file, memory } => {
+                if op.is_write {
+                    fill(memory);
+                }
+                let begun = Instant::now();
+                file.seek(SeekFrom::Start(op.offset)).await?;
+                if op.is_write {
+                    file.write_all(memory).await?;
+                    file.flush().await?;
+                } else {
+                    file.read_exact(memory).await?;
+                }
+                Ok((begun, memory))
+            }
+            Self::Blocking { file, memory } => {
+                let mut buffer = memory.take().unwrap_or_else(|| AlignedBuffer::new(bytes));
+                if op.is_write {
+                    fill(buffer.bytes_mut());
+                }
+                let (begun, file) = (Instant::now(), Arc::clone(file));
+                let called =
+                    tokio::task::spawn_blocking(move || (transfer(&file, op, buffer.bytes_mut()), buffer));
+                let (result, buffer) = called.await.context("an operation panicked")?;
+                result?;
+                Ok((begun, memory.insert(buffer).bytes()))
+            }
+            Self::Forebay { engine, file, written, .. } if op.is_write => {
+                let mut block = written.take().map_or_else(|| engine.block(bytes), Ok)?;
+                fill(&mut block);
+                let (begun, block) = (Instant::now(), block.freeze());
+                file.write(op.offset, block.clone()).await?;
+                *written = block.try_into_mut().ok();
+                Ok((begun, &[]))
+            }
+            Self::Forebay { file, found, .. } => {
+                drop(found.take());
+                let begun = Instant::now();
+                let block = file.read(op.offset..op.offset + bytes as u64).await?;
+                Ok((begun, found.insert(block)))
+            }
+        }
+    }
+
+    /// Does the operations of a lane.
+    async fn calls<L: Lane>(mut self, mut lane: L, bytes: usize) -> anyhow::Result<L> {
+        while let Some(op) = lane.next() {
+            let (begun, found) = self.call(op, bytes, |memory| lane.fill(&op, memory)).await?;
+            lane.ended(op, begun, found)?;
+        }
+        Ok(lane)
+    }
+}
+
+fn runtime(target: &Target<'_>) -> io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(target.workers).max_blocking_threads(target.depth + 1).build()
+}
+
+/// Runs each lane in a task of a Tokio runtime.
+fn in_tasks<L: Lane, T>(
+    target: &Target<'_>,
+    lane: impl Fn(usize) -> anyhow::Result<L>,
+    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
+    caller: impl Fn() -> anyhow::Result<Caller>,
+) -> anyhow::Result<T> {
+    let runtime = runtime(target)?;
+    let start = |number| Ok(runtime.spawn(caller()?.calls(lane(number)?, target.bytes)));
+    let tasks = (0..target.depth).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    conduct(Box::new(|| runtime.block_on(joined(tasks))))
+}
+
+async fn joined<T>(tasks: Vec<JoinHandle<anyhow::Result<T>>>) -> anyhow::Result<Vec<T>> {
+    let mut ended = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        ended.push(task.await.context("a task panicked")??);
+    }
+    Ok(ended)
+}
+
+/// Lanes of an open loop; more of them make a lock rarely contended.
+const LANES: usize = 8;
+
+/// Begins a task for each operation when it is due, on a thread that stands for the network. No more than the depth are in
+/// flight; the others wait for their turn in the order of their arrival.
+fn dispatch<L: Lane, T>(
+    target: &Target<'_>,
+    lane: impl Fn(usize) -> anyhow::Result<L> + Sync,
+    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
+    caller: impl Fn() -> Caller + Sync,
+) -> anyhow::Result<T> {
+    let serve = |_| {
+        let runtime = runtime(target)?;
+        let lanes =
+            (0..LANES).map(|number| Ok(Mutex::new(lane(number)?))).collect::<anyhow::Result<Vec<_>>>()?;
+        let (lanes, permits) = (Arc::new(lanes), Arc::new(Semaphore::new(target.depth)));
+        let (mut tasks, bytes) = (Vec::new(), target.bytes);
+        minimise_timer_slack();
+        loop {
+            let number = tasks.len() % LANES;
+            let Some(op) = locked(&lanes[number]).next() else { break };
+            op.due.into_iter().for_each(sleep_until);
+            let (lanes, permits) = (Arc::clone(&lanes), Arc::clone(&permits));
+            let mut caller = caller();
+            tasks.push(runtime.spawn(async move {
+                let _permit = permits.acquire().await?;
+                let lane = &lanes[number];
+                if !locked(lane).gives_up(&op) {
+                    let (begun, found) =
+                        caller.call(op, bytes, |memory| locked(lane).fill(&op, memory)).await?;
+                    locked(lane).ended(op, begun, found)?;
+                }
+                anyhow::Ok(())
+            }));
+        }
+        runtime.block_on(joined(tasks))?;
+        drop(runtime);
+        let lanes = Arc::try_unwrap(lanes).map_err(|_| anyhow::anyhow!("a task outlived its runtime"))?;
+        Ok(lanes.into_iter().map(|lane| lane.into_inner().unwrap_or_else(PoisonError::into_inner)).collect())
+    };
+    on_threads(1, serve, conduct)
+}
+
+/// Locks, also after a panic elsewhere.
+pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the lanes in tasks on the shards of an engine, in turn. There is a file for each shard.
+///
+/// # Errors
+/// The errors of the lanes and of `conduct`, and of a shard that has ended.
+pub(crate) fn on_shards<L: Lane, T>(
+    engine: &Engine,
+    files: &[forebay::File],
+    lanes: Vec<L>,
+    bytes: usize,
+    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut of_shard: Vec<Vec<(L, Caller)>> = files.iter().map(|_| Vec::new()).collect();
+    for (number, lane) in lanes.into_iter().enumerate() {
+        let shard = number % files.len();
+        of_shard[shard].push((lane, Caller::forebay(engine, &files[shard])));
+    }
+    let start = |(shard, own): (usize, Vec<(L, Caller)>)| {
+        engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
+            let spawn = |(lane, caller): (L, Caller)| Ok(forebay::shard::spawn(caller.calls(lane, bytes))?);
+            let tasks = own.into_iter().map(spawn).collect::<anyhow::Result<Vec<_>>>()?;
+            let mut ended = Vec::with_capacity(tasks.len());
+            for task in tasks {
+                ended.push(task.await??);
+            }
+            anyhow::Ok(ended)
+        })
+    };
+    let shards: Vec<_> = of_shard.into_iter().enumerate().map(start).collect();
+    conduct(Box::new(move || {
+        let mut lanes = Vec::new();
+        for shard in shards {
+            lanes.extend(shard.wait()??);
+        }
+        Ok(lanes)
+    }))
+}
+
+/// Starts an engine, and opens the file on each of its shards.
+fn open_forebay(backend: Backend, target: &Target<'_>) -> anyhow::Result<(Engine, Vec<forebay::File>)> {
+    let (engine, files) = match backend {
+        Backend::Commands => {
+            let (engine, file) = commands::open(target.path)?;
+            (engine, vec![file])
+        }
+        _ => {
+            let polling = if let Backend::Shards(polling) = backend { polling } else { Polling::Off };
+            let engine = Engine::start(Config::default().shards(target.shards).polling(polling))?;
+            let open = |shard| {
+                let options = if target.writes { Open::write() } else { Open::read() };
+                let file = engine.open(target.path, options.shard(shard)).wait()?;
+                // The first read sets up the ring, and shows whether the file system accepts polled reads.
+                file.read_up_to(0..1).wait()?;
+                Ok(file)
+            };
+            let files = (0..target.shards).map(open).collect::<anyhow::Result<_>>()?;
+            (engine, files)
+        }
+    };
+    match why_not_polled(&engine) {
+        Some(why) => Err(anyhow::anyhow!(why).context(NO_POLLING)),
+        None => Ok((engine, files)),
+    }
+}
+
+/// Returns why an engine that was to poll does not, if so.
+pub(crate) fn why_not_polled(engine: &Engine) -> Option<String> {
+    let degraded = engine.health().degraded.into_iter().find(|degraded| degraded.what == "polled I/O");
+    degraded.map(|degraded| degraded.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cleanup::Cleanup;
+
+    const BLOCKS: u64 = 24;
+    const BYTES: usize = 8192;
+
+    /// Writes blocks with their number, or reads and checks them.
+    #[derive(Debug)]
+    struct Blocks {
+        is_write: bool,
+        left: std::ops::Range<u64>,
+        ended: u64,
+    }
+
+    impl Lane for Blocks {
+        fn next(&mut self) -> Option<Op> {
+            let block = self.left.next()?;
+            // The last ones are an open loop.
+            let due = (block > BLOCKS - 3).then(Instant::now);
+            Some(Op { is_write: self.is_write, offset: block * BYTES as u64, due, tag: block })
+        }
+
+        fn fill(&mut self, op: &Op, memory: &mut [u8]) {
+            memory.fill(op.tag as u8 + 1);
+        }
+
+        fn ended(&mut self, op: Op, begun: Instant, bytes: &[u8]) -> anyhow::Result<()> {
+            assert!(begun <= Instant::now() && op.offset == op.tag * BYTES as u64);
+            let is_right = bytes.len() == BYTES && bytes.iter().all(|byte| *byte == op.tag as u8 + 1);
+            anyhow::ensure!(self.is_write || is_right, "block {} is wrong", op.tag);
+            self.ended += 1;
+            Ok(())
+        }
+    }
+
+    fn blocks(backend: Backend, target: &Target<'_>, depth: usize) -> anyhow::Result<u64> {
+        let lane = |number: usize| {
+            // A queue has one lane for all, and a dispatcher serves as many as it likes.
+            let lanes = match backend {
+                Backend::Ring(_) | Backend::Aio => 1,
+                Backend::Tokio if target.is_open => LANES as u64,
+                _ => depth as u64,
+            };
+            let each = BLOCKS / lanes;
+            let left = number as u64 * each..(number as u64 + 1) * each;
+            Ok(Blocks { is_write: target.writes, left, ended: 0 })
+        };
+        run(backend, target, lane, |join| Ok(join()?.iter().map(|lane| lane.ended).sum()))
+    }
+
+    #[test]
+    fn every_back_end_writes_and_reads_back() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let temp = Cleanup::default().temp_file(directory, "backend").expect("writable");
+        let all = [
+            Backend::Threads,
+            Backend::Ring(Setup::default()),
+            Backend::Ring(Setup { fixed_buffers: true, ..Setup::default() }),
+            Backend::Ring(Setup::full()),
+            Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..Setup::full() }),
+            Backend::Aio,
+            Backend::TokioFs,
+            Backend::SpawnBlocking,
+            Backend::Shards(Polling::Off),
+            Backend::Tokio,
+        ];
+        for backend in all {
+            for (depth, shards, is_open) in [(1, 1, false), (6, 2, false), (6, 1, true)] {
+                temp.file().set_len(0).expect("it is ours");
+                temp.file().set_len(BLOCKS * BYTES as u64).expect("it is ours");
+                let mut target = Target {
+                    path: temp.path(),
+                    bytes: BYTES,
+                    depth,
+                    workers: 2,
+                    shards,
+                    writes: false,
+                    is_open,
+                };
+                let error = match blocks(backend, &target, depth) {
+                    Err(error) if format!("{error:#}").contains("the kernel refuses") => continue,
+                    other => other.expect_err("nothing was written"),
+                };
+                assert!(format!("{error:#}").contains(" is wrong"), "{backend:?}: {error:#}");
+                target.writes = true;
+                for writes in [true, false] {
+                    target.writes = writes;
+                    let ended = blocks(backend, &target, depth)
+                        .unwrap_or_else(|error| panic!("{backend:?} {writes}: {error:#}"));
+                    assert_eq!(ended, BLOCKS, "{backend:?} {writes}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_experiment_that_fails_ends_its_lanes() {
+        #[derive(Debug)]
+        struct Endless(Arc<Mutex<bool>>);
+
+        impl Lane for Endless {
+            fn next(&mut self) -> Option<Op> {
+                (!*locked(&self.0)).then(|| Op::read(0))
+            }
+
+            fn ended(&mut self, _: Op, _: Instant, _: &[u8]) -> anyhow::Result<()> {
+                Ok(())
+            }
+        }
+
+        struct Ending(Arc<Mutex<bool>>);
+
+        impl Drop for Ending {
+            fn drop(&mut self) {
+                *locked(&self.0) = true;
+            }
+        }
+
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let temp = Cleanup::default().temp_file(directory, "endless").expect("writable");
+        temp.file().set_len(BYTES as u64).expect("it is ours");
+        for backend in [Backend::Threads, Backend::Aio, Backend::SpawnBlocking, Backend::Shards(Polling::Off)]
+        {
+            let target = Target {
+                path: temp.path(),
+                bytes: BYTES,
+                depth: 2,
+                workers: 1,
+                shards: 1,
+                writes: false,
+                is_open: false,
+            };
+            let is_over = Arc::new(Mutex::new(false));
+            let ending = Ending(Arc::clone(&is_over));
+            let outcome: anyhow::Result<()> = run(
+                backend,
+                &target,
+                |_| Ok(Endless(Arc::clone(&is_over))),
+                |_| {
+                    let _ending = ending;
+                    anyhow::bail!("the gauge failed")
+                },
+            );
+            assert_eq!(outcome.expect_err("it failed").to_string(), "the gauge failed", "{backend:?}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The loop over a queue of the kernel, io_uring or Linux AIO: one thread, which submits and waits for at least one
+//! completion each turn.
+
+use std::io;
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use super::super::aligned::AlignedBuffer;
+use super::{Lane, NO_POLLING, Op, Target, minimise_timer_slack};
+
+/// A queue of the kernel, with a number for each operation in flight: its slot.
+pub(super) trait Queue {
+    /// Queues an operation.
+    ///
+    /// # Errors
+    /// There is no room, although each slot has one operation, or the queue has no such operation.
+    ///
+    /// # Safety
+    /// `memory` has the bytes of an operation. Until [`completed`](Self::completed) returns the slot, or for ever, it stays,
+    /// and nothing else accesses it.
+    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()>;
+
+    /// Submits what is queued, and waits for a completion, until `due` at the latest. Returns the number of system calls.
+    ///
+    /// # Errors
+    /// The kernel refuses the operations.
+    fn wait(&mut self, due: Option<Instant>) -> anyhow::Result<u64>;
+
+    /// Takes a completion: the slot, and the bytes or the negative error.
+    fn completed(&mut self) -> Option<(usize, i64)>;
+}
+
+/// Does the operations of a lane, in `memory`, which outlives the queue.
+///
+/// # Errors
+/// The errors of the queue, of an operation and of the lane.
+pub(super) fn drive<L: Lane>(
+    mut lane: L,
+    mut queue: impl Queue,
+    memory: &mut Memory,
+    target: &Target<'_>,
+) -> anyhow::Result<Vec<L>> {
+    minimise_timer_slack();
+    let mut free: Vec<usize> = (0..target.depth).rev().collect();
+    let mut running: Vec<Option<(Op, Instant)>> = vec![None; target.depth];
+    let mut next = lane.next();
+    loop {
+        while let (Some(op), Some(slot)) = (next, free.last().copied()) {
+            let mut begun = Instant::now();
+            if op.due.is_some_and(|due| due > begun) {
+                break;
+            }
+            if !lane.gives_up(&op) {
+                free.pop();
+                if op.is_write {
+                    lane.fill(&op, memory.piece(slot));
+                    begun = Instant::now();
+                }
+                running[slot] = Some((op, begun));
+                // SAFETY: the slot was free, so its piece is not in use, and nothing accesses it before the completion.
+                // The memory outlives the queue, and stays for ever if an error ends this loop (see its `drop`).
+                unsafe { queue.push(slot, op, memory.start(slot)) }?;
+                memory.in_flight += 1;
+            }
+            next = lane.next();
+        }
+        if memory.in_flight == 0 && next.is_none() {
+            return Ok(vec![lane]);
+        }
+        // Without a free slot nothing can begin.
+        let due = next.and_then(|op| op.due).filter(|_| !free.is_empty());
+        lane.called(queue.wait(due)?);
+        while let Some((slot, result)) = queue.completed() {
+            memory.in_flight -= 1;
+            let (op, begun) = running[slot].take().context("a completion without an operation")?;
+            if result < 0 {
+                let error = io::Error::from_raw_os_error(-result as i32);
+                let polled = error.raw_os_error() == Some(libc::EOPNOTSUPP);
+                return Err(error).context(if polled { NO_POLLING } else { "an operation failed" });
+            }
+            anyhow::ensure!(
+                result as usize == target.bytes,
+                "an operation on {} bytes moved {result}",
+                target.bytes
+            );
+            lane.ended(op, begun, memory.piece(slot))?;
+            free.push(slot);
+        }
+    }
+}
+
+/// A piece of memory for each slot, one behind the other.
+#[derive(Debug)]
+pub(super) struct Memory {
+    start: *mut u8,
+    piece_bytes: usize,
+    pieces: usize,
+    in_flight: usize,
+    /// Accessed through `start` only.
+    whole: Option<AlignedBuffer>,
+}
+
+impl Memory {
+    pub(super) fn new(target: &Target<'_>) -> Self {
+        let (piece_bytes, pieces) = (target.bytes, target.depth);
+        let mut whole = AlignedBuffer::new(pieces * piece_bytes);
+        let start = whole.bytes_mut().as_mut_ptr();
+        Self { start, piece_bytes, pieces, in_flight: 0, whole: Some(whole) }
+    }
+
+    /// Returns all of it, for a registration.
+    pub(super) fn whole(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.start.cast(), iov_len: self.pieces * self.piece_bytes }
+    }
+
+    fn start(&self, slot: usize) -> *mut u8 {
+        assert!(slot < self.pieces, "there is no piece {slot}");
+        // SAFETY: the piece lies in the memory.
+        unsafe { self.start.add(slot * self.piece_bytes) }
+    }
+
+    /// Returns the piece of a slot without an operation.
+    fn piece(&mut self, slot: usize) -> &mut [u8] {
+        // SAFETY: the piece lies in the memory, which `self` owns, and was written to when it was made. The caller's slot has no
+        // operation in flight, so the kernel does not access it, and the borrow of `self` is the only other access.
+        unsafe { std::slice::from_raw_parts_mut(self.start(slot), self.piece_bytes) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.in_flight > 0 {
+            // After an error the kernel may still write there; the process ends with the error anyway.
+            std::mem::forget(self.whole.take());
+        }
+    }
+}

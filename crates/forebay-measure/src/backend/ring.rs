@@ -1,0 +1,216 @@
+//! The bare io_uring loop, to which all others are compared.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue, types};
+
+use super::super::commands::Namespace;
+use super::queue::{Memory, Queue, drive};
+use super::{Lane, Op, Target};
+
+/// The time without work after which the kernel's thread of a ring with SQPOLL sleeps.
+const SQPOLL_IDLE_MS: u32 = 50;
+
+/// The options with which a ring is set up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Setup {
+    /// The memory is registered.
+    pub(crate) fixed_buffers: bool,
+    /// The file is registered.
+    pub(crate) fixed_file: bool,
+    /// SINGLE_ISSUER and DEFER_TASKRUN.
+    pub(crate) defer_taskrun: bool,
+    pub(crate) sqpoll: bool,
+    pub(crate) iopoll: bool,
+    /// Entries of 128 bytes, which are commands to an NVMe namespace. They need registered memory and a registered file.
+    pub(crate) commands: bool,
+}
+
+impl Setup {
+    /// Returns registered memory and file, SINGLE_ISSUER and DEFER_TASKRUN.
+    pub(crate) fn full() -> Self {
+        Self { fixed_buffers: true, fixed_file: true, defer_taskrun: true, ..Self::default() }
+    }
+
+    fn build<E: Entry>(self, entries: usize) -> anyhow::Result<IoUring<E, E::Ended>> {
+        let mut builder = IoUring::<E, E::Ended>::builder();
+        if self.defer_taskrun {
+            builder.setup_single_issuer().setup_defer_taskrun();
+        }
+        if self.sqpoll {
+            builder.setup_sqpoll(SQPOLL_IDLE_MS);
+        }
+        if self.iopoll {
+            builder.setup_iopoll();
+        }
+        builder.build(entries.next_power_of_two() as u32).context(match self {
+            Self { iopoll: true, .. } => "the kernel refuses a ring with IOPOLL (of commands: Linux 6.1)",
+            Self { sqpoll: true, .. } => "the kernel refuses a ring with SQPOLL",
+            Self { defer_taskrun: true, .. } => "the kernel refuses a ring with DEFER_TASKRUN (Linux 6.1)",
+            _ => "the kernel refuses a ring (the sysctl kernel.io_uring_disabled, or a seccomp filter)",
+        })
+    }
+}
+
+/// Does the operations of a lane.
+///
+/// # Errors
+/// The kernel refuses the ring, and the errors of [`drive`].
+pub(super) fn lane<L: Lane>(
+    lane: L,
+    setup: Setup,
+    file: &File,
+    target: &Target<'_>,
+) -> anyhow::Result<Vec<L>> {
+    if setup.commands {
+        return on_ring::<squeue::Entry128, L>(lane, setup, file, Namespace::open(target.path)?, target);
+    }
+    on_ring::<squeue::Entry, L>(lane, setup, file, Namespace::default(), target)
+}
+
+fn on_ring<E: Entry, L: Lane>(
+    lane: L,
+    setup: Setup,
+    file: &File,
+    namespace: Namespace,
+    target: &Target<'_>,
+) -> anyhow::Result<Vec<L>> {
+    let mut memory = Memory::new(target);
+    let mut ring = setup.build::<E>(target.depth)?;
+    let descriptor = file.as_raw_fd();
+    if setup.fixed_file {
+        ring.submitter().register_files(&[descriptor]).context("registering the file")?;
+    }
+    if setup.fixed_buffers {
+        // SAFETY: the memory is mapped, the registration pins its pages, and it outlives the ring and the last operation
+        // on it (see `Memory::drop`).
+        unsafe { ring.submitter().register_buffers(&[memory.whole()]) }
+            .context("registering the memory; raise the limit on locked memory")?;
+    }
+    let (mut submitter, sq, cq) = ring.split();
+    // The kernel refuses this before Linux 5.18; then each enter looks the ring up.
+    _ = submitter.register_ring_fd();
+    let bytes = target.bytes as u32;
+    let ring = Ring { submitter, sq, cq, setup, descriptor, namespace, bytes, calls: 0 };
+    drive(lane, ring, &mut memory, target)
+}
+
+/// A ring in use.
+struct Ring<'a, E: Entry> {
+    submitter: Submitter<'a>,
+    sq: SubmissionQueue<'a, E>,
+    cq: CompletionQueue<'a, E::Ended>,
+    setup: Setup,
+    descriptor: i32,
+    namespace: Namespace,
+    bytes: u32,
+    /// System calls since the last wait.
+    calls: u64,
+}
+
+/// The entries submitted, and the completions that come back.
+trait Entry: squeue::EntryMarker {
+    type Ended: cqueue::EntryMarker + Into<cqueue::Entry>;
+    /// Whether a completion holds the number of bytes. The completion of a command only reports success.
+    const REPORTS_BYTES: bool;
+
+    /// Returns the entry of an operation.
+    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self>;
+}
+
+impl Entry for squeue::Entry {
+    type Ended = cqueue::Entry;
+    const REPORTS_BYTES: bool = true;
+
+    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self> {
+        let (fixed, plain, bytes) = (types::Fixed(0), types::Fd(ring.descriptor), ring.bytes);
+        macro_rules! entry {
+            ($registered:ident, $plain:ident) => {
+                match (ring.setup.fixed_buffers, ring.setup.fixed_file) {
+                    (true, true) => {
+                        opcode::$registered::new(fixed, memory, bytes, 0).offset(op.offset).build()
+                    }
+                    (true, false) => {
+                        opcode::$registered::new(plain, memory, bytes, 0).offset(op.offset).build()
+                    }
+                    (false, _) => opcode::$plain::new(plain, memory, bytes).offset(op.offset).build(),
+                }
+            };
+        }
+        let entry = if op.is_write { entry!(WriteFixed, Write) } else { entry!(ReadFixed, Read) };
+        Ok(entry.user_data(slot as u64))
+    }
+}
+
+impl Entry for squeue::Entry128 {
+    type Ended = cqueue::Entry32;
+    const REPORTS_BYTES: bool = false;
+
+    fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self> {
+        anyhow::ensure!(!op.is_write, "commands to a namespace only read");
+        Ok(ring.namespace.read(op.offset, memory, ring.bytes).user_data(slot as u64))
+    }
+}
+
+impl<E: Entry> Ring<'_, E> {
+    /// Waits until the queue has a free place. It can be full here only with SQPOLL: the kernel's thread may have ended a
+    /// read before it has released the place, and on a busy machine that takes long.
+    fn make_room(&mut self) -> anyhow::Result<()> {
+        while self.sq.is_full() {
+            self.sq.sync();
+            if self.sq.is_full() {
+                // The submission wakes the thread if it sleeps.
+                match self.submitter.submit().and_then(|_| self.submitter.squeue_wait()) {
+                    Ok(_) => {}
+                    Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                    Err(error) => return Err(error).context("waiting for room in the queue failed"),
+                }
+                self.calls += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<E: Entry> Queue for Ring<'_, E> {
+    unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()> {
+        self.make_room()?;
+        let entry = E::of(self, slot, op, memory)?;
+        // SAFETY: the caller's memory stays until the completion, and the file outlives the ring.
+        unsafe { self.sq.push(&entry) }.context("the queue has room for every operation")
+    }
+
+    fn wait(&mut self, due: Option<Instant>) -> anyhow::Result<u64> {
+        self.sq.sync();
+        // Publishes the consumed completions: an old one still in the queue would end the wait at once.
+        self.cq.sync();
+        let waited = match due.map(|due| due.saturating_duration_since(Instant::now())) {
+            None => self.submitter.submit_and_wait(1),
+            Some(Duration::ZERO) => self.submitter.submit(),
+            Some(left) => {
+                let limit = types::Timespec::new().sec(left.as_secs()).nsec(left.subsec_nanos());
+                self.submitter.submit_with_args(1, &types::SubmitArgs::new().timespec(&limit))
+            }
+        };
+        match waited {
+            Ok(_) => {}
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => {}
+            Err(error) => return Err(error).context("io_uring_enter failed"),
+        }
+        self.sq.sync();
+        self.cq.sync();
+        Ok(std::mem::take(&mut self.calls) + 1)
+    }
+
+    fn completed(&mut self) -> Option<(usize, i64)> {
+        let completion: cqueue::Entry = self.cq.next()?.into();
+        let result = match completion.result() {
+            0 if !E::REPORTS_BYTES => i64::from(self.bytes),
+            result => i64::from(result),
+        };
+        Some((completion.user_data() as usize, result))
+    }
+}

@@ -1,0 +1,67 @@
+//! Phrases of sentences, and gates of `--check`, that several experiments have.
+
+use forebay_report::page::noise::{Difference, difference};
+use forebay_report::result::{Experiment, Gate, Row};
+use forebay_report::units::number;
+
+/// Returns a parameter that is a text, or an empty one.
+pub(crate) fn text<'a>(table: &'a Experiment, name: &str) -> &'a str {
+    table.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or_default()
+}
+
+/// Shows a parameter that is a number; `?` where it is missing.
+pub(crate) fn shown(table: &Experiment, name: &str, show: impl Fn(f64) -> String) -> String {
+    table.number(name).map_or_else(|| "?".to_owned(), show)
+}
+
+/// Returns whether each operation had a file of its own, as in published benchmarks.
+pub(crate) fn is_published(table: &Experiment) -> bool {
+    table.parameters.get("as_published").is_some_and(|value| value == true)
+}
+
+/// Returns the row, when it was measured and got its requested settings.
+pub(crate) fn measured<'a>(table: &'a Experiment, name: &str) -> Option<&'a Row> {
+    table.row(name).filter(|row| row.skipped.is_none() && row.degraded.is_none())
+}
+
+/// Returns those of the rows called `names` that have this metric, with it, the smallest first.
+pub(crate) fn ranked<'a>(table: &'a Experiment, names: &[&str], metric: &str) -> Vec<(&'a Row, f64)> {
+    let rows = names.iter().filter_map(|name| measured(table, name));
+    let mut ranked: Vec<_> = rows.filter_map(|row| Some((row, row.metrics.get(metric)?))).collect();
+    ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
+    ranked
+}
+
+/// Compares a figure of `row` with that of `other`: `9.4 times {more}`, or `{equal}` within noise.
+pub(crate) fn compared(row: &Row, other: &Row, metric: &str, words: [&str; 3]) -> Option<String> {
+    let [more, less, equal] = words;
+    Some(match difference(row, other, metric)? {
+        Difference::More(times) => format!("{} times {more}", number(times)),
+        Difference::Less(times) => format!("{} times {less}", number(times)),
+        Difference::Equal => equal.to_owned(),
+    })
+}
+
+/// Formats a time: `310 µs`, `2.90 ms`.
+pub(crate) fn time(us: f64) -> String {
+    if us < 1000.0 { format!("{} µs", number(us)) } else { format!("{} ms", number(us / 1000.0)) }
+}
+
+/// Returns the end of a sentence when no repeats show the noise.
+pub(crate) fn once(row: &Row) -> &'static str {
+    if row.samples.len() < 2 { " (measured once)" } else { "" }
+}
+
+/// [`Gate::at_least`] or [`Gate::at_most`].
+pub(crate) type Bound = fn(&str, &str, f64, f64) -> Gate;
+
+/// A limit on a figure of a row: name and metric of the gate, the figure, and the bound.
+pub(crate) type Limit<'a> = (&'a str, &'a str, Option<f64>, Bound, f64);
+
+/// Fills the gates of a row, where the figures are known.
+pub(crate) fn hold<'a>(row: &mut Row, limits: impl IntoIterator<Item = Limit<'a>>) {
+    let known = limits
+        .into_iter()
+        .filter_map(|(name, metric, value, gate, bound)| Some(gate(name, metric, value?, bound)));
+    row.gates.extend(known);
+}

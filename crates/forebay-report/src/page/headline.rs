@@ -1,0 +1,225 @@
+//! The headline figures: rates and latencies by which devices are compared, from the baseline experiment or, where it
+//! was not run, from the nearest other rows.
+
+use maud::{Markup, html};
+
+use super::facts::{self, Found};
+use super::gates;
+use super::view::Role;
+use crate::result::{Report, Row, metric};
+use crate::units::number;
+
+/// A difference between repeats, as a share of the median, from which a figure is marked.
+pub(crate) const WIDE: f64 = 0.25;
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Figure {
+    /// The number with its unit.
+    pub value: String,
+    /// The latency of a rate, or the tail of a latency.
+    pub detail: Option<String>,
+    /// Distance of the largest repeat from the smallest, as a share of the median; `None` for a single one.
+    pub spread: Option<f64>,
+    /// The reason why the figure is marked.
+    pub doubt: Option<String>,
+    /// Name of the row.
+    pub row: String,
+}
+
+/// Figures of one load, each with its name; `None` where it was not measured.
+pub(crate) type Card = (&'static str, [(&'static str, Option<Figure>); 2]);
+
+/// Names of the loads, and of the rows of a baseline experiment with their reads and writes.
+const CARDS: [(&str, [&str; 2]); 3] = [
+    ("Sequential", ["sequential-read", "sequential-write"]),
+    ("4 KiB random, depth 1", ["random-read-1", "random-write-1"]),
+    ("4 KiB random, depth 32", ["random-read-32", "random-write-32"]),
+];
+
+/// Returns the figures in the order in which they are shown.
+pub(crate) fn cards(report: &Report) -> Vec<Card> {
+    let rate = |name: &str| of_rate(found(report, name)?, name.starts_with("sequential"));
+    let mut cards: Vec<Card> = CARDS
+        .into_iter()
+        .map(|(label, [read, write])| (label, [("read", rate(read)), ("write", rate(write))]))
+        .collect();
+    let sync = found(report, "sync").and_then(of_latency);
+    let all = cards.iter().flat_map(|(_, figures)| figures).filter_map(|(_, figure)| figure.as_ref());
+    let widest = all
+        .chain(&sync)
+        .filter(|figure| figure.spread.is_some())
+        .max_by(|a, b| a.spread.unwrap_or(0.0).total_cmp(&b.spread.unwrap_or(0.0)));
+    let spread = widest.map(|figure| Figure {
+        value: format!("up to {}", percent(figure.spread.unwrap_or(0.0))),
+        detail: Some(figure.row.clone()),
+        spread: None,
+        doubt: None,
+        row: figure.row.clone(),
+    });
+    cards.push(("Sync and spread", [("sync", sync), ("spread", spread)]));
+    cards
+}
+
+/// Returns the row for a name of the baseline experiment, or the one that comes nearest to it.
+fn found<'a>(report: &'a Report, name: &str) -> Option<&'a Row> {
+    let mut baseline = report.experiments.iter().filter(|one| one.view.role == Role::Baseline);
+    if let Some(row) = baseline.find_map(|one| one.row(name)).filter(|row| row.skipped.is_none()) {
+        return Some(row);
+    }
+    let best = |found: Vec<Found<'a>>| found.into_iter().max_by(|a, b| a.value.total_cmp(&b.value));
+    let at = |depth: f64| {
+        [Role::Random, Role::Saturation].into_iter().find_map(|role| {
+            let mut all = facts::of_device(report, role, metric::IOPS);
+            all.retain(|found| facts::is_at(found.experiment, depth));
+            best(all)
+        })
+    };
+    let found = match name {
+        "sequential-read" => best(facts::of_device(report, Role::Sequential, metric::MB_PER_S)),
+        "random-read-1" => at(1.0),
+        "random-read-32" => at(32.0),
+        _ => None,
+    };
+    found.map(|found| found.row)
+}
+
+fn of_rate(row: &Row, in_bytes: bool) -> Option<Figure> {
+    let (name, unit) = if in_bytes { (metric::MB_PER_S, "MB/s") } else { (metric::IOPS, "IOPS") };
+    let value = format!("{} {unit}", number(row.metrics.get(name)?.round()));
+    Some(figure(row, name, value, !in_bytes))
+}
+
+fn of_latency(row: &Row) -> Option<Figure> {
+    Some(figure(row, metric::P50_US, format!("p50 {}", time(row.metrics.get(metric::P50_US)?)), true))
+}
+
+fn figure(row: &Row, compared: &str, value: String, has_tail: bool) -> Figure {
+    let p99 = row.metrics.get(metric::P99_US).filter(|_| has_tail);
+    let spread = row.spread(compared).zip(row.metrics.get(compared)).filter(|_| row.samples.len() > 1);
+    let spread = spread.map(|((low, high), median)| (high - low) / median).filter(|share| share.is_finite());
+    let failed = gates::first_failed(row).or_else(|| row.degraded.clone());
+    let wide =
+        spread.filter(|share| *share > WIDE).map(|share| format!("repeats differ by {}", percent(share)));
+    Figure {
+        value,
+        detail: p99.map(|us| format!("p99 {}", time(us))),
+        spread,
+        doubt: failed.or(wide),
+        row: row.name.clone(),
+    }
+}
+
+/// Formats a latency with the unit that fits.
+pub(crate) fn time(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{} µs", number(us)),
+        us if us < 1e6 => format!("{} ms", number(us / 1e3)),
+        us => format!("{} s", number(us / 1e6)),
+    }
+}
+
+/// Formats a share as whole percent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{} %", number((share * 100.0).round()))
+}
+
+/// Returns the figures as cards for the first screen.
+pub(crate) fn of(report: &Report) -> Markup {
+    html! {
+        div.cards {
+            @for (load, figures) in cards(report) {
+                div.card {
+                    h2 { (load) }
+                    dl {
+                        @for (name, figure) in &figures {
+                            div.doubt[figure.as_ref().is_some_and(|figure| figure.doubt.is_some())] {
+                                dt { (name) }
+                                @if let Some(figure) = figure {
+                                    dd.value { (figure.value) }
+                                    dd.tail { @if let Some(detail) = &figure.detail { (detail) } }
+                                    @if let Some(why) = &figure.doubt { dd.mark-failed { (why) } }
+                                } @else { dd.value title="not measured" { "-" } dd.tail {} }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::columns::SHARED;
+    use super::super::facts::tests::{random, report, row};
+    use super::super::view::View;
+    use super::*;
+    use crate::result::{Condition, Experiment};
+
+    /// Returns a baseline experiment with a row for each headline figure.
+    pub(crate) fn baseline() -> Experiment {
+        let mut experiment = Experiment::new("baseline", "").shown(View::of(Role::Baseline, SHARED));
+        let random = |name: &str, iops: f64, p99: f64| {
+            row(name, &[(metric::IOPS, iops), (metric::P50_US, p99 / 2.0), (metric::P99_US, p99)])
+        };
+        experiment.rows = vec![
+            row("sequential-read", &[(metric::MB_PER_S, 3120.4)]),
+            row("sequential-write", &[(metric::MB_PER_S, 1540.0)]),
+            random("random-read-1", 12_400.0, 120.0),
+            random("random-read-32", 301_000.0, 240.0),
+            random("random-write-1", 45_000.0, 40.0),
+            random("random-write-32", 210_000.0, 900.0),
+            random("sync", 800.0, 3400.0),
+        ];
+        experiment
+    }
+
+    fn values(report: &Report) -> Vec<Option<String>> {
+        let all = cards(report);
+        all.into_iter().flat_map(|(_, figures)| figures).map(|(_, figure)| Some(figure?.value)).collect()
+    }
+
+    #[test]
+    fn the_baseline_has_every_figure() {
+        let mut experiment = baseline();
+        experiment.rows[5].conditions.push(Condition::at_most("steal", 0.3, 0.02));
+        let report = report(vec![experiment]);
+        let expected = [
+            "3,120 MB/s",
+            "1,540 MB/s",
+            "12,400 IOPS",
+            "45,000 IOPS",
+            "301,000 IOPS",
+            "210,000 IOPS",
+            "p50 1.70 ms",
+        ];
+        assert_eq!(values(&report)[..7], expected.map(|value| Some(value.to_owned())));
+        assert_eq!(values(&report)[7].as_deref(), Some("up to 2 %"));
+        let marked: Vec<String> = cards(&report)
+            .into_iter()
+            .flat_map(|(_, figures)| figures)
+            .filter_map(|(_, figure)| figure.filter(|figure| figure.doubt.is_some()).map(|figure| figure.row))
+            .collect();
+        assert_eq!(marked, ["random-write-32"]);
+    }
+
+    #[test]
+    fn other_experiments_stand_in_for_the_baseline() {
+        let report = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
+        let values = values(&report);
+        assert_eq!(values[2].as_deref(), Some("10,000 IOPS"));
+        assert_eq!(values[4].as_deref(), Some("80,000 IOPS"));
+        assert_eq!(values.iter().filter(|value| value.is_none()).count(), 5);
+    }
+
+    #[test]
+    fn repeats_that_lie_far_apart_are_marked() {
+        let mut experiment = baseline();
+        experiment.rows[0].samples[0].metrics.set(metric::MB_PER_S, 1000.0);
+        let [(_, [(_, Some(read)), _]), ..] = &cards(&report(vec![experiment]))[..] else {
+            panic!("figures")
+        };
+        assert_eq!(read.doubt.as_deref(), Some("repeats differ by 69 %"));
+    }
+}
