@@ -35,7 +35,9 @@ mod ways;
 pub(crate) struct Appends(&'static Spec);
 
 /// `measure wal`.
-pub(crate) static WAL: Appends = Appends(&Spec {
+pub(crate) static WAL: Appends = Appends(&WAL_SPEC);
+
+static WAL_SPEC: Spec = Spec {
     name: "wal",
     about: "Make records durable from a Tokio runtime, idle and busy, in several ways",
     quick_seconds: 16,
@@ -100,10 +102,12 @@ pub(crate) static WAL: Appends = Appends(&Spec {
             "Take durable appends off the runtime",
         )]
     },
-});
+};
 
 /// `measure blocking`.
-pub(crate) static BLOCKING: Appends = Appends(&Spec {
+pub(crate) static BLOCKING: Appends = Appends(&BLOCKING_SPEC);
+
+static BLOCKING_SPEC: Spec = Spec {
     name: "blocking",
     about: "Append batches to the log and the store from tasks that block, that use spawn_blocking, or that await",
     quick_seconds: 8,
@@ -139,7 +143,7 @@ pub(crate) static BLOCKING: Appends = Appends(&Spec {
     axis: AXIS,
     role: Role::Other,
     gains: Vec::new,
-});
+};
 
 const LOAD: Opt = Opt::word(
     "load",
