@@ -165,7 +165,6 @@ impl Experiment {
         (self.title, self.heading) = (title.into(), heading.into());
     }
 
-    #[cfg(test)]
     /// Sets how it is shown.
     pub fn shown(mut self, view: View) -> Self {
         self.view = Arc::new(view);

@@ -64,11 +64,34 @@ fn read(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_report::page::facts::tests::{random, report};
+    use forebay_report::environment::Environment;
+    use forebay_report::page::columns::SHARED;
+    use forebay_report::page::view::{Role, View};
+    use forebay_report::result::{
+        CacheState, Condition, DEVICE_BYTES, Experiment, Metrics, Row, Sample, metric,
+    };
+
+    /// Returns a report of random reads at these depths, with their IOPS.
+    fn random(figures: [(u32, f64); 4]) -> Report {
+        let experiment = |(depth, iops): (u32, f64)| {
+            let mut metrics = Metrics::default();
+            metrics.set(metric::IOPS, iops);
+            let row = Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]);
+            let mut row = row.cache(CacheState::Direct);
+            row.conditions.push(Condition::within(DEVICE_BYTES, 1.0, 0.95, 1.02));
+            let mut experiment = Experiment::new("random", "")
+                .shown(View::of(Role::Random, SHARED))
+                .parameter("depth", depth)
+                .parameter("block_bytes", 4096);
+            experiment.rows.push(row);
+            experiment
+        };
+        Report::new(Environment::default(), figures.map(experiment).into())
+    }
 
     #[test]
     fn the_first_and_the_smallest_load_with_all_there_is_are_taken() {
-        let report = report(random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
+        let report = random([(1, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
         let served = of(&report, "base.json").expect("it has a sweep");
         assert_eq!((served.block_bytes, served.in_flight), (4096, 32));
         assert_eq!((served.alone_per_s, served.per_s), (10e3, 80e3));
@@ -77,7 +100,7 @@ mod tests {
 
     #[test]
     fn without_a_single_read_first_there_is_no_gain() {
-        let report = report(random([(2, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]));
+        let report = random([(2, 10e3), (8, 60e3), (32, 80e3), (128, 82e3)]);
         assert!(of(&report, "base.json").is_none());
     }
 
