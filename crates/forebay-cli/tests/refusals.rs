@@ -159,8 +159,8 @@ fn the_help_describes_each_experiment() {
     for (place, what) in words.iter().enumerate() {
         assert!(what.len() > 20 && !words[..place].contains(what), "{what}");
     }
-    let scan = run(&["measure", "scan", "--help"]).out;
-    assert!(scan.starts_with(words[0]), "{scan}");
+    let first = run(&["measure", "baseline", "--help"]).out;
+    assert!(first.starts_with(words[0]), "{first}");
 }
 
 #[test]
