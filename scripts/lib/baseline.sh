@@ -76,7 +76,8 @@ compare_baseline() {
     work=$(mktemp -d "$dir/forebay-baseline.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     list=$work/rows out=$work/figures
-    "$program" measure baseline "$work" --quiet --repeats 1 "${options[@]}" | sed -n 's/^ *fio: /fio /p' >"$list"
+    "$program" measure baseline "$work" --quiet --repeats 1 "${options[@]}" --json \
+        | sed -n 's/^ *"fio": "\(.*\)",\{0,1\}$/\1/p' | sed 's/\\\\/\\/g' >"$list"
     # Without a pool, the allocator gives fio transparent huge pages (glibc 2.35 and later).
     [ "$(cat /proc/sys/vm/nr_hugepages)" -ge 4 ] \
         || sed -i '/ --iomem=mmaphuge/ { s// --iomem_align=2097152/; s/^/GLIBC_TUNABLES=glibc.malloc.hugetlb=1 / }' "$list"

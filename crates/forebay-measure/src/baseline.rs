@@ -367,14 +367,16 @@ fn in_flight(
         if free.len() == load.depth {
             break;
         }
-        match ring.submit_and_wait(1) {
+        // As fio does, with each completion the next operation is submitted: a batch would reach the device later.
+        let waited_for = usize::from(ring.completion().is_empty());
+        match ring.submit_and_wait(waited_for) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                 std::mem::forget(memory);
                 return Err(error).context("io_uring_enter failed");
             }
             _ => now = Instant::now(),
         }
-        for completion in ring.completion() {
+        if let Some(completion) = ring.completion().next() {
             let slot = completion.user_data() as usize;
             let (offset, begun) = begun[slot];
             latency.record(now - begun);
