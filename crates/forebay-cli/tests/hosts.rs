@@ -259,7 +259,7 @@ fn an_agent_that_is_silent_is_named_and_the_others_stop() {
     let name = format!("host 2 ({}) was lost: no message arrived for 10 s", cluster.name(2));
     assert!(stderr.contains(&name) && stderr.contains("the others were stopped"), "{stderr}");
     emptied(cluster.directories[0].path());
-    // When the host is back, its agent finds that nobody is there.
+    // When the host is back, its agent finds no controller.
     cluster.signal("node-2", Signal::CONT);
     cluster.emptied();
 }

@@ -151,7 +151,7 @@ impl Target<'_> {
 pub(crate) type Join<'a, L> = Box<dyn FnOnce() -> anyhow::Result<Vec<L>> + 'a>;
 
 /// Starts the lanes, each made by `lane` from its number, and calls `conduct`. If they cannot be started, or `conduct` fails,
-/// it is dropped: what it owns must let the lanes end then.
+/// it is dropped: its fields must let the lanes end then.
 ///
 /// # Errors
 /// The back end is refused here, and the errors of `lane` and `conduct`.

@@ -122,7 +122,7 @@ impl ColdFile {
         format!("{} Memory is the peak of {source}.", self.cold.describe(self.memory_bytes))
     }
 
-    /// Returns what a reader must know about the file and its samples.
+    /// Returns the caveats on the file and its samples.
     pub(super) fn notes(&self) -> Vec<String> {
         let file = &self.test_file;
         let mut notes = self.refused.clone();

@@ -2,7 +2,7 @@
 //!
 //! An experiment's module has one value that implements [`Experiment`]; [`kind`](super::kind) lists it. The
 //! [`runner`] does everything that experiments have in common: options, turns, seeds, time budgets,
-//! processes, standard metrics, gates, tables. What is left to an experiment: its [`Spec`], the [`Plan`] of a run (files,
+//! processes, standard metrics, gates, tables. An experiment has its [`Spec`], the [`Plan`] of a run (files,
 //! settings, the job of each sample), one sample in the child process, and the sentences on its tables.
 
 use std::any::Any;
@@ -300,7 +300,7 @@ pub trait Plan {
         Ok(job.into())
     }
 
-    /// Completes the outcome by what is known only outside of the sample's process. What [`start`](Self::start) made is
+    /// Completes the outcome by figures from outside of the sample's process. The files of [`start`](Self::start) are
     /// still there.
     ///
     /// # Errors
@@ -309,7 +309,7 @@ pub trait Plan {
         Ok(())
     }
 
-    /// Returns what the sample claims, for the gates.
+    /// Returns the sample's claims, for the gates.
     fn claim(&self, _turn: &Turn<'_>, _outcome: &Outcome) -> Claim {
         Claim::default()
     }
@@ -322,7 +322,7 @@ pub trait Plan {
     /// Returns how the numbers are made, in a paragraph.
     fn method(&self, setting: &Parameters, seconds: f64) -> String;
 
-    /// Returns what a reader must know before trusting the numbers.
+    /// Returns the caveats on the numbers.
     fn notes(&self, _setting: &Parameters) -> Vec<String> {
         Vec::new()
     }

@@ -155,7 +155,7 @@ impl Input {
         }
     }
 
-    /// Skips what the parser would skip, too, but would not count: empty lines, and the rest of an end of
+    /// Skips input that the parser would skip, too, but would not count: empty lines, and the rest of an end of
     /// line of two bytes.
     fn skip_empty_lines(&mut self) -> io::Result<()> {
         loop {

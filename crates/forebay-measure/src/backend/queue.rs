@@ -21,7 +21,7 @@ pub(super) trait Queue {
     /// and nothing else accesses it.
     unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()>;
 
-    /// Submits what is queued, and waits for a completion, until `due` at the latest. Returns the number of system calls.
+    /// Submits the queued operations, and waits for a completion, until `due` at the latest. Returns the number of system calls.
     ///
     /// # Errors
     /// The kernel refuses the operations.

@@ -154,7 +154,7 @@ impl Wire {
                 stderr_line("forebay: the controller was lost: no message arrived for too long");
                 end_process();
             }
-            // The end of the input tells more than an output that nobody reads.
+            // The end of the input explains more than a broken output.
             let _ = self.send(&FromAgent::Alive);
         }
     }

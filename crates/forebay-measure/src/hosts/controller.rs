@@ -122,7 +122,7 @@ impl Controller {
         for (index, (name, link)) in links.into_iter().enumerate() {
             let Link { mut input, output, carrier } = link;
             let events = events.clone();
-            // Ends with the connection, or when nobody receives any more.
+            // Ends with the connection, or when the receiver is gone.
             std::thread::Builder::new().spawn(move || {
                 loop {
                     let message = receive(&mut input);

@@ -64,7 +64,7 @@ pub(super) enum ToAgent {
     End,
 }
 
-/// The turn of a sample: the number of its table, its row, and what the sample is.
+/// The turn of a sample: the number of its table, its row, repeat and seed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sample {
     pub(super) setting: usize,

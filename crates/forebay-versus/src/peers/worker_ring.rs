@@ -203,7 +203,7 @@ impl State {
         Ok(())
     }
 
-    /// Submits what is gathered and takes what has completed.
+    /// Submits the gathered operations and takes the completions.
     fn enter(&mut self, woken: &mut Vec<Waker>) -> Result<()> {
         if self.unsubmitted > 0 {
             self.ring.submit()?;
