@@ -151,6 +151,9 @@ fn rings() -> usize {
 ///
 /// Regression: where only some shards got a ring, the others ran on threads, and the engine named the driver
 /// of whichever shard had been the last to start.
+///
+/// Regression of the test: it failed with ENOMEM beside other scenes, because the rings of all of them counted
+/// against root's one limit of locked memory.
 #[test]
 fn an_engine_starts_with_few_descriptors_or_not_at_all() {
     scene("files::an_engine_starts_with_few_descriptors_or_not_at_all", || {

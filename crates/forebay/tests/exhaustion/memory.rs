@@ -17,6 +17,7 @@ const MIB: u64 = 1 << 20;
 /// some kernels the rings do as well.
 fn with_locked_memory(bytes: libc::rlim_t) {
     let (enough, dir) = (limits(libc::RLIMIT_MEMLOCK).1, dir());
+    become_another_user(dir.path());
     let before = Held::now();
     set_limit(libc::RLIMIT_MEMLOCK, bytes);
     let engine = Engine::start(config()).unwrap();
@@ -68,7 +69,6 @@ fn half_of_the_locked_memory_is_left_for_other_rings() {
             return println!("skipped: the threads driver registers nothing");
         }
         let dir = dir();
-        // Locked memory is counted for a user, and others may run tests.
         become_another_user(dir.path());
         set_limit(libc::RLIMIT_MEMLOCK, LIMIT);
         if limits(libc::RLIMIT_MEMLOCK).0 != LIMIT {
@@ -103,7 +103,8 @@ fn is_threads() -> bool {
     format!("{:?}", config()) == format!("{:?}", config().driver(DriverChoice::Threads))
 }
 
-/// Makes this process, if it is root, run as a user without other processes; `dir` becomes that user's.
+/// Makes this process, if it is root, run as a user without other processes: locked memory is counted for a
+/// user, and other tests run. `dir` becomes that user's.
 fn become_another_user(dir: &Path) {
     if is_root() {
         let user = 1_500_000_000 + std::process::id();
