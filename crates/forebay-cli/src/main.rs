@@ -182,7 +182,7 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     let environment = examine(&context.target, cleanup)?;
     let mut experiments = Vec::new();
     for (done, kind) in kinds.iter().enumerate() {
-        context.restart(&kinds[done..]);
+        context.begin(&kinds, done);
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, kinds.len());
         context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name()));

@@ -27,6 +27,8 @@ pub struct Context {
     pub seed: u64,
     /// The instant when the experiment was started.
     pub started: Instant,
+    /// The instant when the first experiment of a report was started.
+    first_began: Option<Instant>,
     /// The instant when this experiment and those after it should be done; set only in a report.
     ends: Option<Instant>,
 }
@@ -35,16 +37,22 @@ impl Context {
     /// Returns a context without a budget that starts now.
     pub fn new(target: Target, progress: Progress, cleanup: Cleanup, seed: u64) -> Self {
         let started = Instant::now();
-        Self { target, progress, cleanup, quick: false, budget: None, seed, started, ends: None }
+        let (budget, first_began, ends) = (None, None, None);
+        Self { target, progress, cleanup, quick: false, budget, seed, started, first_began, ends }
     }
 
-    /// Starts the clock of the first of `kinds`. Its budget is its own quick time when the run is quick.
-    pub fn restart(&mut self, kinds: &[Entry]) {
-        let quick = self.quick;
-        let all = kinds.iter().map(|kind| kind.seconds(quick)).sum();
+    /// Starts the clock of the experiment after the first `done` of `kinds`. In a quick run its budget is its share of
+    /// the quick time that is left.
+    pub fn begin(&mut self, kinds: &[Entry], done: usize) {
         self.started = Instant::now();
-        self.budget = kinds.first().filter(|_| quick).map(|kind| Duration::from_secs(kind.seconds(true)));
-        self.ends = self.started.checked_add(Duration::from_secs(all));
+        let first_began = *self.first_began.get_or_insert(self.started);
+        let seconds = |kinds: &[Entry]| kinds.iter().map(|kind| kind.seconds(self.quick)).sum::<u64>() as f64;
+        let (before, after) = kinds.split_at(done.min(kinds.len()));
+        let spent = first_began.elapsed().as_secs_f64();
+        let own = after.first().map(|kind| kind.seconds(true) as f64);
+        self.budget =
+            own.filter(|_| self.quick).map(|own| share(own, seconds(before), seconds(after), spent));
+        self.ends = self.started.checked_add(left(seconds(before), seconds(after), spent));
     }
 
     /// Returns the approximate time for this and the following experiments of a report, in words. `None`
@@ -63,6 +71,21 @@ impl Context {
     pub fn remaining(&self) -> Option<Duration> {
         self.budget.map(|budget| budget.saturating_sub(self.started.elapsed()))
     }
+}
+
+/// Returns the budget of an experiment with an estimate of `own` seconds: its share of the time that the experiments
+/// before it, estimated at `before` seconds, left of the whole. So a slow one is paid for by those after it. It gains
+/// at most a quarter, since fast ones before it are no reason to take longer.
+fn share(own: f64, before: f64, after: f64, spent: f64) -> Duration {
+    let factor = (before + after - spent) / after.max(1.0);
+    Duration::from_secs_f64(own * factor.clamp(0.25, 1.25))
+}
+
+/// Returns the time that experiments estimated at `after` seconds will take, at the pace of those before. The first ones say
+/// little about the pace, so a fifth of the whole counts as having kept to the estimate.
+fn left(before: f64, after: f64, spent: f64) -> Duration {
+    let prior = (before + after) / 5.0;
+    Duration::from_secs_f64(after * (spent + prior) / (before + prior).max(1.0))
 }
 
 /// The file, directory or device that an experiment works on.
@@ -149,6 +172,26 @@ mod tests {
         assert!(Target::resolve(path, false, true).is_err());
         assert_eq!(Target::resolve(path, false, false).ok(), Some(Target::Existing(path.to_owned())));
         assert_eq!(Target::resolve(path, true, true).ok(), Some(Target::Overwritten(path.to_owned())));
+    }
+
+    #[test]
+    fn a_slow_experiment_is_paid_for_by_those_after_it() {
+        let seconds = |own, before, after, spent| share(own, before, after, spent).as_secs_f64();
+        assert_eq!(seconds(10.0, 0.0, 100.0, 0.0), 10.0);
+        assert_eq!(seconds(10.0, 20.0, 80.0, 20.0), 10.0);
+        assert_eq!(seconds(10.0, 20.0, 80.0, 60.0), 5.0);
+        assert_eq!(seconds(10.0, 20.0, 80.0, 0.0), 12.5);
+        assert_eq!(seconds(10.0, 20.0, 80.0, 500.0), 2.5);
+    }
+
+    #[test]
+    fn the_time_left_follows_the_pace() {
+        let seconds = |before, after, spent| left(before, after, spent).as_secs_f64();
+        assert_eq!(seconds(0.0, 100.0, 0.0), 100.0);
+        assert_eq!(seconds(50.0, 50.0, 50.0), 50.0);
+        // Twice the estimate so far: what is left takes almost twice as long.
+        assert!((85.0..90.0).contains(&seconds(50.0, 50.0, 100.0)), "{}", seconds(50.0, 50.0, 100.0));
+        assert_eq!(seconds(100.0, 0.0, 80.0), 0.0);
     }
 
     #[test]
