@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::cgroup::current_limit_bytes;
+use super::cgroup::MemoryLimit;
+use super::system_counters::value;
 use super::units::show_bytes;
 use crate::context::{Context, Target};
 use forebay_report::failure::Failure;
@@ -119,13 +120,8 @@ pub(super) fn affordable_bytes() -> u64 {
 
 /// Returns the memory available without swapping, or less where a cgroup limits this process.
 fn available_bytes() -> Option<u64> {
-    let machine = parse_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    Some(current_limit_bytes().map_or(machine, |limit| limit.min(machine)))
-}
-
-fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let machine = value(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
+    Some(MemoryLimit::of_this_process().map_or(machine, |limit| limit.bytes.min(machine)))
 }
 
 /// The time that a sample takes beside its reading: process, engine, cgroup, eviction.
@@ -222,12 +218,6 @@ mod tests {
         let error = Sizes::choose(&context(target, false), None, None).expect_err("1 MiB");
         assert!(error.to_string().contains(&temp.path().display().to_string()), "{error}");
         assert_eq!(error.code(), 4);
-    }
-
-    #[test]
-    fn the_memory_of_the_machine_is_read() {
-        assert_eq!(parse_available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n"), Some(2 << 20));
-        assert_eq!(parse_available("MemTotal: 9 kB\n"), None);
     }
 
     #[test]

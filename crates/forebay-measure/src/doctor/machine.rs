@@ -5,31 +5,29 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::cgroup::MemoryLimit;
+use crate::cgroup::MemoryLimit;
+use crate::system_counters::value;
 use forebay_report::environment::Environment;
 
 /// Returns the environment without a path and without checks.
 pub(crate) fn environment(limit: Option<&MemoryLimit>) -> Environment {
     let name = rustix::system::uname();
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (memory, cpus) = (read("/proc/meminfo"), read("/proc/cpuinfo"));
     Environment {
         time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         kernel: format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),
         architecture: name.machine().to_string_lossy().into_owned(),
-        distribution: fs::read_to_string("/etc/os-release").ok().and_then(|text| distribution(&text)),
+        distribution: distribution(&read("/etc/os-release")),
         cpu_model: field(&cpus, "model name").map(str::to_owned),
         cpus_allowed: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
-        cpus_online: fs::read_to_string("/sys/devices/system/cpu/online")
-            .ok()
-            .and_then(|text| count(text.trim()))
-            .unwrap_or(1),
+        cpus_online: count(read("/sys/devices/system/cpu/online").trim()).unwrap_or(1),
         virtual_machine: field(&cpus, "flags")
             .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
-        memory_total_bytes: kibibytes(&memory, "MemTotal"),
-        memory_available_bytes: kibibytes(&memory, "MemAvailable"),
+        memory_total_bytes: value(&memory, "MemTotal:").unwrap_or(0),
+        memory_available_bytes: value(&memory, "MemAvailable:").unwrap_or(0),
         memory_limit_bytes: limit.map(|limit| limit.bytes),
-        memory_limit_by: limit.map(|limit| format!("{} {}", limit.version, limit.cgroup)),
+        memory_limit_by: limit.map(|limit| format!("cgroup {} {}", limit.version, limit.cgroup)),
         mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
         optimized_build: !cfg!(debug_assertions),
         ..Environment::default()
@@ -61,12 +59,6 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-fn kibibytes(text: &str, name: &str) -> u64 {
-    field(text, name)
-        .and_then(|value| value.split(' ').next()?.parse::<u64>().ok())
-        .map_or(0, |kib| kib * 1024)
-}
-
 /// Returns how many numbers a list such as `0-3,8` contains.
 fn count(list: &str) -> Option<u64> {
     list.split(',')
@@ -92,7 +84,6 @@ mod tests {
 
     #[test]
     fn fields_are_found() {
-        assert_eq!(kibibytes("MemTotal:       1024 kB\n", "MemTotal"), 1 << 20);
         assert_eq!(field("model name\t: A CPU\n", "model name"), Some("A CPU"));
         assert_eq!(distribution("ID=x\nPRETTY_NAME=\"X 1\"\n"), Some("X 1".to_owned()));
     }
