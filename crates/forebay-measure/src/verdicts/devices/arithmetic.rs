@@ -2,8 +2,8 @@
 //! data, the one that the sentence names, and each product and share must be of figures of that cell.
 
 use super::observe::{self, Seen};
-use super::simulated::Device;
-use super::{devices, saturate_of};
+use super::saturate_of;
+use super::simulated::{Device, devices};
 use crate::kind::adopt;
 use forebay_report::environment::Environment;
 use forebay_report::page::advice::advice;
