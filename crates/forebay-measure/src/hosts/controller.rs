@@ -12,7 +12,7 @@ use super::super::experiment::Outcome;
 use super::super::gates::Claim;
 use super::super::options::Values;
 use super::super::start_barrier::monotonic_ns;
-use super::clock::{Offset, RoundTrip};
+use super::clock::Offset;
 use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
 use super::{ALIVE_EVERY, SILENCE_MAX};
 use forebay_report::failure::Failure;
@@ -140,7 +140,7 @@ impl Controller {
                 prepared: None,
                 output: Some(output),
                 carrier,
-                offset: Offset { ahead_ns: 0, error_ns: u64::MAX },
+                offset: Offset::UNKNOWN,
             });
         }
         let connected = hosts.len();
@@ -244,7 +244,7 @@ impl Controller {
 
     /// Reads all clocks at once. Offsets of a minute ago would be off by the difference of the crystals.
     fn read_clocks(&mut self) -> anyhow::Result<()> {
-        let mut trips = vec![Vec::new(); self.hosts.len()];
+        self.hosts.iter_mut().for_each(|host| host.offset = Offset::UNKNOWN);
         for _ in 0..CLOCK_REQUESTS {
             let mut sent = Vec::with_capacity(self.hosts.len());
             for host in &mut self.hosts {
@@ -256,12 +256,11 @@ impl Controller {
                     FromAgent::Clock { arrived_ns, sent_ns } => Some((arrived_ns, sent_ns, at_ns)),
                     _ => None,
                 })?;
-            for (index, (arrived_ns, replied_ns, received_ns)) in replies.into_iter().enumerate() {
-                trips[index].push(RoundTrip { sent_ns: sent[index], arrived_ns, replied_ns, received_ns });
+            for ((host, sent_ns), (arrived_ns, replied_ns, received_ns)) in
+                self.hosts.iter_mut().zip(sent).zip(replies)
+            {
+                host.offset = host.offset.or(Offset::of(sent_ns, arrived_ns, replied_ns, received_ns));
             }
-        }
-        for (host, trips) in self.hosts.iter_mut().zip(&trips) {
-            host.offset = Offset::estimate(trips).context("every host replied")?;
         }
         Ok(())
     }
