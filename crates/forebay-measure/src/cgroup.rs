@@ -115,49 +115,24 @@ pub(super) fn cpu_stats() -> Vec<PathBuf> {
     Parent::of("cpu").into_iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
 
-/// The format of a file of limits on reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum IoLimits {
-    /// cgroup v2, `io.max`: `8:0 rbps=max wbps=max riops=5000 wiops=max`.
-    All,
-    /// cgroup v1: `8:0 5000`, reads a second.
-    Reads,
-    /// cgroup v1: the same, bytes a second.
-    Bytes,
-}
+/// The marks of the limits in a file: of reads a second, and of bytes a second.
+pub(super) type IoMarks = [Option<&'static str>; 2];
 
-impl IoLimits {
-    /// Returns the reads and bytes a second that the file allows on the first of `devices` (such as `8:0`)
-    /// that it names.
-    pub(super) fn parse(self, text: &str, devices: &[String]) -> (Option<u64>, Option<u64>) {
-        let own = |line: &&str| {
-            line.split_once(' ').is_some_and(|(number, _)| devices.iter().any(|own| own == number))
-        };
-        let Some((_, values)) = text.lines().find(own).and_then(|line| line.split_once(' ')) else {
-            return (None, None);
-        };
-        let named = |name: &str| values.split(' ').find_map(|pair| pair.strip_prefix(name)?.parse().ok());
-        match self {
-            Self::All => (named("riops="), named("rbps=")),
-            Self::Reads => (values.trim().parse().ok(), None),
-            Self::Bytes => (None, values.trim().parse().ok()),
-        }
-    }
-}
+/// The files with limits on reads: `8:0 rbps=max wbps=max riops=5000 wiops=max` in cgroup v2, `8:0 5000` in v1.
+pub(super) const IO_LIMITS: [(&str, IoMarks); 3] = [
+    ("io.max", [Some("riops="), Some("rbps=")]),
+    ("blkio.throttle.read_iops_device", [Some(""), None]),
+    ("blkio.throttle.read_bps_device", [None, Some("")]),
+];
 
 /// Returns the files with limits on reads of this process: those of its own groups and of all above them.
-pub(super) fn io_limit_files() -> Vec<(PathBuf, IoLimits)> {
-    let mut files = Vec::new();
-    for group in ["io", "blkio"].into_iter().flat_map(Parent::of) {
-        match group.version {
-            Version::V2 => files.push((group.directory.join("io.max"), IoLimits::All)),
-            Version::V1 => files.extend([
-                (group.directory.join("blkio.throttle.read_iops_device"), IoLimits::Reads),
-                (group.directory.join("blkio.throttle.read_bps_device"), IoLimits::Bytes),
-            ]),
-        }
-    }
-    files
+pub(super) fn io_limit_files() -> Vec<(PathBuf, IoMarks)> {
+    let groups = ["io", "blkio"].into_iter().flat_map(Parent::of);
+    let files = |group: Parent| {
+        let own = if group.version == Version::V2 { &IO_LIMITS[..1] } else { &IO_LIMITS[1..] };
+        own.iter().map(move |(file, marks)| (group.directory.join(file), *marks))
+    };
+    groups.flat_map(files).collect()
 }
 
 /// One cgroup; it is removed when dropped, and when a signal ends the program.

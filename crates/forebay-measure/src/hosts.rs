@@ -14,7 +14,7 @@
 //!   measurement fails and names the host, and the others see the controller go. A slow host is waited
 //!   for up to a limit for each step. Clocks are monotonic ones, whose offsets are estimated anew before
 //!   each start; the start's true spread is reported.
-//! - **Rows** (`merge`, `rounds`): one for all hosts with merged histograms, one for each host, and gates.
+//! - **Rows** (`rounds`): one for all hosts with merged histograms, one for each host, and gates.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +36,6 @@ pub mod agent;
 
 mod clock;
 mod controller;
-mod merge;
 mod message;
 mod ranks;
 mod rounds;
