@@ -30,6 +30,14 @@ fn stat_of(major: u32, minor: u32) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
+/// Returns a setting of the queue of the device that `stat` counts; for a partition, of its disk.
+pub(super) fn queue_setting(stat: &Path, name: &str) -> Option<String> {
+    let device = fs::canonicalize(stat.parent()?).ok()?;
+    let folders = ["queue", "../queue"].map(|folder| device.join(folder));
+    let text = folders.iter().find_map(|folder| fs::read_to_string(folder.join(name)).ok())?;
+    Some(text.trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

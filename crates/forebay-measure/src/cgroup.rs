@@ -354,6 +354,10 @@ mod tests {
         let mounts = "40 30 0:32 /docker/ab12 /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory\n";
         let own = "5:memory:/docker/ab12\n";
         assert_eq!(directories(&candidates_from(mounts, own, "memory")), [("v1", "/sys/fs/cgroup/memory")]);
+        // Regression: `doctor` looked for a limit of a group below that root at the group's path outside.
+        let found = candidates_from(mounts, "5:memory:/docker/ab12/sub\n", "memory");
+        let names: Vec<&str> = found.iter().map(|parent| parent.name.as_str()).collect();
+        assert_eq!(names, ["/sub", "/"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::backing_device::queue_setting;
 use super::cgroup;
 
 /// Maximum threads that are read one by one: reading more takes longer than the information is worth.
@@ -64,7 +65,10 @@ impl Readings {
     /// Takes all available readings. `device_stat` is a block device's `stat` file.
     pub(super) fn now(device_stat: Option<&Path>) -> Self {
         Self {
-            device: device_stat.filter(|stat| counts(stat)).and_then(read_device),
+            // A queue can be configured not to count.
+            device: device_stat
+                .filter(|stat| queue_setting(stat, "iostats").is_none_or(|counts| counts != "0"))
+                .and_then(read_device),
             own: read_own(),
             ticks: fs::read_to_string("/proc/stat").ok().and_then(|text| parse_ticks(&text)),
             throttled: throttled(&cgroup::cpu_stats()),
@@ -106,16 +110,6 @@ impl CounterDeltas {
             busiest_thread: busiest.map(|ns| ns as f64 / 1e9 / seconds).filter(|share| share.is_finite()),
         }
     }
-}
-
-/// Returns whether the device counts at all: a queue can be configured not to.
-fn counts(stat: &Path) -> bool {
-    let Some(device) = stat.parent() else { return true };
-    // The queue of a partition is that of its disk, one folder up.
-    let setting = ["queue/iostats", "../queue/iostats"]
-        .iter()
-        .find_map(|file| fs::read_to_string(fs::canonicalize(device).ok()?.join(file)).ok());
-    setting.is_none_or(|text| text.trim() != "0")
 }
 
 fn read_device(stat: &Path) -> Option<Bytes> {

@@ -8,7 +8,6 @@ mod durable;
 mod file_systems;
 mod machine;
 mod probe_file;
-mod probe_memory;
 mod probe_uring;
 
 use std::fs::{self, File, Metadata};
@@ -107,7 +106,7 @@ pub fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failur
     let info = path_info(path, &metadata)?;
 
     let mut checks = probe_uring::examine();
-    checks.extend(named("memory", probe_memory::examine(limit.as_ref(), &environment)));
+    checks.extend(named("memory", machine::examine(limit.as_ref(), &environment)));
     let differs = file_systems::examine(&info).map(|check| ("file_system_type", check));
     let encryption = file_systems::encryption(&info.layers, Path::new("/sys"));
     let below = differs.into_iter().chain(encryption.map(|check| ("encryption", check)));
