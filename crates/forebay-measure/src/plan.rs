@@ -53,11 +53,8 @@ impl Sizes {
             Target::Directory(_) => None,
             Target::Existing(path) | Target::Overwritten(path) => Some((path, length_of(path)?)),
         };
-        let known = match &existing {
-            // An existing file has no more than its length, whatever the limit.
-            Some((_, length)) => Some((*length).min(size.unwrap_or(u64::MAX))),
-            None => size,
-        };
+        // An existing file has no more than its length, whatever the limit.
+        let known = existing.iter().map(|(_, length)| *length).chain(size).min();
         let memory_bytes = memory.unwrap_or_else(|| {
             default_memory.min(known.map_or(u64::MAX, |bytes| bytes / factor)).max(MEMORY_MIN_BYTES)
         });
@@ -79,11 +76,9 @@ impl Sizes {
         Ok(Self {
             memory_bytes,
             file_bytes: file_bytes.next_multiple_of(MIB),
-            limit_bytes: if matches!(context.target, Target::Overwritten(_)) {
-                Some(size.unwrap_or(memory_bytes.saturating_mul(factor)))
-            } else {
-                size
-            },
+            limit_bytes: size.or_else(|| {
+                matches!(context.target, Target::Overwritten(_)).then(|| memory_bytes.saturating_mul(factor))
+            }),
         })
     }
 }

@@ -53,12 +53,6 @@ impl<E: Into<io::Error>> From<E> for Refusal {
     }
 }
 
-impl Refusal {
-    fn degraded(why: impl Into<String>, remedy: &str) -> Self {
-        Self::Finding(Check::degraded("", "", why, remedy))
-    }
-}
-
 impl<T> Probe<T> {
     fn check(&self, group: &str, subject: &T) -> Check {
         let finding = match (self.call)(subject) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{Builder, EnterFlags, IoUring, Probe as Opcodes, opcode, squeue};
 
-use super::{Probe, Refusal, Tried, done};
+use super::{Probe, Refusal, Tried, degraded, done};
 use crate::aligned::AlignedBuffer;
 use crate::system_counters::value;
 use forebay_report::check::Check;
@@ -256,7 +256,7 @@ fn min_wait() -> Tried {
     if started.elapsed() < Duration::from_millis(500) {
         return Ok(String::new());
     }
-    Err(Refusal::degraded("accepted, but it had no effect", SINCE_6_12))
+    Err(Refusal::Finding(degraded("accepted, but it had no effect", SINCE_6_12)))
 }
 
 /// Sends a message to a ring, and looks for it there.
@@ -310,7 +310,7 @@ fn opcodes(ring: &IoUring) -> Tried {
         return Ok(wanted.len().to_string());
     }
     let why = format!("missing: {}; these run on a helper thread", missing.join(", "));
-    Err(Refusal::degraded(why, "run a newer kernel"))
+    Err(Refusal::Finding(degraded(why, "run a newer kernel")))
 }
 
 fn nop() -> squeue::Entry {
