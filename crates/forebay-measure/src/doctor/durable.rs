@@ -208,11 +208,12 @@ fn text(rounds: &[Round]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pattern::SplitMix;
 
     /// A simulated disk with unstable times: it drifts over the run, each write varies, and a few take many
     /// times as long.
     struct Disk {
-        seed: u64,
+        random: SplitMix,
         /// The time of a blocking write as a multiple of that of a queued one.
         ratio: f64,
         spread: f64,
@@ -220,10 +221,7 @@ mod tests {
 
     impl Disk {
         fn random(&mut self) -> f64 {
-            self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut word = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((word ^ (word >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+            (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
         }
 
         fn write(&mut self, flush: Flush, at: usize) -> u64 {
@@ -246,7 +244,7 @@ mod tests {
     fn of_seeds(ratio: f64, spread: f64) -> [usize; 3] {
         let mut counts = [0; 3];
         for seed in 0..1000 {
-            let advice = Disk { seed: seed * 7919, ratio, spread }.advice();
+            let advice = Disk { random: SplitMix::new(seed * 7919), ratio, spread }.advice();
             counts[match advice {
                 Advice::Undecided(_) => 0,
                 Advice::Clear(Flush::Blocking, _) => 1,
