@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::pattern::PAGE_BYTES;
+use super::system_counters::value;
 
 /// Memory that begins on a page boundary and never moves.
 #[derive(Debug, Default)]
@@ -95,8 +96,7 @@ impl Drop for HugeBuffer {
 /// Returns the bytes of this process that are in transparent huge pages.
 fn huge_bytes() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()? << 10)
+    usize::try_from(value(&text, "AnonHugePages:")?).ok()
 }
 
 /// A map of a file, to be read only.

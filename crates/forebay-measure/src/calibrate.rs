@@ -3,7 +3,7 @@
 //! The loads run in this process, on one shard. They measure the device's figures, which the program's own work changes
 //! little.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -94,13 +94,6 @@ struct Load {
     writes: bool,
     bytes: u64,
     depth: usize,
-}
-
-impl fmt::Display for Load {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.writes { "writes" } else { "reads" };
-        write!(formatter, "{kind} of {} KiB, {} in flight", self.bytes >> 10, self.depth)
-    }
 }
 
 /// The operations of a load that completed before its end.
@@ -227,9 +220,9 @@ fn measure(
     let step = context.step("calibrate", depths.len() as u64 + 6, Unit::Count);
     let mut done = 0;
     let mut take = |writes, bytes, depth| {
-        let load = Load { writes, bytes, depth };
-        step.message(load.to_string());
-        let seen = run(load)?;
+        let kind = if writes { "writes" } else { "reads" };
+        step.message(format!("{kind} of {} KiB, {depth} in flight", bytes >> 10));
+        let seen = run(Load { writes, bytes, depth })?;
         done += 1;
         step.set(done);
         anyhow::Ok(seen)

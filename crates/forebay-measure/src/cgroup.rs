@@ -1,18 +1,21 @@
-//! A memory cgroup that this program creates for one child process: cgroup v1 and v2.
+//! The cgroups of this process with their limits, and memory cgroups that this program creates for one child process each:
+//! cgroup v1 and v2.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::sampler;
 use crate::cleanup::{Cleanup, Guard};
 
-/// A directory in which memory cgroups may be possible.
+/// A cgroup above this process: a directory in which other cgroups may be possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parent {
     version: Version,
     directory: PathBuf,
+    /// The name of the group in its mount, such as `/user.slice`.
+    name: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,19 +24,36 @@ enum Version {
     V2,
 }
 
-impl Version {
-    const fn limit_file(self) -> &'static str {
-        match self {
-            Self::V1 => "memory.limit_in_bytes",
-            Self::V2 => "memory.max",
-        }
+/// Files of the memory controller, by version.
+const LIMIT: [&str; 2] = ["memory.limit_in_bytes", "memory.max"];
+const PEAK: [&str; 2] = ["memory.max_usage_in_bytes", "memory.peak"];
+/// The amount of swap or the inclination to it, which becomes 0.
+const SWAP: [&str; 2] = ["memory.swappiness", "memory.swap.max"];
+
+/// The smallest memory limit that applies to this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryLimit {
+    /// The limit in bytes, page cache included.
+    pub(crate) bytes: u64,
+    /// The cgroup that sets the limit.
+    pub(crate) cgroup: String,
+    /// `v1` or `v2`.
+    pub(crate) version: &'static str,
+}
+
+impl MemoryLimit {
+    /// Reads the limits of the process's own cgroup and of all above it, and returns the smallest. `None`
+    /// when there is none, or when none can be read.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        Self::smallest(Parent::candidates())
     }
 
-    const fn peak_file(self) -> &'static str {
-        match self {
-            Self::V1 => "memory.max_usage_in_bytes",
-            Self::V2 => "memory.peak",
-        }
+    fn smallest(groups: Vec<Parent>) -> Option<Self> {
+        let limit = |group: Parent| {
+            let bytes = parse_limit(&group.text(LIMIT[group.version as usize]))?;
+            Some(Self { bytes, version: group.version(), cgroup: group.name })
+        };
+        groups.into_iter().filter_map(limit).min_by_key(|limit| limit.bytes)
     }
 }
 
@@ -95,58 +115,24 @@ pub(super) fn cpu_stats() -> Vec<PathBuf> {
     Parent::of("cpu").into_iter().map(|group| group.directory.join("cpu.stat")).collect()
 }
 
-/// The format of a file of limits on reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum IoLimits {
-    /// cgroup v2, `io.max`: `8:0 rbps=max wbps=max riops=5000 wiops=max`.
-    All,
-    /// cgroup v1: `8:0 5000`, reads a second.
-    Reads,
-    /// cgroup v1: the same, bytes a second.
-    Bytes,
-}
+/// The marks of the limits in a file: of reads a second, and of bytes a second.
+pub(super) type IoMarks = [Option<&'static str>; 2];
 
-impl IoLimits {
-    /// Returns the reads and bytes a second that the file allows on the first of `devices` (such as `8:0`)
-    /// that it names.
-    pub(super) fn parse(self, text: &str, devices: &[String]) -> (Option<u64>, Option<u64>) {
-        let own = |line: &&str| {
-            line.split_once(' ').is_some_and(|(number, _)| devices.iter().any(|own| own == number))
-        };
-        let Some((_, values)) = text.lines().find(own).and_then(|line| line.split_once(' ')) else {
-            return (None, None);
-        };
-        let named = |name: &str| values.split(' ').find_map(|pair| pair.strip_prefix(name)?.parse().ok());
-        match self {
-            Self::All => (named("riops="), named("rbps=")),
-            Self::Reads => (values.trim().parse().ok(), None),
-            Self::Bytes => (None, values.trim().parse().ok()),
-        }
-    }
-}
+/// The files with limits on reads: `8:0 rbps=max wbps=max riops=5000 wiops=max` in cgroup v2, `8:0 5000` in v1.
+pub(super) const IO_LIMITS: [(&str, IoMarks); 3] = [
+    ("io.max", [Some("riops="), Some("rbps=")]),
+    ("blkio.throttle.read_iops_device", [Some(""), None]),
+    ("blkio.throttle.read_bps_device", [None, Some("")]),
+];
 
 /// Returns the files with limits on reads of this process: those of its own groups and of all above them.
-pub(super) fn io_limit_files() -> Vec<(PathBuf, IoLimits)> {
-    let mut files = Vec::new();
-    for group in ["io", "blkio"].into_iter().flat_map(Parent::of) {
-        match group.version {
-            Version::V2 => files.push((group.directory.join("io.max"), IoLimits::All)),
-            Version::V1 => files.extend([
-                (group.directory.join("blkio.throttle.read_iops_device"), IoLimits::Reads),
-                (group.directory.join("blkio.throttle.read_bps_device"), IoLimits::Bytes),
-            ]),
-        }
-    }
-    files
-}
-
-/// Returns the smallest memory limit that binds this process now, or `None` when no cgroup limits it.
-pub(super) fn current_limit_bytes() -> Option<u64> {
-    Parent::candidates()
-        .iter()
-        .filter_map(|parent| fs::read_to_string(parent.directory.join(parent.version.limit_file())).ok())
-        .filter_map(|text| parse_limit(&text))
-        .min()
+pub(super) fn io_limit_files() -> Vec<(PathBuf, IoMarks)> {
+    let groups = ["io", "blkio"].into_iter().flat_map(Parent::of);
+    let files = |group: Parent| {
+        let own = if group.version == Version::V2 { &IO_LIMITS[..1] } else { &IO_LIMITS[1..] };
+        own.iter().map(move |(file, marks)| (group.directory.join(file), *marks))
+    };
+    groups.flat_map(files).collect()
 }
 
 /// One cgroup; it is removed when dropped, and when a signal ends the program.
@@ -164,13 +150,10 @@ impl Group {
     /// # Errors
     /// Fails when the user may not create cgroups here, or the memory controller does not reach this place.
     pub fn create(parent: &Parent, limit_bytes: u64, number: u64, cleanup: &Cleanup) -> io::Result<Self> {
-        let limit = (parent.version.limit_file(), limit_bytes.to_string());
+        let limit = (LIMIT[parent.version as usize], limit_bytes.to_string());
         let group = Self::create_with(parent, (limit.0, &limit.1), number, cleanup)?;
         // Neither file exists everywhere (no swap accounting), and without swap both have no effect.
-        let _ = match group.version {
-            Version::V1 => group.write("memory.swappiness", "0"),
-            Version::V2 => group.write("memory.swap.max", "0"),
-        };
+        let _ = group.write(SWAP[group.version as usize], "0");
         Ok(group)
     }
 
@@ -208,23 +191,19 @@ impl Group {
     /// Returns the most memory that the group ever held, page cache and kernel memory included. `None`
     /// before Linux 5.19 on cgroup v2.
     pub fn peak_bytes(&self) -> Option<u64> {
-        parse_limit(&fs::read_to_string(self.directory.join(self.version.peak_file())).ok()?)
+        parse_limit(&fs::read_to_string(self.directory.join(PEAK[self.version as usize])).ok()?)
     }
 
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let path = self.directory.join(file);
         // Not fs::write, which would create the file where the controller does not offer it.
-        OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => io::Error::new(
-                    error.kind(),
-                    format!("the controller of {file} is not enabled for {}", self.directory.display()),
-                ),
-                kind => io::Error::new(kind, format!("{}: {error}", path.display())),
-            })
+        overwrite(&path, text).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(
+                error.kind(),
+                format!("the controller of {file} is not enabled for {}", self.directory.display()),
+            ),
+            kind => io::Error::new(kind, format!("{}: {error}", path.display())),
+        })
     }
 }
 
@@ -249,10 +228,7 @@ fn owner(name: &str) -> Option<u32> {
 /// Removes a group that is, or soon will be, empty.
 fn remove(directory: &Path) {
     // Release the page cache now, rather than leave it charged to a group that no longer has a name.
-    let _ = OpenOptions::new()
-        .write(true)
-        .open(directory.join("memory.force_empty"))
-        .and_then(|mut file| io::Write::write_all(&mut file, b"0"));
+    let _ = overwrite(&directory.join("memory.force_empty"), "0");
     // A process that has just ended may still be counted for a moment.
     let deadline = Instant::now() + Duration::from_secs(2);
     while fs::remove_dir(directory).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
@@ -262,25 +238,47 @@ fn remove(directory: &Path) {
     }
 }
 
+fn overwrite(file: &Path, text: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes())
+}
+
 /// Parses a limit. `max`, and the huge number that cgroup v1 shows for "no limit", are `None`.
 fn parse_limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < 1 << 60)
 }
 
 fn candidates_from(mountinfo: &str, own: &str, controller: &str) -> Vec<Parent> {
+    let has = |names: &str| names.split(',').any(|name| name == controller);
     let mut found = Vec::new();
     // A v1 memory hierarchy takes the controller away from v2, so v1 is checked first.
     for version in [Version::V1, Version::V2] {
-        let Some(path) = own_path(own, version, controller) else { continue };
-        for mount in mountinfo.lines().filter_map(|line| Mount::parse(line, version, controller)) {
+        let own_path = |line| {
+            let [number, controllers, path] = fields(line, ':')?;
+            let is_own = match version {
+                Version::V1 => has(controllers),
+                Version::V2 => number == "0" && controllers.is_empty(),
+            };
+            is_own.then(|| path.trim_start_matches('/'))
+        };
+        let mount = |line: &str| {
+            let (before, after) = line.split_once(" - ")?;
+            let ([_, _, _, root, point], [kind, _, options]) = (fields(before, ' ')?, fields(after, ' ')?);
+            let is_own = match version {
+                Version::V1 => kind == "cgroup" && has(options),
+                Version::V2 => kind == "cgroup2",
+            };
+            let point = point.split(' ').next().map(unescape)?;
+            is_own.then(|| (root.trim_start_matches('/').to_owned(), PathBuf::from(point)))
+        };
+        let Some(path) = own.lines().find_map(own_path) else { continue };
+        for (root, top) in mountinfo.lines().filter_map(mount) {
             // Where the process's group lies outside the mounted part (no cgroup namespace), the mount's
             // top is the nearest group that can be named.
-            let inside = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));
-            let top = PathBuf::from(unescape(mount.point));
-            // Joining an empty path would still add a slash.
-            let own_directory = if inside.as_os_str().is_empty() { top.clone() } else { top.join(inside) };
-            for directory in own_directory.ancestors().take_while(|directory| directory.starts_with(&top)) {
-                let parent = Parent { version, directory: directory.to_owned() };
+            let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+            for name in inside.ancestors() {
+                // Joining an empty path would still add a slash.
+                let directory = if name.as_os_str().is_empty() { top.clone() } else { top.join(name) };
+                let parent = Parent { version, directory, name: format!("/{}", name.display()) };
                 if !found.contains(&parent) {
                     found.push(parent);
                 }
@@ -290,41 +288,13 @@ fn candidates_from(mountinfo: &str, own: &str, controller: &str) -> Vec<Parent> 
     found
 }
 
-/// Returns the process's path in the hierarchy of a controller, from `/proc/self/cgroup`.
-fn own_path<'a>(text: &'a str, version: Version, controller: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let matches = match version {
-            Version::V1 => controllers.split(',').any(|name| name == controller),
-            Version::V2 => number == "0" && controllers.is_empty(),
-        };
-        matches.then(|| path.trim_start_matches('/'))
-    })
-}
-
-struct Mount<'a> {
-    root: &'a str,
-    point: &'a str,
-}
-
-impl<'a> Mount<'a> {
-    fn parse(line: &'a str, version: Version, controller: &str) -> Option<Self> {
-        let (before, after) = line.split_once(" - ")?;
-        let mut fields = before.split(' ').skip(3);
-        let (root, point) = (fields.next()?, fields.next()?);
-        let mut fields = after.split(' ');
-        let (kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
-        let matches = match version {
-            Version::V1 => kind == "cgroup" && options.split(',').any(|option| option == controller),
-            Version::V2 => kind == "cgroup2",
-        };
-        matches.then(|| Self { root: root.trim_start_matches('/'), point })
-    }
+/// Splits a line; the last field holds the rest.
+fn fields<const N: usize>(line: &str, separator: char) -> Option<[&str; N]> {
+    line.splitn(N, separator).collect::<Vec<_>>().try_into().ok()
 }
 
 /// Decodes the blanks and backslashes that mountinfo writes as three octal digits.
-pub(super) fn unescape(text: &str) -> String {
+fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
@@ -384,6 +354,10 @@ mod tests {
         let mounts = "40 30 0:32 /docker/ab12 /sys/fs/cgroup/memory ro,nosuid - cgroup cgroup rw,memory\n";
         let own = "5:memory:/docker/ab12\n";
         assert_eq!(directories(&candidates_from(mounts, own, "memory")), [("v1", "/sys/fs/cgroup/memory")]);
+        // Regression: `doctor` looked for a limit of a group below that root at the group's path outside.
+        let found = candidates_from(mounts, "5:memory:/docker/ab12/sub\n", "memory");
+        let names: Vec<&str> = found.iter().map(|parent| parent.name.as_str()).collect();
+        assert_eq!(names, ["/sub", "/"]);
     }
 
     #[test]
@@ -411,11 +385,33 @@ mod tests {
     fn a_directory_without_the_controller_is_an_error_and_leaves_nothing() {
         let top = std::env::temp_dir().join(format!("forebay-cgroup-test-{}", std::process::id()));
         fs::create_dir(&top).expect("the temp directory is writable");
-        let parent = Parent { version: Version::V2, directory: top.clone() };
+        let parent = Parent { version: Version::V2, directory: top.clone(), name: "/".to_owned() };
         let cleanup = Cleanup::default();
         let error = Group::create(&parent, 1 << 20, 0, &cleanup).expect_err("there is no memory.max");
         assert!(error.to_string().contains("not enabled"), "{error}");
         assert_eq!(fs::read_dir(&top).expect("it exists").count(), 0);
         fs::remove_dir(&top).expect("it is empty");
+    }
+
+    #[test]
+    fn the_smallest_limit_on_the_way_up_wins() {
+        let cleanup = Cleanup::default();
+        let root = cleanup.temp_directory(&std::env::temp_dir(), "limits").expect("writable");
+        let inner = root.path().join("a/b");
+        fs::create_dir_all(&inner).expect("writable");
+        fs::write(inner.join("memory.max"), "max\n").expect("write");
+        fs::write(root.path().join("a/memory.max"), "1048576\n").expect("write");
+        fs::write(root.path().join("memory.max"), "2097152\n").expect("write");
+        let mounts = format!("29 22 0:26 / {} rw - cgroup2 cgroup2 rw\n", root.path().display());
+        let limit = MemoryLimit::smallest(candidates_from(&mounts, "0::/a/b\n", "memory"));
+        let expected = MemoryLimit { bytes: 1 << 20, cgroup: "/a".to_owned(), version: "v2" };
+        assert_eq!(limit, Some(expected));
+    }
+
+    #[test]
+    fn the_mounts_of_both_versions_have_their_groups() {
+        let found = candidates_from(V1_MOUNTS, "4:memory:/a/b\n3:cpuset:/\n0::/c\n", "memory");
+        let names: Vec<_> = found.iter().map(|parent| (parent.version(), parent.name.as_str())).collect();
+        assert_eq!(names, [("v1", "/a/b"), ("v1", "/a"), ("v1", "/"), ("v2", "/c"), ("v2", "/")]);
     }
 }

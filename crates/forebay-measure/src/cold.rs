@@ -69,7 +69,7 @@ impl ColdFile {
         parameters(json!({
             "file_bytes": self.test_file.bytes,
             "memory_limit_bytes": self.memory_bytes,
-            "cold": self.cold.name(),
+            "cold": self.cold.facts().0,
             "own_file": self.test_file.pattern.is_some(),
         }))
     }
@@ -80,7 +80,20 @@ impl ColdFile {
     /// Fails when the chosen way, which worked before, no longer works.
     pub(super) fn start(&mut self, job: Job) -> anyhow::Result<Start> {
         self.number += 1;
-        let group = self.cold.prepare(&self.test_file, self.memory_bytes, self.number, &self.cleanup)?;
+        let mut group = None;
+        match &self.cold {
+            Cold::Cgroup(parent) => {
+                // A failure to evict was already reported when the way was chosen.
+                let _ = evict(&self.test_file.handle);
+                let created = Group::create(parent, self.memory_bytes, self.number, &self.cleanup);
+                group = Some(created.map_err(|error| {
+                    anyhow::anyhow!("a memory cgroup could be made before, but not any more: {error}")
+                })?);
+            }
+            Cold::Dropped => drop_all_caches()?,
+            Cold::Fadvise => evict(&self.test_file.handle)?,
+            Cold::Warm => {}
+        }
         let pattern_seed = self.test_file.pattern.map(Pattern::seed);
         Ok(Start { group, ..Job { pattern_seed, ..job }.into() })
     }
@@ -104,7 +117,7 @@ impl ColdFile {
 
     /// Returns the state of the cache in which samples of a row begin.
     pub(super) fn cache(&self, way: &Way) -> CacheState {
-        if way.cached { self.cold.cache_state() } else { CacheState::Direct }
+        if way.cached { self.cold.facts().1 } else { CacheState::Direct }
     }
 
     /// Returns whether a cgroup limits the memory.
@@ -119,7 +132,16 @@ impl ColdFile {
         } else {
             "the process, with the file's part of the page cache for rows that use it"
         };
-        format!("{} Memory is the peak of {source}.", self.cold.describe(self.memory_bytes))
+        let begins = match &self.cold {
+            Cold::Cgroup(parent) => format!(
+                "Every sample runs in a memory cgroup ({}) of its own that allows {}, page cache included; \
+                 the file's pages are evicted before it.",
+                parent.version(),
+                show_bytes(self.memory_bytes)
+            ),
+            cold => cold.facts().2.to_owned(),
+        };
+        format!("{begins} Memory is the peak of {source}.")
     }
 
     /// Returns the caveats on the file and its samples.
@@ -196,69 +218,23 @@ impl Cold {
         }
     }
 
-    /// Returns the name for the experiment's parameters.
-    const fn name(&self) -> &'static str {
+    /// Returns the name among the experiment's parameters, the state of the cache in which a row that uses it begins,
+    /// and a sentence for those without a cgroup.
+    const fn facts(&self) -> (&'static str, CacheState, &'static str) {
         match self {
-            Self::Cgroup(_) => "cgroup",
-            Self::Dropped => "dropped",
-            Self::Fadvise => "fadvise",
-            Self::Warm => "warm",
-        }
-    }
-
-    /// Describes this way in a sentence.
-    fn describe(&self, memory_bytes: u64) -> String {
-        match self {
-            Self::Cgroup(parent) => format!(
-                "Every sample runs in a memory cgroup ({}) of its own that allows {}, page cache included; \
-                 the file's pages are evicted before it.",
-                parent.version(),
-                show_bytes(memory_bytes)
+            Self::Cgroup(_) => ("cgroup", CacheState::MemoryLimited, ""),
+            Self::Dropped => (
+                "dropped",
+                CacheState::Dropped,
+                "The page cache of the machine is dropped before every sample.",
             ),
-            Self::Dropped => "The page cache of the machine is dropped before every sample.".to_owned(),
-            Self::Fadvise => {
-                "The file's pages are evicted by fadvise before every sample, and mincore sees that they are gone."
-                    .to_owned()
-            }
-            Self::Warm => "The page cache could not be emptied.".to_owned(),
+            Self::Fadvise => (
+                "fadvise",
+                CacheState::Evicted,
+                "The file's pages are evicted by fadvise before every sample, and mincore sees that they are gone.",
+            ),
+            Self::Warm => ("warm", CacheState::Warm, "The page cache could not be emptied."),
         }
-    }
-
-    /// Returns the state of the cache in which a row that uses it begins.
-    const fn cache_state(&self) -> CacheState {
-        match self {
-            Self::Cgroup(_) => CacheState::MemoryLimited,
-            Self::Dropped => CacheState::Dropped,
-            Self::Fadvise => CacheState::Evicted,
-            Self::Warm => CacheState::Warm,
-        }
-    }
-
-    /// Evicts the file from memory and creates the sample's cgroup, when there is one.
-    ///
-    /// # Errors
-    /// Fails when the chosen way, which worked before, no longer works.
-    fn prepare(
-        &self,
-        test_file: &TestFile,
-        memory_bytes: u64,
-        number: u64,
-        cleanup: &Cleanup,
-    ) -> anyhow::Result<Option<Group>> {
-        match self {
-            Self::Cgroup(parent) => {
-                // A failure to evict was already reported when the way was chosen.
-                let _ = evict(&test_file.handle);
-                let group = Group::create(parent, memory_bytes, number, cleanup).map_err(|error| {
-                    anyhow::anyhow!("a memory cgroup could be made before, but not any more: {error}")
-                })?;
-                return Ok(Some(group));
-            }
-            Self::Dropped => drop_all_caches()?,
-            Self::Fadvise => evict(&test_file.handle)?,
-            Self::Warm => {}
-        }
-        Ok(None)
     }
 }
 

@@ -85,18 +85,13 @@ impl Extents {
             let entry = entry?;
             if entry.file_type()?.is_file() {
                 let file = File::open(entry.path())?;
-                all = all.plus(Self::of(&file, file.metadata()?.len())?);
+                let Self { written, unwritten, holes } = Self::of(&file, file.metadata()?.len())?;
+                all.written += written;
+                all.unwritten += unwritten;
+                all.holes += holes;
             }
         }
         Ok(all)
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            written: self.written + other.written,
-            unwritten: self.unwritten + other.unwritten,
-            holes: self.holes + other.holes,
-        }
     }
 
     fn sum(extents: &[RawExtent], bytes: u64) -> Self {

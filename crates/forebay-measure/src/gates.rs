@@ -132,7 +132,7 @@ pub(super) fn implausible(sampled: &SampleFigures) -> BTreeMap<String, String> {
 }
 
 /// Returns the condition of the worst sample, with the repeats that failed.
-fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
+pub(super) fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
     let failed: Vec<u32> =
         all.iter().filter(|(_, gate)| gate.passed == Some(false)).map(|(repeat, _)| *repeat).collect();
     let badness = |gate: &Condition| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::start_barrier;
-use super::system_counters::{CounterDeltas, Readings};
+use super::system_counters::{CounterDeltas, Readings, value};
 
 /// A running gauge; it ends with [`stop`](Gauge::stop).
 #[derive(Debug)]
@@ -132,13 +132,7 @@ impl Usage {
 
 /// Returns the most memory that was in RAM for this process at one time, by its own page tables.
 pub fn peak_resident_bytes() -> Option<u64> {
-    parse_peak(&fs::read_to_string("/proc/self/status").ok()?)
-}
-
-fn parse_peak(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
+    value(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
 fn queue_ms(stat: &Path) -> Option<u64> {
@@ -159,8 +153,6 @@ mod tests {
         let stat = "   28513     6028  3510642    15001     6076    12993   915360     1748        0     8028    16920     3356       19   207376      158      351       12\n";
         assert_eq!(parse_queue_ms(stat), Some(16_920));
         assert_eq!(parse_queue_ms("1 2 3"), None);
-        assert_eq!(parse_peak("Name:\tx\nVmHWM:\t    2052 kB\nVmRSS:\t 1 kB\n"), Some(2_101_248));
-        assert_eq!(parse_peak("Name:\tx\n"), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! - **An agent** (`agent`) owns its temp file and the samples. When it loses its input it ends as if by
 //!   Ctrl-C, so the file is removed whatever happens to the controller and to the connection.
 //! - **A round** (`controller`): every host makes the sample ready, in a process that then waits
-//!   (`super::start_barrier`). When all are ready, the controller reads their clocks (`clock`). It sends
+//!   (`super::start_barrier`). When all are ready, the controller reads their clocks. It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
 //!   make a sample ready, the round is given up on all hosts.
 //! - **Failures.** A host that dies ends its connection. From one that is cut off nothing arrives for
@@ -14,7 +14,7 @@
 //!   measurement fails and names the host, and the others see the controller go. A slow host is waited
 //!   for up to a limit for each step. Clocks are monotonic ones, whose offsets are estimated anew before
 //!   each start; the start's true spread is reported.
-//! - **Rows** (`merge`, `rounds`): one for all hosts with merged histograms, one for each host, and gates.
+//! - **Rows** (`rounds`): one for all hosts with merged histograms, one for each host, and gates.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,9 +34,7 @@ use forebay_report::result::Experiment;
 
 pub mod agent;
 
-mod clock;
 mod controller;
-mod merge;
 mod message;
 mod ranks;
 mod rounds;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cgroup::{IoLimits, io_limit_files};
+use super::cgroup::{IoMarks, io_limit_files};
 use forebay_report::page::facts::{IO_LIMIT_BY, IO_LIMIT_BYTES, IO_LIMIT_READS};
 use forebay_report::result::Experiment;
 
@@ -30,15 +30,18 @@ impl IoLimit {
         )
     }
 
-    fn smallest(
-        files: impl Iterator<Item = (String, IoLimits, PathBuf)>,
-        devices: &[String],
-    ) -> Option<Self> {
+    fn smallest(files: impl Iterator<Item = (String, IoMarks, PathBuf)>, devices: &[String]) -> Option<Self> {
         let mut found = Self::default();
-        for (text, of, file) in files {
-            let (reads, bytes) = of.parse(&text, devices);
-            for (known, new) in [(&mut found.reads_per_s, reads), (&mut found.bytes_per_s, bytes)] {
-                if let Some(limit) = new.filter(|limit| known.is_none_or(|known| *limit < known)) {
+        for (text, marks, file) in files {
+            // The first line of one of the devices, without its number.
+            let values = text.lines().find_map(|line| {
+                devices.iter().find_map(|own| line.strip_prefix(own.as_str())?.strip_prefix(' '))
+            });
+            let Some(values) = values else { continue };
+            for (known, mark) in [&mut found.reads_per_s, &mut found.bytes_per_s].into_iter().zip(marks) {
+                let value = |pair: &str| pair.strip_prefix(mark?)?.parse().ok();
+                let limit: Option<u64> = values.split_whitespace().find_map(value);
+                if let Some(limit) = limit.filter(|limit| known.is_none_or(|known| *limit < known)) {
                     *known = Some(limit);
                     found.by = file.display().to_string();
                 }
@@ -82,19 +85,17 @@ fn numbers(device: &Path, found: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::IO_LIMITS;
 
     #[test]
     fn the_smallest_limit_of_all_groups_above_binds() {
+        let [(_, all), (_, reads), _] = IO_LIMITS;
         let file = |text: &str, of, name: &str| (text.to_owned(), of, PathBuf::from(name));
         let files = || {
             [
-                file(
-                    "8:0 rbps=max wbps=1000 riops=5000 wiops=max\n254:0 riops=7\n",
-                    IoLimits::All,
-                    "/a/b/io.max",
-                ),
-                file("8:0 rbps=20000000 wbps=max riops=9000 wiops=max\n", IoLimits::All, "/a/io.max"),
-                file("8:0 4000\n", IoLimits::Reads, "/v1/blkio.throttle.read_iops_device"),
+                file("8:0 rbps=max wbps=1000 riops=5000 wiops=max\n254:0 riops=7\n", all, "/a/b/io.max"),
+                file("8:0 rbps=20000000 wbps=max riops=9000 wiops=max\n", all, "/a/io.max"),
+                file("8:0 4000\n", reads, "/v1/blkio.throttle.read_iops_device"),
             ]
         };
         let of = |device: &str, count: usize| {

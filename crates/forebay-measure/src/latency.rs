@@ -1,5 +1,6 @@
 //! A histogram of the times for which callers waited.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -83,6 +84,23 @@ impl From<Latency> for String {
     fn from(latency: Latency) -> Self {
         latency.to_text().unwrap_or_default()
     }
+}
+
+/// Adds histograms to those of the same names.
+///
+/// # Errors
+/// As for [`Latency::add`].
+pub(super) fn merge(
+    all: &mut BTreeMap<String, Latency>,
+    own: BTreeMap<String, Latency>,
+) -> anyhow::Result<()> {
+    for (name, latency) in own {
+        match all.get_mut(&name) {
+            Some(all) => all.add(&latency)?,
+            None => drop(all.insert(name, latency)),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

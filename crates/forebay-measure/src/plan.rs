@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::cgroup::current_limit_bytes;
+use super::cgroup::MemoryLimit;
+use super::system_counters::value;
 use super::units::show_bytes;
 use crate::context::{Context, Target};
 use forebay_report::failure::Failure;
@@ -52,11 +53,8 @@ impl Sizes {
             Target::Directory(_) => None,
             Target::Existing(path) | Target::Overwritten(path) => Some((path, length_of(path)?)),
         };
-        let known = match &existing {
-            // An existing file has no more than its length, whatever the limit.
-            Some((_, length)) => Some((*length).min(size.unwrap_or(u64::MAX))),
-            None => size,
-        };
+        // An existing file has no more than its length, whatever the limit.
+        let known = existing.iter().map(|(_, length)| *length).chain(size).min();
         let memory_bytes = memory.unwrap_or_else(|| {
             default_memory.min(known.map_or(u64::MAX, |bytes| bytes / factor)).max(MEMORY_MIN_BYTES)
         });
@@ -78,11 +76,9 @@ impl Sizes {
         Ok(Self {
             memory_bytes,
             file_bytes: file_bytes.next_multiple_of(MIB),
-            limit_bytes: if matches!(context.target, Target::Overwritten(_)) {
-                Some(size.unwrap_or(memory_bytes.saturating_mul(factor)))
-            } else {
-                size
-            },
+            limit_bytes: size.or_else(|| {
+                matches!(context.target, Target::Overwritten(_)).then(|| memory_bytes.saturating_mul(factor))
+            }),
         })
     }
 }
@@ -119,13 +115,8 @@ pub(super) fn affordable_bytes() -> u64 {
 
 /// Returns the memory available without swapping, or less where a cgroup limits this process.
 fn available_bytes() -> Option<u64> {
-    let machine = parse_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
-    Some(current_limit_bytes().map_or(machine, |limit| limit.min(machine)))
-}
-
-fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let machine = value(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
+    Some(MemoryLimit::of_this_process().map_or(machine, |limit| limit.bytes.min(machine)))
 }
 
 /// The time that a sample takes beside its reading: process, engine, cgroup, eviction.
@@ -222,12 +213,6 @@ mod tests {
         let error = Sizes::choose(&context(target, false), None, None).expect_err("1 MiB");
         assert!(error.to_string().contains(&temp.path().display().to_string()), "{error}");
         assert_eq!(error.code(), 4);
-    }
-
-    #[test]
-    fn the_memory_of_the_machine_is_read() {
-        assert_eq!(parse_available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n"), Some(2 << 20));
-        assert_eq!(parse_available("MemTotal: 9 kB\n"), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Preconditions of an experiment: the file to be read and the device's write cache, each with its gate.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::backing_device::queue_setting;
 use super::extents::{self, Extents};
 use super::gates;
 use forebay_report::result::Condition;
@@ -45,13 +46,9 @@ impl Preconditions {
     }
 }
 
-/// Returns `write back` or `write through`, read beside the device's `stat` file; for a partition,
-/// that of its disk.
+/// Returns `write back` or `write through`.
 fn write_cache(device_stat: &Path) -> Option<String> {
-    let device = fs::canonicalize(device_stat.parent()?).ok()?;
-    let files = ["queue/write_cache", "../queue/write_cache"];
-    let text = files.iter().find_map(|file| fs::read_to_string(device.join(file)).ok())?;
-    Some(text.trim().to_owned())
+    queue_setting(device_stat, "write_cache")
 }
 
 #[cfg(test)]

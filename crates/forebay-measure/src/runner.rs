@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, Start, Turn, Way};
 use super::gates::{self, Claim};
 use super::job::Job;
-use super::latency::Latency;
+use super::latency::{self, Latency};
 use super::options::{Length, Values};
 use super::pattern::SplitMix;
 use super::plan::{another_repeat, fit_seconds, interleaved};
@@ -357,13 +357,8 @@ pub(super) fn row_of(name: &str, sampled: Vec<(u32, SampleFigures)>, processors:
             sampled.metrics.0.remove(&metric);
             left_out.entry(metric).or_insert(why);
         }
-        for (name, latency) in sampled.evidence.times {
-            match merged.get_mut(&name) {
-                // All histograms of this program have the same bounds.
-                Some(all) => drop(all.add(&latency)),
-                None => drop(merged.insert(name, latency)),
-            }
-        }
+        // All histograms of this program have the same bounds.
+        let _ = latency::merge(&mut merged, sampled.evidence.times);
         samples.push(Sample { repeat, metrics: sampled.metrics });
     }
     let mut row = Row::from_samples(name, samples);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::backing_device::queue_setting;
 use super::cgroup;
 
 /// Maximum threads that are read one by one: reading more takes longer than the information is worth.
@@ -53,49 +54,48 @@ pub(super) struct CounterDeltas {
     pub(super) busiest_thread: Option<f64>,
 }
 
+/// Returns the number after `name` in a file of /proc, in bytes where its unit is kB.
+pub(crate) fn value(text: &str, name: &str) -> Option<u64> {
+    let mut words = text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
+    let number: u64 = words.next()?.parse().ok()?;
+    if words.next() == Some("kB") { number.checked_mul(1024) } else { Some(number) }
+}
+
 impl Readings {
     /// Takes all available readings. `device_stat` is a block device's `stat` file.
     pub(super) fn now(device_stat: Option<&Path>) -> Self {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self {
+            // A queue can be configured not to count.
             device: device_stat
-                .filter(|stat| counts(stat))
-                .and_then(|stat| parse_device(&fs::read_to_string(stat).ok()?)),
-            own: parse_own(&read("/proc/self/io")),
-            ticks: parse_ticks(&read("/proc/stat")),
+                .filter(|stat| queue_setting(stat, "iostats").is_none_or(|counts| counts != "0"))
+                .and_then(read_device),
+            own: read_own(),
+            ticks: fs::read_to_string("/proc/stat").ok().and_then(|text| parse_ticks(&text)),
             throttled: throttled(&cgroup::cpu_stats()),
             threads: threads(),
         }
     }
-}
 
-impl Readings {
     /// Reads the byte counters once more. They include everything that happens, so they are read as close to
     /// the measured time as possible, and the others, which take up to milliseconds, are not between.
     pub(super) fn read_bytes_again(&mut self, device_stat: Option<&Path>) {
-        if self.device.is_some() {
-            self.device = device_stat.and_then(|stat| parse_device(&fs::read_to_string(stat).ok()?));
-        }
-        if self.own.is_some() {
-            self.own = parse_own(&fs::read_to_string("/proc/self/io").unwrap_or_default());
-        }
+        self.device = self.device.and(device_stat).and_then(read_device);
+        self.own = self.own.and_then(|_| read_own());
     }
 }
 
 impl CounterDeltas {
     /// Returns the differences between two readings, over `seconds` that cost `cpu_seconds`.
     pub(super) fn between(before: &Readings, after: &Readings, seconds: f64, cpu_seconds: f64) -> Self {
-        let bytes = |before: Option<Bytes>, after: Option<Bytes>| {
-            let (before, after) = (before?, after?);
-            Some(Bytes {
-                read: after.read.saturating_sub(before.read),
-                written: after.written.saturating_sub(before.written),
-            })
+        let bytes = |(before, after): (Bytes, Bytes)| Bytes {
+            read: after.read.saturating_sub(before.read),
+            written: after.written.saturating_sub(before.written),
         };
-        let ticks = before.ticks.zip(after.ticks).map(|(before, after)| Ticks {
+        let ticks = |(before, after): (Ticks, Ticks)| Ticks {
             all: after.all.saturating_sub(before.all),
             stolen: after.stolen.saturating_sub(before.stolen),
-        });
+        };
+        let throttled = before.throttled.zip(after.throttled);
         let busiest = before.threads.as_ref().zip(after.threads.as_ref()).and_then(|(before, after)| {
             let spent = |(thread, ns): (&u32, &u64)| ns - before.get(thread).copied().unwrap_or(0).min(*ns);
             after.iter().map(spent).max()
@@ -103,26 +103,21 @@ impl CounterDeltas {
         Self {
             seconds,
             cpu_seconds,
-            device: bytes(before.device, after.device),
-            own: bytes(before.own, after.own),
-            ticks,
-            throttled: before
-                .throttled
-                .zip(after.throttled)
-                .map(|(before, after)| after.saturating_sub(before)),
+            device: before.device.zip(after.device).map(bytes),
+            own: before.own.zip(after.own).map(bytes),
+            ticks: before.ticks.zip(after.ticks).map(ticks),
+            throttled: throttled.map(|(before, after)| after.saturating_sub(before)),
             busiest_thread: busiest.map(|ns| ns as f64 / 1e9 / seconds).filter(|share| share.is_finite()),
         }
     }
 }
 
-/// Returns whether the device counts at all: a queue can be configured not to.
-fn counts(stat: &Path) -> bool {
-    let Some(device) = stat.parent() else { return true };
-    // The queue of a partition is that of its disk, one folder up.
-    let setting = ["queue/iostats", "../queue/iostats"]
-        .iter()
-        .find_map(|file| fs::read_to_string(fs::canonicalize(device).ok()?.join(file)).ok());
-    setting.is_none_or(|text| text.trim() != "0")
+fn read_device(stat: &Path) -> Option<Bytes> {
+    parse_device(&fs::read_to_string(stat).ok()?)
+}
+
+fn read_own() -> Option<Bytes> {
+    parse_own(&fs::read_to_string("/proc/self/io").ok()?)
 }
 
 /// Parses fields 3 and 7 of a block device's `stat`: sectors read and written.
@@ -133,8 +128,7 @@ fn parse_device(stat: &str) -> Option<Bytes> {
 }
 
 fn parse_own(io: &str) -> Option<Bytes> {
-    let value = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    Some(Bytes { read: value("read_bytes:")?, written: value("write_bytes:")? })
+    Some(Bytes { read: value(io, "read_bytes:")?, written: value(io, "write_bytes:")? })
 }
 
 /// Parses the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. The
@@ -154,11 +148,7 @@ fn parse_ticks(stat: &str) -> Option<Ticks> {
 /// Returns how often the cgroups throttled their processes, together. `None` where no group counts that.
 fn throttled(stats: &[PathBuf]) -> Option<u64> {
     let texts = stats.iter().filter_map(|path| fs::read_to_string(path).ok());
-    texts.filter_map(|text| parse_throttled(&text)).reduce(|sum, times| sum.saturating_add(times))
-}
-
-fn parse_throttled(stat: &str) -> Option<u64> {
-    stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok())
+    texts.filter_map(|text| value(&text, "nr_throttled ")).reduce(u64::saturating_add)
 }
 
 /// Returns the nanoseconds on a processor of each thread; `None` where there are very many, or the
@@ -192,8 +182,11 @@ mod tests {
         let ticks = parse_ticks("cpu  10 20 30 40 5 6 7 8 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n");
         assert_eq!(ticks, Some(Ticks { all: 126, stolen: 8 }));
         assert_eq!(parse_ticks("cpu  1 2 3\n"), None);
-        assert_eq!(parse_throttled("nr_periods 9\nnr_throttled 4\nthrottled_usec 77\n"), Some(4));
-        assert_eq!(parse_throttled("usage_usec 9\n"), None);
+        assert_eq!(value("nr_periods 9\nnr_throttled 4\nthrottled_usec 77\n", "nr_throttled "), Some(4));
+        assert_eq!(value("usage_usec 9\n", "nr_throttled "), None);
+        assert_eq!(value("MemTotal: 9 kB\nMemAvailable:    2048 kB\n", "MemAvailable:"), Some(2 << 20));
+        assert_eq!(value("Name:\tx\nVmHWM:\t    2052 kB\nVmRSS:\t 1 kB\n", "VmHWM:"), Some(2_101_248));
+        assert_eq!(value("MemTotal: 9 kB\n", "MemAvailable:"), None);
     }
 
     #[test]

@@ -1,12 +1,17 @@
 //! The block devices under a path, as the core sees them, and their consequences for Forebay.
 
-use forebay::device::{Device, DeviceKind, WriteCache};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use forebay::device::{Device, DeviceKind, WriteCache};
+use io_uring::{IoUring, cqueue, squeue};
+
+use super::{degraded, ok};
 use forebay_report::check::Check;
 use forebay_report::environment::{DeviceInfo, LayerInfo};
 use forebay_report::units::bytes;
 
-const GROUP: &str = "device";
 /// The largest request that a scan makes by default.
 const SCAN_REQUEST_BYTES: u64 = 512 << 10;
 
@@ -62,114 +67,97 @@ fn kind(kind: DeviceKind) -> &'static str {
 }
 
 /// Derives the findings about the devices. Requests enter the queue of the topmost device.
-pub(crate) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<Check> {
+pub(super) fn examine(layers: &[LayerInfo], top: Option<&DeviceInfo>) -> Vec<(&'static str, Check)> {
     let Some(top) = top else {
-        return vec![Check::degraded(
-            GROUP,
-            "chain",
-            "no block device of this machine is under this path (a network, memory or layered file system)",
-            "name a path on a local disk",
-        )];
+        let why =
+            "no block device of this machine is under this path (a network, memory or layered file system)";
+        return vec![("chain", degraded(why, "name a path on a local disk"))];
     };
-    let mut chain: Vec<String> =
-        layers.iter().map(|layer| format!("{} ({})", layer.name, layer.kind)).collect();
-    if let Some(first) = chain.first_mut() {
-        first.push_str(&top.size_bytes.map_or_else(String::new, |size| format!(", {}", bytes(size))));
-    }
-    if let (Some(last), Some(model)) = (chain.last_mut(), &top.model) {
-        last.push_str(&format!(", {model}"));
-    }
-    let mut checks = vec![Check::ok(GROUP, "chain", chain.join(" on "))];
-    checks.push(write_cache(top));
-    checks.push(match top.io_poll {
-        Some(true) => Check::ok(
-            GROUP,
+    let name = &top.name;
+    // The queue's folder in /sys belongs to the disk, not to its partition.
+    let disk = layers.iter().find(|layer| layer.kind != "partition").map_or("", |layer| layer.name.as_str());
+    let mut findings = vec![
+        ("chain", ok(chain(layers, top))),
+        ("write_cache", write_cache(top)),
+        (
             "poll_queues",
-            format!("{} has poll queues: Config::polling reads and writes without interrupts", top.name),
+            if top.io_poll == Some(true) {
+                ok(format!("{name} has poll queues: Config::polling reads and writes without interrupts"))
+            } else {
+                degraded(
+                    format!("{name} has no poll queues: completions arrive by interrupt"),
+                    "on NVMe: boot with nvme.poll_queues=2; other devices rarely have them",
+                )
+            },
         ),
-        _ => Check::degraded(
-            GROUP,
-            "poll_queues",
-            format!("{} has no poll queues: completions arrive by interrupt", top.name),
-            "on NVMe: boot with nvme.poll_queues=2; other devices rarely have them",
-        ),
-    });
-    checks.push(super::nvme::examine(layers));
+        ("nvme_commands", nvme_commands(layers)),
+    ];
     if let Some(max) = top.request_bytes_max {
-        let why = format!("{} takes requests of up to {}", top.name, bytes(max));
-        checks.push(if max >= SCAN_REQUEST_BYTES {
-            Check::ok(GROUP, "max_request", why)
-        } else {
-            Check::degraded(
-                GROUP,
-                "max_request",
-                format!("{why}: the kernel splits the {} of a scan", bytes(SCAN_REQUEST_BYTES)),
-                format!(
-                    "raise /sys/block/{}/queue/max_sectors_kb up to max_hw_sectors_kb",
-                    disk_name(layers)
-                ),
-            )
-        });
+        let why = format!("{name} takes requests of up to {}", bytes(max));
+        findings.push((
+            "max_request",
+            if max >= SCAN_REQUEST_BYTES {
+                ok(why)
+            } else {
+                degraded(
+                    format!("{why}: the kernel splits the {} of a scan", bytes(SCAN_REQUEST_BYTES)),
+                    format!("raise /sys/block/{disk}/queue/max_sectors_kb up to max_hw_sectors_kb"),
+                )
+            },
+        ));
     }
-    checks.push(scheduler(top, disk_name(layers)));
-    checks.push(match top.discard_bytes_max {
-        Some(0) | None => Check::degraded(
-            GROUP,
+    findings.extend([
+        ("scheduler", scheduler(top, disk)),
+        (
             "discard",
-            format!("{} does not discard: freed blocks stay in use on the device", top.name),
-            "none needed unless it is a solid-state device behind a layer that hides it",
+            match top.discard_bytes_max {
+                Some(0) | None => degraded(
+                    format!("{name} does not discard: freed blocks stay in use on the device"),
+                    "none needed unless it is a solid-state device behind a layer that hides it",
+                ),
+                Some(max) => ok(format!("{name} discards up to {} at once", bytes(max))),
+            },
         ),
-        Some(max) => {
-            Check::ok(GROUP, "discard", format!("{} discards up to {} at once", top.name, bytes(max)))
-        }
-    });
-    checks.push(Check::ok(
-        GROUP,
-        "numa_node",
-        match top.numa_node {
-            Some(node) => {
-                format!("attached to node {node}: a shard pinned there avoids the way between nodes")
-            }
-            None => "the device names no NUMA node: nothing to gain by placement".to_owned(),
-        },
-    ));
-    checks
+        (
+            "numa_node",
+            ok(match top.numa_node {
+                Some(node) => {
+                    format!("attached to node {node}: a shard pinned there avoids the way between nodes")
+                }
+                None => "the device names no NUMA node: nothing to gain by placement".to_owned(),
+            }),
+        ),
+    ]);
+    findings
 }
 
-/// Returns the disk's name. The queue's folder in /sys belongs to the disk, not to its partition.
-fn disk_name(layers: &[LayerInfo]) -> &str {
-    layers.iter().find(|layer| layer.kind != "partition").map_or("", |layer| layer.name.as_str())
+fn chain(layers: &[LayerInfo], top: &DeviceInfo) -> String {
+    let mut chain: Vec<String> =
+        layers.iter().map(|layer| format!("{} ({})", layer.name, layer.kind)).collect();
+    if let (Some(first), Some(size)) = (chain.first_mut(), top.size_bytes) {
+        *first += &format!(", {}", bytes(size));
+    }
+    if let (Some(last), Some(model)) = (chain.last_mut(), &top.model) {
+        *last += &format!(", {model}");
+    }
+    chain.join(" on ")
 }
 
 fn write_cache(top: &DeviceInfo) -> Check {
-    let fua = top.fua == Some(true);
-    match top.write_cache.as_deref() {
-        Some("write through") => Check::ok(
-            GROUP,
-            "write_cache",
-            format!("{} has no volatile write cache: a completed write is durable", top.name),
-        ),
-        Some(cache) if fua => Check::ok(
-            GROUP,
-            "write_cache",
-            format!(
-                "{} has a {cache} cache and FUA: a durable write needs no flush of the whole cache",
-                top.name
-            ),
-        ),
-        Some(cache) => Check::degraded(
-            GROUP,
-            "write_cache",
-            format!(
-                "{} has a {cache} cache and no FUA: every durable write flushes the whole cache",
-                top.name
-            ),
+    let name = &top.name;
+    match (top.write_cache.as_deref(), top.fua == Some(true)) {
+        (Some("write through"), _) => {
+            ok(format!("{name} has no volatile write cache: a completed write is durable"))
+        }
+        (Some(cache), true) => ok(format!(
+            "{name} has a {cache} cache and FUA: a durable write needs no flush of the whole cache"
+        )),
+        (Some(cache), false) => degraded(
+            format!("{name} has a {cache} cache and no FUA: every durable write flushes the whole cache"),
             "none in software; use Durability::Data for groups of writes, not for each",
         ),
-        None => Check::degraded(
-            GROUP,
-            "write_cache",
-            format!("{} does not report whether it has a write cache", top.name),
+        (None, _) => degraded(
+            format!("{name} does not report whether it has a write cache"),
             "request durability explicitly; the kernel flushes when it must",
         ),
     }
@@ -177,21 +165,56 @@ fn write_cache(top: &DeviceInfo) -> Check {
 
 fn scheduler(top: &DeviceInfo, disk: &str) -> Check {
     match top.scheduler.as_deref() {
-        Some("none") => Check::ok(GROUP, "scheduler", "none: requests reach the device at once"),
-        Some(name) if top.rotational == Some(false) => Check::degraded(
-            GROUP,
-            "scheduler",
+        Some("none") => ok("none: requests reach the device at once"),
+        Some(name) if top.rotational == Some(false) => degraded(
             format!("{name} sorts and delays requests that a solid-state device does not want sorted"),
             format!("echo none > /sys/block/{disk}/queue/scheduler"),
         ),
-        Some(name) => Check::ok(
-            GROUP,
-            "scheduler",
-            format!(
-                "{name}; the device reports that it is rotational (virtual disks often do: then `none` is faster)"
-            ),
+        Some(name) => ok(format!(
+            "{name}; the device reports that it is rotational (virtual disks often do: then `none` is faster)"
+        )),
+        None => ok("the device has none of its own"),
+    }
+}
+
+/// Tests whether NVMe commands can go to the device (`Engine::open_nvme`): opens the namespace's character device
+/// for reading, and sets up the ring that commands need. It sends no command.
+fn nvme_commands(layers: &[LayerInfo]) -> Check {
+    let Some((disk, node)) =
+        layers.iter().rev().find_map(|layer| Some((&layer.name, nvme_node(&layer.name)?)))
+    else {
+        return ok("no NVMe device is under this path: there is nothing to send commands to");
+    };
+    let opened = File::open(&node).map(drop);
+    let ring: io::Result<IoUring<squeue::Entry128, cqueue::Entry32>> = IoUring::builder().build(8);
+    nvme_finding(disk, &node, opened, ring.map(drop))
+}
+
+/// Returns `/dev/ng0n1` for `nvme0n1`, and `None` for other devices and for partitions.
+fn nvme_node(disk: &str) -> Option<PathBuf> {
+    let rest = disk.strip_prefix("nvme")?;
+    let (controller, namespace) = rest.split_once('n')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (is_number(controller) && is_number(namespace)).then(|| Path::new("/dev").join(format!("ng{rest}")))
+}
+
+fn nvme_finding(disk: &str, node: &Path, opened: io::Result<()>, ring: io::Result<()>) -> Check {
+    let node = node.display();
+    match (opened, ring) {
+        (Err(error), _) => degraded(
+            format!("{node}, by which {disk} takes commands, cannot be opened: {error}"),
+            match error.kind() {
+                io::ErrorKind::NotFound => "use Linux 5.13 or later",
+                _ => "run as root, or give this user the right to open it",
+            },
         ),
-        None => Check::ok(GROUP, "scheduler", "the device has none of its own"),
+        (_, Err(error)) => degraded(
+            format!("a ring with entries for commands is refused: {error}"),
+            "use Linux 6.1 or later with io_uring allowed",
+        ),
+        _ => ok(format!(
+            "Engine::open_nvme can send commands to {disk} by {node}, while no other program uses it"
+        )),
     }
 }
 
@@ -222,7 +245,7 @@ mod tests {
     fn a_path_without_a_device_has_one_finding() {
         let checks = examine(&[], None);
         assert_eq!(checks.len(), 1);
-        assert_eq!(checks[0].verdict, Verdict::Degraded);
+        assert_eq!(checks[0].1.verdict, Verdict::Degraded);
     }
 
     #[test]
@@ -231,8 +254,27 @@ mod tests {
             |name: &str, kind: &str, level| LayerInfo { name: name.to_owned(), kind: kind.to_owned(), level };
         let checks =
             examine(&[layer("x1", "partition", 0), layer("x", "disk", 1)], Some(&device("write back", true)));
-        assert_eq!(checks[0].why, "x1 (partition) on x (disk)");
-        let scheduler = checks.iter().find(|check| check.name == "scheduler").expect("it has one");
+        assert_eq!(checks[0].1.why, "x1 (partition) on x (disk)");
+        let (_, scheduler) = checks.iter().find(|(name, _)| *name == "scheduler").expect("it has one");
         assert!(scheduler.remedy.as_deref().is_some_and(|remedy| remedy.contains("/sys/block/x/queue")));
+    }
+
+    #[test]
+    fn only_whole_namespaces_have_a_node() {
+        assert_eq!(nvme_node("nvme1n22"), Some(PathBuf::from("/dev/ng1n22")));
+        assert_eq!([nvme_node("nvme0n1p1"), nvme_node("sda"), nvme_node("nvme0")], [None, None, None]);
+    }
+
+    #[test]
+    fn a_missing_feature_is_reported_with_its_remedy() {
+        let finding = |opened: io::Result<()>, ring: io::Result<()>| {
+            nvme_finding("nvme0n1", Path::new("/dev/ng0n1"), opened, ring)
+        };
+        assert_eq!(finding(Ok(()), Ok(())).verdict, Verdict::Ok);
+        let denied = finding(Err(io::ErrorKind::PermissionDenied.into()), Ok(()));
+        assert!(denied.remedy.is_some_and(|remedy| remedy.contains("root")), "{}", denied.why);
+        assert_eq!(finding(Ok(()), Err(io::ErrorKind::InvalidInput.into())).verdict, Verdict::Degraded);
+        let other = LayerInfo { name: "sda".to_owned(), kind: "disk".to_owned(), level: 0 };
+        assert_eq!(nvme_commands(&[other]).verdict, Verdict::Ok);
     }
 }

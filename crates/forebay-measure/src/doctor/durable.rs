@@ -5,18 +5,16 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use forebay::{Class, Config, Durability, Engine, File, Flush, Open};
 
+use super::{degraded, ok};
 use crate::cleanup::{Cleanup, TempFile};
 use forebay_report::check::Check;
 
-const GROUP: &str = "path";
-const NAME: &str = "durable_writes";
 const WRITE_BYTES: usize = 4096;
 /// Comparisons of the two ways in each half: idle, and again beside busy processors.
 const ROUNDS: usize = 15;
@@ -34,12 +32,11 @@ const MARGIN: f64 = 1.4;
 /// the default in place, so that the advice does not change from one run to the next.
 const AGREED: f64 = 1.1;
 
+/// The two ways, in the order of a [`Round`].
+const WAYS: [Flush; 2] = [Flush::Queued, Flush::Blocking];
+
 /// One turn of both ways: the times of their writes in nanoseconds, sorted.
-#[derive(Debug)]
-struct Round {
-    queued: Vec<u64>,
-    blocking: Vec<u64>,
-}
+type Round = [Vec<u64>; 2];
 
 /// The conclusion from the comparisons.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,27 +50,19 @@ enum Advice {
 /// Measures both ways in its own files in `directory`, and removes the files.
 pub(super) fn examine(directory: &Path, cpus: u64, cleanup: &Cleanup) -> Check {
     match measure(directory, cpus, cleanup) {
-        Ok((idle, busy)) if idle.len().min(busy.len()) >= ROUNDS_MIN => {
-            let why = format!(
-                "p50/p90/p99 of 4 KiB until durable: {}; with all processors busy {}; {}",
-                text(&idle),
-                text(&busy),
-                sentence(advise(&busy))
-            );
-            Check::ok(GROUP, NAME, why)
-        }
-        Ok(_) => Check::degraded(
-            GROUP,
-            NAME,
+        Ok((idle, busy)) if idle.len().min(busy.len()) >= ROUNDS_MIN => ok(format!(
+            "p50/p90/p99 of 4 KiB until durable: {}; with all processors busy {}; {}",
+            text(&idle),
+            text(&busy),
+            sentence(advise(&busy))
+        )),
+        Ok(_) => degraded(
             "the disk makes too few writes durable in a second to compare the two ways",
             "keep a log's default, Flush::WhenAlone",
         ),
-        Err(error) => Check::degraded(
-            GROUP,
-            NAME,
-            format!("the two ways could not be compared: {error:#}"),
-            "see the findings above",
-        ),
+        Err(error) => {
+            degraded(format!("the two ways could not be compared: {error:#}"), "see the findings above")
+        }
     }
 }
 
@@ -83,23 +72,19 @@ fn measure(directory: &Path, cpus: u64, cleanup: &Cleanup) -> anyhow::Result<(Ve
     let open = |temp: &TempFile| engine.open(temp.path(), Open::write()).wait();
     let files = [open(&temps[0])?, open(&temps[1])?];
     let idle = compare(|flush, at, began| round_of(&engine, &files, flush, at, began))?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let hogs: Vec<_> = (0..cpus.max(1))
-        .map(|_| {
-            let stop = stop.clone();
-            std::thread::spawn(move || {
+    let stop = AtomicBool::new(false);
+    let busy = std::thread::scope(|scope| {
+        for _ in 0..cpus.max(1) {
+            scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
-            })
-        })
-        .collect();
-    let busy = compare(|flush, at, began| round_of(&engine, &files, flush, WRITES + at, began));
-    stop.store(true, Ordering::Relaxed);
-    for hog in hogs {
-        // The thread cannot have panicked.
-        let _ = hog.join();
-    }
+            });
+        }
+        let busy = compare(|flush, at, began| round_of(&engine, &files, flush, WRITES + at, began));
+        stop.store(true, Ordering::Relaxed);
+        busy
+    });
     drop(files);
     engine.close().wait()?;
     Ok((idle, busy?))
@@ -122,20 +107,16 @@ fn compare(
     let mut rounds = Vec::with_capacity(ROUNDS);
     let began = Instant::now();
     for round in 0..ROUNDS {
-        let mut order = [Flush::Queued, Flush::Blocking];
-        if round % 2 == 1 {
-            order.reverse();
+        let mut both = Round::default();
+        for turn in 0..WAYS.len() {
+            let way = (round + turn) % WAYS.len();
+            both[way] = writes(WAYS[way], round * WRITES_PER_ROUND, began)?;
+            both[way].sort_unstable();
         }
-        let (mut queued, mut blocking) = (Vec::new(), Vec::new());
-        for flush in order {
-            let mut times = writes(flush, round * WRITES_PER_ROUND, began)?;
-            times.sort_unstable();
-            *(if flush == Flush::Queued { &mut queued } else { &mut blocking }) = times;
-        }
-        if queued.len().min(blocking.len()) < WRITES_PER_ROUND {
+        if both.iter().any(|times| times.len() < WRITES_PER_ROUND) {
             break;
         }
-        rounds.push(Round { queued, blocking });
+        rounds.push(both);
     }
     Ok(rounds)
 }
@@ -173,8 +154,8 @@ fn round_of(
 fn advise(rounds: &[Round]) -> Advice {
     let mut ratios: Vec<f64> = rounds
         .iter()
-        .map(|round| {
-            let of = |share| at(&round.queued, share).max(1.0) / at(&round.blocking, share).max(1.0);
+        .map(|[queued, blocking]| {
+            let of = |share| at(queued, share).max(1.0) / at(blocking, share).max(1.0);
             (of(0.5) * of(0.9)).sqrt()
         })
         .collect();
@@ -215,23 +196,24 @@ fn at(sorted: &[u64], share: f64) -> f64 {
 }
 
 fn text(rounds: &[Round]) -> String {
-    let of = |times: fn(&Round) -> &[u64]| {
-        let mut all: Vec<u64> = rounds.iter().flat_map(|round| times(round).iter().copied()).collect();
+    let of = |way: usize| {
+        let mut all: Vec<u64> = rounds.iter().flat_map(|round| &round[way]).copied().collect();
         all.sort_unstable();
         let [half, most, tail] = [0.5, 0.9, 0.99].map(|share| at(&all, share) / 1000.0);
         format!("{half:.0}/{most:.0}/{tail:.0} us")
     };
-    format!("queued {}, blocking {}", of(|round| &round.queued), of(|round| &round.blocking))
+    format!("queued {}, blocking {}", of(0), of(1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pattern::SplitMix;
 
     /// A simulated disk with unstable times: it drifts over the run, each write varies, and a few take many
     /// times as long.
     struct Disk {
-        seed: u64,
+        random: SplitMix,
         /// The time of a blocking write as a multiple of that of a queued one.
         ratio: f64,
         spread: f64,
@@ -239,10 +221,7 @@ mod tests {
 
     impl Disk {
         fn random(&mut self) -> f64 {
-            self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut word = (self.seed ^ (self.seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            ((word ^ (word >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+            (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
         }
 
         fn write(&mut self, flush: Flush, at: usize) -> u64 {
@@ -265,7 +244,7 @@ mod tests {
     fn of_seeds(ratio: f64, spread: f64) -> [usize; 3] {
         let mut counts = [0; 3];
         for seed in 0..1000 {
-            let advice = Disk { seed: seed * 7919, ratio, spread }.advice();
+            let advice = Disk { random: SplitMix::new(seed * 7919), ratio, spread }.advice();
             counts[match advice {
                 Advice::Undecided(_) => 0,
                 Advice::Clear(Flush::Blocking, _) => 1,

@@ -2,66 +2,59 @@
 
 use std::path::Path;
 
+use super::{degraded, ok};
 use forebay_report::check::Check;
 use forebay_report::environment::{LayerInfo, PathInfo};
-
-/// What one file system does differently, and what to do about it.
-struct Trait {
-    /// The type in `/proc/self/mountinfo`; with a dot at its end, the beginning of it (`fuse.`).
-    types: &'static [&'static str],
-    why: &'static str,
-    remedy: &'static str,
-}
 
 /// File systems on which Forebay does all that it can.
 const WHOLE: [&str; 2] = ["ext4", "xfs"];
 
-const TRAITS: [Trait; 5] = [
-    Trait {
-        types: &["btrfs"],
-        why: "data is written to a new place and has checksums: files that are overwritten fragment, and a write of \
-              part of a block reads the rest first",
-        remedy: "for logs and stores: `chattr +C` on the empty directory (without checksums), or ext4 or XFS",
-    },
-    Trait {
-        types: &["tmpfs", "ramfs"],
-        why: "data is in memory only: a sync does nothing, a restart loses everything, and there is no cache to bypass",
-        remedy: "name a directory on a disk",
-    },
-    Trait {
-        types: &["overlay"],
-        why: "a container's layer above another file system: the first write to a file of the image copies all of it, \
-              and polled reads are refused",
-        remedy: "keep data on a volume or a bind mount, which is the file system below",
-    },
-    Trait {
-        types: &["nfs", "nfs4"],
-        why: "files are on another machine: each sync is a round trip, other clients see a write after close and open, \
-              polled reads and fallocate are refused by some servers",
-        remedy: "keep logs and stores on a local disk; for reads set `read_ahead` and the queue depth higher",
-    },
-    Trait {
-        types: &["fuse", "fuseblk", "fuse."],
-        why: "a program serves it: every call is a round trip to that program, and direct I/O, syncs and locks are what \
-              it makes of them",
-        remedy: "keep logs and stores on the file system below it",
-    },
+/// The other file systems: the types in `/proc/self/mountinfo`, or with a dot at its end the beginning of one (`fuse.`);
+/// what such a file system does differently; the remedy.
+const OTHERS: [(&[&str], &str, &str); 5] = [
+    (
+        &["btrfs"],
+        "data is written to a new place and has checksums: files that are overwritten fragment, and a write of part of a \
+         block reads the rest first",
+        "for logs and stores: `chattr +C` on the empty directory (without checksums), or ext4 or XFS",
+    ),
+    (
+        &["tmpfs", "ramfs"],
+        "data is in memory only: a sync does nothing, a restart loses everything, and there is no cache to bypass",
+        "name a directory on a disk",
+    ),
+    (
+        &["overlay"],
+        "a container's layer above another file system: the first write to a file of the image copies all of it, and \
+         polled reads are refused",
+        "keep data on a volume or a bind mount, which is the file system below",
+    ),
+    (
+        &["nfs", "nfs4"],
+        "files are on another machine: each sync is a round trip, other clients see a write after close and open, polled \
+         reads and fallocate are refused by some servers",
+        "keep logs and stores on a local disk; for reads set `read_ahead` and the queue depth higher",
+    ),
+    (
+        &["fuse", "fuseblk", "fuse."],
+        "a program serves it: every call is a round trip to that program, and direct I/O, syncs and locks are what it \
+         makes of them",
+        "keep logs and stores on the file system below it",
+    ),
 ];
 
 /// Returns the finding about the type of the path's file system; `None` for a block device.
 pub(super) fn examine(info: &PathInfo) -> Option<Check> {
     let name = info.file_system.as_deref()?;
     let named = |one: &&str| *one == name || (one.ends_with('.') && name.starts_with(*one));
-    if let Some(differs) = TRAITS.iter().find(|differs| differs.types.iter().any(named)) {
-        let why = format!("{name}: {}", differs.why);
-        return Some(Check::degraded("path", "file_system_type", why, differs.remedy));
+    if let Some((_, why, remedy)) = OTHERS.iter().find(|(types, ..)| types.iter().any(named)) {
+        return Some(degraded(format!("{name}: {why}"), *remedy));
     }
-    let why = if WHOLE.contains(&name) {
+    Some(ok(if WHOLE.contains(&name) {
         format!("{name} serves everything that Forebay does with files")
     } else {
         format!("Forebay is not tested on {name}; the lines below are what it did here")
-    };
-    Some(Check::ok("path", "file_system_type", why))
+    }))
 }
 
 /// Returns the finding about encryption by dm-crypt below the path; `None` where there is none.
@@ -70,15 +63,12 @@ pub(super) fn encryption(layers: &[LayerInfo], sysfs: &Path) -> Option<Check> {
         let uuid = std::fs::read_to_string(sysfs.join("block").join(&layer.name).join("dm/uuid"));
         uuid.is_ok_and(|uuid| uuid.starts_with("CRYPT-"))
     })?;
-    Some(Check::degraded(
-        "path",
-        "encryption",
-        format!(
-            "{} is encrypted by dm-crypt: each request passes through threads of the kernel, and cannot be polled",
-            encrypted.name
-        ),
-        "`cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue` saves the threads on a fast disk",
-    ))
+    let why = format!(
+        "{} is encrypted by dm-crypt: each request passes through threads of the kernel, and cannot be polled",
+        encrypted.name
+    );
+    let remedy = "`cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue` saves the threads on a fast disk";
+    Some(degraded(why, remedy))
 }
 
 #[cfg(test)]

@@ -1,35 +1,42 @@
-//! The machine: kernel, processors, memory.
+//! The machine: kernel, processors, memory; and the limits of this process: locked memory, huge pages, the cgroup's limit.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::cgroup::MemoryLimit;
+use io_uring::IoUring;
+use rustix::process::{Resource, getrlimit};
+
+use super::{degraded, ok, probe_uring};
+use crate::cgroup::MemoryLimit;
+use crate::system_counters::value;
+use forebay_report::check::Check;
 use forebay_report::environment::Environment;
+use forebay_report::units::bytes;
+
+/// Memory whose registration is tested. A smaller possible size is a degraded finding.
+const WANTED_BYTES: usize = 64 << 20;
 
 /// Returns the environment without a path and without checks.
-pub(crate) fn environment(limit: Option<&MemoryLimit>) -> Environment {
+pub(super) fn environment(limit: Option<&MemoryLimit>) -> Environment {
     let name = rustix::system::uname();
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (memory, cpus) = (read("/proc/meminfo"), read("/proc/cpuinfo"));
     Environment {
         time_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         kernel: format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),
         architecture: name.machine().to_string_lossy().into_owned(),
-        distribution: fs::read_to_string("/etc/os-release").ok().and_then(|text| distribution(&text)),
+        distribution: distribution(&read("/etc/os-release")),
         cpu_model: field(&cpus, "model name").map(str::to_owned),
         cpus_allowed: std::thread::available_parallelism().map_or(1, |count| count.get() as u64),
-        cpus_online: fs::read_to_string("/sys/devices/system/cpu/online")
-            .ok()
-            .and_then(|text| count(text.trim()))
-            .unwrap_or(1),
+        cpus_online: count(read("/sys/devices/system/cpu/online").trim()).unwrap_or(1),
         virtual_machine: field(&cpus, "flags")
             .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
-        memory_total_bytes: kibibytes(&memory, "MemTotal"),
-        memory_available_bytes: kibibytes(&memory, "MemAvailable"),
+        memory_total_bytes: value(&memory, "MemTotal:").unwrap_or(0),
+        memory_available_bytes: value(&memory, "MemAvailable:").unwrap_or(0),
         memory_limit_bytes: limit.map(|limit| limit.bytes),
-        memory_limit_by: limit.map(|limit| format!("{} {}", limit.version, limit.cgroup)),
+        memory_limit_by: limit.map(|limit| format!("cgroup {} {}", limit.version, limit.cgroup)),
         mitigations: mitigations(Path::new("/sys/devices/system/cpu/vulnerabilities")),
         optimized_build: !cfg!(debug_assertions),
         ..Environment::default()
@@ -61,12 +68,6 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-fn kibibytes(text: &str, name: &str) -> u64 {
-    field(text, name)
-        .and_then(|value| value.split(' ').next()?.parse::<u64>().ok())
-        .map_or(0, |kib| kib * 1024)
-}
-
 /// Returns how many numbers a list such as `0-3,8` contains.
 fn count(list: &str) -> Option<u64> {
     list.split(',')
@@ -79,9 +80,97 @@ fn count(list: &str) -> Option<u64> {
         .sum()
 }
 
+/// Tests and reads everything about memory and processors.
+pub(super) fn examine(limit: Option<&MemoryLimit>, machine: &Environment) -> [(&'static str, Check); 4] {
+    [
+        ("memlock", memlock(limit)),
+        ("hugepages", hugepages()),
+        ("memory_limit", cgroup(limit)),
+        ("processors", processors(machine.cpus_allowed, machine.cpus_online)),
+    ]
+}
+
+fn memlock(limit: Option<&MemoryLimit>) -> Check {
+    const REMEDY: &str = "raise it: ulimit -l, LimitMEMLOCK= in systemd, --ulimit memlock= in containers";
+    let rlimit = getrlimit(Resource::Memlock).current.map_or_else(|| "unlimited".to_owned(), bytes);
+    let Ok(ring) = IoUring::new(8) else {
+        return ok(format!("the limit is {rlimit}; without io_uring nothing needs to be locked"));
+    };
+    // Registration touches every page, so it never uses more than a quarter of the memory that the
+    // process may have.
+    let quarter = limit.map_or(usize::MAX, |limit| usize::try_from(limit.bytes / 4).unwrap_or(usize::MAX));
+    let most = quarter.clamp(4096, WANTED_BYTES);
+    let mut cause = String::new();
+    for tried in (0..).map(|halvings| most >> halvings).take_while(|tried| *tried >= 4096) {
+        let size = bytes(tried as u64);
+        match probe_uring::register(&ring, tried) {
+            Ok(()) if tried == most => return ok(format!("{size} were registered; the limit is {rlimit}")),
+            Ok(()) => {
+                let why = format!("{size} could be registered, twice as much not; the limit is {rlimit}");
+                return degraded(why, REMEDY);
+            }
+            Err(error) => cause = format!(": {error}"),
+        }
+    }
+    degraded(format!("no memory can be registered{cause}; the limit is {rlimit}"), REMEDY)
+}
+
+fn hugepages() -> Check {
+    const FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let Ok(text) = fs::read_to_string(FILE) else {
+        return degraded(
+            "this kernel has no transparent huge pages: large scans run at half their rate and less",
+            "use a kernel built with CONFIG_TRANSPARENT_HUGEPAGE",
+        );
+    };
+    match selected(&text) {
+        Some(mode @ ("always" | "madvise")) => {
+            ok(format!("transparent huge pages are set to {mode}: buffers are contiguous"))
+        }
+        mode => degraded(
+            format!(
+                "transparent huge pages are set to {}: large scans run at half their rate and less",
+                mode.unwrap_or("something unknown")
+            ),
+            format!("echo madvise > {FILE}"),
+        ),
+    }
+}
+
+/// Returns the word in brackets of a sysfs choice such as `always [madvise] never`.
+fn selected(text: &str) -> Option<&str> {
+    Some(text.split_once('[')?.1.split_once(']')?.0)
+}
+
+fn cgroup(limit: Option<&MemoryLimit>) -> Check {
+    let Some(MemoryLimit { bytes: limit, cgroup, version }) = limit else {
+        return ok("no cgroup limits the memory of this process");
+    };
+    let rest = format!(
+        "allows {}, page cache included; the engine's memory stays below a quarter of it",
+        bytes(*limit)
+    );
+    if *limit < 64 << 20 {
+        return degraded(format!("the cgroup {cgroup} {rest}"), "allow 64 MiB or more");
+    }
+    ok(format!("the cgroup {cgroup} (cgroup {version}) {rest}"))
+}
+
+fn processors(allowed: u64, online: u64) -> Check {
+    let shards = if allowed <= 4 { 1 } else { allowed.div_ceil(4) };
+    let plural = if shards == 1 { "" } else { "s" };
+    let why = format!("{allowed} of {online} may be used: {shards} shard{plural} by default");
+    if allowed > 1 {
+        return ok(why);
+    }
+    let why = format!("{why}; the shard and the program take turns, and nothing spins");
+    degraded(why, "allow two processors or more")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_report::check::Verdict;
 
     #[test]
     fn lists_of_processors_are_counted() {
@@ -92,7 +181,6 @@ mod tests {
 
     #[test]
     fn fields_are_found() {
-        assert_eq!(kibibytes("MemTotal:       1024 kB\n", "MemTotal"), 1 << 20);
         assert_eq!(field("model name\t: A CPU\n", "model name"), Some("A CPU"));
         assert_eq!(distribution("ID=x\nPRETTY_NAME=\"X 1\"\n"), Some("X 1".to_owned()));
     }
@@ -103,5 +191,25 @@ mod tests {
         assert!(environment.memory_total_bytes > 0);
         assert!(environment.cpus_allowed >= 1);
         assert!(environment.kernel.starts_with("Linux"));
+    }
+
+    #[test]
+    fn the_selected_word_is_found() {
+        assert_eq!(selected("always [madvise] never\n"), Some("madvise"));
+        assert_eq!(selected("none"), None);
+        assert_eq!(selected("[broken"), None);
+    }
+
+    #[test]
+    fn one_processor_is_a_degradation() {
+        assert_eq!(processors(1, 8).verdict, Verdict::Degraded);
+        assert_eq!(processors(2, 8).verdict, Verdict::Ok);
+        assert!(processors(32, 32).why.contains("8 shards"));
+    }
+
+    #[test]
+    fn memory_is_registered_or_the_refusal_is_reported() {
+        let check = memlock(None);
+        assert!(check.why.contains("limit"), "{}", check.why);
     }
 }

@@ -3,31 +3,89 @@
 //!
 //! Each mechanism that can be tried is tried by a real call. Everything else is read from /proc and /sys.
 
-pub mod cgroup;
 mod devices;
 mod durable;
-mod engine;
 mod file_systems;
 mod machine;
-mod nvme;
-mod pages;
 mod probe_file;
-mod probe_memory;
 mod probe_uring;
 
 use std::fs::{self, File, Metadata};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use forebay::device::Device;
+use forebay::{Config, Engine};
 use probe_file::{Direct, ProbedFile};
 
+use crate::cgroup::MemoryLimit;
 use crate::cleanup::Cleanup;
 use crate::context::Target;
 use forebay_report::check::{Check, Verdict};
-use forebay_report::environment::{Environment, PathInfo};
+use forebay_report::environment::{EngineInfo, Environment, PathInfo};
 use forebay_report::failure::Failure;
+use forebay_report::units::bytes;
+
+/// A mechanism that one call tries on a `T`, and the sentences of its finding.
+struct Probe<T> {
+    name: &'static str,
+    call: fn(&T) -> Tried,
+    /// The observation when the call works; its text replaces `{}`.
+    works: &'static str,
+    /// The observation when the call is refused; the error replaces `{}`.
+    refused: &'static str,
+    remedy: &'static str,
+}
+
+/// The result of a call that tries a mechanism.
+type Tried = Result<String, Refusal>;
+
+/// The reason why a mechanism does not work: an error, or a finding of its own.
+enum Refusal {
+    Error(io::Error),
+    Finding(Check),
+}
+
+impl<E: Into<io::Error>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+impl<T> Probe<T> {
+    fn check(&self, group: &str, subject: &T) -> Check {
+        let finding = match (self.call)(subject) {
+            Ok(text) => ok(self.works.replace("{}", &text)),
+            Err(Refusal::Error(error)) => {
+                degraded(self.refused.replace("{}", &error.to_string()), self.remedy)
+            }
+            Err(Refusal::Finding(finding)) => finding,
+        };
+        Check { group: group.to_owned(), name: self.name.to_owned(), ..finding }
+    }
+}
+
+/// Drops the value of a call that works.
+fn done<T, E: Into<io::Error>>(result: Result<T, E>) -> Tried {
+    Ok(result.map(|_| String::new())?)
+}
+
+/// Returns a finding without a name.
+fn ok(why: impl Into<String>) -> Check {
+    Check::ok("", "", why)
+}
+
+/// Returns a finding without a name.
+fn degraded(why: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check::degraded("", "", why, remedy)
+}
+
+/// Names the findings of a group.
+fn named<N: Into<String>>(group: &str, findings: impl IntoIterator<Item = (N, Check)>) -> Vec<Check> {
+    let named = |(name, finding): (N, Check)| Check { group: group.to_owned(), name: name.into(), ..finding };
+    findings.into_iter().map(named).collect()
+}
 
 /// Examines the machine and `target`, and tries everything there. In a directory it creates three temp
 /// files of less than 2 MiB and removes them; a file or a device is only read.
@@ -37,27 +95,27 @@ use forebay_report::failure::Failure;
 pub fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failure> {
     let path = target.path();
     let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
-    let limit = cgroup::MemoryLimit::of_this_process();
+    let limit = MemoryLimit::of_this_process();
     let mut environment = machine::environment(limit.as_ref());
     let info = path_info(path, &metadata)?;
 
     let mut checks = probe_uring::examine();
-    checks.extend(probe_memory::examine(limit.as_ref(), environment.cpus_allowed, environment.cpus_online));
-    checks.push(file_system(&info));
-    checks.extend(file_systems::examine(&info));
-    checks.extend(file_systems::encryption(&info.layers, Path::new("/sys")));
+    checks.extend(named("memory", machine::examine(limit.as_ref(), &environment)));
+    let differs = file_systems::examine(&info).map(|check| ("file_system_type", check));
+    let encryption = file_systems::encryption(&info.layers, Path::new("/sys"));
+    let below = differs.into_iter().chain(encryption.map(|check| ("encryption", check)));
+    checks.extend(named("path", [("file_system", space(&info))].into_iter().chain(below)));
     let tried = try_path(target, &metadata, cleanup)?.1;
     let writable = !tried.iter().any(|check| check.name == "temp_file");
     checks.extend(tried);
     if let Target::Directory(directory) = target
         && writable
     {
-        checks.push(durable::examine(directory, environment.cpus_allowed, cleanup));
+        let durable = durable::examine(directory, environment.cpus_allowed, cleanup);
+        checks.extend(named("path", [("durable_writes", durable)]));
     }
-    checks.extend(devices::examine(&info.layers, info.device.as_ref()));
-    let (engine, engine_checks) = engine::examine();
-    environment.engine = engine;
-    checks.extend(engine_checks);
+    checks.extend(named("device", devices::examine(&info.layers, info.device.as_ref())));
+    checks.extend(named("engine", engine(&mut environment)));
 
     environment.path = Some(info);
     environment.checks = checks;
@@ -66,7 +124,7 @@ pub fn examine(target: &Target, cleanup: &Cleanup) -> Result<Environment, Failur
 
 /// Examines the machine only.
 pub fn machine_only() -> Environment {
-    machine::environment(cgroup::MemoryLimit::of_this_process().as_ref())
+    machine::environment(MemoryLimit::of_this_process().as_ref())
 }
 
 /// Makes sure that direct I/O works at `target` before anything is measured there.
@@ -78,34 +136,33 @@ pub fn preflight(target: &Target, cleanup: &Cleanup) -> Result<(), Failure> {
     let path = target.path();
     let metadata = fs::metadata(path).map_err(|error| Failure::missing(path, &error))?;
     let (direct, checks) = try_path(target, &metadata, cleanup)?;
-    let found = |name: &str| checks.iter().find(|check| check.name == name);
-    match direct {
-        Direct::NoFile(full) => {
-            let why = found("temp_file").map_or("", |check| check.why.as_str());
-            let text = format!("{}: {why}", path.display());
-            Err(if full { Failure::Unsuitable(text) } else { Failure::Path(text) })
-        }
-        Direct::Works => Ok(()),
-        Direct::Untried => Err(Failure::Unsuitable(format!(
-            "{} is empty, too small to measure: name a larger file, or a directory, where the program writes its own",
-            path.display()
-        ))),
+    let place = path.display();
+    let why = checks.iter().find(|check| decides(check)).map_or("", |check| check.why.as_str());
+    Err(match direct {
+        Direct::Works => return Ok(()),
+        Direct::NoFile(true) => Failure::Unsuitable(format!("{place}: {why}")),
+        Direct::NoFile(false) => Failure::Path(format!("{place}: {why}")),
+        Direct::Untried => Failure::Unsuitable(format!(
+            "{place} is empty, too small to measure: name a larger file, or a directory, where the program writes its own"
+        )),
         Direct::Ignored | Direct::Refused => {
             let file_system = path_info(path, &metadata)?.file_system.unwrap_or_else(|| "none".to_owned());
-            let why = found("direct").map_or("", |check| check.why.as_str());
-            Err(Failure::Unsuitable(format!(
-                "direct I/O does not work at {} (file system {file_system}): {why}; name a path on a local disk with ext4, XFS or btrfs",
-                path.display()
-            )))
+            Failure::Unsuitable(format!(
+                "direct I/O does not work at {place} (file system {file_system}): {why}; name a path on a local disk \
+                 with ext4, XFS or btrfs"
+            ))
         }
-    }
+    })
 }
 
 /// Returns whether Forebay can serve its purpose here at all: direct I/O through a file of the path.
 pub fn suitable(environment: &Environment) -> bool {
-    !environment.checks.iter().any(|check| {
-        check.verdict == Verdict::Unavailable && matches!(check.name.as_str(), "direct" | "temp_file")
-    })
+    !environment.checks.iter().any(|check| check.verdict == Verdict::Unavailable && decides(check))
+}
+
+/// Returns whether a finding decides that a path can be used.
+fn decides(check: &Check) -> bool {
+    matches!(check.name.as_str(), "direct" | "temp_file")
 }
 
 fn try_path(
@@ -113,41 +170,29 @@ fn try_path(
     metadata: &Metadata,
     cleanup: &Cleanup,
 ) -> Result<(Direct, Vec<Check>), Failure> {
-    let path = target.path();
     if let Target::Directory(directory) = target {
         let filled = cleanup.temp_file(directory, "doctor").and_then(|temp| {
             probe_file::fill(&mut temp.file())?;
-            Ok(temp)
+            let (handle, len) = (temp.file().try_clone()?, probe_file::TEMP_BYTES as u64);
+            Ok((ProbedFile::new(temp.path(), handle, len, true), temp))
         });
         return Ok(match filled {
-            Ok(temp) => probe_file::examine(&ProbedFile {
-                path: temp.path(),
-                buffered: temp.file(),
-                own: true,
-                len: probe_file::TEMP_BYTES as u64,
-            }),
-            Err(error) => (
-                Direct::NoFile(matches!(
-                    error.kind(),
-                    ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
-                )),
-                vec![Check::unavailable(
-                    "path",
-                    "temp_file",
-                    format!("a temp file of 1 MiB cannot be written here: {error}"),
-                    "name a directory that this user may write to and that has space, or an existing file",
-                )],
-            ),
+            Ok((probed, _temp)) => probe_file::examine(&probed),
+            Err(error) => {
+                let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
+                let why = format!("a temp file of 1 MiB cannot be written here: {error}");
+                let remedy =
+                    "name a directory that this user may write to and that has space, or an existing file";
+                let check = Check::unavailable("path", "temp_file", why, remedy);
+                (Direct::NoFile(full.contains(&error.kind())), vec![check])
+            }
         });
     }
+    let path = target.path();
     let file = File::open(path).map_err(|error| Failure::missing(path, &error))?;
-    let device = metadata.file_type().is_block_device();
-    Ok(probe_file::examine(&ProbedFile {
-        path,
-        buffered: &file,
-        own: false,
-        len: if device { u64::MAX } else { metadata.len() },
-    }))
+    let is_device = metadata.file_type().is_block_device();
+    let len = if is_device { u64::MAX } else { metadata.len() };
+    Ok(probe_file::examine(&ProbedFile::new(path, file, len, false)))
 }
 
 fn path_info(path: &Path, metadata: &Metadata) -> Result<PathInfo, Failure> {
@@ -177,27 +222,57 @@ fn path_info(path: &Path, metadata: &Metadata) -> Result<PathInfo, Failure> {
     Ok(info)
 }
 
-fn file_system(info: &PathInfo) -> Check {
+/// Returns the finding about the path's file system and its free space.
+fn space(info: &PathInfo) -> Check {
     /// The free space that `report --quick` needs for its file, with a margin.
     const WANTED_BYTES: u64 = 4 << 30;
     let name = info.file_system.as_deref().unwrap_or("none");
-    let Some(free) = info.free_bytes else {
-        return Check::ok("path", "file_system", format!("{}: {name}", info.kind));
-    };
-    let why = format!(
-        "{name} on {}, {} of {} free",
-        info.mount_point.as_deref().unwrap_or("?"),
-        forebay_report::units::bytes(free),
-        forebay_report::units::bytes(info.size_bytes.unwrap_or(0))
-    );
-    if info.kind == "directory" && free < WANTED_BYTES {
-        Check::degraded(
-            "path",
-            "file_system",
-            format!("{why}: too little for a file larger than memory"),
-            "free space, or name a directory on another file system",
-        )
-    } else {
-        Check::ok("path", "file_system", why)
+    let Some(free) = info.free_bytes else { return ok(format!("{}: {name}", info.kind)) };
+    let (place, size) = (info.mount_point.as_deref().unwrap_or("?"), info.size_bytes.unwrap_or(0));
+    let why = format!("{name} on {place}, {} of {} free", bytes(free), bytes(size));
+    if info.kind != "directory" || free >= WANTED_BYTES {
+        return ok(why);
     }
+    degraded(
+        format!("{why}: too little for a file larger than memory"),
+        "free space, or name a directory on another file system",
+    )
+}
+
+/// Starts an engine as a program would, and returns its own findings. This is the only place where the doctor
+/// starts the engine for itself.
+fn engine(environment: &mut Environment) -> Vec<(String, Check)> {
+    let engine = match Engine::start(Config::default()) {
+        Ok(engine) => engine,
+        Err(error) => {
+            let why = format!("the engine does not start: {error}");
+            return vec![("start".to_owned(), Check::unavailable("", "", why, "see the findings above"))];
+        }
+    };
+    let health = engine.health();
+    let (shards, driver) = (health.shards, health.driver);
+    let plural = if shards == 1 { "" } else { "s" };
+    let started = format!("started with {shards} shard{plural} on the {driver} driver");
+    let start = if driver == "uring" {
+        ok(started)
+    } else {
+        degraded(
+            format!("{started}: each operation of a shard costs a hand-over to another thread"),
+            "make io_uring available (see the io_uring findings)",
+        )
+    };
+    let mut checks = vec![("start".to_owned(), start)];
+    let degradations = health.degraded.iter();
+    checks.extend(degradations.map(|one| (one.what.replace(' ', "_"), degraded(&one.why, &one.remedy))));
+    environment.engine = Some(EngineInfo {
+        driver: driver.to_owned(),
+        shards: shards as u64,
+        degradations: health.degraded.iter().map(ToString::to_string).collect(),
+    });
+    if let Err(error) = engine.close().wait() {
+        let why = format!("the engine does not close cleanly: {error}");
+        let remedy = "report this with the output of `forebay doctor --json`";
+        checks.push(("close".to_owned(), degraded(why, remedy)));
+    }
+    checks
 }

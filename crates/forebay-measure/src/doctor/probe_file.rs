@@ -6,13 +6,15 @@ use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-use super::pages::Pages;
+use super::{Probe, Tried, degraded, done, named, ok};
+use crate::aligned::AlignedBuffer;
+use crate::pattern::Pattern;
 use crate::residency;
 use forebay_report::check::Check;
 use forebay_report::units::bytes;
@@ -26,20 +28,51 @@ const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
 
 /// The file under test.
 #[derive(Debug)]
-pub(crate) struct ProbedFile<'a> {
-    /// The file's path.
-    pub(crate) path: &'a Path,
+pub(super) struct ProbedFile {
+    path: PathBuf,
     /// An ordinary handle.
-    pub(crate) buffered: &'a File,
+    buffered: File,
     /// Whether the program created the file and may write to it.
-    pub(crate) own: bool,
+    own: bool,
     /// The file's length; for a device, the length that may be tried.
-    pub(crate) len: u64,
+    len: u64,
+    status: Option<Statx>,
+}
+
+impl ProbedFile {
+    /// Returns a file with its properties; the program writes only to its `own`.
+    pub(super) fn new(path: &Path, buffered: File, len: u64, own: bool) -> Self {
+        let wanted = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
+        let status = statx(&buffered, "", AtFlags::EMPTY_PATH, wanted).ok();
+        Self { path: path.to_owned(), buffered, own, len, status }
+    }
+
+    /// Returns the alignment of memory and of offsets, when the file system states one.
+    fn alignment(&self) -> Option<(u32, u32)> {
+        let status =
+            self.status.as_ref().filter(|status| status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)?;
+        let (memory, offset) = (status.stx_dio_mem_align, status.stx_dio_offset_align);
+        (memory > 0 && offset > 0).then_some((memory, offset))
+    }
+
+    /// Opens it for direct reading, and for writing too when `write`.
+    fn open_direct(&self, write: bool) -> io::Result<File> {
+        OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(&self.path)
+    }
+
+    fn write_directly(&self, len: usize, flags: ReadWriteFlags) -> io::Result<usize> {
+        let data = AlignedBuffer::new(len);
+        Ok(pwritev2(&self.open_direct(true)?, &[IoSlice::new(data.bytes())], 0, flags)?)
+    }
+}
+
+fn read(file: &File, len: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
+    preadv2(file, &mut [IoSliceMut::new(AlignedBuffer::new(len).bytes_mut())], 0, flags)
 }
 
 /// Whether and how direct I/O is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direct {
+pub(super) enum Direct {
     /// A direct read was made past the page cache.
     Works,
     /// Opening and reading work, but the bytes are in the page cache all the same: the file system keeps its
@@ -57,284 +90,176 @@ pub(crate) enum Direct {
 ///
 /// # Errors
 /// Fails when the file system is full or read-only.
-pub(crate) fn fill(file: &mut &File) -> io::Result<()> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut data = Vec::with_capacity(TEMP_BYTES);
-    while data.len() < TEMP_BYTES {
-        // xorshift64: good enough to defeat compression, which is its only purpose here.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        data.extend_from_slice(&state.to_le_bytes());
-    }
+pub(super) fn fill(file: &mut &File) -> io::Result<()> {
+    let mut data = vec![0; TEMP_BYTES];
+    Pattern::new(1).fill(0, &mut data);
     file.write_all(&data)?;
     file.sync_data()
 }
 
-/// Opens for direct reading, and for writing too when `write`.
-///
-/// # Errors
-/// EINVAL from a file system without O_DIRECT.
-pub(crate) fn open_direct(path: &Path, write: bool) -> io::Result<File> {
-    OpenOptions::new().read(true).write(write).custom_flags(libc::O_DIRECT).open(path)
-}
+/// Reads past and through the page cache.
+const READS: [Probe<ProbedFile>; 2] = [
+    Probe {
+        name: "rwf_dontcache",
+        call: |file| done(read(&file.buffered, 4096, ReadWriteFlags::from_bits_retain(RWF_DONTCACHE))),
+        works: "a read left nothing in the page cache: `uncached` files work",
+        refused: "refused: {}; `uncached` files fall back to buffered reads and fadvise",
+        remedy: "use Linux 6.14 or later with ext4, XFS or btrfs",
+    },
+    Probe {
+        name: "rwf_nowait",
+        call: |file| match read(&file.buffered, 4096, ReadWriteFlags::NOWAIT) {
+            // The page was not cached: the kernel has the call, and it behaved as it should.
+            Err(Errno::AGAIN) => Ok("accepted; the page was not cached".to_owned()),
+            Ok(_) => Ok("a cached page was read without waiting: buffered hits cost no hop".to_owned()),
+            Err(error) => Err(error.into()),
+        },
+        works: "{}",
+        refused: "refused: {}; buffered reads always go through the ring",
+        remedy: "use a file system that supports it (ext4, XFS, btrfs)",
+    },
+];
 
-/// Tries every call on `probed`.
-pub(crate) fn examine(probed: &ProbedFile<'_>) -> (Direct, Vec<Check>) {
-    let mut checks = Vec::new();
-    let status = statx(
-        probed.buffered,
-        "",
-        AtFlags::EMPTY_PATH,
-        StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC),
-    );
-    let alignment = status.as_ref().ok().and_then(alignment);
-    let (direct, check) = direct_read(probed, alignment);
-    checks.push(check);
-    checks.push(match alignment {
-        Some((memory, offset)) => Check::ok(
-            GROUP,
-            "dioalign",
-            format!(
-                "statx: memory {memory} B, offset and length {offset} B (Forebay never aligns memory below {} B)",
-                rustix::param::page_size()
-            ),
-        ),
-        None => Check::degraded(
-            GROUP,
-            "dioalign",
+const IOPOLL: Probe<ProbedFile> = Probe {
+    name: "iopoll",
+    call: polled_read,
+    works: "a polled read of {} bytes completed",
+    refused: "a polled read is refused: {}; completions arrive by interrupt",
+    remedy: "a device with poll queues (NVMe: nvme.poll_queues=2) and a file system with direct I/O",
+};
+
+/// Calls that change the file.
+const WRITES: [Probe<ProbedFile>; 4] = [
+    Probe {
+        name: "rwf_dsync",
+        call: |file| done(file.write_directly(4096, ReadWriteFlags::DSYNC)),
+        works: "a direct write was made durable by its own flag",
+        refused: "refused: {}; durable writes use a separate fdatasync",
+        remedy: "none needed",
+    },
+    Probe {
+        name: "rwf_atomic",
+        call: atomic_write,
+        works: "a write of {} that cannot tear was made",
+        refused: "{}; a write may tear at power loss",
+        remedy: "a device with atomic writes and a file system that passes them on (XFS, ext4 with bigalloc)",
+    },
+    Probe {
+        name: "allocate",
+        call: |file| {
+            let end = TEMP_BYTES as u64;
+            done(fallocate(&file.buffered, FallocateFlags::KEEP_SIZE, end, end))
+        },
+        works: "space was set aside before it is written",
+        refused: "fallocate is refused: {}; appends may find the disk full late",
+        remedy: "use a file system with fallocate (ext4, XFS, btrfs)",
+    },
+    Probe {
+        name: "punch_hole",
+        call: |file| {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            done(fallocate(&file.buffered, hole, 0, 64 << 10))
+        },
+        works: "space inside a file was given back",
+        refused: "refused: {}; space inside a file cannot be given back",
+        remedy: "use a file system that supports it (ext4, XFS, btrfs)",
+    },
+];
+
+/// Tries every call on `file`.
+pub(super) fn examine(file: &ProbedFile) -> (Direct, Vec<Check>) {
+    let (direct, finding) = direct_read(file);
+    let alignment = match file.alignment() {
+        Some((memory, offset)) => ok(format!(
+            "statx: memory {memory} B, offset and length {offset} B (Forebay never aligns memory below {} B)",
+            rustix::param::page_size()
+        )),
+        None => degraded(
             "statx states no alignment for direct I/O; Forebay assumes the page size",
             "use a file system that states it (ext4, XFS and block devices since Linux 6.1)",
         ),
-    });
-    checks.push(dontcache(probed));
-    checks.push(nowait(probed));
-    checks.push(iopoll(probed, direct));
-    if probed.own {
-        checks.push(dsync(probed));
-        checks.push(atomic(probed, status.as_ref().ok()));
-        checks.push(allocate(probed));
-        checks.push(punch(probed));
+    };
+    let mut checks = named(GROUP, [("direct", finding), ("dioalign", alignment)]);
+    checks.extend(READS.iter().map(|probe| probe.check(GROUP, file)));
+    checks.push(if direct == Direct::Works {
+        IOPOLL.check(GROUP, file)
     } else {
-        checks.push(Check::ok(
-            GROUP,
-            "writes",
-            "not tried: this file was not created by the program, which only reads it; name a directory to try writes",
-        ));
+        Check::unavailable(GROUP, IOPOLL.name, "polling needs direct I/O", IOPOLL.remedy)
+    });
+    if file.own {
+        checks.extend(WRITES.iter().map(|probe| probe.check(GROUP, file)));
+    } else {
+        let why = "not tried: this file was not created by the program, which only reads it; name a directory to try \
+                   writes";
+        checks.push(Check::ok(GROUP, "writes", why));
     }
     (direct, checks)
 }
 
-/// Returns the alignment of memory and of offsets, when the file system states one.
-fn alignment(status: &Statx) -> Option<(u32, u32)> {
-    let stated = status.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
-    (stated && status.stx_dio_mem_align > 0 && status.stx_dio_offset_align > 0)
-        .then_some((status.stx_dio_mem_align, status.stx_dio_offset_align))
-}
-
-fn direct_read(probed: &ProbedFile<'_>, alignment: Option<(u32, u32)>) -> (Direct, Check) {
+fn direct_read(probed: &ProbedFile) -> (Direct, Check) {
     const REMEDY: &str = "use a file system with direct I/O (ext4, XFS), or open files buffered";
+    let fails = |direct, why: String| (direct, Check::unavailable("", "", why, REMEDY));
     if probed.len == 0 {
         let why = "the file is empty: there is nothing to read";
-        return (
-            Direct::Untried,
-            Check::degraded(GROUP, "direct", why, "name a file that holds data, or a directory"),
-        );
+        return (Direct::Untried, degraded(why, "name a file that holds data, or a directory"));
     }
-    let file = match open_direct(probed.path, false) {
+    let file = match probed.open_direct(false) {
         Ok(file) => file,
-        Err(error) => {
-            let why = format!("opening with O_DIRECT fails: {error}");
-            return (Direct::Refused, Check::unavailable(GROUP, "direct", why, REMEDY));
-        }
+        Err(error) => return fails(Direct::Refused, format!("opening with O_DIRECT fails: {error}")),
     };
+    let alignment = probed.alignment();
     let len = alignment.map_or(rustix::param::page_size(), |(_, offset)| offset as usize);
     // btrfs, NFS and FUSE state no alignment, and yet read directly: the page cache shows it.
-    let is_cached = || residency::resident_bytes(probed.buffered, len as u64).is_ok_and(|bytes| bytes > 0);
+    let is_cached = || residency::resident_bytes(&probed.buffered, len as u64).is_ok_and(|bytes| bytes > 0);
     if alignment.is_none() {
         // Advice only: the pages may stay, and are then found below.
-        let _ = rustix::fs::fadvise(probed.buffered, 0, NonZeroU64::new(len as u64), Advice::DontNeed);
+        let _ = rustix::fs::fadvise(&probed.buffered, 0, NonZeroU64::new(len as u64), Advice::DontNeed);
     }
-    match read_some(&file, len, ReadWriteFlags::empty()) {
+    match read(&file, len, ReadWriteFlags::empty()) {
         Ok(got) if alignment.is_some() || !is_cached() => {
-            (Direct::Works, Check::ok(GROUP, "direct", format!("{got} bytes were read past the page cache")))
+            (Direct::Works, ok(format!("{got} bytes were read past the page cache")))
         }
-        Ok(got) => (
+        Ok(got) => fails(
             Direct::Ignored,
-            Check::unavailable(
-                GROUP,
-                "direct",
-                format!(
-                    "O_DIRECT opens and {got} bytes were read, but the page cache has them: the file system keeps its data in memory or ignores the flag"
-                ),
-                REMEDY,
+            format!(
+                "O_DIRECT opens and {got} bytes were read, but the page cache has them: the file system keeps its data in \
+                 memory or ignores the flag"
             ),
         ),
-        Err(error) => (
-            Direct::Refused,
-            Check::unavailable(
-                GROUP,
-                "direct",
-                format!("O_DIRECT opens, but reading fails: {error}"),
-                REMEDY,
-            ),
-        ),
+        Err(error) => fails(Direct::Refused, format!("O_DIRECT opens, but reading fails: {error}")),
     }
 }
 
-fn read_some(file: &File, len: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
-    let mut pages = Pages::new(len).map_err(|_| Errno::NOMEM)?;
-    let part = pages.as_mut().get_mut(..len).unwrap_or_default();
-    preadv2(file, &mut [IoSliceMut::new(part)], 0, flags)
-}
-
-fn dontcache(probed: &ProbedFile<'_>) -> Check {
-    match read_some(probed.buffered, 4096, ReadWriteFlags::from_bits_retain(RWF_DONTCACHE)) {
-        Ok(_) => {
-            Check::ok(GROUP, "rwf_dontcache", "a read left nothing in the page cache: `uncached` files work")
-        }
-        Err(error) => Check::degraded(
-            GROUP,
-            "rwf_dontcache",
-            format!("refused: {error}; `uncached` files fall back to buffered reads and fadvise"),
-            "use Linux 6.14 or later with ext4, XFS or btrfs",
-        ),
-    }
-}
-
-fn nowait(probed: &ProbedFile<'_>) -> Check {
-    match read_some(probed.buffered, 4096, ReadWriteFlags::NOWAIT) {
-        Ok(_) => Check::ok(
-            GROUP,
-            "rwf_nowait",
-            "a cached page was read without waiting: buffered hits cost no hop",
-        ),
-        // The page was not cached: the kernel has the call, and it behaved as it should.
-        Err(Errno::AGAIN) => Check::ok(GROUP, "rwf_nowait", "accepted; the page was not cached"),
-        Err(error) => Check::degraded(
-            GROUP,
-            "rwf_nowait",
-            format!("refused: {error}; buffered reads always go through the ring"),
-            "use a file system that supports it (ext4, XFS, btrfs)",
-        ),
-    }
-}
-
-fn iopoll(probed: &ProbedFile<'_>, direct: Direct) -> Check {
-    const REMEDY: &str =
-        "a device with poll queues (NVMe: nvme.poll_queues=2) and a file system with direct I/O";
-    if direct != Direct::Works {
-        return Check::unavailable(GROUP, "iopoll", "polling needs direct I/O", REMEDY);
-    }
-    let result = open_direct(probed.path, false).and_then(|file| polled_read(&file));
-    match result {
-        Ok(got) => Check::ok(GROUP, "iopoll", format!("a polled read of {got} bytes completed")),
-        Err(error) => Check::degraded(
-            GROUP,
-            "iopoll",
-            format!("a polled read is refused: {error}; completions arrive by interrupt"),
-            REMEDY,
-        ),
-    }
-}
-
-fn polled_read(file: &File) -> io::Result<usize> {
-    let mut pages = Pages::new(4096)?;
+fn polled_read(probed: &ProbedFile) -> Tried {
+    let (file, mut memory) = (probed.open_direct(false)?, AlignedBuffer::new(4096));
     let mut ring: IoUring = IoUring::builder().setup_iopoll().build(8)?;
-    let part = pages.as_mut();
-    let len = u32::try_from(part.len()).unwrap_or(4096);
-    let read = opcode::Read::new(types::Fd(file.as_raw_fd()), part.as_mut_ptr(), len).build();
-    // SAFETY: the memory and the file outlive the completion, which the code below waits for. On an error
-    // of the wait the memory is leaked, because the read may still be in flight.
+    let read = opcode::Read::new(types::Fd(file.as_raw_fd()), memory.bytes_mut().as_mut_ptr(), 4096).build();
+    // SAFETY: the memory and the file outlive the completion, which the code below waits for. Without a completion
+    // the memory is leaked, because the read may still be in flight.
     let pushed = unsafe { ring.submission().push(&read) };
     pushed.map_err(|_| io::Error::other("the submission queue is full"))?;
-    let entry = match ring.submit_and_wait(1) {
-        Ok(_) => ring.completion().next(),
-        Err(error) => {
-            std::mem::forget(pages);
-            return Err(error);
-        }
+    let waited = ring.submit_and_wait(1);
+    let Some(entry) = ring.completion().next() else {
+        std::mem::forget(memory);
+        waited?;
+        return Err(io::Error::other("no completion came").into());
     };
-    match entry.map(|entry| entry.result()) {
-        Some(result) => {
-            usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(result.saturating_neg()))
-        }
-        None => {
-            std::mem::forget(pages);
-            Err(io::Error::other("no completion came"))
-        }
+    match usize::try_from(entry.result()) {
+        Ok(got) => Ok(got.to_string()),
+        Err(_) => Err(io::Error::from_raw_os_error(entry.result().saturating_neg()).into()),
     }
 }
 
-fn dsync(probed: &ProbedFile<'_>) -> Check {
-    match write_some(probed, 4096, ReadWriteFlags::DSYNC) {
-        Ok(_) => Check::ok(GROUP, "rwf_dsync", "a direct write was made durable by its own flag"),
-        Err(error) => Check::degraded(
-            GROUP,
-            "rwf_dsync",
-            format!("refused: {error}; durable writes use a separate fdatasync"),
-            "none needed",
-        ),
-    }
-}
-
-fn atomic(probed: &ProbedFile<'_>, status: Option<&Statx>) -> Check {
-    const REMEDY: &str =
-        "a device with atomic writes and a file system that passes them on (XFS, ext4 with bigalloc)";
-    let max = status
-        .filter(|status| status.stx_mask & STATX_WRITE_ATOMIC != 0)
-        .map_or(0, |status| status.stx_atomic_write_unit_max);
-    let tried = if max == 0 { 4096 } else { max as usize };
-    match write_some(probed, tried, ReadWriteFlags::from_bits_retain(RWF_ATOMIC)) {
-        Ok(_) => Check::ok(
-            GROUP,
-            "rwf_atomic",
-            format!("a write of {} that cannot tear was made", bytes(tried as u64)),
-        ),
-        Err(error) => Check::degraded(
-            GROUP,
-            "rwf_atomic",
-            format!(
-                "a write of {} is refused: {error} (statx: at most {max} B); a write may tear at power loss",
-                bytes(tried as u64)
-            ),
-            REMEDY,
-        ),
-    }
-}
-
-fn write_some(probed: &ProbedFile<'_>, len: usize, flags: ReadWriteFlags) -> Result<usize, Errno> {
-    let file =
-        open_direct(probed.path, true).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let mut pages = Pages::new(len).map_err(|_| Errno::NOMEM)?;
-    let part = pages.as_mut().get(..len).unwrap_or_default();
-    pwritev2(&file, &[IoSlice::new(part)], 0, flags)
-}
-
-fn allocate(probed: &ProbedFile<'_>) -> Check {
-    let end = TEMP_BYTES as u64;
-    match fallocate(probed.buffered, FallocateFlags::KEEP_SIZE, end, end) {
-        Ok(()) => Check::ok(GROUP, "allocate", "space was set aside before it is written"),
-        Err(error) => Check::degraded(
-            GROUP,
-            "allocate",
-            format!("fallocate is refused: {error}; appends may find the disk full late"),
-            "use a file system with fallocate (ext4, XFS, btrfs)",
-        ),
-    }
-}
-
-fn punch(probed: &ProbedFile<'_>) -> Check {
-    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match fallocate(probed.buffered, hole, 0, 64 << 10) {
-        Ok(()) => Check::ok(GROUP, "punch_hole", "space inside a file was given back"),
-        Err(error) => Check::degraded(
-            GROUP,
-            "punch_hole",
-            format!("refused: {error}; space inside a file cannot be given back"),
-            "use a file system that supports it (ext4, XFS, btrfs)",
-        ),
-    }
+fn atomic_write(file: &ProbedFile) -> Tried {
+    let status = file.status.as_ref().filter(|status| status.stx_mask & STATX_WRITE_ATOMIC != 0);
+    let max = status.map_or(0, |status| status.stx_atomic_write_unit_max);
+    let tried = if max == 0 { 4096 } else { max };
+    let size = bytes(tried.into());
+    let written = file.write_directly(tried as usize, ReadWriteFlags::from_bits_retain(RWF_ATOMIC));
+    let refused =
+        |error| io::Error::other(format!("a write of {size} is refused: {error} (statx: at most {max} B)"));
+    written.map_err(refused)?;
+    Ok(size)
 }
 
 #[cfg(test)]
@@ -349,8 +274,8 @@ mod tests {
             .temp_file(&std::env::temp_dir(), "probe")
             .expect("the temp directory is writable");
         fill(&mut temp.file()).expect("it has space");
-        let probed =
-            ProbedFile { path: temp.path(), buffered: temp.file(), own: true, len: TEMP_BYTES as u64 };
+        let handle = temp.file().try_clone().expect("a descriptor");
+        let probed = ProbedFile::new(temp.path(), handle, TEMP_BYTES as u64, true);
         let (_, checks) = examine(&probed);
         let mut names: Vec<&str> = checks.iter().map(|check| check.name.as_str()).collect();
         names.sort_unstable();
@@ -364,8 +289,8 @@ mod tests {
         let temp = Cleanup::default()
             .temp_file(&std::env::temp_dir(), "empty")
             .expect("the temp directory is writable");
-        let probed = ProbedFile { path: temp.path(), buffered: temp.file(), own: false, len: 0 };
-        let (direct, checks) = examine(&probed);
+        let handle = temp.file().try_clone().expect("a descriptor");
+        let (direct, checks) = examine(&ProbedFile::new(temp.path(), handle, 0, false));
         assert_eq!(direct, Direct::Untried);
         assert_eq!(checks[0].verdict, Verdict::Degraded);
     }

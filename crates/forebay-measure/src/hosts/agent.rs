@@ -9,13 +9,14 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
 
+use super::super::backend::locked;
 use super::super::experiment::Turn;
 use super::super::kind::{self, Entry};
 use super::super::plan::affordable_bytes;
@@ -125,7 +126,7 @@ struct Wire {
 
 impl Wire {
     fn send(&self, message: &FromAgent) -> anyhow::Result<()> {
-        send(&mut *lock(&self.output), message)
+        send(&mut *locked(&self.output), message)
     }
 
     /// Passes tasks on until the controller reports the end.
@@ -133,12 +134,12 @@ impl Wire {
         loop {
             let message = receive(&mut input)?;
             let arrived_ns = monotonic_ns();
-            *lock(&self.silent_from) = Some(Instant::now() + SILENCE_MAX);
+            *locked(&self.silent_from) = Some(Instant::now() + SILENCE_MAX);
             match message {
                 ToAgent::Alive => {}
                 ToAgent::Clock => self.send(&FromAgent::Clock { arrived_ns, sent_ns: monotonic_ns() })?,
                 ToAgent::End => {
-                    *lock(&self.silent_from) = None;
+                    *locked(&self.silent_from) = None;
                     return Ok(());
                 }
                 task => tasks.try_send(task).context("more tasks than the protocol allows")?,
@@ -149,7 +150,7 @@ impl Wire {
     fn watch(&self) {
         loop {
             std::thread::park_timeout(ALIVE_EVERY);
-            let Some(silent_from) = *lock(&self.silent_from) else { return };
+            let Some(silent_from) = *locked(&self.silent_from) else { return };
             if Instant::now() >= silent_from {
                 stderr_line("forebay: the controller was lost: no message arrived for too long");
                 end_process();
@@ -158,10 +159,6 @@ impl Wire {
             let _ = self.send(&FromAgent::Alive);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn code(error: &anyhow::Error) -> u8 {

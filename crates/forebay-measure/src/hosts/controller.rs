@@ -12,7 +12,6 @@ use super::super::experiment::Outcome;
 use super::super::gates::Claim;
 use super::super::options::Values;
 use super::super::start_barrier::monotonic_ns;
-use super::clock::{Offset, RoundTrip};
 use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
 use super::{ALIVE_EVERY, SILENCE_MAX};
 use forebay_report::failure::Failure;
@@ -140,7 +139,7 @@ impl Controller {
                 prepared: None,
                 output: Some(output),
                 carrier,
-                offset: Offset { ahead_ns: 0, error_ns: u64::MAX },
+                offset: Offset::UNKNOWN,
             });
         }
         let connected = hosts.len();
@@ -244,7 +243,7 @@ impl Controller {
 
     /// Reads all clocks at once. Offsets of a minute ago would be off by the difference of the crystals.
     fn read_clocks(&mut self) -> anyhow::Result<()> {
-        let mut trips = vec![Vec::new(); self.hosts.len()];
+        self.hosts.iter_mut().for_each(|host| host.offset = Offset::UNKNOWN);
         for _ in 0..CLOCK_REQUESTS {
             let mut sent = Vec::with_capacity(self.hosts.len());
             for host in &mut self.hosts {
@@ -256,12 +255,11 @@ impl Controller {
                     FromAgent::Clock { arrived_ns, sent_ns } => Some((arrived_ns, sent_ns, at_ns)),
                     _ => None,
                 })?;
-            for (index, (arrived_ns, replied_ns, received_ns)) in replies.into_iter().enumerate() {
-                trips[index].push(RoundTrip { sent_ns: sent[index], arrived_ns, replied_ns, received_ns });
+            for ((host, sent_ns), (arrived_ns, replied_ns, received_ns)) in
+                self.hosts.iter_mut().zip(sent).zip(replies)
+            {
+                host.offset = host.offset.or(Offset::of(sent_ns, arrived_ns, replied_ns, received_ns));
             }
-        }
-        for (host, trips) in self.hosts.iter_mut().zip(&trips) {
-            host.offset = Offset::estimate(trips).context("every host replied")?;
         }
         Ok(())
     }
@@ -409,5 +407,76 @@ fn failure(host: &Host, why: &str, code: u8) -> anyhow::Error {
         3 => Failure::Path(sentence).into(),
         4 => Failure::Unsuitable(sentence).into(),
         _ => anyhow::anyhow!(sentence),
+    }
+}
+
+/// The lead of another host's monotonic clock over this host's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Offset {
+    ahead_ns: i128,
+    /// The bound on the distance of the true offset, however unequal the two ways were.
+    error_ns: u64,
+}
+
+impl Offset {
+    /// The offset before any round trip.
+    const UNKNOWN: Self = Self { ahead_ns: 0, error_ns: u64::MAX };
+
+    /// Estimates the offset from a request for the clock and its reply: sent and received on this host's clock, arrived
+    /// and replied on the other's.
+    fn of(sent_ns: u64, arrived_ns: u64, replied_ns: u64, received_ns: u64) -> Self {
+        let there = i128::from(arrived_ns) - i128::from(sent_ns);
+        let back = i128::from(replied_ns) - i128::from(received_ns);
+        let on_the_way = (there - back).max(0);
+        Self { ahead_ns: (there + back) / 2, error_ns: u64::try_from(on_the_way / 2).unwrap_or(u64::MAX) }
+    }
+
+    /// Returns the better of two estimates: that of the faster round trip, whose two ways can differ least.
+    fn or(self, other: Self) -> Self {
+        if other.error_ns < self.error_ns { other } else { self }
+    }
+
+    /// Converts an instant of this host's clock to the other's.
+    fn to_theirs(self, ours_ns: u64) -> u64 {
+        u64::try_from(i128::from(ours_ns) + self.ahead_ns).unwrap_or(0)
+    }
+
+    /// Converts an instant of the other host's clock to this one's. It may lie before this clock began.
+    fn to_ours(self, theirs_ns: u64) -> i128 {
+        i128::from(theirs_ns) - self.ahead_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AHEAD: i128 = -5_000_000_000;
+
+    fn trip(sent_ns: u64, way_there: u64, thinking: u64, way_back: u64) -> Offset {
+        let theirs = |ours: u64| u64::try_from(i128::from(ours) + AHEAD).expect("after their start");
+        let arrived = sent_ns + way_there;
+        let replied = arrived + thinking;
+        Offset::of(sent_ns, theirs(arrived), theirs(replied), replied + way_back)
+    }
+
+    #[test]
+    fn equal_ways_give_the_offset_exactly_however_long_the_reply_took() {
+        let offset = trip(9_000_000_000, 40_000, 7_000_000, 40_000);
+        assert_eq!(offset, Offset { ahead_ns: AHEAD, error_ns: 40_000 });
+        assert_eq!(offset.to_theirs(9_000_000_000), 4_000_000_000);
+        assert_eq!(offset.to_ours(4_000_000_000), 9_000_000_000);
+    }
+
+    #[test]
+    fn the_fastest_trip_decides_and_its_error_holds_the_truth() {
+        let trips = [
+            trip(9_000_000_000, 900_000, 0, 20_000),
+            trip(9_100_000_000, 30_000, 10_000, 50_000),
+            trip(9_200_000_000, 20_000, 0, 5_000_000),
+        ];
+        let offset = trips.into_iter().fold(Offset::UNKNOWN, Offset::or);
+        assert_eq!(offset.error_ns, 40_000);
+        assert!((offset.ahead_ns - AHEAD).unsigned_abs() <= u128::from(offset.error_ns), "{offset:?}");
     }
 }

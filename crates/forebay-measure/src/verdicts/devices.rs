@@ -12,7 +12,7 @@ mod simulated;
 use std::time::Duration;
 
 use observe::Seen;
-use simulated::{Device, read_devices, write_devices};
+use simulated::{Device, devices};
 
 use crate::experiment::Experiment as _;
 use crate::latency::Latency;
@@ -21,10 +21,6 @@ use crate::sustain::{self, Sustain};
 use crate::writes;
 use forebay_report::page::knee::{Level, saturation};
 use forebay_report::result::{Experiment, Metrics, Row, Sample, metric};
-
-fn devices() -> Vec<Device> {
-    read_devices().into_iter().chain(write_devices()).collect()
-}
 
 fn mean_us(times: &[Duration]) -> f64 {
     times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len() as f64
@@ -157,13 +153,13 @@ fn wrong_claims_are_noticed() {
     assert_eq!(complaints, [None, None, None], "{sentences:?}");
     let without = named("no limit");
     assert!(limit(without, &sentences).is_some_and(|why| why.contains("where none is")));
-    assert!(sorts(without, &sentences).is_some_and(|why| why.contains("where there is one")));
+    assert!(sorts(without, &sentences).is_some_and(|why| why.contains("where none is")));
     let other = Device { places: Some(24.0), sorts: Some((0.2, 20.0)), ..named("4 at a time").clone() };
     assert!(limit(&other, &sentences).is_some_and(|why| why.contains("24 programs fit")));
     assert!(sorts(&other, &sentences).is_some_and(|why| why.contains("a share of 0.2")));
     let (nothing, _) = reads_of(without, 1);
     assert!(limit(simulated, &nothing).is_some_and(|why| why.contains("was not found")));
-    assert!(sorts(simulated, &nothing).is_some_and(|why| why.contains("were not found")));
+    assert!(sorts(simulated, &nothing).is_some_and(|why| why.contains("was not found")));
     assert!(limit(simulated, &[]).is_some_and(|why| why.contains("neither")));
 }
 
@@ -174,7 +170,7 @@ fn wrong_claims_of_writes_are_noticed() {
     let (both, without) = (named("write cache and slow flush"), named("no limit"));
     let (sentences, complaints) = writes_of(both, 1);
     assert_eq!(complaints, [None, None], "{sentences:?}");
-    assert!(flush(without, &sentences).is_some_and(|why| why.contains("where it is not")));
+    assert!(flush(without, &sentences).is_some_and(|why| why.contains("where none is")));
     assert!(cache(without, &sentences).is_some_and(|why| why.contains("where none is")));
     let slower = Device { flush: Some(30.0), ..both.clone() };
     assert!(flush(&slower, &sentences).is_some_and(|why| why.contains("30 writes")));
@@ -185,8 +181,8 @@ fn wrong_claims_of_writes_are_noticed() {
     let (stalling, with_burst_credits) = (named("stalls every second"), named("a purse of 3,000"));
     let (stalls, _) = load_of(stalling, 1);
     let (falls, _) = load_of(with_burst_credits, 1);
-    assert!(stall(without, &stalls).is_some_and(|why| why.contains("where none are")));
-    assert!(stall(stalling, &falls).is_some_and(|why| why.contains("were not found")));
+    assert!(stall(without, &stalls).is_some_and(|why| why.contains("where none is")));
+    assert!(stall(stalling, &falls).is_some_and(|why| why.contains("was not found")));
     let other =
         Device { stall: Some((Duration::from_secs(2), Duration::from_millis(200))), ..stalling.clone() };
     assert!(stall(&other, &stalls).is_some_and(|why| why.contains("every 2s")));
@@ -196,25 +192,53 @@ fn wrong_claims_of_writes_are_noticed() {
     assert!(burst_credits(&other, &falls).is_some_and(|why| why.contains("30000 writes")));
 }
 
+/// Compares a planted property with the claim of it, which is `None` where the sentences have none. `right` compares
+/// the figures.
+fn claim<T, F: std::fmt::Debug>(
+    property: &str,
+    planted: Option<T>,
+    claimed: Option<F>,
+    right: impl FnOnce(&T, &F) -> bool,
+    text: impl FnOnce(&T) -> String,
+) -> Option<String> {
+    match (planted, claimed) {
+        (None, None) => None,
+        (None, Some(_)) => Some(format!("{property} where none is")),
+        (Some(_), None) => Some(format!("{property}: it was not found")),
+        (Some(planted), Some(claimed)) => (!right(&planted, &claimed))
+            .then(|| format!("{property}: {}, and it says {claimed:?}", text(&planted))),
+    }
+}
+
+/// Returns whether a claimed figure is there and within a share of the planted one.
+fn near(found: Option<f64>, planted: f64, tolerance: f64) -> bool {
+    found.is_some_and(|found| (found / planted - 1.0).abs() <= tolerance)
+}
+
+/// Returns the sentence with the fragment, as the only one.
+fn find_sentence(sentences: &[String], fragment: &str) -> Option<[String; 1]> {
+    sentences.iter().find(|sentence| sentence.contains(fragment)).map(|sentence| [sentence.clone()])
+}
+
 /// Checks the limit, and how many programs the device serves.
 fn limit(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = |fragment: &str| sentences.iter().any(|sentence| sentence.contains(fragment));
+    let found = |fragment: &str| find_sentence(sentences, fragment).is_some();
     let claimed = found(" saturates at ");
     if claimed == found("no saturation up to") {
         return Some("neither a limit nor none, or both".to_owned());
     }
-    match (device.places, claimed) {
-        (None, true) => Some("a limit where none is".to_owned()),
-        (Some(_), false) => Some("its limit was not found".to_owned()),
-        (None, false) => None,
-        (Some(1.0), true) => {
-            (!found("carries one such program")).then(|| "it carries one program".to_owned())
+    let one = found("carries one such program");
+    let programs = if one { Some(1.0) } else { number_before(sentences, " such programs") };
+    let right = |places: &f64, programs: &Option<f64>| match *places {
+        1.0 => one,
+        places => {
+            !one && (near(*programs, places, 0.15)
+                || programs.is_some_and(|found| (found - places).abs() <= 1.0))
         }
-        (Some(places), true) => match number_before(sentences, " such programs") {
-            Some(found) if (found / places - 1.0).abs() <= 0.15 || (found - places).abs() <= 1.0 => None,
-            found => Some(format!("{places} programs fit, and it says {found:?}")),
-        },
-    }
+    };
+    claim("a limit", device.places, claimed.then_some(programs), right, |places| {
+        format!("{places} programs fit")
+    })
 }
 
 /// Checks that all three definitions are within the next level of the limit.
@@ -226,82 +250,42 @@ fn knees(device: &Device, curve: &[Level]) -> Option<String> {
 }
 
 fn sorts(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = sentences.iter().any(|sentence| sentence.contains("bimodal"));
-    match (device.sorts, found) {
-        (None, true) => Some("two sorts where there is one".to_owned()),
-        (Some(_), false) => Some("its two sorts were not found".to_owned()),
-        (Some((share, _)), true) => match number_before(sentences, " % of reads take about") {
-            Some(found) if (found / 100.0 / share - 1.0).abs() <= 0.4 => None,
-            found => Some(format!("a share of {share}, and it says {found:?} %")),
-        },
-        (None, false) => None,
-    }
-}
-
-fn find_sentence<'a>(sentences: &'a [String], fragment: &str) -> Option<&'a String> {
-    sentences.iter().find(|sentence| sentence.contains(fragment))
+    let claimed = find_sentence(sentences, "bimodal");
+    let percent = claimed.map(|_| number_before(sentences, " % of reads take about"));
+    let right = |(share, _): &(f64, f64), percent: &Option<f64>| near(*percent, share * 100.0, 0.4);
+    claim("two sorts", device.sorts, percent, right, |(share, _)| format!("a share of {share}"))
 }
 
 fn flush(device: &Device, sentences: &[String]) -> Option<String> {
     const WORDS: &str = " times as much as a write";
-    match (device.flush, find_sentence(sentences, WORDS)) {
-        (None, None) => None,
-        (None, Some(_)) => Some("a slow flush where it is not".to_owned()),
-        (Some(_), None) => Some("its slow flush was not found".to_owned()),
-        (Some(times), Some(_)) => match number_before(sentences, WORDS) {
-            Some(found) if (found / times - 1.0).abs() <= 0.25 => None,
-            found => Some(format!("a flush of {times} writes, and it says {found:?}")),
-        },
-    }
+    let times = find_sentence(sentences, WORDS).map(|found| number_before(&found, WORDS));
+    let right = |planted: &f64, times: &Option<f64>| near(*times, *planted, 0.25);
+    claim("a slow flush", device.flush, times, right, |times| format!("{times} writes"))
 }
 
 fn cache(device: &Device, sentences: &[String]) -> Option<String> {
-    match (device.cache, find_sentence(sentences, "from a volatile cache").is_some()) {
-        (false, true) => Some("a volatile cache where none is".to_owned()),
-        (true, false) => Some("its volatile cache was not found".to_owned()),
-        _ => None,
-    }
+    let claimed = find_sentence(sentences, "from a volatile cache");
+    claim("a volatile cache", device.cache.then_some(()), claimed, |(), _| true, |()| String::new())
 }
 
 fn stall(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = find_sentence(sentences, " stalls ").map(|sentence| [sentence.clone()]);
-    match (device.stall, found) {
-        (None, None) => None,
-        (None, Some(_)) => Some("stalls where none are".to_owned()),
-        (Some(_), None) => Some("its stalls were not found".to_owned()),
-        (Some((every, length)), Some(found)) => {
-            let found = (number_before(&found, " s for about"), number_before(&found, " ms,"));
-            let near = |found: f64, simulated: Duration, unit: f64| {
-                (found * unit / simulated.as_secs_f64() - 1.0).abs() <= 0.2
-            };
-            match found {
-                (Some(seconds), Some(ms)) if near(seconds, every, 1.0) && near(ms, length, 1e-3) => None,
-                found => Some(format!("a stall of {length:?} every {every:?}, and it says {found:?}")),
-            }
-        }
-    }
+    let figures = |found: [String; 1]| [" s for about", " ms,"].map(|unit| number_before(&found, unit));
+    let claimed = find_sentence(sentences, " stalls ").map(figures);
+    let right = |(every, length): &(Duration, Duration), [seconds, ms]: &[Option<f64>; 2]| {
+        near(*seconds, every.as_secs_f64(), 0.2) && near(*ms, length.as_secs_f64() * 1e3, 0.2)
+    };
+    claim("stalls", device.stall, claimed, right, |(every, length)| format!("{length:?} every {every:?}"))
 }
 
 fn burst_credits(device: &Device, sentences: &[String]) -> Option<String> {
-    let found = find_sentence(sentences, " falls from ").map(|sentence| [sentence.clone()]);
-    match (device.burst_credits, found) {
-        (None, None) => None,
-        (None, Some(_)) => Some("a change of level where none is".to_owned()),
-        (Some(_), None) => Some("its change of level was not found".to_owned()),
-        (Some((writes, times)), Some(found)) => {
-            let number = |fragment| number_before(&found, fragment);
-            let found = (number(" MiB; "), number(" to "), number(" MB/s after"));
-            let near = |found: f64, simulated: f64| (found / simulated - 1.0).abs() <= 0.1;
-            match found {
-                (Some(mib), Some(first), Some(then))
-                    if near(mib * 256.0, writes) && near(first / then, times) =>
-                {
-                    None
-                }
-                found => Some(format!(
-                    "{times} times less after {writes} writes, and it says {found:?} (MiB, MB/s before and after)"
-                )),
-            }
-        }
-    }
+    let figures =
+        |found: [String; 1]| [" MiB; ", " to ", " MB/s after"].map(|unit| number_before(&found, unit));
+    let claimed = find_sentence(sentences, " falls from ").map(figures);
+    let right = |(writes, times): &(f64, f64), [mib, first, then]: &[Option<f64>; 3]| {
+        let ratio = first.zip(*then).map(|(first, then)| first / then);
+        near(mib.map(|mib| mib * 256.0), *writes, 0.1) && near(ratio, *times, 0.1)
+    };
+    claim("a change of level", device.burst_credits, claimed, right, |(writes, times)| {
+        format!("{times} times less after {writes} writes (MiB, MB/s before and after)")
+    })
 }

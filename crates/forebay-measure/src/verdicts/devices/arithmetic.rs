@@ -2,8 +2,8 @@
 //! data, the one that the sentence names, and each product and share must be of figures of that cell.
 
 use super::observe::{self, Seen};
-use super::simulated::Device;
-use super::{devices, saturate_of};
+use super::saturate_of;
+use super::simulated::{Device, devices};
 use crate::kind::adopt;
 use forebay_report::environment::Environment;
 use forebay_report::page::advice::advice;
@@ -25,6 +25,10 @@ fn beside(row: &Row, name: &str, times: f64, cost_us: f64, cache: CacheState, mo
         .set(metric::IOPS, rate)
         .set(metric::MEAN_US, row.metrics.get(metric::MEAN_US).expect("measured") / times)
         .set(metric::CPU_US_PER_IO, cost_us);
+    row_of(name, metrics, cache, moved)
+}
+
+fn row_of(name: &str, metrics: Metrics, cache: CacheState, moved: Option<f64>) -> Row {
     let mut row = Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).cache(cache);
     row.conditions.extend(moved.map(|share| Condition::within(DEVICE_BYTES, share, 0.95, 1.02)));
     row
@@ -60,9 +64,7 @@ fn report(seen: &[Seen]) -> Report {
     ] {
         let mut metrics = Metrics::default();
         metrics.set(metric::MB_PER_S, rate);
-        let mut row = Row::from_samples(name, vec![Sample { repeat: 0, metrics }]).cache(cache);
-        row.conditions.extend(moved.map(|share| Condition::within(DEVICE_BYTES, share, 0.95, 1.02)));
-        scan.rows.push(row);
+        scan.rows.push(row_of(name, metrics, cache, moved));
     }
     experiments.extend([cpu, scan]);
     let mut report = Report::new(Environment { cpus_allowed: 2, ..Environment::default() }, experiments);

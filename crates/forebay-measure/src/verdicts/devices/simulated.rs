@@ -100,13 +100,10 @@ impl Device {
         Self { stall: Some((every, length)), ..self.with(|profile| profile.stall(every, length)) }
     }
 
-    /// Works at full speed until `writes` have been made.
-    fn burst_credits(self, writes: f64, times: f64) -> Self {
-        Self { burst_credits: Some((writes, times)), ..self }
-    }
-
-    fn remembers(self) -> Self {
-        Self { remembers: true, ..self }
+    /// Has a bucket whose burst lasts so long that later requests depend on earlier ones. `writes` are made at full
+    /// speed, and later ones are so many times slower.
+    fn purse(self, burst_credits: Option<(f64, f64)>) -> Self {
+        Self { burst_credits, remembers: true, ..self }
     }
 }
 
@@ -115,8 +112,9 @@ fn wide() -> Profile {
     Profile::ideal().parallelism(1024)
 }
 
-/// Returns the devices whose planted property shows in reads, and those with none.
-pub(super) fn read_devices() -> Vec<Device> {
+/// Returns all devices: first those whose planted property shows in reads, and those with none; then those
+/// whose property shows in writes, flushes and long loads, and near misses.
+pub(super) fn devices() -> Vec<Device> {
     // Reads of 2 ms wait for this bucket, which admits `rate` of them per second.
     let bucket = |rate: u64| wide().iops(rate, 4);
     vec![
@@ -149,12 +147,6 @@ pub(super) fn read_devices() -> Vec<Device> {
         device("a drive", Profile::nand()).places(32.0),
         device("a volume of a cloud", Profile::cloud().tail(0, 1).iops(4_000, 4).parallelism(1024))
             .places(10.0),
-    ]
-}
-
-/// Returns the devices whose planted property shows in writes, flushes and long loads, and near misses.
-pub(super) fn write_devices() -> Vec<Device> {
-    vec![
         device("slow flush", wide()).flushes(MS * 60, 0).slow_flush(15.0),
         device("slow flush, jitter", wide().jitter(50)).flushes(MS * 120, 0).slow_flush(30.0),
         device("slow flush, 16 at a time", wide()).depth(16).flushes(MS * 48, 0).slow_flush(12.0),
@@ -179,12 +171,10 @@ pub(super) fn write_devices() -> Vec<Device> {
             .flushes(MS * 60, 0)
             .slow_flush(15.0),
         device("stalls too short to be seen", wide().stall(MS * 500, MS * 6)),
-        device("a purse of 3,000", wide().iops(500, 3_000)).burst_credits(4_000.0, 4.0).remembers(),
-        device("a purse of 4,000", wide().iops(1_000, 4_000)).burst_credits(8_000.0, 2.0).remembers(),
-        device("a purse and jitter", wide().jitter(20).iops(400, 4_000))
-            .burst_credits(5_130.0, 4.54)
-            .remembers(),
-        device("a purse beyond reach", wide().iops(500, 50_000)).remembers(),
-        device("a purse that hardly matters", wide().iops(1_850, 500)).remembers(),
+        device("a purse of 3,000", wide().iops(500, 3_000)).purse(Some((4_000.0, 4.0))),
+        device("a purse of 4,000", wide().iops(1_000, 4_000)).purse(Some((8_000.0, 2.0))),
+        device("a purse and jitter", wide().jitter(20).iops(400, 4_000)).purse(Some((5_130.0, 4.54))),
+        device("a purse beyond reach", wide().iops(500, 50_000)).purse(None),
+        device("a purse that hardly matters", wide().iops(1_850, 500)).purse(None),
     ]
 }

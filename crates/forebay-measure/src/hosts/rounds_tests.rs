@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::super::experiment::Experiment as _;
-use super::super::super::random::Random;
 use super::*;
+use crate::random::Random;
 
 /// Returns a sample of a host whose every operation took `us` microseconds.
 fn sample(begun_ns: i128, seconds: f64, operations: u64, us: u64) -> HostSample {
