@@ -257,10 +257,10 @@ mod tests {
         let judge = |check| claim("It is fast", "2 times", check).judge(&tables);
         let (verdict, why) = judge(than("old").at_least(1.5));
         assert_eq!(verdict, "holds");
-        let figures = "`new` 200 (iops) by `old` 100 (iops): 2 (measured once), the median of 3 tables";
-        assert_eq!(why, format!("{figures} (holds from 1.5)"));
+        let figures = "`new` 200 (IOPS) by `old` 100 (IOPS): 2 (measured once), the median of 3 tables";
+        assert_eq!(why, format!("{figures} (holds from 1.50)"));
         let (verdict, why) = judge(than("old").at_most(1.5));
-        assert!(verdict == "holds not" && why.ends_with("(holds up to 1.5)"), "{why}");
+        assert!(verdict == "holds not" && why.ends_with("(holds up to 1.50)"), "{why}");
         assert_eq!(judge(than("old").only(&[("depth", "32"), ("long", "true")]).at_least(8.0)).0, "holds");
         assert_eq!(judge(Check::value(("old", "iops")).at_most(99.0)).0, "holds not");
         assert_eq!(judge(Check::By(|tables| Ok((tables.len() == 3, "counted".to_owned())))).0, "holds");

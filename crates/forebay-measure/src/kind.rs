@@ -7,6 +7,7 @@ use clap::{ArgMatches, Args as _, Command};
 
 use super::amplification::Amplification;
 use super::baseline::Baseline;
+use super::collective::Collective;
 use super::cpu::Cpu;
 use super::experiment::{Experiment as Definition, Outcome};
 use super::fairness::Fairness;
@@ -48,6 +49,7 @@ pub static ALL: &[Entry] = &[
     Entry(&Amplification),
     Entry(&Files),
     Entry(&Samples),
+    Entry(&Collective),
 ];
 
 /// An experiment of the registry.

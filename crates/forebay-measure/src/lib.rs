@@ -28,6 +28,7 @@ pub mod calibrate;
 pub mod cgroup;
 pub mod claims;
 mod cold;
+mod collective;
 mod commands;
 mod cpu;
 pub mod experiment;

@@ -64,10 +64,21 @@ pub(super) fn rows(spec: &Spec, frame: &Row, rounds: &Rounds, hosts: &[Host]) ->
 
 /// Returns all hosts' samples of one round as one: operations of all, from the first start to the last end.
 fn together(spec: &Spec, round: &Round) -> anyhow::Result<SampleFigures> {
-    let window = Window::of(&round.hosts);
+    let mut sampled = figures(spec, Claim::default(), &whole(&round.hosts)?);
+    let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
+    sampled.metrics.set(metric::CLOCK_ERROR_US, error_ns as f64 / 1e3);
+    Ok(sampled)
+}
+
+/// Returns samples that began together as one.
+///
+/// # Errors
+/// Their histograms do not fit together.
+pub(crate) fn whole(hosts: &[HostSample]) -> anyhow::Result<Outcome> {
+    let window = Window::of(hosts);
     // Requests in flight are left out: hosts may share a device, whose requests would be counted for each of them.
     let mut all = Outcome { seconds: window.last_done_s, ..Outcome::default() };
-    for outcome in round.hosts.iter().map(|sample| &sample.outcome) {
+    for outcome in hosts.iter().map(|sample| &sample.outcome) {
         all.cpu_seconds += outcome.cpu_seconds;
         all.context_switches += outcome.context_switches;
         all.bytes += outcome.bytes;
@@ -79,15 +90,11 @@ fn together(spec: &Spec, round: &Round) -> anyhow::Result<SampleFigures> {
             }
         }
     }
-    let mut sampled = figures(spec, Claim::default(), &all);
-    let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
-    sampled
-        .metrics
+    all.figures
         .set(metric::FIRST_DONE_S, window.first_done_s)
         .set(metric::LAST_DONE_S, window.last_done_s)
-        .set(metric::START_SKEW_US, window.skew_s * 1e6)
-        .set(metric::CLOCK_ERROR_US, error_ns as f64 / 1e3);
-    Ok(sampled)
+        .set(metric::START_SKEW_US, window.skew_s * 1e6);
+    Ok(all)
 }
 
 /// Times in seconds since the first host's start.

@@ -32,16 +32,19 @@ pub(super) fn measure(
     context: &Context,
 ) -> anyhow::Result<Vec<Table>> {
     let (spec, hosts) = (experiment.spec(), controller.hosts.len());
-    // Sizes that every host can afford.
-    let affordable = controller.hosts.iter().map(|host| host.facts.memory_affordable_bytes).min();
-    let (memory, size) = (options.optional("memory"), options.optional("size"));
-    let sizes = Sizes::within(affordable.unwrap_or(u64::MAX), context, memory, size)?;
     let mut options = options.clone();
-    options.set("memory", sizes.memory_bytes as f64);
-    options.set("size", sizes.file_bytes as f64);
-    let label = format!("write {} of test data on each of {hosts} hosts", show_bytes(sizes.file_bytes));
+    if options.has("memory") {
+        // Sizes that every host can afford.
+        let affordable = controller.hosts.iter().map(|host| host.facts.memory_affordable_bytes).min();
+        let (memory, size) = (options.optional("memory"), options.optional("size"));
+        let sizes = Sizes::within(affordable.unwrap_or(u64::MAX), context, memory, size)?;
+        options.set("memory", sizes.memory_bytes as f64);
+        options.set("size", sizes.file_bytes as f64);
+    }
+    let file_bytes = options.count("size");
+    let label = format!("write {} of test data on each of {hosts} hosts", show_bytes(file_bytes));
     let step = context.step(label, hosts as u64, Unit::Count);
-    controller.prepare(spec.name, &options, context.seed, sizes.file_bytes)?;
+    controller.prepare(spec.name, &options, context.seed, file_bytes)?;
     step.finish("done");
 
     let mut tables = frames(&controller.hosts);
@@ -132,7 +135,7 @@ fn preconditions(round: &Round, hosts: &[Host]) -> Vec<Condition> {
     round.hosts.iter().zip(hosts).flat_map(of_host).collect()
 }
 
-const METHOD: &str = "Every host has a file of its own with contents of its own, and every sample runs on all hosts at \
+const METHOD: &str = "Unless its row says otherwise, every host has a file of its own with contents of its own. Every sample runs on all hosts at \
     once, each time in a fresh process that had everything ready before and began at the same instant; how far the \
     starts lay apart is `start_skew_us`, and how well the hosts' clocks are known is `clock_error_us`. A row without @ \
     is all hosts together: all their operations, from the first start to the last end, with percentiles of their merged \
