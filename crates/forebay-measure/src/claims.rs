@@ -32,7 +32,7 @@ static UNSEEN: [(&str, Claim, &str); 2] = [
                  docs/kernel-walks.md has such a session and its figures",
             ),
         ),
-        "vm/run --help",
+        "scripts/checks/kernel-walks --instructions",
     ),
     (
         XLINE,
@@ -166,10 +166,8 @@ impl Within {
     fn figures(&self, table: &Table) -> Option<(f64, String)> {
         let shown = |(name, metric): Figure| -> Option<(&Row, f64, String)> {
             let row = table.row(name)?;
-            let (value, column) = (row.metrics.get(metric)?, table.view.column(metric));
-            let (shown, unit) = column
-                .map_or((value, metric), |column| (column.value(row).unwrap_or(value), &*column.heading));
-            Some((row, value, format!("`{name}` {} ({unit})", number(shown))))
+            let value = row.metrics.get(metric)?;
+            Some((row, value, format!("`{name}` {metric} {}", number(value))))
         };
         let (row, value, text) = shown(self.of)?;
         let Some(per) = self.per else { return Some((value, text + once(&[row]))) };
@@ -257,7 +255,7 @@ mod tests {
         let judge = |check| claim("It is fast", "2 times", check).judge(&tables);
         let (verdict, why) = judge(than("old").at_least(1.5));
         assert_eq!(verdict, "holds");
-        let figures = "`new` 200 (IOPS) by `old` 100 (IOPS): 2 (measured once), the median of 3 tables";
+        let figures = "`new` iops 200 by `old` iops 100: 2 (measured once), the median of 3 tables";
         assert_eq!(why, format!("{figures} (holds from 1.50)"));
         let (verdict, why) = judge(than("old").at_most(1.5));
         assert!(verdict == "holds not" && why.ends_with("(holds up to 1.50)"), "{why}");

@@ -18,8 +18,8 @@ use super::preconditions::Preconditions;
 use super::prelude::*;
 use super::residency::evict;
 use super::sampler::run_child_at;
-use super::start_barrier::monotonic_ns;
-use super::system_counters::Bytes;
+use super::start_barrier::{begun_ns, monotonic_ns};
+use super::system_counters::{Bytes, CounterDeltas};
 use super::test_file::{check_space, write_direct};
 use super::units::show_bytes;
 use crate::cleanup::{Cleanup, TempFile};
@@ -39,7 +39,7 @@ static SPEC: Spec = Spec {
         Opt::count("ranks", "Processes that write at once; with several hosts each of them is one", 64)
             .list()
             .or("4"),
-        Opt::bytes("size", "Bytes of each rank", 1 << 20, 1 << 40).or("128MiB").quick("24MiB"),
+        Opt::bytes("size", "Bytes of each rank", 1 << 20, 1 << 40).or("128MiB").quick("48MiB"),
         Opt::block("Bytes of one write").or("1MiB"),
         Opt::time("seconds", "A rank begins no more writes after so many seconds", 0.01, 86_400.0)
             .or("10")
@@ -272,7 +272,13 @@ impl Plan for Run {
     fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
         let is_sync = turn.way.name.ends_with("-sync");
         let workers = if turn.parameters["rank"].is_null() { turn.count("ranks") } else { 1 };
-        Claim { written_bytes: is_sync.then_some(outcome.bytes), workers: Some(workers), ..Claim::default() }
+        Claim {
+            written_bytes: is_sync.then_some(outcome.bytes),
+            workers: Some(workers),
+            // Copying to memory is all that such a row does.
+            busy_on_purpose: !is_sync,
+            ..Claim::default()
+        }
     }
 
     fn cache(&self, _: &Parameters, _: &Way) -> Option<CacheState> {
@@ -343,7 +349,12 @@ fn write(job: &Job, work: &Work, rank: u64) -> anyhow::Result<Outcome> {
     if job.row.ends_with("-sync") {
         file.sync_all()?;
     }
-    let cost = gauge.stop()?;
+    let ended_ns = monotonic_ns();
+    let mut cost = gauge.stop()?;
+    if let Some(begun_ns) = begun_ns() {
+        // The gauge was ready later than the start where ranks wait for processors.
+        cost.seconds = ended_ns.saturating_sub(begun_ns) as f64 / 1e9;
+    }
     for at in (0..done).map(|block| work.offset(&job.row, rank, block)) {
         let mut found = [0; 8];
         file.read_exact_at(&mut found, at)?;
@@ -380,7 +391,10 @@ fn together(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
         // Dropped with all replies when a rank has ended that was not ready.
         let replies: Option<Vec<_>> = waiting.into_iter().take(ranks.len()).collect();
         let at_ns = monotonic_ns() + LEAD_NS;
-        replies.iter().flatten().for_each(|reply| drop(reply.send(at_ns)));
+        for reply in replies.iter().flatten() {
+            // A rank that has ended reports its own reason.
+            let _ = reply.send(at_ns);
+        }
         let ended = ranks.into_iter().map(std::thread::ScopedJoinHandle::join);
         ended.map(|text| text.unwrap_or_else(|_| anyhow::bail!("a thread panicked"))).collect()
     });
@@ -395,18 +409,17 @@ fn together(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
     });
     let samples = samples.collect::<anyhow::Result<Vec<_>>>()?;
     let mut all = whole(&samples)?;
-    // The counters of device and machine are those of the slowest rank, whose time is the longest.
-    let slowest = samples.iter().max_by(|one, other| one.outcome.seconds.total_cmp(&other.outcome.seconds));
-    if let Some(slowest) = slowest {
-        all.evidence.counter_deltas = slowest.outcome.evidence.counter_deltas.clone();
-    }
+    // Each rank reads the device's counters a little after the start: the one that saw the most comes nearest.
+    let deltas = samples.iter().map(|sample| &sample.outcome.evidence.counter_deltas);
+    let moved = |deltas: &&CounterDeltas| deltas.device.map(|device| device.read + device.written);
+    let deltas = deltas.max_by_key(moved).context("there are ranks")?.clone();
     let own = samples.iter().map(|sample| sample.outcome.evidence.counter_deltas.own);
     let own = own.reduce(|sum, own| {
         let (sum, own) = sum.zip(own)?;
         Some(Bytes { read: sum.read + own.read, written: sum.written + own.written })
     });
-    let deltas = &mut all.evidence.counter_deltas;
-    (deltas.own, deltas.cpu_seconds) = (own.flatten(), all.cpu_seconds);
+    let (own, cpu_seconds) = (own.flatten(), all.cpu_seconds);
+    all.evidence.counter_deltas = CounterDeltas { own, cpu_seconds, busiest_thread: None, ..deltas };
     Ok(all)
 }
 

@@ -53,6 +53,7 @@ static SPEC: Spec = Spec {
     columns: &[
         column(metric::IOPS, "samples/s", 1.0, "samples that the loaders got in a second"),
         columns::MB_PER_S,
+        column(metric::UNANSWERED, "missed", 1.0, "samples that were due and not begun when the time ended"),
         column(
             metric::P50_US,
             "batch p50 µs",
@@ -67,7 +68,7 @@ static SPEC: Spec = Spec {
             "processor time of all threads for one sample, in µs",
         ),
         column(metric::CPU_SHARE, "CPU %", 0.01, "that time as a share of all processors"),
-        columns::DEVICE_BYTES_PER_BYTE,
+        columns::PROCESS_BYTES_PER_BYTE,
     ],
     compared: metric::IOPS,
     charts: &[metric::IOPS, metric::P99_US, metric::CPU_SHARE],
@@ -78,8 +79,8 @@ static SPEC: Spec = Spec {
 
 /// Files of the training set.
 const FILES: u32 = 4;
-/// Minimum share of its rate that a row must reach to keep up.
-const KEPT_UP: f64 = 0.97;
+/// Share of the samples that were due from which a row that missed them falls behind.
+const BEHIND: f64 = 0.03;
 
 impl Experiment for Samples {
     fn spec(&self) -> &'static Spec {
@@ -141,14 +142,15 @@ impl Experiment for Samples {
         let rate = |table: &Table| table.number("rate_per_s").unwrap_or_default();
         // Rows through the page cache get more than the device delivers.
         let moved = |row: &Row| {
-            let per_byte = row.metrics.get(metric::DEVICE_BYTES_PER_BYTE)?;
+            let per_byte = row.metrics.get(metric::PROCESS_BYTES_PER_BYTE)?;
             Some(row.metrics.get(metric::MB_PER_S)? * per_byte)
         };
         let full = tables.iter().filter(|table| rate(table) == 0.0).flat_map(|table| &table.rows);
         let most = full.filter_map(moved).max_by(f64::total_cmp);
         let sentence = |table: &Table, row: &Row| {
             let (wanted, got) = (rate(table), row.metrics.get(metric::IOPS)?);
-            if got < KEPT_UP * wanted {
+            let missed = row.metrics.get(metric::UNANSWERED)?;
+            if missed > BEHIND * wanted * row.metrics.get(metric::SECONDS)? {
                 let [wanted, got] = [wanted, got].map(number);
                 return Some(format!(
                     "`{}` gets {got} of {wanted} samples a second: nothing is left",
@@ -322,13 +324,17 @@ fn load(job: &Job, work: &Work, source: &Source<'_>) -> anyhow::Result<Outcome> 
         let mut random = SplitMix::new(job.seed ^ SplitMix::new(loader as u64 + 1).next_u64());
         let mut memory = vec![0; work.batch * work.wanted_bytes_max as usize];
         let (mut latency, mut bytes, mut folded) = (Latency::new()?, 0, 0);
+        let turn = apart * work.loaders as u32;
         let mut due = deadline - Duration::from_secs_f64(job.seconds) + apart * loader as u32;
         loop {
-            sleep_until(due);
-            let begun = if apart.is_zero() { Instant::now() } else { due };
-            if begun >= deadline || Instant::now() >= deadline {
-                return Ok((latency, bytes, folded));
+            sleep_until(due.min(deadline));
+            let now = Instant::now();
+            if now >= deadline {
+                let late = deadline.saturating_duration_since(due);
+                let missed = if turn.is_zero() { 0.0 } else { late.div_duration_f64(turn).ceil() };
+                return Ok((latency, bytes, folded, missed));
             }
+            let begun = if turn.is_zero() { now } else { due };
             let batch: Vec<_> = (0..work.batch).map(|_| work.next(&mut random)).collect();
             source.read(&batch, &mut memory, |file, offset, found| {
                 let mut checker = Checker::new(Some(work.set.contents(file)));
@@ -338,18 +344,19 @@ fn load(job: &Job, work: &Work, source: &Source<'_>) -> anyhow::Result<Outcome> 
                 Ok(())
             })?;
             latency.record(begun.elapsed());
-            due += apart * work.loaders as u32;
+            due += turn;
         }
     })?;
-    let (mut latency, mut bytes, mut folded) = (Latency::new()?, 0, 0);
-    for (own, own_bytes, own_folded) in &loaded {
+    let (mut latency, mut bytes, mut folded, mut missed) = (Latency::new()?, 0, 0, 0.0);
+    for (own, own_bytes, own_folded, own_missed) in &loaded {
         latency.add(own)?;
-        (bytes, folded) = (bytes + own_bytes, folded ^ own_folded);
+        (bytes, folded, missed) = (bytes + own_bytes, folded ^ own_folded, missed + own_missed);
     }
     let share = cost.cpu_seconds / (cost.seconds * processors() as f64);
     let samples = latency.count() * work.batch as u64;
-    let outcome = Outcome::new(cost, samples, bytes, latency).figure(metric::CPU_SHARE, share);
-    Ok(Outcome { folded, ..outcome })
+    let outcome = Outcome { folded, ..Outcome::new(cost, samples, bytes, latency) };
+    let missed = missed * work.batch as f64;
+    Ok(outcome.figure(metric::CPU_SHARE, share).figure(metric::UNANSWERED, missed))
 }
 
 #[cfg(test)]
@@ -413,7 +420,8 @@ mod tests {
             for (name, got, mb, share) in rows {
                 let mut metrics = Metrics::default();
                 metrics.set(metric::IOPS, *got).set(metric::MB_PER_S, *mb).set(metric::CPU_SHARE, *share);
-                metrics.set(metric::DEVICE_BYTES_PER_BYTE, 1.0);
+                metrics.set(metric::PROCESS_BYTES_PER_BYTE, 1.0).set(metric::SECONDS, 1.0);
+                metrics.set(metric::UNANSWERED, (rate as f64 - got).max(0.0));
                 let sample = forebay_report::result::Sample { repeat: 0, metrics };
                 table.rows.push(Row::from_samples(*name, vec![sample.clone(), sample]));
             }
