@@ -50,6 +50,8 @@ static UNSEEN: [(&str, Claim, &str); 2] = [
 
 /// A metric of a row.
 pub(crate) type Figure = (&'static str, &'static str);
+/// Whether a claim holds, and the figures behind that; or why it is not seen.
+pub(crate) type Decision = Result<(bool, String), String>;
 /// Parameters of the tables that count.
 pub(crate) type Only = &'static [(&'static str, &'static str)];
 
@@ -87,8 +89,8 @@ pub(crate) const fn claim(text: &'static str, figure: &'static str, check: Check
 pub(crate) enum Check {
     /// A figure, or its ratio to another one of the same table, lies within limits.
     Within(Within),
-    /// A function of all tables, which returns whether the claim holds and the figures behind that, or why it is not seen.
-    By(fn(&[&Table]) -> Result<(bool, String), String>),
+    /// A function of all tables.
+    By(fn(&[&Table]) -> Decision),
     /// Never, for this reason.
     Unseen(&'static str),
 }
@@ -135,7 +137,7 @@ impl Within {
     ///
     /// # Errors
     /// The reason why no table has the figures.
-    fn decide(&self, tables: &[&Table]) -> Result<(bool, String), String> {
+    fn decide(&self, tables: &[&Table]) -> Decision {
         let has = |table: &Table, name: &str, value: &str| {
             table.parameters.get(name).is_some_and(|found| found.to_string().trim_matches('"') == value)
         };

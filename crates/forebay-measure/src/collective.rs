@@ -82,7 +82,7 @@ static SPEC: Spec = Spec {
         columns::START_SKEW_US,
     ],
     compared: metric::MB_PER_S,
-    charts: &[metric::MB_PER_S, metric::LAST_DONE_S],
+    charts: &[metric::MB_PER_S],
     axis: Axis::new("ranks", "ranks"),
     role: Role::Other,
     gains: Vec::new,
@@ -135,7 +135,7 @@ impl Experiment for Collective {
         };
         let preconditions = Preconditions::of_device(device_stat.as_deref());
         let settings = ranks.into_iter().map(setting).collect();
-        Ok(Box::new(Run { scratch, device_stat, preconditions, label, shared, own, settings }))
+        Ok(Box::new(Run { scratch, device_stat, preconditions, label, rank, shared, own, settings }))
     }
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
@@ -214,6 +214,8 @@ struct Run {
     device_stat: Option<PathBuf>,
     preconditions: Preconditions,
     label: String,
+    /// The rank of this host; `None`: all ranks are processes of it.
+    rank: Option<u64>,
     shared: Option<TempFile>,
     own: Vec<TempFile>,
     settings: Vec<Parameters>,
@@ -264,14 +266,14 @@ impl Plan for Run {
             evict(&file)?;
         }
         job.path = paths[0].clone();
-        job.work["paths"] = json!(paths);
+        (job.work["paths"], job.work["rank"]) = (json!(paths), json!(self.rank));
         job.seconds_max = turn.seconds + CHILD_SECONDS;
         Ok(job.into())
     }
 
     fn claim(&self, turn: &Turn<'_>, outcome: &Outcome) -> Claim {
         let is_sync = turn.way.name.ends_with("-sync");
-        let workers = if turn.parameters["rank"].is_null() { turn.count("ranks") } else { 1 };
+        let workers = if self.rank.is_none() { turn.count("ranks") } else { 1 };
         Claim {
             written_bytes: is_sync.then_some(outcome.bytes),
             workers: Some(workers),

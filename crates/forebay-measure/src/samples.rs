@@ -71,7 +71,7 @@ static SPEC: Spec = Spec {
         columns::PROCESS_BYTES_PER_BYTE,
     ],
     compared: metric::IOPS,
-    charts: &[metric::IOPS, metric::P99_US, metric::CPU_SHARE],
+    charts: &[metric::IOPS],
     axis: Axis::new("rate_per_s", "samples a second"),
     role: Role::Other,
     gains: Vec::new,

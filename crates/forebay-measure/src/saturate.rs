@@ -6,7 +6,7 @@
 
 use serde_json::json;
 
-use super::claims::{Check, Claims, IOPS, claim};
+use super::claims::{Check, Claims, Decision, IOPS, claim};
 use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, parameters};
 use super::job::Job;
 use super::options::{Length, Opt, Values};
@@ -325,7 +325,7 @@ fn curves<'a>(tables: &[&'a Table]) -> Vec<Curve<'a>> {
 }
 
 /// Compares the wait of the fastest row at its saturation point with that of the most readers.
-fn past_saturation(tables: &[&Table], name: &str, wait: &str) -> Result<(bool, String), String> {
+fn past_saturation(tables: &[&Table], name: &str, wait: &str) -> Decision {
     let curves = curves(tables);
     let curve = curves.first().ok_or("this result has no closed loop")?;
     let found = saturation(&curve.levels).ok_or("the most readers were too few to saturate this device")?;
