@@ -3,8 +3,8 @@
 //! Ranks are the agents of several hosts ([`hosts`](super::hosts)), or else processes of this one: the sample then starts them
 //! as its children and sets the instant at which all of them begin.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
@@ -36,21 +36,14 @@ static SPEC: Spec = Spec {
     full_seconds: 40,
     needs_directory: true,
     options: &[
-        Opt::count("ranks", "Processes that write at once; with several hosts each of them is one", 64)
-            .list()
-            .or("4"),
+        Opt::count("ranks", "Processes that write at once; of several hosts each is one", 64).list().or("4"),
         Opt::bytes("size", "Bytes of each rank", 1 << 20, 1 << 40).or("128MiB").quick("48MiB"),
         Opt::block("Bytes of one write").or("1MiB"),
-        Opt::time("seconds", "A rank begins no more writes after so many seconds", 0.01, 86_400.0)
-            .or("10")
-            .quick("0.5"),
+        Opt::time("seconds", "A rank begins no more writes then", 0.01, 86_400.0).or("10").quick("0.5"),
         Opt::repeats("3").quick("1"),
     ],
     ways: &[
-        Way::cached(
-            "shared-strided",
-            "the ranks' blocks in turn in one file, pwrite, no sync: much of it is in memory only",
-        ),
+        Way::cached("shared-strided", "the ranks' blocks in turn in one file, pwrite, no sync"),
         Way::cached("shared-strided-sync", "the same, an fsync of each rank at its end"),
         Way::cached("shared-segmented", "the blocks of each rank side by side in one file, pwrite, no sync"),
         Way::cached("shared-segmented-sync", "the same, an fsync of each rank at its end"),
@@ -58,25 +51,10 @@ static SPEC: Spec = Spec {
         Way::cached("file-per-rank-sync", "the same, an fsync of each rank at its end"),
     ],
     columns: &[
-        column(
-            metric::MB_PER_S,
-            "MB/s",
-            1.0,
-            "bytes of all ranks, in millions, from the first start to the last end",
-        ),
-        column(
-            metric::LAST_DONE_S,
-            "slowest rank s",
-            1.0,
-            "seconds from the first start until the last rank was done",
-        ),
+        column(metric::MB_PER_S, "MB/s", 1.0, "bytes of all ranks until the last is done"),
+        column(metric::LAST_DONE_S, "slowest rank s", 1.0, "seconds until the last rank was done"),
         column(metric::FIRST_DONE_S, "fastest rank s", 1.0, "seconds until the first rank was done"),
-        column(
-            metric::P99_US,
-            "write p99 µs",
-            1.0,
-            "99 of 100 writes took no longer, without the sync, in µs",
-        ),
+        column(metric::P99_US, "write p99 µs", 1.0, "99 of 100 writes took no longer, in µs"),
         columns::CPU_S_PER_GB,
         columns::DEVICE_BYTES_PER_BYTE,
         columns::START_SKEW_US,
@@ -109,29 +87,21 @@ impl Experiment for Collective {
         let has_shared = rank.is_none_or(|rank| rank == 0);
         let files = if rank.is_some() { 1 } else { most };
         let bytes = rank_bytes * (files + if has_shared { most } else { 0 });
-        check_space(
-            &scratch.directory,
-            bytes,
-            "give a smaller --size or fewer --ranks, or name another directory",
-        )?;
+        check_space(&scratch.directory, bytes, "give a smaller --size or fewer --ranks")?;
         let step = context.step(format!("write {} of test data", show_bytes(bytes)), bytes, Unit::Bytes);
         let make = |label: &str, bytes: u64| -> anyhow::Result<TempFile> {
             let (file, contents) = (scratch.temp_file(context, label)?, Pattern::new(context.seed));
             let written = write_direct(file.path(), bytes, |at, memory| contents.fill(at, memory), &step);
-            written.with_context(|| {
-                format!("{} of {} cannot be written", show_bytes(bytes), file.path().display())
-            })?;
+            written.with_context(|| format!("{} cannot be written", file.path().display()))?;
             Ok(file)
         };
-        let label = shared_label(options);
+        let label = format!("shared-{}", options.count("run"));
         let shared = has_shared.then(|| make(&label, most * rank_bytes)).transpose()?;
         let own = (0..files).map(|_| make("rank", rank_bytes)).collect::<anyhow::Result<Vec<_>>>()?;
         step.finish("on the device");
         let device_stat = device_stat(own.first().context("a rank has a file")?.file());
         let setting = |ranks: u64| {
-            parameters(
-                json!({ "ranks": ranks, "rank_bytes": rank_bytes, "block_bytes": block, "rank": rank }),
-            )
+            parameters(json!({ "ranks": ranks, "rank_bytes": rank_bytes, "block_bytes": block }))
         };
         let preconditions = Preconditions::of_device(device_stat.as_deref());
         let settings = ranks.into_iter().map(setting).collect();
@@ -147,13 +117,9 @@ impl Experiment for Collective {
     }
 
     fn fio(&self, table: &Table, row: &Row, path: &std::path::Path) -> Option<String> {
-        let is_sync = match row.name.as_str() {
-            "shared-segmented" => false,
-            "shared-segmented-sync" => true,
-            _ => return None,
-        };
+        let more = row.name.strip_prefix("shared-segmented")?;
         let size_bytes = table.number("rank_bytes")?;
-        let sync = if is_sync { " --end_fsync=1" } else { "" };
+        let sync = if more.is_empty() { "" } else { " --end_fsync=1" };
         let job = FioJob {
             name: &row.name,
             path,
@@ -190,21 +156,11 @@ impl Experiment for Collective {
             let hint = once(&[rows.0, rows.1]);
             Some(format!("{} ranks: `{name}` {how} `{other}`{hint}", shown(table, "ranks")))
         };
-        let pairs = [
-            ("shared-strided-sync", "file-per-rank-sync"),
-            ("shared-segmented-sync", "file-per-rank-sync"),
-            ("file-per-rank", "file-per-rank-sync"),
-        ];
-        tables
-            .iter()
-            .flat_map(|table| pairs.iter().filter_map(|(one, other)| compare(table, one, other)))
-            .collect()
+        let synced = "file-per-rank-sync";
+        let names = ["shared-strided-sync", "shared-segmented-sync", "file-per-rank"];
+        let all = |table: &&Table| names.map(|name| compare(table, name, synced));
+        tables.iter().flat_map(all).flatten().collect()
     }
-}
-
-/// Returns the label of the shared file, by which the ranks of other hosts find it.
-fn shared_label(options: &Values) -> String {
-    format!("shared-{}", options.count("run"))
 }
 
 /// One run: a shared file, made by the first rank, and one for each rank of this host.
@@ -213,6 +169,7 @@ struct Run {
     scratch: ScratchDir,
     device_stat: Option<PathBuf>,
     preconditions: Preconditions,
+    /// The label of the shared file, by which the ranks of other hosts find it.
     label: String,
     /// The rank of this host; `None`: all ranks are processes of it.
     rank: Option<u64>,
@@ -235,12 +192,14 @@ impl Run {
         }
         let prefix = format!(".forebay-{}-", self.label);
         let mut all = std::fs::read_dir(&self.scratch.directory)?.filter_map(Result::ok);
-        let found = all.find(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+        let is_own = |file: &Metadata| file.is_file() && file.uid() == rustix::process::geteuid().as_raw();
+        let found = all.find(|entry| {
+            let is_named = entry.file_name().to_string_lossy().starts_with(&prefix);
+            is_named && entry.metadata().is_ok_and(|file| is_own(&file))
+        });
+        let directory = self.scratch.directory.display();
         let found = found.with_context(|| {
-            format!(
-                "{} has no file of the first rank: name a directory that all ranks share",
-                self.scratch.directory.display()
-            )
+            format!("{directory} has no file of the first rank: name a directory that all ranks share")
         })?;
         Ok(vec![found.path()])
     }

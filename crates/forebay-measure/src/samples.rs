@@ -30,8 +30,6 @@ static SPEC: Spec = Spec {
     options: &[
         Opt::bytes("size", "Bytes of the four files together", 16 << 20, u64::MAX).or("1GiB").quick("128MiB"),
         Opt::count("cached", "Files of the four that memory holds before a sample", 4).zero_too().or("1"),
-        Opt::bytes("least", "The shortest piece", 1, 1 << 30).or("4KiB"),
-        Opt::bytes("most", "The longest piece", 1, 1 << 30).or("150KiB"),
         Opt::count("batch", "Samples of a batch", 1024).or("16"),
         Opt::count("loaders", "Threads that read a batch each", 256).or("4"),
         Opt::count("rate", "Samples a second of the second table", 10_000_000).or("2000"),
@@ -40,33 +38,17 @@ static SPEC: Spec = Spec {
     ],
     ways: &[
         Way::cached("pread", "pread of one sample after the other in each loader, through the page cache"),
-        Way::cached(
-            "mmap",
-            "a map of each file with madvise(RANDOM), from which each loader copies its samples",
-        ),
+        Way::cached("mmap", "a map of each file with madvise(RANDOM), from which samples are copied"),
         Way::direct("read-many", "Forebay's Engine::read_many of a batch in each loader, O_DIRECT"),
-        Way::cached(
-            "read-many-adaptive",
-            "the same of files opened adaptive: bytes that the page cache has come from it",
-        ),
+        Way::cached("read-many-adaptive", "the same, but bytes that the page cache has come from it"),
     ],
     columns: &[
         column(metric::IOPS, "samples/s", 1.0, "samples that the loaders got in a second"),
         columns::MB_PER_S,
         column(metric::UNANSWERED, "missed", 1.0, "samples that were due and not begun when the time ended"),
-        column(
-            metric::P50_US,
-            "batch p50 µs",
-            1.0,
-            "half of the batches were there by then, from when each was due",
-        ),
+        column(metric::P50_US, "batch p50 µs", 1.0, "half of the batches took no longer, from when due"),
         column(metric::P99_US, "batch p99", 1.0, "99 of 100 batches, in µs"),
-        column(
-            metric::CPU_US_PER_IO,
-            "CPU µs/sample",
-            1.0,
-            "processor time of all threads for one sample, in µs",
-        ),
+        column(metric::CPU_US_PER_IO, "CPU µs/sample", 1.0, "processor time of one sample, all threads"),
         column(metric::CPU_SHARE, "CPU %", 0.01, "that time as a share of all processors"),
         columns::PROCESS_BYTES_PER_BYTE,
     ],
@@ -79,6 +61,8 @@ static SPEC: Spec = Spec {
 
 /// Files of the training set.
 const FILES: u32 = 4;
+/// The shortest and the longest sample: from small texts to photographs.
+const BYTES: [u64; 2] = [4 << 10, 150 << 10];
 /// Share of the samples that were due from which a row that missed them falls behind.
 const BEHIND: f64 = 0.03;
 
@@ -88,22 +72,13 @@ impl Experiment for Samples {
     }
 
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
-        let (least, most) = (options.count("least"), options.count("most"));
         let file_bytes = (options.count("size") / u64::from(FILES)) & !4095;
-        if least > most || most > file_bytes {
-            return Err(Failure::Usage(format!(
-                "samples of {least} to {most} bytes do not fit into files of {file_bytes}: give a --least of at most --most, \
-                 and a --size of at least {FILES} times --most"
-            ))
-            .into());
-        }
         let scratch = ScratchDir::find(context, SPEC.name)?;
         let set = FileSet { files: FILES, file_bytes, seed: context.seed };
         let files = Files::make(&scratch, set, context)?;
         let mut common = files.file_set.parameters();
         common.extend(parameters(json!({
-            "wanted_bytes_min": least, "wanted_bytes_max": most, "batch": options.count("batch"),
-            "loaders": options.count("loaders"), "cached_files": options.count("cached"),
+            "batch": options.count("batch"), "loaders": options.count("loaders"), "cached_files": options.count("cached"),
         })));
         Ok(Box::new(Run { scratch, files, common, rate: options.count("rate"), is_cold: Cell::new(true) }))
     }
@@ -128,9 +103,7 @@ impl Experiment for Samples {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let size = |name: &str| table.number(name).map_or_else(|| "?".to_owned(), |size| bytes(size as u64));
-        let heading =
-            format!("Random samples of {} to {}", size("wanted_bytes_min"), size("wanted_bytes_max"));
+        let heading = format!("Random samples of {} to {}", bytes(BYTES[0]), bytes(BYTES[1]));
         let rate = match table.number("rate_per_s") {
             Some(rate) if rate > 0.0 => format!("{} a second", number(rate)),
             _ => "as fast as they come".to_owned(),
@@ -148,21 +121,19 @@ impl Experiment for Samples {
         let full = tables.iter().filter(|table| rate(table) == 0.0).flat_map(|table| &table.rows);
         let most = full.filter_map(moved).max_by(f64::total_cmp);
         let sentence = |table: &Table, row: &Row| {
-            let (wanted, got) = (rate(table), row.metrics.get(metric::IOPS)?);
-            let missed = row.metrics.get(metric::UNANSWERED)?;
-            if missed > BEHIND * wanted * row.metrics.get(metric::SECONDS)? {
-                let [wanted, got] = [wanted, got].map(number);
+            let figure = |name: &str| row.metrics.get(name);
+            let (wanted, name, hint) = (rate(table), &row.name, once(&[row]));
+            if figure(metric::UNANSWERED)? > BEHIND * wanted * figure(metric::SECONDS)? {
+                let [wanted, got] = [wanted, figure(metric::IOPS)?].map(number);
                 return Some(format!(
-                    "`{}` gets {got} of {wanted} samples a second: nothing is left",
-                    row.name
+                    "`{name}` gets {got} of {wanted} samples a second: nothing is left{hint}"
                 ));
             }
             let left = |share: f64| number(((1.0 - share) * 100.0).round().max(0.0));
             let device = moved(row).zip(most).map(|(moved, most)| left(moved / most));
             let device =
                 device.map_or_else(String::new, |left| format!(" and {left} % of the device's most"));
-            let processors = left(row.metrics.get(metric::CPU_SHARE)?);
-            let (wanted, name, hint) = (number(wanted), &row.name, once(&[row]));
+            let (wanted, processors) = (number(wanted), left(figure(metric::CPU_SHARE)?));
             Some(format!(
                 "{wanted} samples/s by `{name}` leave {processors} % of the processors{device}{hint}"
             ))
@@ -236,8 +207,8 @@ impl Plan for Run {
             count("cached_files"),
             count("loaders"),
             count("batch"),
-            bytes(count("wanted_bytes_min")),
-            bytes(count("wanted_bytes_max")),
+            bytes(BYTES[0]),
+            bytes(BYTES[1]),
         )
     }
 
@@ -258,8 +229,6 @@ impl Plan for Run {
 struct Work {
     #[serde(flatten)]
     set: FileSet,
-    wanted_bytes_min: u64,
-    wanted_bytes_max: u64,
     batch: usize,
     loaders: usize,
     rate_per_s: f64,
@@ -268,7 +237,7 @@ struct Work {
 impl Work {
     /// Returns the next sample of a random sequence: its file, offset and length.
     fn next(&self, random: &mut SplitMix) -> (u32, u64, u64) {
-        let (least, most) = (self.wanted_bytes_min as f64, self.wanted_bytes_max as f64);
+        let [least, most] = BYTES.map(|bytes| bytes as f64);
         let part = random.below(1 << 32) as f64 / (1_u64 << 32) as f64;
         let bytes = (least * (most / least).powf(part)) as u64;
         (random.below(u64::from(self.set.files)) as u32, random.below(self.set.file_bytes - bytes + 1), bytes)
@@ -315,48 +284,43 @@ impl Source<'_> {
 
 /// Reads batches in all loaders until the time ends.
 fn load(job: &Job, work: &Work, source: &Source<'_>) -> anyhow::Result<Outcome> {
-    let apart = Duration::from_secs_f64(if work.rate_per_s > 0.0 {
-        work.batch as f64 / work.rate_per_s
-    } else {
-        0.0
-    });
+    // Of each loader, between two batches.
+    let samples = (work.batch * work.loaders) as f64;
+    let turn = if work.rate_per_s > 0.0 { samples / work.rate_per_s } else { 0.0 };
+    let turn = Duration::from_secs_f64(turn);
     let (loaded, cost) = on_threads(work.loaders, job, |loader, deadline| {
         let mut random = SplitMix::new(job.seed ^ SplitMix::new(loader as u64 + 1).next_u64());
-        let mut memory = vec![0; work.batch * work.wanted_bytes_max as usize];
-        let (mut latency, mut bytes, mut folded) = (Latency::new()?, 0, 0);
-        let turn = apart * work.loaders as u32;
-        let mut due = deadline - Duration::from_secs_f64(job.seconds) + apart * loader as u32;
+        let mut memory = vec![0; work.batch * BYTES[1] as usize];
+        let (mut latency, mut bytes) = (Latency::new()?, 0);
+        let mut due = deadline - Duration::from_secs_f64(job.seconds);
+        due += turn.mul_f64(loader as f64 / work.loaders as f64);
         loop {
             sleep_until(due.min(deadline));
             let now = Instant::now();
             if now >= deadline {
                 let late = deadline.saturating_duration_since(due);
                 let missed = if turn.is_zero() { 0.0 } else { late.div_duration_f64(turn).ceil() };
-                return Ok((latency, bytes, folded, missed));
+                return Ok((latency, bytes, missed));
             }
             let begun = if turn.is_zero() { now } else { due };
             let batch: Vec<_> = (0..work.batch).map(|_| work.next(&mut random)).collect();
             source.read(&batch, &mut memory, |file, offset, found| {
-                let mut checker = Checker::new(Some(work.set.contents(file)));
-                checker.check(offset, found)?;
-                folded ^= checker.folded();
                 bytes += found.len() as u64;
-                Ok(())
+                Checker::new(Some(work.set.contents(file))).check(offset, found)
             })?;
             latency.record(begun.elapsed());
             due += turn;
         }
     })?;
-    let (mut latency, mut bytes, mut folded, mut missed) = (Latency::new()?, 0, 0, 0.0);
-    for (own, own_bytes, own_folded, own_missed) in &loaded {
+    let (mut latency, mut bytes, mut missed) = (Latency::new()?, 0, 0.0);
+    for (own, own_bytes, own_missed) in &loaded {
         latency.add(own)?;
-        (bytes, folded, missed) = (bytes + own_bytes, folded ^ own_folded, missed + own_missed);
+        (bytes, missed) = (bytes + own_bytes, missed + own_missed);
     }
     let share = cost.cpu_seconds / (cost.seconds * processors() as f64);
     let samples = latency.count() * work.batch as u64;
-    let outcome = Outcome { folded, ..Outcome::new(cost, samples, bytes, latency) };
-    let missed = missed * work.batch as f64;
-    Ok(outcome.figure(metric::CPU_SHARE, share).figure(metric::UNANSWERED, missed))
+    let outcome = Outcome::new(cost, samples, bytes, latency).figure(metric::CPU_SHARE, share);
+    Ok(outcome.figure(metric::UNANSWERED, missed * work.batch as f64))
 }
 
 #[cfg(test)]
@@ -366,8 +330,7 @@ mod tests {
 
     fn work(rate_per_s: f64) -> Value {
         json!({
-            "files": FILES, "file_bytes": 1 << 20, "file_seed": 5, "wanted_bytes_min": 4096,
-            "wanted_bytes_max": 153_600, "batch": 4, "loaders": 2, "rate_per_s": rate_per_s,
+            "files": FILES, "file_bytes": 1 << 20, "file_seed": 5, "batch": 4, "loaders": 2, "rate_per_s": rate_per_s,
         })
     }
 
@@ -405,9 +368,9 @@ mod tests {
             let fast = sample(way.name, 0.0).expect("it reads");
             assert!(fast.operations >= 8 && fast.bytes > fast.operations * 4096, "{}: {fast:?}", way.name);
             assert!(fast.figures.get(metric::CPU_SHARE).is_some());
-            // 40 samples in a tenth of a second are 10 batches.
             let paced = sample(way.name, 400.0).expect("it reads");
-            assert!((4..=40).contains(&paced.operations), "{}: {paced:?}", way.name);
+            let missed = paced.figures.get(metric::UNANSWERED).expect("it counts them");
+            assert_eq!(paced.operations as f64 + missed, 40.0, "{}", way.name);
         }
         std::fs::write(FileSet::path(directory.path(), 2), vec![0; 1 << 20]).expect("ours");
         assert!(sample("read-many", 0.0).is_err_and(|error| error.to_string().contains("faulty")));
