@@ -232,6 +232,9 @@ pub(crate) struct ReportArgs {
     /// The file for the page; `-` prints it instead of the summary.
     #[arg(long, value_name = "FILE", default_value = "forebay-report.html")]
     pub(crate) out: PathBuf,
+    /// Print what five published texts claim, each beside this result (docs/claims.md).
+    #[arg(long)]
+    pub(crate) claims: bool,
     #[command(flatten)]
     pub(crate) json: JsonArgs,
     /// Only these experiments, in the report's order

@@ -214,8 +214,9 @@ fn write_report(
 /// Returns what `report` prints.
 fn summary(report: &Report, args: &ReportArgs) -> String {
     let brief = report::summary::brief(report, &args.out.display().to_string());
-    let verbose = args.common.verbose;
-    brief + &if verbose { report::summary::tables(report, true) } else { String::new() }
+    let tables = args.common.verbose.then(|| report::summary::tables(report, true));
+    let claims = args.claims.then(|| format!("\n{}", measure::claims::render(&report.experiments)));
+    brief + &tables.unwrap_or_default() + &claims.unwrap_or_default()
 }
 
 /// Returns the experiments of a report: those named, or all that the path allows.

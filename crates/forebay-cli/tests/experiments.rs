@@ -192,3 +192,55 @@ fn a_file_that_was_never_written_is_found_out() {
         }
     }
 }
+
+#[test]
+fn samples_are_read_as_fast_as_they_come_and_at_a_rate() {
+    let directory = Directory::new("samples");
+    let mut arguments = vec!["measure", "samples", directory.text(), "--json", "--quiet", "--repeats", "1"];
+    arguments.extend(["--size", "16MiB", "--seconds", "0.1", "--rate", "800", "--batch", "4"]);
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiments = value["experiments"].as_array().expect("experiments");
+    let rates: Vec<_> = experiments.iter().map(|one| one["parameters"]["rate_per_s"].as_u64()).collect();
+    assert_eq!(rates, [Some(0), Some(800)]);
+    for row in experiments.iter().flat_map(rows) {
+        assert_eq!(row["skipped"], Value::Null, "{row}");
+        let bytes = metric(row, "mb_per_s") * 1e6 / metric(row, "iops");
+        assert!((4096.0..=153_600.0).contains(&bytes), "{bytes}: {row}");
+        assert!(metric(row, "p50_us") > 0.0 && metric(row, "cpu_share") > 0.0, "{row}");
+    }
+    assert!(rows(&experiments[1]).iter().all(|row| metric(row, "iops") < 820.0), "{experiments:?}");
+    assert_eq!(value["verdicts"].as_array().map(Vec::len), Some(4), "{}", value["verdicts"]);
+    assert_eq!(directory.names(), Vec::<String>::new());
+}
+
+#[test]
+fn ranks_are_processes_that_write_together() {
+    let directory = Directory::new("collective");
+    let mut arguments =
+        vec!["measure", "collective", directory.text(), "--json", "--quiet", "--repeats", "1"];
+    arguments.extend(["--size", "1MiB", "--block", "64KiB", "--ranks", "1,3", "--seconds", "60"]);
+    let outcome = run(&arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiments = value["experiments"].as_array().expect("experiments");
+    assert_eq!(experiments.len(), 2);
+    for experiment in experiments {
+        let ranks = experiment["parameters"]["ranks"].as_f64().expect("a number");
+        assert_eq!(rows(experiment).len(), 6);
+        for row in rows(experiment) {
+            assert_eq!(row["skipped"], Value::Null, "{row}");
+            let (slowest, fastest) = (metric(row, "last_done_s"), metric(row, "first_done_s"));
+            assert!(slowest >= fastest && fastest > 0.0, "{row}");
+            let written = metric(row, "mb_per_s") * 1e6 * slowest;
+            assert!((written / (ranks * f64::from(1 << 20)) - 1.0).abs() < 0.001, "all of it: {row}");
+        }
+    }
+    assert!(
+        value["verdicts"].to_string().contains("3 ranks: `shared-strided-sync`"),
+        "{}",
+        value["verdicts"]
+    );
+    assert_eq!(directory.names(), Vec::<String>::new());
+}

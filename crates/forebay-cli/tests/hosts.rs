@@ -416,6 +416,35 @@ fn ranks_find_each_other_in_their_directory() {
     assert!(outcome.err.contains("SLURM_PROCID"), "{}", outcome.err);
 }
 
+/// Ranks of several hosts write one file, which the first one makes. Where the others do not see it, they say so.
+#[test]
+fn hosts_write_a_shared_file_and_one_each() {
+    let cluster = Cluster::new(2);
+    let mut arguments = vec!["--json", "--quiet", "--repeats", "1", "--size", "1MiB", "--block", "64KiB"];
+    arguments.extend(["--rows", "shared-strided-sync,file-per-rank"]);
+    let shared = cluster.directories[0].text();
+    let outcome = cluster.run_on(&format!("node-1:{shared},node-2:{shared}"), "collective", &arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let experiment = &value["experiments"][0];
+    assert_eq!(experiment["parameters"]["ranks"], 2);
+    for name in ["shared-strided-sync", "file-per-rank"] {
+        let all = row(experiment, name);
+        let written = number(all, "mb_per_s") * 1e6 * number(all, "last_done_s");
+        assert!((written / f64::from(2 << 20) - 1.0).abs() < 0.001, "{all}");
+        assert!(number(row(experiment, &format!("{name}@2")), "mb_per_s") > 0.0);
+    }
+    cluster.emptied();
+
+    let outcome = cluster.run("collective", &arguments);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    let value = document(&outcome);
+    let skipped = row(&value["experiments"][0], "shared-strided-sync")["skipped"].to_string();
+    assert!(skipped.contains("node-2") && skipped.contains("a directory that all ranks share"), "{skipped}");
+    assert!(number(row(&value["experiments"][0], "file-per-rank"), "mb_per_s") > 0.0);
+    cluster.emptied();
+}
+
 /// Network namespaces joined by a bridge, each a separate host in terms of the network; removed at the end.
 struct Network {
     prefix: String,

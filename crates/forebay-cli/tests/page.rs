@@ -50,6 +50,23 @@ fn the_summary_fits_on_a_terminal_and_the_tables_are_printed_on_demand() {
     assert!(verbose.contains("Verdicts"), "{verbose}");
 }
 
+#[test]
+fn claims_are_printed_below_the_summary_each_with_its_verdict_and_command() {
+    let (out, _) = written(&["--claims"]);
+    let claims = out.split("Claims of published texts\n").nth(1).expect("they are printed");
+    assert!(claims.lines().all(|line| line.chars().count() <= 100), "{claims}");
+    let verdicts = claims.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")).count();
+    assert_eq!(verdicts, claims.matches("      claimed: ").count(), "{claims}");
+    for block in [
+        "  holds\n      Blocks of 512 KiB make it twice as fast as blocks of 4 KiB\n",
+        "  cannot be seen here\n      The rate of writes at first is not the rate that lasts\n",
+        "      here: this program contains no RocksDB",
+        "      forebay measure wal --load cpu --loop open\n",
+    ] {
+        assert!(claims.contains(block), "{block}: {claims}");
+    }
+}
+
 /// An element in document order: its name, its attributes, its place in the tree and the node itself.
 struct Element {
     name: String,

@@ -44,6 +44,8 @@ fn experiments_that_take_a_directory_only() {
         "fairness",
         "amplification",
         "files",
+        "samples",
+        "collective",
     ] {
         for permissions in [&[][..], &["--overwrite", "--destroy-data"]] {
             refused(&[&["measure", experiment, name][..], permissions].concat(), 3, &[name, "directory"]);

@@ -108,6 +108,8 @@ pub(super) struct Map {
 
 // SAFETY: the mapping belongs to this value alone, and any thread may read or unmap it.
 unsafe impl Send for Map {}
+// SAFETY: its methods only read the mapping, which nothing in this process writes.
+unsafe impl Sync for Map {}
 
 impl Map {
     /// Maps the first `bytes` bytes of a file.
@@ -123,6 +125,17 @@ impl Map {
         // SAFETY: the range is exactly the mapping made above, and this advice changes no contents.
         unsafe { madvise(map.address, bytes, advice) }?;
         Ok(map)
+    }
+
+    /// Copies the bytes from `offset` on into `memory`; the kernel brings them into memory first.
+    pub(super) fn copy(&self, offset: u64, memory: &mut [u8]) {
+        let at = offset as usize;
+        assert!(at + memory.len() <= self.bytes, "offset {offset} lies behind the end of the mapping");
+        // SAFETY: the bytes lie inside the mapping (asserted), which lives as long as `self` and does not overlap `memory`, and
+        // no reference to them is made. A file that is truncated ends this child process, as below.
+        unsafe {
+            ptr::copy_nonoverlapping(self.address.byte_add(at).cast(), memory.as_mut_ptr(), memory.len());
+        }
     }
 
     /// Returns the first word of page number `page`, which the kernel brings into memory first.

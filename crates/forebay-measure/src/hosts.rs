@@ -42,6 +42,9 @@ mod rounds;
 use controller::{Controller, Link};
 use ranks::Rank;
 
+pub(super) use controller::HostSample;
+pub(super) use rounds::whole;
+
 /// The longest interval at which each side of a connection reports that it is alive.
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
 

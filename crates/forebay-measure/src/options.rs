@@ -348,6 +348,11 @@ impl Values {
         self.number(name).map(|number| number as u64)
     }
 
+    /// Returns whether there is such an option.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
     /// Sets the number of an option.
     pub(crate) fn set(&mut self, name: &str, number: f64) {
         self.values.insert(name.to_owned(), vec![Value::Number(number)]);

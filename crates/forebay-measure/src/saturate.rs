@@ -6,6 +6,7 @@
 
 use serde_json::json;
 
+use super::claims::{Check, Claims, Decision, IOPS, claim};
 use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, parameters};
 use super::job::Job;
 use super::options::{Length, Opt, Values};
@@ -133,6 +134,26 @@ impl Experiment for Saturate {
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts(tables)
     }
+
+    fn claims(&self) -> &'static Claims {
+        static CLAIMS: Claims = Claims {
+            source: IOPS,
+            options: "",
+            all: &[
+                claim(
+                    "From the saturation point on the rate no longer grows and the wait does",
+                    "the point on the curve, without figures",
+                    Check::By(|tables| past_saturation(tables, "mean", metric::MEAN_US)),
+                ),
+                claim(
+                    "The wait is the number that counts: two loads with the same IOPS differ in it",
+                    "the wait beside the rate, without figures",
+                    Check::By(|tables| past_saturation(tables, "p99", metric::P99_US)),
+                ),
+            ],
+        };
+        &CLAIMS
+    }
 }
 
 fn closed_loop(options: &Values, context: &Context) -> anyhow::Result<Run> {
@@ -247,9 +268,7 @@ impl Curve<'_> {
 
 /// Returns the sentences: for the fastest row all of them, for the others their limits.
 fn verdicts(tables: &[&Table]) -> Vec<String> {
-    let mut curves = curves(tables);
-    // A row that lacks levels shows no limit, and must not hide those of others.
-    curves.sort_by(|a, b| b.is_long().cmp(&a.is_long()).then(b.most().total_cmp(&a.most())));
+    let curves = curves(tables);
     let Some((fastest, others)) = curves.split_first() else { return Vec::new() };
     let mut sentences = Vec::new();
     match saturation(&fastest.levels) {
@@ -270,7 +289,7 @@ fn verdicts(tables: &[&Table]) -> Vec<String> {
     sentences
 }
 
-/// Returns the closed loops by row, ascending in their readers.
+/// Returns the closed loops by row, the fastest first, each ascending in its readers.
 fn curves<'a>(tables: &[&'a Table]) -> Vec<Curve<'a>> {
     let mut closed: Vec<(f64, &Table)> =
         tables.iter().filter_map(|table| Some((table.number("readers")?, *table))).collect();
@@ -300,7 +319,25 @@ fn curves<'a>(tables: &[&'a Table]) -> Vec<Curve<'a>> {
             Some(table.parameters.get(IO_LIMIT_BY)?.as_str()?.to_owned())
         });
     }
+    // A row that lacks levels shows no limit, and must not hide those of others.
+    curves.sort_by(|a, b| b.is_long().cmp(&a.is_long()).then(b.most().total_cmp(&a.most())));
     curves
+}
+
+/// Compares the wait of the fastest row at its saturation point with that of the most readers.
+fn past_saturation(tables: &[&Table], name: &str, wait: &str) -> Decision {
+    let curves = curves(tables);
+    let curve = curves.first().ok_or("this result has no closed loop")?;
+    let found = saturation(&curve.levels).ok_or("the most readers were too few to saturate this device")?;
+    let (at, last) = (found.knees[2], curve.levels.len() - 1);
+    let waits = [at, last].map(|place| curve.rows[place].metrics.get(wait));
+    let [Some(before), Some(after)] = waits else { return Err(format!("this result has no {wait}")) };
+    let of = |place: usize, wait: f64| {
+        let level = &curve.levels[place];
+        format!("{}: {} IOPS, {name} {} µs", readers(level), number(level.per_second), number(wait))
+    };
+    let figures = format!("`{}`, {}; {}{}", curve.name, of(at, before), of(last, after), curve.hint());
+    Ok((after >= DOUBLED * before, format!("{figures} (holds when the wait doubles)")))
 }
 
 fn readers(level: &Level) -> String {

@@ -6,6 +6,7 @@
 
 use serde_json::{Value, json};
 
+use super::claims::{Check, Claims, XRP, claim};
 use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters};
 use super::gates::{Claim, processors};
 use super::job::Job;
@@ -205,6 +206,31 @@ impl Experiment for Walk {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts(tables)
+    }
+
+    fn claims(&self) -> &'static Claims {
+        static CLAIMS: Claims = Claims {
+            source: XRP,
+            options: "",
+            all: &[
+                claim(
+                    "A loop that sends the next read where the last one completed shortens lookups beside pread",
+                    "latency by depth and throughput by threads, as curves",
+                    Check::ratio(("io_uring", metric::P50_US), ("pread", metric::P50_US)).at_most(0.95),
+                ),
+                claim(
+                    "Such a loop completes more lookups a second than pread in a thread for each",
+                    "latency by depth and throughput by threads, as curves",
+                    Check::ratio(("io_uring", RATE), ("pread", RATE)).at_least(1.05),
+                ),
+                claim(
+                    "Lookups decided in the reactor have more throughput than one call for each read",
+                    "latency by depth and throughput by threads, as curves",
+                    Check::ratio((WALK, RATE), ("forebay-task", RATE)).at_least(1.05),
+                ),
+            ],
+        };
+        &CLAIMS
     }
 }
 

@@ -81,8 +81,8 @@ pub(super) struct Host {
 
 /// The result of one host in a round.
 #[derive(Debug)]
-pub(super) struct HostSample {
-    pub(super) outcome: Outcome,
+pub(crate) struct HostSample {
+    pub(crate) outcome: Outcome,
     pub(super) claim: Claim,
     /// Gates of the file and the device.
     pub(super) conditions: Vec<Condition>,
@@ -90,6 +90,14 @@ pub(super) struct HostSample {
     pub(super) begun_ns: i128,
     /// The error bound of that instant.
     pub(super) clock_error_ns: u64,
+}
+
+impl HostSample {
+    /// Returns a sample of a process of this host; `None` when it did not begin at a set instant.
+    pub(crate) fn of(outcome: Outcome) -> Option<Self> {
+        let (begun_ns, claim) = (i128::from(outcome.begun_ns?), Claim::default());
+        Some(Self { outcome, claim, conditions: Vec::new(), begun_ns, clock_error_ns: 0 })
+    }
 }
 
 /// A host's place in the list, its message, and the instant when that arrived.
@@ -180,14 +188,16 @@ impl Controller {
         seed: u64,
         file_bytes: u64,
     ) -> anyhow::Result<()> {
+        let (run, hosts) = (seed, self.hosts.len());
         for (index, host) in self.hosts.iter_mut().enumerate() {
+            let mut options = options.clone();
+            // For experiments whose hosts work on one file.
+            for (name, value) in [("host", index as f64), ("hosts", hosts as f64), ("run", run as f64)] {
+                options.set(name, value);
+            }
             // Storage that detects equal blocks must not find any.
             let seed = (seed ^ (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)) & ((1 << 53) - 1);
-            host.send(&ToAgent::Prepare {
-                experiment: experiment.to_owned(),
-                options: options.clone(),
-                seed,
-            });
+            host.send(&ToAgent::Prepare { experiment: experiment.to_owned(), options, seed });
         }
         // A sample may read as much again before it is ready.
         self.step_within = SAMPLE_WITHIN + Duration::from_secs_f64(file_bytes as f64 / BYTES_PER_S_MIN);

@@ -34,16 +34,19 @@ pub(super) fn measure(
     context: &Context,
 ) -> anyhow::Result<Vec<Table>> {
     let (spec, hosts) = (experiment.spec(), controller.hosts.len());
-    // Sizes that every host can afford.
-    let affordable = controller.hosts.iter().map(|host| host.facts.memory_affordable_bytes).min();
-    let (memory, size) = (options.optional("memory"), options.optional("size"));
-    let sizes = Sizes::within(affordable.unwrap_or(u64::MAX), context, memory, size)?;
     let mut options = options.clone();
-    options.set("memory", sizes.memory_bytes as f64);
-    options.set("size", sizes.file_bytes as f64);
-    let label = format!("write {} of test data on each of {hosts} hosts", show_bytes(sizes.file_bytes));
+    if options.has("memory") {
+        // Sizes that every host can afford.
+        let affordable = controller.hosts.iter().map(|host| host.facts.memory_affordable_bytes).min();
+        let (memory, size) = (options.optional("memory"), options.optional("size"));
+        let sizes = Sizes::within(affordable.unwrap_or(u64::MAX), context, memory, size)?;
+        options.set("memory", sizes.memory_bytes as f64);
+        options.set("size", sizes.file_bytes as f64);
+    }
+    let file_bytes = options.count("size");
+    let label = format!("write {} of test data on each of {hosts} hosts", show_bytes(file_bytes));
     let step = context.step(label, hosts as u64, Unit::Count);
-    controller.prepare(spec.name, &options, context.seed, sizes.file_bytes)?;
+    controller.prepare(spec.name, &options, context.seed, file_bytes)?;
     step.finish("done");
 
     let mut tables = frames(&controller.hosts);
@@ -189,25 +192,32 @@ fn rows(spec: &Spec, frame: &Row, rounds: &Rounds, hosts: &[Host]) -> anyhow::Re
 
 /// Returns all hosts' samples of one round as one: operations of all, from the first start to the last end.
 fn together(spec: &Spec, round: &Round) -> anyhow::Result<SampleFigures> {
-    let window = Window::of(&round.hosts);
+    let mut sampled = figures(spec, Claim::default(), &whole(&round.hosts)?);
+    let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
+    sampled.metrics.set(metric::CLOCK_ERROR_US, error_ns as f64 / 1e3);
+    Ok(sampled)
+}
+
+/// Returns samples that began together as one.
+///
+/// # Errors
+/// Their histograms do not fit together.
+pub(crate) fn whole(hosts: &[HostSample]) -> anyhow::Result<Outcome> {
+    let window = Window::of(hosts);
     // Requests in flight are left out: hosts may share a device, whose requests would be counted for each of them.
     let mut all = Outcome { seconds: window.last_done_s, ..Outcome::default() };
-    for outcome in round.hosts.iter().map(|sample| &sample.outcome) {
+    for outcome in hosts.iter().map(|sample| &sample.outcome) {
         all.cpu_seconds += outcome.cpu_seconds;
         all.context_switches += outcome.context_switches;
         all.bytes += outcome.bytes;
         all.operations += outcome.operations;
         latency::merge(&mut all.evidence.times, outcome.evidence.times.clone())?;
     }
-    let mut sampled = figures(spec, Claim::default(), &all);
-    let error_ns = round.hosts.iter().map(|sample| sample.clock_error_ns).max().unwrap_or(0);
-    sampled
-        .metrics
+    all.figures
         .set(metric::FIRST_DONE_S, window.first_done_s)
         .set(metric::LAST_DONE_S, window.last_done_s)
-        .set(metric::START_SKEW_US, window.skew_s * 1e6)
-        .set(metric::CLOCK_ERROR_US, error_ns as f64 / 1e3);
-    Ok(sampled)
+        .set(metric::START_SKEW_US, window.skew_s * 1e6);
+    Ok(all)
 }
 
 /// Times in seconds since the first host's start.
@@ -256,7 +266,7 @@ fn conditions(rounds: &[Round]) -> Vec<Condition> {
     skew.into_iter().chain(count).collect()
 }
 
-const METHOD: &str = "Every host has a file of its own with contents of its own, and every sample runs on all hosts at \
+const METHOD: &str = "Unless its row says otherwise, every host has a file of its own with contents of its own. Every sample runs on all hosts at \
     once, each time in a fresh process that had everything ready before and began at the same instant; how far the \
     starts lay apart is `start_skew_us`, and how well the hosts' clocks are known is `clock_error_us`. A row without @ \
     is all hosts together: all their operations, from the first start to the last end, with percentiles of their merged \

@@ -1,6 +1,6 @@
 //! The numbers in the source of a page, thinned where the page would become too large.
 
-use crate::result::{Condition, Report, Row, Series};
+use crate::result::{Condition, Experiment, Report, Row, Series};
 
 /// Maximum size of a page.
 pub const PAGE_BYTES_MAX: usize = 1_000_000;
@@ -15,15 +15,26 @@ pub(crate) struct Embedded {
     pub left_out: Option<String>,
 }
 
-/// Leaves something out of a row.
-type Step = fn(&mut Row);
+/// Leaves something out of an experiment.
+type Step = fn(&mut Experiment);
 
 /// The data that are left out one after the other until the rest fits, besides values of series.
-const STEPS: [(Step, &str); 3] = [
-    (|row| row.histograms.clear(), "histograms"),
-    (|row| row.conditions.retain(Condition::failed), "gates that did not fail"),
-    (|row| row.samples.clear(), "single repeats"),
+const STEPS: [(Step, &str); 4] = [
+    (|one| every_row(one, |row| row.histograms.clear()), "histograms"),
+    (|one| every_row(one, |row| row.conditions.retain(Condition::failed)), "gates that did not fail"),
+    (|one| every_row(one, |row| row.samples.clear()), "single repeats"),
+    (leave_out_texts, "methods, notes and descriptions, which the page shows"),
 ];
+
+fn every_row(one: &mut Experiment, step: impl FnMut(&mut Row)) {
+    one.rows.iter_mut().for_each(step);
+}
+
+fn leave_out_texts(one: &mut Experiment) {
+    one.method.clear();
+    one.notes.clear();
+    every_row(one, |row| row.description.clear());
+}
 
 /// Returns the JSON of all numbers in at most `room` bytes: complete if it fits, otherwise with shorter series, then
 /// without more and more of the rest, and finally `null`.
@@ -33,15 +44,14 @@ pub(crate) fn embed(report: &Report, room: usize) -> Embedded {
         return Embedded { json: whole, left_out: None };
     }
     let mut thin = report.clone();
-    let every_row = |thin: &mut Report, step: Step| {
-        thin.experiments.iter_mut().flat_map(|experiment| &mut experiment.rows).for_each(step);
-    };
-    every_row(&mut thin, |row| shorten_series(&mut row.series));
+    for one in &mut thin.experiments {
+        every_row(one, |row| shorten_series(&mut row.series));
+    }
     let mut left_out = "the series in it have fewer values, each the mean of several".to_owned();
     let mut names = Vec::new();
     for step in std::iter::once(None).chain(STEPS.map(Some)) {
         if let Some((step, name)) = step {
-            every_row(&mut thin, step);
+            thin.experiments.iter_mut().for_each(step);
             names.push(name);
         }
         let json = text(&thin);
@@ -94,7 +104,7 @@ mod tests {
         let at: Vec<f64> = (0..6000).map(|bin| f64::from(bin) / 10.0).collect();
         let rates: Vec<f64> = (0..6000).map(|bin| f64::from(bin % 10)).collect();
         row.series = Series::from([("at_s".to_owned(), at), (metric::MB_PER_S.to_owned(), rates)]);
-        let mut experiment = Experiment::new("sustain", "");
+        let mut experiment = Experiment::new("sustain", "Reads for as long as a row lasts.");
         experiment.rows.push(row);
         Report::new(Environment::default(), vec![experiment])
     }
@@ -112,9 +122,9 @@ mod tests {
             remarks.push(embedded.left_out.expect("something is left out"));
             room = embedded.json.len();
         }
-        assert_eq!(remarks.len(), 5, "{remarks:?}");
+        assert_eq!(remarks.len(), 6, "{remarks:?}");
         assert!(
-            remarks[0].ends_with("the mean of several") && remarks[4].contains("all of them"),
+            remarks[0].ends_with("the mean of several") && remarks[5].contains("all of them"),
             "{remarks:?}"
         );
         assert!(remarks[3].ends_with("left out are histograms, gates that did not fail, single repeats"));

@@ -11,7 +11,7 @@ use crate::result::{Experiment, Report, Row};
 use crate::units::number;
 
 /// Maximum width of a line.
-const WIDTH: usize = 100;
+pub const WIDTH: usize = 100;
 /// Lines that a sentence may take in the summary.
 const SENTENCE_LINES: usize = 2;
 /// Indentation of sentences below their question or change.
@@ -86,7 +86,7 @@ fn indented(text: &str) -> Vec<String> {
 }
 
 /// Breaks a text between words; a word that is wider than a line has one of its own.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
