@@ -1,19 +1,16 @@
 //! The bytes of every test file: a function of the offset, so that any row can check the bytes that it read
-//! without a second read. And the random numbers that choose offsets.
+//! without a second read.
 
 use anyhow::{Result, ensure};
+use forebay_measure::SplitMix;
 
 /// The granularity at which [`Checksum`] checks the bytes read, in bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// Returns the eight bytes at word `index` of a test file (little-endian). SplitMix64: passes for random, so
-/// nothing compresses it.
+/// Returns the eight bytes at word `index` of a test file (little-endian); they pass for random, so nothing compresses them.
 #[inline]
 pub(crate) fn word(index: u64) -> u64 {
-    let mut z = index.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x5851_F42D_4C95_7F2D);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    SplitMix::new(index).next_u64()
 }
 
 /// Fills `memory` with the bytes that belong at `offset`; both must be multiples of eight.
@@ -76,37 +73,10 @@ impl Checksum {
     }
 }
 
-/// xorshift64*: two nanoseconds a number, good enough to spread offsets.
-#[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    /// Returns a generator for `stream` (a task or slot) of the sample with this `seed`.
-    pub(crate) fn new(seed: u64, stream: usize) -> Self {
-        // Through the content's mixing function, so that neighbouring streams do not start alike.
-        Self(word(seed ^ (stream as u64).rotate_left(40)) | 1)
-    }
-
-    /// Returns the next 64 random bits.
-    #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    /// Returns a number below `limit`.
-    #[inline]
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(limit)) >> 64) as u64
-    }
-
-    /// Returns the offset of a page of a file of `file_bytes` bytes.
-    #[inline]
-    pub(crate) fn page_offset(&mut self, file_bytes: u64) -> u64 {
-        self.below(file_bytes / PAGE_BYTES) * PAGE_BYTES
-    }
+/// Returns a random offset of a page of a file of `file_bytes` bytes.
+#[inline]
+pub(crate) fn page_offset(rng: &mut SplitMix, file_bytes: u64) -> u64 {
+    rng.below(file_bytes / PAGE_BYTES) * PAGE_BYTES
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! sample a process of its own, all rows in turn; docs/benchmarks.md describes how to run it and how to read
 //! its output.
 
-mod allocations;
 mod cache;
 mod content;
 mod fio;
@@ -39,7 +38,7 @@ use forebay_report::page::summary;
 use forebay_report::result::{Experiment as Table, Report, Row};
 
 #[global_allocator]
-static ALLOCATOR: allocations::CountingAllocator = allocations::CountingAllocator;
+static ALLOCATOR: usage::CountingAllocator = usage::CountingAllocator;
 
 /// Every experiment.
 static ALL: [&dyn Experiment; 7] =

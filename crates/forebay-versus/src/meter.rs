@@ -1,5 +1,5 @@
 //! The metrics of one sample, measured the same way for every row: a clock that is cheap enough to read once per operation,
-//! and a window of time in which operations count. And the callers that all libraries have: threads, and tasks of Tokio.
+//! and a window of time in which operations count. And the callers that all libraries have: threads, and tasks of a runtime.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,15 +11,16 @@ use forebay_measure::experiment::Outcome;
 use hdrhistogram::Histogram;
 use tokio::runtime::Runtime;
 
+use crate::run::Work;
 use crate::usage::Usage;
 
 /// Does the same again and again for as long as the window of a meter is open. A macro, so that each loop is code of its
 /// row: no function or future lies between it and the library under test.
 macro_rules! while_open {
-    ($meter:expr, $work:expr) => {{
+    ($meter:expr, $turn:expr) => {{
         let mut began = $meter.begin();
         loop {
-            $work;
+            $turn;
             match $meter.finish(began) {
                 Some(now) => began = now,
                 None => break,
@@ -28,6 +29,90 @@ macro_rules! while_open {
     }};
 }
 pub(crate) use while_open;
+
+/// Runs a task for each of `lanes` on a runtime of one thread, which repeats its turn for as long as the window is open.
+/// `spawn` returns a future of the task's result. Returns the meter of all.
+macro_rules! local_tasks {
+    ($window:expr, $spawn:path, $lanes:expr, |$lane:pat_param| $turn:expr) => {{
+        let meter = LocalMeter::new(&$window);
+        let tasks = $lanes.map(|$lane| {
+            let meter = meter.clone();
+            $spawn(async move {
+                while_open!(meter, $turn);
+                anyhow::Ok(())
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        for task in tasks {
+            task.await?;
+        }
+        meter.take()
+    }};
+}
+pub(crate) use local_tasks;
+
+/// Measures a task of a Tokio runtime for each of `lanes`, which repeats its turn for as long as the window is open.
+macro_rules! tokio_tasks {
+    ($work:expr, $runtime:expr, $lanes:expr, |$lane:pat_param| $turn:expr) => {{
+        let lanes: Vec<_> = $lanes.collect();
+        let window = $work.window();
+        let tasks = lanes.into_iter().map(|$lane| {
+            let mut meter = window.meter();
+            async move {
+                while_open!(meter, $turn);
+                Ok(meter)
+            }
+        });
+        on_tokio(&$runtime, tasks).map(|meters| window.outcome(meters))
+    }};
+}
+pub(crate) use tokio_tasks;
+
+/// Measures a thread for each of `lanes`, which repeats its turn for as long as the window is open.
+pub(crate) fn threads<T: FnMut() -> Result<()> + Send>(
+    work: &Work,
+    lanes: impl Iterator<Item = T>,
+) -> Result<Outcome> {
+    let lanes: Vec<T> = lanes.collect();
+    let window = work.window();
+    let meters = on_threads(lanes.into_iter().map(|mut turn| {
+        let mut meter = window.meter();
+        move || {
+            while_open!(meter, turn()?);
+            Ok(meter)
+        }
+    }))?;
+    Ok(window.outcome(meters))
+}
+
+/// Runs each piece of work on a thread of its own.
+///
+/// # Errors
+/// The first error of a thread, or that it panicked.
+pub(crate) fn on_threads<T: Send>(
+    work: impl Iterator<Item = impl FnOnce() -> Result<T> + Send>,
+) -> Result<Vec<T>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = work.map(|work| scope.spawn(work)).collect();
+        let ended =
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+        ended.collect()
+    })
+}
+
+/// Runs each piece of work as a task of Tokio.
+///
+/// # Errors
+/// The first error of a task.
+pub(crate) fn on_tokio<T: Send + 'static>(
+    runtime: &Runtime,
+    work: impl Iterator<Item = impl Future<Output = Result<T>> + Send + 'static>,
+) -> Result<Vec<T>> {
+    runtime.block_on(async {
+        let tasks: tokio::task::JoinSet<_> = work.collect();
+        tasks.join_all().await.into_iter().collect()
+    })
+}
 
 /// The stretch of time that counts: it opens after the warm-up and closes after the measuring time. The first
 /// thread to finish an operation beyond either end reads the process's usage there.
@@ -51,12 +136,8 @@ impl Window {
 
     /// Returns a meter for one thread of this window.
     pub(crate) fn meter(self: &Arc<Self>) -> Meter {
-        Meter {
-            window: Arc::clone(self),
-            operations: 0,
-            opened: false,
-            latencies: Histogram::new_with_bounds(1, 1 << 36, 2).ok(),
-        }
+        let latencies = Histogram::new_with_bounds(1, 1 << 36, 2).ok();
+        Meter { window: Arc::clone(self), operations: 0, opened: false, latencies }
     }
 
     /// Returns the outcome, from the meters of all threads.
@@ -72,14 +153,12 @@ impl Window {
             }
         }
         let elapsed_us = self.clock.us(self.close - self.open);
-        let mut outcome = Outcome::lasting(elapsed_us / 1e6);
-        let figures = &mut outcome.figures;
-        figures.set("iops", operations as f64 / elapsed_us * 1e6).set("ios", operations as f64);
-        if let Some(latencies) = latencies {
-            figures
-                .set("p50_us", self.clock.us(latencies.value_at_quantile(0.50)))
-                .set("p99_us", self.clock.us(latencies.value_at_quantile(0.99)));
-        }
+        let us = |share| latencies.as_ref().map(|all| self.clock.us(all.value_at_quantile(share)));
+        let mut outcome = Outcome::lasting(elapsed_us / 1e6)
+            .figure("iops", operations as f64 / elapsed_us * 1e6)
+            .figure("ios", operations as f64)
+            .figure("p50_us", us(0.50))
+            .figure("p99_us", us(0.99));
         if let (Some(begin), Some(end)) = (self.at_open.get(), self.at_close.get()) {
             end.since(begin).add_to(&mut outcome, operations);
         }
@@ -149,113 +228,63 @@ impl LocalMeter {
         self.0.borrow_mut().finish(began)
     }
 
-    /// Returns the counts, for a sample of several threads.
+    /// Returns the counts, when all tasks have ended.
     pub(crate) fn take(&self) -> Meter {
-        let window = Arc::clone(&self.0.borrow().window);
-        self.0.replace(window.meter())
+        let empty = self.0.borrow().window.meter();
+        self.0.replace(empty)
     }
-
-    /// Returns the outcome, when all tasks have ended.
-    pub(crate) fn outcome(&self) -> Outcome {
-        let meter = self.take();
-        let window = Arc::clone(&meter.window);
-        window.outcome([meter])
-    }
-}
-
-/// Runs each piece of work on a thread of its own.
-///
-/// # Errors
-/// The first error of a thread, or that it panicked.
-pub(crate) fn on_threads<T: Send>(
-    work: impl Iterator<Item = impl FnOnce() -> Result<T> + Send>,
-) -> Result<Vec<T>> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = work.map(|work| scope.spawn(work)).collect();
-        let ended =
-            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
-        ended.collect()
-    })
-}
-
-/// Runs each piece of work as a task of Tokio.
-///
-/// # Errors
-/// The first error of a task.
-pub(crate) fn on_tokio<T: Send + 'static>(
-    runtime: &Runtime,
-    work: impl Iterator<Item = impl Future<Output = Result<T>> + Send + 'static>,
-) -> Result<Vec<T>> {
-    runtime.block_on(async {
-        let tasks: tokio::task::JoinSet<_> = work.collect();
-        tasks.join_all().await.into_iter().collect()
-    })
 }
 
 /// The time of comparing the counter with the system's clock before a measurement.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// A clock that reads in ticks; a read costs about 5 ns on the counter and about 50 ns on the system's clock.
-/// Every row uses the same.
+/// A clock that reads in ticks; a read costs about 5 ns on the processor's counter and about 50 ns on the system's clock,
+/// which is read where there is no steady counter. Every row uses the same.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    counter: bool,
+struct Clock {
+    has_counter: bool,
     origin: Instant,
     ticks_per_ns: f64,
 }
 
 impl Clock {
     /// Finds the counter's rate; takes 10 ms.
-    pub(crate) fn calibrated() -> Self {
-        let origin = Instant::now();
-        if !has_steady_counter() {
-            return Self { counter: false, origin, ticks_per_ns: 1.0 };
+    fn calibrated() -> Self {
+        let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let has_counter = cfg!(target_arch = "x86_64")
+            && [" constant_tsc", " nonstop_tsc"].iter().all(|flag| flags.contains(flag));
+        let mut clock = Self { has_counter, origin: Instant::now(), ticks_per_ns: 1.0 };
+        if has_counter {
+            let begin = counter();
+            while clock.origin.elapsed() < CALIBRATION {
+                std::hint::spin_loop();
+            }
+            let ticks = counter() - begin;
+            clock.ticks_per_ns = ticks as f64 / clock.origin.elapsed().as_nanos() as f64;
         }
-        let begin = counter();
-        while origin.elapsed() < CALIBRATION {
-            std::hint::spin_loop();
-        }
-        let ticks = counter() - begin;
-        let ticks_per_ns = ticks as f64 / origin.elapsed().as_nanos() as f64;
-        Self { counter: true, origin, ticks_per_ns }
+        clock
     }
 
-    /// Returns the present, in ticks.
     #[inline]
-    pub(crate) fn now(&self) -> u64 {
-        if self.counter { counter() } else { self.origin.elapsed().as_nanos() as u64 }
+    fn now(&self) -> u64 {
+        if self.has_counter { counter() } else { self.origin.elapsed().as_nanos() as u64 }
     }
 
-    /// Returns `duration` in ticks.
-    pub(crate) fn ticks(&self, duration: Duration) -> u64 {
+    fn ticks(&self, duration: Duration) -> u64 {
         (duration.as_nanos() as f64 * self.ticks_per_ns) as u64
     }
 
-    /// Returns `ticks` in microseconds.
-    pub(crate) fn us(&self, ticks: u64) -> f64 {
+    fn us(&self, ticks: u64) -> f64 {
         ticks as f64 / self.ticks_per_ns / 1e3
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Returns the processor's time-stamp counter, or 0 where it has none.
 #[inline]
 fn counter() -> u64 {
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: reading the time-stamp counter touches no memory; every x86_64 processor has it.
-    unsafe { std::arch::x86_64::_rdtsc() }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn counter() -> u64 {
+    return unsafe { std::arch::x86_64::_rdtsc() };
+    #[cfg(not(target_arch = "x86_64"))]
     0
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_steady_counter() -> bool {
-    std::fs::read_to_string("/proc/cpuinfo")
-        .is_ok_and(|text| text.contains(" constant_tsc") && text.contains(" nonstop_tsc"))
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_steady_counter() -> bool {
-    false
 }

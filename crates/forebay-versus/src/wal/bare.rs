@@ -10,8 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use super::drive::{self, Append, AppendAndWait, block_on};
-use super::{Work, record};
+use futures_executor::block_on;
+
+use super::drive::{self, BYTES_MAX, Record, check};
 use crate::prelude::*;
 
 /// The length of a segment; forebay-wal's default.
@@ -21,7 +22,7 @@ const SEGMENTS: u64 = 4;
 /// Places and lengths of writes are multiples of this.
 const UNIT_BYTES: usize = 4096;
 /// The most that can arrive while a group is written: a record of each of 1,024 writers.
-const GROUP_BYTES_MAX: usize = 1024 * record::BYTES_MAX;
+const GROUP_BYTES_MAX: usize = 1024 * BYTES_MAX;
 
 /// The content of the segments before the first group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +58,8 @@ struct Segments {
 impl Segments {
     /// Makes the segments of a sample: all of them, written through, or the first.
     fn make(work: &Work, flush: Flush, state: Segment) -> Result<Self> {
-        let dir = work.dir.clone();
-        let mut made =
-            Self { files: Vec::new(), dir, state, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 };
+        let (files, dir) = (Vec::new(), work.path.clone());
+        let mut made = Self { files, dir, state, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 };
         for _ in 0..if state == Segment::Written { SEGMENTS } else { 1 } {
             made.add()?;
         }
@@ -71,9 +71,9 @@ impl Segments {
         let file = File::options().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, SEGMENT_BYTES)?;
         if self.state == Segment::Written {
-            let memory = pieces(1, 1 << 20, PageKind::Huge)?;
-            for offset in (0..SEGMENT_BYTES).step_by(memory[0].len()) {
-                file.write_all_at(&memory[0], offset)?;
+            let memory = &pieces(1, 1 << 20, PageKind::Huge)?[0];
+            for offset in (0..SEGMENT_BYTES).step_by(memory.len()) {
+                file.write_all_at(memory, offset)?;
             }
         }
         file.sync_all()?;
@@ -107,36 +107,30 @@ impl Segments {
     fn check_last(&self, units: u64, record_bytes: usize) -> Result<()> {
         let mut found = vec![0; record_bytes];
         File::open(&self.files[self.at].0)?.read_exact_at(&mut found, self.offset - units)?;
-        record::check(&found, record_bytes)
+        check(&found, record_bytes)
     }
 }
 
 /// Measures one writer on one thread, without a queue: a direct write and its flush.
 pub(super) fn alone(work: &Work, flush: Flush) -> Result<Outcome> {
     ensure!(work.writers == 1, "one writer is alone");
-    let memory = pieces(1, work.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?;
-    let writer = Alone { segments: Segments::make(work, flush, Segment::Written)?, memory };
-    drive::threads(work, std::iter::once(writer))
-}
-
-struct Alone {
-    segments: Segments,
-    memory: Vec<Piece>,
-}
-
-impl AppendAndWait for Alone {
-    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
-        self.memory[0][..record.len()].copy_from_slice(record);
-        self.segments.write(&self.memory[0])?;
-        if self.segments.groups == 1 {
-            self.segments.check_last(self.memory[0].len() as u64, record.len())?;
+    let memory = pieces(1, work.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?.remove(0);
+    let mut segments = Segments::make(work, flush, Segment::Written)?;
+    let mut record = Record::of(0, work.record_bytes);
+    let append = move || {
+        let record = record.next();
+        memory[..record.len()].copy_from_slice(record);
+        segments.write(memory)?;
+        if segments.groups == 1 {
+            segments.check_last(memory.len() as u64, record.len())?;
         }
         Ok(())
-    }
+    };
+    threads(work, std::iter::once(append))
 }
 
 /// State that the writers and the log's thread share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     /// The newest group that is durable.
     done: AtomicU64,
@@ -146,7 +140,7 @@ struct Shared {
     arrived: Condvar,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// The group that fills, its length so far, its waiters, and its number of records.
     memory: Piece,
@@ -180,23 +174,9 @@ impl Log {
         let segments = Segments::make(work, flush, state)?;
         let bytes = (work.writers * work.record_bytes).next_multiple_of(UNIT_BYTES).min(GROUP_BYTES_MAX);
         let mut memory = pieces(2, bytes, PageKind::Huge)?;
-        let (Some(one), Some(other)) = (memory.pop(), memory.pop()) else { bail!("no memory") };
-        let state = State {
-            memory: one,
-            len: 0,
-            waiting: Vec::with_capacity(work.writers),
-            group: 1,
-            flying: Vec::with_capacity(work.writers),
-            records: 0,
-            asleep: false,
-            closing: false,
-        };
-        let shared = Arc::new(Shared {
-            done: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-            state: Mutex::new(state),
-            arrived: Condvar::new(),
-        });
+        let (one, other) = (memory.remove(0), memory.remove(0));
+        let state = State { memory: one, group: 1, ..State::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), ..Shared::default() });
         let inner = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             let outcome = serve(&inner, segments, other);
@@ -224,18 +204,16 @@ impl drive::Log for Log {
     }
 
     /// Ends the thread and checks its last write.
-    fn finish(self, work: &Work, mut outcome: Outcome) -> Result<Outcome> {
+    fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome> {
         self.shared.lock().closing = true;
         self.shared.arrived.notify_one();
-        let joined = self.thread.join().map_err(|_| anyhow!("the log's thread panicked"))?;
-        let (segments, last_bytes) = joined?;
+        let (segments, last_bytes) =
+            self.thread.join().map_err(|_| anyhow!("the log's thread panicked"))??;
         segments.check_last(last_bytes, work.record_bytes)?;
         let groups = segments.groups as f64;
-        outcome
-            .figures
-            .set("records_per_group", self.shared.lock().records as f64 / groups)
-            .set("write_bytes_per_group", segments.bytes_written as f64 / groups);
-        Ok(outcome)
+        Ok(outcome
+            .figure("records_per_group", self.shared.lock().records as f64 / groups)
+            .figure("write_bytes_per_group", segments.bytes_written as f64 / groups))
     }
 }
 
@@ -319,7 +297,11 @@ impl Writer {
     }
 }
 
-impl Append for Writer {
+impl drive::Writer for Writer {
+    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
+        block_on(self.append(record))
+    }
+
     async fn append(&mut self, record: &[u8]) -> Result<()> {
         let mut place = None;
         poll_fn(|context| match place {
@@ -330,11 +312,5 @@ impl Append for Writer {
             }
         })
         .await
-    }
-}
-
-impl AppendAndWait for Writer {
-    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
-        block_on(self.append(record))
     }
 }

@@ -5,18 +5,22 @@ use std::time::Duration;
 use forebay::{Class, Config, Engine};
 use forebay_wal::{Options, Stats, Wal};
 
-use super::drive::{self, Append, AppendAndWait, Log as _, Upkeep};
-use super::{Work, bare, record};
+use super::bare::SEGMENT_BYTES;
+use super::drive::{self, Log as _, Upkeep, check};
+use crate::peers::forebay::spawn;
 use crate::prelude::*;
 
 /// Measures writers that are tasks of the log's shard.
 pub(super) fn on_shard(work: &Work) -> Result<Outcome> {
     let log = Log::start(work)?;
-    let writers: Vec<_> = (0..work.writers).map(|number| log.writer(number)).collect();
-    let inner = work.clone();
-    let task = log
-        .engine
-        .spawn_on_shard(0, Class::DEFAULT, move || async move { drive::on_shard(&inner, writers).await });
+    let (lanes, inner) = (drive::lanes(work, &log), work.clone());
+    let task = log.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        let window = inner.window();
+        let meter = local_tasks!(window, spawn, lanes, |(writer, mut record)| {
+            writer.wal.append(record.next()).await?;
+        });
+        anyhow::Ok(window.outcome([meter]))
+    });
     let outcome = task.wait()??;
     log.finish(work, outcome)
 }
@@ -25,7 +29,7 @@ pub(super) fn on_shard(work: &Work) -> Result<Outcome> {
 const SEGMENTS_FILLED: u64 = 4;
 const FILLING_BYTES: usize = 512 << 10;
 /// After half a segment of new records, those before are released.
-const KEPT_BYTES: u64 = bare::SEGMENT_BYTES / 2;
+const KEPT_BYTES: u64 = SEGMENT_BYTES / 2;
 /// The interval of that check.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -34,7 +38,7 @@ pub(super) struct Log {
     engine: Engine,
     wal: Wal,
     before: Stats,
-    upkeep: Upkeep,
+    upkeep: Option<Upkeep>,
 }
 
 impl Log {
@@ -43,7 +47,7 @@ impl Log {
     pub(super) fn start(work: &Work) -> Result<Self> {
         let (engine, wal) = open(work)?;
         let filling = vec![7; FILLING_BYTES];
-        for _ in 0..SEGMENTS_FILLED * bare::SEGMENT_BYTES / FILLING_BYTES as u64 {
+        for _ in 0..SEGMENTS_FILLED * SEGMENT_BYTES / FILLING_BYTES as u64 {
             wal.append_unsynced(&filling).wait()?;
         }
         wal.sync().wait()?;
@@ -66,14 +70,14 @@ impl Log {
             Ok(())
         });
         let before = wal.stats();
-        Ok(Self { engine, wal, before, upkeep })
+        Ok(Self { engine, wal, before, upkeep: Some(upkeep) })
     }
 
     /// Opens a log and leaves it as it is.
     pub(super) fn start_growing(work: &Work) -> Result<Self> {
         let (engine, wal) = open(work)?;
         let before = wal.stats();
-        Ok(Self { engine, wal, before, upkeep: Upkeep::none() })
+        Ok(Self { engine, wal, before, upkeep: None })
     }
 }
 
@@ -85,35 +89,34 @@ impl drive::Log for Log {
     }
 
     /// Ends the log and reads its last record again.
-    fn finish(self, work: &Work, mut outcome: Outcome) -> Result<Outcome> {
-        self.upkeep.finish()?;
+    fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome> {
+        self.upkeep.map_or(Ok(()), Upkeep::finish)?;
         let (stats, before) = (self.wal.stats(), &self.before);
         let last = self.wal.read_from(self.wal.durable_lsn()).next().wait().transpose()?;
-        record::check(&last.context("the last record is gone")?, work.record_bytes)?;
-        let groups = (stats.groups - stats.control_groups) - (before.groups - before.control_groups);
+        check(&last.context("the last record is gone")?, work.record_bytes)?;
         self.wal.close().wait()?;
         let shards = self.engine.stats().wait()?.shards;
         let (enters, turns) = shards.iter().fold((0, 0), |(e, t), shard| (e + shard.enters, t + shard.turns));
-        outcome
-            .figures
-            .set("records_per_group", (stats.records - before.records) as f64 / groups as f64)
-            .set("write_bytes_per_group", (stats.write_bytes - before.write_bytes) as f64 / groups as f64)
+        let since = |of: fn(&Stats) -> u64| (of(&stats) - of(before)) as f64;
+        let groups = since(|stats| stats.groups - stats.control_groups);
+        Ok(outcome
+            .figure("records_per_group", since(|stats| stats.records) / groups)
+            .figure("write_bytes_per_group", since(|stats| stats.write_bytes) / groups)
             // These distributions contain the few groups of the preparation, too.
-            .set("flush_p50_us", stats.flush_ns.at(0.5) as f64 / 1e3)
-            .set("flush_p99_us", stats.flush_ns.at(0.99) as f64 / 1e3)
-            .set("queued_p50_us", stats.queued_ns.at(0.5) as f64 / 1e3)
-            .set("segments_made", (stats.segments_made - before.segments_made) as f64)
-            .set("segments_recycled", (stats.segments_recycled - before.segments_recycled) as f64)
-            .set("segment_waits", (stats.segment_waits - before.segment_waits) as f64)
-            .set("enters_per_turn", enters as f64 / turns as f64);
-        Ok(outcome)
+            .figure("flush_p50_us", stats.flush_ns.at(0.5) as f64 / 1e3)
+            .figure("flush_p99_us", stats.flush_ns.at(0.99) as f64 / 1e3)
+            .figure("queued_p50_us", stats.queued_ns.at(0.5) as f64 / 1e3)
+            .figure("segments_made", since(|stats| stats.segments_made))
+            .figure("segments_recycled", since(|stats| stats.segments_recycled))
+            .figure("segment_waits", since(|stats| stats.segment_waits))
+            .figure("enters_per_turn", enters as f64 / turns as f64))
     }
 }
 
 fn open(work: &Work) -> Result<(Engine, Wal)> {
     let engine = Engine::start(Config::default().shards(1))?;
-    let (wal, _) = Wal::open(&engine, &work.dir, Options::default()).wait()?;
-    let watch = || async { allocations::watch_this_thread() };
+    let (wal, _) = Wal::open(&engine, &work.path, Options::default()).wait()?;
+    let watch = || async { usage::count_allocations_here() };
     engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;
     Ok((engine, wal))
 }
@@ -123,16 +126,14 @@ pub(super) struct Writer {
     wal: Wal,
 }
 
-impl Append for Writer {
-    async fn append(&mut self, record: &[u8]) -> Result<()> {
-        self.wal.append(record).await?;
-        Ok(())
-    }
-}
-
-impl AppendAndWait for Writer {
+impl drive::Writer for Writer {
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
         self.wal.append(record).wait()?;
+        Ok(())
+    }
+
+    async fn append(&mut self, record: &[u8]) -> Result<()> {
+        self.wal.append(record).await?;
         Ok(())
     }
 }

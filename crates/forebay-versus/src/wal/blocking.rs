@@ -1,14 +1,14 @@
-//! raft-engine: each writer is a raft group with entries of its own. Entries that are not needed any more are
-//! released now and then, as its users do, so that files are used again. Its calls block.
+//! Logs whose calls block: raft-engine and okaywal.
 
+use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use okaywal::{Configuration, LogVoid, WriteAheadLog};
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 
-use super::drive::{self, Append, AppendAndWait, Upkeep};
-use super::{Work, record};
+use super::drive::{Log, Upkeep, Writer, check, number};
 use crate::prelude::*;
 
 /// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
@@ -27,27 +27,22 @@ impl MessageExt for Entries {
     type Entry = BytesValue;
 
     fn index(entry: &BytesValue) -> u64 {
-        record::number(entry.get_value())
+        number(entry.get_value())
     }
 }
 
-/// An open log.
-pub(super) struct Log {
+/// raft-engine: each writer is a raft group with entries of its own. Entries that are not needed any more are
+/// released now and then, as its users do, so that files are used again.
+pub(super) struct Raft {
     engine: Arc<Engine>,
-    upkeep: Upkeep,
+    upkeep: Option<Upkeep>,
 }
 
-impl Log {
+impl Raft {
     /// Opens a log whose files are prepared and used again.
     pub(super) fn start(work: &Work) -> Result<Self> {
-        let engine = open(
-            work,
-            Config {
-                purge_threshold: ReadableSize(LOG_BYTES),
-                prefill_for_recycle: true,
-                ..Config::default()
-            },
-        )?;
+        let purge_threshold = ReadableSize(LOG_BYTES);
+        let engine = open(work, Config { purge_threshold, prefill_for_recycle: true, ..Config::default() })?;
         let (log, writers, record_bytes) =
             (Arc::clone(&engine), work.writers as u64, work.record_bytes as u64);
         let mut given_up = 0;
@@ -66,25 +61,25 @@ impl Log {
             log.purge_expired_files()?;
             Ok(())
         });
-        Ok(Self { engine, upkeep })
+        Ok(Self { engine, upkeep: Some(upkeep) })
     }
 
     /// Opens a log that only grows, with its default configuration.
     pub(super) fn start_growing(work: &Work) -> Result<Self> {
-        Ok(Self { engine: open(work, Config::default())?, upkeep: Upkeep::none() })
+        Ok(Self { engine: open(work, Config::default())?, upkeep: None })
     }
 }
 
 fn open(work: &Work, config: Config) -> Result<Arc<Engine>> {
-    let dir = work.dir.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
+    let dir = work.path.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
     Ok(Arc::new(Engine::open(Config { dir, ..config })?))
 }
 
-impl drive::Log for Log {
-    type Writer = Writer;
+impl Log for Raft {
+    type Writer = RaftGroup;
 
-    fn writer(&self, number: usize) -> Writer {
-        Writer {
+    fn writer(&self, number: usize) -> RaftGroup {
+        RaftGroup {
             engine: Arc::clone(&self.engine),
             region: number as u64 + 1,
             batch: LogBatch::default(),
@@ -93,16 +88,16 @@ impl drive::Log for Log {
     }
 
     fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome> {
-        self.upkeep.finish()?;
+        self.upkeep.map_or(Ok(()), Upkeep::finish)?;
         let last = self.engine.last_index(1).context("the first writer's entries are gone")?;
         let entry = self.engine.get_entry::<Entries>(1, last)?.context("the last entry is gone")?;
-        record::check(entry.get_value(), work.record_bytes)?;
+        check(entry.get_value(), work.record_bytes)?;
         Ok(outcome)
     }
 }
 
-/// A writer of the log.
-pub(super) struct Writer {
+/// A writer of raft-engine.
+pub(super) struct RaftGroup {
     engine: Arc<Engine>,
     region: u64,
     batch: LogBatch,
@@ -110,7 +105,7 @@ pub(super) struct Writer {
     entries: Vec<BytesValue>,
 }
 
-impl Writer {
+impl RaftGroup {
     fn fill(&mut self, record: &[u8]) -> Result<()> {
         let value = self.entries[0].mut_value();
         value.clear();
@@ -120,15 +115,13 @@ impl Writer {
     }
 }
 
-impl AppendAndWait for Writer {
+impl Writer for RaftGroup {
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
         self.fill(record)?;
         self.engine.write(&mut self.batch, true)?;
         Ok(())
     }
-}
 
-impl Append for Writer {
     async fn append(&mut self, record: &[u8]) -> Result<()> {
         self.fill(record)?;
         let (engine, mut batch) = (Arc::clone(&self.engine), std::mem::take(&mut self.batch));
@@ -137,6 +130,50 @@ impl Append for Writer {
             raft_engine::Result::Ok(batch)
         });
         self.batch = written.await??;
+        Ok(())
+    }
+}
+
+/// okaywal: checkpoints do nothing, so that only the log is measured; it uses its files again after them.
+pub(super) struct Okay(WriteAheadLog);
+
+impl Okay {
+    /// Opens a log in the sample's folder.
+    pub(super) fn start(work: &Work) -> Result<Self> {
+        Ok(Self(Configuration::default_for(&work.path).open(LogVoid)?))
+    }
+}
+
+impl Log for Okay {
+    type Writer = OkayWriter;
+
+    fn writer(&self, _: usize) -> OkayWriter {
+        OkayWriter { log: self.0.clone(), is_first: true }
+    }
+
+    fn finish(self, _: &Work, outcome: Outcome) -> Result<Outcome> {
+        self.0.shutdown()?;
+        Ok(outcome)
+    }
+}
+
+/// A writer of okaywal.
+pub(super) struct OkayWriter {
+    log: WriteAheadLog,
+    is_first: bool,
+}
+
+impl Writer for OkayWriter {
+    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
+        let mut entry = self.log.begin_entry()?;
+        let chunk = entry.write_chunk(record)?;
+        entry.commit()?;
+        // Later records may be gone again by the time of a look-up.
+        if std::mem::take(&mut self.is_first) {
+            let mut found = vec![0; record.len()];
+            self.log.read_at(chunk.position)?.read_exact(&mut found)?;
+            check(&found, record.len())?;
+        }
         Ok(())
     }
 }
