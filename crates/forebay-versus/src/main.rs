@@ -67,18 +67,15 @@ fn command() -> Command {
         .subcommand(Command::new(CHILD_SUBCOMMAND).hide(true).arg(job));
     ALL.iter().fold(command, |command, experiment| {
         let spec = experiment.spec();
-        let own = Entry(*experiment).augment(Command::new(spec.name).about(spec.about)).args([
+        let check = "End with exit code 1 when a target is missed or a row fails";
+        command.subcommand(Entry(*experiment).augment(Command::new(spec.name).about(spec.about)).args([
             path(
                 "dir",
                 "Directory for the test files, which are removed at the end [default: the current one]",
             ),
             path("json", "Also write the result to this file as JSON"),
-            Arg::new("check")
-                .long("check")
-                .help("End with exit code 1 when a target is missed or a row fails")
-                .action(ArgAction::SetTrue),
-        ]);
-        command.subcommand(own)
+            Arg::new("check").long("check").help(check).action(ArgAction::SetTrue),
+        ]))
     })
 }
 
@@ -97,14 +94,11 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
             run::LOAD_AT_REST
         );
     }
-    let here = PathBuf::from(".");
-    let dir = matches.get_one::<PathBuf>("dir").unwrap_or(&here);
-    let target = Target::resolve(dir, false, false)?;
+    let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
+    let target = Target::resolve(path("dir").unwrap_or(Path::new(".")), false, false)?;
     let context = Context::new(target, Progress::detect(false), Cleanup::install()?, run::fresh_seed());
     let values = Values::new(experiment.spec().options, Some(matches), Length::Full)?;
-    let tables =
-        measure(experiment, &values, &context, matches.get_one::<PathBuf>("json").map(PathBuf::as_path))?;
-    let missed = summarise(&tables)?;
+    let missed = summarise(&measure(experiment, &values, &context, path("json"))?)?;
     Ok(if matches.get_flag("check") && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -125,11 +119,10 @@ fn measure(
         }
         experiment.targets().judge(table);
         Entry(experiment).present(std::slice::from_mut(table));
-        let report = |tables| Report::new(doctor::machine_only(), tables);
-        print(&summary::tables(&report(vec![table.clone()]), true))?;
+        print(&summary::tables(&Report::new(doctor::machine_only(), vec![table.clone()]), true))?;
         if let Some(path) = json {
-            let report = report(tables.clone());
-            std::fs::write(path, report.to_json()?).with_context(|| format!("writing {}", path.display()))?;
+            let text = Report::new(doctor::machine_only(), tables.clone()).to_json()?;
+            std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(())
     })?;
@@ -140,21 +133,19 @@ fn measure(
 fn summarise(tables: &[Table]) -> Result<usize> {
     let rows = || tables.iter().flat_map(|table| &table.rows);
     let gates: Vec<_> = rows().flat_map(|row| &row.gates).collect();
-    let (strictly, met) = (
-        gates.iter().filter(|gate| gate.is_met(0.0)).count(),
-        gates.iter().filter(|gate| gate.passed).count(),
-    );
+    let strictly = gates.iter().filter(|gate| gate.is_met(0.0)).count();
+    let met = gates.iter().filter(|gate| gate.passed).count();
+    let missed = gates.len() - met;
     let is_failed =
         |row: &&Row| row.skipped.is_some() || row.conditions.iter().any(|gate| gate.name == FAILED_SAMPLES);
     let failed = rows().filter(is_failed).count();
     print(&format!(
-        "\n{} targets: {strictly} met, {} met within the A-A spread, {} missed; {failed} rows failed\n",
+        "\n{} targets: {strictly} met, {} met within the A-A spread, {missed} missed; {failed} rows failed\n",
         gates.len(),
         met - strictly,
-        gates.len() - met
     ))?;
     ensure!(rows().any(|row| !row.samples.is_empty()), "no row gave a figure");
-    Ok(gates.len() - met + failed)
+    Ok(missed + failed)
 }
 
 #[cfg(test)]

@@ -21,9 +21,6 @@ pub(crate) enum PageKind {
 
 /// Returns `count` pieces of `piece_bytes` (a multiple of 4096), one behind the other in a region of their own, all pages
 /// already touched.
-///
-/// # Errors
-/// When the region cannot be mapped.
 pub(crate) fn pieces(count: usize, piece_bytes: usize, kind: PageKind) -> io::Result<Vec<Piece>> {
     assert!(piece_bytes.is_multiple_of(4096), "pieces for direct I/O are whole pages");
     let bytes = (count * piece_bytes).next_multiple_of(HUGEPAGE_BYTES);

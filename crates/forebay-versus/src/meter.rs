@@ -2,7 +2,6 @@
 //! and a window of time in which operations count. And the callers that all libraries have: threads, and tasks of a runtime.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -34,7 +33,7 @@ pub(crate) use while_open;
 /// `spawn` returns a future of the task's result. Returns the meter of all.
 macro_rules! local_tasks {
     ($window:expr, $spawn:path, $lanes:expr, |$lane:pat_param| $turn:expr) => {{
-        let meter = LocalMeter::new(&$window);
+        let meter = std::rc::Rc::new($window.meter());
         let tasks = $lanes.map(|$lane| {
             let meter = meter.clone();
             $spawn(async move {
@@ -57,7 +56,7 @@ macro_rules! tokio_tasks {
         let lanes: Vec<_> = $lanes.collect();
         let window = $work.window();
         let tasks = lanes.into_iter().map(|$lane| {
-            let mut meter = window.meter();
+            let meter = window.meter();
             async move {
                 while_open!(meter, $turn);
                 Ok(meter)
@@ -76,7 +75,7 @@ pub(crate) fn threads<T: FnMut() -> Result<()> + Send>(
     let lanes: Vec<T> = lanes.collect();
     let window = work.window();
     let meters = on_threads(lanes.into_iter().map(|mut turn| {
-        let mut meter = window.meter();
+        let meter = window.meter();
         move || {
             while_open!(meter, turn()?);
             Ok(meter)
@@ -86,9 +85,6 @@ pub(crate) fn threads<T: FnMut() -> Result<()> + Send>(
 }
 
 /// Runs each piece of work on a thread of its own.
-///
-/// # Errors
-/// The first error of a thread, or that it panicked.
 pub(crate) fn on_threads<T: Send>(
     work: impl Iterator<Item = impl FnOnce() -> Result<T> + Send>,
 ) -> Result<Vec<T>> {
@@ -101,9 +97,6 @@ pub(crate) fn on_threads<T: Send>(
 }
 
 /// Runs each piece of work as a task of Tokio.
-///
-/// # Errors
-/// The first error of a task.
 pub(crate) fn on_tokio<T: Send + 'static>(
     runtime: &Runtime,
     work: impl Iterator<Item = impl Future<Output = Result<T>> + Send + 'static>,
@@ -126,27 +119,28 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns a window that opens `warm_up` from now and stays open for `measure`.
-    pub(crate) fn start(warm_up: Duration, measure: Duration) -> Arc<Self> {
+    /// Returns the window of a sample's work, which begins to warm up now.
+    pub(crate) fn start(work: &Work) -> Arc<Self> {
         let clock = Clock::calibrated();
-        let open = clock.now() + clock.ticks(warm_up);
-        let close = open + clock.ticks(measure);
+        let open = clock.now() + clock.ticks(work.warm_up_seconds);
+        let close = open + clock.ticks(work.seconds);
         Arc::new(Self { clock, open, close, at_open: OnceLock::new(), at_close: OnceLock::new() })
     }
 
     /// Returns a meter for one thread of this window.
     pub(crate) fn meter(self: &Arc<Self>) -> Meter {
         let latencies = Histogram::new_with_bounds(1, 1 << 36, 2).ok();
-        Meter { window: Arc::clone(self), operations: 0, opened: false, latencies }
+        let counts = Counts { latencies, ..Counts::default() };
+        Meter { window: Arc::clone(self), counts: RefCell::new(counts) }
     }
 
     /// Returns the outcome, from the meters of all threads.
     pub(crate) fn outcome(&self, meters: impl IntoIterator<Item = Meter>) -> Outcome {
         let mut operations = 0;
         let mut latencies: Option<Histogram<u32>> = None;
-        for meter in meters {
-            operations += meter.operations;
-            match (&mut latencies, meter.latencies) {
+        for counts in meters.into_iter().map(|meter| meter.counts.into_inner()) {
+            operations += counts.operations;
+            match (&mut latencies, counts.latencies) {
                 (Some(all), Some(part)) => _ = all.add(part),
                 (None, part) => latencies = part,
                 (Some(_), None) => {}
@@ -166,10 +160,16 @@ impl Window {
     }
 }
 
-/// Counts the operations of one thread. Not shared between threads: sharing would add to the cost under test.
+/// Counts the operations of one thread, of all its tasks. Not shared between threads: sharing would add to the cost under
+/// test.
 #[derive(Debug)]
 pub(crate) struct Meter {
     window: Arc<Window>,
+    counts: RefCell<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     operations: u64,
     opened: bool,
     latencies: Option<Histogram<u32>>,
@@ -185,53 +185,30 @@ impl Meter {
     /// Notes that an operation which began at `began` has completed. Returns the present, as the start of the
     /// next one, or `None` when the window has closed.
     #[inline]
-    pub(crate) fn finish(&mut self, began: u64) -> Option<u64> {
+    pub(crate) fn finish(&self, began: u64) -> Option<u64> {
         let now = self.window.clock.now();
         if now < self.window.open {
             return Some(now);
         }
-        if !self.opened {
-            self.opened = true;
+        let mut counts = self.counts.borrow_mut();
+        if !counts.opened {
+            counts.opened = true;
             self.window.at_open.get_or_init(Usage::now);
         }
         if now >= self.window.close {
             self.window.at_close.get_or_init(Usage::now);
             return None;
         }
-        self.operations += 1;
-        if let Some(latencies) = &mut self.latencies {
+        counts.operations += 1;
+        if let Some(latencies) = &mut counts.latencies {
             latencies.saturating_record(now - began);
         }
         Some(now)
     }
-}
 
-/// One meter for all tasks of a single-threaded runtime.
-#[derive(Clone, Debug)]
-pub(crate) struct LocalMeter(Rc<RefCell<Meter>>);
-
-impl LocalMeter {
-    /// Returns a meter of `window` to be cloned into the tasks of this thread.
-    pub(crate) fn new(window: &Arc<Window>) -> Self {
-        Self(Rc::new(RefCell::new(window.meter())))
-    }
-
-    /// See [`Meter::begin`].
-    #[inline]
-    pub(crate) fn begin(&self) -> u64 {
-        self.0.borrow().begin()
-    }
-
-    /// See [`Meter::finish`].
-    #[inline]
-    pub(crate) fn finish(&self, began: u64) -> Option<u64> {
-        self.0.borrow_mut().finish(began)
-    }
-
-    /// Returns the counts, when all tasks have ended.
-    pub(crate) fn take(&self) -> Meter {
-        let empty = self.0.borrow().window.meter();
-        self.0.replace(empty)
+    /// Returns the counts, when the tasks that share this meter have ended.
+    pub(crate) fn take(&self) -> Self {
+        Self { window: Arc::clone(&self.window), counts: RefCell::new(self.counts.take()) }
     }
 }
 
@@ -270,8 +247,8 @@ impl Clock {
         if self.has_counter { counter() } else { self.origin.elapsed().as_nanos() as u64 }
     }
 
-    fn ticks(&self, duration: Duration) -> u64 {
-        (duration.as_nanos() as f64 * self.ticks_per_ns) as u64
+    fn ticks(&self, seconds: f64) -> u64 {
+        (seconds * 1e9 * self.ticks_per_ns) as u64
     }
 
     fn us(&self, ticks: u64) -> f64 {

@@ -10,9 +10,6 @@ use forebay_measure::residency;
 
 /// Evicts the file from the page cache and checks that it is out. With `drop_caches` (root) the kernel's
 /// caches of metadata go too.
-///
-/// # Errors
-/// When more than 1 % of the file stays cached.
 pub(crate) fn evict(path: &Path, drop_caches: bool) -> Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
@@ -20,40 +17,26 @@ pub(crate) fn evict(path: &Path, drop_caches: bool) -> Result<()> {
     if drop_caches {
         std::fs::write("/proc/sys/vm/drop_caches", "3").context("dropping the kernel's caches")?;
     }
-    let share = share_of(&file)?;
-    ensure!(
-        share < 0.01,
-        "{:.0} % of {} stay in the page cache, so nothing read from it is cold",
-        share * 100.0,
-        path.display()
-    );
+    let (share, path) = (share_of(&file)?, path.display());
+    let percent = share * 100.0;
+    ensure!(share < 0.01, "{percent:.0} % of {path} stay in the page cache, so nothing read from it is cold");
     Ok(())
 }
 
 /// Reads the whole file, so that it is in the page cache, and checks that it is.
-///
-/// # Errors
-/// When memory does not suffice to hold 99 % of the file.
 pub(crate) fn load(path: &Path) -> Result<()> {
     let mut file = File::open(path)?;
     if share_of(&file)? < 0.99 {
         let mut buffer = vec![0; 1 << 20];
         while file.read(&mut buffer)? > 0 {}
     }
-    let share = share_of(&file)?;
-    ensure!(
-        share > 0.99,
-        "only {:.0} % of {} fit into the page cache, so it is not warm",
-        share * 100.0,
-        path.display()
-    );
+    let (share, path) = (share_of(&file)?, path.display());
+    let percent = share * 100.0;
+    ensure!(share > 0.99, "only {percent:.0} % of {path} fit into the page cache, so it is not warm");
     Ok(())
 }
 
 /// Reads one run of 16 pages in `every` of a file that is not cached, without read-ahead, and checks that no others came.
-///
-/// # Errors
-/// When another share of the file is cached afterwards.
 pub(crate) fn load_every(path: &Path, every: u64) -> Result<()> {
     let file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
@@ -69,9 +52,6 @@ pub(crate) fn load_every(path: &Path, every: u64) -> Result<()> {
 }
 
 /// Returns the share of a file's pages that are in the page cache.
-///
-/// # Errors
-/// When it cannot be opened or mapped.
 pub(crate) fn share(path: &Path) -> Result<f64> {
     share_of(&File::open(path)?)
 }

@@ -1,5 +1,9 @@
 //! The names that every experiment and peer uses.
 
+pub(crate) use std::path::{Path, PathBuf};
+pub(crate) use std::sync::Arc;
+pub(crate) use std::time::{Duration, Instant};
+
 pub(crate) use anyhow::{Context as _, Result, anyhow, bail, ensure};
 pub(crate) use forebay_measure::SplitMix;
 pub(crate) use forebay_measure::context::Context;
@@ -13,9 +17,7 @@ pub(crate) use serde_json::{Value, json};
 
 pub(crate) use crate::content::{self, Checksum, PAGE_BYTES, page_offset};
 pub(crate) use crate::memory::{PageKind, Piece, pieces};
-pub(crate) use crate::meter::{
-    LocalMeter, Meter, local_tasks, on_threads, on_tokio, threads, tokio_tasks, while_open,
-};
+pub(crate) use crate::meter::{Meter, local_tasks, on_threads, on_tokio, threads, tokio_tasks, while_open};
 pub(crate) use crate::page_cache;
 pub(crate) use crate::random::{BLOCK_BYTES, open_direct};
 pub(crate) use crate::run::{self, Run, Versus, Work, cores, experiment};

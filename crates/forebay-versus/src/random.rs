@@ -1,9 +1,8 @@
 //! `random`: 4 KiB random reads in one thread at several depths, on the disk and on a zram device.
 
-use std::path::{Path, PathBuf};
+use std::any::Any;
 
 use ::forebay::{DriverChoice, Open};
-use forebay_measure::cleanup::TempFile;
 use forebay_report::page::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS};
 
 use crate::fio;
@@ -195,19 +194,27 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     if options.given("count-syscalls") {
         run.count_syscalls()?;
     }
-    let mut made: Option<(String, TestFile)> = None;
+    let mut made: Option<(String, PathBuf, Box<dyn Any>)> = None;
     run.prepare = Box::new(move |turn, job| {
         let (device, bytes) = (turn.text("device"), turn.number("file_bytes") as u64);
-        if made.as_ref().is_none_or(|(of, _)| of != device) {
+        if made.as_ref().is_none_or(|(of, ..)| of != device) {
+            // Before the next is made.
             made = None;
-            let file = match device {
-                "zram" => TestFile::on_zram(context, bytes)?,
-                _ => TestFile::OnDisk(run::test_file(context, &scratch, bytes)?),
+            let (path, held): (_, Box<dyn Any>) = if device == "zram" {
+                let zram = Zram::add(bytes + bytes / 8 + (128 << 20), &context.cleanup)?;
+                // It goes with the device, and nothing of this process holds it open: a signal could not unmount the device
+                // otherwise.
+                let path = zram.path().join("data");
+                run::fill(context, &path, bytes)?;
+                (path, Box::new(zram))
+            } else {
+                let file = run::test_file(context, &scratch, bytes)?;
+                (file.path().to_owned(), Box::new(file))
             };
-            made = Some((device.to_owned(), file));
+            made = Some((device.to_owned(), path, held));
         }
-        if let Some((_, file)) = &made {
-            job.path = file.path();
+        if let Some((_, path, _)) = &made {
+            job.path.clone_from(path);
         }
         // Rows that look into the page cache start cold; everything else goes past it.
         if turn.way.cached {
@@ -216,29 +223,6 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         Ok(None)
     });
     Ok(run)
-}
-
-/// The test file of a device.
-enum TestFile {
-    OnDisk(TempFile),
-    OnZram(Zram),
-}
-
-impl TestFile {
-    /// Adds a zram device and makes the file there. It goes with the device, and nothing of this process holds it open: a
-    /// signal could not unmount the device otherwise.
-    fn on_zram(context: &Context, bytes: u64) -> Result<Self> {
-        let made = Self::OnZram(Zram::add(bytes + bytes / 8 + (128 << 20), &context.cleanup)?);
-        run::fill(context, &made.path(), bytes)?;
-        Ok(made)
-    }
-
-    fn path(&self) -> PathBuf {
-        match self {
-            Self::OnDisk(file) => file.path().to_owned(),
-            Self::OnZram(zram) => zram.path().join("data"),
-        }
-    }
 }
 
 impl Work {
@@ -275,9 +259,6 @@ impl Offsets {
 }
 
 /// Opens the test file for direct reads.
-///
-/// # Errors
-/// When it cannot be opened.
 pub(crate) fn open_direct(path: &Path) -> Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     Ok(std::fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?)

@@ -4,8 +4,6 @@
 use std::io::SeekFrom;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
-use std::time::Instant;
 
 use forebay::{Config, Engine, Open};
 use forebay_report::units::number;

@@ -7,7 +7,6 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use forebay_measure::backing_device::device_stat;
@@ -218,7 +217,7 @@ impl Work {
 
     /// Returns the window of time that counts, which begins to warm up now.
     pub(crate) fn window(&self) -> Arc<Window> {
-        Window::start(Duration::from_secs_f64(self.warm_up_seconds), Duration::from_secs_f64(self.seconds))
+        Window::start(self)
     }
 
     /// Returns the random numbers of a task, thread or slot.
@@ -274,9 +273,6 @@ impl<'c> Run<'c> {
     }
 
     /// Returns a run in the directory of the test files, and that. With `counts` samples count the requests of its device.
-    ///
-    /// # Errors
-    /// It is none, or of a file system in memory.
     pub(crate) fn in_directory(
         context: &'c Context,
         name: &str,
@@ -296,9 +292,6 @@ impl<'c> Run<'c> {
     }
 
     /// Makes the test file, and the hot file where there is one; returns the bytes of the test file.
-    ///
-    /// # Errors
-    /// Those of [`test_file`].
     pub(crate) fn make_files(&mut self, scratch: &ScratchDir, options: &Values) -> Result<u64> {
         let [file_bytes, hot_bytes] = ["file-mib", "hot-mib"].map(|mib| file_bytes(options.count(mib)));
         self.file = Some(test_file(self.context, scratch, file_bytes)?);
@@ -321,9 +314,6 @@ impl<'c> Run<'c> {
     }
 
     /// Counts system calls in one more sample of each row.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
     pub(crate) fn count_syscalls(&mut self) -> Result<()> {
         CallCounter::start().context("counting system calls needs root")?;
         self.counts_syscalls = true;
@@ -431,9 +421,6 @@ fn whole_device(stat: &Path) -> Option<PathBuf> {
 }
 
 /// Makes a test file; see [`fill`].
-///
-/// # Errors
-/// The directory has no room, or refuses direct I/O.
 pub(crate) fn test_file(context: &Context, scratch: &ScratchDir, bytes: u64) -> Result<TempFile> {
     check_space(&scratch.directory, bytes, "name another directory with --dir, or give a smaller size")?;
     let file = context.cleanup.temp_file(&scratch.directory, "versus")?;
@@ -442,9 +429,6 @@ pub(crate) fn test_file(context: &Context, scratch: &ScratchDir, bytes: u64) -> 
 }
 
 /// Fills a file with `bytes` bytes that do not compress, past the page cache, and syncs it.
-///
-/// # Errors
-/// Its file system has no room, or refuses direct I/O.
 pub(crate) fn fill(context: &Context, path: &Path, bytes: u64) -> Result<()> {
     let show = path.display();
     let direct = File::options().write(true).create(true).custom_flags(libc::O_DIRECT).open(path);

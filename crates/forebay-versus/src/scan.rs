@@ -1,8 +1,6 @@
 //! `scan`: one sequential pass over a file that does not fit into the memory that a row may use.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use ::forebay::Open;
 use forebay_measure::prefault;
@@ -167,9 +165,6 @@ impl Work {
 
 impl Pass {
     /// Returns the outcome of a pass, when the whole file was read.
-    ///
-    /// # Errors
-    /// When it was not.
     pub(crate) fn finish(&self, checksum: &Checksum) -> Result<Outcome> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let used = Usage::now().since(&self.used);

@@ -106,9 +106,6 @@ pub(crate) fn count_requests(device_stat: Option<&Path>) {
 }
 
 /// Starts to count system calls, for the rest of this process.
-///
-/// # Errors
-/// The kernel refuses the counter.
 pub(crate) fn count_syscalls() -> Result<()> {
     let counter = CallCounter::start()
         .context("system calls cannot be counted; run as root or leave out --count-syscalls")?;

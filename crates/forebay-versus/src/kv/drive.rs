@@ -1,9 +1,6 @@
 //! Keys and values, and the callers of stores whose calls block: threads, and tasks of Tokio that send each get to a thread.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use forebay_report::result::targets::quantile;
 use tokio::runtime::Builder;
@@ -136,7 +133,7 @@ where
     let idle_us = runtime.block_on(async { watch_timer(tokio::time::sleep(IDLE)).await.1 });
     let window = work.window();
     let tasks = (0..IN_FLIGHT).map(|i| {
-        let (mut get, mut meter, mut rng, keys) = (make(i), window.meter(), work.rng(i), work.keys);
+        let (mut get, meter, mut rng, keys) = (make(i), window.meter(), work.rng(i), work.keys);
         async move {
             while_open!(meter, get(rng.below(keys)).await?);
             Ok(meter)
@@ -271,9 +268,6 @@ impl Values {
     }
 
     /// Checks both ends of a value that a store returned.
-    ///
-    /// # Errors
-    /// When it is not the value of that number.
     #[inline]
     pub(super) fn check(&self, number: u64, value: &[u8]) -> Result<()> {
         let length = value.len();

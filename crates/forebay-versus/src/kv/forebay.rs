@@ -1,7 +1,5 @@
 //! forebay-kv: two shards; gets and puts are tasks on them, tasks of Tokio, or threads that wait.
 
-use std::sync::Arc;
-
 use ::forebay::{Class, Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options, Store};
 

@@ -6,7 +6,6 @@ mod raw;
 mod stores;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use forebay_measure::check_space;
 use forebay_measure::cleanup::TempDirectory;

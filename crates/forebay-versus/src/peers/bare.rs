@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
-use std::time::Instant;
 
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, SubmissionQueue, opcode, types};
@@ -31,7 +30,7 @@ pub(crate) fn random(reads: &Work, waiting: Waiting) -> Result<Outcome> {
         "this kernel has no min_wait (Linux 6.12), so there is no row that waits for several completions"
     );
     let window = reads.window();
-    let mut meter = window.meter();
+    let meter = window.meter();
     let mut rng = reads.rng(0);
     // Offset and beginning of each slot's read.
     let mut slots = vec![(0, 0); reads.depth];

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::runtime::Builder;

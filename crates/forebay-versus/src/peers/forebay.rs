@@ -1,8 +1,6 @@
 //! Forebay: next to the device (on a shard), from Tokio, and as one batch. One shard, everything else at its
 //! default.
 
-use std::time::{Duration, Instant};
-
 use forebay::{Class, Config, DriverChoice, Engine, File, Open, shard};
 use tokio::runtime::Builder;
 

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use io_uring::IoUring;
@@ -60,7 +60,7 @@ pub(crate) fn random(reads: &Work, multi_thread: bool) -> Result<Outcome> {
         }
         let mut tasks = JoinSet::new();
         for (i, mut buffer) in buffers.into_iter().enumerate() {
-            let (rings, mut meter, mut offsets) = (Arc::clone(&rings), window.meter(), reads.offsets(i));
+            let (rings, meter, mut offsets) = (Arc::clone(&rings), window.meter(), reads.offsets(i));
             tasks.spawn(async move {
                 let mut began = meter.begin();
                 loop {

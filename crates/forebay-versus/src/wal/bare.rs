@@ -4,9 +4,8 @@
 use std::fs::File;
 use std::future::poll_fn;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
@@ -45,7 +44,7 @@ pub(super) enum Flush {
 /// The files and the next place in them.
 #[derive(Debug)]
 struct Segments {
-    files: Vec<(PathBuf, File)>,
+    files: Vec<File>,
     dir: PathBuf,
     state: Segment,
     flush: Flush,
@@ -66,9 +65,15 @@ impl Segments {
         Ok(made)
     }
 
+    fn path(&self, number: usize) -> PathBuf {
+        self.dir.join(format!("{number}.bare"))
+    }
+
     fn add(&mut self) -> Result<()> {
-        let path = self.dir.join(format!("{}.bare", self.files.len()));
-        let file = File::options().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path)?;
+        let path = self.path(self.files.len());
+        let open =
+            |flags| File::options().write(true).create(true).custom_flags(libc::O_DIRECT | flags).open(&path);
+        let file = open(0)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, SEGMENT_BYTES)?;
         if self.state == Segment::Written {
             let memory = &pieces(1, 1 << 20, PageKind::Huge)?[0];
@@ -77,9 +82,7 @@ impl Segments {
             }
         }
         file.sync_all()?;
-        let flags = if self.flush == Flush::WithTheWrite { libc::O_DSYNC } else { 0 };
-        let file = File::options().write(true).custom_flags(libc::O_DIRECT | flags).open(&path)?;
-        self.files.push((path, file));
+        self.files.push(open(if self.flush == Flush::WithTheWrite { libc::O_DSYNC } else { 0 })?);
         Ok(())
     }
 
@@ -92,7 +95,7 @@ impl Segments {
             self.at = (self.at + 1) % self.files.len();
             self.offset = 0;
         }
-        let file = &self.files[self.at].1;
+        let file = &self.files[self.at];
         file.write_all_at(units, self.offset)?;
         if self.flush == Flush::AfterTheWrite {
             file.sync_data()?;
@@ -106,7 +109,7 @@ impl Segments {
     /// Checks that the last written group, of `units` bytes, begins with a record.
     fn check_last(&self, units: u64, record_bytes: usize) -> Result<()> {
         let mut found = vec![0; record_bytes];
-        File::open(&self.files[self.at].0)?.read_exact_at(&mut found, self.offset - units)?;
+        File::open(self.path(self.at))?.read_exact_at(&mut found, self.offset - units)?;
         check(&found, record_bytes)
     }
 }
@@ -131,22 +134,21 @@ pub(super) fn alone(work: &Work, flush: Flush) -> Result<Outcome> {
 
 /// State that the writers and the log's thread share.
 #[derive(Debug, Default)]
-struct Shared {
-    /// The newest group that is durable.
+pub(super) struct Shared {
+    /// The newest group that is durable; [`FAILED`] once a write failed, and the thread has ended.
     done: AtomicU64,
-    /// A write failed, and the thread has ended.
-    failed: AtomicBool,
     state: Mutex<State>,
     arrived: Condvar,
 }
 
+const FAILED: u64 = u64::MAX;
+
 #[derive(Debug, Default)]
 struct State {
-    /// The group that fills, its length so far, its waiters, and its number of records.
+    /// The group that fills, its length so far, its waiters, and its number from 1.
     memory: Piece,
     len: usize,
     waiting: Vec<Waker>,
-    /// The group's number, from 1.
     group: u64,
     /// The waiters for the group that is being written.
     flying: Vec<Waker>,
@@ -181,10 +183,9 @@ impl Log {
         let thread = thread::spawn(move || {
             let outcome = serve(&inner, segments, other);
             if outcome.is_err() {
-                inner.failed.store(true, Ordering::Release);
+                inner.done.store(FAILED, Ordering::Release);
                 let wakers = {
-                    let mut state = inner.lock();
-                    let state = &mut *state;
+                    let state = &mut *inner.lock();
                     state.flying.append(&mut state.waiting);
                     std::mem::take(&mut state.flying)
                 };
@@ -197,10 +198,10 @@ impl Log {
 }
 
 impl drive::Log for Log {
-    type Writer = Writer;
+    type Writer = Arc<Shared>;
 
-    fn writer(&self, _: usize) -> Writer {
-        Writer { shared: Arc::clone(&self.shared) }
+    fn writer(&self, _: usize) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     /// Ends the thread and checks its last write.
@@ -251,19 +252,12 @@ fn serve(shared: &Shared, mut segments: Segments, mut memory: Piece) -> Result<(
     }
 }
 
-/// A writer of the log.
-#[derive(Debug)]
-pub(super) struct Writer {
-    shared: Arc<Shared>,
-}
-
-impl Writer {
+impl Shared {
     /// Puts the record into the group that fills; returns the group's number and the waker's place in its
     /// list.
     fn push(&self, record: &[u8], waker: &Waker) -> Result<(u64, usize)> {
         let (place, asleep) = {
-            let mut state = self.shared.lock();
-            let state = &mut *state;
+            let state = &mut *self.lock();
             let end = state.len + record.len();
             ensure!(end <= state.memory.len(), "a writer has more than one record under way");
             state.memory[state.len..end].copy_from_slice(record);
@@ -273,31 +267,31 @@ impl Writer {
             ((state.group, state.waiting.len() - 1), std::mem::take(&mut state.asleep))
         };
         if asleep {
-            self.shared.arrived.notify_one();
+            self.arrived.notify_one();
         }
         Ok(place)
     }
 
     fn poll_done(&self, (group, slot): (u64, usize), waker: &Waker) -> Poll<Result<()>> {
-        if self.shared.done.load(Ordering::Acquire) >= group {
-            return Poll::Ready(Ok(()));
+        let poll = || match self.done.load(Ordering::Acquire) {
+            FAILED => Poll::Ready(Err(anyhow!("a write of the log failed"))),
+            done if done >= group => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        };
+        if let Poll::Ready(outcome) = poll() {
+            return Poll::Ready(outcome);
         }
-        let mut state = self.shared.lock();
-        if self.shared.done.load(Ordering::Acquire) >= group {
-            return Poll::Ready(Ok(()));
-        }
-        if self.shared.failed.load(Ordering::Acquire) {
-            return Poll::Ready(Err(anyhow!("a write of the log failed")));
-        }
+        let state = &mut *self.lock();
+        let outcome = poll();
         let list = if group == state.group { &mut state.waiting } else { &mut state.flying };
-        if let Some(known) = list.get_mut(slot) {
+        if let (Poll::Pending, Some(known)) = (&outcome, list.get_mut(slot)) {
             known.clone_from(waker);
         }
-        Poll::Pending
+        outcome
     }
 }
 
-impl drive::Writer for Writer {
+impl drive::Writer for Arc<Shared> {
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
         block_on(self.append(record))
     }

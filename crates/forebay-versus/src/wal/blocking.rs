@@ -1,14 +1,12 @@
 //! Logs whose calls block: raft-engine and okaywal.
 
 use std::io::Read as _;
-use std::sync::Arc;
-use std::time::Duration;
 
 use okaywal::{Configuration, LogVoid, WriteAheadLog};
 use protobuf::well_known_types::BytesValue;
 use raft_engine::{Config, Engine, LogBatch, MessageExt, ReadableSize};
 
-use super::drive::{Log, Upkeep, Writer, check, number};
+use super::drive::{EndUpkeep, Log, Writer, check, number, upkeep};
 use crate::prelude::*;
 
 /// Above this much its own collection of old files begins. It makes half as much again of written files when it starts.
@@ -35,18 +33,24 @@ impl MessageExt for Entries {
 /// released now and then, as its users do, so that files are used again.
 pub(super) struct Raft {
     engine: Arc<Engine>,
-    upkeep: Option<Upkeep>,
+    end_upkeep: EndUpkeep,
 }
 
 impl Raft {
-    /// Opens a log whose files are prepared and used again.
-    pub(super) fn start(work: &Work) -> Result<Self> {
+    /// Opens a log: one that only grows, with its default configuration, or one whose files are prepared and used again.
+    pub(super) fn start(work: &Work, grows: bool) -> Result<Self> {
+        let dir = work.path.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
+        if grows {
+            let engine = Arc::new(Engine::open(Config { dir, ..Config::default() })?);
+            return Ok(Self { engine, end_upkeep: Box::new(|| Ok(())) });
+        }
         let purge_threshold = ReadableSize(LOG_BYTES);
-        let engine = open(work, Config { purge_threshold, prefill_for_recycle: true, ..Config::default() })?;
+        let config = Config { dir, purge_threshold, prefill_for_recycle: true, ..Config::default() };
+        let engine = Arc::new(Engine::open(config)?);
         let (log, writers, record_bytes) =
             (Arc::clone(&engine), work.writers as u64, work.record_bytes as u64);
         let mut given_up = 0;
-        let upkeep = Upkeep::every(LOOK, move || {
+        let end_upkeep = upkeep(LOOK, move || {
             // All writers are about as far as the first.
             let last = log.last_index(1).unwrap_or(0);
             if last.saturating_sub(given_up) * writers * record_bytes < KEPT_BYTES {
@@ -61,18 +65,8 @@ impl Raft {
             log.purge_expired_files()?;
             Ok(())
         });
-        Ok(Self { engine, upkeep: Some(upkeep) })
+        Ok(Self { engine, end_upkeep })
     }
-
-    /// Opens a log that only grows, with its default configuration.
-    pub(super) fn start_growing(work: &Work) -> Result<Self> {
-        Ok(Self { engine: open(work, Config::default())?, upkeep: None })
-    }
-}
-
-fn open(work: &Work, config: Config) -> Result<Arc<Engine>> {
-    let dir = work.path.to_str().context("raft-engine wants a path in UTF-8")?.to_owned();
-    Ok(Arc::new(Engine::open(Config { dir, ..config })?))
 }
 
 impl Log for Raft {
@@ -88,7 +82,7 @@ impl Log for Raft {
     }
 
     fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome> {
-        self.upkeep.map_or(Ok(()), Upkeep::finish)?;
+        (self.end_upkeep)()?;
         let last = self.engine.last_index(1).context("the first writer's entries are gone")?;
         let entry = self.engine.get_entry::<Entries>(1, last)?.context("the last entry is gone")?;
         check(entry.get_value(), work.record_bytes)?;

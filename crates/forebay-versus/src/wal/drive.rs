@@ -1,9 +1,8 @@
 //! Records, and the writers: each appends one record after the other, and waits until it is durable, for as long as the
 //! window is open.
 
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 
 use tokio::runtime::Builder;
 
@@ -57,34 +56,22 @@ pub(super) fn lanes<L: Log>(work: &Work, log: &L) -> impl Iterator<Item = (L::Wr
     lanes.into_iter()
 }
 
-/// Work that is done again and again on a thread of its own until it is dropped.
-#[derive(Debug)]
-pub(super) struct Upkeep {
-    end: Sender<()>,
-    thread: JoinHandle<Result<()>>,
-}
+/// Ends the upkeep of a log, and returns its error.
+pub(super) type EndUpkeep = Box<dyn FnOnce() -> Result<()>>;
 
-impl Upkeep {
-    /// Does `work` every `pause`.
-    pub(super) fn every(pause: Duration, mut work: impl FnMut() -> Result<()> + Send + 'static) -> Self {
-        let (end, ended) = channel();
-        let thread = thread::spawn(move || {
-            while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                work()?;
-            }
-            Ok(())
-        });
-        Self { end, thread }
-    }
-
-    /// Ends the work.
-    ///
-    /// # Errors
-    /// The error of the work.
-    pub(super) fn finish(self) -> Result<()> {
-        drop(self.end);
-        self.thread.join().map_err(|_| anyhow!("the upkeep of a log panicked"))?
-    }
+/// Does `work` every `pause` on a thread of its own.
+pub(super) fn upkeep(pause: Duration, mut work: impl FnMut() -> Result<()> + Send + 'static) -> EndUpkeep {
+    let (end, ended) = channel::<()>();
+    let thread = thread::spawn(move || {
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            work()?;
+        }
+        Ok(())
+    });
+    Box::new(move || {
+        drop(end);
+        thread.join().map_err(|_| anyhow!("the upkeep of a log panicked"))?
+    })
 }
 
 /// The shortest record: its number and its writer's.
@@ -121,9 +108,6 @@ pub(super) fn number(record: &[u8]) -> u64 {
 }
 
 /// Checks that the bytes a log returned are one of the records.
-///
-/// # Errors
-/// When they are none.
 pub(super) fn check(found: &[u8], bytes: usize) -> Result<()> {
     ensure!(found.len() == bytes, "the log returned {} bytes, not {bytes}", found.len());
     let same = content(u64_at(found, 8), bytes)[8..] == found[8..];

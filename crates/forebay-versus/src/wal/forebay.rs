@@ -1,23 +1,21 @@
 //! forebay-wal: its default options, one shard; the writers are tasks of Tokio, threads, or tasks next to the log.
 
-use std::time::Duration;
-
 use forebay::{Class, Config, Engine};
 use forebay_wal::{Options, Stats, Wal};
 
 use super::bare::SEGMENT_BYTES;
-use super::drive::{self, Log as _, Upkeep, check};
+use super::drive::{self, EndUpkeep, Log as _, Writer, check, upkeep};
 use crate::peers::forebay::spawn;
 use crate::prelude::*;
 
 /// Measures writers that are tasks of the log's shard.
 pub(super) fn on_shard(work: &Work) -> Result<Outcome> {
-    let log = Log::start(work)?;
+    let log = Log::start(work, false)?;
     let (lanes, inner) = (drive::lanes(work, &log), work.clone());
     let task = log.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let window = inner.window();
-        let meter = local_tasks!(window, spawn, lanes, |(writer, mut record)| {
-            writer.wal.append(record.next()).await?;
+        let meter = local_tasks!(window, spawn, lanes, |(wal, mut record)| {
+            wal.append(record.next()).await?;
         });
         anyhow::Ok(window.outcome([meter]))
     });
@@ -38,14 +36,21 @@ pub(super) struct Log {
     engine: Engine,
     wal: Wal,
     before: Stats,
-    upkeep: Option<Upkeep>,
+    end_upkeep: EndUpkeep,
 }
 
 impl Log {
-    /// Opens a log and brings it to the state of a log that has been in use for long: records that are not
+    /// Opens a log. Unless it `grows`, brings it to the state of a log that has been in use for long: records that are not
     /// needed any more are released now and then, and segments are used again.
-    pub(super) fn start(work: &Work) -> Result<Self> {
-        let (engine, wal) = open(work)?;
+    pub(super) fn start(work: &Work, grows: bool) -> Result<Self> {
+        let engine = Engine::start(Config::default().shards(1))?;
+        let (wal, _) = Wal::open(&engine, &work.path, Options::default()).wait()?;
+        let watch = || async { usage::count_allocations_here() };
+        engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;
+        if grows {
+            let before = wal.stats();
+            return Ok(Self { engine, wal, before, end_upkeep: Box::new(|| Ok(())) });
+        }
         let filling = vec![7; FILLING_BYTES];
         for _ in 0..SEGMENTS_FILLED * SEGMENT_BYTES / FILLING_BYTES as u64 {
             wal.append_unsynced(&filling).wait()?;
@@ -61,7 +66,7 @@ impl Log {
         let bytes =
             if work.writers == 1 { (192 + framed_bytes).next_multiple_of(4096) } else { framed_bytes };
         let (log, mut given_up) = (wal.clone(), wal.durable_lsn());
-        let upkeep = Upkeep::every(LOOK, move || {
+        let end_upkeep = upkeep(LOOK, move || {
             let durable = log.durable_lsn();
             if (durable.0 - given_up.0) * bytes >= KEPT_BYTES {
                 log.truncate_before(durable).wait()?;
@@ -70,27 +75,20 @@ impl Log {
             Ok(())
         });
         let before = wal.stats();
-        Ok(Self { engine, wal, before, upkeep: Some(upkeep) })
-    }
-
-    /// Opens a log and leaves it as it is.
-    pub(super) fn start_growing(work: &Work) -> Result<Self> {
-        let (engine, wal) = open(work)?;
-        let before = wal.stats();
-        Ok(Self { engine, wal, before, upkeep: None })
+        Ok(Self { engine, wal, before, end_upkeep })
     }
 }
 
 impl drive::Log for Log {
-    type Writer = Writer;
+    type Writer = Wal;
 
-    fn writer(&self, _: usize) -> Writer {
-        Writer { wal: self.wal.clone() }
+    fn writer(&self, _: usize) -> Wal {
+        self.wal.clone()
     }
 
     /// Ends the log and reads its last record again.
     fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome> {
-        self.upkeep.map_or(Ok(()), Upkeep::finish)?;
+        (self.end_upkeep)()?;
         let (stats, before) = (self.wal.stats(), &self.before);
         let last = self.wal.read_from(self.wal.durable_lsn()).next().wait().transpose()?;
         check(&last.context("the last record is gone")?, work.record_bytes)?;
@@ -113,27 +111,14 @@ impl drive::Log for Log {
     }
 }
 
-fn open(work: &Work) -> Result<(Engine, Wal)> {
-    let engine = Engine::start(Config::default().shards(1))?;
-    let (wal, _) = Wal::open(&engine, &work.path, Options::default()).wait()?;
-    let watch = || async { usage::count_allocations_here() };
-    engine.spawn_on_shard(0, Class::DEFAULT, watch).wait()?;
-    Ok((engine, wal))
-}
-
-/// A writer of the log.
-pub(super) struct Writer {
-    wal: Wal,
-}
-
-impl drive::Writer for Writer {
+impl Writer for Wal {
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
-        self.wal.append(record).wait()?;
+        Wal::append(self, record).wait()?;
         Ok(())
     }
 
     async fn append(&mut self, record: &[u8]) -> Result<()> {
-        self.wal.append(record).await?;
+        Wal::append(self, record).await?;
         Ok(())
     }
 }

@@ -51,17 +51,17 @@ experiment! {
             => |work| from_threads(work, Bare::start(work, Flush::WithTheWrite, Segment::Written)?);
         direct "bare-growing", "bare into segments that are new"
             => |work| from_tokio(work, Bare::start(work, Flush::WithTheWrite, Segment::New)?);
-        direct "forebay", "forebay-wal from tasks of Tokio" => |work| from_tokio(work, Forebay::start(work)?);
-        direct "forebay-threads", "forebay-wal from threads" => |work| from_threads(work, Forebay::start(work)?);
+        direct "forebay", "forebay-wal from tasks of Tokio" => |work| from_tokio(work, Forebay::start(work, false)?);
+        direct "forebay-threads", "forebay-wal from threads" => |work| from_threads(work, Forebay::start(work, false)?);
         direct "forebay-shard", "forebay-wal from tasks next to the log" => forebay::on_shard;
         direct "forebay-growing", "forebay-wal in a log that only grows"
-            => |work| from_tokio(work, Forebay::start_growing(work)?);
+            => |work| from_tokio(work, Forebay::start(work, true)?);
         direct "raft-engine", "raft-engine 0.4.2 from threads; each writer is a raft group"
-            => |work| from_threads(work, Raft::start(work)?);
+            => |work| from_threads(work, Raft::start(work, false)?);
         direct "raft-engine-blocking", "the same from tasks of Tokio, one spawn_blocking an append"
-            => |work| from_tokio(work, Raft::start(work)?);
+            => |work| from_tokio(work, Raft::start(work, false)?);
         direct "raft-engine-growing", "raft-engine from threads in a log that only grows"
-            => |work| from_threads(work, Raft::start_growing(work)?);
+            => |work| from_threads(work, Raft::start(work, true)?);
         direct "okaywal", "okaywal 0.3.1 from threads, with checkpoints that do nothing"
             => |work| from_threads(work, Okay::start(work)?);
     }
