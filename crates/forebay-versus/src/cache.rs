@@ -219,7 +219,7 @@ fn measure<'p>(
     let has_cache = !matches!(&*work.row, "page-cache" | "pread");
     let mut outcome = Outcome::lasting(seconds)
         .figure("ns_per_read", seconds * 1e9 / (work.reads - before) as f64)
-        .figure("cpu_ns_per_read", used.cpu_ns() / reads as f64)
+        .figure("cpu_ns_per_read", used.0[usage::CPU_NS] / reads as f64)
         .figure("hit_rate", has_cache.then_some(hits as f64 / reads as f64));
     used.add_to(&mut outcome, reads);
     Ok(outcome)

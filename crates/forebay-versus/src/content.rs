@@ -35,7 +35,7 @@ pub(crate) fn check_start(got: &[u8], offset: u64) -> Result<()> {
 }
 
 /// Sums the first word of every page of a file, whatever the order and the size of the pieces; one load a page, the same for every row.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Checksum {
     sum: u64,
     bytes: u64,
@@ -55,10 +55,13 @@ impl Checksum {
         self.bytes += piece.len() as u64;
     }
 
-    /// Adds the checksum of another part of the same scan.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.sum = self.sum.wrapping_add(other.sum);
-        self.bytes += other.bytes;
+    /// Returns the checksum of several parts of the same scan.
+    pub(crate) fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
+        let add = |all: Self, part: Self| Self {
+            sum: all.sum.wrapping_add(part.sum),
+            bytes: all.bytes + part.bytes,
+        };
+        parts.into_iter().fold(Self::default(), add)
     }
 
     /// Fails unless exactly the `file_bytes` bytes of a test file were added.

@@ -11,7 +11,7 @@ const HUGEPAGE_BYTES: usize = 2 << 20;
 pub(crate) type Piece = &'static mut [u8];
 
 /// The kind of pages that a region requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageKind {
     /// Transparent hugepages (`MADV_HUGEPAGE`).
     Huge,

@@ -41,14 +41,21 @@ macro_rules! local_tasks {
                 anyhow::Ok(())
             })
         });
-        let tasks: Vec<_> = tasks.collect();
-        for task in tasks {
-            task.await?;
-        }
+        all(tasks).await?;
         meter.take()
     }};
 }
 pub(crate) use local_tasks;
+
+/// Returns the results of tasks, all of which are started before the first is awaited.
+pub(crate) async fn all<T>(tasks: impl Iterator<Item = impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    let tasks: Vec<_> = tasks.collect();
+    let mut results = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        results.push(task.await?);
+    }
+    Ok(results)
+}
 
 /// Measures a task of a Tokio runtime for each of `lanes`, which repeats its turn for as long as the window is open.
 macro_rules! tokio_tasks {
@@ -107,11 +114,18 @@ pub(crate) fn on_tokio<T: Send + 'static>(
     })
 }
 
+/// The time of comparing the counter with the system's clock before a measurement.
+const CALIBRATION: Duration = Duration::from_millis(10);
+
 /// The stretch of time that counts: it opens after the warm-up and closes after the measuring time. The first
 /// thread to finish an operation beyond either end reads the process's usage there.
-#[derive(Debug)]
+///
+/// Its clock reads in ticks; a read costs about 5 ns on the processor's counter and about 50 ns on the system's clock, which
+/// is read where there is no steady counter. Every row uses the same.
 pub(crate) struct Window {
-    clock: Clock,
+    has_counter: bool,
+    origin: Instant,
+    ticks_per_ns: f64,
     open: u64,
     close: u64,
     at_open: OnceLock<Usage>,
@@ -119,12 +133,36 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns the window of a sample's work, which begins to warm up now.
+    /// Returns the window of a sample's work, which begins to warm up when the clock's rate is known, after 10 ms.
     pub(crate) fn start(work: &Work) -> Arc<Self> {
-        let clock = Clock::calibrated();
-        let open = clock.now() + clock.ticks(work.warm_up_seconds);
-        let close = open + clock.ticks(work.seconds);
-        Arc::new(Self { clock, open, close, at_open: OnceLock::new(), at_close: OnceLock::new() })
+        let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let has_counter = cfg!(target_arch = "x86_64")
+            && [" constant_tsc", " nonstop_tsc"].iter().all(|flag| flags.contains(flag));
+        let origin = Instant::now();
+        let mut ticks_per_ns = 1.0;
+        if has_counter {
+            let begin = counter();
+            while origin.elapsed() < CALIBRATION {
+                std::hint::spin_loop();
+            }
+            let ticks = counter() - begin;
+            ticks_per_ns = ticks as f64 / origin.elapsed().as_nanos() as f64;
+        }
+        let (at_open, at_close) = (OnceLock::new(), OnceLock::new());
+        let mut window = Self { has_counter, origin, ticks_per_ns, open: 0, close: 0, at_open, at_close };
+        let ticks = |seconds: f64| (seconds * 1e9 * ticks_per_ns) as u64;
+        window.open = window.now() + ticks(work.warm_up_seconds);
+        window.close = window.open + ticks(work.seconds);
+        Arc::new(window)
+    }
+
+    #[inline]
+    fn now(&self) -> u64 {
+        if self.has_counter { counter() } else { self.origin.elapsed().as_nanos() as u64 }
+    }
+
+    fn us(&self, ticks: u64) -> f64 {
+        ticks as f64 / self.ticks_per_ns / 1e3
     }
 
     /// Returns a meter for one thread of this window.
@@ -146,8 +184,8 @@ impl Window {
                 (Some(_), None) => {}
             }
         }
-        let elapsed_us = self.clock.us(self.close - self.open);
-        let us = |share| latencies.as_ref().map(|all| self.clock.us(all.value_at_quantile(share)));
+        let elapsed_us = self.us(self.close - self.open);
+        let us = |share| latencies.as_ref().map(|all| self.us(all.value_at_quantile(share)));
         let mut outcome = Outcome::lasting(elapsed_us / 1e6)
             .figure("iops", operations as f64 / elapsed_us * 1e6)
             .figure("ios", operations as f64)
@@ -162,13 +200,12 @@ impl Window {
 
 /// Counts the operations of one thread, of all its tasks. Not shared between threads: sharing would add to the cost under
 /// test.
-#[derive(Debug)]
 pub(crate) struct Meter {
     window: Arc<Window>,
     counts: RefCell<Counts>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Counts {
     operations: u64,
     opened: bool,
@@ -179,14 +216,14 @@ impl Meter {
     /// Returns the present, as the start of an operation.
     #[inline]
     pub(crate) fn begin(&self) -> u64 {
-        self.window.clock.now()
+        self.window.now()
     }
 
     /// Notes that an operation which began at `began` has completed. Returns the present, as the start of the
     /// next one, or `None` when the window has closed.
     #[inline]
     pub(crate) fn finish(&self, began: u64) -> Option<u64> {
-        let now = self.window.clock.now();
+        let now = self.window.now();
         if now < self.window.open {
             return Some(now);
         }
@@ -209,50 +246,6 @@ impl Meter {
     /// Returns the counts, when the tasks that share this meter have ended.
     pub(crate) fn take(&self) -> Self {
         Self { window: Arc::clone(&self.window), counts: RefCell::new(self.counts.take()) }
-    }
-}
-
-/// The time of comparing the counter with the system's clock before a measurement.
-const CALIBRATION: Duration = Duration::from_millis(10);
-
-/// A clock that reads in ticks; a read costs about 5 ns on the processor's counter and about 50 ns on the system's clock,
-/// which is read where there is no steady counter. Every row uses the same.
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    has_counter: bool,
-    origin: Instant,
-    ticks_per_ns: f64,
-}
-
-impl Clock {
-    /// Finds the counter's rate; takes 10 ms.
-    fn calibrated() -> Self {
-        let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let has_counter = cfg!(target_arch = "x86_64")
-            && [" constant_tsc", " nonstop_tsc"].iter().all(|flag| flags.contains(flag));
-        let mut clock = Self { has_counter, origin: Instant::now(), ticks_per_ns: 1.0 };
-        if has_counter {
-            let begin = counter();
-            while clock.origin.elapsed() < CALIBRATION {
-                std::hint::spin_loop();
-            }
-            let ticks = counter() - begin;
-            clock.ticks_per_ns = ticks as f64 / clock.origin.elapsed().as_nanos() as f64;
-        }
-        clock
-    }
-
-    #[inline]
-    fn now(&self) -> u64 {
-        if self.has_counter { counter() } else { self.origin.elapsed().as_nanos() as u64 }
-    }
-
-    fn ticks(&self, seconds: f64) -> u64 {
-        (seconds * 1e9 * self.ticks_per_ns) as u64
-    }
-
-    fn us(&self, ticks: u64) -> f64 {
-        ticks as f64 / self.ticks_per_ns / 1e3
     }
 }
 

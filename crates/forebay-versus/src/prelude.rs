@@ -17,7 +17,9 @@ pub(crate) use serde_json::{Value, json};
 
 pub(crate) use crate::content::{self, Checksum, PAGE_BYTES, page_offset};
 pub(crate) use crate::memory::{PageKind, Piece, pieces};
-pub(crate) use crate::meter::{Meter, local_tasks, on_threads, on_tokio, threads, tokio_tasks, while_open};
+pub(crate) use crate::meter::{
+    Meter, all, local_tasks, on_threads, on_tokio, threads, tokio_tasks, while_open,
+};
 pub(crate) use crate::page_cache;
 pub(crate) use crate::random::{BLOCK_BYTES, open_direct};
 pub(crate) use crate::run::{self, Run, Versus, Work, cores, experiment};

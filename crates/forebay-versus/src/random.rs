@@ -6,7 +6,6 @@ use ::forebay::{DriverChoice, Open};
 use forebay_report::page::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS};
 
 use crate::fio;
-use crate::peers::bare::Waiting;
 use crate::peers::runtimes::{compio, glommio, monoio, tokio_uring};
 use crate::peers::{bare, blocking, forebay, worker_ring};
 use crate::prelude::*;
@@ -38,9 +37,9 @@ experiment! {
     }
     rows {
         direct "bare", "a loop on the io-uring crate that waits for one completion"
-            => |reads| bare::random(reads, Waiting::ForOne), twin direct;
+            => |reads| bare::random(reads, false), twin direct;
         direct "bare-batched", "waits for a quarter of the reads in flight, at most 50 us once there is one"
-            => |reads| bare::random(reads, Waiting::ForSeveral);
+            => |reads| bare::random(reads, true);
         direct "bare-worker-ring", "a ring for each worker of Tokio's multi-threaded runtime"
             => |reads| worker_ring::random(reads, true), twin direct;
         direct "bare-worker-ring-current", "a ring for Tokio's current-thread runtime"
@@ -233,7 +232,6 @@ impl Work {
 }
 
 /// The offsets of the reads of one task, and the check of the first of them.
-#[derive(Debug)]
 pub(crate) struct Offsets {
     rng: SplitMix,
     file_bytes: u64,

@@ -170,9 +170,12 @@ fn batch(
         Ok(Outcome::lasting(seconds)
             .figure("total_ms", seconds * 1e3)
             .figure("ranges_per_s", ranges / seconds)
-            .figure("cpu_ms", used.cpu_ns() / 1e6)
-            .figure("context_switches_per_range", used.context_switches() / ranges)
-            .figure("allocations_per_range", used.allocations().map(|count| count / ranges)))
+            .figure("cpu_ms", used.0[usage::CPU_NS] / 1e6)
+            .figure("context_switches_per_range", used.0[usage::CONTEXT_SWITCHES] / ranges)
+            .figure(
+                "allocations_per_range",
+                Some(used.0[usage::ALLOCATIONS] / ranges).filter(|count| !count.is_nan()),
+            ))
     })
 }
 

@@ -174,7 +174,7 @@ impl Experiment for Versus {
 }
 
 /// The work of a sample: facts of its job, and the parameters of its table, each of which some experiments have.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Work {
     /// The row; a twin has the name of its original.

@@ -128,7 +128,6 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
 }
 
 /// The parts of a file that tasks take, each the next one, where a library has no read-ahead.
-#[derive(Debug)]
 pub(crate) struct Parts {
     next: AtomicU64,
     file_bytes: u64,
@@ -144,7 +143,6 @@ impl Parts {
 }
 
 /// A pass that has begun.
-#[derive(Debug)]
 pub(crate) struct Pass {
     begun: Instant,
     used: Usage,
@@ -172,7 +170,7 @@ impl Pass {
         let gb = self.file_bytes as f64 / 1e9;
         Ok(Outcome::lasting(seconds)
             .figure("mb_per_s", gb * 1e3 / seconds)
-            .figure("cpu_s_per_gb", used.cpu_ns() / 1e9 / gb)
-            .figure("context_switches_per_gb", used.context_switches() / gb))
+            .figure("cpu_s_per_gb", used.0[usage::CPU_NS] / 1e9 / gb)
+            .figure("context_switches_per_gb", used.0[usage::CONTEXT_SWITCHES] / gb))
     }
 }

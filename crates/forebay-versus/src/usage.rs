@@ -11,9 +11,7 @@ use anyhow::{Context as _, Result};
 use forebay_measure::CallCounter;
 use forebay_measure::experiment::Outcome;
 
-/// The counters, as metrics of one operation, and the divisor to the metric's unit. CPU time is in nanoseconds, of all
-/// threads, user and system. Requests of the device include other programs'; a flush counts as a write, so a direct
-/// write and its flush are two. The last counter, the bytes that the device wrote, is no such metric.
+/// The first counters, as metrics of one operation, with the divisor to the metric's unit.
 const METRICS: [(&str, f64); 6] = [
     ("cpu_us_per_io", 1e3),
     ("context_switches_per_io", 1.0),
@@ -23,9 +21,17 @@ const METRICS: [(&str, f64); 6] = [
     ("device_reads_per_io", 1.0),
 ];
 
-/// A reading of the counters, or the difference of two; `None`: not counted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Usage([Option<u64>; METRICS.len() + 1]);
+// Places of counters: CPU time in nanoseconds, of all threads, user and system; voluntary and involuntary switches; heap
+// allocations; bytes that the device wrote.
+pub(crate) const CPU_NS: usize = 0;
+pub(crate) const CONTEXT_SWITCHES: usize = 1;
+pub(crate) const ALLOCATIONS: usize = 2;
+pub(crate) const WRITTEN_BYTES: usize = 6;
+
+/// A reading of the counters, or the difference of two; NaN: not counted. Requests of the device include other programs'; a
+/// flush counts as a write, so a direct write and its flush are two.
+#[derive(Clone, Copy)]
+pub(crate) struct Usage(pub(crate) [f64; 7]);
 
 impl Usage {
     /// Reads the counters of this process.
@@ -37,60 +43,37 @@ impl Usage {
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         let mut counter = SYSCALLS.lock().unwrap_or_else(PoisonError::into_inner);
         let syscalls = counter.as_mut().and_then(|counter| counter.count().ok());
+        let is_counting = COUNTING.load(Ordering::Relaxed) != OFF;
+        let allocations = is_counting.then(|| COUNT.load(Ordering::Relaxed));
         let device = DEVICE.get().and_then(|path| std::fs::read_to_string(path).ok());
         let device = |place| device.as_ref()?.split_whitespace().nth(place)?.parse::<u64>().ok();
-        Self([
+        let counters = [
             Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64),
             Some((usage.ru_nvcsw + usage.ru_nivcsw) as u64),
-            (COUNTING.load(Ordering::Relaxed) != OFF).then(|| ALLOCATIONS.load(Ordering::Relaxed)),
+            allocations,
             syscalls,
             device(4),
             device(0),
             // The kernel's unit called a sector is 512 bytes for every device.
             device(6).map(|sectors| sectors * 512),
-        ])
+        ];
+        Self(counters.map(|counter| counter.map_or(f64::NAN, |count| count as f64)))
     }
 
     /// Returns the sum of two stretches.
     pub(crate) fn plus(&self, other: &Self) -> Self {
-        self.combine(other, |a, b| a + b)
+        Self(std::array::from_fn(|place| self.0[place] + other.0[place]))
     }
 
     /// Returns the usage since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
-        self.combine(earlier, |now, then| now - then)
-    }
-
-    fn combine(&self, other: &Self, act: fn(u64, u64) -> u64) -> Self {
-        Self(std::array::from_fn(|place| self.0[place].zip(other.0[place]).map(|(a, b)| act(a, b))))
-    }
-
-    /// Returns CPU time in nanoseconds.
-    pub(crate) fn cpu_ns(&self) -> f64 {
-        self.0[0].unwrap_or(0) as f64
-    }
-
-    /// Returns voluntary and involuntary context switches.
-    pub(crate) fn context_switches(&self) -> f64 {
-        self.0[1].unwrap_or(0) as f64
-    }
-
-    /// Returns heap allocations, when they are counted.
-    pub(crate) fn allocations(&self) -> Option<f64> {
-        self.0[2].map(|count| count as f64)
-    }
-
-    /// Returns the bytes that the device wrote, when they are counted.
-    pub(crate) fn written_bytes(&self) -> Option<f64> {
-        self.0[METRICS.len()].map(|bytes| bytes as f64)
+        Self(std::array::from_fn(|place| self.0[place] - earlier.0[place]))
     }
 
     /// Adds the usage of `operations` operations to an outcome, each metric per operation.
     pub(crate) fn add_to(&self, outcome: &mut Outcome, operations: u64) {
-        for ((name, divisor), count) in METRICS.iter().zip(self.0) {
-            if let Some(count) = count {
-                outcome.figures.set(name, count as f64 / divisor / operations as f64);
-            }
+        for ((name, divisor), count) in METRICS.iter().zip(self.0).filter(|(_, count)| !count.is_nan()) {
+            outcome.figures.set(name, count / divisor / operations as f64);
         }
     }
 }
@@ -115,7 +98,7 @@ pub(crate) fn count_syscalls() -> Result<()> {
 
 /// The threads whose allocations are counted: none, the watched ones, or all.
 static COUNTING: AtomicU8 = AtomicU8::new(OFF);
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static COUNT: AtomicU64 = AtomicU64::new(0);
 
 const OFF: u8 = 0;
 const WATCHED: u8 = 1;
@@ -139,7 +122,6 @@ pub(crate) fn count_allocations_here() {
 
 /// The system's allocator, which counts allocations and reallocations while counting is on. Off by default: a shared
 /// counter would slow down peers that allocate from several threads, and their figures would no longer be theirs.
-#[derive(Debug)]
 pub(crate) struct CountingAllocator;
 
 #[inline]
@@ -151,7 +133,7 @@ fn note() {
         _ => true,
     };
     if counts {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -15,7 +15,6 @@ const CONTROL: &str = "/sys/class/zram-control";
 
 /// A mounted zram device that this run added. Unmounted, reset and removed when dropped or when a signal ends the program;
 /// no other device is ever touched.
-#[derive(Debug)]
 pub(crate) struct Zram {
     // Dropped in this order: the mount before the device, and the folder last.
     _mount: Guard,

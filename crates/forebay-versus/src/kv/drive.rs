@@ -1,5 +1,6 @@
 //! Keys and values, and the callers of stores whose calls block: threads, and tasks of Tokio that send each get to a thread.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_report::result::targets::quantile;
@@ -81,31 +82,32 @@ pub(super) fn load(work: &Work, load: impl FnOnce() -> Result<()>) -> Result<Out
     load()?;
     let (seconds, of_load) = (begun.elapsed().as_secs_f64(), Usage::now().since(&used));
     rustix::fs::sync();
-    let written = Usage::now().since(&used).written_bytes().unwrap_or(f64::NAN);
+    let written = Usage::now().since(&used).0[usage::WRITTEN_BYTES];
     let (keys, data_bytes) = (work.keys as f64, (work.keys * ENTRY_BYTES) as f64);
+    let sectors: u64 = files_below(&work.path)?.iter().map(|(_, metadata)| metadata.blocks()).sum();
     let mut outcome = Outcome::lasting(seconds)
         .figure("iops", keys / seconds)
         .figure("ios", keys)
-        .figure("space", disk_bytes(&work.path)? as f64 / data_bytes)
+        .figure("space", (sectors * 512) as f64 / data_bytes)
         .figure("write_amplification", written / data_bytes);
     of_load.add_to(&mut outcome, work.keys);
     std::fs::File::create(work.path.join(LOADED))?;
     Ok(outcome)
 }
 
-/// Returns the disk space of the files below a folder, in bytes.
-fn disk_bytes(dir: &Path) -> Result<u64> {
-    let mut bytes = 0;
-    for entry in std::fs::read_dir(dir)? {
+/// Returns the files below a folder.
+pub(super) fn files_below(dir: &Path) -> Result<Vec<(PathBuf, std::fs::Metadata)>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| format!("looking into {}", dir.display()))? {
         let entry = entry?;
-        let metadata = entry.metadata()?;
-        bytes += if metadata.is_dir() {
-            disk_bytes(&entry.path())?
+        let (path, metadata) = (entry.path(), entry.metadata()?);
+        if metadata.is_dir() {
+            files.extend(files_below(&path)?);
         } else {
-            std::os::unix::fs::MetadataExt::blocks(&metadata) * 512
-        };
+            files.push((path, metadata));
+        }
     }
-    Ok(bytes)
+    Ok(files)
 }
 
 fn get_one(store: &impl Peer, values: &Values, number: u64) -> Result<()> {
@@ -246,7 +248,6 @@ pub(super) fn key(number: u64) -> Key {
 }
 
 /// The source of values. Making one costs a copy, so that a load measures the store.
-#[derive(Debug)]
 pub(super) struct Values {
     pool: Vec<u8>,
 }

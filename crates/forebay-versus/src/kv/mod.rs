@@ -264,7 +264,12 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         let directory = stores.get(store).context("its data were not loaded")?;
         job.path = directory.path().to_owned();
         ensure!(workload == "load" || job.path.join(LOADED).exists(), "its data were not loaded");
-        evict(&job.path)?;
+        // No row's memory would be charged for pages that an earlier process left in the page cache.
+        for (path, metadata) in drive::files_below(&job.path)? {
+            if metadata.len() >= EVICTED_BYTES_MIN {
+                page_cache::evict(&path, false)?;
+            }
+        }
         Ok(None)
     });
     Ok(run)
@@ -325,21 +330,6 @@ fn bytes_of(stores: &[&str], keys: u64) -> u64 {
 /// Returns the store whose data a row works on.
 fn store_of(row: &str) -> &str {
     row.split('-').next().unwrap_or(row)
-}
-
-/// Evicts the pages that an earlier process left in the page cache: no row's memory would be charged for
-/// them.
-fn evict(dir: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(dir).with_context(|| format!("looking into {}", dir.display()))? {
-        let path = entry?.path();
-        let metadata = path.metadata()?;
-        if metadata.is_dir() {
-            evict(&path)?;
-        } else if metadata.len() >= EVICTED_BYTES_MIN {
-            page_cache::evict(&path, false)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -10,23 +10,14 @@ use crate::prelude::*;
 
 const MIN_WAIT_US: u32 = 50;
 
-/// The completions that the loop waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// One completion.
-    ForOne,
-    /// A quarter of the operations in flight, but no longer than 50 us once there is one.
-    ForSeveral,
-}
-
-/// Measures random reads, `depth` in flight.
-pub(crate) fn random(reads: &Work, waiting: Waiting) -> Result<Outcome> {
+/// Measures random reads, `depth` in flight; `several` as in [`keep_busy`].
+pub(crate) fn random(reads: &Work, several: bool) -> Result<Outcome> {
     let file = open_direct(&reads.path)?;
     let mut buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
     let mut ring = ring(reads.depth)?;
     register(&ring, &file, &buffers)?;
     ensure!(
-        waiting == Waiting::ForOne || ring.params().is_feature_min_timeout(),
+        !several || ring.params().is_feature_min_timeout(),
         "this kernel has no min_wait (Linux 6.12), so there is no row that waits for several completions"
     );
     let window = reads.window();
@@ -35,7 +26,7 @@ pub(crate) fn random(reads: &Work, waiting: Waiting) -> Result<Outcome> {
     // Offset and beginning of each slot's read.
     let mut slots = vec![(0, 0); reads.depth];
     let mut unchecked = reads.depth;
-    keep_busy(&mut ring, reads.depth, waiting, |sq, slot, result| {
+    keep_busy(&mut ring, reads.depth, several, |sq, slot, result| {
         let now = match result {
             None => Some(meter.begin()),
             Some(result) => {
@@ -66,7 +57,7 @@ pub(crate) fn scan(scan: &Work, block_bytes: usize, depth: usize, pages: PageKin
     register(&ring, &file, &buffers)?;
     let (mut checksum, mut next) = (Checksum::default(), 0);
     let mut offsets = vec![0; depth];
-    keep_busy(&mut ring, depth, Waiting::ForOne, |sq, slot, result| {
+    keep_busy(&mut ring, depth, false, |sq, slot, result| {
         if let Some(result) = result {
             let expected = (scan.file_bytes - offsets[slot]).min(block_bytes as u64);
             ensure!(i64::from(result) == expected as i64, "a read gave {result} of {expected} bytes");
@@ -87,7 +78,7 @@ pub(crate) fn nop(depth: usize, operations: u64) -> Result<f64> {
     let mut ring = ring(depth)?;
     let begun = Instant::now();
     let mut started = 0;
-    keep_busy(&mut ring, depth, Waiting::ForOne, |sq, slot, result| {
+    keep_busy(&mut ring, depth, false, |sq, slot, result| {
         ensure!(result.unwrap_or(0) == 0, "a NOP gave {result:?}");
         if started == operations {
             return Ok(false);
@@ -99,11 +90,12 @@ pub(crate) fn nop(depth: usize, operations: u64) -> Result<f64> {
 }
 
 /// Keeps `depth` operations in flight. `next` gets a slot and the result of its last operation, if there was one; it queues
-/// another, or returns false.
+/// another, or returns false. The loop waits for one completion, or for `several`: for a quarter of the operations in flight,
+/// but no longer than 50 us once there is one.
 fn keep_busy(
     ring: &mut IoUring,
     depth: usize,
-    waiting: Waiting,
+    several: bool,
     mut next: impl FnMut(&mut SubmissionQueue<'_>, usize, Option<i32>) -> Result<bool>,
 ) -> Result<()> {
     let (mut submitter, mut sq, mut cq) = ring.split();
@@ -111,7 +103,7 @@ fn keep_busy(
     _ = submitter.register_ring_fd();
     // A wait needs an upper limit of its own, or the end of the minimum wait without any completion counts as a failure.
     let patience = types::Timespec::new().sec(1);
-    let several = types::SubmitArgs::new().min_wait_usec(MIN_WAIT_US).timespec(&patience);
+    let arguments = types::SubmitArgs::new().min_wait_usec(MIN_WAIT_US).timespec(&patience);
     let mut in_flight = 0;
     for slot in 0..depth {
         in_flight += usize::from(next(&mut sq, slot, None)?);
@@ -120,10 +112,10 @@ fn keep_busy(
         sq.sync();
         // Publishes the completions taken: an old one still in the queue would end the wait at once.
         cq.sync();
-        let want = if waiting == Waiting::ForSeveral { in_flight / 4 } else { 1 };
+        let want = if several { in_flight / 4 } else { 1 };
         let done = match want {
             0 | 1 => submitter.submit_and_wait(1),
-            _ => submitter.submit_with_args(want, &several),
+            _ => submitter.submit_with_args(want, &arguments),
         };
         // An interruption, and a minimum wait that has ended, are no failures.
         if let Err(error) = done

@@ -76,7 +76,7 @@ pub(crate) fn scan_pread(scan: &Work) -> Result<Outcome> {
     let file = open_direct(&scan.path)?;
     let buffers = pieces(DEPTH_LARGE, BLOCK_LARGE_BYTES, PageKind::Huge)?;
     let parts = scan.parts();
-    let sums = on_threads(buffers.into_iter().map(|buffer| {
+    let parts = on_threads(buffers.into_iter().map(|buffer| {
         let (file, parts) = (&file, &parts);
         move || {
             let mut checksum = Checksum::default();
@@ -87,9 +87,7 @@ pub(crate) fn scan_pread(scan: &Work) -> Result<Outcome> {
             Ok(checksum)
         }
     }))?;
-    let mut checksum = Checksum::default();
-    sums.iter().for_each(|part| checksum.merge(part));
-    pass.finish(&checksum)
+    pass.finish(&Checksum::of_parts(parts))
 }
 
 /// Reads a file from its start to its end, and sums it up; `read` fills the memory from an offset, or a part of it.

@@ -6,7 +6,6 @@ use tokio::runtime::Builder;
 
 use crate::prelude::*;
 use crate::random::Offsets;
-use crate::scan::Pass;
 
 /// Ranges of one `read_many`.
 const BATCH_RANGES: usize = 20_000;
@@ -107,30 +106,27 @@ pub(crate) fn random_read_many(reads: &Work) -> Result<Outcome> {
 pub(crate) fn scan_on_shard(scan: &Work, open: Open, geometry: Option<(usize, usize)>) -> Result<Outcome> {
     let engine = start()?;
     let (inner, scan) = (engine.clone(), scan.clone());
-    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
-        let pass = scan.begin();
-        let file = inner.open(&scan.path, open).await?;
-        run_scan(&pass, &file, geometry).await
-    });
-    task.wait()?
+    engine.spawn_on_shard(0, Class::DEFAULT, move || run_scan(inner, scan, open, geometry)).wait()?
 }
 
 /// Measures the scan from a task of the current-thread runtime.
 pub(crate) fn scan_from_tokio(scan: &Work, geometry: Option<(usize, usize)>) -> Result<Outcome> {
-    let engine = start()?;
-    Builder::new_current_thread().build()?.block_on(async {
-        let pass = scan.begin();
-        let file = engine.open(&scan.path, Open::read()).await?;
-        run_scan(&pass, &file, geometry).await
-    })
+    let scan = run_scan(start()?, scan.clone(), Open::read(), geometry);
+    Builder::new_current_thread().build()?.block_on(scan)
 }
 
-async fn run_scan(pass: &Pass, file: &File, geometry: Option<(usize, usize)>) -> Result<Outcome> {
-    let builder = file.scan();
-    let mut scan = match geometry {
-        Some((bytes, depth)) => builder.buffer(bytes).depth(depth).start(),
-        None => builder.start(),
-    };
+async fn run_scan(
+    engine: Engine,
+    scan: Work,
+    open: Open,
+    geometry: Option<(usize, usize)>,
+) -> Result<Outcome> {
+    let pass = scan.begin();
+    let mut builder = engine.open(&scan.path, open).await?.scan();
+    if let Some((bytes, depth)) = geometry {
+        builder = builder.buffer(bytes).depth(depth);
+    }
+    let mut scan = builder.start();
     let (mut checksum, mut offset) = (Checksum::default(), 0);
     while let Some(block) = scan.next().await.transpose()? {
         checksum.add(offset, &block);
@@ -159,7 +155,7 @@ pub(crate) fn nop(depth: usize, operations: u64) -> Result<Outcome> {
 }
 
 async fn nop_round(engine: &Engine, depth: usize, operations: u64) -> Result<()> {
-    let start = |i| {
+    let tasks = (0..depth as u64).map(|i| {
         let engine = engine.clone();
         let mine = operations / depth as u64 + u64::from(i < operations % depth as u64);
         spawn(async move {
@@ -168,12 +164,8 @@ async fn nop_round(engine: &Engine, depth: usize, operations: u64) -> Result<()>
             }
             Ok(())
         })
-    };
-    let tasks: Vec<_> = (0..depth as u64).map(start).collect();
-    for task in tasks {
-        task.await?;
-    }
-    Ok(())
+    });
+    all(tasks).await.map(drop)
 }
 
 async fn read_one(file: &File, offsets: &mut Offsets) -> Result<()> {

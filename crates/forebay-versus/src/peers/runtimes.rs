@@ -50,11 +50,7 @@ macro_rules! samples {
                         anyhow::Ok(checksum)
                     })
                 });
-                let mut checksum = Checksum::default();
-                for task in tasks.collect::<Vec<_>>() {
-                    checksum.merge(&task.await?);
-                }
-                pass.finish(&checksum)
+                pass.finish(&Checksum::of_parts(all(tasks).await?))
             })
         }
     };

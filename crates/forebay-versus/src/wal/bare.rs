@@ -24,7 +24,7 @@ const UNIT_BYTES: usize = 4096;
 const GROUP_BYTES_MAX: usize = 1024 * BYTES_MAX;
 
 /// The content of the segments before the first group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Segment {
     /// They were written through once, and are used in turn.
     Written,
@@ -32,22 +32,13 @@ pub(super) enum Segment {
     New,
 }
 
-/// The way in which a group becomes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flush {
-    /// `O_DSYNC`: the write call returns when the group is durable.
-    WithTheWrite,
-    /// `fdatasync` after the write.
-    AfterTheWrite,
-}
-
 /// The files and the next place in them.
-#[derive(Debug)]
 struct Segments {
     files: Vec<File>,
     dir: PathBuf,
     state: Segment,
-    flush: Flush,
+    /// `O_DSYNC`: a write call returns when the group is durable; 0: fdatasync after the write.
+    flags: i32,
     at: usize,
     offset: u64,
     groups: u64,
@@ -56,9 +47,9 @@ struct Segments {
 
 impl Segments {
     /// Makes the segments of a sample: all of them, written through, or the first.
-    fn make(work: &Work, flush: Flush, state: Segment) -> Result<Self> {
+    fn make(work: &Work, flags: i32, state: Segment) -> Result<Self> {
         let (files, dir) = (Vec::new(), work.path.clone());
-        let mut made = Self { files, dir, state, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 };
+        let mut made = Self { files, dir, state, flags, at: 0, offset: 0, groups: 0, bytes_written: 0 };
         for _ in 0..if state == Segment::Written { SEGMENTS } else { 1 } {
             made.add()?;
         }
@@ -82,7 +73,7 @@ impl Segments {
             }
         }
         file.sync_all()?;
-        self.files.push(open(if self.flush == Flush::WithTheWrite { libc::O_DSYNC } else { 0 })?);
+        self.files.push(open(self.flags)?);
         Ok(())
     }
 
@@ -97,7 +88,7 @@ impl Segments {
         }
         let file = &self.files[self.at];
         file.write_all_at(units, self.offset)?;
-        if self.flush == Flush::AfterTheWrite {
+        if self.flags == 0 {
             file.sync_data()?;
         }
         self.offset += units.len() as u64;
@@ -115,10 +106,10 @@ impl Segments {
 }
 
 /// Measures one writer on one thread, without a queue: a direct write and its flush.
-pub(super) fn alone(work: &Work, flush: Flush) -> Result<Outcome> {
+pub(super) fn alone(work: &Work, flags: i32) -> Result<Outcome> {
     ensure!(work.writers == 1, "one writer is alone");
     let memory = pieces(1, work.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?.remove(0);
-    let mut segments = Segments::make(work, flush, Segment::Written)?;
+    let mut segments = Segments::make(work, flags, Segment::Written)?;
     let mut record = Record::of(0, work.record_bytes);
     let append = move || {
         let record = record.next();
@@ -133,7 +124,7 @@ pub(super) fn alone(work: &Work, flush: Flush) -> Result<Outcome> {
 }
 
 /// State that the writers and the log's thread share.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Shared {
     /// The newest group that is durable; [`FAILED`] once a write failed, and the thread has ended.
     done: AtomicU64,
@@ -143,7 +134,7 @@ pub(super) struct Shared {
 
 const FAILED: u64 = u64::MAX;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// The group that fills, its length so far, its waiters, and its number from 1.
     memory: Piece,
@@ -164,7 +155,6 @@ impl Shared {
 }
 
 /// Group commit: one thread writes the records that have arrived.
-#[derive(Debug)]
 pub(super) struct Log {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<(Segments, u64)>>,
@@ -172,8 +162,8 @@ pub(super) struct Log {
 
 impl Log {
     /// Makes the segments and starts the thread.
-    pub(super) fn start(work: &Work, flush: Flush, state: Segment) -> Result<Self> {
-        let segments = Segments::make(work, flush, state)?;
+    pub(super) fn start(work: &Work, flags: i32, state: Segment) -> Result<Self> {
+        let segments = Segments::make(work, flags, state)?;
         let bytes = (work.writers * work.record_bytes).next_multiple_of(UNIT_BYTES).min(GROUP_BYTES_MAX);
         let mut memory = pieces(2, bytes, PageKind::Huge)?;
         let (one, other) = (memory.remove(0), memory.remove(0));

@@ -81,7 +81,6 @@ pub(super) const BYTES_MAX: usize = 16 << 10;
 
 /// A writer's record: its number (from 1), the writer, and filling that follows from the writer. One buffer
 /// for all records of a writer: making a record costs a store.
-#[derive(Debug)]
 pub(super) struct Record {
     bytes: Vec<u8>,
     number: u64,

@@ -10,7 +10,7 @@ use forebay_report::page::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
 
 use crate::prelude::*;
 use crate::run::RATIO_TO_LIMIT;
-use bare::{Flush, Log as Bare, Segment};
+use bare::{Log as Bare, Segment};
 use blocking::{Okay, Raft};
 use drive::{from_threads, from_tokio};
 use forebay::Log as Forebay;
@@ -40,17 +40,17 @@ experiment! {
     }
     rows {
         direct "alone", "a direct write with O_DSYNC on one thread, no queue"
-            => |work| bare::alone(work, Flush::WithTheWrite), twin direct;
+            => |work| bare::alone(work, libc::O_DSYNC), twin direct;
         direct "alone-fdatasync", "a direct write and fdatasync on one thread, no queue"
-            => |work| bare::alone(work, Flush::AfterTheWrite);
+            => |work| bare::alone(work, 0);
         direct "bare", "group commit and nothing else, with O_DSYNC, from tasks of Tokio"
-            => |work| from_tokio(work, Bare::start(work, Flush::WithTheWrite, Segment::Written)?), twin direct;
+            => |work| from_tokio(work, Bare::start(work, libc::O_DSYNC, Segment::Written)?), twin direct;
         direct "bare-fdatasync", "the same with fdatasync after a direct write"
-            => |work| from_tokio(work, Bare::start(work, Flush::AfterTheWrite, Segment::Written)?);
+            => |work| from_tokio(work, Bare::start(work, 0, Segment::Written)?);
         direct "bare-threads", "bare from threads"
-            => |work| from_threads(work, Bare::start(work, Flush::WithTheWrite, Segment::Written)?);
+            => |work| from_threads(work, Bare::start(work, libc::O_DSYNC, Segment::Written)?);
         direct "bare-growing", "bare into segments that are new"
-            => |work| from_tokio(work, Bare::start(work, Flush::WithTheWrite, Segment::New)?);
+            => |work| from_tokio(work, Bare::start(work, libc::O_DSYNC, Segment::New)?);
         direct "forebay", "forebay-wal from tasks of Tokio" => |work| from_tokio(work, Forebay::start(work, false)?);
         direct "forebay-threads", "forebay-wal from threads" => |work| from_threads(work, Forebay::start(work, false)?);
         direct "forebay-shard", "forebay-wal from tasks next to the log" => forebay::on_shard;
