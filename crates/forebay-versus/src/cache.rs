@@ -1,7 +1,6 @@
 //! `cache`: reads of single pages through a cache in the program, beside other caches and the page cache.
 
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 
 use forebay::{Config, Engine, Open};
 use forebay_cache::{Cache, CacheOptions};
@@ -69,18 +68,17 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     ensure!(is_large, "the file has to be at least twice as large as the cache");
     let file_bytes = run.make_files(&scratch, options)?;
     let limit_bytes = Some(cache_bytes + BESIDE_BYTES).filter(|bytes| run.limit_memory(*bytes));
-    let settings = options.words("workloads").into_iter().map(|workload| {
-        parameters(json!({
+    for workload in options.words("workloads") {
+        run.table(json!({
             "workload": workload, "threads": options.count("threads"), "file_bytes": file_bytes,
             "cache_bytes": cache_bytes, "memory_limit_bytes": limit_bytes,
             "reads": options.count(if workload == "hits" { "hits" } else { "reads" }),
-        }))
-    });
-    run.settings = settings.collect();
+        }));
+    }
     // The device takes 100 us where a cache takes a tenth of one.
     let reads_of_device = options.count("reads") / 10;
     run.prepare = Box::new(move |turn, job| {
-        page_cache::evict(&job.path, false)?;
+        files::evict(&job.path, false)?;
         if turn.way.name == "pread" {
             run::add(job, "reads", (turn.number("reads") as u64).min(reads_of_device));
         }
@@ -115,33 +113,22 @@ fn foyer(work: &Work) -> Result<Outcome> {
     let builder = foyer_memory::CacheBuilder::new(work.cache_bytes as usize).with_shards(32);
     let map: &foyer_memory::Cache<u64, Page> =
         &builder.with_weighter(|_: &u64, page: &Page| page.len()).build();
-    before_file(
-        work,
-        &open_direct(&work.path)?,
-        |at| map.get(at).map(|entry| entry.value()[0]),
-        |at, page| drop(map.insert(at, page.into())),
-    )
+    let (file, first_byte) =
+        (&open_direct(&work.path)?, |at: &u64| map.get(at).map(|entry| entry.value()[0]));
+    before_file(work, file, first_byte, |at, page| drop(map.insert(at, page.into())))
 }
 
 fn moka(work: &Work) -> Result<Outcome> {
     let map = &moka::sync::Cache::<u64, Page>::new(work.cache_bytes / PAGE_BYTES);
-    before_file(
-        work,
-        &open_direct(&work.path)?,
-        |at| map.get(at).map(|page| page[0]),
-        |at, page| map.insert(at, page.into()),
-    )
+    let file = &open_direct(&work.path)?;
+    before_file(work, file, |at| map.get(at).map(|page| page[0]), |at, page| map.insert(at, page.into()))
 }
 
 /// Measures the map inside of forebay-cache.
 fn quick_cache(work: &Work) -> Result<Outcome> {
     let map = &quick_cache::sync::Cache::<u64, Page>::new((work.cache_bytes / PAGE_BYTES) as usize);
-    before_file(
-        work,
-        &open_direct(&work.path)?,
-        |at| map.get(at).map(|page| page[0]),
-        |at, page| map.insert(at, page.into()),
-    )
+    let file = &open_direct(&work.path)?;
+    before_file(work, file, |at| map.get(at).map(|page| page[0]), |at, page| map.insert(at, page.into()))
 }
 
 /// A page of a map in memory.
@@ -149,7 +136,7 @@ type Page = Arc<[u8]>;
 
 /// Measures `pread`: past the page cache without any cache, or through it.
 fn pread(work: &Work, direct: bool) -> Result<Outcome> {
-    let file = if direct { open_direct(&work.path)? } else { std::fs::File::open(&work.path)? };
+    let file = if direct { open_direct(&work.path)? } else { File::open(&work.path)? };
     // Read-ahead would bring pages that are not wanted.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
     before_file(work, &file, |_| None, |_, _| ())
@@ -159,7 +146,7 @@ fn pread(work: &Work, direct: bool) -> Result<Outcome> {
 /// at an offset, if it is there.
 fn before_file(
     work: &Work,
-    file: &std::fs::File,
+    file: &File,
     first_byte: impl Fn(&u64) -> Option<u8> + Copy + Sync,
     put: impl Fn(u64, &[u8]) + Copy + Sync,
 ) -> Result<Outcome> {
@@ -193,7 +180,7 @@ fn measure<'p>(
                 for number in numbers {
                     let offset = order.page(number, &mut rng) * PAGE_BYTES;
                     let (byte, hit) = read(offset)?;
-                    debug_assert_eq!(u64::from(byte), content::word(offset / 8) & 0xFF);
+                    debug_assert_eq!(u64::from(byte), files::word(offset / 8) & 0xFF);
                     hits += u64::from(hit);
                 }
                 Ok(hits)
@@ -263,6 +250,6 @@ impl Order {
         }
         let at = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64 * last;
         // Pages that are wanted often lie anywhere in the file.
-        content::word(self.sums.partition_point(|sum| *sum < at) as u64) % self.pages
+        files::word(self.sums.partition_point(|sum| *sum < at) as u64) % self.pages
     }
 }

@@ -3,13 +3,11 @@
 //! its output.
 
 mod cache;
-mod content;
+mod files;
 mod fio;
 mod kv;
-mod memory;
 mod meter;
 mod nop;
-mod page_cache;
 mod peers;
 mod prelude;
 mod random;

@@ -42,7 +42,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let method = "Each sample is a process of its own; a tenth of the operations go before, to warm up. Rows take turns \
         within a repeat; differences are those of the same repeat, and figures medians.";
     let mut run = Run::new(context, place, method);
-    run.settings.push(parameters(work));
+    run.table(work);
     Ok(run)
 }
 

@@ -177,13 +177,12 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let bytes =
         |device| run::file_bytes(options.count(if device == "zram" { "zram-mib" } else { "file-mib" }));
     for device in devices {
-        run.settings.extend(options.counts("depths").into_iter().map(|depth| {
-            parameters(json!({
-                "device": device, "depth": depth, "block_bytes": BLOCK_BYTES,
-                "file_bytes": bytes(device),
+        for depth in options.counts("depths") {
+            run.table(json!({
+                "device": device, "depth": depth, "block_bytes": BLOCK_BYTES, "file_bytes": bytes(device),
                 "warm_up_seconds": options.number("warm-up-seconds"), "tokio_workers": cores(),
-            }))
-        }));
+            }));
+        }
     }
     let has_fio = fio::is_available(options);
     run.has = Box::new(move |setting, row| {
@@ -217,7 +216,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         }
         // Rows that look into the page cache start cold; everything else goes past it.
         if turn.way.cached {
-            page_cache::evict(&job.path, false)?;
+            files::evict(&job.path, false)?;
         }
         Ok(None)
     });
@@ -250,14 +249,13 @@ impl Offsets {
     pub(crate) fn check(&mut self, got: &[u8], offset: u64) -> Result<()> {
         if std::mem::take(&mut self.is_first) {
             ensure!(got.len() == BLOCK_BYTES, "a read gave {} bytes", got.len());
-            content::check_start(got, offset)?;
+            files::check_start(got, offset)?;
         }
         Ok(())
     }
 }
 
 /// Opens the test file for direct reads.
-pub(crate) fn open_direct(path: &Path) -> Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    Ok(std::fs::File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?)
+pub(crate) fn open_direct(path: &Path) -> Result<File> {
+    Ok(File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?)
 }

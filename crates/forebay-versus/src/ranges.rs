@@ -3,7 +3,6 @@
 
 use std::io::SeekFrom;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 
 use forebay::{Config, Engine, Open};
 use forebay_report::units::number;
@@ -131,22 +130,22 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     for cache in options.words("caches") {
         for shape in options.words("shapes") {
             let ranges_are = SHAPES.iter().find(|(name, _)| *name == shape).map(|(_, ranges_are)| ranges_are);
-            run.settings.push(parameters(json!({
+            run.table(json!({
                 "device": "disk", "shape": shape, "ranges_are": ranges_are, "cache": cache,
                 "ranges": options.count("count"), "file_bytes": file_bytes, "tasks_max": options.count("tasks-max"),
                 "memory_limit_bytes": is_limited.then_some(memory_bytes),
                 "hot_bytes": options.count("hot-mib") << 20, "tokio_workers": cores(),
-            })));
+            }));
         }
     }
     run.prepare = Box::new(move |turn, job| {
         let cache = turn.text("cache");
         if cache == "warm" {
-            page_cache::load(&job.path)?;
+            files::load(&job.path)?;
         } else {
-            page_cache::evict(&job.path, drop_caches)?;
+            files::evict(&job.path, drop_caches)?;
             if cache != "cold" {
-                page_cache::load_every(&job.path, if cache == "half" { 2 } else { 10 })?;
+                files::load_every(&job.path, if cache == "half" { 2 } else { 10 })?;
             }
         }
         Ok(None)
@@ -182,9 +181,9 @@ fn batch(
 /// Checks `got` against the test file's content at `range`: its length, its first and its last bytes.
 fn check(range: &Range<u64>, got: &[u8]) -> Result<()> {
     ensure!(got.len() as u64 == range.end - range.start, "range {range:?} gave {} bytes", got.len());
-    content::check_start(got, range.start)?;
+    files::check_start(got, range.start)?;
     let tail = got.len().saturating_sub(8);
-    content::check_start(&got[tail..], range.start + tail as u64)
+    files::check_start(&got[tail..], range.start + tail as u64)
 }
 
 /// Measures one task of Tokio with one file: seek, read, next.

@@ -13,7 +13,9 @@ use forebay_measure::backing_device::device_stat;
 use forebay_measure::cgroup::{Group, Parent};
 use forebay_measure::cleanup::TempFile;
 use forebay_measure::context::Context;
-use forebay_measure::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way};
+use forebay_measure::experiment::{
+    Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters,
+};
 use forebay_measure::job::Job;
 use forebay_measure::options::Values;
 use forebay_measure::progress::Unit;
@@ -26,7 +28,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::meter::Window;
-use crate::{content, page_cache, usage};
+use crate::{files, usage};
 
 /// The help of `--hot-mib`.
 pub(crate) const HOT_MIB: &str =
@@ -139,13 +141,13 @@ impl Experiment for Versus {
         let found = self.samples.iter().find(|(row, _)| *row == work.row);
         let (_, sample) = found.with_context(|| format!("there is no row {}", work.row))?;
         let has = |metric| self.spec.columns.iter().any(|column| column.metric == metric);
-        let loaded = || has("loaded_share").then(|| page_cache::share(&work.path)).transpose();
+        let loaded = || has("loaded_share").then(|| files::share(&work.path)).transpose();
         usage::count_requests(job.device_stat.as_deref());
         if work.counts_syscalls {
             usage::count_syscalls()?;
         }
         if let Some(hot) = &work.hot {
-            page_cache::load(hot)?;
+            files::load(hot)?;
         }
         let loaded_before = loaded()?;
         let mut outcome = in_words(sample(&work)?, (self.operation)(&work));
@@ -153,7 +155,7 @@ impl Experiment for Versus {
             outcome.figures.set("loaded_share", after - before);
         }
         if let Some(hot) = &work.hot {
-            outcome.figures.set("hot_kept_share", page_cache::share(hot)?);
+            outcome.figures.set("hot_kept_share", files::share(hot)?);
         }
         // The memory of fio is that of another process.
         if has("resident_peak_bytes") && !work.row.starts_with("fio") {
@@ -223,7 +225,7 @@ impl Work {
     /// Returns the random numbers of a task, thread or slot.
     pub(crate) fn rng(&self, stream: usize) -> SplitMix {
         // Through the content's mixing function, so that neighbouring streams do not start alike.
-        SplitMix::new(content::word(self.seed ^ (stream as u64).rotate_left(40)))
+        SplitMix::new(files::word(self.seed ^ (stream as u64).rotate_left(40)))
     }
 }
 
@@ -240,7 +242,7 @@ pub(crate) struct Run<'c> {
     pub(crate) place: Place,
     /// How figures are made.
     method: &'static str,
-    pub(crate) settings: Vec<Parameters>,
+    settings: Vec<Parameters>,
     /// Returns whether a table has a row; all have by default.
     pub(crate) has: Has<'c>,
     /// The test file of all samples, if they share one.
@@ -313,6 +315,11 @@ impl<'c> Run<'c> {
         self.limit.is_some()
     }
 
+    /// Adds a table with these parameters.
+    pub(crate) fn table(&mut self, setting: Value) {
+        self.settings.push(parameters(setting));
+    }
+
     /// Counts system calls in one more sample of each row.
     pub(crate) fn count_syscalls(&mut self) -> Result<()> {
         CallCounter::start().context("counting system calls needs root")?;
@@ -355,7 +362,7 @@ impl Plan for Run<'_> {
         }
         let held = (self.prepare)(turn, &mut job)?;
         if let Some(hot) = &self.hot {
-            page_cache::evict(hot.path(), false)?;
+            files::evict(hot.path(), false)?;
             add(&mut job, "hot", hot.path().to_string_lossy().into_owned());
         }
         self.samples += 1;
@@ -438,7 +445,7 @@ pub(crate) fn fill(context: &Context, path: &Path, bytes: u64) -> Result<()> {
     rustix::fs::fallocate(&direct, rustix::fs::FallocateFlags::empty(), 0, bytes)
         .with_context(|| format!("reserving {bytes} bytes for {show}"))?;
     let step = context.step(format!("write {show}"), bytes, Unit::Bytes);
-    write_direct(path, bytes, |offset, memory| content::fill(memory, offset), &step)
+    write_direct(path, bytes, |offset, memory| files::fill(memory, offset), &step)
         .with_context(|| format!("writing {show}"))?;
     step.finish("written");
     Ok(())

@@ -1,7 +1,5 @@
 //! `scan`: one sequential pass over a file that does not fit into the memory that a row may use.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use ::forebay::Open;
 use forebay_measure::prefault;
 use forebay_report::page::columns::{BUFFERS_PEAK_BYTES, CPU_S_PER_GB, MB_PER_S, MEMORY_PEAK_BYTES};
@@ -117,13 +115,13 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let is_limited = memory_bytes > 0 && run.limit_memory(memory_bytes);
     // Twice what the page cache may fill: its pages come from what was freed last, and not from there alone.
     let touched = prefault(2 * memory_bytes);
-    run.settings.push(parameters(json!({
+    run.table(json!({
         "device": "disk", "file_bytes": file_bytes, "memory_touched_bytes": touched,
         "memory_limit_bytes": is_limited.then_some(memory_bytes), "hot_bytes": options.count("hot-mib") << 20,
-    })));
+    }));
     let has_fio = fio::is_available(options);
     run.has = Box::new(move |_, row| has_fio || !row.starts_with("fio"));
-    run.prepare = Box::new(|_, job| page_cache::evict(&job.path, false).map(|()| None));
+    run.prepare = Box::new(|_, job| files::evict(&job.path, false).map(|()| None));
     Ok(run)
 }
 

@@ -1,7 +1,6 @@
 //! Keys and values, and the callers of stores whose calls block: threads, and tasks of Tokio that send each get to a thread.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_report::result::targets::quantile;
 use tokio::runtime::Builder;
@@ -243,7 +242,7 @@ pub(super) type Key = [u8; KEY_BYTES];
 pub(super) fn key(number: u64) -> Key {
     let mut key = [0; KEY_BYTES];
     key[..8].copy_from_slice(&number.to_be_bytes());
-    key[8..].copy_from_slice(&content::word(number).to_be_bytes());
+    key[8..].copy_from_slice(&files::word(number).to_be_bytes());
     key
 }
 
@@ -256,7 +255,7 @@ impl Values {
     /// Returns a pool filled with bytes that do not compress.
     pub(super) fn new() -> Self {
         let mut pool = vec![0; POOL_BYTES];
-        content::fill(&mut pool, 0);
+        files::fill(&mut pool, 0);
         Self { pool }
     }
 
@@ -281,7 +280,7 @@ impl Values {
     }
 
     fn start(number: u64, length: usize) -> usize {
-        (content::word(number) % (POOL_BYTES - length) as u64) as usize
+        (files::word(number) % (POOL_BYTES - length) as u64) as usize
     }
 }
 

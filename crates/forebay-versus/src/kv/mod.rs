@@ -2,7 +2,6 @@
 
 mod drive;
 mod forebay;
-mod raw;
 mod stores;
 
 use std::collections::BTreeMap;
@@ -86,8 +85,8 @@ experiment! {
     }
     rows {
         direct "raw", "direct reads of 4 KiB of a file as large as the data; of a load: direct writes of 1 MiB"
-            => raw::sample, twin direct;
-        direct "raw-ring", "such reads from tasks of Tokio, through a ring of each worker" => raw::sample, twin direct;
+            => stores::raw, twin direct;
+        direct "raw-ring", "such reads from tasks of Tokio, through a ring of each worker" => stores::raw, twin direct;
         direct "forebay", "forebay-kv with two shards; gets and puts are tasks on them, or of Tokio" => forebay::sample;
         direct "forebay-wait", "threads that wait for each get" => forebay::sample;
         direct "forebay-shard", "all gets on the shard that owns the log" => forebay::sample;
@@ -220,22 +219,22 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
                 continue;
             }
             let memory_bytes = mib(if *workload == "small" { "small-memory-mib" } else { "memory-mib" });
-            let mut setting = parameters(json!({
+            let mut setting = json!({
                 "workload": workload, "keys": keys, "memory_bytes": memory_bytes,
                 "memory_limit_bytes": is_limited.then_some(memory_bytes),
                 "warm_up_seconds": options.number("warm-up-seconds"), "tokio_workers": cores(),
                 "group": group, "groups": groups.len(),
-            }));
+            });
             if *workload == "load" {
-                setting.insert("repeats".to_owned(), Value::from(1));
+                setting["repeats"] = Value::from(1);
             }
             if *workload == "busy" {
-                setting.insert("seconds".to_owned(), json!(options.number("busy-seconds")));
+                setting["seconds"] = json!(options.number("busy-seconds"));
             }
             if !is_wanted {
-                setting.insert("only_prepares".to_owned(), Value::from(true));
+                setting["only_prepares"] = Value::from(true);
             }
-            run.settings.push(setting);
+            run.table(setting);
         }
     }
     let members = groups.clone();
@@ -267,7 +266,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         // No row's memory would be charged for pages that an earlier process left in the page cache.
         for (path, metadata) in drive::files_below(&job.path)? {
             if metadata.len() >= EVICTED_BYTES_MIN {
-                page_cache::evict(&path, false)?;
+                files::evict(&path, false)?;
             }
         }
         Ok(None)

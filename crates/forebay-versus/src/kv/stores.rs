@@ -1,9 +1,69 @@
-//! Stores whose calls block. Values here do not compress, so compression is off.
+//! The disk itself, and stores whose calls block. Values here do not compress, so compression is off.
 
-use super::drive::{ENTRY_BYTES, Key, LOAD_ENTRIES, Peer, VALUE_BYTES, Values, key};
+use super::drive::{self, ENTRY_BYTES, Key, LOAD_ENTRIES, Peer, VALUE_BYTES, Values, key};
+use super::{IN_FLIGHT, THREADS};
+use crate::peers::worker_ring;
 use crate::prelude::*;
 
 const MISSING: &str = "a key is missing";
+
+const RAW_WRITE_BYTES: u64 = 1 << 20;
+const RAW_WRITERS: usize = 4;
+const RAW_FILE: &str = "raw";
+
+/// Measures the disk itself, with a file as large as the data: random reads, of which each thread, or each task of Tokio
+/// through its worker's ring, has one in flight; of a load, the writes.
+pub(super) fn raw(work: &Work) -> Result<Outcome> {
+    if work.workload == "load" {
+        return drive::load(work, || load_raw(work));
+    }
+    let path = work.path.join(RAW_FILE);
+    let file_bytes = path.metadata()?.len();
+    if work.workload == "tokio" {
+        return worker_ring::random(&Work { path, file_bytes, depth: IN_FLIGHT, ..work.clone() }, true);
+    }
+    let file = &open_direct(&path)?;
+    let count = if work.workload == "one" { 1 } else { THREADS };
+    let buffers = pieces(count, PAGE_BYTES as usize, PageKind::Huge)?;
+    let lanes = buffers.into_iter().enumerate().map(|(i, buffer)| {
+        let mut rng = work.rng(i);
+        move || {
+            let offset = page_offset(&mut rng, file_bytes);
+            file.read_exact_at(buffer, offset)?;
+            files::check_start(buffer, offset)
+        }
+    });
+    threads(work, lanes)
+}
+
+/// Writes the file: the limit of a load.
+fn load_raw(work: &Work) -> Result<()> {
+    let path = work.path.join(RAW_FILE);
+    let mut options = File::options();
+    options.write(true).create_new(true).custom_flags(libc::O_DIRECT);
+    let file = options.open(&path).with_context(|| format!("making {} for direct I/O", path.display()))?;
+    let writes = (work.keys * ENTRY_BYTES).div_ceil(RAW_WRITE_BYTES);
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, writes * RAW_WRITE_BYTES)?;
+    let next = AtomicU64::new(0);
+    let write = |buffer: &mut [u8]| -> Result<()> {
+        files::fill(buffer, 0);
+        loop {
+            let offset = next.fetch_add(1, Ordering::Relaxed) * RAW_WRITE_BYTES;
+            if offset >= writes * RAW_WRITE_BYTES {
+                return Ok(());
+            }
+            // Each page begins with its content for this offset, so that a read can be checked.
+            for at in (0..RAW_WRITE_BYTES).step_by(PAGE_BYTES as usize) {
+                files::fill(&mut buffer[at as usize..at as usize + 8], offset + at);
+            }
+            file.write_all_at(buffer, offset)?;
+        }
+    };
+    let write = &write;
+    let buffers = pieces(RAW_WRITERS, RAW_WRITE_BYTES as usize, PageKind::Huge)?;
+    on_threads(buffers.into_iter().map(|buffer| move || write(buffer)))?;
+    Ok(file.sync_data()?)
+}
 
 /// redb: a B+-tree in one file, copied on write, read and written through the page cache beside a cache of
 /// its own.
@@ -187,7 +247,7 @@ mod rocks {
     /// Measures RocksDB: an LSM tree with a log. Reads, flushes and compactions are direct, as among its users who
     /// measure. Loads go through table files of its own, which it then takes over.
     pub(in super::super) fn rocksdb(work: &Work) -> Result<Outcome> {
-        super::super::drive::sample(work, Rocks::open)
+        drive::sample(work, Rocks::open)
     }
 
     struct Rocks {

@@ -1,8 +1,5 @@
 //! The limit: loops on the io-uring crate without any runtime. Registered ring, registered file, registered hugepage memory.
 
-use std::fs::File;
-use std::os::fd::AsRawFd as _;
-
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, SubmissionQueue, opcode, types};
 
@@ -34,7 +31,7 @@ pub(crate) fn random(reads: &Work, several: bool) -> Result<Outcome> {
                 let (offset, began) = slots[slot];
                 if unchecked > 0 {
                     unchecked -= 1;
-                    content::check_start(buffers[slot], offset)?;
+                    files::check_start(buffers[slot], offset)?;
                 }
                 meter.finish(began)
             }

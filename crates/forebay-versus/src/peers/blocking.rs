@@ -1,9 +1,6 @@
 //! Calls that block: of plain threads, of Tokio's blocking threads, and the ways through the page cache.
 
-use std::fs::File;
 use std::io::Read as _;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
 
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::runtime::Builder;

@@ -84,7 +84,7 @@ pub(crate) fn random_read_many(reads: &Work) -> Result<Outcome> {
                 let block = block.as_ref().map_err(|error| anyhow!("{error}"))?;
                 ensure!(block.len() == BLOCK_BYTES, "a range gave {} bytes", block.len());
                 if place == 0 {
-                    content::check_start(block, first)?;
+                    files::check_start(block, first)?;
                 }
             }
             anyhow::Ok(())

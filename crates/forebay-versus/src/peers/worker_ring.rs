@@ -8,9 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::os::fd::{AsRawFd as _, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::RawFd;
 use std::task::{Context, Poll, Waker};
 
 use io_uring::IoUring;

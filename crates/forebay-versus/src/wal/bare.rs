@@ -1,11 +1,8 @@
 //! The limit: group commit and nothing else. No framing, no checksum, no recovery; segments that were written
 //! through once and are used in turn; one thread that writes the records that have arrived.
 
-use std::fs::File;
 use std::future::poll_fn;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 

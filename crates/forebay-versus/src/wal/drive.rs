@@ -6,7 +6,7 @@ use std::thread;
 
 use tokio::runtime::Builder;
 
-use crate::content::word;
+use crate::files::word;
 use crate::prelude::*;
 
 /// A log.

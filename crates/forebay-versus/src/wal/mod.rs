@@ -1,9 +1,8 @@
 //! `wal`: durable appends to a log from many writers and from one, beside a bare group commit and other logs.
 
 mod bare;
-mod blocking;
 mod drive;
-mod forebay;
+mod logs;
 
 use forebay_measure::check_space;
 use forebay_report::page::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
@@ -11,9 +10,8 @@ use forebay_report::page::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
 use crate::prelude::*;
 use crate::run::RATIO_TO_LIMIT;
 use bare::{Log as Bare, Segment};
-use blocking::{Okay, Raft};
 use drive::{from_threads, from_tokio};
-use forebay::Log as Forebay;
+use logs::{Forebay, Okay, Raft};
 
 /// Rows that only make sense for one writer.
 const ROWS_OF_ONE: &[&str] = &["alone", "alone-again", "alone-fdatasync"];
@@ -53,7 +51,7 @@ experiment! {
             => |work| from_tokio(work, Bare::start(work, libc::O_DSYNC, Segment::New)?);
         direct "forebay", "forebay-wal from tasks of Tokio" => |work| from_tokio(work, Forebay::start(work, false)?);
         direct "forebay-threads", "forebay-wal from threads" => |work| from_threads(work, Forebay::start(work, false)?);
-        direct "forebay-shard", "forebay-wal from tasks next to the log" => forebay::on_shard;
+        direct "forebay-shard", "forebay-wal from tasks next to the log" => logs::on_shard;
         direct "forebay-growing", "forebay-wal in a log that only grows"
             => |work| from_tokio(work, Forebay::start(work, true)?);
         direct "raft-engine", "raft-engine 0.4.2 from threads; each writer is a raft group"
@@ -145,12 +143,12 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let room_bytes = ROOM_BYTES + (growing_s * ROOM_BYTES_PER_S) as u64;
     check_space(&scratch.directory, room_bytes, "name another directory with --dir")?;
     for writers in options.counts("writers") {
-        run.settings.extend(options.counts("record-bytes").into_iter().map(|record_bytes| {
-            parameters(json!({
+        for record_bytes in options.counts("record-bytes") {
+            run.table(json!({
                 "writers": writers, "record_bytes": record_bytes, "segment_bytes": bare::SEGMENT_BYTES,
                 "warm_up_seconds": seconds("warm-up-seconds"), "tokio_workers": cores(),
-            }))
-        }));
+            }));
+        }
     }
     run.has = Box::new(|setting, row| {
         let is_one = setting.get("writers") == Some(&Value::from(1));
