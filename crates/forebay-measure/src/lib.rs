@@ -73,8 +73,10 @@ mod walk;
 pub(crate) mod writes;
 
 pub use gauge::peak_resident_bytes;
+pub use pattern::SplitMix;
+pub use reads::CallCounter;
 pub use scan::prefault;
-pub use test_file::check_space;
+pub use test_file::{check_space, write_direct};
 
 /// The name of the hidden subcommand with which the program starts itself for one sample; it has one argument, which
 /// goes to [`run_child`].

@@ -102,16 +102,20 @@ impl Checker {
 
 /// SplitMix64 (Steele, Lea, Flood 2014): a counter and a mixing function, so one word costs about a nanosecond.
 #[derive(Debug, Clone)]
-pub(super) struct SplitMix {
+pub struct SplitMix {
     state: u64,
 }
 
 impl SplitMix {
-    pub(super) const fn new(seed: u64) -> Self {
+    /// Returns the generator of this seed.
+    #[inline]
+    pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    pub(super) fn next_u64(&mut self) -> u64 {
+    /// Returns the next 64 random bits.
+    #[inline]
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         let mut word = self.state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -120,7 +124,7 @@ impl SplitMix {
     }
 
     /// Puts the values into a random order.
-    pub(super) fn shuffle<T>(&mut self, values: &mut [T]) {
+    pub fn shuffle<T>(&mut self, values: &mut [T]) {
         for index in (1..values.len()).rev() {
             values.swap(index, self.below(index as u64 + 1) as usize);
         }
@@ -128,7 +132,8 @@ impl SplitMix {
 
     /// Returns a number below `bound`, which is not zero. The bias of the multiplication is below
     /// `bound` / 2^64.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 }

@@ -41,7 +41,7 @@ mod system_calls;
 
 use pacer::{CALLS, Pacer, Phase, WARM};
 use reader::{Reader, Tally};
-use system_calls::CallCounter;
+pub use system_calls::CallCounter;
 
 /// The rows of both experiments.
 pub(super) const PREAD: Way = Way::direct("pread", "a std thread for each reader, pread with O_DIRECT");

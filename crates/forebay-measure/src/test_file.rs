@@ -208,7 +208,7 @@ fn no_space(directory: &Path, bytes: u64, error: &io::Error) -> anyhow::Error {
 ///
 /// # Errors
 /// Errors of the system.
-pub(super) fn write_direct(
+pub fn write_direct(
     path: &Path,
     bytes: u64,
     fill: impl Fn(u64, &mut [u8]) + Sync,

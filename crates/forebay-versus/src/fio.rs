@@ -1,13 +1,9 @@
 //! fio as an external row: the field's yardstick for a device's rate.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use forebay_measure::experiment::Outcome;
-use forebay_measure::options::Values;
-use serde_json::Value;
+use crate::prelude::*;
 
 /// Returns whether the rows of fio can run, if any is chosen.
 pub(crate) fn is_available(options: &Values) -> bool {
@@ -21,16 +17,52 @@ pub(crate) fn is_available(options: &Values) -> bool {
     is_available
 }
 
-/// The answer of one job.
-#[derive(Debug)]
-pub(crate) struct Answer(Value);
+/// Measures random reads. With `batched` it submits and reaps a quarter of the depth at once.
+pub(crate) fn random(reads: &Work, batched: bool) -> Result<Outcome> {
+    let (depth, batch) = (reads.depth, (reads.depth / 4).max(1));
+    let mut arguments = vec![
+        "--rw=randread".to_owned(),
+        format!("--bs={BLOCK_BYTES}"),
+        format!("--iodepth={depth}"),
+        "--norandommap".to_owned(),
+        format!("--randseed={}", reads.seed >> 22),
+        "--time_based".to_owned(),
+        "--lat_percentiles=1".to_owned(),
+        "--clat_percentiles=0".to_owned(),
+        format!("--runtime={}ms", (reads.seconds * 1e3).round()),
+        format!("--ramp_time={}ms", (reads.warm_up_seconds * 1e3).round()),
+    ];
+    if batched {
+        arguments.push(format!("--iodepth_batch_submit={batch}"));
+        arguments.push(format!("--iodepth_batch_complete_min={batch}"));
+        arguments.push(format!("--iodepth_batch_complete_max={depth}"));
+    }
+    let job = run(reads, &arguments, false)?;
+    let ios = job("/read/total_ios");
+    Ok(Outcome::lasting(job("/job_runtime") / 1e3)
+        .figure("iops", job("/read/iops"))
+        .figure("ios", ios)
+        .figure("cpu_us_per_io", cpu_s(&job) * 1e6 / ios)
+        .figure("context_switches_per_io", job("/ctx") / ios)
+        .figure("p50_us", job("/read/lat_ns/percentile/50.000000") / 1e3)
+        .figure("p99_us", job("/read/lat_ns/percentile/99.000000") / 1e3))
+}
 
-/// Runs one fio job that reads `path`. With `hugepages` its allocator requests transparent ones for its buffers (glibc's
-/// own switch, 2.35 or later).
-///
-/// # Errors
-/// fio's own message.
-pub(crate) fn run(path: &Path, arguments: &[String], hugepages: bool) -> Result<Answer> {
+/// Measures the scan, 512 KiB x 8.
+pub(crate) fn scan(scan: &Work, hugepages: bool) -> Result<Outcome> {
+    let depth = 8;
+    let arguments =
+        ["--rw=read".to_owned(), format!("--bs={BLOCK_LARGE_BYTES}"), format!("--iodepth={depth}")];
+    let job = run(scan, &arguments, hugepages)?;
+    Ok(Outcome::lasting(job("/job_runtime") / 1e3)
+        .figure("mb_per_s", job("/read/bw_bytes") / 1e6)
+        .figure("cpu_s_per_gb", cpu_s(&job) * 1e9 / scan.file_bytes as f64)
+        .figure("buffers_peak_bytes", (depth * BLOCK_LARGE_BYTES) as f64))
+}
+
+/// Runs one fio job that reads the test file. With `hugepages` its allocator requests transparent ones for its buffers
+/// (glibc's own switch, 2.35 or later). Returns a function from a path such as `/read/iops` to the job's number there.
+fn run(work: &Work, arguments: &[String], hugepages: bool) -> Result<impl Fn(&str) -> f64> {
     let mut command = Command::new("fio");
     if hugepages {
         command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
@@ -44,7 +76,7 @@ pub(crate) fn run(path: &Path, arguments: &[String], hugepages: bool) -> Result<
     let output = command
         .args(["--name=versus", "--readonly", "--thread", "--direct=1", "--output-format=json"])
         .args(["--group_reporting", "--ioengine=io_uring", "--fixedbufs=1", "--registerfiles=1"])
-        .arg(format!("--filename={}", path.display()))
+        .arg(format!("--filename={}", work.path.display()))
         .args(arguments)
         .output()
         .context("running fio")?;
@@ -52,34 +84,14 @@ pub(crate) fn run(path: &Path, arguments: &[String], hugepages: bool) -> Result<
     ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr).trim());
     // fio may print notes before the JSON.
     let json = text.find('{').map_or("", |start| &text[start..]);
-    let answer: Value = serde_json::from_str(json).context("reading fio's answer")?;
-    Ok(Answer(answer["jobs"][0].clone()))
+    let result: Value = serde_json::from_str(json).context("reading the output of fio")?;
+    Ok(move |pointer: &str| {
+        let value = result["jobs"][0].pointer(pointer).and_then(Value::as_f64);
+        value.unwrap_or(f64::NAN)
+    })
 }
 
-impl Answer {
-    /// Returns a number at a path such as `/read/iops`.
-    pub(crate) fn number(&self, pointer: &str) -> f64 {
-        self.0.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN)
-    }
-
-    /// Returns the CPU time that the job used, in seconds.
-    pub(crate) fn cpu_s(&self) -> f64 {
-        let percent = self.number("/usr_cpu") + self.number("/sys_cpu");
-        percent / 100.0 * self.number("/job_runtime") / 1e3
-    }
-
-    /// Returns the outcome of a job of random reads.
-    pub(crate) fn random(&self) -> Outcome {
-        let ios = self.number("/read/total_ios");
-        let mut outcome = Outcome::lasting(self.number("/job_runtime") / 1e3);
-        outcome
-            .figures
-            .set("iops", self.number("/read/iops"))
-            .set("ios", ios)
-            .set("cpu_us_per_io", self.cpu_s() * 1e6 / ios)
-            .set("context_switches_per_io", self.number("/ctx") / ios)
-            .set("p50_us", self.number("/read/lat_ns/percentile/50.000000") / 1e3)
-            .set("p99_us", self.number("/read/lat_ns/percentile/99.000000") / 1e3);
-        outcome
-    }
+/// Returns the CPU time that a job used, in seconds.
+fn cpu_s(job: impl Fn(&str) -> f64) -> f64 {
+    (job("/usr_cpu") + job("/sys_cpu")) / 100.0 * job("/job_runtime") / 1e3
 }

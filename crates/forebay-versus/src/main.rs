@@ -2,15 +2,12 @@
 //! sample a process of its own, all rows in turn; docs/benchmarks.md describes how to run it and how to read
 //! its output.
 
-mod allocations;
 mod cache;
-mod content;
+mod files;
 mod fio;
 mod kv;
-mod memory;
 mod meter;
 mod nop;
-mod page_cache;
 mod peers;
 mod prelude;
 mod random;
@@ -39,7 +36,7 @@ use forebay_report::page::summary;
 use forebay_report::result::{Experiment as Table, Report, Row};
 
 #[global_allocator]
-static ALLOCATOR: allocations::CountingAllocator = allocations::CountingAllocator;
+static ALLOCATOR: usage::CountingAllocator = usage::CountingAllocator;
 
 /// Every experiment.
 static ALL: [&dyn Experiment; 7] =
@@ -68,18 +65,15 @@ fn command() -> Command {
         .subcommand(Command::new(CHILD_SUBCOMMAND).hide(true).arg(job));
     ALL.iter().fold(command, |command, experiment| {
         let spec = experiment.spec();
-        let own = Entry(*experiment).augment(Command::new(spec.name).about(spec.about)).args([
+        let check = "End with exit code 1 when a target is missed or a row fails";
+        command.subcommand(Entry(*experiment).augment(Command::new(spec.name).about(spec.about)).args([
             path(
                 "dir",
                 "Directory for the test files, which are removed at the end [default: the current one]",
             ),
             path("json", "Also write the result to this file as JSON"),
-            Arg::new("check")
-                .long("check")
-                .help("End with exit code 1 when a target is missed or a row fails")
-                .action(ArgAction::SetTrue),
-        ]);
-        command.subcommand(own)
+            Arg::new("check").long("check").help(check).action(ArgAction::SetTrue),
+        ]))
     })
 }
 
@@ -98,14 +92,11 @@ fn run(matches: &ArgMatches) -> Result<ExitCode> {
             run::LOAD_AT_REST
         );
     }
-    let here = PathBuf::from(".");
-    let dir = matches.get_one::<PathBuf>("dir").unwrap_or(&here);
-    let target = Target::resolve(dir, false, false)?;
+    let path = |name| matches.get_one::<PathBuf>(name).map(PathBuf::as_path);
+    let target = Target::resolve(path("dir").unwrap_or(Path::new(".")), false, false)?;
     let context = Context::new(target, Progress::detect(false), Cleanup::install()?, run::fresh_seed());
     let values = Values::new(experiment.spec().options, Some(matches), Length::Full)?;
-    let tables =
-        measure(experiment, &values, &context, matches.get_one::<PathBuf>("json").map(PathBuf::as_path))?;
-    let missed = summarise(&tables)?;
+    let missed = summarise(&measure(experiment, &values, &context, path("json"))?)?;
     Ok(if matches.get_flag("check") && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -126,11 +117,10 @@ fn measure(
         }
         experiment.targets().judge(table);
         Entry(experiment).present(std::slice::from_mut(table));
-        let report = |tables| Report::new(doctor::machine_only(), tables);
-        print(&summary::tables(&report(vec![table.clone()]), true))?;
+        print(&summary::tables(&Report::new(doctor::machine_only(), vec![table.clone()]), true))?;
         if let Some(path) = json {
-            let report = report(tables.clone());
-            std::fs::write(path, report.to_json()?).with_context(|| format!("writing {}", path.display()))?;
+            let text = Report::new(doctor::machine_only(), tables.clone()).to_json()?;
+            std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
         }
         Ok(())
     })?;
@@ -141,21 +131,19 @@ fn measure(
 fn summarise(tables: &[Table]) -> Result<usize> {
     let rows = || tables.iter().flat_map(|table| &table.rows);
     let gates: Vec<_> = rows().flat_map(|row| &row.gates).collect();
-    let (strictly, met) = (
-        gates.iter().filter(|gate| gate.is_met(0.0)).count(),
-        gates.iter().filter(|gate| gate.passed).count(),
-    );
+    let strictly = gates.iter().filter(|gate| gate.is_met(0.0)).count();
+    let met = gates.iter().filter(|gate| gate.passed).count();
+    let missed = gates.len() - met;
     let is_failed =
         |row: &&Row| row.skipped.is_some() || row.conditions.iter().any(|gate| gate.name == FAILED_SAMPLES);
     let failed = rows().filter(is_failed).count();
     print(&format!(
-        "\n{} targets: {strictly} met, {} met within the A-A spread, {} missed; {failed} rows failed\n",
+        "\n{} targets: {strictly} met, {} met within the A-A spread, {missed} missed; {failed} rows failed\n",
         gates.len(),
         met - strictly,
-        gates.len() - met
     ))?;
     ensure!(rows().any(|row| !row.samples.is_empty()), "no row gave a figure");
-    Ok(gates.len() - met + failed)
+    Ok(missed + failed)
 }
 
 #[cfg(test)]

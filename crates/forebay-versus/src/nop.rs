@@ -6,44 +6,30 @@ use forebay_measure::experiment::Place;
 use crate::peers::{bare, forebay};
 use crate::prelude::*;
 
-/// The experiment.
-pub(crate) static NOP: Versus = Versus { spec: &SPEC, targets: &TARGETS, plan, sample, title };
-
-static SPEC: Spec = spec(
-    "nop",
-    "Operations that do nothing: what the path itself costs",
-    &[
-        Opt::count("depth", "Operations in flight (tasks on the shard)", 4096).or("32"),
-        Opt::count("operations", "Operations of a sample", 1 << 40).or("3000000"),
-        Opt::count("repeats", "Interleaved repeats", 1000).or("11"),
-    ],
-    &[
-        Way::direct("bare", "a loop on the io-uring crate"),
-        Way::direct("bare-again", "the same, for the A-A spread"),
-        Way::direct("forebay-shard", "tasks on a shard that await engine.nop()"),
-    ],
-    &[
-        column("ns_per_operation", "ns/op", 1.0, "nanoseconds of an operation"),
-        column(
-            "ns_above_bare",
-            "above bare",
-            1.0,
-            "nanoseconds more than in the bare loop of the same repeat",
-        ),
-    ],
-    "ns_above_bare",
-);
-
-static TARGETS: Targets = Targets {
-    ranked_by: "",
-    ratios: &[Ratio { name: "ns_above_bare", metric: "ns_per_operation", beside: Beside::Above(&["bare"]) }],
-    spreads: &[],
-    // The most that the path may cost, in nanoseconds an operation.
-    limits: &[Target::of("forebay-shard", "ns_per_operation")
-        .above(&["bare"])
-        .at_most(50.0)
-        .within("bare-again")],
-};
+experiment! {
+    NOP "nop", "Operations that do nothing: what the path itself costs", compared by "ns_above_bare", per |_| "io";
+    options {
+        count("depth", "Operations in flight (tasks on the shard)", 4096).or("32");
+        count("operations", "Operations of a sample", 1 << 40).or("3000000");
+        count("repeats", "Interleaved repeats", 1000).or("11");
+    }
+    rows {
+        direct "bare", "a loop on the io-uring crate" => bare, twin direct;
+        direct "forebay-shard", "tasks on a shard that await engine.nop()"
+            => |work| Ok(forebay::nop(work.depth, work.operations)?.figure("operations", work.operations as f64));
+    }
+    columns {
+        "ns_per_operation" "ns/op", "nanoseconds of an operation";
+        "ns_above_bare" "above bare", "nanoseconds more than in the bare loop of the same repeat";
+    }
+    ranked by ""
+    ratios { "ns_above_bare" "ns_per_operation" Above &["bare"]; }
+    spreads {}
+    limits {
+        // The most that the path may cost, in nanoseconds an operation.
+        "forebay-shard" "ns_per_operation" above &["bare"], at_most 50.0, within "bare-again";
+    }
+}
 
 fn title(table: &Table) -> String {
     let count = |name| table.number(name).unwrap_or(0.0);
@@ -55,28 +41,14 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let work = json!({ "depth": options.count("depth"), "operations": options.count("operations") });
     let method = "Each sample is a process of its own; a tenth of the operations go before, to warm up. Rows take turns \
         within a repeat; differences are those of the same repeat, and figures medians.";
-    Ok(Run::new(context, place, vec![parameters(work)], method))
+    let mut run = Run::new(context, place, method);
+    run.table(work);
+    Ok(run)
 }
 
-#[derive(Debug, Deserialize)]
-struct Work {
-    depth: usize,
-    operations: u64,
-}
-
-fn sample(job: &Job) -> Result<Outcome> {
-    let Work { depth, operations } = job.work()?;
-    let mut outcome = match without_again(&job.row) {
-        "bare" => {
-            bare::nop(depth, operations / 10)?;
-            let ns = bare::nop(depth, operations)?;
-            let mut outcome = Outcome::lasting(ns * operations as f64 / 1e9);
-            outcome.figures.set("ns_per_operation", ns);
-            outcome
-        }
-        "forebay-shard" => forebay::nop(depth, operations)?,
-        other => return Err(no_row(other)),
-    };
-    outcome.figures.set("operations", operations as f64);
-    Ok(outcome)
+fn bare(work: &Work) -> Result<Outcome> {
+    bare::nop(work.depth, work.operations / 10)?;
+    let (ns, operations) = (bare::nop(work.depth, work.operations)?, work.operations as f64);
+    let outcome = Outcome::lasting(ns * operations / 1e9);
+    Ok(outcome.figure("ns_per_operation", ns).figure("operations", operations))
 }

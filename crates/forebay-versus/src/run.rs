@@ -1,40 +1,38 @@
-//! What all experiments share: the run, which is a plan of forebay-measure's runner, its files and its limit on memory.
+//! What all experiments share: their rows, the run, which is a plan of forebay-measure's runner, the work of a sample, and
+//! test files.
 
 use std::any::Any;
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use forebay_measure::backing_device::device_stat;
 use forebay_measure::cgroup::{Group, Parent};
-use forebay_measure::check_space;
-use forebay_measure::cleanup::{TempDirectory, TempFile};
+use forebay_measure::cleanup::TempFile;
 use forebay_measure::context::Context;
-use forebay_measure::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way};
+use forebay_measure::experiment::{
+    Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters,
+};
 use forebay_measure::job::Job;
-use forebay_measure::options::{Opt, Values};
+use forebay_measure::options::Values;
 use forebay_measure::progress::Unit;
 use forebay_measure::scratch_dir::ScratchDir;
+use forebay_measure::{CallCounter, SplitMix, check_space, peak_resident_bytes, write_direct};
 use forebay_report::page::columns::{Definition, column};
-use forebay_report::page::view::{Axis, Role};
 use forebay_report::result::targets::Targets;
 use forebay_report::result::{Experiment as Table, Row};
+use serde::Deserialize;
 use serde_json::Value;
 
-use crate::content;
-use crate::memory::{PageKind, pieces};
-use crate::{page_cache, usage};
+use crate::meter::Window;
+use crate::{files, usage};
 
-/// `--hot-mib`.
-pub(crate) const HOT_MIB: Opt = Opt::count(
-    "hot-mib",
-    "Size of another program's hot file, in MiB, which is in the page cache under the same limit; 0 for none",
-    1 << 40,
-)
-.zero_too()
-.or("0");
+/// The help of `--hot-mib`.
+pub(crate) const HOT_MIB: &str =
+    "Size of another program's hot file, in MiB, which is in the page cache under the same limit; 0 for none";
 
 // Columns of several experiments.
 pub(crate) const RATIO_TO_LIMIT: Definition =
@@ -54,20 +52,77 @@ pub(crate) const HOT_KEPT_SHARE: Definition =
 pub(crate) const LOAD_AT_REST: f64 = 0.7;
 /// The most seconds of a sample: a load of a slow store.
 const SAMPLE_SECONDS_MAX: f64 = 7200.0;
-const CHUNK_BYTES: usize = 4 << 20;
 /// Parameter of a table whose rows are measured in several groups: the number of the group, and of all.
 const GROUP: &str = "group";
 const GROUPS: &str = "groups";
+
+/// Takes a sample of a row, in the child process.
+pub(crate) type Sample = fn(&Work) -> Result<Outcome>;
+
+/// Defines an experiment: a static of this name, with the functions `plan` and `title` of its module.
+///
+/// - An option is a call of [`Opt`] with its methods. A column is a constant, or name, heading and meaning.
+/// - A row has the state of the page cache, name, description and sample. `twin` adds a row with the same sample, for the
+///   A-A spread.
+/// - A ratio has its name, the metric and the rows to compare with; a spread the row, the metric and its name.
+/// - A limit has row and metric, and calls of [`Target`](forebay_report::result::targets::Target)'s methods.
+macro_rules! experiment {
+    (
+        $experiment:ident $name:literal, $about:literal, compared by $compared:literal, per $operation:expr;
+        options { $($option:ident($($argument:expr),*)$(.$set:ident($($to:expr)?))*;)* }
+        rows { $($kind:ident $row:literal, $what:literal => $sample:expr $(, twin $twin:ident)?;)* }
+        columns { $($($column:ident)? $($figure:literal $heading:literal, $meaning:literal)?;)* }
+        ranked by $rank:literal
+        ratios { $($ratio:literal $compares:literal $beside:ident $others:expr;)* }
+        spreads { $($again:literal $spreads:literal $spread:literal;)* }
+        limits { $($limited:literal $metric:literal $($limit:ident $by:expr),*;)* }
+    ) => {
+        /// The experiment.
+        pub(crate) static $experiment: Versus = Versus {
+            spec: &Spec {
+                name: $name,
+                about: $about,
+                quick_seconds: 0,
+                full_seconds: 0,
+                needs_directory: true,
+                options: &[$(Opt::$option($($argument),*)$(.$set($($to)?))*),*],
+                ways: &[$(
+                    Way::$kind($row, $what),
+                    $(Way::$twin(concat!($row, "-again"), "the same, for the A-A spread"),)?
+                )*],
+                columns: &[$($($column,)? $(column($figure, $heading, 1.0, $meaning),)?)*],
+                compared: $compared,
+                charts: &[],
+                axis: Axis::new("depth", "reads in flight"),
+                role: Role::Other,
+                gains: Vec::new,
+            },
+            samples: &[$(($row, $sample)),*],
+            targets: &Targets {
+                ranked_by: $rank,
+                ratios: &[$(Ratio { name: $ratio, metric: $compares, beside: Beside::$beside($others) }),*],
+                spreads: &[$(($again, $spreads, $spread)),*],
+                limits: &[$(Target::of($limited, $metric)$(.$limit($by))*),*],
+            },
+            plan,
+            operation: $operation,
+            title,
+        };
+    };
+}
+pub(crate) use experiment;
 
 /// An experiment.
 #[derive(Debug)]
 pub(crate) struct Versus {
     pub(crate) spec: &'static Spec,
+    /// The samples of its rows, twins left out.
+    pub(crate) samples: &'static [(&'static str, Sample)],
     pub(crate) targets: &'static Targets,
     /// Checks the options and makes the run.
     pub(crate) plan: for<'c> fn(&Values, &'c Context) -> Result<Run<'c>>,
-    /// Takes a sample, in the child process.
-    pub(crate) sample: fn(&Job) -> Result<Outcome>,
+    /// Returns the word for an operation, in the names of metrics.
+    pub(crate) operation: fn(&Work) -> &'static str,
     /// Returns a table's title.
     pub(crate) title: fn(&Table) -> String,
 }
@@ -82,8 +137,32 @@ impl Experiment for Versus {
     }
 
     fn sample(&self, job: &Job) -> Result<Outcome> {
-        usage::start_counting(job)?;
-        (self.sample)(job)
+        let work = Work::of(job)?;
+        let found = self.samples.iter().find(|(row, _)| *row == work.row);
+        let (_, sample) = found.with_context(|| format!("there is no row {}", work.row))?;
+        let has = |metric| self.spec.columns.iter().any(|column| column.metric == metric);
+        let loaded = || has("loaded_share").then(|| files::share(&work.path)).transpose();
+        usage::count_requests(job.device_stat.as_deref());
+        if work.counts_syscalls {
+            usage::count_syscalls()?;
+        }
+        if let Some(hot) = &work.hot {
+            files::load(hot)?;
+        }
+        let loaded_before = loaded()?;
+        let mut outcome = in_words(sample(&work)?, (self.operation)(&work));
+        if let (Some(before), Some(after)) = (loaded_before, loaded()?) {
+            outcome.figures.set("loaded_share", after - before);
+        }
+        if let Some(hot) = &work.hot {
+            outcome.figures.set("hot_kept_share", files::share(hot)?);
+        }
+        // The memory of fio is that of another process.
+        if has("resident_peak_bytes") && !work.row.starts_with("fio") {
+            let peak = peak_resident_bytes().map_or(f64::NAN, |bytes| bytes as f64);
+            outcome.figures.set("resident_peak_bytes", peak);
+        }
+        Ok(outcome)
     }
 
     fn targets(&self) -> &'static Targets {
@@ -96,29 +175,57 @@ impl Experiment for Versus {
     }
 }
 
-/// Returns the fixed facts of an experiment here.
-pub(crate) const fn spec(
-    name: &'static str,
-    about: &'static str,
-    options: &'static [Opt],
-    ways: &'static [Way],
-    columns: &'static [Definition],
-    compared: &'static str,
-) -> Spec {
-    Spec {
-        name,
-        about,
-        quick_seconds: 0,
-        full_seconds: 0,
-        needs_directory: true,
-        options,
-        ways,
-        columns,
-        compared,
-        charts: &[],
-        axis: Axis::new("depth", "reads in flight"),
-        role: Role::Other,
-        gains: Vec::new,
+/// The work of a sample: facts of its job, and the parameters of its table, each of which some experiments have.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Work {
+    /// The row; a twin has the name of its original.
+    pub(crate) row: String,
+    /// The test file, or the directory of the sample.
+    pub(crate) path: PathBuf,
+    pub(crate) seed: u64,
+    /// The time that counts.
+    pub(crate) seconds: f64,
+    pub(crate) warm_up_seconds: f64,
+    pub(crate) counts_syscalls: bool,
+    /// Another program's file, which is in the page cache at the start.
+    pub(crate) hot: Option<PathBuf>,
+    pub(crate) file_bytes: u64,
+    /// Operations in flight.
+    pub(crate) depth: usize,
+    pub(crate) operations: u64,
+    pub(crate) shape: String,
+    pub(crate) ranges: usize,
+    /// Tasks at work at once.
+    pub(crate) tasks_max: usize,
+    pub(crate) writers: usize,
+    pub(crate) record_bytes: usize,
+    pub(crate) workload: String,
+    pub(crate) keys: u64,
+    /// Memory that the row may use in all.
+    pub(crate) memory_bytes: u64,
+    pub(crate) threads: usize,
+    pub(crate) cache_bytes: u64,
+    /// Reads of each thread.
+    pub(crate) reads: u64,
+}
+
+impl Work {
+    fn of(job: &Job) -> Result<Self> {
+        let (path, seed, seconds) = (job.path.clone(), job.seed, job.seconds);
+        let row = job.row.strip_suffix("-again").unwrap_or(&job.row).to_owned();
+        Ok(Self { row, path, seed, seconds, ..job.work()? })
+    }
+
+    /// Returns the window of time that counts, which begins to warm up now.
+    pub(crate) fn window(&self) -> Arc<Window> {
+        Window::start(self)
+    }
+
+    /// Returns the random numbers of a task, thread or slot.
+    pub(crate) fn rng(&self, stream: usize) -> SplitMix {
+        // Through the content's mixing function, so that neighbouring streams do not start alike.
+        SplitMix::new(files::word(self.seed ^ (stream as u64).rotate_left(40)))
     }
 }
 
@@ -131,40 +238,93 @@ type Has<'c> = Box<dyn Fn(&Parameters, &str) -> bool + 'c>;
 /// A run of any experiment. The table's parameter `memory_limit_bytes`, where it has one, limits the memory of each
 /// sample, page cache included.
 pub(crate) struct Run<'c> {
-    pub(crate) context: &'c Context,
+    context: &'c Context,
     pub(crate) place: Place,
-    pub(crate) settings: Vec<Parameters>,
-    /// Returns whether a table has a row.
+    /// How figures are made.
+    method: &'static str,
+    settings: Vec<Parameters>,
+    /// Returns whether a table has a row; all have by default.
     pub(crate) has: Has<'c>,
+    /// The test file of all samples, if they share one.
+    file: Option<TempFile>,
+    /// The hot file. Samples load it: its pages count as their own memory.
+    hot: Option<TempFile>,
     pub(crate) prepare: Prepare<'c>,
     /// The place of the cgroups that limit memory.
-    pub(crate) limit: Option<Parent>,
-    /// The kernel's number of the event that counts system calls, where they are counted.
-    pub(crate) syscall_event: Option<u64>,
-    /// How figures are made.
-    pub(crate) method: &'static str,
+    limit: Option<Parent>,
+    counts_syscalls: bool,
     samples: u64,
 }
 
 impl<'c> Run<'c> {
-    /// Returns a run with all rows in every table, whose samples need no preparation.
-    pub(crate) fn new(
-        context: &'c Context,
-        place: Place,
-        settings: Vec<Parameters>,
-        method: &'static str,
-    ) -> Self {
+    /// Returns a run without tables, whose samples need no preparation.
+    pub(crate) fn new(context: &'c Context, place: Place, method: &'static str) -> Self {
         Self {
             context,
             place,
-            settings,
+            method,
+            settings: Vec::new(),
             has: Box::new(|_, _| true),
+            file: None,
+            hot: None,
             prepare: Box::new(|_, _| Ok(None)),
             limit: None,
-            syscall_event: None,
-            method,
+            counts_syscalls: false,
             samples: 0,
         }
+    }
+
+    /// Returns a run in the directory of the test files, and that. With `counts` samples count the requests of its device.
+    pub(crate) fn in_directory(
+        context: &'c Context,
+        name: &str,
+        counts: bool,
+        method: &'static str,
+    ) -> Result<(Self, ScratchDir)> {
+        let scratch = ScratchDir::find(context, name)?;
+        let directory = File::open(&scratch.directory).ok().filter(|_| counts);
+        let stat = directory.and_then(|directory| whole_device(&device_stat(&directory)?));
+        if counts && stat.is_none() {
+            context
+                .progress
+                .print_line("requests of the device are not counted: there is no single block device");
+        }
+        let place = scratch.place(stat);
+        Ok((Self::new(context, place, method), scratch))
+    }
+
+    /// Makes the test file, and the hot file where there is one; returns the bytes of the test file.
+    pub(crate) fn make_files(&mut self, scratch: &ScratchDir, options: &Values) -> Result<u64> {
+        let [file_bytes, hot_bytes] = ["file-mib", "hot-mib"].map(|mib| file_bytes(options.count(mib)));
+        self.file = Some(test_file(self.context, scratch, file_bytes)?);
+        if hot_bytes > 0 {
+            self.hot = Some(test_file(self.context, scratch, hot_bytes)?);
+        }
+        Ok(file_bytes)
+    }
+
+    /// Limits the memory of samples, at `bytes` at least, if that is possible here. Otherwise a line says so.
+    pub(crate) fn limit_memory(&mut self, bytes: u64) -> bool {
+        let found = Parent::find(bytes, &self.context.cleanup);
+        let found = found.inspect_err(|why| {
+            self.context.progress.print_line(&format!(
+                "memory is not limited, so the page cache may hold more than it should: {why}"
+            ));
+        });
+        self.limit = found.ok();
+        self.limit.is_some()
+    }
+
+    /// Adds a table with these parameters.
+    pub(crate) fn table(&mut self, setting: Value) {
+        self.settings.push(parameters(setting));
+    }
+
+    /// Counts system calls in one more sample of each row.
+    pub(crate) fn count_syscalls(&mut self) -> Result<()> {
+        CallCounter::start().context("counting system calls needs root")?;
+        self.counts_syscalls = true;
+        Ok(())
     }
 }
 
@@ -186,7 +346,7 @@ impl Plan for Run<'_> {
     }
 
     fn counted(&self) -> &'static [&'static str] {
-        if self.syscall_event.is_some() { &["syscalls_per_io"] } else { &[] }
+        if self.counts_syscalls { &["syscalls_per_io"] } else { &[] }
     }
 
     fn start(&mut self, turn: &Turn<'_>, mut job: Job) -> Result<Start> {
@@ -195,18 +355,22 @@ impl Plan for Run<'_> {
         job.seed = fresh_seed();
         job.seconds_max = SAMPLE_SECONDS_MAX;
         if turn.counts {
-            add(&mut job, "syscall_event", self.syscall_event);
+            add(&mut job, "counts_syscalls", true);
+        }
+        if let Some(file) = &self.file {
+            job.path = file.path().to_owned();
         }
         let held = (self.prepare)(turn, &mut job)?;
+        if let Some(hot) = &self.hot {
+            files::evict(hot.path(), false)?;
+            add(&mut job, "hot", hot.path().to_string_lossy().into_owned());
+        }
         self.samples += 1;
         let bytes = turn.parameters.get("memory_limit_bytes").and_then(Value::as_u64);
-        let group = match (&self.limit, bytes) {
-            (Some(parent), Some(bytes)) => {
-                Some(Group::create(parent, bytes, self.samples, &self.context.cleanup)?)
-            }
-            _ => None,
-        };
-        Ok(Start { job, group, held })
+        let limit = self.limit.as_ref().zip(bytes);
+        let group =
+            limit.map(|(parent, bytes)| Group::create(parent, bytes, self.samples, &self.context.cleanup));
+        Ok(Start { job, group: group.transpose()?, held })
     }
 
     fn ended(&mut self, _: &Turn<'_>, start: &Start, outcome: &mut Outcome) -> Result<()> {
@@ -255,18 +419,6 @@ pub(crate) fn join(
     (table, is_whole)
 }
 
-/// Returns the directory of the test files, and facts on it. With `counts` samples count the requests of its device.
-///
-/// # Errors
-/// It is none, or of a file system in memory.
-pub(crate) fn scratch(context: &Context, name: &str, counts: bool) -> Result<(ScratchDir, Place)> {
-    let scratch = ScratchDir::find(context, name)?;
-    let directory = File::open(&scratch.directory).ok().filter(|_| counts);
-    let stat = directory.and_then(|directory| whole_device(&device_stat(&directory)?));
-    let place = scratch.place(stat);
-    Ok((scratch, place))
-}
-
 /// Returns the `stat` file of the device that has the partition of this one: it alone counts a partition's flushes.
 fn whole_device(stat: &Path) -> Option<PathBuf> {
     let folder = stat.canonicalize().ok()?;
@@ -275,106 +427,42 @@ fn whole_device(stat: &Path) -> Option<PathBuf> {
     Some(whole.join("stat"))
 }
 
-/// Returns the place where samples can be limited to `bytes` of memory. Without one, a line says so.
-pub(crate) fn limit(context: &Context, bytes: u64) -> Option<Parent> {
-    let found = Parent::find(bytes, &context.cleanup);
-    found
-        .inspect_err(|why| {
-            context.progress.print_line(&format!(
-                "memory is not limited, so the page cache may hold more than it should: {why}"
-            ));
-        })
-        .ok()
-}
-
-/// Makes a test file of `bytes` bytes; see [`fill`].
-///
-/// # Errors
-/// The directory has no room, or refuses direct I/O.
-pub(crate) fn test_file(context: &Context, directory: &Path, bytes: u64) -> Result<TempFile> {
-    check_space(directory, bytes, "name another directory with --dir, or give a smaller size")?;
-    let file = context.cleanup.temp_file(directory, "versus")?;
+/// Makes a test file; see [`fill`].
+pub(crate) fn test_file(context: &Context, scratch: &ScratchDir, bytes: u64) -> Result<TempFile> {
+    check_space(&scratch.directory, bytes, "name another directory with --dir, or give a smaller size")?;
+    let file = context.cleanup.temp_file(&scratch.directory, "versus")?;
     fill(context, file.path(), bytes)?;
     Ok(file)
 }
 
-/// Fills a new file with `bytes` bytes (whole chunks of 4 MiB) that do not compress, past the page cache, and syncs it.
-///
-/// # Errors
-/// Its file system has no room, or refuses direct I/O.
+/// Fills a file with `bytes` bytes that do not compress, past the page cache, and syncs it.
 pub(crate) fn fill(context: &Context, path: &Path, bytes: u64) -> Result<()> {
+    let show = path.display();
     let direct = File::options().write(true).create(true).custom_flags(libc::O_DIRECT).open(path);
     let direct = direct.with_context(|| {
-        format!(
-            "opening {} for direct I/O, which its file system must allow; name another directory with --dir",
-            path.display()
-        )
+        format!("opening {show} for direct I/O, which its file system must allow; name another directory with --dir")
     })?;
     rustix::fs::fallocate(&direct, rustix::fs::FallocateFlags::empty(), 0, bytes)
-        .with_context(|| format!("reserving {bytes} bytes for {}", path.display()))?;
-    let step = context.step(format!("write {}", path.display()), bytes, Unit::Bytes);
-    let mut memory = pieces(1, CHUNK_BYTES, PageKind::Huge)?;
-    for offset in (0..bytes).step_by(CHUNK_BYTES) {
-        content::fill(&mut memory[0], offset);
-        direct.write_all_at(&memory[0], offset).with_context(|| format!("writing {}", path.display()))?;
-        step.set(offset);
-    }
-    direct.sync_all()?;
+        .with_context(|| format!("reserving {bytes} bytes for {show}"))?;
+    let step = context.step(format!("write {show}"), bytes, Unit::Bytes);
+    write_direct(path, bytes, |offset, memory| files::fill(memory, offset), &step)
+        .with_context(|| format!("writing {show}"))?;
     step.finish("written");
     Ok(())
 }
 
-/// Writes the hot file, where there is one.
-///
-/// # Errors
-/// Those of [`test_file`].
-pub(crate) fn hot_file(context: &Context, directory: &Path, options: &Values) -> Result<Option<TempFile>> {
-    let bytes = file_bytes(options.count("hot-mib"));
-    (bytes > 0).then(|| test_file(context, directory, bytes)).transpose()
-}
-
-/// Evicts the hot file, which the sample then loads: the pages count as its own memory.
-///
-/// # Errors
-/// It stays in the page cache.
-pub(crate) fn evict_hot(hot: Option<&TempFile>, job: &mut Job) -> Result<()> {
-    let Some(hot) = hot else { return Ok(()) };
-    page_cache::evict(hot.path(), false)?;
-    add(job, "hot", hot.path().to_string_lossy().into_owned());
-    Ok(())
-}
-
-/// Returns the bytes of a test file of this many MiB.
+/// Returns the bytes of a test file of this many MiB: whole chunks of 4 MiB.
 pub(crate) fn file_bytes(mib: u64) -> u64 {
-    (mib << 20) / CHUNK_BYTES as u64 * CHUNK_BYTES as u64
+    mib / 4 * (4 << 20)
 }
 
-/// Makes a directory that is removed with everything in it.
-///
-/// # Errors
-/// It cannot be made.
-pub(crate) fn directory(context: &Context, parent: &Path, label: &str) -> Result<TempDirectory> {
-    let made = context.cleanup.temp_directory(parent, label);
-    made.map_err(|error| anyhow!("no directory can be made in {}: {error}", parent.display()))
-}
-
-/// Returns a row's name without what marks it as its twin.
-pub(crate) fn without_again(row: &str) -> &str {
-    row.strip_suffix("-again").unwrap_or(row)
-}
-
-/// Returns the error for a row that an experiment does not have.
-pub(crate) fn no_row(row: &str) -> anyhow::Error {
-    anyhow!("there is no row {row}")
-}
-
-/// Returns a metric's name in the words of an experiment whose operation is a `word`: the meter counts I/Os.
-pub(crate) fn in_words(mut outcome: Outcome, word: &str) -> Outcome {
+/// Renames metrics for an experiment whose operation is a `word`: the meter counts I/Os.
+fn in_words(mut outcome: Outcome, word: &str) -> Outcome {
     let renamed = outcome.figures.0.into_iter().map(|(name, value)| {
         let name = match name.as_str() {
-            "iops" => format!("{word}s_per_s"),
+            "iops" if word != "io" => format!("{word}s_per_s"),
             "ios" => format!("{word}s"),
-            other => other.replace("_per_io", &format!("_per_{word}")),
+            _ => name.replace("_per_io", &format!("_per_{word}")),
         };
         (name, value)
     });

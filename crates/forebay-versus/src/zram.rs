@@ -15,7 +15,6 @@ const CONTROL: &str = "/sys/class/zram-control";
 
 /// A mounted zram device that this run added. Unmounted, reset and removed when dropped or when a signal ends the program;
 /// no other device is ever touched.
-#[derive(Debug)]
 pub(crate) struct Zram {
     // Dropped in this order: the mount before the device, and the folder last.
     _mount: Guard,
@@ -24,9 +23,6 @@ pub(crate) struct Zram {
 }
 
 /// Checks that a device can be added.
-///
-/// # Errors
-/// Without root, or without zram in the kernel.
 pub(crate) fn check() -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "adding a zram device needs root");
     if !Path::new(CONTROL).exists() {
@@ -39,9 +35,6 @@ pub(crate) fn check() -> Result<()> {
 
 impl Zram {
     /// Adds a device of `bytes` bytes, makes ext4 on it and mounts it in a new folder of the temporary directory.
-    ///
-    /// # Errors
-    /// Those of [`check`], or without mkfs.ext4.
     pub(crate) fn add(bytes: u64, cleanup: &Cleanup) -> Result<Self> {
         check()?;
         let folder = cleanup.temp_directory(&std::env::temp_dir(), "zram")?;

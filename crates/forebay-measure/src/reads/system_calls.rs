@@ -36,14 +36,14 @@ const ID_PATH: &str = "events/raw_syscalls/sys_enter/id";
 /// A counter of the calls of all threads of the process, and of those that they start, from
 /// its creation on.
 #[derive(Debug)]
-pub(super) struct CallCounter(Vec<File>);
+pub struct CallCounter(Vec<File>);
 
 impl CallCounter {
     /// Starts to count.
     ///
     /// # Errors
     /// Fails when the kernel refuses: it needs `CAP_PERFMON`, and a user who may read tracefs.
-    pub(super) fn start() -> anyhow::Result<Self> {
+    pub fn start() -> anyhow::Result<Self> {
         let event = event_number()?;
         let mut counters = Vec::new();
         for entry in std::fs::read_dir("/proc/self/task").context("listing the threads of this process")? {
@@ -62,7 +62,7 @@ impl CallCounter {
     ///
     /// # Errors
     /// Fails when the kernel does not return the number.
-    pub(super) fn count(&mut self) -> anyhow::Result<u64> {
+    pub fn count(&mut self) -> anyhow::Result<u64> {
         let mut sum = 0;
         for counter in &mut self.0 {
             let mut value = [0; 8];

@@ -1,17 +1,20 @@
-//! Stores whose calls block, and their callers: threads, and tasks of Tokio that send each get to a thread.
+//! Keys and values, and the callers of stores whose calls block: threads, and tasks of Tokio that send each get to a thread.
 
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::os::unix::fs::MetadataExt as _;
 
 use forebay_report::result::targets::quantile;
-use tokio::task::JoinSet;
+use tokio::runtime::Builder;
 
-use super::data::{self, Key, VALUE_BYTES, Values};
-use super::{BATCH, BUSY_GETS, BUSY_WRITERS, IN_FLIGHT, PUT_BYTES, THREADS, Work};
+use super::{BATCH, BUSY_GETS, BUSY_WRITERS, IN_FLIGHT, LOADED, PUT_BYTES, THREADS};
 use crate::prelude::*;
 
+/// Bytes of a key.
+const KEY_BYTES: usize = 16;
+/// Bytes of a value that is loaded.
+pub(super) const VALUE_BYTES: usize = 1000;
+/// Bytes of a key and its value; amplification is measured against that.
+pub(super) const ENTRY_BYTES: u64 = (KEY_BYTES + VALUE_BYTES) as u64;
+const POOL_BYTES: usize = 64 << 10;
 /// Entries of one transaction of a load, where a store loads by transactions.
 pub(super) const LOAD_ENTRIES: u64 = 20_000;
 /// Streams of random numbers above this one are the writers'.
@@ -27,100 +30,130 @@ pub(super) trait Peer: Send + Sync {
     fn load(&self, keys: u64, values: &Values) -> Result<()>;
     /// Passes the newest value of a key to `see`, in place if the store allows it. A key that is missing is
     /// an error.
-    fn get(&self, key: &Key, see: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
+    fn get(&self, key: &Key, see: impl FnOnce(&[u8]) -> Result<()>) -> Result<()>;
     /// Puts entries, all or nothing; durable when it returns.
     fn put(&self, entries: &[(Key, Vec<u8>)]) -> Result<()>;
-}
-
-/// Measures a peer.
-pub(super) fn measure(work: &Work, store: &Arc<dyn Peer>) -> Result<Outcome> {
-    match work.workload.as_str() {
-        "one" => gets(work, store, 1),
-        "many" | "small" => gets(work, store, THREADS),
-        "tokio" => gets_from_tokio(work, store),
-        "busy" => busy(work, || gets(work, store, BUSY_GETS), |entries| store.put(entries)),
-        "puts" => puts(work, |entries| store.put(entries)),
-        other => bail!("there is no workload {other} here"),
+    /// Closes the store, where dropping it is not enough.
+    fn close(&self) -> Result<()> {
+        Ok(())
     }
 }
 
-fn gets(work: &Work, store: &Arc<dyn Peer>, threads: usize) -> Result<Outcome> {
-    let values = Values::new();
-    gets_of_threads(work, threads, |number| {
-        store.get(&data::key(number), &mut |value| values.check(number, value))
-    })
+/// Measures a peer, which `open` opens or makes in an empty folder.
+pub(super) fn sample<P: Peer + 'static>(
+    work: &Work,
+    open: impl FnOnce(&Work) -> Result<P>,
+) -> Result<Outcome> {
+    if work.workload == "load" {
+        return load(work, || {
+            let store = open(work)?;
+            store.load(work.keys, &Values::new())?;
+            store.close()
+        });
+    }
+    let store = &Arc::new(open(work)?);
+    let outcome = match work.workload.as_str() {
+        "one" => gets(work, store, 1),
+        "many" | "small" => gets(work, store, THREADS),
+        "tokio" => {
+            let values = Arc::new(Values::new());
+            from_tokio(work, |_| {
+                let (store, values) = (Arc::clone(store), Arc::clone(&values));
+                move |number| {
+                    let (store, values) = (Arc::clone(&store), Arc::clone(&values));
+                    let got = tokio::task::spawn_blocking(move || get_one(&*store, &values, number));
+                    async move { got.await? }
+                }
+            })
+        }
+        "busy" => busy(work, || gets(work, store, BUSY_GETS), |entries| store.put(entries)),
+        "puts" => puts(work, &**store),
+        other => bail!("there is no workload {other} here"),
+    }?;
+    store.close()?;
+    Ok(outcome)
+}
+
+/// Measures a load as a whole, from opening to closing, and its files on the disk.
+pub(super) fn load(work: &Work, load: impl FnOnce() -> Result<()>) -> Result<Outcome> {
+    rustix::fs::sync();
+    let (used, begun) = (Usage::now(), Instant::now());
+    load()?;
+    let (seconds, of_load) = (begun.elapsed().as_secs_f64(), Usage::now().since(&used));
+    rustix::fs::sync();
+    let written = Usage::now().since(&used).0[usage::WRITTEN_BYTES];
+    let (keys, data_bytes) = (work.keys as f64, (work.keys * ENTRY_BYTES) as f64);
+    let sectors: u64 = files_below(&work.path)?.iter().map(|(_, metadata)| metadata.blocks()).sum();
+    let mut outcome = Outcome::lasting(seconds)
+        .figure("iops", keys / seconds)
+        .figure("ios", keys)
+        .figure("space", (sectors * 512) as f64 / data_bytes)
+        .figure("write_amplification", written / data_bytes);
+    of_load.add_to(&mut outcome, work.keys);
+    std::fs::File::create(work.path.join(LOADED))?;
+    Ok(outcome)
+}
+
+/// Returns the files below a folder.
+pub(super) fn files_below(dir: &Path) -> Result<Vec<(PathBuf, std::fs::Metadata)>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(|| format!("looking into {}", dir.display()))? {
+        let entry = entry?;
+        let (path, metadata) = (entry.path(), entry.metadata()?);
+        if metadata.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push((path, metadata));
+        }
+    }
+    Ok(files)
+}
+
+fn get_one(store: &impl Peer, values: &Values, number: u64) -> Result<()> {
+    store.get(&key(number), |value| values.check(number, value))
 }
 
 /// Measures threads that each get and check one key of a random number after the other.
-pub(super) fn gets_of_threads(
-    work: &Work,
-    threads: usize,
-    get: impl Fn(u64) -> Result<()> + Sync,
-) -> Result<Outcome> {
-    let window = work.window();
-    let meters = on_threads((0..threads).map(|i| {
-        let (get, mut meter, mut rng) = (&get, window.meter(), Rng::new(work.seed, i));
-        move || {
-            while_open!(meter, get(rng.below(work.keys))?);
-            Ok(meter)
-        }
-    }))?;
-    Ok(window.outcome(meters))
-}
-
-/// Measures gets from Tokio, each one `spawn_blocking`.
-fn gets_from_tokio(work: &Work, store: &Arc<dyn Peer>) -> Result<Outcome> {
-    let values = Arc::new(Values::new());
-    from_tokio(work, |i| {
-        let (store, values, keys) = (Arc::clone(store), Arc::clone(&values), work.keys);
-        let mut rng = Rng::new(work.seed, i);
-        move || {
-            let (store, values, number) = (Arc::clone(&store), Arc::clone(&values), rng.below(keys));
-            let got = tokio::task::spawn_blocking(move || {
-                store.get(&data::key(number), &mut |value| values.check(number, value))
-            });
-            async move { got.await? }
-        }
-    })
+fn gets(work: &Work, store: &Arc<impl Peer>, count: usize) -> Result<Outcome> {
+    let values = &Values::new();
+    let lanes = (0..count).map(|i| {
+        let mut rng = work.rng(i);
+        move || get_one(&**store, values, rng.below(work.keys))
+    });
+    threads(work, lanes)
 }
 
 /// Measures gets from tasks of the multi-threaded runtime, which has a worker per core, beside a task that
-/// wakes every millisecond. `make` makes a task's way to get once.
+/// wakes every millisecond. `make` makes a task's way to get the key of a number.
 pub(super) fn from_tokio<G, F>(work: &Work, make: impl Fn(usize) -> G) -> Result<Outcome>
 where
-    G: FnMut() -> F + Send + 'static,
+    G: FnMut(u64) -> F + Send + 'static,
     F: Future<Output = Result<()>> + Send + 'static,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let idle_us = watch_timer(tokio::time::sleep(IDLE)).await.1;
-        let window = work.window();
-        let mut tasks = JoinSet::new();
-        for i in 0..IN_FLIGHT {
-            tasks.spawn(again_and_again(make(i), window.meter()));
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let idle_us = runtime.block_on(async { watch_timer(tokio::time::sleep(IDLE)).await.1 });
+    let window = work.window();
+    let tasks = (0..IN_FLIGHT).map(|i| {
+        let (mut get, meter, mut rng, keys) = (make(i), window.meter(), work.rng(i), work.keys);
+        async move {
+            while_open!(meter, get(rng.below(keys)).await?);
+            Ok(meter)
         }
-        let (meters, late_us) = watch_timer(tasks.join_all()).await;
-        let mut outcome = window.outcome(meters.into_iter().collect::<Result<Vec<_>>>()?);
-        let p99 = |mut times: Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            quantile(&times, 0.99).unwrap_or(f64::NAN)
-        };
-        let (idle, late) = (p99(idle_us), p99(late_us));
-        outcome
-            .figures
-            .set("timer_idle_late_p99_us", idle)
-            .set("timer_late_p99_us", late)
-            .set("timer_later_p99_us", late - idle);
-        Ok(outcome)
-    })
-}
-
-async fn again_and_again<F: Future<Output = Result<()>>>(
-    mut get: impl FnMut() -> F,
-    mut meter: Meter,
-) -> Result<Meter> {
-    while_open!(meter, get().await?);
-    Ok(meter)
+    });
+    let (meters, late_us) = runtime.block_on(async {
+        let tasks: tokio::task::JoinSet<Result<Meter>> = tasks.collect();
+        watch_timer(tasks.join_all()).await
+    });
+    let p99 = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        quantile(&times, 0.99).unwrap_or(f64::NAN)
+    };
+    let (idle, late) = (p99(idle_us), p99(late_us));
+    Ok(window
+        .outcome(meters.into_iter().collect::<Result<Vec<_>>>()?)
+        .figure("timer_idle_late_p99_us", idle)
+        .figure("timer_late_p99_us", late)
+        .figure("timer_later_p99_us", late - idle))
 }
 
 /// Runs `work` beside a task that sleeps for a millisecond again and again; returns how late each of its
@@ -153,12 +186,12 @@ pub(super) fn busy(
     let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
     let values = Values::new();
     let overwrite = |writer| {
-        let mut rng = Rng::new(work.seed, WRITERS_STREAM + writer);
+        let mut rng = work.rng(WRITERS_STREAM + writer);
         let mut entries = vec![(Key::default(), vec![0; VALUE_BYTES]); BATCH];
         while !over.load(Ordering::Relaxed) {
             for (key, value) in &mut entries {
                 let number = rng.below(work.keys);
-                *key = data::key(number);
+                *key = self::key(number);
                 values.write(number, value);
             }
             put(&entries)?;
@@ -167,44 +200,106 @@ pub(super) fn busy(
         Ok(())
     };
     let begun = Instant::now();
-    let mut outcome = std::thread::scope(|scope| {
-        let writers = scope.spawn(|| {
-            let overwrite = &overwrite;
-            on_threads((0..BUSY_WRITERS).map(|writer| move || overwrite(writer)))
-        });
+    let outcome = std::thread::scope(|scope| {
+        let overwrite = &overwrite;
+        let writers =
+            scope.spawn(move || on_threads((0..BUSY_WRITERS).map(|writer| move || overwrite(writer))));
         let outcome = gets();
         over.store(true, Ordering::Relaxed);
-        writers.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        writers.join().map_err(|_| anyhow!("a thread panicked"))??;
         outcome
     })?;
-    let figure = |name: &str| idle.figures.get(name).unwrap_or(f64::NAN);
-    let p99 = outcome.figures.get("p99_us").unwrap_or(f64::NAN);
-    outcome
-        .figures
-        .set("puts_per_s", written.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
-        .set("idle_p99_us", figure("p99_us"))
-        .set("p99_to_idle", p99 / figure("p99_us"))
-        .set("idle_gets_per_s", figure("iops"));
-    Ok(outcome)
+    let of = |outcome: &Outcome, name| outcome.figures.get(name).unwrap_or(f64::NAN);
+    let (p99, idle_p99) = (of(&outcome, "p99_us"), of(&idle, "p99_us"));
+    let puts = written.load(Ordering::Relaxed) as f64;
+    Ok(outcome
+        .figure("puts_per_s", puts / begun.elapsed().as_secs_f64())
+        .figure("idle_p99_us", idle_p99)
+        .figure("p99_to_idle", p99 / idle_p99)
+        .figure("idle_gets_per_s", of(&idle, "iops")))
 }
 
 /// Measures durable puts of random keys, one at a time per writer; the writers are threads.
-pub(super) fn puts(work: &Work, put: impl Fn(&[(Key, Vec<u8>)]) -> Result<()> + Sync) -> Result<Outcome> {
-    let values = Values::new();
-    let window = work.window();
-    let meters = on_threads((0..IN_FLIGHT).map(|writer| {
-        let (values, put, mut meter) = (&values, &put, window.meter());
+fn puts(work: &Work, store: &impl Peer) -> Result<Outcome> {
+    let values = &Values::new();
+    let lanes = (0..IN_FLIGHT).map(|writer| {
+        let (mut rng, mut entry) = (work.rng(writer), [(Key::default(), vec![0; PUT_BYTES])]);
         move || {
-            let mut rng = Rng::new(work.seed, writer);
-            let mut entry = [(Key::default(), vec![0; PUT_BYTES])];
-            while_open!(meter, {
-                let number = rng.next();
-                entry[0].0 = data::key(number);
-                values.write(number, &mut entry[0].1);
-                put(&entry)?;
-            });
-            Ok(meter)
+            let number = rng.next_u64();
+            entry[0].0 = key(number);
+            values.write(number, &mut entry[0].1);
+            store.put(&entry)
         }
-    }))?;
-    Ok(window.outcome(meters))
+    });
+    threads(work, lanes)
+}
+
+/// A key.
+pub(super) type Key = [u8; KEY_BYTES];
+
+/// Returns the key of this number: the number (big-endian, so keys lie in its order) and eight bytes that
+/// follow from it.
+pub(super) fn key(number: u64) -> Key {
+    let mut key = [0; KEY_BYTES];
+    key[..8].copy_from_slice(&number.to_be_bytes());
+    key[8..].copy_from_slice(&files::word(number).to_be_bytes());
+    key
+}
+
+/// The source of values. Making one costs a copy, so that a load measures the store.
+pub(super) struct Values {
+    pool: Vec<u8>,
+}
+
+impl Values {
+    /// Returns a pool filled with bytes that do not compress.
+    pub(super) fn new() -> Self {
+        let mut pool = vec![0; POOL_BYTES];
+        files::fill(&mut pool, 0);
+        Self { pool }
+    }
+
+    /// Writes the value of a key's number into `value`, which has at least eight bytes.
+    #[inline]
+    pub(super) fn write(&self, number: u64, value: &mut [u8]) {
+        let start = Self::start(number, value.len());
+        value.copy_from_slice(&self.pool[start..start + value.len()]);
+        value[..8].copy_from_slice(&number.to_le_bytes());
+    }
+
+    /// Checks both ends of a value that a store returned.
+    #[inline]
+    pub(super) fn check(&self, number: u64, value: &[u8]) -> Result<()> {
+        let length = value.len();
+        ensure!(length == VALUE_BYTES, "the value of key {number} has {length} bytes, not {VALUE_BYTES}");
+        let start = Self::start(number, length);
+        let same = value[..8] == number.to_le_bytes()
+            && value[length - 8..] == self.pool[start + length - 8..start + length];
+        ensure!(same, "the store gave out another value than that of key {number}");
+        Ok(())
+    }
+
+    fn start(number: u64, length: usize) -> usize {
+        (files::word(number) % (POOL_BYTES - length) as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_lie_in_the_order_of_their_numbers_and_values_are_known_again() {
+        let values = Values::new();
+        for number in [0, 1, 255, 256, 4_000_000] {
+            assert!(key(number) < key(number + 1));
+            let mut value = [0; VALUE_BYTES];
+            values.write(number, &mut value);
+            values.check(number, &value).unwrap();
+            values.check(number + 1, &value).unwrap_err();
+            value[VALUE_BYTES - 1] ^= 1;
+            values.check(number, &value).unwrap_err();
+            values.check(number, &value[1..]).unwrap_err();
+        }
+    }
 }

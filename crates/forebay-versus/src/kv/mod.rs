@@ -1,32 +1,19 @@
 //! `kv`: gets, loads and durable puts of forebay-kv, beside the disk itself and other stores.
 
-mod data;
 mod drive;
-mod fjall;
 mod forebay;
-mod heed;
-mod raw;
-mod redb;
-#[cfg(feature = "rocksdb")]
-mod rocksdb;
+mod stores;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use forebay_measure::check_space;
 use forebay_measure::cleanup::TempDirectory;
-use forebay_measure::{check_space, peak_resident_bytes};
-use forebay_report::page::columns::MEMORY_PEAK_BYTES;
+use forebay_report::page::columns::{Definition, MEMORY_PEAK_BYTES};
 use forebay_report::units::bytes;
 
 use crate::prelude::*;
 use crate::run::RESIDENT_PEAK_BYTES;
-use data::{ENTRY_BYTES, Values as Contents};
-use drive::Peer;
-
-/// The experiment.
-pub(crate) static KV: Versus = Versus { spec: &SPEC, targets: &TARGETS, plan, sample, title };
+use drive::ENTRY_BYTES;
 
 /// Threads of a store whose calls block, where many gets are in flight at once.
 const THREADS: usize = 32;
@@ -46,171 +33,142 @@ const KEYS_FULL: f64 = 4e6;
 /// The name of an empty file in the folder of a store that was loaded.
 const LOADED: &str = "loaded";
 
-/// The workloads, each with its rows, and what it does.
-const WORKLOADS: &[(&str, &[&str], &str)] = &[
-    ("load", &["raw", "forebay", "redb", "fjall", "heed", "rocksdb"], "a sorted load, once"),
-    (
-        "one",
-        &["raw", "raw-again", "forebay", "forebay-wait", "redb", "fjall", "heed", "rocksdb"],
-        "random gets, one at a time",
-    ),
+/// The workloads, each with its rows beside the other stores', and its description.
+const WORKLOADS: &[(&str, &str, &str)] = &[
+    ("load", "raw forebay", "a sorted load, once"),
+    ("one", "raw raw-again forebay forebay-wait", "random gets, one at a time"),
     (
         "many",
-        &["raw", "raw-again", "forebay", "forebay-wait", "forebay-shard", "redb", "fjall", "heed", "rocksdb"],
+        "raw raw-again forebay forebay-wait forebay-shard",
         "random gets, 64 tasks on at most 2 threads or 32 threads",
     ),
     (
         "small",
-        &["raw", "raw-again", "forebay", "redb", "fjall", "heed", "rocksdb"],
+        "raw raw-again forebay",
         "random gets, 64 tasks on at most 2 threads or 32 threads, with little memory",
     ),
     (
         "tokio",
-        &["raw-ring", "raw-ring-again", "forebay-native", "forebay", "redb", "fjall", "heed", "rocksdb"],
+        "raw-ring raw-ring-again forebay-native forebay",
         "random gets from 64 tasks of Tokio beside a timer of 1 ms",
     ),
-    (
-        "busy",
-        &["forebay", "forebay-no-classes", "redb", "fjall", "heed", "rocksdb"],
-        "8 random gets at a time beside 2 writers of batches of 100 keys",
-    ),
-    (
-        "puts",
-        &["forebay", "forebay-threads", "redb", "fjall", "heed", "rocksdb"],
-        "durable puts, 64 writers x 256 B, into an empty store",
-    ),
+    ("busy", "forebay forebay-no-classes", "8 random gets at a time beside 2 writers of batches of 100 keys"),
+    ("puts", "forebay forebay-threads", "durable puts, 64 writers x 256 B, into an empty store"),
 ];
-
-static SPEC: Spec = spec(
-    "kv",
-    "Gets, loads and durable puts of a key-value store, beside the disk and other stores",
-    &[
-        Opt::word("workloads", "What to measure", &["load", "one", "many", "small", "tokio", "busy", "puts"])
-            .list()
-            .or("load,one,many,small,tokio,busy,puts"),
-        Opt::count("keys", "Keys that are loaded, each with 1,000 bytes; 10,000 at least", 1 << 32).or("4000000"),
-        Opt::count("repeats", "Interleaved repeats; the targets want five or more. A load is done once", 1000).or("5"),
-        Opt::seconds("2", "2"),
-        Opt::time("busy-seconds", "Seconds of gets beside writers, and as many of the same gets at rest before", 0.01, 86_400.0).or("5"),
-        Opt::time(
-            "warm-up-seconds",
-            "Seconds before that do not count: caches fill, and memory is touched for the first time", 0.0, 86_400.0)
-        .or("3"),
-        Opt::count("memory-mib", "Memory of each row, page cache included, in MiB (root); 64 at least", 1 << 40)
-            .or("1024"),
-        Opt::count("small-memory-mib", "The same for the workload `small`; 32 at least", 1 << 40).or("40"),
-        Opt::count(
-            "disk-gb",
-            "The most space on the disk, in GB; rows whose data do not fit at once run in groups, each beside `raw`",
-            1 << 40,
-        )
-        .or("20"),
-    ],
-    &[
-        Way::direct("raw", "direct reads of 4 KiB of a file as large as the data; of a load: direct writes of 1 MiB"),
-        Way::direct("raw-again", "the same, for the A-A spread"),
-        Way::direct("raw-ring", "such reads from tasks of Tokio, through a ring of each worker"),
-        Way::direct("raw-ring-again", "the same, for the A-A spread"),
-        Way::direct("forebay", "forebay-kv with two shards; gets and puts are tasks on them, or of Tokio"),
-        Way::direct("forebay-wait", "threads that wait for each get"),
-        Way::direct("forebay-shard", "all gets on the shard that owns the log"),
-        Way::direct("forebay-native", "the gets of `tokio` as tasks on shards"),
-        Way::direct("forebay-threads", "threads that wait for each put"),
-        Way::direct("forebay-no-classes", "the log and compaction in the class of the gets"),
-        Way::cached("redb", "redb 4.4, half of the memory as its cache"),
-        Way::cached("fjall", "fjall 3.1, half of the memory as its cache, no compression"),
-        Way::cached("heed", "LMDB by heed 0.22, no read-ahead"),
-        Way::direct("rocksdb", "RocksDB 10.4 by rocksdb 0.24, direct I/O, three quarters of the memory as its cache"),
-    ],
-    &[
-        column("gets_per_s", "gets/s", 1.0, "gets that completed in a second"),
-        column("keys_per_s", "keys/s", 1.0, "keys that were loaded in a second"),
-        column("puts_per_s", "puts/s", 1.0, "puts that became durable in a second"),
-        column("ratio_to_raw", "to raw", 1.0, "the rate against the disk's in the same repeat"),
-        column("ratio_to_native", "to native", 1.0, "the rate against that of `forebay-native`"),
-        P50_US,
-        P99_US,
-        column("idle_p99_us", "idle p99", 1.0, "99 of 100 gets took no longer at rest"),
-        column("p99_to_idle", "to idle", 1.0, "the p99 beside writers against that at rest"),
-        column("idle_gets_per_s", "idle gets/s", 1.0, "gets in a second at rest"),
-        column("timer_late_p99_us", "timer us", 1.0, "how late a timer of a millisecond was, 99th percentile"),
-        column("timer_idle_late_p99_us", "timer idle", 1.0, "the same before the gets began"),
-        column("cpu_us_per_get", "CPU us", 1.0, "processor microseconds for one get"),
-        column("cpu_us_per_key", "CPU us", 1.0, "processor microseconds for one key"),
-        column("cpu_us_per_put", "CPU us", 1.0, "processor microseconds for one put"),
-        column("device_reads_per_get", "dev reads", 1.0, "reads of the device for one get"),
-        column("device_writes_per_put", "dev writes", 1.0, "writes and flushes of the device for one put"),
-        column("context_switches_per_get", "switches", 1.0, "context switches for one get"),
-        column("write_amplification", "written", 1.0, "bytes that the device wrote for each byte loaded"),
-        column("space", "space", 1.0, "bytes of the files for each byte loaded"),
-        column("compacted_bytes", "compacted MiB", 1_048_576.0, "bytes that compaction wrote"),
-        RESIDENT_PEAK_BYTES,
-        MEMORY_PEAK_BYTES,
-    ],
-    "ratio_to_raw",
-);
+/// The other stores.
+const OTHERS: &[&str] = &["redb", "fjall", "heed", "rocksdb"];
 
 const RAW: &[&str] = &["raw"];
 const NATIVE: &[&str] = &["forebay-native"];
 
-/// Rates are judged as ratios to the disk's in the same repeat, as they were when the targets were set: figures move with
-/// the machine.
-static TARGETS: Targets = Targets {
-    ranked_by: "ratio_to_raw",
-    ratios: &[
-        Ratio { name: "ratio_to_raw", metric: "gets_per_s", beside: Beside::Over(RAW) },
-        Ratio { name: "ratio_to_raw", metric: "keys_per_s", beside: Beside::Over(RAW) },
-        Ratio { name: "ratio_to_native", metric: "gets_per_s", beside: Beside::Over(NATIVE) },
-    ],
-    spreads: &[("raw-again", "gets_per_s", "a_a_spread"), ("raw-ring-again", "gets_per_s", "a_a_spread")],
-    limits: &[
+// Rates are judged as ratios to the disk's in the same repeat, as they were when the targets were set: figures move with the
+// machine.
+experiment! {
+    KV "kv", "Gets, loads and durable puts of a key-value store, beside the disk and other stores",
+        compared by "ratio_to_raw", per |work| match &*work.workload { "load" => "key", "puts" => "put", _ => "get" };
+    options {
+        word("workloads", "What to measure", &["load", "one", "many", "small", "tokio", "busy", "puts"])
+            .list().or("load,one,many,small,tokio,busy,puts");
+        count("keys", "Keys that are loaded, each with 1,000 bytes; 10,000 at least", 1 << 32).or("4000000");
+        count("repeats", "Interleaved repeats; the targets want five or more. A load is done once", 1000).or("5");
+        seconds("2", "2");
+        time("busy-seconds", "Seconds of gets beside writers, and as many of the same gets at rest before", 0.01, 86_400.0)
+            .or("5");
+        time("warm-up-seconds",
+            "Seconds before that do not count: caches fill, and memory is touched for the first time", 0.0, 86_400.0)
+            .or("3");
+        count("memory-mib", "Memory of each row, page cache included, in MiB (root); 64 at least", 1 << 40).or("1024");
+        count("small-memory-mib", "The same for the workload `small`; 32 at least", 1 << 40).or("40");
+        count("disk-gb",
+            "The most space on the disk, in GB; rows whose data do not fit at once run in groups, each beside `raw`",
+            1 << 40).or("20");
+    }
+    rows {
+        direct "raw", "direct reads of 4 KiB of a file as large as the data; of a load: direct writes of 1 MiB"
+            => stores::raw, twin direct;
+        direct "raw-ring", "such reads from tasks of Tokio, through a ring of each worker" => stores::raw, twin direct;
+        direct "forebay", "forebay-kv with two shards; gets and puts are tasks on them, or of Tokio" => forebay::sample;
+        direct "forebay-wait", "threads that wait for each get" => forebay::sample;
+        direct "forebay-shard", "all gets on the shard that owns the log" => forebay::sample;
+        direct "forebay-native", "the gets of `tokio` as tasks on shards" => forebay::sample;
+        direct "forebay-threads", "threads that wait for each put" => forebay::sample;
+        direct "forebay-no-classes", "the log and compaction in the class of the gets" => forebay::sample;
+        cached "redb", "redb 4.4, half of the memory as its cache"
+            => |work| drive::sample(work, stores::Redb::open);
+        cached "fjall", "fjall 3.1, half of the memory as its cache, no compression"
+            => |work| drive::sample(work, stores::Fjall::open);
+        cached "heed", "LMDB by heed 0.22, no read-ahead" => |work| drive::sample(work, stores::Lmdb::open);
+        direct "rocksdb", "RocksDB 10.4 by rocksdb 0.24, direct I/O, three quarters of the memory as its cache"
+            => stores::rocksdb;
+    }
+    columns {
+        "gets_per_s" "gets/s", "gets that completed in a second";
+        "keys_per_s" "keys/s", "keys that were loaded in a second";
+        "puts_per_s" "puts/s", "puts that became durable in a second";
+        "ratio_to_raw" "to raw", "the rate against the disk's in the same repeat";
+        "ratio_to_native" "to native", "the rate against that of `forebay-native`";
+        P50_US;
+        P99_US;
+        "idle_p99_us" "idle p99", "99 of 100 gets took no longer at rest";
+        "p99_to_idle" "to idle", "the p99 beside writers against that at rest";
+        "idle_gets_per_s" "idle gets/s", "gets in a second at rest";
+        "timer_late_p99_us" "timer us", "how late a timer of a millisecond was, 99th percentile";
+        "timer_idle_late_p99_us" "timer idle", "the same before the gets began";
+        "cpu_us_per_get" "CPU us", "processor microseconds for one get";
+        "cpu_us_per_key" "CPU us", "processor microseconds for one key";
+        "cpu_us_per_put" "CPU us", "processor microseconds for one put";
+        "device_reads_per_get" "dev reads", "reads of the device for one get";
+        "device_writes_per_put" "dev writes", "writes and flushes of the device for one put";
+        "context_switches_per_get" "switches", "context switches for one get";
+        "write_amplification" "written", "bytes that the device wrote for each byte loaded";
+        "space" "space", "bytes of the files for each byte loaded";
+        COMPACTED_BYTES;
+        RESIDENT_PEAK_BYTES;
+        MEMORY_PEAK_BYTES;
+    }
+    ranked by "ratio_to_raw"
+    ratios {
+        "ratio_to_raw" "gets_per_s" Over RAW;
+        "ratio_to_raw" "keys_per_s" Over RAW;
+        "ratio_to_native" "gets_per_s" Over NATIVE;
+    }
+    spreads {
+        "raw-again" "gets_per_s" "a_a_spread";
+        "raw-ring-again" "gets_per_s" "a_a_spread";
+    }
+    limits {
         // 500 thousand keys a second where LMDB loaded 774.
-        of("keys_per_s").over(&["heed"]).at_least(500.0 / 774.0).when(|table| is(table, "load")),
-        of("keys_per_s").at_least(500_000.0).when(|table| is(table, "load")),
-        of("write_amplification").at_most(1.05).when(|table| is(table, "load")),
-        of("space").at_most(1.05).when(|table| is(table, "load")),
+        "forebay" "keys_per_s" over &["heed"], at_least 500.0 / 774.0, when |table| is(table, "load");
+        "forebay" "keys_per_s" at_least 500_000.0, when |table| is(table, "load");
+        "forebay" "write_amplification" at_most 1.05, when |table| is(table, "load");
+        "forebay" "space" at_most 1.05, when |table| is(table, "load");
         // 17.5 thousand gets a second where the disk's rate was 18.7.
-        beside_raw(17.5 / 18.7).when(|table| is(table, "one")),
+        "forebay" "gets_per_s" over RAW, at_least 17.5 / 18.7, within "raw-again", when |table| is(table, "one");
         // 75 thousand where the disk's rate with 32 threads was 73.6.
-        beside_raw(75.0 / 73.6).when(|table| is(table, "many")),
-        of("cpu_us_per_get").at_most(10.0).when(|table| is(table, "many")),
-        of("p99_us").at_most(1000.0).when(|table| is(table, "many")),
+        "forebay" "gets_per_s" over RAW, at_least 75.0 / 73.6, within "raw-again", when |table| is(table, "many");
+        "forebay" "cpu_us_per_get" at_most 10.0, when |table| is(table, "many");
+        "forebay" "p99_us" at_most 1000.0, when |table| is(table, "many");
         // 55 thousand with little memory, where the disk's rate was 73.6 and the best other store's 39; that one through the
         // disk's rate, because it may have run in another group.
-        beside_raw(55.0 / 73.6).when(|table| is(table, "small")),
-        of("ratio_to_raw")
-            .over(&["redb", "fjall", "heed", "rocksdb"])
-            .at_least(55.0 / 39.0)
-            .within("raw-again")
-            .when(|table| is(table, "small")),
-        of("device_reads_per_get").at_most(1.35).when(|table| is(table, "small")),
-        of("gets_per_s")
-            .over(NATIVE)
-            .at_least(0.95)
-            .within("raw-ring-again")
-            .when(|table| is(table, "tokio")),
-        of("gets_per_s")
-            .over(&["raw-ring"])
-            .at_least(0.95)
-            .within("raw-ring-again")
-            .when(|table| is(table, "tokio")),
+        "forebay" "gets_per_s" over RAW, at_least 55.0 / 73.6, within "raw-again", when |table| is(table, "small");
+        "forebay" "ratio_to_raw" over OTHERS, at_least 55.0 / 39.0, within "raw-again",
+            when |table| is(table, "small");
+        "forebay" "device_reads_per_get" at_most 1.35, when |table| is(table, "small");
+        "forebay" "gets_per_s" over NATIVE, at_least 0.95, within "raw-ring-again", when |table| is(table, "tokio");
+        "forebay" "gets_per_s" over &["raw-ring"], at_least 0.95, within "raw-ring-again",
+            when |table| is(table, "tokio");
         // Tokio's timer has a grain of a millisecond itself, so the figure is how much later than at rest it is.
-        of("timer_later_p99_us").at_most(1000.0).when(|table| is(table, "tokio")),
-        of("p99_to_idle").at_most(3.0).when(|table| is(table, "busy")),
+        "forebay" "timer_later_p99_us" at_most 1000.0, when |table| is(table, "tokio");
+        "forebay" "p99_to_idle" at_most 3.0, when |table| is(table, "busy");
         // 120 thousand puts a second where RocksDB took 45.
-        of("puts_per_s").over(&["rocksdb"]).at_least(120.0 / 45.0).when(|table| is(table, "puts")),
-        of("puts_per_s").at_least(120_000.0).when(|table| is(table, "puts")),
-        of("p99_us").at_most(1500.0).when(|table| is(table, "puts")),
-    ],
-};
-
-const fn of(metric: &'static str) -> Target {
-    Target::of("forebay", metric)
+        "forebay" "puts_per_s" over &["rocksdb"], at_least 120.0 / 45.0, when |table| is(table, "puts");
+        "forebay" "puts_per_s" at_least 120_000.0, when |table| is(table, "puts");
+        "forebay" "p99_us" at_most 1500.0, when |table| is(table, "puts");
+    }
 }
 
-const fn beside_raw(least: f64) -> Target {
-    of("gets_per_s").over(RAW).at_least(least).within("raw-again")
-}
+const COMPACTED_BYTES: Definition =
+    column("compacted_bytes", "compacted MiB", 1_048_576.0, "bytes that compaction wrote");
 
 /// Returns whether a table is of a workload; a load that was not asked for has no targets.
 fn is(table: &Table, workload: &str) -> bool {
@@ -230,14 +188,18 @@ fn title(table: &Table) -> String {
 }
 
 fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
-    let (scratch, place) = run::scratch(context, SPEC.name, true)?;
+    let method = "Each sample is a process of its own; rows take turns within a repeat. None of its data is in the page cache \
+        when a sample begins, and its time begins after a warm-up. Every get checks both ends of the value. Stores whose \
+        data do not fit on the disk at once are measured in groups, each beside the disk itself. Ratios are those of the \
+        same repeat, and figures medians.";
+    let (mut run, scratch) = Run::in_directory(context, KV.spec.name, true, method)?;
     let (keys, mib) = (options.count("keys"), |name| options.count(name) << 20);
     ensure!(keys >= 10_000, "--keys is at least 10,000");
     ensure!(
         options.count("memory-mib") >= 64 && options.count("small-memory-mib") >= 32,
         "--memory-mib is at least 64, --small-memory-mib 32"
     );
-    let mut rows: Vec<String> = SPEC.ways.iter().map(|way| way.name.to_owned()).collect();
+    let mut rows: Vec<String> = KV.spec.ways.iter().map(|way| way.name.to_owned()).collect();
     rows.retain(|row| options.rows.is_empty() || options.rows.contains(row));
     if !cfg!(feature = "rocksdb") && rows.iter().any(|row| row == "rocksdb") {
         context.progress.print_line("built without the feature rocksdb: its row is left out");
@@ -246,14 +208,8 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let groups = groups(options.count("disk-gb"), keys, &rows)?;
     let room = groups.iter().map(|group| bytes_of(group, keys)).max().unwrap_or(0);
     check_space(&scratch.directory, room, "name another directory with --dir, or give fewer --keys")?;
-    if place.device_stat.is_none() {
-        context
-            .progress
-            .print_line("reads and writes of the device are not counted: there is no single block device");
-    }
-    let limit = run::limit(context, mib("small-memory-mib").min(mib("memory-mib")));
+    let is_limited = run.limit_memory(mib("small-memory-mib").min(mib("memory-mib")));
     let workloads = options.words("workloads");
-    let mut settings = Vec::new();
     for group in 1..=groups.len() {
         for (workload, ..) in WORKLOADS {
             let is_wanted = workloads.contains(workload);
@@ -263,35 +219,29 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
                 continue;
             }
             let memory_bytes = mib(if *workload == "small" { "small-memory-mib" } else { "memory-mib" });
-            let mut setting = parameters(json!({
+            let mut setting = json!({
                 "workload": workload, "keys": keys, "memory_bytes": memory_bytes,
-                "memory_limit_bytes": limit.is_some().then_some(memory_bytes),
+                "memory_limit_bytes": is_limited.then_some(memory_bytes),
                 "warm_up_seconds": options.number("warm-up-seconds"), "tokio_workers": cores(),
                 "group": group, "groups": groups.len(),
-            }));
+            });
             if *workload == "load" {
-                setting.insert("repeats".to_owned(), Value::from(1));
+                setting["repeats"] = Value::from(1);
             }
             if *workload == "busy" {
-                setting.insert("seconds".to_owned(), json!(options.number("busy-seconds")));
+                setting["seconds"] = json!(options.number("busy-seconds"));
             }
             if !is_wanted {
-                setting.insert("only_prepares".to_owned(), Value::from(true));
+                setting["only_prepares"] = Value::from(true);
             }
-            settings.push(setting);
+            run.table(setting);
         }
     }
-    let method = "Each sample is a process of its own; rows take turns within a repeat. None of its data is in the page cache \
-        when a sample begins, and its time begins after a warm-up. Every get checks both ends of the value. Stores whose \
-        data do not fit on the disk at once are measured in groups, each beside the disk itself. Ratios are those of the \
-        same repeat, and figures medians.";
-    let mut run = Run::new(context, place, settings, method);
-    run.limit = limit;
     let members = groups.clone();
     run.has = Box::new(move |setting, row| {
         let group = setting.get("group").and_then(Value::as_u64).unwrap_or(1) as usize;
         rows.iter().any(|wanted| wanted == row || is_load_of(setting, row, wanted))
-            && rows_of(setting).contains(&row)
+            && has_row(setting, row)
             && members[group - 1].contains(&store_of(row))
     });
     let mut stores: BTreeMap<String, TempDirectory> = BTreeMap::new();
@@ -303,25 +253,31 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         }
         let (store, workload) = (store_of(turn.way.name), turn.text("workload"));
         if workload == "puts" {
-            let directory = run::directory(context, &scratch.directory, "puts")?;
+            let directory = scratch.temp_directory(context, "puts")?;
             job.path = directory.path().to_owned();
             return Ok(Some(Box::new(directory)));
         }
         if workload == "load" {
-            stores.insert(store.to_owned(), run::directory(context, &scratch.directory, store)?);
+            stores.insert(store.to_owned(), scratch.temp_directory(context, store)?);
         }
         let directory = stores.get(store).context("its data were not loaded")?;
         job.path = directory.path().to_owned();
         ensure!(workload == "load" || job.path.join(LOADED).exists(), "its data were not loaded");
-        evict(&job.path)?;
+        // No row's memory would be charged for pages that an earlier process left in the page cache.
+        for (path, metadata) in drive::files_below(&job.path)? {
+            if metadata.len() >= EVICTED_BYTES_MIN {
+                files::evict(&path, false)?;
+            }
+        }
         Ok(None)
     });
     Ok(run)
 }
 
-fn rows_of(setting: &Parameters) -> &'static [&'static str] {
+fn has_row(setting: &Parameters, row: &str) -> bool {
     let workload = setting.get("workload").and_then(Value::as_str);
-    WORKLOADS.iter().find(|(name, ..)| Some(*name) == workload).map_or(&[], |(_, rows, _)| rows)
+    let rows = WORKLOADS.iter().find(|(name, ..)| Some(*name) == workload).map_or("", |(_, rows, _)| rows);
+    OTHERS.contains(&row) || rows.split(' ').any(|own| own == row)
 }
 
 /// Returns whether a row of the load prepares the data of another row that is wanted.
@@ -375,127 +331,13 @@ fn store_of(row: &str) -> &str {
     row.split('-').next().unwrap_or(row)
 }
 
-/// Evicts the pages that an earlier process left in the page cache: no row's memory would be charged for
-/// them.
-fn evict(dir: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(dir).with_context(|| format!("looking into {}", dir.display()))? {
-        let path = entry?.path();
-        let metadata = path.metadata()?;
-        if metadata.is_dir() {
-            evict(&path)?;
-        } else if metadata.len() >= EVICTED_BYTES_MIN {
-            page_cache::evict(&path, false)?;
-        }
-    }
-    Ok(())
-}
-
-/// The work of a sample.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct Work {
-    #[serde(skip)]
-    row: String,
-    /// The folder of the row's store; empty for a load and for puts.
-    #[serde(skip)]
-    dir: PathBuf,
-    #[serde(skip)]
-    seed: u64,
-    #[serde(skip)]
-    measure: Duration,
-    workload: String,
-    keys: u64,
-    /// Memory that the row may use in all.
-    memory_bytes: u64,
-    warm_up_seconds: f64,
-}
-
-impl Work {
-    fn warm_up(&self) -> Duration {
-        Duration::from_secs_f64(self.warm_up_seconds)
-    }
-
-    /// Returns the window of time that counts, which begins to warm up now.
-    fn window(&self) -> Arc<Window> {
-        Window::start(self.warm_up(), self.measure)
-    }
-}
-
-fn sample(job: &Job) -> Result<Outcome> {
-    let work = &Work {
-        row: without_again(&job.row).to_owned(),
-        dir: job.path.clone(),
-        seed: job.seed,
-        measure: Duration::from_secs_f64(job.seconds),
-        ..job.work()?
-    };
-    let outcome = match store_of(&work.row) {
-        "raw" if work.workload == "load" => load(work, || raw::load(work)),
-        "raw" => raw::get(work),
-        "forebay" if work.workload == "load" => load(work, || {
-            let opened = forebay::Opened::open(work)?;
-            opened.load(work.keys)?;
-            opened.close()
-        }),
-        "forebay" => {
-            let opened = forebay::Opened::open(work)?;
-            let outcome = opened.measure(work)?;
-            opened.close()?;
-            Ok(outcome)
-        }
-        _ if work.workload == "load" => load(work, || open(work)?.load(work.keys, &Contents::new())),
-        _ => drive::measure(work, &open(work)?),
-    }?;
-    let word = match &*work.workload {
-        "load" => "key",
-        "puts" => "put",
-        _ => "get",
-    };
-    let mut outcome = run::in_words(outcome, word);
-    outcome.figures.set("resident_peak_bytes", peak_resident_bytes().map_or(f64::NAN, |bytes| bytes as f64));
-    Ok(outcome)
-}
-
-/// Opens the store of a row whose calls block, or makes it in an empty folder.
-fn open(work: &Work) -> Result<Arc<dyn Peer>> {
-    Ok(match work.row.as_str() {
-        "redb" => Arc::new(redb::Redb::open(work)?),
-        "fjall" => Arc::new(fjall::Fjall::open(work)?),
-        "heed" => Arc::new(heed::Lmdb::open(work)?),
-        #[cfg(feature = "rocksdb")]
-        "rocksdb" => Arc::new(rocksdb::Rocks::open(work)?),
-        other => return Err(no_row(other)),
-    })
-}
-
-/// Measures a load as a whole, from opening to closing, and its files on the disk.
-fn load(work: &Work, load: impl FnOnce() -> Result<()>) -> Result<Outcome> {
-    rustix::fs::sync();
-    let (used, begun) = (Usage::now(), Instant::now());
-    load()?;
-    let (seconds, of_load) = (begun.elapsed().as_secs_f64(), Usage::now().since(&used));
-    rustix::fs::sync();
-    let written = Usage::now().since(&used).written_bytes();
-    let (keys, data_bytes) = (work.keys as f64, (work.keys * ENTRY_BYTES) as f64);
-    let mut outcome = Outcome::lasting(seconds);
-    of_load.add_to(&mut outcome, work.keys);
-    outcome
-        .figures
-        .set("iops", keys / seconds)
-        .set("ios", keys)
-        .set("space", data::disk_bytes(&work.dir)? as f64 / data_bytes)
-        .set("write_amplification", written.map_or(f64::NAN, |bytes| bytes as f64 / data_bytes));
-    std::fs::File::create(work.dir.join(LOADED))?;
-    Ok(outcome)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rows_whose_data_do_not_fit_at_once_run_in_groups_and_each_has_the_disk() {
-        let rows: Vec<String> = SPEC.ways.iter().map(|way| way.name.to_owned()).collect();
+        let rows: Vec<String> = KV.spec.ways.iter().map(|way| way.name.to_owned()).collect();
         let all = groups(20, 400_000, &rows).unwrap();
         assert_eq!(all, [["raw", "forebay", "heed", "redb", "fjall", "rocksdb"]]);
         let groups = |disk_gb| super::groups(disk_gb, 4_000_000, &rows);

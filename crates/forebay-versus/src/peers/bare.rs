@@ -1,201 +1,157 @@
 //! The limit: loops on the io-uring crate without any runtime. Registered ring, registered file, registered hugepage memory.
 
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd as _;
-use std::time::Instant;
-
-use anyhow::Context;
+use io_uring::squeue::Entry;
 use io_uring::{IoUring, SubmissionQueue, opcode, types};
 
 use crate::prelude::*;
 
-/// The completions that the loop waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// One completion.
-    ForOne,
-    /// A quarter of the reads in flight, but no longer than 50 us once there is one.
-    ForSeveral,
-}
-
 const MIN_WAIT_US: u32 = 50;
 
-/// Measures random reads, `depth` in flight.
-pub(crate) fn random(reads: &Reads, waiting: Waiting) -> Result<Outcome> {
+/// Measures random reads, `depth` in flight; `several` as in [`keep_busy`].
+pub(crate) fn random(reads: &Work, several: bool) -> Result<Outcome> {
     let file = open_direct(&reads.path)?;
-    let buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
+    let mut buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
     let mut ring = ring(reads.depth)?;
-    let registered = Registered::new(&ring, &file, &buffers)?;
+    register(&ring, &file, &buffers)?;
     ensure!(
-        waiting == Waiting::ForOne || ring.params().is_feature_min_timeout(),
+        !several || ring.params().is_feature_min_timeout(),
         "this kernel has no min_wait (Linux 6.12), so there is no row that waits for several completions"
     );
-    let (mut submitter, mut sq, mut cq) = ring.split();
-    // Refused before Linux 5.18; then each enter looks the ring up.
-    _ = submitter.register_ring_fd();
     let window = reads.window();
-    let mut meter = window.meter();
-    let mut places = reads.offsets(0);
-    let mut began = vec![0; reads.depth];
-    let mut offsets = vec![0; reads.depth];
-    // A wait needs an upper limit of its own, or the end of the minimum wait without any completion counts as a failure.
-    let patience = types::Timespec::new().sec(1);
+    let meter = window.meter();
+    let mut rng = reads.rng(0);
+    // Offset and beginning of each slot's read.
+    let mut slots = vec![(0, 0); reads.depth];
     let mut unchecked = reads.depth;
-    let mut in_flight = reads.depth;
-    for slot in 0..reads.depth {
-        offsets[slot] = places.next();
-        began[slot] = meter.begin();
-        registered.push(&mut sq, slot, offsets[slot])?;
-    }
-    while in_flight > 0 {
-        sq.sync();
-        // Publishes the completions taken: an old one still in the queue would end the wait at once.
-        cq.sync();
-        let want = if waiting == Waiting::ForSeveral { in_flight / 4 } else { 1 };
-        let done = if want > 1 {
-            let arguments = types::SubmitArgs::new().min_wait_usec(MIN_WAIT_US).timespec(&patience);
-            submitter.submit_with_args(want, &arguments)
-        } else {
-            submitter.submit_and_wait(1)
-        };
-        tolerate_interruption(done)?;
-        sq.sync();
-        cq.sync();
-        for cqe in &mut cq {
-            let slot = cqe.user_data() as usize;
-            ensure!(cqe.result() == BLOCK_BYTES as i32, "a read gave {}", cqe.result());
-            if unchecked > 0 {
-                unchecked -= 1;
-                content::check_start(&buffers[slot], offsets[slot])?;
-            }
-            match meter.finish(began[slot]) {
-                Some(now) => {
-                    began[slot] = now;
-                    offsets[slot] = places.next();
-                    registered.push(&mut sq, slot, offsets[slot])?;
+    keep_busy(&mut ring, reads.depth, several, |sq, slot, result| {
+        let now = match result {
+            None => Some(meter.begin()),
+            Some(result) => {
+                ensure!(result == BLOCK_BYTES as i32, "a read gave {result}");
+                let (offset, began) = slots[slot];
+                if unchecked > 0 {
+                    unchecked -= 1;
+                    files::check_start(buffers[slot], offset)?;
                 }
-                None => in_flight -= 1,
+                meter.finish(began)
             }
-        }
-    }
+        };
+        let Some(now) = now else { return Ok(false) };
+        let offset = page_offset(&mut rng, reads.file_bytes);
+        slots[slot] = (offset, now);
+        push(sq, &read(buffers[slot].as_mut_ptr(), BLOCK_BYTES, slot, offset))
+    })?;
     Ok(window.outcome([meter]))
 }
 
 /// Measures one pass over the file: `depth` reads of `block_bytes` in flight, each block checked as it
 /// arrives.
-pub(crate) fn scan(scan: &Scan, block_bytes: usize, depth: usize, pages: PageKind) -> Result<Outcome> {
+pub(crate) fn scan(scan: &Work, block_bytes: usize, depth: usize, pages: PageKind) -> Result<Outcome> {
     let pass = scan.begin();
     let file = open_direct(&scan.path)?;
-    let buffers = pieces(depth, block_bytes, pages)?;
+    let mut buffers = pieces(depth, block_bytes, pages)?;
     let mut ring = ring(depth)?;
-    let registered = Registered::new(&ring, &file, &buffers)?;
-    let (mut submitter, mut sq, mut cq) = ring.split();
-    _ = submitter.register_ring_fd();
-    let mut checksum = Checksum::default();
+    register(&ring, &file, &buffers)?;
+    let (mut checksum, mut next) = (Checksum::default(), 0);
     let mut offsets = vec![0; depth];
-    let (mut next, mut in_flight) = (0, 0);
-    for (slot, offset) in offsets.iter_mut().enumerate() {
-        if next < scan.file_bytes {
-            *offset = next;
-            registered.push(&mut sq, slot, next)?;
-            next += block_bytes as u64;
-            in_flight += 1;
-        }
-    }
-    while in_flight > 0 {
-        sq.sync();
-        cq.sync();
-        tolerate_interruption(submitter.submit_and_wait(1))?;
-        sq.sync();
-        cq.sync();
-        for cqe in &mut cq {
-            let slot = cqe.user_data() as usize;
+    keep_busy(&mut ring, depth, false, |sq, slot, result| {
+        if let Some(result) = result {
             let expected = (scan.file_bytes - offsets[slot]).min(block_bytes as u64);
-            ensure!(
-                cqe.result() as i64 == expected as i64,
-                "a read gave {} of {expected} bytes",
-                cqe.result()
-            );
+            ensure!(i64::from(result) == expected as i64, "a read gave {result} of {expected} bytes");
             checksum.add(offsets[slot], &buffers[slot][..expected as usize]);
-            if next < scan.file_bytes {
-                offsets[slot] = next;
-                registered.push(&mut sq, slot, next)?;
-                next += block_bytes as u64;
-            } else {
-                in_flight -= 1;
-            }
         }
-    }
-    let mut outcome = pass.finish(&checksum)?;
-    outcome.figures.set("buffers_peak_bytes", (depth * block_bytes) as f64);
-    Ok(outcome)
+        if next >= scan.file_bytes {
+            return Ok(false);
+        }
+        offsets[slot] = next;
+        next += block_bytes as u64;
+        push(sq, &read(buffers[slot].as_mut_ptr(), block_bytes, slot, offsets[slot]))
+    })?;
+    Ok(pass.finish(&checksum)?.figure("buffers_peak_bytes", (depth * block_bytes) as f64))
 }
 
 /// Runs `operations` times IORING_OP_NOP, `depth` in flight; returns nanoseconds per operation.
 pub(crate) fn nop(depth: usize, operations: u64) -> Result<f64> {
     let mut ring = ring(depth)?;
-    let (mut submitter, mut sq, mut cq) = ring.split();
-    _ = submitter.register_ring_fd();
-    let push = |sq: &mut SubmissionQueue<'_>, slot: u64| {
-        // SAFETY: a NOP names no memory.
-        unsafe { sq.push(&opcode::Nop::new().build().user_data(slot)) }
-            .context("the queue has room for `depth` entries")
-    };
     let begun = Instant::now();
-    let (mut started, mut done) = (0, 0);
-    while started < operations.min(depth as u64) {
-        push(&mut sq, started)?;
-        started += 1;
-    }
-    while done < operations {
-        sq.sync();
-        cq.sync();
-        tolerate_interruption(submitter.submit_and_wait(1))?;
-        sq.sync();
-        cq.sync();
-        for cqe in &mut cq {
-            ensure!(cqe.result() == 0, "a NOP gave {}", cqe.result());
-            done += 1;
-            if started < operations {
-                started += 1;
-                push(&mut sq, cqe.user_data())?;
-            }
+    let mut started = 0;
+    keep_busy(&mut ring, depth, false, |sq, slot, result| {
+        ensure!(result.unwrap_or(0) == 0, "a NOP gave {result:?}");
+        if started == operations {
+            return Ok(false);
         }
-    }
+        started += 1;
+        push(sq, &opcode::Nop::new().build().user_data(slot as u64))
+    })?;
     Ok(begun.elapsed().as_nanos() as f64 / operations as f64)
 }
 
-/// File 0 and buffer 0 of a ring, and the places of the pieces in that buffer.
-struct Registered {
-    starts: Vec<*mut u8>,
-    piece_bytes: u32,
+/// Keeps `depth` operations in flight. `next` gets a slot and the result of its last operation, if there was one; it queues
+/// another, or returns false. The loop waits for one completion, or for `several`: for a quarter of the operations in flight,
+/// but no longer than 50 us once there is one.
+fn keep_busy(
+    ring: &mut IoUring,
+    depth: usize,
+    several: bool,
+    mut next: impl FnMut(&mut SubmissionQueue<'_>, usize, Option<i32>) -> Result<bool>,
+) -> Result<()> {
+    let (mut submitter, mut sq, mut cq) = ring.split();
+    // Refused before Linux 5.18; then each enter looks the ring up.
+    _ = submitter.register_ring_fd();
+    // A wait needs an upper limit of its own, or the end of the minimum wait without any completion counts as a failure.
+    let patience = types::Timespec::new().sec(1);
+    let arguments = types::SubmitArgs::new().min_wait_usec(MIN_WAIT_US).timespec(&patience);
+    let mut in_flight = 0;
+    for slot in 0..depth {
+        in_flight += usize::from(next(&mut sq, slot, None)?);
+    }
+    while in_flight > 0 {
+        sq.sync();
+        // Publishes the completions taken: an old one still in the queue would end the wait at once.
+        cq.sync();
+        let want = if several { in_flight / 4 } else { 1 };
+        let done = match want {
+            0 | 1 => submitter.submit_and_wait(1),
+            _ => submitter.submit_with_args(want, &arguments),
+        };
+        // An interruption, and a minimum wait that has ended, are no failures.
+        if let Err(error) = done
+            && !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME))
+        {
+            return Err(error.into());
+        }
+        sq.sync();
+        cq.sync();
+        for cqe in &mut cq {
+            in_flight -= usize::from(!next(&mut sq, cqe.user_data() as usize, Some(cqe.result()))?);
+        }
+    }
+    Ok(())
 }
 
-impl Registered {
-    /// Registers the file, and all pieces (which lie in one region, one behind the other) as one buffer.
-    fn new(ring: &IoUring, file: &File, buffers: &[Piece]) -> Result<Self> {
-        let starts: Vec<_> = buffers.iter().map(Piece::start).collect();
-        let piece_bytes = buffers[0].len();
-        ring.submitter().register_files(&[file.as_raw_fd()]).context("registering the file")?;
-        let whole = libc::iovec { iov_base: starts[0].cast(), iov_len: piece_bytes * buffers.len() };
-        // SAFETY: the memory is mapped. Should the loop end early with an error, the kernel writes to the
-        // pages that this registration pins, which nothing else can get before the ring is gone.
-        unsafe { ring.submitter().register_buffers(&[whole]) }
-            .context("registering the buffers; raise the limit on locked memory")?;
-        Ok(Self { starts, piece_bytes: piece_bytes as u32 })
-    }
+/// Registers a file, and all pieces (which lie in one region, one behind the other) as one buffer.
+pub(super) fn register(ring: &IoUring, file: &File, buffers: &[Piece]) -> Result<()> {
+    ring.submitter().register_files(&[file.as_raw_fd()]).context("registering the file")?;
+    let start = buffers[0].as_ptr().cast_mut().cast();
+    let whole = libc::iovec { iov_base: start, iov_len: buffers[0].len() * buffers.len() };
+    // SAFETY: pieces are never unmapped.
+    unsafe { ring.submitter().register_buffers(&[whole]) }
+        .context("registering the buffers; raise the limit on locked memory")
+}
 
-    /// Queues a read of a whole piece at `offset` into piece `slot`.
-    #[inline]
-    fn push(&self, sq: &mut SubmissionQueue<'_>, slot: usize, offset: u64) -> Result<()> {
-        let entry = opcode::ReadFixed::new(types::Fixed(0), self.starts[slot], self.piece_bytes, 0)
-            .offset(offset)
-            .build()
-            .user_data(slot as u64);
-        // SAFETY: the piece lies in the registered buffer, and its last read has completed: one read per slot is in flight.
-        unsafe { sq.push(&entry) }.context("the queue has room for `depth` entries")
-    }
+/// Returns the entry of a read from the registered file into a piece.
+#[inline]
+pub(super) fn read(piece: *mut u8, bytes: usize, slot: usize, offset: u64) -> Entry {
+    let read = opcode::ReadFixed::new(types::Fixed(0), piece, bytes as u32, 0);
+    read.offset(offset).build().user_data(slot as u64)
+}
+
+/// Queues an operation; returns true.
+#[inline]
+fn push(sq: &mut SubmissionQueue<'_>, entry: &Entry) -> Result<bool> {
+    // SAFETY: a NOP names no memory. A piece is never unmapped, and its last read has completed: one a slot is in flight.
+    unsafe { sq.push(entry) }.context("the queue has room for `depth` entries")?;
+    Ok(true)
 }
 
 fn ring(depth: usize) -> Result<IoUring> {
@@ -204,12 +160,4 @@ fn ring(depth: usize) -> Result<IoUring> {
         .setup_defer_taskrun()
         .build(depth.next_power_of_two() as u32)
         .context("making a ring; the limit needs io_uring with DEFER_TASKRUN (Linux 6.1)")
-}
-
-fn tolerate_interruption(result: io::Result<usize>) -> io::Result<()> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => Ok(()),
-        Err(error) => Err(error),
-    }
 }

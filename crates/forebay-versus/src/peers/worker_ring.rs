@@ -8,18 +8,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::os::fd::{AsRawFd as _, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::RawFd;
 use std::task::{Context, Poll, Waker};
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::IoUring;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::bare;
 use crate::prelude::*;
 
 /// With this many reads in flight or fewer, each is submitted at once.
@@ -36,7 +35,7 @@ thread_local! {
 
 /// Measures random reads: `depth` tasks of the multi-threaded (one worker per core) or the current-thread runtime, each with
 /// one read in flight.
-pub(crate) fn random(reads: &Reads, multi_thread: bool) -> Result<Outcome> {
+pub(crate) fn random(reads: &Work, multi_thread: bool) -> Result<Outcome> {
     let file = open_direct(&reads.path)?;
     let buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
     let workers = if multi_thread { cores() } else { 1 };
@@ -50,7 +49,7 @@ pub(crate) fn random(reads: &Reads, multi_thread: bool) -> Result<Outcome> {
         Builder::new_current_thread().enable_all().build()?
     };
     let window = reads.window();
-    let meters = runtime.block_on(async {
+    runtime.block_on(async {
         let mut helpers = JoinSet::new();
         for at in 0..workers {
             let (submitting, reaping) = (Arc::clone(&rings), Arc::clone(&rings));
@@ -58,15 +57,15 @@ pub(crate) fn random(reads: &Reads, multi_thread: bool) -> Result<Outcome> {
             helpers.spawn(async move { reaping[at].reap_when_readable().await });
         }
         let mut tasks = JoinSet::new();
-        for (i, buffer) in buffers.into_iter().enumerate() {
-            let (rings, mut meter, mut offsets) = (Arc::clone(&rings), window.meter(), reads.offsets(i));
+        for (i, mut buffer) in buffers.into_iter().enumerate() {
+            let (rings, meter, mut offsets) = (Arc::clone(&rings), window.meter(), reads.offsets(i));
             tasks.spawn(async move {
                 let mut began = meter.begin();
                 loop {
                     let offset = offsets.next();
-                    let result = read(&rings, i, &buffer, offset).await?;
+                    let result = read(&rings, i, &mut buffer, offset).await?;
                     ensure!(result == BLOCK_BYTES as i32, "a read gave {result}");
-                    offsets.check(&buffer, offset)?;
+                    offsets.check(buffer, offset)?;
                     match meter.finish(began) {
                         Some(now) => began = now,
                         None => return anyhow::Ok(meter),
@@ -75,13 +74,13 @@ pub(crate) fn random(reads: &Reads, multi_thread: bool) -> Result<Outcome> {
                 }
             });
         }
-        tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()
-    })?;
-    Ok(window.outcome(meters))
+        let meters = tasks.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(window.outcome(meters))
+    })
 }
 
 /// Reads into the buffer of task `slot` by the ring of the worker that polls first; returns the kernel's result.
-async fn read(rings: &[Ring], slot: usize, buffer: &Piece, offset: u64) -> Result<i32> {
+async fn read(rings: &[Ring], slot: usize, buffer: &mut Piece, offset: u64) -> Result<i32> {
     let mut used: Option<&Ring> = None;
     poll_fn(|context| match used {
         None => {
@@ -89,7 +88,7 @@ async fn read(rings: &[Ring], slot: usize, buffer: &Piece, offset: u64) -> Resul
             used = Some(ring);
             ring.begin(context, slot, buffer, offset)
         }
-        Some(ring) => ring.poll(context, slot).map(Ok),
+        Some(ring) => ring.locked(|state, _| state.take(slot, context)).map(Ok),
     })
     .await
 }
@@ -120,12 +119,7 @@ struct Slot {
 impl Ring {
     fn new(depth: usize, file: &std::fs::File, buffers: &[Piece]) -> Result<Self> {
         let ring = IoUring::new(depth.next_power_of_two().max(2 * GATHERED_MAX) as u32)?;
-        ring.submitter().register_files(&[file.as_raw_fd()]).context("registering the file")?;
-        let whole =
-            libc::iovec { iov_base: buffers[0].start().cast(), iov_len: buffers[0].len() * buffers.len() };
-        // SAFETY: the memory is mapped, and the registration pins its pages: nothing else gets them before the ring is gone.
-        unsafe { ring.submitter().register_buffers(&[whole]) }
-            .context("registering the buffers; raise the limit on locked memory")?;
+        bare::register(&ring, file, buffers)?;
         let fd = ring.as_raw_fd();
         let slots = std::iter::repeat_with(Slot::default).take(depth).collect();
         let state = State { ring, in_flight: 0, unsubmitted: 0, is_submitter_notified: false, slots };
@@ -144,7 +138,13 @@ impl Ring {
         result
     }
 
-    fn begin(&self, context: &Context<'_>, slot: usize, buffer: &Piece, offset: u64) -> Poll<Result<i32>> {
+    fn begin(
+        &self,
+        context: &Context<'_>,
+        slot: usize,
+        buffer: &mut Piece,
+        offset: u64,
+    ) -> Poll<Result<i32>> {
         let (result, is_first_gathered) = self.locked(|state, woken| {
             if let Err(error) = state.push(slot, buffer, offset) {
                 return (Poll::Ready(Err(error)), false);
@@ -162,10 +162,6 @@ impl Ring {
             self.gathered.notify_one();
         }
         result
-    }
-
-    fn poll(&self, context: &Context<'_>, slot: usize) -> Poll<i32> {
-        self.locked(|state, _| state.take(slot, context))
     }
 
     async fn submit_gathered(&self) -> Result<()> {
@@ -191,12 +187,9 @@ impl Ring {
 }
 
 impl State {
-    fn push(&mut self, slot: usize, buffer: &Piece, offset: u64) -> Result<()> {
-        let entry = opcode::ReadFixed::new(types::Fixed(0), buffer.start(), buffer.len() as u32, 0)
-            .offset(offset)
-            .build()
-            .user_data(slot as u64);
-        // SAFETY: the buffer lies in the registered one, and its task waits for this read before it uses the buffer again.
+    fn push(&mut self, slot: usize, buffer: &mut Piece, offset: u64) -> Result<()> {
+        let entry = bare::read(buffer.as_mut_ptr(), buffer.len(), slot, offset);
+        // SAFETY: the buffer is never unmapped, and its task waits for this read before it uses the buffer again.
         unsafe { self.ring.submission().push(&entry) }.context("the queue has room for what is gathered")?;
         self.unsubmitted += 1;
         self.in_flight += 1;

@@ -1,17 +1,14 @@
 //! The limit: group commit and nothing else. No framing, no checksum, no recovery; segments that were written
 //! through once and are used in turn; one thread that writes the records that have arrived.
 
-use std::fs::File;
 use std::future::poll_fn;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use super::drive::{self, Append, AppendAndWait, block_on};
-use super::{Work, record};
+use futures_executor::block_on;
+
+use super::drive::{self, BYTES_MAX, Record, check};
 use crate::prelude::*;
 
 /// The length of a segment; forebay-wal's default.
@@ -21,10 +18,10 @@ const SEGMENTS: u64 = 4;
 /// Places and lengths of writes are multiples of this.
 const UNIT_BYTES: usize = 4096;
 /// The most that can arrive while a group is written: a record of each of 1,024 writers.
-const GROUP_BYTES_MAX: usize = 1024 * record::BYTES_MAX;
+const GROUP_BYTES_MAX: usize = 1024 * BYTES_MAX;
 
 /// The content of the segments before the first group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Segment {
     /// They were written through once, and are used in turn.
     Written,
@@ -32,22 +29,13 @@ pub(super) enum Segment {
     New,
 }
 
-/// The way in which a group becomes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flush {
-    /// `O_DSYNC`: the write call returns when the group is durable.
-    WithTheWrite,
-    /// `fdatasync` after the write.
-    AfterTheWrite,
-}
-
 /// The files and the next place in them.
-#[derive(Debug)]
 struct Segments {
-    files: Vec<(PathBuf, File)>,
+    files: Vec<File>,
     dir: PathBuf,
     state: Segment,
-    flush: Flush,
+    /// `O_DSYNC`: a write call returns when the group is durable; 0: fdatasync after the write.
+    flags: i32,
     at: usize,
     offset: u64,
     groups: u64,
@@ -56,30 +44,33 @@ struct Segments {
 
 impl Segments {
     /// Makes the segments of a sample: all of them, written through, or the first.
-    fn make(work: &Work, flush: Flush, state: Segment) -> Result<Self> {
-        let dir = work.dir.clone();
-        let mut made =
-            Self { files: Vec::new(), dir, state, flush, at: 0, offset: 0, groups: 0, bytes_written: 0 };
+    fn make(work: &Work, flags: i32, state: Segment) -> Result<Self> {
+        let (files, dir) = (Vec::new(), work.path.clone());
+        let mut made = Self { files, dir, state, flags, at: 0, offset: 0, groups: 0, bytes_written: 0 };
         for _ in 0..if state == Segment::Written { SEGMENTS } else { 1 } {
             made.add()?;
         }
         Ok(made)
     }
 
+    fn path(&self, number: usize) -> PathBuf {
+        self.dir.join(format!("{number}.bare"))
+    }
+
     fn add(&mut self) -> Result<()> {
-        let path = self.dir.join(format!("{}.bare", self.files.len()));
-        let file = File::options().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path)?;
+        let path = self.path(self.files.len());
+        let open =
+            |flags| File::options().write(true).create(true).custom_flags(libc::O_DIRECT | flags).open(&path);
+        let file = open(0)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, SEGMENT_BYTES)?;
         if self.state == Segment::Written {
-            let memory = pieces(1, 1 << 20, PageKind::Huge)?;
-            for offset in (0..SEGMENT_BYTES).step_by(memory[0].len()) {
-                file.write_all_at(&memory[0], offset)?;
+            let memory = &pieces(1, 1 << 20, PageKind::Huge)?[0];
+            for offset in (0..SEGMENT_BYTES).step_by(memory.len()) {
+                file.write_all_at(memory, offset)?;
             }
         }
         file.sync_all()?;
-        let flags = if self.flush == Flush::WithTheWrite { libc::O_DSYNC } else { 0 };
-        let file = File::options().write(true).custom_flags(libc::O_DIRECT | flags).open(&path)?;
-        self.files.push((path, file));
+        self.files.push(open(self.flags)?);
         Ok(())
     }
 
@@ -92,9 +83,9 @@ impl Segments {
             self.at = (self.at + 1) % self.files.len();
             self.offset = 0;
         }
-        let file = &self.files[self.at].1;
+        let file = &self.files[self.at];
         file.write_all_at(units, self.offset)?;
-        if self.flush == Flush::AfterTheWrite {
+        if self.flags == 0 {
             file.sync_data()?;
         }
         self.offset += units.len() as u64;
@@ -106,53 +97,46 @@ impl Segments {
     /// Checks that the last written group, of `units` bytes, begins with a record.
     fn check_last(&self, units: u64, record_bytes: usize) -> Result<()> {
         let mut found = vec![0; record_bytes];
-        File::open(&self.files[self.at].0)?.read_exact_at(&mut found, self.offset - units)?;
-        record::check(&found, record_bytes)
+        File::open(self.path(self.at))?.read_exact_at(&mut found, self.offset - units)?;
+        check(&found, record_bytes)
     }
 }
 
 /// Measures one writer on one thread, without a queue: a direct write and its flush.
-pub(super) fn alone(work: &Work, flush: Flush) -> Result<Outcome> {
+pub(super) fn alone(work: &Work, flags: i32) -> Result<Outcome> {
     ensure!(work.writers == 1, "one writer is alone");
-    let memory = pieces(1, work.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?;
-    let writer = Alone { segments: Segments::make(work, flush, Segment::Written)?, memory };
-    drive::threads(work, std::iter::once(writer))
-}
-
-struct Alone {
-    segments: Segments,
-    memory: Vec<Piece>,
-}
-
-impl AppendAndWait for Alone {
-    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
-        self.memory[0][..record.len()].copy_from_slice(record);
-        self.segments.write(&self.memory[0])?;
-        if self.segments.groups == 1 {
-            self.segments.check_last(self.memory[0].len() as u64, record.len())?;
+    let memory = pieces(1, work.record_bytes.next_multiple_of(UNIT_BYTES), PageKind::Small)?.remove(0);
+    let mut segments = Segments::make(work, flags, Segment::Written)?;
+    let mut record = Record::of(0, work.record_bytes);
+    let append = move || {
+        let record = record.next();
+        memory[..record.len()].copy_from_slice(record);
+        segments.write(memory)?;
+        if segments.groups == 1 {
+            segments.check_last(memory.len() as u64, record.len())?;
         }
         Ok(())
-    }
+    };
+    threads(work, std::iter::once(append))
 }
 
 /// State that the writers and the log's thread share.
-#[derive(Debug)]
-struct Shared {
-    /// The newest group that is durable.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// The newest group that is durable; [`FAILED`] once a write failed, and the thread has ended.
     done: AtomicU64,
-    /// A write failed, and the thread has ended.
-    failed: AtomicBool,
     state: Mutex<State>,
     arrived: Condvar,
 }
 
-#[derive(Debug)]
+const FAILED: u64 = u64::MAX;
+
+#[derive(Default)]
 struct State {
-    /// The group that fills, its length so far, its waiters, and its number of records.
+    /// The group that fills, its length so far, its waiters, and its number from 1.
     memory: Piece,
     len: usize,
     waiting: Vec<Waker>,
-    /// The group's number, from 1.
     group: u64,
     /// The waiters for the group that is being written.
     flying: Vec<Waker>,
@@ -168,7 +152,6 @@ impl Shared {
 }
 
 /// Group commit: one thread writes the records that have arrived.
-#[derive(Debug)]
 pub(super) struct Log {
     shared: Arc<Shared>,
     thread: JoinHandle<Result<(Segments, u64)>>,
@@ -176,35 +159,20 @@ pub(super) struct Log {
 
 impl Log {
     /// Makes the segments and starts the thread.
-    pub(super) fn start(work: &Work, flush: Flush, state: Segment) -> Result<Self> {
-        let segments = Segments::make(work, flush, state)?;
+    pub(super) fn start(work: &Work, flags: i32, state: Segment) -> Result<Self> {
+        let segments = Segments::make(work, flags, state)?;
         let bytes = (work.writers * work.record_bytes).next_multiple_of(UNIT_BYTES).min(GROUP_BYTES_MAX);
         let mut memory = pieces(2, bytes, PageKind::Huge)?;
-        let (Some(one), Some(other)) = (memory.pop(), memory.pop()) else { bail!("no memory") };
-        let state = State {
-            memory: one,
-            len: 0,
-            waiting: Vec::with_capacity(work.writers),
-            group: 1,
-            flying: Vec::with_capacity(work.writers),
-            records: 0,
-            asleep: false,
-            closing: false,
-        };
-        let shared = Arc::new(Shared {
-            done: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-            state: Mutex::new(state),
-            arrived: Condvar::new(),
-        });
+        let (one, other) = (memory.remove(0), memory.remove(0));
+        let state = State { memory: one, group: 1, ..State::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), ..Shared::default() });
         let inner = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             let outcome = serve(&inner, segments, other);
             if outcome.is_err() {
-                inner.failed.store(true, Ordering::Release);
+                inner.done.store(FAILED, Ordering::Release);
                 let wakers = {
-                    let mut state = inner.lock();
-                    let state = &mut *state;
+                    let state = &mut *inner.lock();
                     state.flying.append(&mut state.waiting);
                     std::mem::take(&mut state.flying)
                 };
@@ -217,25 +185,23 @@ impl Log {
 }
 
 impl drive::Log for Log {
-    type Writer = Writer;
+    type Writer = Arc<Shared>;
 
-    fn writer(&self, _: usize) -> Writer {
-        Writer { shared: Arc::clone(&self.shared) }
+    fn writer(&self, _: usize) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     /// Ends the thread and checks its last write.
-    fn finish(self, work: &Work, mut outcome: Outcome) -> Result<Outcome> {
+    fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome> {
         self.shared.lock().closing = true;
         self.shared.arrived.notify_one();
-        let joined = self.thread.join().map_err(|_| anyhow!("the log's thread panicked"))?;
-        let (segments, last_bytes) = joined?;
+        let (segments, last_bytes) =
+            self.thread.join().map_err(|_| anyhow!("the log's thread panicked"))??;
         segments.check_last(last_bytes, work.record_bytes)?;
         let groups = segments.groups as f64;
-        outcome
-            .figures
-            .set("records_per_group", self.shared.lock().records as f64 / groups)
-            .set("write_bytes_per_group", segments.bytes_written as f64 / groups);
-        Ok(outcome)
+        Ok(outcome
+            .figure("records_per_group", self.shared.lock().records as f64 / groups)
+            .figure("write_bytes_per_group", segments.bytes_written as f64 / groups))
     }
 }
 
@@ -273,19 +239,12 @@ fn serve(shared: &Shared, mut segments: Segments, mut memory: Piece) -> Result<(
     }
 }
 
-/// A writer of the log.
-#[derive(Debug)]
-pub(super) struct Writer {
-    shared: Arc<Shared>,
-}
-
-impl Writer {
+impl Shared {
     /// Puts the record into the group that fills; returns the group's number and the waker's place in its
     /// list.
     fn push(&self, record: &[u8], waker: &Waker) -> Result<(u64, usize)> {
         let (place, asleep) = {
-            let mut state = self.shared.lock();
-            let state = &mut *state;
+            let state = &mut *self.lock();
             let end = state.len + record.len();
             ensure!(end <= state.memory.len(), "a writer has more than one record under way");
             state.memory[state.len..end].copy_from_slice(record);
@@ -295,31 +254,35 @@ impl Writer {
             ((state.group, state.waiting.len() - 1), std::mem::take(&mut state.asleep))
         };
         if asleep {
-            self.shared.arrived.notify_one();
+            self.arrived.notify_one();
         }
         Ok(place)
     }
 
     fn poll_done(&self, (group, slot): (u64, usize), waker: &Waker) -> Poll<Result<()>> {
-        if self.shared.done.load(Ordering::Acquire) >= group {
-            return Poll::Ready(Ok(()));
+        let poll = || match self.done.load(Ordering::Acquire) {
+            FAILED => Poll::Ready(Err(anyhow!("a write of the log failed"))),
+            done if done >= group => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        };
+        if let Poll::Ready(outcome) = poll() {
+            return Poll::Ready(outcome);
         }
-        let mut state = self.shared.lock();
-        if self.shared.done.load(Ordering::Acquire) >= group {
-            return Poll::Ready(Ok(()));
-        }
-        if self.shared.failed.load(Ordering::Acquire) {
-            return Poll::Ready(Err(anyhow!("a write of the log failed")));
-        }
+        let state = &mut *self.lock();
+        let outcome = poll();
         let list = if group == state.group { &mut state.waiting } else { &mut state.flying };
-        if let Some(known) = list.get_mut(slot) {
+        if let (Poll::Pending, Some(known)) = (&outcome, list.get_mut(slot)) {
             known.clone_from(waker);
         }
-        Poll::Pending
+        outcome
     }
 }
 
-impl Append for Writer {
+impl drive::Writer for Arc<Shared> {
+    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
+        block_on(self.append(record))
+    }
+
     async fn append(&mut self, record: &[u8]) -> Result<()> {
         let mut place = None;
         poll_fn(|context| match place {
@@ -330,11 +293,5 @@ impl Append for Writer {
             }
         })
         .await
-    }
-}
-
-impl AppendAndWait for Writer {
-    fn append_and_wait(&mut self, record: &[u8]) -> Result<()> {
-        block_on(self.append(record))
     }
 }

@@ -1,22 +1,18 @@
-//! The writers: each appends one record after the other, and waits until it is durable, for as long as the window is open.
+//! Records, and the writers: each appends one record after the other, and waits until it is durable, for as long as the
+//! window is open.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 
 use tokio::runtime::Builder;
 
-use super::Work;
-use super::record::Record;
+use crate::files::word;
 use crate::prelude::*;
 
 /// A log.
 pub(super) trait Log: Sized {
     /// One writer's access to it.
-    type Writer;
+    type Writer: Writer;
 
     /// Returns the writer of this number.
     fn writer(&self, number: usize) -> Self::Writer;
@@ -25,132 +21,130 @@ pub(super) trait Log: Sized {
     fn finish(self, work: &Work, outcome: Outcome) -> Result<Outcome>;
 }
 
-/// A writer that is a task.
-pub(super) trait Append: Send + 'static {
-    /// Completes when the record is durable.
-    fn append(&mut self, record: &[u8]) -> impl Future<Output = Result<()>> + Send;
-}
-
-/// A writer that is a thread, which waits.
-pub(super) trait AppendAndWait: Send + 'static {
+/// A writer, which is a thread or a task.
+pub(super) trait Writer: Send + 'static {
     /// Returns when the record is durable.
     fn append_and_wait(&mut self, record: &[u8]) -> Result<()>;
+
+    /// Completes when the record is durable. By default it blocks the thread.
+    fn append(&mut self, record: &[u8]) -> impl Future<Output = Result<()>> + Send {
+        async { self.append_and_wait(record) }
+    }
 }
 
 /// Measures writers that are tasks of the multi-threaded Tokio runtime, which has a worker per core.
-pub(super) fn from_tokio<L: Log<Writer: Append>>(work: &Work, log: L) -> Result<Outcome> {
+pub(super) fn from_tokio<L: Log>(work: &Work, log: L) -> Result<Outcome> {
     let runtime = Builder::new_multi_thread().build()?;
-    let window = work.window();
-    let writers = (0..work.writers).map(|number| {
-        let (mut writer, mut meter) = (log.writer(number), window.meter());
-        let mut record = Record::of(number, work.record_bytes);
-        async move {
-            while_open!(meter, writer.append(record.next()).await?);
-            Ok(meter)
-        }
+    let outcome = tokio_tasks!(work, runtime, lanes(work, &log), |(mut writer, mut record)| {
+        writer.append(record.next()).await?;
     });
-    let meters = on_tokio(&runtime, writers)?;
-    log.finish(work, window.outcome(meters))
+    log.finish(work, outcome?)
 }
 
 /// Measures writers that are plain threads.
-pub(super) fn from_threads<L: Log<Writer: AppendAndWait>>(work: &Work, log: L) -> Result<Outcome> {
-    let outcome = threads(work, (0..work.writers).map(|number| log.writer(number)))?;
+pub(super) fn from_threads<L: Log>(work: &Work, log: L) -> Result<Outcome> {
+    let lanes = lanes(work, &log);
+    let outcome =
+        threads(work, lanes.map(|(mut writer, mut record)| move || writer.append_and_wait(record.next())))?;
     log.finish(work, outcome)
 }
 
-/// Measures writers that are plain threads, and nothing else.
-pub(super) fn threads<W: AppendAndWait>(work: &Work, writers: impl Iterator<Item = W>) -> Result<Outcome> {
-    let writers: Vec<W> = writers.collect();
-    let window = work.window();
-    let meters = on_threads(writers.into_iter().enumerate().map(|(number, mut writer)| {
-        let (mut meter, mut record) = (window.meter(), Record::of(number, work.record_bytes));
-        move || {
-            while_open!(meter, writer.append_and_wait(record.next())?);
-            Ok(meter)
+/// Returns the writers, each with its records.
+pub(super) fn lanes<L: Log>(work: &Work, log: &L) -> impl Iterator<Item = (L::Writer, Record)> + use<L> {
+    let lanes: Vec<_> =
+        (0..work.writers).map(|number| (log.writer(number), Record::of(number, work.record_bytes))).collect();
+    lanes.into_iter()
+}
+
+/// Ends the upkeep of a log, and returns its error.
+pub(super) type EndUpkeep = Box<dyn FnOnce() -> Result<()>>;
+
+/// Does `work` every `pause` on a thread of its own.
+pub(super) fn upkeep(pause: Duration, mut work: impl FnMut() -> Result<()> + Send + 'static) -> EndUpkeep {
+    let (end, ended) = channel::<()>();
+    let thread = thread::spawn(move || {
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            work()?;
         }
-    }))?;
-    Ok(window.outcome(meters))
-}
-
-/// Measures writers that are tasks of the shard whose thread this is.
-pub(super) async fn on_shard<W: Append>(work: &Work, writers: Vec<W>) -> Result<Outcome> {
-    let meter = LocalMeter::new(&work.window());
-    let start = |(number, mut writer): (usize, W)| {
-        let (meter, mut record) = (meter.clone(), Record::of(number, work.record_bytes));
-        ::forebay::shard::spawn(async move {
-            while_open!(meter, writer.append(record.next()).await?);
-            anyhow::Ok(())
-        })
-    };
-    let tasks: Vec<_> = writers.into_iter().enumerate().map(start).collect();
-    for task in tasks {
-        task?.await??;
-    }
-    Ok(meter.outcome())
-}
-
-/// Work that is done again and again on a thread of its own until it is dropped.
-#[derive(Debug)]
-pub(super) struct Upkeep {
-    end: Option<std::sync::mpsc::Sender<()>>,
-    thread: Option<thread::JoinHandle<Result<()>>>,
-}
-
-impl Upkeep {
-    /// Does nothing.
-    pub(super) const fn none() -> Self {
-        Self { end: None, thread: None }
-    }
-
-    /// Does `work` every `pause`.
-    pub(super) fn every(pause: Duration, mut work: impl FnMut() -> Result<()> + Send + 'static) -> Self {
-        let (end, ended) = std::sync::mpsc::channel();
-        let thread = thread::spawn(move || {
-            while ended.recv_timeout(pause) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                work()?;
-            }
-            Ok(())
-        });
-        Self { end: Some(end), thread: Some(thread) }
-    }
-
-    /// Ends the work.
-    ///
-    /// # Errors
-    /// The error of the work.
-    pub(super) fn finish(mut self) -> Result<()> {
-        self.end = None;
-        let Some(thread) = self.thread.take() else { return Ok(()) };
+        Ok(())
+    });
+    Box::new(move || {
+        drop(end);
         thread.join().map_err(|_| anyhow!("the upkeep of a log panicked"))?
-    }
-}
-
-/// Runs a future on this thread, which sleeps in between.
-pub(super) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    thread_local! {
-        static WAKER: Waker = Waker::from(Arc::new(Unpark(thread::current())));
-    }
-    let mut future = pin!(future);
-    WAKER.with(|waker| {
-        let mut context = Context::from_waker(waker);
-        loop {
-            match future.as_mut().poll(&mut context) {
-                Poll::Ready(output) => return output,
-                Poll::Pending => thread::park(),
-            }
-        }
     })
 }
 
-struct Unpark(Thread);
+/// The shortest record: its number and its writer's.
+pub(super) const BYTES_MIN: usize = 16;
+/// The longest one that every row takes.
+pub(super) const BYTES_MAX: usize = 16 << 10;
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+/// A writer's record: its number (from 1), the writer, and filling that follows from the writer. One buffer
+/// for all records of a writer: making a record costs a store.
+pub(super) struct Record {
+    bytes: Vec<u8>,
+    number: u64,
+}
+
+impl Record {
+    /// Returns the records of `writer`, with `bytes` bytes each.
+    pub(super) fn of(writer: usize, bytes: usize) -> Self {
+        Self { bytes: content(writer as u64, bytes), number: 0 }
     }
 
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+    /// Returns the next record.
+    #[inline]
+    pub(super) fn next(&mut self) -> &[u8] {
+        self.number += 1;
+        self.bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        &self.bytes
+    }
+}
+
+/// Returns the number of a record.
+pub(super) fn number(record: &[u8]) -> u64 {
+    u64_at(record, 0)
+}
+
+/// Checks that the bytes a log returned are one of the records.
+pub(super) fn check(found: &[u8], bytes: usize) -> Result<()> {
+    ensure!(found.len() == bytes, "the log returned {} bytes, not {bytes}", found.len());
+    let same = content(u64_at(found, 8), bytes)[8..] == found[8..];
+    ensure!(same && number(found) > 0, "the log returned other bytes than were appended");
+    Ok(())
+}
+
+fn content(writer: u64, bytes: usize) -> Vec<u8> {
+    let words = (0..bytes.div_ceil(8) as u64).map(|at| match at {
+        0 => 0,
+        1 => writer,
+        at => word((writer << 32) + at),
+    });
+    let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    content.truncate(bytes);
+    content
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_known_again_and_a_damaged_one_is_not() {
+        let mut records = Record::of(7, 100);
+        records.next();
+        let mut second = records.next().to_vec();
+        check(&second, 100).unwrap();
+        assert_eq!(number(&second), 2);
+        check(&second, 99).unwrap_err();
+        second[99] ^= 1;
+        check(&second, 100).unwrap_err();
+        check(&[0; 100], 100).unwrap_err();
     }
 }
