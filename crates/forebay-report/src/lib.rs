@@ -11,5 +11,5 @@ pub mod page;
 pub mod result;
 pub mod saved;
 #[cfg(test)]
-mod schema;
+mod schema_tests;
 pub mod units;

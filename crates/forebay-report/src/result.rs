@@ -25,34 +25,9 @@ const OF_THE_DEVICE: [&str; 2] = [DEVICE_BYTES, "generator"];
 /// The version of the schema; raised when a field changes its meaning or is removed, not when one is added.
 pub const SCHEMA: u32 = 2;
 
-/// A document as it was read; its experiments do not have their views yet.
-#[derive(Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Document {
-    schema: u32,
-    forebay: String,
-    environment: Environment,
-    #[serde(default)]
-    views: BTreeMap<String, Arc<View>>,
-    experiments: Vec<Experiment>,
-    #[serde(default)]
-    verdicts: Vec<String>,
-}
-
-impl From<Document> for Report {
-    fn from(document: Document) -> Self {
-        let Document { schema, forebay, environment, views, mut experiments, verdicts } = document;
-        for experiment in &mut experiments {
-            experiment.view = views.get(&experiment.name).map_or_else(View::other, Arc::clone);
-        }
-        Self { schema, forebay, environment, views, experiments, verdicts }
-    }
-}
-
 /// A whole result document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(from = "Document")]
 pub struct Report {
     /// The version of the schema; a document that was read may have a lower one.
     pub schema: u32,
@@ -73,7 +48,7 @@ pub struct Report {
 impl Report {
     /// Returns a document of this program's version.
     pub fn new(environment: Environment, experiments: Vec<Experiment>) -> Self {
-        let own = |experiment: &&Experiment| !Arc::ptr_eq(&experiment.view, &View::other());
+        let own = |experiment: &&Experiment| *experiment.view != View::default();
         let named = |experiment: &Experiment| (experiment.name.clone(), Arc::clone(&experiment.view));
         Self {
             schema: SCHEMA,
@@ -83,6 +58,18 @@ impl Report {
             experiments,
             verdicts: Vec::new(),
         }
+    }
+
+    /// Reads a document, and gives each experiment its view.
+    ///
+    /// # Errors
+    /// The document does not follow the schema.
+    pub(crate) fn read(document: serde_json::Value) -> serde_json::Result<Self> {
+        let mut report: Self = serde_json::from_value(document)?;
+        for experiment in &mut report.experiments {
+            experiment.view = report.views.get(&experiment.name).cloned().unwrap_or_default();
+        }
+        Ok(report)
     }
 
     /// Adds the contents of another result; the place of its measurement is dropped.
@@ -104,7 +91,7 @@ impl Report {
 }
 
 /// Several ways of doing the same work under the same conditions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Experiment {
     /// The name on the command line: `scan`, `random`, ...
@@ -133,25 +120,14 @@ pub struct Experiment {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sentence: String,
     /// How it is shown.
-    #[serde(skip, default = "View::other")]
+    #[serde(skip)]
     pub view: Arc<View>,
 }
 
 impl Experiment {
     /// Returns an experiment without rows.
     pub fn new(name: impl Into<String>, method: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            parameters: BTreeMap::new(),
-            method: method.into(),
-            notes: Vec::new(),
-            conditions: Vec::new(),
-            rows: Vec::new(),
-            title: String::new(),
-            heading: String::new(),
-            sentence: String::new(),
-            view: View::other(),
-        }
+        Self { name: name.into(), method: method.into(), ..Self::default() }
     }
 
     /// Sets a parameter.
@@ -193,7 +169,7 @@ impl Experiment {
 
     /// Returns a parameter that is a text, or an empty one.
     pub fn text(&self, name: &str) -> &str {
-        self.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or("")
+        self.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or_default()
     }
 }
 
@@ -251,10 +227,9 @@ impl Row {
                 values.entry(name).or_default().push(*value);
             }
         }
-        let metrics = values
-            .into_iter()
-            .filter_map(|(name, values)| Some((name.to_owned(), median(values)?)))
-            .collect();
+        let medians =
+            values.into_iter().filter_map(|(name, values)| Some((name.to_owned(), median(values)?)));
+        let metrics = medians.collect();
         Self { name: name.into(), metrics: Metrics(metrics), samples, ..Self::default() }
     }
 
@@ -301,11 +276,15 @@ impl Row {
         self.conditions.iter().any(Condition::failed)
     }
 
+    /// Returns the median of a metric.
+    pub fn get(&self, metric: &str) -> Option<f64> {
+        self.metrics.get(metric)
+    }
+
     /// Returns the smallest and the largest value of a metric over the samples.
     pub fn spread(&self, metric: &str) -> Option<(f64, f64)> {
-        let mut values = self.samples.iter().filter_map(|sample| sample.metrics.get(metric));
-        let first = values.next()?;
-        Some(values.fold((first, first), |(low, high), value| (low.min(value), high.max(value))))
+        let values = self.samples.iter().filter_map(|sample| sample.metrics.get(metric));
+        values.map(|value| (value, value)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 }
 
@@ -372,7 +351,7 @@ pub struct Sample {
 }
 
 /// A limit that a check applied to a metric.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gate {
     /// The purpose of the gate, in a few words.
@@ -402,18 +381,20 @@ fn is_zero(value: &f64) -> bool {
 impl Gate {
     /// Checks that a value is no less than `limit`, and returns the gate.
     pub fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Self {
-        Self::new(name, metric, value, Some(limit), None)
+        Self { at_least: Some(limit), ..Self::of(name, metric, Some(value)) }.judged()
     }
 
     /// Checks that a value is no more than `limit`, and returns the gate.
     pub fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Self {
-        Self::new(name, metric, value, None, Some(limit))
+        Self { at_most: Some(limit), ..Self::of(name, metric, Some(value)) }.judged()
     }
 
-    fn new(name: &str, metric: &str, value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Self {
-        let (name, metric, value) = (name.to_owned(), metric.to_owned(), Some(value));
-        let gate = Self { name, metric, value, at_least, at_most, tolerance: 0.0, passed: false };
-        Self { passed: gate.is_met(0.0), ..gate }
+    fn of(name: &str, metric: &str, value: Option<f64>) -> Self {
+        Self { name: name.to_owned(), metric: metric.to_owned(), value, ..Self::default() }
+    }
+
+    fn judged(self) -> Self {
+        Self { passed: self.is_met(self.tolerance), ..self }
     }
 
     /// Returns whether the value is within the limits, or beyond them by no more than `tolerance`.
@@ -427,16 +408,10 @@ impl Gate {
 
 /// Returns the median; the mean of the middle two when the number of values is even.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    if values.is_empty() {
-        return None;
-    }
     values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 {
-        Some(values[middle])
-    } else {
-        Some((values[middle - 1] + values[middle]) / 2.0)
-    }
+    let last = values.len().checked_sub(1)?;
+    // Halves, because the sum of two large values may be infinite.
+    Some(values[last / 2] / 2.0 + values[last.div_ceil(2)] / 2.0)
 }
 
 #[cfg(test)]

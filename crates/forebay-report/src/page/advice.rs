@@ -98,7 +98,6 @@ fn compare(rule: &Gain, section: usize, group: &[&Experiment], experiment: &Expe
     if !times.is_finite() || difference(best, usual, &rule.metric) == Some(Difference::Equal) {
         return None;
     }
-    let place = view::place(group, experiment).map(|place| format!(", {place}"));
     Some(Advice {
         times,
         what: rule.change.to_string(),
@@ -109,7 +108,7 @@ fn compare(rule: &Gain, section: usize, group: &[&Experiment], experiment: &Expe
             number(best.metrics.get(&rule.metric)?),
             number(usual.metrics.get(&rule.metric)?),
             rule.counts,
-            place.unwrap_or_default()
+            view::place(group, experiment)
         ),
         section,
     })

@@ -5,7 +5,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::PAGE_MARK;
 use super::columns::{Column, groups, heading, once};
 use super::embed::{Embedded, PAGE_BYTES_MAX, embed};
-use super::{advice, chart, charts, gates, headline, place, questions, sections};
+use super::{advice, charts, gates, headline, place, questions, sections, svg};
 use crate::doctor::machine_line;
 use crate::result::Report;
 
@@ -86,7 +86,7 @@ fn document(report: &Report, embedded: &Embedded) -> String {
 
 /// Returns the chart of the first screen: rate and latency over the load, side by side.
 fn overview(report: &Report) -> Markup {
-    charts::overview(report).map_or_else(|| html! {}, |pair| chart::pair(&pair))
+    charts::overview(report).map_or_else(|| html! {}, |pair| svg::pair(&pair))
 }
 
 fn contents(report: &Report) -> Markup {

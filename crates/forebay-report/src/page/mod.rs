@@ -1,7 +1,6 @@
 //! Human-readable results: a summary for the terminal, one HTML page, and the conclusions on both.
 
 pub mod advice;
-mod chart;
 mod charts;
 pub mod columns;
 pub mod embed;
@@ -13,7 +12,6 @@ pub mod html;
 pub mod knee;
 pub mod modes;
 pub mod noise;
-pub mod order;
 mod place;
 pub mod questions;
 mod sections;

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::columns::{Column, groups, heading, once, row_names};
-use super::{chart, charts, gates, html as page, view};
+use super::{charts, gates, html as page, svg, view};
 use crate::result::{Experiment, Row};
 use crate::units::number;
 
@@ -24,14 +24,14 @@ pub(crate) fn experiments(experiments: &[Experiment]) -> Markup {
                 section aria-labelledby=(id) {
                     h2 id=(id) { (heading(group)) }
                     @if !sentence.is_empty() { p.sentence { (page::sentence(&short)) } }
-                    @if let Some(main) = charts.first() { (chart::figure(main, &format!("{id}-chart-1"))) }
+                    @if let Some(main) = charts.first() { (svg::figure(main, &format!("{id}-chart-1"))) }
                     details {
                         summary { (folded(group, charts.len())) span.unseen { ": " (heading(group)) } }
                         @if short != sentence { p { (page::sentence(sentence)) } }
                         (table(group))
                         @if charts.len() > 1 {
                             div.charts {
-                                @for (index, chart) in charts.iter().enumerate().skip(1) { (chart::figure(chart, &format!("{id}-chart-{}", index + 1))) }
+                                @for (index, chart) in charts.iter().enumerate().skip(1) { (svg::figure(chart, &format!("{id}-chart-{}", index + 1))) }
                             }
                         }
                         h3 { "Method" }

@@ -54,45 +54,38 @@ impl Target {
     }
 
     /// Compares the ratios to the best of these rows.
-    pub const fn over(mut self, rows: &'static [&'static str]) -> Self {
-        self.beside = Beside::Over(rows);
-        self
+    pub const fn over(self, rows: &'static [&'static str]) -> Self {
+        Self { beside: Beside::Over(rows), ..self }
     }
 
     /// Compares the ratios to the largest of these rows in each repeat.
-    pub const fn over_largest(mut self, rows: &'static [&'static str]) -> Self {
-        self.beside = Beside::OverLargest(rows);
-        self
+    pub const fn over_largest(self, rows: &'static [&'static str]) -> Self {
+        Self { beside: Beside::OverLargest(rows), ..self }
     }
 
     /// Compares the differences from the best of these rows.
-    pub const fn above(mut self, rows: &'static [&'static str]) -> Self {
-        self.beside = Beside::Above(rows);
-        self
+    pub const fn above(self, rows: &'static [&'static str]) -> Self {
+        Self { beside: Beside::Above(rows), ..self }
     }
 
     /// Sets the smallest value that passes.
-    pub const fn at_least(mut self, limit: f64) -> Self {
-        self.at_least = Some(limit);
-        self
+    pub const fn at_least(self, limit: f64) -> Self {
+        Self { at_least: Some(limit), ..self }
     }
 
     /// Sets the largest value that passes.
-    pub const fn at_most(mut self, limit: f64) -> Self {
-        self.at_most = Some(limit);
-        self
+    pub const fn at_most(self, limit: f64) -> Self {
+        Self { at_most: Some(limit), ..self }
     }
 
     /// Tolerates the A-A spread of the row `again`, whose twin has the name without `-again`; a tenth at most.
-    pub const fn within(mut self, again: &'static str) -> Self {
-        self.again = again;
-        self
+    pub const fn within(self, again: &'static str) -> Self {
+        Self { again, ..self }
     }
 
     /// Limits the target to some tables.
-    pub const fn when(mut self, applies: fn(&Experiment) -> bool) -> Self {
-        self.when = applies;
-        self
+    pub const fn when(self, applies: fn(&Experiment) -> bool) -> Self {
+        Self { when: applies, ..self }
     }
 }
 
@@ -134,12 +127,10 @@ impl Targets {
         }
         let mut worst = 0.0_f64;
         for (again, metric, name) in self.spreads {
-            let spread = self.spread(table, again, metric, &Beside::Over(&[]));
-            if let Some(row) =
-                table.rows.iter_mut().find(|row| row.name == *again).filter(|_| spread.is_some())
-            {
-                worst = worst.max(spread.unwrap_or(0.0));
-                row.metrics.set(name, spread.unwrap_or(0.0));
+            let Some(spread) = self.spread(table, again, metric, &Beside::Over(&[])) else { continue };
+            worst = worst.max(spread);
+            if let Some(row) = table.rows.iter_mut().find(|row| row.name == *again) {
+                row.metrics.set(name, spread);
             }
         }
         if worst > TOLERANCE_MAX {
@@ -167,17 +158,13 @@ impl Targets {
                 (Beside::Above(_), other) => format!("{} above {other}", target.metric),
                 (_, other) => format!("{} / {other}", target.metric),
             };
-            let mut gate = Gate {
-                name,
-                metric: target.metric.to_owned(),
-                value: compared.median(),
+            let gate = Gate {
                 at_least: target.at_least,
                 at_most: target.at_most,
                 tolerance: tolerance.min(most),
-                passed: false,
+                ..Gate::of(&name, target.metric, compared.median())
             };
-            gate.passed = gate.is_met(gate.tolerance);
-            table.rows[index].gates.push(gate);
+            table.rows[index].gates.push(gate.judged());
         }
     }
 

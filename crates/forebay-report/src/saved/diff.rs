@@ -15,7 +15,7 @@ use noise::{Outcome, Pair};
 
 mod noise;
 #[cfg(test)]
-mod simulated;
+mod simulated_tests;
 
 /// The figures that two results have in common, and those that only one has.
 #[derive(Debug, Default, Serialize)]

@@ -48,7 +48,7 @@ pub fn parse(name: &str, text: &str) -> Result<Report, Failure> {
     if value.get("experiments").is_none() {
         return Err(wrong("has no experiments: it is the output of another command".to_owned()));
     }
-    serde_json::from_value(value).map_err(|error| wrong(format!("does not follow the schema: {error}")))
+    Report::read(value).map_err(|error| wrong(format!("does not follow the schema: {error}")))
 }
 
 /// Returns the fault of a text that is not JSON, to follow its name.
