@@ -4,7 +4,6 @@
 //! reads and writes the files.
 
 pub mod check;
-pub mod doctor;
 pub mod environment;
 pub mod failure;
 pub mod page;

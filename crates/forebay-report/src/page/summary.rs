@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading, once};
 use super::view::Role;
-use super::{advice, gates, headline, place, questions};
-use crate::check::Verdict;
-use crate::doctor::machine_line;
+use super::{advice, gates, headline, html as page, questions};
+use crate::check::{Verdict, machine_line};
 use crate::result::{Experiment, Report, Row};
-use crate::units::number;
+use crate::units::{date, number};
 
 /// Maximum width of a line.
 const WIDTH: usize = 100;
@@ -61,9 +60,8 @@ pub fn brief(report: &Report, page: &str) -> String {
 
 /// Returns the storage and the machine, a line each.
 fn place_lines(report: &Report) -> Vec<String> {
-    let [path, device] = place::storage(&report.environment).unwrap_or_default();
-    let date =
-        Some(place::date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
+    let [path, device] = page::storage(&report.environment).unwrap_or_default();
+    let date = Some(date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
     let known: Vec<String> = [path, device].into_iter().chain(date).filter(|part| !part.is_empty()).collect();
     let first = format!("forebay {}: {}", report.forebay, known.join(", "));
     [first, machine_line(&report.environment)].map(|line| clipped(&line, WIDTH)).into()

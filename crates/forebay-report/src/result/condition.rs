@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Gate;
+use crate::units::number;
+
 /// One gate. A row or an experiment that fails one is marked, never hidden.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -66,8 +69,25 @@ impl Condition {
         below.into_iter().chain(above).reduce(f64::max)
     }
 
+    /// Returns the limit in words.
+    pub fn wanted(&self) -> String {
+        match (self.at_least, self.at_most) {
+            (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
+            (Some(least), None) => format!("at least {}", number(least)),
+            (None, Some(most)) => format!("at most {}", number(most)),
+            (None, None) => "no limit".to_owned(),
+        }
+    }
+
     /// Returns whether the gate failed.
     pub fn failed(&self) -> bool {
         self.passed == Some(false)
+    }
+}
+
+impl From<&Gate> for Condition {
+    fn from(check: &Gate) -> Self {
+        let Gate { name, value, at_least, at_most, passed, .. } = check.clone();
+        Self { name, value, at_least, at_most, passed: Some(passed), ..Self::default() }
     }
 }
