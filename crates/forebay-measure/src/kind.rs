@@ -26,7 +26,6 @@ use super::writes::Writes;
 use crate::context::Context;
 use forebay_report::page::columns::groups;
 use forebay_report::page::view::View;
-use forebay_report::page::waits;
 use forebay_report::result::{Experiment, Report, Row};
 use forebay_report::saved::waited;
 
@@ -183,7 +182,7 @@ pub fn adopt(report: &mut Report) {
         kind.present(&mut own);
         report.experiments.extend(own);
     }
-    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waits::present);
+    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waited::present);
 }
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.

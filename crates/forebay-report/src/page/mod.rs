@@ -15,7 +15,6 @@ pub mod questions;
 pub mod summary;
 mod svg;
 pub mod view;
-pub mod waits;
 
 /// Mark by which the program recognizes its own pages.
 pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";

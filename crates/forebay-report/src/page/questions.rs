@@ -6,8 +6,8 @@ use maud::{Markup, html};
 use super::facts::{self, Found, rate, rows};
 use super::html as page;
 use super::view::Role;
-use super::waits::{command, program};
 use crate::result::{Condition, Report, Row, metric};
+use crate::saved::waited::{command, program};
 use crate::units::{largest, number, percent, time};
 
 /// Share of the bandwidth from which a pattern counts as reaching it; below the other constant, it is
