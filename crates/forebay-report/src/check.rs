@@ -92,14 +92,11 @@ pub fn render(environment: &Environment, color: bool) -> String {
         }
         text.push('\n');
     }
-    let count = |verdict| environment.checks.iter().filter(|check| check.verdict == verdict).count();
-    let _ = writeln!(
-        text,
-        "\n{} ok, {} degraded, {} unavailable",
-        count(Verdict::Ok),
-        count(Verdict::Degraded),
-        count(Verdict::Unavailable)
-    );
+    let verdicts = [Verdict::Ok, Verdict::Degraded, Verdict::Unavailable].map(|verdict| {
+        let count = environment.checks.iter().filter(|check| check.verdict == verdict).count();
+        format!("{count} {}", verdict.label())
+    });
+    let _ = writeln!(text, "\n{}", verdicts.join(", "));
     text
 }
 

@@ -9,7 +9,6 @@ mod headline;
 pub mod histogram;
 pub mod html;
 pub mod knee;
-pub mod modes;
 pub mod noise;
 pub mod questions;
 pub mod summary;
