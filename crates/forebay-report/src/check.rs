@@ -41,13 +41,8 @@ impl Check {
     }
 
     fn new(group: &str, name: &str, verdict: Verdict, why: String, remedy: Option<String>) -> Self {
-        Self {
-            group: group.to_owned(),
-            name: name.to_owned(),
-            verdict,
-            why,
-            remedy: remedy.filter(|text| !text.is_empty()),
-        }
+        let remedy = remedy.filter(|text| !text.is_empty());
+        Self { group: group.to_owned(), name: name.to_owned(), verdict, why, remedy }
     }
 }
 
@@ -85,7 +80,12 @@ pub fn render(environment: &Environment, color: bool) -> String {
             group = &check.group;
             let _ = writeln!(text, "\n{group}");
         }
-        let (start, end) = if color { paint(check.verdict) } else { ("", "") };
+        let (start, end) = match check.verdict {
+            _ if !color => ("", ""),
+            Verdict::Ok => ("\x1b[32m", "\x1b[0m"),
+            Verdict::Degraded => ("\x1b[33m", "\x1b[0m"),
+            Verdict::Unavailable => ("\x1b[31m", "\x1b[0m"),
+        };
         let _ = write!(text, "  {start}{:<11}{end} {:<24} {}", check.verdict.label(), check.name, check.why);
         if let Some(remedy) = &check.remedy {
             let _ = write!(text, " | remedy: {remedy}");
@@ -126,15 +126,6 @@ pub fn machine_line(environment: &Environment) -> String {
         line.push_str(", a virtual machine (the host may cache)");
     }
     line
-}
-
-fn paint(verdict: Verdict) -> (&'static str, &'static str) {
-    let start = match verdict {
-        Verdict::Ok => "\x1b[32m",
-        Verdict::Degraded => "\x1b[33m",
-        Verdict::Unavailable => "\x1b[31m",
-    };
-    (start, "\x1b[0m")
 }
 
 #[cfg(test)]

@@ -61,10 +61,8 @@ pub fn saturation(curve: &[Level]) -> Option<Saturation> {
         return None;
     }
     let per_second = most(curve)?;
-    let mut knees = [0; 3];
-    for (knee, (_, find)) in knees.iter_mut().zip(KNEES) {
-        *knee = find(curve)?;
-    }
+    let [power, chord, share] = KNEES.map(|(_, find)| find(curve));
+    let knees = [power?, chord?, share?];
     if knees[2] + 1 == curve.len() {
         return None;
     }

@@ -8,7 +8,8 @@ use serde_json::{Deserializer, Value};
 use super::{not_json, plain, row};
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::result::{Condition, Experiment, Report, Row, metric};
+use crate::page::columns::together;
+use crate::result::{Condition, Experiment, Report, Row, Sample, metric};
 
 /// Note of an experiment without repeats.
 const ONCE: &str = "One run: the spread between runs is unknown. Name the files of several runs of the same work to \
@@ -94,36 +95,25 @@ fn foreign(text: &str) -> Result<Option<Foreign>, String> {
 
 /// Joins experiments with the same name, parameters and method: their samples are repeats of one row.
 fn merge(found: Vec<Experiment>) -> Vec<Experiment> {
-    let mut merged: Vec<Experiment> = Vec::new();
-    for one in found {
-        let same = |other: &&mut Experiment| {
-            (&other.name, &other.parameters, &other.method) == (&one.name, &one.parameters, &one.method)
-        };
-        let Some(into) = merged.iter_mut().find(same) else {
-            merged.push(one);
-            continue;
-        };
-        into.notes.extend(one.notes);
-        for mut row in one.rows {
-            match into.rows.iter_mut().find(|known| known.name == row.name) {
-                Some(known) => known.samples.append(&mut row.samples),
-                None => into.rows.push(row),
-            }
+    let key = |one: &Experiment| (one.name.clone(), one.parameters.clone(), one.method.clone());
+    let works = together(found, |one, other| key(one) == key(other));
+    let merged = works.into_iter().map(|runs| {
+        let mut merged = runs[0].clone();
+        merged.rows.clear();
+        merged.notes = runs.iter().flat_map(|run| run.notes.clone()).collect();
+        merged.notes.sort();
+        merged.notes.dedup();
+        for rows in together(runs.iter().flat_map(|run| &run.rows), |one, other| one.name == other.name) {
+            let samples = (0..).zip(rows.iter().flat_map(|row| row.samples.clone()));
+            let samples = samples.map(|(repeat, sample)| Sample { repeat, ..sample }).collect();
+            merged.rows.push(Row::from_samples(&rows[0].name, samples).describe(&rows[0].description));
         }
-    }
-    for experiment in &mut merged {
-        experiment.notes.sort();
-        experiment.notes.dedup();
-        for row in &mut experiment.rows {
-            let mut samples = std::mem::take(&mut row.samples);
-            (0..).zip(&mut samples).for_each(|(repeat, sample)| sample.repeat = repeat);
-            *row = Row::from_samples(std::mem::take(&mut row.name), samples).describe(&row.description);
+        if merged.rows.iter().all(|row| row.samples.len() < 2) {
+            merged.notes.push(ONCE.to_owned());
         }
-        if experiment.rows.iter().all(|row| row.samples.len() < 2) {
-            experiment.notes.push(ONCE.to_owned());
-        }
-    }
-    merged
+        merged
+    });
+    merged.collect()
 }
 
 /// Returns a line for each figure: of a row (`repeat` is `all`) and of each of its repeats.
@@ -216,8 +206,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 fn of_fio(document: &Value) -> Vec<Experiment> {
     const METHOD: &str = "Times are fio's completion latencies: from when an operation was submitted, not from when it \
                           was due.";
-    let mut groups: Vec<(Experiment, &Value, Vec<&Value>)> = Vec::new();
-    for job in list(&document["jobs"]) {
+    let jobs = list(&document["jobs"]).map(|job| {
         let mut experiment = Experiment::new("fio", METHOD);
         let parameters = &mut experiment.parameters;
         set(parameters, &document["global options"]);
@@ -229,16 +218,14 @@ fn of_fio(document: &Value) -> Vec<Experiment> {
         parameters.extend(depth.into_iter().chain(name).map(|(key, value)| (key.to_owned(), value)));
         // A new group that does not wait for the others runs at the same time as they do.
         let is_parallel = parameters.contains_key("new_group") && !is_serial;
-        let group = if is_parallel { &Value::Null } else { &job["groupid"] };
-        let same = |(known, of, _): &&mut (Experiment, &Value, Vec<&Value>)| {
-            *of == group && known.parameters == experiment.parameters
-        };
-        match groups.iter_mut().find(same) {
-            Some((.., parts)) => parts.push(job),
-            None => groups.push((experiment, group, vec![job])),
-        }
-    }
-    let filled = groups.into_iter().map(|(mut experiment, _, parts)| {
+        (job, if is_parallel { &Value::Null } else { &job["groupid"] }, experiment)
+    });
+    let alike = |one: &(_, &Value, Experiment), other: &(_, &Value, Experiment)| {
+        one.1 == other.1 && one.2.parameters == other.2.parameters
+    };
+    let filled = together(jobs, alike).into_iter().map(|jobs| {
+        let parts: Vec<&Value> = jobs.iter().map(|(job, ..)| *job).collect();
+        let mut experiment = jobs[0].2.clone();
         experiment.rows = KINDS.iter().filter_map(|kind| fio_row(kind, &parts)).collect();
         for error in parts.iter().filter_map(|job| job["error"].as_i64()).filter(|error| *error != 0) {
             experiment.notes.push(format!("fio reports that the job failed with error {error}"));
@@ -468,11 +455,9 @@ fn mdtest(experiment: &mut Experiment, name: &str, iterations: u32, [max, min, m
              deviation of {sd}"
         ));
     }
-    let mut found =
-        row(name.to_lowercase().replace(' ', "-"), []).describe(format!("{name}, as mdtest calls it"));
-    found.samples =
-        values.iter().flat_map(|value| row("", [(metric::FILES_PER_S, Some(*value))]).samples).collect();
-    experiment.rows.push(found);
+    let samples = values.iter().flat_map(|value| row("", [(metric::FILES_PER_S, *value)]).samples).collect();
+    let row = Row { name: name.to_lowercase().replace(' ', "-"), samples, ..Row::default() };
+    experiment.rows.push(row.describe(format!("{name}, as mdtest calls it")));
 }
 
 #[cfg(test)]

@@ -19,10 +19,13 @@ const READABLE: &str =
     "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";
 
 /// Returns a row with one sample, of the figures that are known.
-fn row<'a>(name: impl Into<String>, figures: impl IntoIterator<Item = (&'a str, Option<f64>)>) -> Row {
+fn row<'a, F: Into<Option<f64>>>(
+    name: impl Into<String>,
+    figures: impl IntoIterator<Item = (&'a str, F)>,
+) -> Row {
     let mut metrics = Metrics::default();
     for (name, value) in figures {
-        metrics.set(name, value.unwrap_or(f64::NAN));
+        metrics.set(name, value.into().unwrap_or(f64::NAN));
     }
     Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
 }

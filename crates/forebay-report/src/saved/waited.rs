@@ -82,11 +82,9 @@ fn of(waited: Waited) -> Report {
         (metric::WAIT_S, seconds(waited.wait_sum_ns)),
         (metric::SECONDS, seconds(waited.wall_ns)),
     ];
-    let program = row(PROGRAM, of_program.map(|(name, value)| (name, Some(value))))
-        .describe(format!("{command}, with all that it started"));
+    let program = row(PROGRAM, of_program).describe(format!("{command}, with all that it started"));
     let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
-        let figures = [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))];
-        row(&file.path, figures.map(|(name, value)| (name, Some(value))))
+        row(&file.path, [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))])
     });
     experiment.rows = std::iter::once(program).chain(files).collect();
     experiment.notes = waited.notes;
