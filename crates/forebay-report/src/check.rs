@@ -102,30 +102,19 @@ pub fn render(environment: &Environment, color: bool) -> String {
 
 /// Returns the description of the machine in one line.
 pub fn machine_line(environment: &Environment) -> String {
-    let mut line = environment.kernel.clone();
-    if !environment.architecture.is_empty() {
-        let _ = write!(line, " on {}", environment.architecture);
-    }
-    if let Some(model) = &environment.cpu_model {
-        let _ = write!(line, ", {model}");
-    }
+    let Environment { kernel, architecture, cpus_allowed, cpus_online, .. } = environment;
+    let architecture = if architecture.is_empty() { String::new() } else { format!(" on {architecture}") };
+    let model = environment.cpu_model.as_ref().map_or_else(String::new, |model| format!(", {model}"));
+    let memory = bytes(environment.memory_total_bytes);
     // Results of other programs, and of `forebay wait`, do not contain these figures.
-    if environment.cpus_online > 0 {
-        let _ = write!(
-            line,
-            ", {} of {} processors, {} memory",
-            environment.cpus_allowed,
-            environment.cpus_online,
-            bytes(environment.memory_total_bytes)
-        );
-    }
-    if let Some(limit) = environment.memory_limit_bytes {
-        let _ = write!(line, " ({} allowed)", bytes(limit));
-    }
-    if environment.virtual_machine {
-        line.push_str(", a virtual machine (the host may cache)");
-    }
-    line
+    let figures = match cpus_online {
+        0 => String::new(),
+        _ => format!(", {cpus_allowed} of {cpus_online} processors, {memory} memory"),
+    };
+    let limit = environment.memory_limit_bytes.map(bytes);
+    let limit = limit.map_or_else(String::new, |limit| format!(" ({limit} allowed)"));
+    let host = if environment.virtual_machine { ", a virtual machine (the host may cache)" } else { "" };
+    format!("{kernel}{architecture}{model}{figures}{limit}{host}")
 }
 
 #[cfg(test)]

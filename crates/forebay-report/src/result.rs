@@ -117,7 +117,7 @@ pub struct Experiment {
     /// A sentence on the numbers of all experiments of the heading; the first of them has it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sentence: String,
-    /// How it is shown.
+    /// How it is shown; [`parse`](crate::saved::parse) finds it in a document.
     #[serde(skip)]
     pub view: Arc<View>,
 }
@@ -404,7 +404,7 @@ impl Gate {
     }
 }
 
-/// A gate of a run, a condition under which its figures can be trusted. A row or an experiment that fails one is marked, never hidden.
+/// One gate. A row or an experiment that fails one is marked, never hidden.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Condition {

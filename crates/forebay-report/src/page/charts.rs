@@ -154,7 +154,7 @@ fn rows(group: &[&Experiment], point: impl Fn(&Experiment, &Row) -> Option<Point
     lines.filter(|line| !line.points.is_empty()).take(LINES).collect()
 }
 
-/// Returns what the row `name` has at each place, in the order of the group's axis.
+/// Returns the values of the row `name` at all places, in the order of the group's axis.
 fn points<T>(group: &[&Experiment], name: &str, point: impl Fn(&Experiment, &Row) -> Option<T>) -> Vec<T> {
     in_order(group).into_iter().filter_map(|experiment| point(experiment, experiment.row(name)?)).collect()
 }

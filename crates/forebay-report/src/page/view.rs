@@ -87,26 +87,21 @@ pub struct Gain {
 impl Default for View {
     /// Returns the view of experiments of other programs, and of documents without views.
     fn default() -> Self {
-        Self::new(SHARED)
+        Self::of(Role::Other, SHARED)
     }
 }
 
 impl View {
-    /// Returns a view with these columns; rows are compared by the first of them.
-    pub fn new(columns: &[Definition]) -> Self {
+    /// Returns a view of experiments with this part in the conclusions; rows are compared by the first column.
+    pub fn of(role: Role, columns: &[Definition]) -> Self {
         Self {
-            role: Role::Other,
+            role,
             columns: columns.iter().map(Column::from).collect(),
             compared: columns.first().map_or(Text::Borrowed(metric::IOPS), |column| column.metric.into()),
             charts: [metric::MB_PER_S, metric::IOPS, metric::P99_US].map(Text::Borrowed).to_vec(),
             axis: Axis::new("depth", "reads in flight"),
             gains: Vec::new(),
         }
-    }
-
-    /// Returns a view of experiments with this part in the conclusions.
-    pub fn of(role: Role, columns: &[Definition]) -> Self {
-        Self { role, ..Self::new(columns) }
     }
 
     /// Returns the column that shows a metric.

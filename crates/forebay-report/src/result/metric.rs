@@ -6,7 +6,8 @@ macro_rules! metrics {
     ($($name:ident $text:literal $(as $heading:literal / $divisor:literal)?: $meaning:literal;)*) => {
         $(#[doc = $meaning] pub const $name: &str = $text;)*
 
-        /// The columns of metrics that several experiments have; an experiment makes others with [`column`].
+        /// The columns of metrics that several experiments have; an experiment makes others with
+        /// [`column`](crate::page::columns::column).
         pub mod columns {
             use crate::page::columns::{Definition, column};
 

@@ -1,4 +1,7 @@
 //! `forebay convert`: results of other programs to this program's schema, and its own to CSV.
+//!
+//! The readers of fio, elbencho, IOR and mdtest return an experiment for each job or phase of each run; `merge` joins the
+//! runs of the same work.
 
 use std::collections::BTreeMap;
 

@@ -216,16 +216,14 @@ impl Comparison {
             format!("forebay {forebay}, {kernel}, {}", path.as_deref().unwrap_or("no path"))
         });
         let mut text = format!("first:  {first}\nsecond: {second}\n");
-        let unlike = self.unlike.iter().map(|unlike| {
-            format!("not measured alike: {}: {}", unlike.experiment, unlike.parameters.join(", "))
+        let unlike = self.unlike.iter().map(|Unlike { experiment, parameters }| {
+            format!("not measured alike: {experiment}: {}", parameters.join(", "))
         });
-        // Writing to a String cannot fail.
-        for line in unlike.chain(self.unpaired()) {
-            let _ = writeln!(text, "{line}");
-        }
+        unlike.chain(self.unpaired()).for_each(|line| text += &format!("{line}\n"));
         if !self.rows.is_empty() {
             text.push_str("\nchanged beyond noise\n");
         }
+        // Writing to a String cannot fail.
         for row in &self.rows {
             let _ = write!(text, "  {}.{}", row.experiment, row.row);
             if !row.marked_in.is_empty() {
