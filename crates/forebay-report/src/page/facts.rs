@@ -137,14 +137,12 @@ const AT_THE_LIMIT: f64 = 0.85;
 pub fn limit(experiment: &Experiment, per_second: f64) -> Option<String> {
     let block = experiment.number("block_bytes").unwrap_or(0.0);
     let by = experiment.parameters.get(IO_LIMIT_BY)?.as_str()?;
-    let at = |value: f64, limit: f64| value >= AT_THE_LIMIT * limit;
-    let reads = experiment.number(IO_LIMIT_READS).filter(|limit| at(per_second, *limit));
-    let bytes = experiment.number(IO_LIMIT_BYTES).filter(|limit| at(per_second * block, *limit));
-    let phrase = match (reads, bytes) {
-        (Some(limit), _) => format!("{} reads a second", number(limit)),
-        (None, Some(limit)) => format!("{} MB/s", number(limit / 1e6)),
-        (None, None) => return None,
-    };
+    let reached =
+        |name: &str, value: f64| experiment.number(name).filter(|limit| value >= AT_THE_LIMIT * limit);
+    let reads = reached(IO_LIMIT_READS, per_second).map(|limit| format!("{} reads a second", number(limit)));
+    let bytes =
+        reached(IO_LIMIT_BYTES, per_second * block).map(|limit| format!("{} MB/s", number(limit / 1e6)));
+    let phrase = reads.or(bytes)?;
     Some(format!("the limit of {phrase} that {by} sets"))
 }
 
