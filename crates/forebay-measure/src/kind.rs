@@ -283,8 +283,8 @@ mod tests {
             "wal in wal/show.rs",
             "cpu in diff/noise.rs",
             "writes in doctor/probe_file.rs",
-            "random in diff/simulated.rs",
-            "random in src/schema.rs",
+            "random in diff/simulated_tests.rs",
+            "random in src/schema_tests.rs",
         ];
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let shared = [
