@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use forebay_report::page::html::STYLE;
@@ -17,6 +17,10 @@ const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/every
 const BYTES_MAX: usize = 1_000_000;
 /// Maximum number of words that are seen before something is opened.
 const WORDS_MAX: usize = 6_000;
+/// Maximum number of words of a sentence in a section.
+const SENTENCE_WORDS_MAX: usize = 25;
+/// Number of longer sentences in the methods, notes and rows of the saved result: it may only fall.
+const LONG_SENTENCES: usize = 43;
 
 fn page() -> String {
     written(&[]).1
@@ -262,6 +266,26 @@ fn the_first_screen_has_place_figures_chart_questions_and_changes_in_this_order(
         let text = sentence.split("<code>forebay").next().unwrap_or(sentence);
         assert!(text.split_whitespace().count() <= 20, "{text}");
     }
+}
+
+#[test]
+fn sentences_of_sections_are_short() {
+    let elements = elements(&page());
+    let is_experiment = |id: &str| id.starts_with("experiment-");
+    let sections =
+        elements.iter().filter(|element| element.get("aria-labelledby").is_some_and(is_experiment));
+    let mut inside = Vec::new();
+    sections.for_each(|section| collect(&section.node, &mut Vec::new(), &mut inside));
+    let is_long = |sentence: &&str| sentence.split_whitespace().count() > SENTENCE_WORDS_MAX;
+    let mut long = BTreeSet::new();
+    for element in inside.iter().filter(|element| ["p", "li"].contains(&&*element.name)) {
+        let text = element.text();
+        if element.get("class") == Some("sentence") {
+            assert!(!is_long(&text.as_str()) && !text.ends_with('\u{2026}'), "{text}");
+        }
+        long.extend(text.split(". ").filter(is_long).map(str::to_owned));
+    }
+    assert!(long.len() <= LONG_SENTENCES, "{}: {long:#?}", long.len());
 }
 
 #[test]

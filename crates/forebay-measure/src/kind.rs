@@ -28,7 +28,6 @@ use super::writes::Writes;
 use crate::context::Context;
 use forebay_report::page::columns::groups;
 use forebay_report::page::view::View;
-use forebay_report::page::waits;
 use forebay_report::result::{Experiment, Report, Row};
 use forebay_report::saved::waited;
 
@@ -187,7 +186,7 @@ pub fn adopt(report: &mut Report) {
         kind.present(&mut own);
         report.experiments.extend(own);
     }
-    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waits::present);
+    report.experiments.iter_mut().filter(|one| one.name == waited::NAME).for_each(waited::present);
 }
 
 /// Returns the verdicts of all experiments, in the order in which the report shows them.
@@ -288,8 +287,8 @@ mod tests {
             "wal in wal/show.rs",
             "cpu in diff/noise.rs",
             "writes in doctor/probe_file.rs",
-            "random in diff/simulated.rs",
-            "random in src/schema.rs",
+            "random in diff/simulated_tests.rs",
+            "random in src/schema_tests.rs",
         ];
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let shared = [

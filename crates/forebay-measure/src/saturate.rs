@@ -16,9 +16,8 @@ use super::runner;
 use crate::context::Context;
 use forebay_report::page::columns::{self, Definition, column};
 use forebay_report::page::facts::{self, IO_LIMIT_BY};
-use forebay_report::page::histogram::counts_us;
-use forebay_report::page::knee::{Definition as Knee, Level, Saturation, saturation};
-use forebay_report::page::modes::two_sorts;
+use forebay_report::page::histogram::{counts_us, two_sorts};
+use forebay_report::page::knee::{KNEES, Level, Saturation, saturation};
 use forebay_report::page::view::{Axis, Role};
 use forebay_report::result::{Experiment as Table, Row, metric};
 use forebay_report::units::number;
@@ -398,9 +397,8 @@ fn sorts(curve: &Curve<'_>) -> Option<String> {
 /// Returns the knees where their definitions disagree.
 fn knees(curve: &Curve<'_>, found: &Saturation) -> Option<String> {
     let [first, ..] = found.knees;
-    let of =
-        |(knee, place): (&Knee, usize)| format!("{}, {}", number(curve.levels[place].readers), knee.name());
-    let parts: Vec<String> = Knee::ALL.iter().zip(found.knees).map(of).collect();
+    let of = |((name, _), place): (_, usize)| format!("{}, {name}", number(curve.levels[place].readers));
+    let parts: Vec<String> = KNEES.into_iter().zip(found.knees).map(of).collect();
     let disagree = found.knees.iter().any(|place| *place != first);
     disagree.then(|| format!("`{}` knee: {}", curve.name, parts.join("; ")))
 }

@@ -4,12 +4,11 @@
 //! reads and writes the files.
 
 pub mod check;
-pub mod doctor;
 pub mod environment;
 pub mod failure;
 pub mod page;
 pub mod result;
 pub mod saved;
 #[cfg(test)]
-mod schema;
+mod schema_tests;
 pub mod units;

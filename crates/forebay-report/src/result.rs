@@ -10,12 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
 use crate::page::view::View;
+use crate::units::number;
 
-mod condition;
 pub mod metric;
 pub mod targets;
-
-pub use condition::Condition;
 
 /// Name of the gate that compares the bytes of a row with those that the device moved.
 pub const DEVICE_BYTES: &str = "device_bytes";
@@ -25,34 +23,9 @@ const OF_THE_DEVICE: [&str; 2] = [DEVICE_BYTES, "generator"];
 /// The version of the schema; raised when a field changes its meaning or is removed, not when one is added.
 pub const SCHEMA: u32 = 2;
 
-/// A document as it was read; its experiments do not have their views yet.
-#[derive(Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Document {
-    schema: u32,
-    forebay: String,
-    environment: Environment,
-    #[serde(default)]
-    views: BTreeMap<String, Arc<View>>,
-    experiments: Vec<Experiment>,
-    #[serde(default)]
-    verdicts: Vec<String>,
-}
-
-impl From<Document> for Report {
-    fn from(document: Document) -> Self {
-        let Document { schema, forebay, environment, views, mut experiments, verdicts } = document;
-        for experiment in &mut experiments {
-            experiment.view = views.get(&experiment.name).map_or_else(View::other, Arc::clone);
-        }
-        Self { schema, forebay, environment, views, experiments, verdicts }
-    }
-}
-
 /// A whole result document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(from = "Document")]
 pub struct Report {
     /// The version of the schema; a document that was read may have a lower one.
     pub schema: u32,
@@ -73,7 +46,7 @@ pub struct Report {
 impl Report {
     /// Returns a document of this program's version.
     pub fn new(environment: Environment, experiments: Vec<Experiment>) -> Self {
-        let own = |experiment: &&Experiment| !Arc::ptr_eq(&experiment.view, &View::other());
+        let own = |experiment: &&Experiment| *experiment.view != View::default();
         let named = |experiment: &Experiment| (experiment.name.clone(), Arc::clone(&experiment.view));
         Self {
             schema: SCHEMA,
@@ -83,6 +56,18 @@ impl Report {
             experiments,
             verdicts: Vec::new(),
         }
+    }
+
+    /// Reads a document, and gives each experiment its view.
+    ///
+    /// # Errors
+    /// The document does not follow the schema.
+    pub(crate) fn read(document: serde_json::Value) -> serde_json::Result<Self> {
+        let mut report: Self = serde_json::from_value(document)?;
+        for experiment in &mut report.experiments {
+            experiment.view = report.views.get(&experiment.name).cloned().unwrap_or_default();
+        }
+        Ok(report)
     }
 
     /// Adds the contents of another result; the place of its measurement is dropped.
@@ -104,7 +89,7 @@ impl Report {
 }
 
 /// Several ways of doing the same work under the same conditions.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Experiment {
     /// The name on the command line: `scan`, `random`, ...
@@ -132,26 +117,15 @@ pub struct Experiment {
     /// A sentence on the numbers of all experiments of the heading; the first of them has it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sentence: String,
-    /// How it is shown.
-    #[serde(skip, default = "View::other")]
+    /// How it is shown; [`parse`](crate::saved::parse) finds it in a document.
+    #[serde(skip)]
     pub view: Arc<View>,
 }
 
 impl Experiment {
     /// Returns an experiment without rows.
     pub fn new(name: impl Into<String>, method: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            parameters: BTreeMap::new(),
-            method: method.into(),
-            notes: Vec::new(),
-            conditions: Vec::new(),
-            rows: Vec::new(),
-            title: String::new(),
-            heading: String::new(),
-            sentence: String::new(),
-            view: View::other(),
-        }
+        Self { name: name.into(), method: method.into(), ..Self::default() }
     }
 
     /// Sets a parameter.
@@ -193,7 +167,7 @@ impl Experiment {
 
     /// Returns a parameter that is a text, or an empty one.
     pub fn text(&self, name: &str) -> &str {
-        self.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or("")
+        self.parameters.get(name).and_then(serde_json::Value::as_str).unwrap_or_default()
     }
 }
 
@@ -251,10 +225,9 @@ impl Row {
                 values.entry(name).or_default().push(*value);
             }
         }
-        let metrics = values
-            .into_iter()
-            .filter_map(|(name, values)| Some((name.to_owned(), median(values)?)))
-            .collect();
+        let medians =
+            values.into_iter().filter_map(|(name, values)| Some((name.to_owned(), median(values)?)));
+        let metrics = medians.collect();
         Self { name: name.into(), metrics: Metrics(metrics), samples, ..Self::default() }
     }
 
@@ -301,11 +274,15 @@ impl Row {
         self.conditions.iter().any(Condition::failed)
     }
 
+    /// Returns the median of a metric.
+    pub fn get(&self, metric: &str) -> Option<f64> {
+        self.metrics.get(metric)
+    }
+
     /// Returns the smallest and the largest value of a metric over the samples.
     pub fn spread(&self, metric: &str) -> Option<(f64, f64)> {
-        let mut values = self.samples.iter().filter_map(|sample| sample.metrics.get(metric));
-        let first = values.next()?;
-        Some(values.fold((first, first), |(low, high), value| (low.min(value), high.max(value))))
+        let values = self.samples.iter().filter_map(|sample| sample.metrics.get(metric));
+        values.map(|value| (value, value)).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 }
 
@@ -372,7 +349,7 @@ pub struct Sample {
 }
 
 /// A limit that a check applied to a metric.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gate {
     /// The purpose of the gate, in a few words.
@@ -402,18 +379,20 @@ fn is_zero(value: &f64) -> bool {
 impl Gate {
     /// Checks that a value is no less than `limit`, and returns the gate.
     pub fn at_least(name: &str, metric: &str, value: f64, limit: f64) -> Self {
-        Self::new(name, metric, value, Some(limit), None)
+        Self { at_least: Some(limit), ..Self::of(name, metric, Some(value)) }.judged()
     }
 
     /// Checks that a value is no more than `limit`, and returns the gate.
     pub fn at_most(name: &str, metric: &str, value: f64, limit: f64) -> Self {
-        Self::new(name, metric, value, None, Some(limit))
+        Self { at_most: Some(limit), ..Self::of(name, metric, Some(value)) }.judged()
     }
 
-    fn new(name: &str, metric: &str, value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Self {
-        let (name, metric, value) = (name.to_owned(), metric.to_owned(), Some(value));
-        let gate = Self { name, metric, value, at_least, at_most, tolerance: 0.0, passed: false };
-        Self { passed: gate.is_met(0.0), ..gate }
+    fn of(name: &str, metric: &str, value: Option<f64>) -> Self {
+        Self { name: name.to_owned(), metric: metric.to_owned(), value, ..Self::default() }
+    }
+
+    fn judged(self) -> Self {
+        Self { passed: self.is_met(self.tolerance), ..self }
     }
 
     /// Returns whether the value is within the limits, or beyond them by no more than `tolerance`.
@@ -425,18 +404,99 @@ impl Gate {
     }
 }
 
+/// One gate. A row or an experiment that fails one is marked, never hidden.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Condition {
+    /// A stable name: `device_bytes`, `generator`, `other_io`, `steal`, `throttling`, `write_cache`, `extents`.
+    pub name: String,
+    /// The observed value; the worst of several samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// The smallest value that passes, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The largest value that passes, when there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// Absent when the result is unknown, or the gate does not apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passed: Option<bool>,
+    /// The meaning of the value, or the reason why there is none.
+    pub why: String,
+    /// The repeats that failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repeats: Vec<u32>,
+}
+
+impl Condition {
+    /// Returns a gate for a value that should be no less than `limit`.
+    pub fn at_least(name: &str, value: f64, limit: f64) -> Self {
+        let (value, at_least, passed) = (Some(value), Some(limit), Some(value >= limit));
+        Self { name: name.to_owned(), value, at_least, passed, ..Self::default() }
+    }
+
+    /// Returns a gate for a value that should be no more than `limit`.
+    pub fn at_most(name: &str, value: f64, limit: f64) -> Self {
+        let (value, at_most, passed) = (Some(value), Some(limit), Some(value <= limit));
+        Self { name: name.to_owned(), value, at_most, passed, ..Self::default() }
+    }
+
+    /// Returns a gate for a value that should be no less than `least` and no more than `most`.
+    pub fn within(name: &str, value: f64, least: f64, most: f64) -> Self {
+        let passed = Some((least..=most).contains(&value));
+        Self { at_most: Some(most), passed, ..Self::at_least(name, value, least) }
+    }
+
+    /// Returns a gate without a known value, with the reason.
+    pub fn unknown(name: &str, why: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), why: why.into(), ..Self::default() }
+    }
+
+    /// Sets the meaning of the value.
+    pub fn with_meaning(mut self, why: &str) -> Self {
+        why.clone_into(&mut self.why);
+        self
+    }
+
+    /// Returns how far the value lies outside of the limits; negative within them. `None` without a
+    /// value or a limit.
+    pub fn excess(&self) -> Option<f64> {
+        let value = self.value?;
+        let below = self.at_least.map(|least| least - value);
+        let above = self.at_most.map(|most| value - most);
+        below.into_iter().chain(above).reduce(f64::max)
+    }
+
+    /// Returns the limit in words.
+    pub fn wanted(&self) -> String {
+        match (self.at_least, self.at_most) {
+            (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
+            (Some(least), None) => format!("at least {}", number(least)),
+            (None, Some(most)) => format!("at most {}", number(most)),
+            (None, None) => "no limit".to_owned(),
+        }
+    }
+
+    /// Returns whether the gate failed.
+    pub fn failed(&self) -> bool {
+        self.passed == Some(false)
+    }
+}
+
+impl From<&Gate> for Condition {
+    fn from(check: &Gate) -> Self {
+        let Gate { name, value, at_least, at_most, passed, .. } = check.clone();
+        Self { name, value, at_least, at_most, passed: Some(passed), ..Self::default() }
+    }
+}
+
 /// Returns the median; the mean of the middle two when the number of values is even.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
-    if values.is_empty() {
-        return None;
-    }
     values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 {
-        Some(values[middle])
-    } else {
-        Some((values[middle - 1] + values[middle]) / 2.0)
-    }
+    let last = values.len().checked_sub(1)?;
+    // Halves, because the sum of two large values may be infinite.
+    Some(values[last / 2] / 2.0 + values[last.div_ceil(2)] / 2.0)
 }
 
 #[cfg(test)]

@@ -9,38 +9,62 @@ pub fn bytes(value: u64) -> String {
         scaled /= 1024.0;
         unit += 1;
     }
-    if unit == 0 || scaled.fract() < 0.05 || scaled >= 100.0 {
-        format!("{scaled:.0} {}", UNITS[unit])
-    } else {
-        format!("{scaled:.1} {}", UNITS[unit])
-    }
+    let decimals = usize::from(unit > 0 && scaled.fract() >= 0.05 && scaled < 100.0);
+    format!("{scaled:.decimals$} {}", UNITS[unit])
 }
 
 /// Formats a number with at most three significant digits where it has decimals. The integer part stays in
 /// full, with its thousands separated: `1,540`, `96.3`, `0.025`.
 pub fn number(value: f64) -> String {
-    let size = value.abs();
-    if value.fract() == 0.0 && size < 99.95 {
-        format!("{value:.0}")
-    } else if size >= 99.95 {
-        grouped(value.round())
-    } else if size >= 9.995 {
-        format!("{value:.1}")
-    } else if size >= 0.9995 {
-        format!("{value:.2}")
-    } else if size >= 0.0995 {
-        format!("{value:.3}")
-    } else {
-        format!("{value:.4}")
+    let decimals = match value.abs() {
+        size if value.fract() == 0.0 && size < 99.95 => 0,
+        99.95.. => return grouped(value.round()),
+        9.995.. => 1,
+        0.9995.. => 2,
+        0.0995.. => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// Formats a time with the unit that fits: `96.3 µs`, `1.54 ms`, `2 s`.
+pub fn time(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{} µs", number(us)),
+        us if us < 1e6 => format!("{} ms", number(us / 1e3)),
+        us => format!("{} s", number(us / 1e6)),
     }
+}
+
+/// Formats a time as `2026-11-22 01:05 UTC`.
+pub(crate) fn date(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    // Days are counted from 1 March of the year 0, so that the leap day is the last day of its year.
+    // 400 years have 146,097 days, and from March on five months have 153.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
+}
+
+/// Formats a share as whole percent.
+pub fn percent(share: f64) -> String {
+    format!("{} %", number((share * 100.0).round()))
+}
+
+/// Returns the item with the largest value; the last of several.
+pub(crate) fn largest<T>(items: impl IntoIterator<Item = T>, value: impl Fn(&T) -> f64) -> Option<T> {
+    items.into_iter().max_by(|a, b| value(a).total_cmp(&value(b)))
 }
 
 fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3 + 1);
-    if value < 0.0 {
-        text.push('-');
-    }
+    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
@@ -70,5 +94,12 @@ mod tests {
         assert_eq!(number(0.0254), "0.0254");
         assert_eq!(number(0.0), "0");
         assert_eq!(number(32.0), "32");
+    }
+
+    #[test]
+    fn seconds_become_a_date() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_798_761_599), "2026-12-31 23:59 UTC");
     }
 }

@@ -3,12 +3,13 @@
 
 use maud::{Markup, html};
 
+use super::columns::{groups, together};
 use super::facts::{self, counts};
+use super::html as page;
 use super::noise::{Difference, difference};
 use super::view::{self, Gain};
-use super::{columns, html as page, sections};
 use crate::result::{Experiment, Report, Row, metric};
-use crate::units::number;
+use crate::units::{largest, number};
 
 /// Minimum factor: less is not worth a change.
 const WORTHWHILE: f64 = 1.2;
@@ -39,7 +40,7 @@ pub(crate) fn of(report: &Report) -> Markup {
                     @for advice in advice.iter().take(SHOWN) {
                         li {
                             span.times { (advice.factor()) }
-                            div { a href=(format!("#{}", sections::id(advice.section))) { (advice.what) } p.small { (page::prose(&advice.gain)) } }
+                            div { a href=(format!("#{}", page::id(advice.section))) { (advice.what) } p.small { (page::prose(&advice.gain)) } }
                         }
                     }
                 }
@@ -60,63 +61,44 @@ impl Advice {
 
 /// Returns all worthwhile changes, the one with the largest gain first.
 pub fn advice(report: &Report) -> Vec<Advice> {
-    let groups = columns::groups(&report.experiments);
-    let mut all: Vec<Advice> = Vec::new();
-    for (section, group) in groups.iter().enumerate() {
-        for gain in &group[0].view.gains {
+    let groups = groups(&report.experiments);
+    let of_groups = groups.iter().enumerate().flat_map(|(section, group)| {
+        group[0].view.gains.iter().filter_map(move |gain| {
             let compared = group.iter().filter_map(|experiment| compare(gain, section, group, experiment));
-            let best = compared.max_by(|a, b| a.times.total_cmp(&b.times));
-            match best.map(|best| (all.iter_mut().find(|other| other.what == gain.change), best)) {
-                Some((Some(other), best)) if best.times > other.times => *other = best,
-                Some((None, best)) => all.push(best),
-                _ => {}
-            }
-        }
-    }
-    all.extend(at_once(report));
+            largest(compared, |advice| advice.times)
+        })
+    });
+    let mut all: Vec<Advice> = of_groups.chain(at_once(report)).collect();
     all.retain(|advice| advice.times >= WORTHWHILE);
     all.sort_by(|a, b| b.times.total_cmp(&a.times));
-    all
+    let changes = together(all, |one, other| one.what == other.what);
+    changes.into_iter().filter_map(|change| change.into_iter().next()).collect()
 }
 
 fn compare(rule: &Gain, section: usize, group: &[&Experiment], experiment: &Experiment) -> Option<Advice> {
-    let usual = rule
-        .usual
-        .iter()
-        .find_map(|name| experiment.row(name).filter(|row| counts(row) && has(row, rule)))?;
-    let others = experiment
-        .rows
-        .iter()
-        .filter(|row| counts(row) && has(row, rule) && !rule.usual.iter().any(|name| *name == row.name));
-    let better = |row: &Row| {
-        let ratio = row.metrics.get(&rule.metric).unwrap_or_default()
-            / usual.metrics.get(&rule.metric).unwrap_or(1.0);
-        if rule.more { ratio } else { 1.0 / ratio }
-    };
-    let best = others.max_by(|a, b| better(a).total_cmp(&better(b)))?;
-    let times = better(best);
-    if !times.is_finite() || difference(best, usual, &rule.metric) == Some(Difference::Equal) {
+    let value = |row: &Row| row.get(&rule.metric).filter(|value| counts(row) && *value > 0.0);
+    let known = |row| Some((row, value(row)?));
+    let (usual, before) = rule.usual.iter().find_map(|name| known(experiment.row(name)?))?;
+    let others = experiment.rows.iter().filter(|row| !rule.usual.iter().any(|name| *name == row.name));
+    let times = |after: f64| if rule.more { after / before } else { 1.0 / (after / before) };
+    let (best, after) = largest(others.filter_map(known), |(_, after)| times(*after))?;
+    if !times(after).is_finite() || difference(best, usual, &rule.metric) == Some(Difference::Equal) {
         return None;
     }
-    let place = view::place(group, experiment).map(|place| format!(", {place}"));
     Some(Advice {
-        times,
+        times: times(after),
         what: rule.change.to_string(),
         gain: format!(
             "`{}` instead of `{}`: {} against {} {}{}",
             best.name,
             usual.name,
-            number(best.metrics.get(&rule.metric)?),
-            number(usual.metrics.get(&rule.metric)?),
+            number(after),
+            number(before),
             rule.counts,
-            place.unwrap_or_default()
+            view::place(group, experiment)
         ),
         section,
     })
-}
-
-fn has(row: &Row, rule: &Gain) -> bool {
-    row.metrics.get(&rule.metric).is_some_and(|value| value > 0.0)
 }
 
 /// Returns the advice to go from one operation at a time to as many as the device can use.
@@ -126,9 +108,9 @@ fn at_once(report: &Report) -> Option<Advice> {
     if difference(row, first, metric::IOPS) == Some(Difference::Equal) {
         return None;
     }
-    let times = row.metrics.get(metric::IOPS)? / first.metrics.get(metric::IOPS)?;
+    let (after, before) = (row.get(metric::IOPS)?, first.get(metric::IOPS)?);
     Some(Advice {
-        times,
+        times: after / before,
         what: "Have more reads in flight at once".to_owned(),
         gain: format!(
             "`{}` with {} instead of {} ({}): {} IOPS against {}; {}",
@@ -136,8 +118,8 @@ fn at_once(report: &Report) -> Option<Advice> {
             number(knee),
             number(alone),
             curve.load,
-            number(row.metrics.get(metric::IOPS)?),
-            number(first.metrics.get(metric::IOPS)?),
+            number(after),
+            number(before),
             curve.beyond_knee()
         ),
         section: curve.section,

@@ -2,13 +2,12 @@
 //! them, several percentiles a curve over the share of operations, times of several calls bars made of
 //! parts, series a line over time.
 
-use super::chart::{Chart, Shape};
 use super::columns::{Column, groups, heading, once, row_names};
 use super::facts;
 use super::histogram;
 use super::html::capital;
-use super::knee::{Definition, Level, saturation};
-use super::svg::{Bar, Line, Mark, Point, Spread, XAxis};
+use super::knee::{KNEES, Level, saturation};
+use super::svg::{Chart, Line, Mark, Point, Shape, Spread, XAxis};
 use super::view::{self, Axis, Role};
 use crate::result::{CacheState, Experiment, Report, Row, metric};
 
@@ -52,31 +51,28 @@ pub(crate) fn overview(report: &Report) -> Option<[Chart; 2]> {
 /// Returns rate and p99 of the fastest rows of a sweep.
 fn swept(group: &[&Experiment]) -> Option<Vec<[Line; 2]>> {
     let axis = view::axis(group)?;
-    let line = |name: &str, metric: &str| {
-        let point = |experiment: &Experiment, row: &Row| {
-            let (x, y) = (experiment.number(&axis.parameter)?, row.metrics.get(metric)?);
-            (x > 0.0 && y > 0.0).then(|| Point::new(x, y))
-        };
-        Line::new(name, points(group, name, point))
-    };
     let most = |lines: &[Line; 2]| lines[0].points.iter().map(|point| point.y).fold(0.0, f64::max);
     let (mut device, mut others) = (Vec::new(), Vec::new());
     for name in row_names(group) {
-        let rows =
-            || group.iter().filter_map(|experiment| experiment.row(name)).filter(|row| row.skipped.is_none());
-        let mut lines = [metric::IOPS, metric::P99_US].map(|metric| line(name, metric));
-        if lines[0].points.len() < 2 || rows().any(|row| row.degraded.is_some()) {
+        let rows = group.iter().filter_map(|experiment| experiment.row(name));
+        let rows: Vec<&Row> = rows.filter(|row| row.skipped.is_none()).collect();
+        let mut lines = [metric::IOPS, metric::P99_US].map(|metric| {
+            let point = |experiment: &Experiment, row: &Row| {
+                let (x, y) = (experiment.number(&axis.parameter)?, row.get(metric)?);
+                (x > 0.0 && y > 0.0).then(|| Point::new(x, y))
+            };
+            Line::new(name, points(group, name, point))
+        });
+        if lines[0].points.len() < 2 || rows.iter().any(|row| row.degraded.is_some()) {
             continue;
         }
-        if rows().all(facts::is_direct) {
+        let cache = rows.iter().find_map(|row| row.cache).filter(|cache| *cache != CacheState::Direct);
+        if rows.iter().all(|row| facts::is_direct(row)) {
             device.push(lines);
-        } else if let Some(cache) =
-            rows().find_map(|row| row.cache).filter(|cache| *cache != CacheState::Direct)
-        {
-            lines.iter_mut().for_each(|line| {
-                line.aside = true;
-                line.name = format!("{name} ({})", cache.label());
-            });
+        } else if let Some(cache) = cache {
+            for line in &mut lines {
+                (line.aside, line.name) = (true, format!("{name} ({})", cache.label()));
+            }
             others.push(lines);
         }
     }
@@ -95,7 +91,7 @@ fn of_baseline(report: &Report) -> Option<Vec<[Line; 2]>> {
         [metric::IOPS, metric::P99_US].map(|metric| {
             let at = |depth: u32| {
                 let row = baseline.row(&format!("{name}-{depth}"))?;
-                Some(Point::new(f64::from(depth), row.metrics.get(metric).filter(|value| *value > 0.0)?))
+                Some(Point::new(f64::from(depth), row.get(metric).filter(|value| *value > 0.0)?))
             };
             Line::new(name, [1, 32].into_iter().filter_map(at).collect())
         })
@@ -104,17 +100,20 @@ fn of_baseline(report: &Report) -> Option<Vec<[Line; 2]>> {
     (!known.is_empty()).then_some(known)
 }
 
+/// Returns the figure of a row at a place, with the range of its repeats.
+fn point(column: &Column, row: &Row, x: f64) -> Option<Point> {
+    let y = column.value(row)?;
+    let (low, high) = column.spread(row).unwrap_or((y, y));
+    Some(Point { x, y, low, high })
+}
+
 fn bars(experiment: &Experiment) -> Vec<Chart> {
     let chart = |column: &Column| {
-        let bar = |row: &Row| {
-            Some(Bar { name: row.name.clone(), values: vec![column.value(row)?], spread: column.spread(row) })
-        };
-        let bars: Vec<Bar> = experiment.rows.iter().filter_map(bar).collect();
-        (!bars.is_empty()).then(|| Chart {
-            title: column.heading.to_string(),
-            note: column.meaning.to_string(),
-            shape: Shape::Bars { axis: column.heading.to_string(), parts: Vec::new(), bars },
-        })
+        let bar = |row: &Row| Some(Line::new(&row.name, vec![point(column, row, 0.0)?]));
+        let lines: Vec<Line> = experiment.rows.iter().filter_map(bar).collect();
+        let (title, note) = (column.heading.to_string(), column.meaning.to_string());
+        let shape = Shape::Bars(Vec::new());
+        (!lines.is_empty()).then(|| Chart { y: title.clone(), title, note, lines, shape })
     };
     experiment.view.charts().filter_map(chart).collect()
 }
@@ -122,17 +121,13 @@ fn bars(experiment: &Experiment) -> Vec<Chart> {
 fn sweep(group: &[&Experiment]) -> Vec<Chart> {
     let Some(axis) = view::axis(group) else { return Vec::new() };
     let chart = |column: &Column| {
-        let lines = rows(group, |experiment, row| {
-            let (x, y) = (experiment.number(&axis.parameter)?, column.value(row)?);
-            let (low, high) = column.spread(row).unwrap_or((y, y));
-            Some(Point { x, y, low, high })
-        });
+        let lines = rows(group, |experiment, row| point(column, row, experiment.number(&axis.parameter)?));
         let title = format!("{} over {}", column.heading, axis.label);
-        let marks = if column.metric == metric::IOPS { knees(group) } else { Vec::new() };
+        let marks = if column.metric == metric::IOPS { knees(group, &axis) } else { Vec::new() };
         let x = over(&axis.label, &lines);
         let is_known = !lines.is_empty();
         let chart = Chart::lines(title, &column.meaning, x, &column.heading, lines);
-        is_known.then(|| chart.marked(marks))
+        is_known.then(|| chart.with(marks, false))
     };
     group[0].view.charts().filter_map(chart).collect()
 }
@@ -140,18 +135,14 @@ fn sweep(group: &[&Experiment]) -> Vec<Chart> {
 /// Returns the chart of latency (vertical) over throughput (horizontal). Where a curve turns upwards,
 /// more operations in flight only add latency.
 fn against_throughput(group: &[&Experiment]) -> Option<Chart> {
-    let first = group.first().filter(|_| group.len() >= 4)?;
+    let view = &group.first().filter(|_| group.len() >= 4)?.view;
     let has =
         |column: &&Column| group.iter().flat_map(|one| &one.rows).any(|row| column.value(row).is_some());
-    let rate = [metric::IOPS, metric::LOOKUPS_PER_S]
-        .into_iter()
-        .filter_map(|name| first.view.column(name))
-        .find(has)?;
-    let latency = first.view.column(metric::P99_US)?;
+    let rates = [metric::IOPS, metric::LOOKUPS_PER_S].into_iter().filter_map(|name| view.column(name));
+    let (rate, latency) = (rates.into_iter().find(has)?, view.column(metric::P99_US)?);
     let lines = rows(group, |_, row| Some(Point::new(rate.value(row)?, latency.value(row)?)));
-    let axis = view::axis(group)?;
     let title = format!("{} against {}", latency.heading, rate.heading);
-    let note = format!("one point for each number of {}, joined in their order", axis.label);
+    let note = format!("one point for each number of {}, joined in their order", view::axis(group)?.label);
     let x = XAxis::new(&rate.heading, Spread::Linear);
     let is_curve = lines.iter().any(|line| line.points.len() >= 4);
     is_curve.then(|| Chart::lines(title, &note, x, &latency.heading, lines))
@@ -163,19 +154,15 @@ fn rows(group: &[&Experiment], point: impl Fn(&Experiment, &Row) -> Option<Point
     lines.filter(|line| !line.points.is_empty()).take(LINES).collect()
 }
 
-/// Returns the points of the row `name`, in the order of the group's axis.
-fn points(
-    group: &[&Experiment],
-    name: &str,
-    point: impl Fn(&Experiment, &Row) -> Option<Point>,
-) -> Vec<Point> {
+/// Returns the values of the row `name` at all places, in the order of the group's axis.
+fn points<T>(group: &[&Experiment], name: &str, point: impl Fn(&Experiment, &Row) -> Option<T>) -> Vec<T> {
     in_order(group).into_iter().filter_map(|experiment| point(experiment, experiment.row(name)?)).collect()
 }
 
 /// Returns the experiments in the order of the parameter that differs between them.
 fn in_order<'a>(group: &[&'a Experiment]) -> Vec<&'a Experiment> {
     let axis = view::axis(group);
-    let place = |experiment: &Experiment| axis.as_ref().and_then(|axis| experiment.number(&axis.parameter));
+    let place = |experiment: &Experiment| experiment.number(&axis.as_ref()?.parameter);
     let mut ordered = group.to_vec();
     ordered.sort_by(|a, b| place(a).unwrap_or_default().total_cmp(&place(b).unwrap_or_default()));
     ordered
@@ -192,30 +179,19 @@ fn over(title: &str, lines: &[Line]) -> XAxis {
 
 /// Returns a mark for each definition of the knee, for the row with the highest throughput. There is
 /// none where the device is not saturated, and none over anything but readers.
-fn knees(group: &[&Experiment]) -> Vec<Mark> {
-    let levels = |name: &str| -> Vec<Level> {
-        let level = |experiment: &&Experiment| {
-            let row = experiment.row(name)?;
-            Some(Level {
-                readers: experiment.number("readers")?,
-                per_second: row.metrics.get(metric::IOPS)?,
-                mean_us: row.metrics.get(metric::MEAN_US)?,
-            })
-        };
-        in_order(group).iter().filter_map(level).collect()
+fn knees(group: &[&Experiment], axis: &Axis) -> Vec<Mark> {
+    let level = |experiment: &Experiment, row: &Row| {
+        let (per_second, mean_us) = (row.get(metric::IOPS)?, row.get(metric::MEAN_US)?);
+        Some(Level { readers: experiment.number("readers")?, per_second, mean_us })
     };
-    if view::axis(group).is_none_or(|axis| axis.parameter != "readers") {
-        return Vec::new();
-    }
-    let most = |levels: &[Level]| levels.iter().map(|level| level.per_second).fold(0.0, f64::max);
-    let fastest = row_names(group).into_iter().map(levels).max_by(|a, b| most(a).total_cmp(&most(b)));
-    let Some(levels) = fastest else { return Vec::new() };
-    let Some(found) = saturation(&levels) else { return Vec::new() };
-    let marks = Definition::ALL
-        .iter()
-        .zip(found.knees)
-        .map(|(definition, place)| Mark { at: levels[place].readers, label: definition.name().to_owned() });
-    marks.collect()
+    let most = |levels: &Vec<Level>| levels.iter().map(|level| level.per_second).fold(0.0, f64::max);
+    let names = row_names(group).into_iter().filter(|_| axis.parameter == "readers");
+    let all = names.map(|name| points(group, name, level));
+    let Some(levels) = all.max_by(|a, b| most(a).total_cmp(&most(b))) else { return Vec::new() };
+    let knees = saturation(&levels).map(|found| found.knees).into_iter().flatten();
+    let mark =
+        |((name, _), place): (_, usize)| Mark { at: levels[place].readers, label: str::to_owned(name) };
+    KNEES.into_iter().zip(knees).map(mark).collect()
 }
 
 /// The calls, in the order in which a program makes them.
@@ -230,34 +206,24 @@ fn calls(group: &[&Experiment]) -> Option<Chart> {
 }
 
 fn in_unit(group: &[&Experiment], suffix: &str, unit: &str) -> Option<Chart> {
-    let rows = || group.iter().flat_map(|experiment| &experiment.rows);
-    let calls: Vec<&str> = CALLS
-        .into_iter()
-        .filter(|call| rows().any(|row| row.metrics.get(&format!("{call}{suffix}")).is_some()))
-        .collect();
-    if calls.len() < 2 {
-        return None;
-    }
-    let mut bars = Vec::new();
-    for experiment in in_order(group) {
-        let place = view::place(group, experiment).map_or_else(String::new, |place| format!(", {place}"));
-        for row in &experiment.rows {
-            let values: Vec<Option<f64>> =
-                calls.iter().map(|call| row.metrics.get(&format!("{call}{suffix}"))).collect();
-            if values.iter().any(Option::is_some) {
-                let values = values.into_iter().map(Option::unwrap_or_default).collect();
-                bars.push(Bar { name: format!("{}{place}", row.name), values, spread: None });
-            }
-        }
-    }
-    Some(Chart {
+    let value = |row: &Row, call: &str| row.get(&format!("{call}{suffix}"));
+    let has = |call: &&str| group.iter().flat_map(|one| &one.rows).any(|row| value(row, call).is_some());
+    let parts: Vec<&str> = CALLS.into_iter().filter(has).collect();
+    let bars = in_order(group).into_iter().flat_map(|experiment| {
+        let place = view::place(group, experiment);
+        let rows = experiment.rows.iter().filter(|row| parts.iter().any(|call| value(row, call).is_some()));
+        rows.map(|row| {
+            let point = |call: &&str| Point::new(0.0, value(row, call).unwrap_or_default());
+            Line::new(&format!("{}{place}", row.name), parts.iter().map(point).collect())
+        })
+        .collect::<Vec<_>>()
+    });
+    (parts.len() > 1).then(|| Chart {
         title: "Time by call".to_owned(),
         note: format!("medians in {unit}, stacked in the order in which the calls are made"),
-        shape: Shape::Bars {
-            axis: unit.to_owned(),
-            parts: calls.into_iter().map(str::to_owned).collect(),
-            bars,
-        },
+        y: unit.to_owned(),
+        lines: bars.collect(),
+        shape: Shape::Bars(parts.iter().map(|call| (*call).to_owned()).collect()),
     })
 }
 
@@ -273,20 +239,16 @@ const SHARES: [f64; 3] = [0.5, 0.99, 0.999];
 /// Returns a chart for each latency of the group; for a sweep, of its first and its last place.
 fn percentiles(group: &[&Experiment]) -> Vec<Chart> {
     let ordered = in_order(group);
-    let ends = match ordered.as_slice() {
-        [] => Vec::new(),
-        [only] => vec![*only],
-        [first, .., last] => vec![*first, *last],
-    };
-    let charts = ends.iter().flat_map(|experiment| {
-        let place = view::place(group, experiment).map_or_else(String::new, |place| format!(", {place}"));
+    let ends = ordered.iter().take(1).chain(ordered.iter().skip(1).last());
+    let charts = ends.flat_map(|experiment| {
+        let place = view::place(group, experiment);
         FAMILIES.into_iter().filter_map(move |(histogram, what, percentiles)| {
             let line = |row: &Row| Some(Line::new(&row.name, shares(row, histogram, percentiles)?));
             let lines: Vec<Line> = experiment.rows.iter().filter_map(line).take(LINES).collect();
             let title = format!("{} by share of operations{place}", capital(what));
             let note = format!("at 99 %: the {what} that 99 of 100 operations did not exceed");
             let x = XAxis::new("share of operations", Spread::Tail);
-            (!lines.is_empty()).then(|| Chart::lines(title, &note, x, "µs", lines).with_table())
+            (!lines.is_empty()).then(|| Chart::lines(title, &note, x, "µs", lines).with(Vec::new(), true))
         })
     });
     charts.collect()
@@ -297,7 +259,7 @@ fn shares(row: &Row, histogram: &str, percentiles: [&str; 3]) -> Option<Vec<Poin
     let curve = row.histograms.get(histogram).and_then(|text| histogram::curve(text));
     let curve = curve.unwrap_or_else(|| {
         let percentiles = SHARES.into_iter().zip(percentiles);
-        percentiles.filter_map(|(share, metric)| Some((share, row.metrics.get(metric)?))).collect()
+        percentiles.filter_map(|(share, metric)| Some((share, row.get(metric)?))).collect()
     });
     (curve.len() >= 2).then(|| curve.into_iter().map(|(share, us)| Point::new(share, us)).collect())
 }
@@ -310,7 +272,7 @@ const AT: &str = "at_s";
 fn series(experiment: &Experiment) -> Vec<Chart> {
     let names = once(experiment.rows.iter().flat_map(|row| row.series.keys()).filter(|name| *name != AT));
     let mark = |row: &Row| {
-        let at = row.metrics.get(metric::CHANGE_S).filter(|_| row.series.contains_key(AT))?;
+        let at = row.get(metric::CHANGE_S).filter(|_| row.series.contains_key(AT))?;
         Some(Mark { at, label: format!("{} changes", row.name) })
     };
     let chart = |name: &String| {
@@ -323,7 +285,7 @@ fn series(experiment: &Experiment) -> Vec<Chart> {
         let x = XAxis::new("seconds", Spread::Linear);
         let lines = experiment.rows.iter().filter_map(line).collect();
         let marks = experiment.rows.iter().filter_map(mark).collect();
-        Chart::lines(title, note, x, heading, lines).marked(marks).with_table()
+        Chart::lines(title, note, x, heading, lines).with(marks, true)
     };
     names.into_iter().map(chart).collect()
 }
@@ -353,7 +315,7 @@ mod tests {
         assert_eq!(titles(&of(&[&one])), ["IOPS"]);
         let charts = of(&[&eight, &one]);
         assert_eq!(titles(&charts), ["IOPS over reads in flight"]);
-        let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("{charts:?}") };
+        let lines = &charts[0].lines;
         let places: Vec<f64> = lines[0].points.iter().map(|point| point.x).collect();
         assert_eq!(places, [1.0, 8.0], "in the order of the axis");
     }
@@ -391,9 +353,9 @@ mod tests {
         let experiment =
             writes(&[("sync_ms", 30.0), ("open_ms", 1.0), ("write_ms", 4.0), ("total_ms", 35.0)]);
         let chart = calls(&[&experiment]).expect("three calls");
-        let Shape::Bars { parts, bars, .. } = chart.shape else { panic!("bars") };
+        let Shape::Bars(parts) = chart.shape else { panic!("bars") };
         assert_eq!(parts, ["open", "write", "sync"]);
-        assert_eq!(bars[0].values, [1.0, 4.0, 30.0]);
+        assert_eq!(chart.lines[0].points.iter().map(|point| point.y).collect::<Vec<_>>(), [1.0, 4.0, 30.0]);
     }
 
     #[test]
@@ -426,7 +388,7 @@ mod tests {
     #[test]
     fn three_percentiles_are_three_points() {
         let charts = percentiles(&[&of_three(1)]);
-        let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("lines") };
+        let lines = &charts[0].lines;
         assert_eq!(lines[0].points.len(), 3);
         assert_eq!(charts[0].title, "Latency by share of operations");
     }
@@ -437,7 +399,7 @@ mod tests {
         let text = crate::page::histogram::tests::text(1..=10_000);
         experiment.rows[0].histograms.insert("latency".to_owned(), text);
         let charts = percentiles(&[&experiment]);
-        let Shape::Lines { lines, .. } = &charts[0].shape else { panic!("lines") };
+        let lines = &charts[0].lines;
         assert!(lines[0].points.len() > 20, "{}", lines[0].points.len());
     }
 
@@ -461,7 +423,8 @@ mod tests {
         let (changed, steady) = (sustain(Some(0.2)), sustain(None));
         let charts = series(&changed);
         assert_eq!(charts.len(), 1, "the times are no series of their own");
-        let Shape::Lines { lines, marks, .. } = &charts[0].shape else { panic!("{charts:?}") };
+        let Shape::Lines { marks, .. } = &charts[0].shape else { panic!("{charts:?}") };
+        let lines = &charts[0].lines;
         let points: Vec<(f64, f64)> = lines[0].points.iter().map(|point| (point.x, point.y)).collect();
         assert_eq!(points, [(0.0, 100.0), (0.1, 100.0), (0.2, 50.0)]);
         assert_eq!(marks.iter().map(|mark| mark.at).collect::<Vec<_>>(), [0.2]);
@@ -490,7 +453,8 @@ mod tests {
             }
         }
         let [rate, _] = overview(&facts::tests::report(experiments)).expect("four depths");
-        let Shape::Lines { lines, x, .. } = rate.shape else { panic!("lines") };
+        let Shape::Lines { x, .. } = rate.shape else { panic!("lines") };
+        let lines = rate.lines;
         let names: Vec<(&str, bool)> = lines.iter().map(|line| (line.name.as_str(), line.aside)).collect();
         assert_eq!(names, [("direct", false), ("mmap (warm)", true)]);
         assert_eq!(x.spread, Spread::Log);
@@ -501,8 +465,7 @@ mod tests {
         let report = facts::tests::report(vec![crate::page::headline::tests::baseline()]);
         let [rate, p99] = overview(&report).expect("two depths");
         for chart in [rate, p99] {
-            let Shape::Lines { lines, .. } = chart.shape else { panic!("lines") };
-            assert_eq!(lines.iter().map(|line| line.points.len()).collect::<Vec<_>>(), [2, 2]);
+            assert_eq!(chart.lines.iter().map(|line| line.points.len()).collect::<Vec<_>>(), [2, 2]);
         }
         assert!(overview(&facts::tests::report(Vec::new())).is_none());
     }

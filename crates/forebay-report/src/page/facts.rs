@@ -3,7 +3,7 @@
 use super::columns::{groups, row_names};
 use super::view::{self, Role};
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
-use crate::units::number;
+use crate::units::{largest, number};
 
 /// The sweeps that show where more load no longer pays off, the better one first, and the share of the
 /// maximum that counts as all of it, the same as in each sweep's sentences.
@@ -44,22 +44,25 @@ pub(crate) fn is_direct(row: &Row) -> bool {
 /// all that read past the page cache. A row that the page cache serves in part does not describe the device.
 pub fn of_device<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
     let all = rows(report, role, metric);
-    let proven: Vec<_> =
-        all.iter().filter(|found| counts(found.row) && found.row.is_proven()).copied().collect();
+    let proven: Vec<_> = all.iter().filter(|found| found.row.is_proven()).copied().collect();
     if proven.is_empty() { all.into_iter().filter(|found| is_direct(found.row)).collect() } else { proven }
+}
+
+/// Returns every row that was measured, with its section and experiment.
+pub(crate) fn measured(report: &Report) -> impl Iterator<Item = (usize, &Experiment, &Row)> {
+    let sections = groups(&report.experiments).into_iter().enumerate();
+    let experiments = sections.flat_map(|(section, group)| group.into_iter().map(move |one| (section, one)));
+    let rows = experiments.flat_map(|(section, one)| one.rows.iter().map(move |row| (section, one, row)));
+    rows.filter(|(.., row)| row.skipped.is_none())
 }
 
 /// Returns every row of experiments of this role whose figures count and that has the metric.
 pub fn rows<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
-    let mut found = Vec::new();
-    for (section, group) in groups(&report.experiments).into_iter().enumerate() {
-        for experiment in group.into_iter().filter(|experiment| experiment.view.role == role) {
-            for row in experiment.rows.iter().filter(|row| counts(row)) {
-                found.extend(row.metrics.get(metric).map(|value| Found { section, experiment, row, value }));
-            }
-        }
-    }
-    found
+    let rows = measured(report).filter(|(_, experiment, row)| experiment.view.role == role && counts(row));
+    let found = rows.filter_map(|(section, experiment, row)| {
+        Some(Found { section, experiment, row, value: row.get(metric)? })
+    });
+    found.collect()
 }
 
 /// A row over the number of readers.
@@ -92,8 +95,7 @@ impl<'a> Curve<'a> {
 
     /// Returns the load with the most reads per second.
     pub fn best(&self) -> (f64, &'a Row) {
-        let best = self.points.iter().max_by(|a, b| rate(a.1).total_cmp(&rate(b.1)));
-        *best.unwrap_or(&self.last())
+        largest(self.points.iter().copied(), |(_, row)| rate(row)).unwrap_or(self.last())
     }
 
     /// Returns the maximum of the reads per second.
@@ -121,8 +123,8 @@ impl<'a> Curve<'a> {
     /// Returns the smallest load that reaches about all of the maximum.
     pub fn knee(&self) -> (f64, &'a Row) {
         let enough = self.enough * self.most();
-        let found = self.points.iter().find(|(_, row)| row.metrics.get(metric::IOPS) >= Some(enough));
-        *found.unwrap_or(&self.last())
+        let mut points = self.points.iter().copied();
+        points.find(|(_, row)| row.get(metric::IOPS) >= Some(enough)).unwrap_or(self.last())
     }
 }
 
@@ -135,14 +137,12 @@ const AT_THE_LIMIT: f64 = 0.85;
 pub fn limit(experiment: &Experiment, per_second: f64) -> Option<String> {
     let block = experiment.number("block_bytes").unwrap_or(0.0);
     let by = experiment.parameters.get(IO_LIMIT_BY)?.as_str()?;
-    let at = |value: f64, limit: f64| value >= AT_THE_LIMIT * limit;
-    let reads = experiment.number(IO_LIMIT_READS).filter(|limit| at(per_second, *limit));
-    let bytes = experiment.number(IO_LIMIT_BYTES).filter(|limit| at(per_second * block, *limit));
-    let phrase = match (reads, bytes) {
-        (Some(limit), _) => format!("{} reads a second", number(limit)),
-        (None, Some(limit)) => format!("{} MB/s", number(limit / 1e6)),
-        (None, None) => return None,
-    };
+    let reached =
+        |name: &str, value: f64| experiment.number(name).filter(|limit| value >= AT_THE_LIMIT * limit);
+    let reads = reached(IO_LIMIT_READS, per_second).map(|limit| format!("{} reads a second", number(limit)));
+    let bytes =
+        reached(IO_LIMIT_BYTES, per_second * block).map(|limit| format!("{} MB/s", number(limit / 1e6)));
+    let phrase = reads.or(bytes)?;
     Some(format!("the limit of {phrase} that {by} sets"))
 }
 
@@ -153,25 +153,23 @@ pub const IO_LIMIT_READS: &str = "io_limit_reads_per_s";
 /// See [`IO_LIMIT_BY`].
 pub const IO_LIMIT_BYTES: &str = "io_limit_bytes_per_s";
 
-fn rate(row: &Row) -> f64 {
-    row.metrics.get(metric::IOPS).unwrap_or(0.0)
+/// Returns the reads per second of a row.
+pub(crate) fn rate(row: &Row) -> f64 {
+    row.get(metric::IOPS).unwrap_or_default()
 }
 
 /// Returns the sweep over concurrency whose row reached the most reads per second: of `saturate`,
 /// otherwise of `random`.
 pub fn curve(report: &Report) -> Option<Curve<'_>> {
     SWEEPS.into_iter().find_map(|(role, enough)| {
-        let mut curves = Vec::new();
-        for (section, group) in groups(&report.experiments).into_iter().enumerate() {
-            let axis = view::axis(&group).filter(|axis| ["readers", "depth"].contains(&&*axis.parameter));
-            if let Some(axis) = axis.filter(|_| group[0].view.role == role && whole(group[0])) {
-                curves.extend(curves_of(section, &group, &axis, enough));
-            }
-        }
+        let sections = groups(&report.experiments).into_iter().enumerate();
+        let own = sections.filter(|(_, group)| group[0].view.role == role && whole(group[0]));
+        let mut curves: Vec<_> =
+            own.flat_map(|(section, group)| curves_of(section, &group, enough).unwrap_or_default()).collect();
         if curves.iter().any(|curve| curve.proven) {
             curves.retain(|curve| curve.proven);
         }
-        curves.into_iter().max_by(|a, b| a.most().total_cmp(&b.most()))
+        largest(curves, Curve::most)
     })
 }
 
@@ -191,12 +189,11 @@ pub(crate) fn is_at(experiment: &Experiment, depth: f64) -> bool {
         && whole(experiment)
 }
 
-fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, enough: f64) -> Vec<Curve<'a>> {
+fn curves_of<'a>(section: usize, group: &[&'a Experiment], enough: f64) -> Option<Vec<Curve<'a>>> {
+    let axis = view::axis(group).filter(|axis| ["readers", "depth"].contains(&&*axis.parameter))?;
     let curve = |name: &str| {
         let point = |experiment: &&'a Experiment| {
-            let row = experiment
-                .row(name)
-                .filter(|row| is_direct(row) && row.metrics.get(metric::IOPS).is_some())?;
+            let row = experiment.row(name).filter(|row| is_direct(row) && row.get(metric::IOPS).is_some())?;
             Some((experiment.number(&axis.parameter)?, row))
         };
         let mut points: Vec<(f64, &'a Row)> = group.iter().filter_map(point).collect();
@@ -204,7 +201,7 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], axis: &view::Axis, en
         let proven = points.iter().all(|(_, row)| row.is_proven());
         Curve { section, load: axis.label.to_string(), enough, points, experiment: group[0], proven }
     };
-    row_names(group).into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect()
+    Some(row_names(group).into_iter().map(curve).filter(|curve| curve.points.len() >= 3).collect())
 }
 
 #[cfg(test)]

@@ -1,16 +1,14 @@
 //! Gates in words: limits that show whether a figure can be taken at face value. A row that fails one is marked, not
 //! hidden; failures of all rows together are reasons to distrust a report.
 
-use std::borrow::Cow;
-
 use maud::{Markup, html};
 
 use super::columns::{groups, once, together};
-use super::facts;
-use super::headline::{WIDE, percent};
+use super::facts::{self, measured};
+use super::headline::WIDE;
 use super::html::{listing, prose, sentence};
 use crate::result::{Condition, Experiment, Gate, Report, Row};
-use crate::units::number;
+use crate::units::{number, percent};
 
 /// Suffix of the name of a row that failed a gate.
 pub(crate) const MARK: &str = " (!)";
@@ -24,91 +22,57 @@ const WORDS: [(&str, &str, &str); 5] = [
     ("extents", "blocks never written", "parts of the file were never written"),
 ];
 
-/// A gate of a run, of a row or of an experiment, or a limit that a check applied to a row.
-#[derive(Clone, Debug)]
-struct Limit<'a> {
-    gate: Cow<'a, Condition>,
-    /// `None`: applies to all rows.
-    row: Option<&'a Row>,
-}
+/// A gate of a run, or a limit that a check applied, with its row; `None`: it applies to all rows.
+type Limit<'a> = (Condition, Option<&'a Row>);
 
-impl<'a> Limit<'a> {
-    fn of_check(check: &Gate, row: &'a Row) -> Self {
-        let Gate { name, value, at_least, at_most, passed, .. } = check.clone();
-        let passed = Some(passed);
-        let gate = Condition { name, value, at_least, at_most, passed, ..Condition::default() };
-        Self { gate: Cow::Owned(gate), row: Some(row) }
-    }
-
-    fn failed(&self) -> bool {
-        self.gate.failed()
-    }
-
-    fn row_name(&self) -> &'a str {
-        self.row.map_or("all rows", |row| &row.name)
-    }
-
-    fn words(&self) -> Option<&'static (&'static str, &'static str, &'static str)> {
-        WORDS.iter().find(|(name, ..)| *name == self.gate.name)
-    }
-
-    /// Returns the gate's name in words.
-    fn readable(&self) -> String {
-        self.words()
-            .map_or_else(|| self.gate.name.replace('_', " "), |(_, readable, _)| (*readable).to_owned())
-    }
-
-    /// Returns the limit in words.
-    fn wanted(&self) -> String {
-        match (self.gate.at_least, self.gate.at_most) {
-            (Some(least), Some(most)) => format!("{} to {}", number(least), number(most)),
-            (Some(least), None) => format!("at least {}", number(least)),
-            (None, Some(most)) => format!("at most {}", number(most)),
-            (None, None) => "no limit".to_owned(),
-        }
+/// Returns a gate's name in words, and the phrase on rows that failed it.
+fn words(gate: &Condition) -> [String; 2] {
+    match WORDS.iter().find(|(name, ..)| *name == gate.name) {
+        Some((_, readable, phrase)) => [(*readable).to_owned(), (*phrase).to_owned()],
+        None => [String::new(), "failed: ".to_owned()].map(|start| start + &gate.name.replace('_', " ")),
     }
 }
 
 /// Describes the failures of a gate on a terminal.
 fn failures(kind: &[Limit<'_>]) -> String {
-    let names = once(kind.iter().filter_map(|limit| limit.row).map(|row| row.name.as_str()));
+    let names = once(kind.iter().filter_map(|(_, row)| Some(row.as_ref()?.name.as_str())));
     let of = if names.is_empty() { String::new() } else { format!(" of {}", names.join(", ")) };
     let (is, repeats) = match kind {
-        [Limit { row: Some(row), gate }] if gate.repeats.len() < row.samples.len() => {
+        [(gate, Some(row))] if gate.repeats.len() < row.samples.len() => {
             ("is", format!(", in {} of {} repeats", gate.repeats.len(), row.samples.len()))
         }
         [_] => ("is", String::new()),
         _ => ("is at worst", String::new()),
     };
-    let first = &kind[0];
+    let (first, _) = &kind[0];
     let seen = worst(kind).map_or_else(String::new, |value| {
         format!(" {is} {}, wanted {}{repeats}", number(value), first.wanted())
     });
-    format!("GATE FAILED: {}{of}{seen}: {}", first.gate.name, first.gate.why)
+    format!("GATE FAILED: {}{of}{seen}: {}", first.name, first.why)
 }
 
 fn of_row(row: &Row) -> impl Iterator<Item = Limit<'_>> {
-    let run = row.conditions.iter().map(|gate| Limit { gate: Cow::Borrowed(gate), row: Some(row) });
-    run.chain(row.gates.iter().map(|gate| Limit::of_check(gate, row)))
+    let checks = row.gates.iter().map(Condition::from);
+    row.conditions.iter().cloned().chain(checks).map(move |gate| (gate, Some(row)))
 }
 
 fn of_experiment(experiment: &Experiment) -> impl Iterator<Item = Limit<'_>> {
-    let whole = experiment.conditions.iter().map(|gate| Limit { gate: Cow::Borrowed(gate), row: None });
+    let whole = experiment.conditions.iter().map(|gate| (gate.clone(), None));
     whole.chain(experiment.rows.iter().flat_map(of_row))
+}
+
+fn failed_of(row: &Row) -> impl Iterator<Item = Condition> {
+    of_row(row).map(|(gate, _)| gate).filter(Condition::failed)
 }
 
 /// Returns whether a row failed a gate.
 pub(crate) fn failed(row: &Row) -> bool {
-    of_row(row).any(|gate| gate.failed())
+    failed_of(row).next().is_some()
 }
 
 /// Returns the phrase on the first gate that a row failed.
 pub(crate) fn first_failed(row: &Row) -> Option<String> {
-    of_row(row).find(Limit::failed).map(|gate| phrase(&gate))
-}
-
-fn phrase(gate: &Limit<'_>) -> String {
-    gate.words().map_or_else(|| format!("failed: {}", gate.readable()), |(_, _, phrase)| (*phrase).to_owned())
+    failed_of(row).next().map(|gate| words(&gate)[1].clone())
 }
 
 /// Returns the name of a row in a table of a terminal.
@@ -119,7 +83,7 @@ pub(crate) fn marked_name(row: &Row) -> String {
 /// Returns the marks behind a row's name: gates that it failed, and requested settings that it did not get.
 pub(crate) fn marks(row: &Row) -> Markup {
     html! {
-        @for gate in of_row(row).filter(Limit::failed) { span.mark-failed { "failed: " (gate.readable()) } }
+        @for gate in failed_of(row) { span.mark-failed { "failed: " (words(&gate)[0]) } }
         @if let Some(why) = &row.degraded { span.mark-degraded { "not granted: " (why) } }
     }
 }
@@ -127,24 +91,28 @@ pub(crate) fn marks(row: &Row) -> Markup {
 /// Returns the lines below a table of a terminal: limits of a check, gates that failed, and the counts of all gates.
 pub(crate) fn lines(group: &[&Experiment]) -> Vec<String> {
     let rows = group.iter().flat_map(|experiment| &experiment.rows);
-    let mut lines: Vec<String> =
-        rows.flat_map(|row| row.gates.iter().map(move |gate| check(row, gate))).collect();
-    let of_check =
-        |gate: &Limit<'_>| gate.row.is_some_and(|row| row.gates.iter().any(|own| own.name == gate.gate.name));
+    let checks = rows.flat_map(|row| row.gates.iter().map(move |gate| check(row, gate)));
+    let mut lines: Vec<String> = checks.collect();
+    let is_check = |(gate, row): &Limit<'_>| {
+        row.is_some_and(|row| row.gates.iter().any(|check| check.name == gate.name))
+    };
     let mut gates: Vec<Limit<'_>> = group.iter().flat_map(|experiment| of_experiment(experiment)).collect();
-    gates.retain(|gate| !of_check(gate));
-    let failed = gates.iter().filter(|gate| gate.failed()).cloned();
+    gates.retain(|gate| !is_check(gate));
+    let failed = gates.iter().filter(|(gate, _)| gate.failed()).cloned();
     lines.extend(together(failed, is_alike).iter().map(|kind| failures(kind)));
-    let count = |passed| gates.iter().filter(|gate| gate.gate.passed == passed).count();
     if !gates.is_empty() {
+        let [held, failed, unknown] = counts(&gates);
         lines.push(format!(
-            "gates: {} held, {} failed, {} unknown or not applicable (reasons in the JSON)",
-            count(Some(true)),
-            count(Some(false)),
-            count(None)
+            "gates: {held} held, {failed} failed, {unknown} unknown or not applicable (reasons in the JSON)"
         ));
     }
     lines
+}
+
+/// Returns the numbers of gates that held, that failed, and whose result is unknown.
+fn counts(gates: &[Limit<'_>]) -> [usize; 3] {
+    [Some(true), Some(false), None]
+        .map(|passed| gates.iter().filter(|(gate, _)| gate.passed == passed).count())
 }
 
 /// Describes the finding of a check in words.
@@ -154,8 +122,8 @@ fn check(row: &Row, gate: &Gate) -> String {
         (true, false) => format!("met within the tolerance of {}", number(gate.tolerance)),
         (false, _) => "MISSED".to_owned(),
     };
-    let wanted = Limit::of_check(gate, row).wanted();
     let value = gate.value.map_or_else(|| "not measured".to_owned(), number);
+    let wanted = Condition::from(gate).wanted();
     format!("check {outcome}: {}: {} is {value}, wanted {wanted}", row.name, gate.name)
 }
 
@@ -167,42 +135,45 @@ pub(crate) fn table(group: &[&Experiment]) -> Markup {
     }
     let rows = kinds.iter().map(|all| {
         // Where the result of a gate is known, its limit is, too.
-        let kind = all.iter().find(|gate| gate.gate.passed.is_some()).unwrap_or(&all[0]);
-        let mark = all.iter().any(Limit::failed).then_some("mark-failed");
-        let worst = worst(all).map_or_else(|| "-".to_owned(), number);
+        let (kind, _) = all.iter().find(|(gate, _)| gate.passed.is_some()).unwrap_or(&all[0]);
+        let mark = all.iter().any(|(gate, _)| gate.failed()).then_some("mark-failed");
         vec![
-            html! { span class=[mark] { (kind.readable()) } },
+            html! { span class=[mark] { (words(kind)[0]) } },
             html! { (kind.wanted()) },
-            html! { (worst) },
+            html! { (worst(all).map_or_else(|| "-".to_owned(), number)) },
             html! { (result(all)) },
-            html! { (prose(&kind.gate.why)) },
+            html! { (prose(&kind.why)) },
         ]
     });
     let heads = ["gate", "limit", "worst value", "result", "meaning"];
     listing("gates", "Gates: figures compared with a limit", &heads, rows)
 }
 
-/// Describes how often a gate held, failed, or was unknown.
-fn result(all: &[Limit<'_>]) -> String {
-    let count = |passed| all.iter().filter(|gate| gate.gate.passed == passed).count();
-    let names = once(all.iter().filter(|gate| gate.failed()).map(Limit::row_name));
-    let failed = format!("failed: {}", names.join(", "));
-    let parts =
-        [(false, failed), (true, "held".to_owned())].map(|(passed, text)| (count(Some(passed)), text));
-    let unknown = (count(None), "unknown or not applicable".to_owned());
-    let parts = parts.into_iter().chain([unknown]).filter(|(count, _)| *count > 0);
-    parts.map(|(count, text)| format!("{count} {text}")).collect::<Vec<_>>().join("; ")
+fn row_name<'a>((_, row): &Limit<'a>) -> &'a str {
+    row.map_or("all rows", |row| &row.name)
 }
 
-fn is_alike(one: &Limit<'_>, other: &Limit<'_>) -> bool {
-    one.gate.name == other.gate.name
+/// Describes how often a gate held, failed, or was unknown.
+fn result(all: &[Limit<'_>]) -> String {
+    let names = once(all.iter().filter(|(gate, _)| gate.failed()).map(row_name)).join(", ");
+    let [held, failed, unknown] = counts(all);
+    let parts = [
+        (failed, format!("failed: {names}")),
+        (held, "held".to_owned()),
+        (unknown, "unknown or not applicable".to_owned()),
+    ];
+    let known = parts.iter().filter(|(count, _)| *count > 0);
+    known.map(|(count, text)| format!("{count} {text}")).collect::<Vec<_>>().join("; ")
+}
+
+fn is_alike((one, _): &Limit<'_>, (other, _): &Limit<'_>) -> bool {
+    one.name == other.name
 }
 
 /// Returns the value that comes nearest to failing, or fails most.
 fn worst(gates: &[Limit<'_>]) -> Option<f64> {
-    let excess = |limit: &&Limit<'_>| limit.gate.excess().or(limit.gate.value).unwrap_or(f64::NEG_INFINITY);
-    let known = gates.iter().filter(|limit| limit.gate.value.is_some());
-    known.max_by(|a, b| excess(a).total_cmp(&excess(b)))?.gate.value
+    let known = gates.iter().filter_map(|(gate, _)| Some((gate.excess().or(gate.value)?, gate.value?)));
+    known.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, value)| value)
 }
 
 /// A reason to distrust some figures, or all.
@@ -214,81 +185,74 @@ pub(crate) struct Doubt {
     pub detail: String,
 }
 
+impl Doubt {
+    fn of_all(text: impl Into<String>) -> Self {
+        Self { text: text.into(), detail: String::new() }
+    }
+}
+
 /// Returns the reasons to distrust a report: first those that concern all of it, then gates, the most frequent first.
 pub(crate) fn doubts(report: &Report) -> Vec<Doubt> {
-    let mut doubts: Vec<Doubt> =
-        whole(report).into_iter().map(|text| Doubt { text, detail: String::new() }).collect();
-    let groups = groups(&report.experiments);
-    let experiments = || groups.iter().flatten().copied();
-    let failed = experiments().flat_map(|experiment| {
-        of_experiment(experiment).filter(Limit::failed).map(move |gate| (experiment, gate))
+    let mut doubts = Vec::new();
+    if !report.environment.optimized_build {
+        doubts.push(Doubt::of_all("Measured with an unoptimised build: the figures are not representative"));
+    }
+    if let Some(curve) = facts::curve(report) {
+        let limit = curve.limit().map(|limit| format!("{limit} bounds the reads, not the device"));
+        doubts.extend(limit.map(Doubt::of_all));
+        if !curve.proven {
+            doubts.push(Doubt::of_all("No counter of a device proves that the random reads came from it"));
+        }
+    }
+    let experiments = groups(&report.experiments).into_iter().flatten();
+    let failed = experiments.flat_map(|experiment| {
+        of_experiment(experiment).filter(|(gate, _)| gate.failed()).map(move |gate| (experiment, gate))
     });
     let mut kinds = together(failed, |one, other| is_alike(&one.1, &other.1));
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.len()));
     for kind in kinds {
         let places = together(&kind, |one, other| one.0.title() == other.0.title());
         let place = |rows: &Vec<&(&Experiment, Limit<'_>)>| {
-            let names: Vec<&str> = rows.iter().map(|(_, gate)| gate.row_name()).collect();
+            let names: Vec<&str> = rows.iter().map(|(_, gate)| row_name(gate)).collect();
             format!("{} (`{}`)", rows[0].0.title(), names.join("`, `"))
         };
         let places: Vec<String> = places.iter().map(place).collect();
         let gates: Vec<Limit<'_>> = kind.iter().map(|(_, gate)| gate.clone()).collect();
-        let first = &gates[0];
+        let (first, _) = &gates[0];
         let worst = worst(&gates).map_or_else(String::new, |value| {
             format!(" at worst {}, wanted {}", number(value), first.wanted())
         });
-        let why = if first.gate.why.is_empty() { String::new() } else { format!(" ({})", first.gate.why) };
-        let rows = if gates.iter().all(|gate| gate.row.is_none()) { "experiment" } else { "row" };
+        let why = if first.why.is_empty() { String::new() } else { format!(" ({})", first.why) };
+        let rows = if gates.iter().all(|(_, row)| row.is_none()) { "experiment" } else { "row" };
+        let [readable, phrase] = words(first);
         doubts.push(Doubt {
-            text: format!("{}: {}", counted(gates.len(), rows), phrase(first)),
-            detail: format!("{}{worst}{why}: {}", first.readable(), places.join("; ")),
+            text: format!("{}: {phrase}", counted(gates.len(), rows)),
+            detail: format!("{readable}{worst}{why}: {}", places.join("; ")),
         });
     }
-    let rows = experiments().flat_map(|experiment| {
-        experiment.rows.iter().filter(|row| row.skipped.is_none()).map(move |row| (experiment, row))
-    });
-    let (mut wide, mut once, mut degraded) = (Vec::new(), Vec::new(), Vec::new());
-    for (experiment, row) in rows {
-        let name = || format!("{} (`{}`)", experiment.title(), row.name);
-        let spread = row.spread(&experiment.view.compared).zip(row.metrics.get(&experiment.view.compared));
-        match row.samples.len() {
-            0 => {}
-            1 => once.push(name()),
-            _ if spread.is_some_and(|((low, high), median)| high - low > WIDE * median) => wide.push(name()),
-            _ => {}
-        }
-        if row.degraded.is_some() {
-            degraded.push(name());
-        }
-    }
-    for (rows, text) in [
-        (degraded, "a requested setting was not granted".to_owned()),
-        (wide, format!("repeats differ by more than {}", percent(WIDE))),
-        (once, "measured once, so their spread is unknown".to_owned()),
-    ] {
+    let is_wide = |experiment: &Experiment, row: &Row| {
+        let (spread, median) = (row.spread(&experiment.view.compared), row.get(&experiment.view.compared));
+        spread.zip(median).is_some_and(|((low, high), median)| high - low > WIDE * median)
+    };
+    type Applies<'a> = &'a dyn Fn(&Experiment, &Row) -> bool;
+    let reasons: [(String, Applies<'_>); 3] = [
+        ("a requested setting was not granted".to_owned(), &|_, row| row.degraded.is_some()),
+        (format!("repeats differ by more than {}", percent(WIDE)), &|experiment, row| {
+            row.samples.len() > 1 && is_wide(experiment, row)
+        }),
+        ("measured once, so their spread is unknown".to_owned(), &|_, row| row.samples.len() == 1),
+    ];
+    for (text, applies) in reasons {
+        let rows = measured(report).filter(|(_, experiment, row)| applies(experiment, row));
+        let rows: Vec<String> =
+            rows.map(|(_, experiment, row)| format!("{} (`{}`)", experiment.title(), row.name)).collect();
         if !rows.is_empty() {
             let text = format!("{}: {text}", counted(rows.len(), "row"));
             doubts.push(Doubt { text, detail: rows.join("; ") });
         }
     }
     if report.environment.virtual_machine {
-        let text = "Virtual machine: the host may serve reads from its own memory".to_owned();
-        doubts.push(Doubt { text, detail: String::new() });
-    }
-    doubts
-}
-
-/// Returns the reasons to distrust all figures.
-fn whole(report: &Report) -> Vec<String> {
-    let mut doubts = Vec::new();
-    if !report.environment.optimized_build {
-        doubts.push("Measured with an unoptimised build: the figures are not representative".to_owned());
-    }
-    if let Some(curve) = facts::curve(report) {
-        doubts.extend(curve.limit().map(|limit| format!("{limit} bounds the reads, not the device")));
-        if !curve.proven {
-            doubts.push("No counter of a device proves that the random reads came from it".to_owned());
-        }
+        doubts.push(Doubt::of_all("Virtual machine: the host may serve reads from its own memory"));
     }
     doubts
 }
@@ -298,7 +262,7 @@ fn counted(count: usize, noun: &str) -> String {
 }
 
 /// Number of reasons that are shown without their rows.
-pub(crate) const DOUBTS_SHOWN: usize = 4;
+const DOUBTS_SHOWN: usize = 4;
 
 /// Returns the reasons as lines: the first ones, and how many there are besides.
 pub(crate) fn doubt_lines(doubts: &[Doubt]) -> Vec<String> {
@@ -313,15 +277,16 @@ pub(crate) fn doubt_lines(doubts: &[Doubt]) -> Vec<String> {
 /// Returns the reasons on the page, all of their rows folded.
 pub(crate) fn distrust(report: &Report) -> Markup {
     let doubts = doubts(report);
+    let detailed: Vec<&Doubt> = doubts.iter().filter(|doubt| !doubt.detail.is_empty()).collect();
     html! {
         @if !doubts.is_empty() {
             section aria-labelledby="distrust" {
                 h2 id="distrust" { "What to distrust" }
                 ul.warnings { @for doubt in &doubts { li { (sentence(&doubt.text)) } } }
-                @if doubts.iter().any(|doubt| !doubt.detail.is_empty()) {
+                @if !detailed.is_empty() {
                     details {
                         summary { "Failed gates and other reasons, row by row" }
-                        ul { @for doubt in doubts.iter().filter(|doubt| !doubt.detail.is_empty()) { li { (sentence(&doubt.detail)) } } }
+                        ul { @for doubt in detailed { li { (sentence(&doubt.detail)) } } }
                     }
                 }
             }

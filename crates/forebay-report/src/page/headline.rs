@@ -7,23 +7,19 @@ use super::facts::{self, Found};
 use super::gates;
 use super::view::Role;
 use crate::result::{Report, Row, metric};
-use crate::units::number;
+use crate::units::{largest, number, percent, time};
 
 /// A difference between repeats, as a share of the median, from which a figure is marked.
 pub(crate) const WIDE: f64 = 0.25;
 
-/// One figure.
+/// One figure with its unit; the latency of a rate, or the tail of a latency; the distance of the largest repeat from the
+/// smallest, as a share of the median; the reason why the figure is marked; and the name of its row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
-    /// The number with its unit.
     pub value: String,
-    /// The latency of a rate, or the tail of a latency.
     pub detail: Option<String>,
-    /// Distance of the largest repeat from the smallest, as a share of the median; `None` for a single one.
     pub spread: Option<f64>,
-    /// The reason why the figure is marked.
     pub doubt: Option<String>,
-    /// Name of the row.
     pub row: String,
 }
 
@@ -40,25 +36,18 @@ const CARDS: [(&str, [&str; 2]); 3] = [
 /// Returns the figures in the order in which they are shown.
 pub(crate) fn cards(report: &Report) -> Vec<Card> {
     let rate = |name: &str| of_rate(found(report, name)?, name.starts_with("sequential"));
-    let mut cards: Vec<Card> = CARDS
-        .into_iter()
-        .map(|(label, [read, write])| (label, [("read", rate(read)), ("write", rate(write))]))
-        .collect();
+    let cards = CARDS.map(|(label, [read, write])| (label, [("read", rate(read)), ("write", rate(write))]));
     let sync = found(report, "sync").and_then(of_latency);
     let all = cards.iter().flat_map(|(_, figures)| figures).filter_map(|(_, figure)| figure.as_ref());
-    let widest = all
-        .chain(&sync)
-        .filter(|figure| figure.spread.is_some())
-        .max_by(|a, b| a.spread.unwrap_or(0.0).total_cmp(&b.spread.unwrap_or(0.0)));
-    let spread = widest.map(|figure| Figure {
-        value: format!("up to {}", percent(figure.spread.unwrap_or(0.0))),
-        detail: Some(figure.row.clone()),
+    let spreads = all.chain(&sync).filter_map(|figure| Some((figure.spread?, &figure.row)));
+    let spread = largest(spreads, |(spread, _)| *spread).map(|(spread, row)| Figure {
+        value: format!("up to {}", percent(spread)),
+        detail: Some(row.clone()),
         spread: None,
         doubt: None,
-        row: figure.row.clone(),
+        row: row.clone(),
     });
-    cards.push(("Sync and spread", [("sync", sync), ("spread", spread)]));
-    cards
+    cards.into_iter().chain([("Sync and spread", [("sync", sync), ("spread", spread)])]).collect()
 }
 
 /// Returns the row for a name of the baseline experiment, or the one that comes nearest to it.
@@ -67,7 +56,7 @@ fn found<'a>(report: &'a Report, name: &str) -> Option<&'a Row> {
     if let Some(row) = baseline.find_map(|one| one.row(name)).filter(|row| row.skipped.is_none()) {
         return Some(row);
     }
-    let best = |found: Vec<Found<'a>>| found.into_iter().max_by(|a, b| a.value.total_cmp(&b.value));
+    let best = |found: Vec<Found<'a>>| largest(found, |found| found.value).map(|found| found.row);
     let at = |depth: f64| {
         [Role::Random, Role::Saturation].into_iter().find_map(|role| {
             let mut all = facts::of_device(report, role, metric::IOPS);
@@ -75,53 +64,37 @@ fn found<'a>(report: &'a Report, name: &str) -> Option<&'a Row> {
             best(all)
         })
     };
-    let found = match name {
+    match name {
         "sequential-read" => best(facts::of_device(report, Role::Sequential, metric::MB_PER_S)),
         "random-read-1" => at(1.0),
         "random-read-32" => at(32.0),
         _ => None,
-    };
-    found.map(|found| found.row)
+    }
 }
 
 fn of_rate(row: &Row, in_bytes: bool) -> Option<Figure> {
     let (name, unit) = if in_bytes { (metric::MB_PER_S, "MB/s") } else { (metric::IOPS, "IOPS") };
-    let value = format!("{} {unit}", number(row.metrics.get(name)?.round()));
+    let value = format!("{} {unit}", number(row.get(name)?.round()));
     Some(figure(row, name, value, !in_bytes))
 }
 
 fn of_latency(row: &Row) -> Option<Figure> {
-    Some(figure(row, metric::P50_US, format!("p50 {}", time(row.metrics.get(metric::P50_US)?)), true))
+    Some(figure(row, metric::P50_US, format!("p50 {}", time(row.get(metric::P50_US)?)), true))
 }
 
 fn figure(row: &Row, compared: &str, value: String, has_tail: bool) -> Figure {
-    let p99 = row.metrics.get(metric::P99_US).filter(|_| has_tail);
-    let spread = row.spread(compared).zip(row.metrics.get(compared)).filter(|_| row.samples.len() > 1);
+    let p99 = row.get(metric::P99_US).filter(|_| has_tail);
+    let spread = row.spread(compared).zip(row.get(compared)).filter(|_| row.samples.len() > 1);
     let spread = spread.map(|((low, high), median)| (high - low) / median).filter(|share| share.is_finite());
-    let failed = gates::first_failed(row).or_else(|| row.degraded.clone());
-    let wide =
-        spread.filter(|share| *share > WIDE).map(|share| format!("repeats differ by {}", percent(share)));
+    let wide = spread.filter(|share| *share > WIDE);
+    let wide = wide.map(|share| format!("repeats differ by {}", percent(share)));
     Figure {
         value,
         detail: p99.map(|us| format!("p99 {}", time(us))),
         spread,
-        doubt: failed.or(wide),
+        doubt: gates::first_failed(row).or_else(|| row.degraded.clone()).or(wide),
         row: row.name.clone(),
     }
-}
-
-/// Formats a latency with the unit that fits.
-pub(crate) fn time(us: f64) -> String {
-    match us {
-        us if us < 1e3 => format!("{} µs", number(us)),
-        us if us < 1e6 => format!("{} ms", number(us / 1e3)),
-        us => format!("{} s", number(us / 1e6)),
-    }
-}
-
-/// Formats a share as whole percent.
-pub(crate) fn percent(share: f64) -> String {
-    format!("{} %", number((share * 100.0).round()))
 }
 
 /// Returns the figures as cards for the first screen.

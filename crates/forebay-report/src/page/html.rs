@@ -1,16 +1,23 @@
 //! The page: one self-contained file that works offline and has every number it shows.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use serde_json::Value;
 
-use super::PAGE_MARK;
-use super::columns::{Column, groups, heading, once};
-use super::embed::{Embedded, PAGE_BYTES_MAX, embed};
-use super::{advice, chart, charts, gates, headline, place, questions, sections};
-use crate::doctor::machine_line;
-use crate::result::Report;
+use super::columns::{Column, groups, heading, once, row_names};
+use super::{PAGE_BYTES_MAX, PAGE_MARK, advice, charts, gates, headline, questions, svg, view};
+use crate::check::machine_line;
+use crate::environment::Environment;
+use crate::result::{Condition, Experiment, Report, Series};
+use crate::units::{bytes, date, number};
 
 /// The style of all pages.
 pub const STYLE: &str = include_str!("style.css");
+/// More bytes than the remark on omitted numbers takes.
+const REMARK_BYTES: usize = 1000;
+/// Maximum values of a series after thinning.
+const SERIES_VALUES: usize = 600;
+/// Maximum words of a sentence that is shown without being asked for.
+const WORDS_MAX: usize = 20;
 
 /// Returns the whole page, of at most `PAGE_BYTES_MAX` as far as thinning the numbers in its source
 /// allows it.
@@ -19,15 +26,12 @@ pub fn page(report: &Report) -> String {
     document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + REMARK_BYTES)))
 }
 
-/// More bytes than the remark on omitted numbers takes.
-const REMARK_BYTES: usize = 1000;
-
 fn document(report: &Report, embedded: &Embedded) -> String {
-    let (path, device) = match place::storage(&report.environment) {
+    let (path, device) = match storage(&report.environment) {
         Some([path, device]) => (path, Some(device)),
         None => ("Forebay".to_owned(), None),
     };
-    let title = if device.is_some() { format!("Forebay on {path}") } else { path.clone() };
+    let groups = groups(&report.experiments);
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -35,7 +39,7 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                 meta charset="utf-8";
                 (PreEscaped(PAGE_MARK))
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { (title) }
+                title { @if device.is_some() { "Forebay on " } (path) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
@@ -44,27 +48,29 @@ fn document(report: &Report, embedded: &Embedded) -> String {
                     h1 { (path) @if let Some(device) = &device { " " span.soft { (device) } } }
                     p.soft {
                         (machine_line(&report.environment))
-                        @if report.environment.time_unix_s > 0 { " \u{b7} " (place::date(report.environment.time_unix_s)) }
+                        @if report.environment.time_unix_s > 0 { " \u{b7} " (date(report.environment.time_unix_s)) }
                     }
                 }
                 main id="content" tabindex="-1" {
                     div.first {
                         (headline::of(report))
-                        (overview(report))
+                        @if let Some(pair) = charts::overview(report) { (svg::pair(&pair)) }
                         (questions::of(report))
                         (advice::of(report))
                     }
                     (gates::distrust(report))
-                    (contents(report))
-                    (sections::experiments(&report.experiments))
+                    nav aria-label="Experiments" {
+                        ul { @for (index, group) in groups.iter().enumerate() { li { a href=(format!("#{}", id(index))) { (heading(group)) } } } }
+                    }
+                    div.sections { @for (index, group) in groups.iter().enumerate() { (section(index, group)) } }
                     @if !report.verdicts.is_empty() {
-                        (place::fold("verdicts", "All verdicts", html! {
+                        (fold("verdicts", "All verdicts", html! {
                             ul.verdicts { @for verdict in &report.verdicts { li { (sentence(verdict)) } } }
                         }))
                     }
-                    (place::doctor(&report.environment))
-                    (place::environment(&report.environment))
-                    (legend(report))
+                    (features(&report.environment))
+                    (place(&report.environment))
+                    (legend(&groups))
                 }
                 footer {
                     p.small {
@@ -84,28 +90,251 @@ fn document(report: &Report, embedded: &Embedded) -> String {
     .into_string()
 }
 
-/// Returns the chart of the first screen: rate and latency over the load, side by side.
-fn overview(report: &Report) -> Markup {
-    charts::overview(report).map_or_else(|| html! {}, |pair| chart::pair(&pair))
+/// Returns the id of a section on the page.
+pub(crate) fn id(index: usize) -> String {
+    format!("experiment-{}", index + 1)
 }
 
-fn contents(report: &Report) -> Markup {
+/// Returns the section of experiments that belong together: a sentence and the main chart, and all else folded.
+fn section(index: usize, group: &[&Experiment]) -> Markup {
+    let (id, charts, whole) = (id(index), charts::of(group), group[0].sentence.as_str());
+    let short = brief(whole);
     html! {
-        nav aria-label="Experiments" {
-            ul {
-                @for (index, group) in groups(&report.experiments).iter().enumerate() {
-                    li { a href=(format!("#{}", sections::id(index))) { (heading(group)) } }
+        section aria-labelledby=(id) {
+            h2 id=(id) { (heading(group)) }
+            @if !whole.is_empty() { p.sentence { (sentence(&short)) } }
+            @if let Some(main) = charts.first() { (svg::figure(main, &format!("{id}-chart-1"))) }
+            details {
+                summary { (folded(group, charts.len())) span.unseen { ": " (heading(group)) } }
+                @if short != whole { p { (sentence(whole)) } }
+                (table(group))
+                @if charts.len() > 1 {
+                    div.charts {
+                        @for (index, chart) in charts.iter().enumerate().skip(1) { (svg::figure(chart, &format!("{id}-chart-{}", index + 1))) }
+                    }
+                }
+                h3 { "Method" }
+                (about(group))
+                h3 { "Gates" }
+                (gates::table(group))
+            }
+        }
+    }
+}
+
+/// Describes the folded part of a section, with the rows that are doubtful.
+fn folded(group: &[&Experiment], charts: usize) -> String {
+    let rows = || group.iter().flat_map(|experiment| &experiment.rows);
+    let failed = match rows().filter(|row| gates::failed(row)).count() {
+        0 => String::new(),
+        failed => format!(" ({failed} failed a gate)"),
+    };
+    let charts = match charts {
+        0 | 1 => String::new(),
+        2 => ", another chart".to_owned(),
+        charts => format!(", {} more charts", charts - 1),
+    };
+    format!("Numbers of {} rows{failed}{charts}, method, gates", rows().count())
+}
+
+/// Returns the method behind the numbers, the notes on them, and the description of each row.
+fn about(group: &[&Experiment]) -> Markup {
+    let rows =
+        || group.iter().flat_map(|experiment| &experiment.rows).filter(|row| !row.description.is_empty());
+    let described = row_names(group).into_iter().filter_map(|name| rows().find(|row| row.name == name));
+    let (method, described) = (&group[0].method, described.collect::<Vec<_>>());
+    html! {
+        @if !method.is_empty() { p { (prose(method)) } }
+        @for note in once(group.iter().flat_map(|experiment| &experiment.notes)) { p.note { (sentence(note)) } }
+        @if !described.is_empty() {
+            ul { @for row in described { li { code { (row.name) } ": " (prose(&row.description)) } } }
+        }
+    }
+}
+
+/// Returns one table for experiments that belong together: one row for each place of the axis and each way.
+fn table(group: &[&Experiment]) -> Markup {
+    let columns = Column::present(group);
+    let axis = view::axis(group);
+    let title = heading(group);
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(format!("Table: {title}")) {
+            table.figures {
+                caption.unseen { (title) ": medians, with the smallest and the largest repeat below" }
+                thead {
+                    tr {
+                        @if let Some(axis) = &axis { th.number scope="col" { (axis.label) } }
+                        th scope="col" { "row" }
+                        @for column in &columns { th.number scope="col" title=(column.meaning) { (column.heading) } }
+                        th scope="col" { "page cache" }
+                        th.number scope="col" { "repeats" }
+                    }
+                }
+                tbody {
+                    @for (experiment, row) in group.iter().flat_map(|one| one.rows.iter().map(move |row| (one, row))) {
+                        tr class=[gates::failed(row).then_some("failed")] {
+                            @if let Some(axis) = &axis {
+                                td { (experiment.number(&axis.parameter).map_or_else(String::new, number)) }
+                            }
+                            th scope="row" { (row.name) (gates::marks(row)) }
+                            @if let Some(why) = &row.skipped {
+                                td.text colspan=(columns.len() + 2) { "not measured: " (why) }
+                            } @else {
+                                @for column in &columns {
+                                    td {
+                                        (column.cell(row))
+                                        @if let Some((low, high)) = column.spread(row).filter(|_| row.samples.len() > 1) {
+                                            div.small { (number(low)) " - " (number(high)) }
+                                        }
+                                    }
+                                }
+                                td.text { (row.cache.map_or("", |cache| cache.label())) }
+                                td { (row.samples.len()) }
+                            }
+                        }
+                    }
                 }
             }
         }
     }
 }
 
-fn legend(report: &Report) -> Markup {
-    let groups = groups(&report.experiments);
+fn legend(groups: &[Vec<&Experiment>]) -> Markup {
     let columns = once(groups.iter().flat_map(|group| Column::present(group)));
     let rows = columns.iter().map(|column| vec![html! { (column.heading) }, html! { (column.meaning) }]);
-    place::fold("columns", "Columns", listing("", "Columns", &["column", "meaning"], rows))
+    fold("columns", "Columns", listing("", "Columns", &["column", "meaning"], rows))
+}
+
+/// Returns the measured path and its storage: `/srv/data, ext4 on vda (256 GiB)`.
+pub(crate) fn storage(environment: &Environment) -> Option<[String; 2]> {
+    let path = environment.path.as_ref()?;
+    let device = path.device.as_ref().map(|device| {
+        let facts: Vec<String> = device.model.iter().cloned().chain(device.size_bytes.map(bytes)).collect();
+        let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+        format!("{}{facts}", path.layers.first().map_or(&device.name, |layer| &layer.name))
+    });
+    let device = device.unwrap_or_else(|| "no block device".to_owned());
+    let file_system = path.file_system.as_ref().map_or_else(String::new, |name| format!("{name} on "));
+    Some([path.path.clone(), format!("{file_system}{device}")])
+}
+
+/// Returns the findings of `doctor`.
+fn features(environment: &Environment) -> Markup {
+    let rows = environment.checks.iter().map(|check| {
+        let verdict = check.verdict.label();
+        vec![
+            html! { (check.group) " / " (check.name) },
+            html! { span class=(verdict) { (verdict) } },
+            html! { (check.why) },
+            html! { (check.remedy.as_deref().unwrap_or("")) },
+        ]
+    });
+    let heads = ["mechanism", "verdict", "observation", "remedy"];
+    let table = listing("", "Features, each tested by calling it", &heads, rows);
+    fold("doctor", "Features at this path", table)
+}
+
+/// Returns a section whose contents are folded.
+fn fold(id: &str, title: &str, contents: Markup) -> Markup {
+    html! { section.fold aria-labelledby=(id) { details { summary { h2 id=(id) { (title) } } (contents) } } }
+}
+
+/// Returns everything that is known about machine, file system and devices, as it is in the document.
+fn place(environment: &Environment) -> Markup {
+    let mut facts = vec![("measured at".to_owned(), date(environment.time_unix_s))];
+    let known = Environment { checks: Vec::new(), ..environment.clone() };
+    let mut known = serde_json::to_value(known).unwrap_or_default();
+    // Results of other programs, and of `forebay wait`, do not contain these figures.
+    known.as_object_mut().into_iter().for_each(|known| known.retain(|_, value| *value != 0));
+    collect("", &known, &mut facts);
+    let rows = facts.iter().map(|(name, value)| vec![html! { (name) }, html! { (value) }]);
+    fold("place", "Environment", listing("", "Environment", &["fact", "value"], rows))
+}
+
+/// Adds a value under its name in words, or each of its parts.
+fn collect(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
+    let mut inner = |key: &str, part: &Value| {
+        collect(format!("{name} {}", key.replace('_', " ")).trim(), part, facts);
+    };
+    let text = match value {
+        Value::Object(parts) => return parts.iter().for_each(|(key, part)| inner(key, part)),
+        Value::Array(parts) => {
+            return (1..).zip(parts).for_each(|(number, part)| inner(&format!("{number}"), part));
+        }
+        Value::Null => return,
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    };
+    facts.push(match (name.strip_suffix(" bytes"), value.as_u64()) {
+        (Some(name), Some(size)) => (name.to_owned(), bytes(size)),
+        _ => (name.to_owned(), text),
+    });
+}
+
+/// The numbers in the source of a page, thinned where the page would become too large, and a description of the data left
+/// out, where any are.
+#[derive(Debug)]
+struct Embedded {
+    json: String,
+    left_out: Option<String>,
+}
+
+/// Leaves something out of an experiment; its name.
+type Step = (fn(&mut Experiment), &'static str);
+
+/// The data that are left out one after the other until the rest fits.
+const STEPS: [Step; 5] = [
+    (|one| one.rows.iter_mut().for_each(|row| shorten_series(&mut row.series)), ""),
+    (|one| one.rows.iter_mut().for_each(|row| row.histograms.clear()), "histograms"),
+    (
+        |one| one.rows.iter_mut().for_each(|row| row.conditions.retain(Condition::failed)),
+        "gates that did not fail",
+    ),
+    (|one| one.rows.iter_mut().for_each(|row| row.samples.clear()), "single repeats"),
+    (leave_out_texts, "methods, notes and descriptions, which the page shows"),
+];
+
+fn leave_out_texts(one: &mut Experiment) {
+    one.method.clear();
+    one.notes.clear();
+    one.rows.iter_mut().for_each(|row| row.description.clear());
+}
+
+/// Returns the JSON of all numbers in at most `room` bytes: complete if it fits, otherwise with shorter series, then
+/// without more and more of the rest, and finally `null`.
+fn embed(report: &Report, room: usize) -> Embedded {
+    // "<" cannot end the element early, and JSON reads the escape as the same character.
+    let text = |report: &Report| serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c");
+    let fits = |report: &Report| Some(text(report)).filter(|json| json.len() <= room);
+    if let Some(json) = fits(report) {
+        return Embedded { json, left_out: None };
+    }
+    let mut thin = report.clone();
+    let mut left_out = "the series in it have fewer values, each the mean of several".to_owned();
+    for (index, (step, name)) in STEPS.into_iter().enumerate() {
+        thin.experiments.iter_mut().for_each(step);
+        left_out += ["", "; left out are ", ", "][index.min(2)];
+        left_out += name;
+        if let Some(json) = fits(&thin) {
+            return Embedded { json, left_out: Some(left_out) };
+        }
+    }
+    Embedded { json: "null".to_owned(), left_out: Some("all of them are left out of it".to_owned()) }
+}
+
+/// Replaces groups of adjacent values by their mean; its time is that of the first of them.
+fn shorten_series(series: &mut Series) {
+    for (name, values) in series {
+        let together = values.len().div_ceil(SERIES_VALUES).max(1);
+        let of = |group: &[f64]| match name.as_str() {
+            "at_s" => group.first().copied().unwrap_or_default(),
+            // Further digits of a mean come from the division and have no use.
+            _ => (group.iter().sum::<f64>() / group.len() as f64 * 1000.0).round() / 1000.0,
+        };
+        if together > 1 {
+            *values = values.chunks(together).map(of).collect();
+        }
+    }
 }
 
 /// Returns a table that can be scrolled with the keyboard; the first cell of a row is its heading.
@@ -129,9 +358,6 @@ pub(crate) fn listing(
         }
     }
 }
-
-/// Maximum words of a sentence that is shown without being asked for.
-const WORDS_MAX: usize = 20;
 
 /// Returns a sentence in at most 20 words: its first clauses, or its first words. The whole one is folded.
 pub(crate) fn brief(sentence: &str) -> String {
@@ -170,8 +396,7 @@ pub fn capital(sentence: &str) -> String {
 mod tests {
     use super::*;
     use crate::check::Check;
-    use crate::environment::Environment;
-    use crate::result::{Experiment, Metrics, Row, Sample, metric};
+    use crate::result::{Metrics, Sample, metric};
 
     fn report() -> Report {
         let mut metrics = Metrics::default();
@@ -226,5 +451,128 @@ mod tests {
         let end = page.rfind("</script>").expect("its end");
         let back: Report = serde_json::from_str(&page[start..end]).expect("the schema");
         assert_eq!(back.experiments[0].rows[0].metrics.get(metric::MB_PER_S), Some(1000.0));
+    }
+
+    mod embed {
+        use super::*;
+
+        fn report() -> Report {
+            let mut metrics = Metrics::default();
+            metrics.set(metric::IOPS, 1.5);
+            let mut row = Row::from_samples("random-read", vec![Sample { repeat: 0, metrics }; 100]);
+            row.conditions =
+                vec![Condition::at_most("steal", 0.0, 0.02).with_meaning(&"a share ".repeat(60))];
+            row.histograms.insert("latency".to_owned(), "x".repeat(10_000));
+            let at: Vec<f64> = (0..6000).map(|bin| f64::from(bin) / 10.0).collect();
+            let rates: Vec<f64> = (0..6000).map(|bin| f64::from(bin % 10)).collect();
+            row.series = Series::from([("at_s".to_owned(), at), (metric::MB_PER_S.to_owned(), rates)]);
+            let mut experiment = Experiment::new("sustain", "Reads for as long as a row lasts.");
+            experiment.rows.push(row);
+            Report::new(Environment::default(), vec![experiment])
+        }
+
+        #[test]
+        fn values_within_the_limit_stay_and_the_rest_is_dropped_in_order() {
+            let report = report();
+            let whole = embed(&report, usize::MAX);
+            assert_eq!((whole.left_out.clone(), whole.json.contains("xxx")), (None, true));
+            let (mut remarks, mut room) = (Vec::new(), whole.json.len());
+            while room > "null".len() {
+                let embedded = embed(&report, room - 1);
+                assert!(embedded.json.len() < room, "{room}: {}", embedded.json.len());
+                assert!(serde_json::from_str::<serde_json::Value>(&embedded.json).is_ok());
+                remarks.push(embedded.left_out.expect("something is left out"));
+                room = embedded.json.len();
+            }
+            assert_eq!(remarks.len(), 6, "{remarks:?}");
+            assert!(
+                remarks[0].ends_with("the mean of several") && remarks[5].contains("all of them"),
+                "{remarks:?}"
+            );
+            assert!(remarks[3].ends_with("left out are histograms, gates that did not fail, single repeats"));
+        }
+
+        #[test]
+        fn values_beside_each_other_become_their_mean() {
+            let mut series = report().experiments[0].rows[0].series.clone();
+            shorten_series(&mut series);
+            assert_eq!((series["at_s"].len(), series["at_s"][1]), (600, 1.0));
+            assert!(series[metric::MB_PER_S].iter().all(|mean| *mean == 4.5));
+            let before = series.clone();
+            shorten_series(&mut series);
+            assert_eq!(series, before);
+        }
+    }
+
+    mod place {
+        use super::*;
+
+        #[test]
+        fn every_known_fact_is_a_row_with_its_unit() {
+            let mut known =
+                Environment { memory_total_bytes: 8 << 30, cpus_allowed: 2, ..Environment::default() };
+            known.mitigations.insert("spectre_v1".to_owned(), "none".to_owned());
+            let page = place(&known).into_string();
+            for row in [
+                "memory total</th><td>8 GiB",
+                "mitigations spectre v1</th><td>none",
+                "cpus allowed</th><td>2",
+            ] {
+                assert!(page.contains(row), "{row}: {page}");
+            }
+            assert!(
+                !page.contains("memory limit") && !page.contains("cpus online"),
+                "what is unknown has no row: {page}"
+            );
+        }
+    }
+
+    mod sections {
+        use super::*;
+
+        fn experiments(all: &[Experiment]) -> Markup {
+            section(0, &all.iter().collect::<Vec<_>>())
+        }
+
+        fn random(depth: u32) -> Experiment {
+            let mut metrics = Metrics::default();
+            metrics.set(metric::IOPS, f64::from(depth) * 1000.0);
+            let mut experiment = Experiment::new("random", "how").parameter("depth", depth);
+            experiment.rows.push(Row::from_samples("direct", vec![Sample { repeat: 0, metrics }]));
+            experiment
+        }
+
+        #[test]
+        fn one_depth_makes_bars_and_several_make_lines() {
+            let one = experiments(&[random(1)]).into_string();
+            assert!(one.contains("<rect") && !one.contains("<polyline"));
+            let several = experiments(&[random(1), random(8)]).into_string();
+            assert!(several.contains("<polyline"));
+            assert_eq!(several.matches("<table class=\"figures\"").count(), 1);
+        }
+
+        #[test]
+        fn a_row_without_figures_has_its_reason() {
+            let mut experiment = Experiment::new("scan", "");
+            experiment.rows.push(Row::skipped("uncached", "refused"));
+            let page = experiments(&[experiment]).into_string();
+            assert!(page.contains("not measured: refused"));
+            assert!(!page.contains("<svg"));
+        }
+
+        #[test]
+        fn a_failed_gate_stands_at_its_row_and_below() {
+            let mut experiment = random(1);
+            experiment.rows[0].conditions.push(Condition::at_least("device_bytes", 0.5, 0.95));
+            let page = experiments(&[experiment]).into_string();
+            assert!(page.contains("<tr class=\"failed\">"), "{page}");
+            assert!(
+                page.contains(
+                    "direct<span class=\"mark-failed\">failed: device bytes against claimed bytes</span>"
+                ),
+                "{page}"
+            );
+            assert!(page.contains("at least 0.950"), "{page}");
+        }
     }
 }

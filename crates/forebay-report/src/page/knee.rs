@@ -12,45 +12,26 @@ pub struct Level {
     pub mean_us: f64,
 }
 
-/// A method to find a knee.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Definition {
-    /// The largest *power*, throughput divided by response time (Kleinrock, "Power and deterministic rules of thumb
-    /// for probabilistic problems in computer communications", ICC 1979).
-    Power,
-    /// The largest distance of the curve above its chord, both axes scaled to 1 (Satopaa, Albrecht, Irwin and Raghavan,
-    /// "Finding a 'Kneedle' in a haystack", ICDCSW 2011).
-    Chord,
-    /// The smallest load with 95 % of the largest throughput.
-    Share,
-}
+/// A definition of the knee: its name in sentences, and the index of the level at which it finds the knee of a curve
+/// (`None` for an empty one).
+type Knee = (&'static str, fn(&[Level]) -> Option<usize>);
 
-impl Definition {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Power, Self::Chord, Self::Share];
-
-    /// Returns the name in sentences.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Power => "largest power (Kleinrock)",
-            Self::Chord => "farthest from the chord (Kneedle)",
-            Self::Share => "95 % of the maximum",
-        }
-    }
-
-    /// Returns the index of the level at which this definition finds the knee of `curve`. `None` for
-    /// an empty curve.
-    pub fn find(self, curve: &[Level]) -> Option<usize> {
-        match self {
-            Self::Power => first_largest(curve.iter().map(|level| level.per_second / level.mean_us)),
-            Self::Chord => chord(curve),
-            Self::Share => {
-                let most = most(curve)?;
-                curve.iter().position(|level| level.per_second >= SHARE * most)
-            }
-        }
-    }
-}
+/// All of them:
+/// - the largest *power*, throughput divided by response time (Kleinrock, "Power and deterministic rules of thumb for
+///   probabilistic problems in computer communications", ICC 1979);
+/// - the largest distance of the curve above its chord, both axes scaled to 1 (Satopaa, Albrecht, Irwin and Raghavan,
+///   "Finding a 'Kneedle' in a haystack", ICDCSW 2011);
+/// - the smallest load with 95 % of the largest throughput.
+pub const KNEES: [Knee; 3] = [
+    ("largest power (Kleinrock)", |curve| {
+        first_largest(curve.iter().map(|level| level.per_second / level.mean_us))
+    }),
+    ("farthest from the chord (Kneedle)", chord),
+    ("95 % of the maximum", |curve| {
+        let enough = SHARE * most(curve)?;
+        curve.iter().position(|level| level.per_second >= enough)
+    }),
+];
 
 const SHARE: f64 = 0.95;
 /// Minimum gain of twice the load, as a factor of the throughput: a smaller step is within the noise
@@ -68,7 +49,7 @@ pub struct Saturation {
     /// full speed. This is the crossing of the two asymptotes (Denning and Buzen, "The operational analysis
     /// of queueing network models", ACM Computing Surveys 1978). `None` when one reader was not measured.
     pub places: Option<f64>,
-    /// The knees by [`Definition::ALL`], each an index into the curve.
+    /// The knees by [`KNEES`], each an index into the curve.
     pub knees: [usize; 3],
 }
 
@@ -80,14 +61,12 @@ pub fn saturation(curve: &[Level]) -> Option<Saturation> {
         return None;
     }
     let per_second = most(curve)?;
-    let alone = curve.first().filter(|level| level.readers == 1.0);
-    let mut knees = [0; 3];
-    for (knee, definition) in knees.iter_mut().zip(Definition::ALL) {
-        *knee = definition.find(curve)?;
-    }
+    let [power, chord, share] = KNEES.map(|(_, find)| find(curve));
+    let knees = [power?, chord?, share?];
     if knees[2] + 1 == curve.len() {
         return None;
     }
+    let alone = curve.first().filter(|level| level.readers == 1.0);
     Some(Saturation { per_second, places: alone.map(|level| per_second / level.per_second), knees })
 }
 
@@ -118,13 +97,8 @@ fn chord(curve: &[Level]) -> Option<usize> {
 
 /// Returns the first of the largest values.
 fn first_largest(values: impl Iterator<Item = f64>) -> Option<usize> {
-    let mut best: Option<(usize, f64)> = None;
-    for (index, value) in values.enumerate().filter(|(_, value)| value.is_finite()) {
-        if best.is_none_or(|(_, known)| value > known) {
-            best = Some((index, value));
-        }
-    }
-    best.map(|(index, _)| index)
+    let finite = values.enumerate().filter(|(_, value)| value.is_finite());
+    finite.reduce(|best, next| if next.1 > best.1 { next } else { best }).map(|(index, _)| index)
 }
 
 #[cfg(test)]

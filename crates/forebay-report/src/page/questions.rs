@@ -3,14 +3,12 @@
 
 use maud::{Markup, html};
 
-use super::facts::{self, Curve, Found, rows};
-use super::headline::time;
+use super::facts::{self, Found, rate, rows};
 use super::html as page;
-use super::sections;
 use super::view::Role;
-use super::waits::{command, program};
-use crate::result::{Report, Row, metric};
-use crate::units::number;
+use crate::result::{Condition, Report, Row, metric};
+use crate::saved::waited::{command, program};
+use crate::units::{largest, number, percent, time};
 
 /// Share of the bandwidth from which a pattern counts as reaching it; below the other constant, it is
 /// kept from it.
@@ -42,14 +40,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns the verdict in words.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::Yes => "Yes",
-            Self::Partly => "Partly",
-            Self::No => "No",
-            Self::Measured => "Measured",
-            Self::Unknown => "Unknown",
-        }
+    pub(crate) fn label(self) -> String {
+        format!("{self:?}")
     }
 
     /// Returns the verdict for a value that is `yes` or more, `partly` or more, or less.
@@ -103,7 +95,7 @@ pub(crate) fn of(report: &Report) -> Markup {
                         span class=(format!("verdict {}", key.verdict.label().to_lowercase())) { (key.verdict.label()) }
                         div {
                             h3 {
-                                @if let Some(section) = key.section { a href=(format!("#{}", sections::id(section))) { (key.question) } }
+                                @if let Some(section) = key.section { a href=(format!("#{}", page::id(section))) { (key.question) } }
                                 @else { (key.question) }
                                 @if let Some(figure) = &key.figure { " " span.figure { (figure) } }
                             }
@@ -125,24 +117,24 @@ fn pattern(report: &Report) -> KeyQuestion {
     let unknown = |sentence: &str, command| {
         KeyQuestion::unknown("Does the pattern keep the device from its bandwidth?", sentence, command)
     };
-    let scans = facts::of_device(report, Role::Sequential, metric::MB_PER_S).into_iter();
-    let Some(scan) = scans.max_by(|a, b| a.value.total_cmp(&b.value)) else {
+    let scans = facts::of_device(report, Role::Sequential, metric::MB_PER_S);
+    let Some(scan) = largest(scans, |scan| scan.value) else {
         return unknown("Sequential reads of the device were not measured.", "forebay measure scan");
     };
-    let (name, bandwidth) = (&scan.row.name, scan.value);
-    let in_sequence = format!("`{name}` gets {} MB/s in sequence", number(bandwidth));
+    let in_sequence = format!("`{}` gets {} MB/s in sequence", scan.row.name, number(scan.value));
     let random =
         unknown(&format!("{in_sequence}; random reads were not measured."), "forebay measure random");
     let Some(curve) = facts::curve(report) else { return random };
     let block = curve.experiment.number("block_bytes").unwrap_or(4096.0);
     let ((fewest, first), (at, best)) = (curve.first(), curve.best());
-    let (alone, most) = (iops(first) * block / 1e6, iops(best) * block / 1e6);
-    let verdict = match most / bandwidth {
-        share if share >= REACHED => Verdict::No,
-        share if share < KEPT_FROM => Verdict::Yes,
+    let [alone, most] = [first, best].map(|row| rate(row) * block / 1e6);
+    let share = most / scan.value;
+    let verdict = match share {
+        REACHED.. => Verdict::No,
+        ..KEPT_FROM => Verdict::Yes,
         _ => Verdict::Partly,
     };
-    let figure = format!("{} % of the bandwidth", number(most / bandwidth * 100.0));
+    let figure = format!("{} % of the bandwidth", number(share * 100.0));
     let (load, row) = (&curve.load, &best.name);
     let [most, at, alone, fewest] = [most, at, alone, fewest].map(number);
     let sentence = format!(
@@ -161,59 +153,32 @@ fn saturated(report: &Report) -> KeyQuestion {
     let ((knee, row), (last, _)) = (curve.knee(), curve.last());
     let (name, load, beyond) = (&row.name, &curve.load, curve.beyond_knee());
     let is_rising = knee >= last;
-    let p99 = row.metrics.get(metric::P99_US).map_or_else(String::new, |us| format!(", p99 {}", time(us)));
+    let p99 = row.get(metric::P99_US).map_or_else(String::new, |us| format!(", p99 {}", time(us)));
+    let from = format!("from {} {load} on", number(knee));
     let (verdict, figure) = match knee {
         _ if is_rising => (Verdict::No, format!("{} IOPS and rising", number(curve.most()))),
-        knee if knee <= curve.first().0 => (Verdict::Yes, format!("from {} {load} on", number(knee))),
-        _ => (Verdict::Partly, format!("from {} {load} on", number(knee))),
+        knee if knee <= curve.first().0 => (Verdict::Yes, from),
+        _ => (Verdict::Partly, from),
     };
     let sentence = match curve.limit() {
         Some(limit) if is_rising => format!("`{name}` comes up to {limit}; {beyond}."),
         Some(limit) => format!("`{name}` comes up to {limit} (measured up to {}).", number(last)),
         None if is_rising => format!("`{name}` still grew at the largest load ({load}); {beyond}."),
-        None => format!("`{name}` gets {} IOPS there{p99}; {beyond}.", number(iops(row))),
+        None => format!("`{name}` gets {} IOPS there{p99}; {beyond}.", number(rate(row))),
     };
     let has_loads = report.experiments.iter().any(|experiment| experiment.view.role == Role::Saturation);
     let command = key.command.filter(|_| !has_loads);
     KeyQuestion { command, ..key.found(verdict, figure, sentence, curve.section) }
 }
 
-/// A row in one experiment. Only rate and cost of the same reads may be multiplied.
-struct Cell<'a> {
-    row: &'a Row,
-    /// `readers: 32`.
-    load: String,
-    per_second: f64,
-    cost_us: f64,
-    section: usize,
+/// Returns rate and processor time of the reads of a row: only those of the same reads may be multiplied.
+fn cost(row: &Row) -> Option<[f64; 2]> {
+    Some([row.get(metric::IOPS).filter(|rate| *rate > 0.0)?, row.get(metric::CPU_US_PER_IO)?])
 }
 
-impl<'a> Cell<'a> {
-    fn new(row: &'a Row, load: String, section: usize) -> Option<Self> {
-        let (per_second, cost_us) = (row.metrics.get(metric::IOPS)?, row.metrics.get(metric::CPU_US_PER_IO)?);
-        (per_second > 0.0).then_some(Self { row, load, per_second, cost_us, section })
-    }
-
-    /// Returns the number of processors that it keeps busy.
-    fn processors(&self) -> f64 {
-        self.per_second * self.cost_us / 1e6
-    }
-
-    /// Returns the load of its busiest thread, where that is its limit.
-    fn bound_by_a_thread(&self) -> Option<f64> {
-        let gate = self.row.conditions.iter().find(|gate| gate.name == "generator" && gate.failed())?;
-        gate.value
-    }
-}
-
-/// Returns the cells of the processor-time measurement with the most readers.
-fn costs(report: &Report) -> Vec<Cell<'_>> {
-    let readers = |found: &Found<'_>| found.experiment.number("readers").unwrap_or(1.0);
-    let all = rows(report, Role::ProcessorTime, metric::CPU_US_PER_IO);
-    let most = all.iter().map(readers).fold(0.0, f64::max);
-    let load = format!("readers: {}", number(most));
-    let all = all.into_iter().filter(|found| readers(found) == most);
-    all.filter_map(|found| Cell::new(found.row, load.clone(), found.section)).collect()
+/// Returns the number of processors that a row keeps busy.
+fn processors(row: &Row) -> f64 {
+    cost(row).map_or(0.0, |[per_second, cost_us]| per_second * cost_us / 1e6)
 }
 
 fn processor(report: &Report) -> KeyQuestion {
@@ -222,32 +187,41 @@ fn processor(report: &Report) -> KeyQuestion {
         "Processor time of a read, beside the rate of the same reads, was not measured.",
         "forebay measure cpu",
     );
-    let costs = costs(report);
+    let readers = |found: &Found<'_>| found.experiment.number("readers").unwrap_or(1.0);
+    let mut costs = rows(report, Role::ProcessorTime, metric::CPU_US_PER_IO);
+    let most = costs.iter().map(readers).fold(0.0, f64::max);
+    costs.retain(|found| readers(found) == most && cost(found.row).is_some());
     let best = facts::curve(report).and_then(|curve| {
-        let ((load, row), section) = (curve.best(), curve.section);
-        Cell::new(row, format!("{}: {}", curve.load, number(load)), section)
+        let (load, row) = curve.best();
+        Some((row, cost(row)?, format!("{}: {}", curve.load, number(load)), curve.section))
     });
-    let fastest = || self::costs(report).into_iter().max_by(|a, b| a.per_second.total_cmp(&b.per_second));
-    let Some(best) = best.or_else(fastest) else { return key };
-    let processors = report.environment.cpus_allowed.max(1) as f64;
-    let is_busy = |cell: &&Cell<'_>| cell.processors() / processors >= BUSY;
-    let (busy, dear) = (best.bound_by_a_thread(), costs.iter().find(is_busy));
-    let verdict = match (is_busy(&&best), busy.is_some() || dear.is_some()) {
+    let fastest = || {
+        let found = largest(&costs, |found| rate(found.row))?;
+        Some((found.row, cost(found.row)?, format!("readers: {}", number(most)), found.section))
+    };
+    let Some((row, cost, load, section)) = best.or_else(fastest) else { return key };
+    let all = report.environment.cpus_allowed.max(1) as f64;
+    let is_busy = |row: &Row| processors(row) / all >= BUSY;
+    let is_generator = |gate: &&Condition| gate.name == "generator" && gate.failed();
+    // The load of the busiest thread, where that is the limit.
+    let thread = row.conditions.iter().find(is_generator).and_then(|gate| gate.value);
+    let dear = costs.iter().map(|found| found.row).find(|row| is_busy(row));
+    let verdict = match (is_busy(row), thread.is_some() || dear.is_some()) {
         (true, _) => Verdict::Yes,
         (false, true) => Verdict::Partly,
         (false, false) => Verdict::No,
     };
-    let rest = match (busy, dear) {
-        (Some(share), _) => format!("each; one thread was {} % busy", number((share * 100.0).round())),
-        (_, Some(dear)) => format!("each; `{}` needs {}", dear.row.name, number(dear.processors())),
+    let rest = match (thread, dear) {
+        (Some(share), _) => format!("each; one thread was {} busy", percent(share)),
+        (_, Some(dear)) => format!("each; `{}` needs {}", dear.name, number(processors(dear))),
         _ => "of processor time each".to_owned(),
     };
-    let figure = format!("{} of {} processors", number(best.processors()), number(processors));
-    let [rate, cost] = [best.per_second, best.cost_us].map(number);
+    let figure = format!("{} of {} processors", number(processors(row)), number(all));
+    let [per_second, cost_us] = cost.map(number);
     let sentence =
-        format!("`{}` gets the most, {rate} IOPS ({}), at {cost} µs {rest}.", best.row.name, best.load);
+        format!("`{}` gets the most, {per_second} IOPS ({load}), at {cost_us} µs {rest}.", row.name);
     let command = key.command.filter(|_| costs.is_empty());
-    KeyQuestion { command, ..key.found(verdict, figure, sentence, best.section) }
+    KeyQuestion { command, ..key.found(verdict, figure, sentence, section) }
 }
 
 fn starving(report: &Report) -> KeyQuestion {
@@ -257,10 +231,10 @@ fn starving(report: &Report) -> KeyQuestion {
         "forebay measure fairness",
     );
     let all = rows(report, Role::Sharing, metric::P99_US);
-    let p99 = |found: &Found<'_>, name: &str| found.experiment.row(name)?.metrics.get(metric::P99_US);
+    let p99 = |found: &Found<'_>, name: &str| found.experiment.row(name)?.get(metric::P99_US);
     let pairs = all.iter().filter(|found| found.row.name == "no-classes");
     let pairs = pairs.filter_map(|found| Some((found.value / p99(found, "reader-alone")?, found)));
-    if let Some((times, found)) = pairs.max_by(|a, b| a.0.total_cmp(&b.0)) {
+    if let Some((times, found)) = largest(pairs, |(times, _)| *times) {
         let with = p99(found, "classes");
         let with = with.map_or_else(String::new, |us| format!("; with classes it is {}", time(us)));
         let (alone, beside) = (time(found.value / times), time(found.value));
@@ -276,23 +250,19 @@ fn starving(report: &Report) -> KeyQuestion {
         };
         return KeyQuestion { verdict: Verdict::Measured, sentence, command: None, ..key };
     }
-    let tail = facts::curve(report).and_then(|curve| Some((tail(&curve)?, curve.section)));
-    let Some((sentence, section)) = tail else { return key };
-    KeyQuestion { sentence, section: Some(section), ..key }
-}
-
-/// Returns a sentence on the distance of the slowest reads from the median at the largest load.
-fn tail(curve: &Curve<'_>) -> Option<String> {
-    let (load, row) = curve.last();
-    let (middle, slow) = (row.metrics.get(metric::P50_US)?, row.metrics.get(metric::P99_US)?);
-    Some(format!(
-        "Not measured; with {} ({}) p99 is {} times p50, {} against {}.",
-        number(load),
-        curve.load,
-        number(slow / middle),
-        time(slow),
-        time(middle)
-    ))
+    // The distance of the slowest reads from the median at the largest load.
+    let tail = facts::curve(report).and_then(|curve| {
+        let (load, row) = curve.last();
+        let (middle, slow) = (row.get(metric::P50_US)?, row.get(metric::P99_US)?);
+        let (load, times, slow, middle) = (number(load), number(slow / middle), time(slow), time(middle));
+        let at = format!("{load} ({})", curve.load);
+        let sentence = format!("Not measured; with {at} p99 is {times} times p50, {slow} against {middle}.");
+        Some((sentence, curve.section))
+    });
+    match tail {
+        Some((sentence, section)) => KeyQuestion { sentence, section: Some(section), ..key },
+        None => key,
+    }
 }
 
 fn blocked(report: &Report) -> KeyQuestion {
@@ -304,7 +274,7 @@ fn blocked(report: &Report) -> KeyQuestion {
     let waits = rows(report, Role::Waiting, metric::FULL_WAIT_SHARE);
     if let Some(wait) = waits.first() {
         let percent = |share: f64| number(share * 100.0);
-        let some = wait.row.metrics.get(metric::SOME_WAIT_SHARE);
+        let some = wait.row.get(metric::SOME_WAIT_SHARE);
         let some =
             some.map_or_else(String::new, |some| format!(", some thread of it for {} %", percent(some)));
         let (name, share) = (program(command(wait.experiment)), percent(wait.value));
@@ -314,10 +284,8 @@ fn blocked(report: &Report) -> KeyQuestion {
     }
     let each = rows(report, Role::Writes, metric::SYNC_MS).into_iter();
     let each = each.filter(|found| found.row.name.ends_with("-each"));
-    let share =
-        each.filter_map(|found| Some((found.value / found.row.metrics.get(metric::TOTAL_MS)?, found)));
-    if let Some((share, found)) = share.filter(|(share, _)| *share <= 1.0).max_by(|a, b| a.0.total_cmp(&b.0))
-    {
+    let shares = each.filter_map(|found| Some((found.value / found.row.get(metric::TOTAL_MS)?, found)));
+    if let Some((share, found)) = largest(shares.filter(|(share, _)| *share <= 1.0), |(share, _)| *share) {
         key.sentence = format!(
             "Only the program itself shows it; a writer that syncs each write (`{}`) waits {} % here.",
             found.row.name,
@@ -328,9 +296,6 @@ fn blocked(report: &Report) -> KeyQuestion {
     key
 }
 
-fn iops(row: &Row) -> f64 {
-    row.metrics.get(metric::IOPS).unwrap_or_default()
-}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use super::columns::{Column, groups, heading, once};
 use super::view::Role;
-use super::{advice, gates, headline, place, questions};
-use crate::check::Verdict;
-use crate::doctor::machine_line;
+use super::{advice, gates, headline, html as page, questions};
+use crate::check::{Verdict, machine_line};
 use crate::result::{Experiment, Report, Row};
-use crate::units::number;
+use crate::units::{date, number};
 
 /// Maximum width of a line.
 pub const WIDTH: usize = 100;
@@ -34,18 +33,13 @@ pub fn brief(report: &Report, page: &str) -> String {
         let figure = key.figure.map_or_else(String::new, |figure| format!(" ({figure})"));
         lines.push(format!("{:<INDENT$}{}{figure}", key.verdict.label(), key.question));
         let command = key.command.map_or_else(String::new, |command| format!(" {command}"));
-        lines.extend(indented(&format!("{}{command}", key.sentence)));
+        lines.extend(block("", INDENT, short(&format!("{}{command}", key.sentence))));
     }
     lines.push("\nWhat to change first".to_owned());
     let advice = advice::advice(report);
     for advice in advice.iter().take(advice::SHOWN) {
-        let factor = advice.factor();
-        let text = indented(&format!("{}: {}", advice.what, advice.gain));
-        let head = format!("  {factor:<width$}", width = INDENT - 2);
-        lines.extend(text.iter().enumerate().map(|(index, line)| match index {
-            0 => format!("{head}{}", line.trim_start()),
-            _ => line.clone(),
-        }));
+        let text = short(&format!("{}: {}", advice.what, advice.gain));
+        lines.extend(block(&format!("  {}", advice.factor()), INDENT, text));
     }
     if advice.is_empty() {
         lines.push(format!("  {}", advice::NONE));
@@ -61,9 +55,8 @@ pub fn brief(report: &Report, page: &str) -> String {
 
 /// Returns the storage and the machine, a line each.
 fn place_lines(report: &Report) -> Vec<String> {
-    let [path, device] = place::storage(&report.environment).unwrap_or_default();
-    let date =
-        Some(place::date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
+    let [path, device] = page::storage(&report.environment).unwrap_or_default();
+    let date = Some(date(report.environment.time_unix_s)).filter(|_| report.environment.time_unix_s > 0);
     let known: Vec<String> = [path, device].into_iter().chain(date).filter(|part| !part.is_empty()).collect();
     let first = format!("forebay {}: {}", report.forebay, known.join(", "));
     [first, machine_line(&report.environment)].map(|line| clipped(&line, WIDTH)).into()
@@ -75,14 +68,20 @@ fn cell(figure: &headline::Figure) -> String {
     format!("{:>13}  {detail}{mark}", figure.value)
 }
 
-/// Returns a text of at most [`SENTENCE_LINES`] indented lines.
-fn indented(text: &str) -> Vec<String> {
+/// Returns lines below each other behind a sign.
+fn block(sign: &str, indent: usize, lines: Vec<String>) -> impl Iterator<Item = String> {
+    let signs = std::iter::once(sign).chain(std::iter::repeat(""));
+    lines.into_iter().zip(signs).map(move |(line, sign)| format!("{sign:<indent$}{line}"))
+}
+
+/// Breaks a sentence into at most [`SENTENCE_LINES`] lines.
+fn short(text: &str) -> Vec<String> {
     let mut lines = wrapped(text, WIDTH - INDENT);
     if lines.len() > SENTENCE_LINES {
         let rest = lines.split_off(SENTENCE_LINES - 1).join(" ");
         lines.push(clipped(&rest, WIDTH - INDENT));
     }
-    lines.iter().map(|line| format!("{:INDENT$}{line}", "")).collect()
+    lines
 }
 
 /// Breaks a text between words; a word that is wider than a line has one of its own.
@@ -139,10 +138,7 @@ pub fn tables(report: &Report, verbose: bool) -> String {
 fn listed(text: &mut String, sign: &str, line: &str, verbose: bool) {
     let indent = sign.chars().count();
     let lines = if verbose { vec![line.to_owned()] } else { wrapped(line, WIDTH - indent) };
-    for (index, line) in lines.iter().enumerate() {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{:<indent$}{line}", if index == 0 { sign } else { "" });
-    }
+    block(sign, indent, lines).for_each(|line| *text += &format!("{line}\n"));
 }
 
 /// Writes one table for experiments that belong together: one row for each way in each of them.
@@ -193,20 +189,17 @@ fn grid(
     compared: Option<&Column>,
 ) -> (Vec<Vec<String>>, Vec<usize>) {
     let axis = group.first().filter(|_| group.len() > 1).map(|first| &*first.view.axis.parameter);
-    let mut head = vec!["row".to_owned()];
-    head.extend(axis.map(str::to_owned));
-    head.extend(columns.iter().map(|column| column.heading.to_string()));
-    head.push("spread".to_owned());
-    head.push("cache".to_owned());
-    let mut grid = vec![head];
+    let headings = columns.iter().map(|column| column.heading.to_string());
+    let ends = ["spread", "cache"].map(str::to_owned);
+    let start = std::iter::once("row".to_owned()).chain(axis.map(str::to_owned));
+    let mut grid: Vec<Vec<String>> = vec![start.chain(headings).chain(ends).collect()];
     for experiment in group {
         for row in experiment.rows.iter().filter(|row| row.skipped.is_none()) {
-            let mut cells = vec![gates::marked_name(row)];
-            cells.extend(axis.map(|axis| experiment.number(axis).map_or_else(String::new, number)));
-            cells.extend(columns.iter().map(|column| column.cell(row)));
-            cells.push(compared.map_or_else(String::new, |column| spread(column, row)));
-            cells.push(row.cache.map_or("", |cache| cache.label()).to_owned());
-            grid.push(cells);
+            let place = axis.map(|axis| experiment.number(axis).map_or_else(String::new, number));
+            let start = std::iter::once(gates::marked_name(row)).chain(place);
+            let spread = compared.map_or_else(String::new, |column| spread(column, row));
+            let ends = [spread, row.cache.map_or("", |cache| cache.label()).to_owned()];
+            grid.push(start.chain(columns.iter().map(|column| column.cell(row))).chain(ends).collect());
         }
     }
     let width = |index: usize| grid.iter().map(|cells| cells[index].chars().count()).max().unwrap_or(0);

@@ -2,7 +2,6 @@
 //! The program that measures writes it into the document, so a page needs nothing but the document.
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -85,36 +84,24 @@ pub struct Gain {
     pub change: Text,
 }
 
-/// The view of experiments of other programs, and of documents without views.
-static OTHER: LazyLock<Arc<View>> = LazyLock::new(|| Arc::new(View::new(SHARED)));
-
 impl Default for View {
+    /// Returns the view of experiments of other programs, and of documents without views.
     fn default() -> Self {
-        Self::new(SHARED)
+        Self::of(Role::Other, SHARED)
     }
 }
 
 impl View {
-    /// Returns a view with these columns; rows are compared by the first of them.
-    pub fn new(columns: &[Definition]) -> Self {
+    /// Returns a view of experiments with this part in the conclusions; rows are compared by the first column.
+    pub fn of(role: Role, columns: &[Definition]) -> Self {
         Self {
-            role: Role::Other,
+            role,
             columns: columns.iter().map(Column::from).collect(),
             compared: columns.first().map_or(Text::Borrowed(metric::IOPS), |column| column.metric.into()),
             charts: [metric::MB_PER_S, metric::IOPS, metric::P99_US].map(Text::Borrowed).to_vec(),
             axis: Axis::new("depth", "reads in flight"),
             gains: Vec::new(),
         }
-    }
-
-    /// Returns a view of experiments with this part in the conclusions.
-    pub fn of(role: Role, columns: &[Definition]) -> Self {
-        Self { role, ..Self::new(columns) }
-    }
-
-    /// Returns the view of experiments that nothing is known about.
-    pub fn other() -> Arc<Self> {
-        Arc::clone(&OTHER)
     }
 
     /// Returns the column that shows a metric.
@@ -176,22 +163,19 @@ pub fn axis(group: &[&Experiment]) -> Option<Axis> {
     Some(Axis { parameter: found.clone().into(), label: readable(found).into() })
 }
 
-/// Returns the place of an experiment in its group: `readers: 32`.
-pub(crate) fn place(group: &[&Experiment], experiment: &Experiment) -> Option<String> {
-    let axis = axis(group)?;
-    Some(format!("{}: {}", axis.label, number(experiment.number(&axis.parameter)?)))
+/// Returns the place of an experiment in its group: `, readers: 32`; nothing where the group has no axis.
+pub(crate) fn place(group: &[&Experiment], experiment: &Experiment) -> String {
+    let place = axis(group).and_then(|axis| Some((experiment.number(&axis.parameter)?, axis.label)));
+    place.map_or_else(String::new, |(place, label)| format!(", {label}: {}", number(place)))
 }
 
 /// Returns a parameter's name with its unit apart: `load_percent` is `load, %`.
 fn readable(parameter: &str) -> String {
-    for (suffix, unit) in
-        [("_percent", ", %"), ("_per_s", " a second"), ("_bytes", ", bytes"), ("_us", ", µs"), ("_s", ", s")]
-    {
-        if let Some(stem) = parameter.strip_suffix(suffix) {
-            return format!("{}{unit}", stem.replace('_', " "));
-        }
-    }
-    parameter.replace('_', " ")
+    let units =
+        [("_percent", ", %"), ("_per_s", " a second"), ("_bytes", ", bytes"), ("_us", ", µs"), ("_s", ", s")];
+    let mut stems = units.iter().filter_map(|(suffix, unit)| Some((parameter.strip_suffix(suffix)?, *unit)));
+    let (stem, unit) = stems.next().unwrap_or((parameter, ""));
+    format!("{}{unit}", stem.replace('_', " "))
 }
 
 #[cfg(test)]

@@ -54,45 +54,38 @@ impl Target {
     }
 
     /// Compares the ratios to the best of these rows.
-    pub const fn over(mut self, rows: &'static [&'static str]) -> Self {
-        self.beside = Beside::Over(rows);
-        self
+    pub const fn over(self, rows: &'static [&'static str]) -> Self {
+        Self { beside: Beside::Over(rows), ..self }
     }
 
     /// Compares the ratios to the largest of these rows in each repeat.
-    pub const fn over_largest(mut self, rows: &'static [&'static str]) -> Self {
-        self.beside = Beside::OverLargest(rows);
-        self
+    pub const fn over_largest(self, rows: &'static [&'static str]) -> Self {
+        Self { beside: Beside::OverLargest(rows), ..self }
     }
 
     /// Compares the differences from the best of these rows.
-    pub const fn above(mut self, rows: &'static [&'static str]) -> Self {
-        self.beside = Beside::Above(rows);
-        self
+    pub const fn above(self, rows: &'static [&'static str]) -> Self {
+        Self { beside: Beside::Above(rows), ..self }
     }
 
     /// Sets the smallest value that passes.
-    pub const fn at_least(mut self, limit: f64) -> Self {
-        self.at_least = Some(limit);
-        self
+    pub const fn at_least(self, limit: f64) -> Self {
+        Self { at_least: Some(limit), ..self }
     }
 
     /// Sets the largest value that passes.
-    pub const fn at_most(mut self, limit: f64) -> Self {
-        self.at_most = Some(limit);
-        self
+    pub const fn at_most(self, limit: f64) -> Self {
+        Self { at_most: Some(limit), ..self }
     }
 
     /// Tolerates the A-A spread of the row `again`, whose twin has the name without `-again`; a tenth at most.
-    pub const fn within(mut self, again: &'static str) -> Self {
-        self.again = again;
-        self
+    pub const fn within(self, again: &'static str) -> Self {
+        Self { again, ..self }
     }
 
     /// Limits the target to some tables.
-    pub const fn when(mut self, applies: fn(&Experiment) -> bool) -> Self {
-        self.when = applies;
-        self
+    pub const fn when(self, applies: fn(&Experiment) -> bool) -> Self {
+        Self { when: applies, ..self }
     }
 }
 
@@ -117,29 +110,25 @@ impl Targets {
     pub fn compare(&self, table: &mut Experiment) {
         for ratio in self.ratios {
             for index in 0..table.rows.len() {
-                let Some(compared) = self.compared(table, &table.rows[index], ratio.metric, ratio.beside)
-                else {
-                    continue;
-                };
+                let compared = self.compared(table, &table.rows[index], ratio.metric, ratio.beside);
+                let Some((values, _)) = compared else { continue };
                 let row = &mut table.rows[index];
-                for (repeat, value) in &compared.values {
+                for (repeat, value) in &values {
                     for sample in row.samples.iter_mut().filter(|sample| sample.repeat == *repeat) {
                         sample.metrics.set(ratio.name, *value);
                     }
                 }
-                if let Some(value) = compared.median() {
+                if let Some(value) = median_of(&values) {
                     row.metrics.set(ratio.name, value);
                 }
             }
         }
         let mut worst = 0.0_f64;
         for (again, metric, name) in self.spreads {
-            let spread = self.spread(table, again, metric, &Beside::Over(&[]));
-            if let Some(row) =
-                table.rows.iter_mut().find(|row| row.name == *again).filter(|_| spread.is_some())
-            {
-                worst = worst.max(spread.unwrap_or(0.0));
-                row.metrics.set(name, spread.unwrap_or(0.0));
+            let Some(spread) = self.spread(table, again, metric, &Beside::Over(&[])) else { continue };
+            worst = worst.max(spread);
+            if let Some(row) = table.rows.iter_mut().find(|row| row.name == *again) {
+                row.metrics.set(name, spread);
             }
         }
         if worst > TOLERANCE_MAX {
@@ -156,28 +145,24 @@ impl Targets {
             let place = table.rows.iter().position(|row| row.name == target.row);
             let Some(index) = place.filter(|_| (target.when)(table)) else { continue };
             let compared = self.compared(table, &table.rows[index], target.metric, target.beside);
-            let Some(compared) = compared else { continue };
+            let Some((values, other)) = compared else { continue };
             let tolerance = self.spread(table, target.again, target.metric, &target.beside).unwrap_or(0.0);
             let most = match target.beside {
                 Beside::Above(_) => TOLERANCE_MAX * target.at_most.unwrap_or(0.0).abs(),
                 _ => TOLERANCE_MAX,
             };
-            let name = match (target.beside, &compared.other) {
-                (Beside::Nothing, _) => target.metric.to_owned(),
-                (Beside::Above(_), other) => format!("{} above {other}", target.metric),
-                (_, other) => format!("{} / {other}", target.metric),
+            let name = match target.beside {
+                Beside::Nothing => target.metric.to_owned(),
+                Beside::Above(_) => format!("{} above {other}", target.metric),
+                Beside::Over(_) | Beside::OverLargest(_) => format!("{} / {other}", target.metric),
             };
-            let mut gate = Gate {
-                name,
-                metric: target.metric.to_owned(),
-                value: compared.median(),
+            let gate = Gate {
                 at_least: target.at_least,
                 at_most: target.at_most,
                 tolerance: tolerance.min(most),
-                passed: false,
+                ..Gate::of(&name, target.metric, median_of(&values))
             };
-            gate.passed = gate.is_met(gate.tolerance);
-            table.rows[index].gates.push(gate);
+            table.rows[index].gates.push(gate.judged());
         }
     }
 
@@ -187,12 +172,16 @@ impl Targets {
     }
 
     /// Returns a row's figures by repeat, beside those of other rows; `None` where the table has none of these.
-    fn compared(&self, table: &Experiment, row: &Row, metric: &str, beside: Beside) -> Option<Compared> {
+    fn compared(
+        &self,
+        table: &Experiment,
+        row: &Row,
+        metric: &str,
+        beside: Beside,
+    ) -> Option<(Repeats, String)> {
         let own = by_repeat(row, metric);
         let (others, combine): (_, fn(f64, f64) -> f64) = match beside {
-            Beside::Nothing => {
-                return Some(Compared { values: own.collect(), other: String::new() });
-            }
+            Beside::Nothing => return Some((own.collect(), String::new())),
             Beside::Over(others) | Beside::OverLargest(others) => (others, |a, b| a / b),
             Beside::Above(others) => (others, |a, b| a - b),
         };
@@ -209,7 +198,7 @@ impl Targets {
             values.reduce(f64::max)
         };
         let values = own.filter_map(|(repeat, value)| Some((repeat, combine(value, at(repeat)?))));
-        Some(Compared { values: values.filter(|(_, value)| value.is_finite()).collect(), other })
+        Some((values.filter(|(_, value)| value.is_finite()).collect(), other))
     }
 
     /// Returns the A-A spread of a metric: how far the quartiles of a row beside its twin lie from their agreement,
@@ -230,16 +219,11 @@ impl Targets {
     }
 }
 
-/// Figures of a row by repeat, beside those of another row.
-struct Compared {
-    values: Vec<(u32, f64)>,
-    other: String,
-}
+/// Figures of a row by repeat.
+type Repeats = Vec<(u32, f64)>;
 
-impl Compared {
-    fn median(&self) -> Option<f64> {
-        median(self.values.iter().map(|(_, value)| *value).collect())
-    }
+fn median_of(values: &Repeats) -> Option<f64> {
+    median(values.iter().map(|(_, value)| *value).collect())
 }
 
 fn by_repeat<'a>(row: &'a Row, metric: &'a str) -> impl Iterator<Item = (u32, f64)> + 'a {

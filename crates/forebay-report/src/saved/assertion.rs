@@ -1,6 +1,6 @@
 //! `forebay assert`: expressions over one result. `docs/cli.md` has the grammar.
 
-use super::select::{keys, label, matches};
+use super::{called, keys, label, listed, matches, names};
 use crate::failure::Failure;
 use crate::page::gates::MARK;
 use crate::result::{Experiment, Report, Row};
@@ -111,19 +111,16 @@ impl<'a> Figure<'a> {
 
     /// Returns the single row that matches, and its figure.
     fn find<'r>(&self, report: &'r Report) -> Result<(&'r Row, f64), Failure> {
-        let none = |what: String, there_are: Vec<String>| {
-            let there_are = if there_are.is_empty() { "none".to_owned() } else { there_are.join(", ") };
-            Failure::Usage(format!("{}: {what}; there are {there_are}", self.text))
-        };
-        let mut found: Vec<&Experiment> =
-            report.experiments.iter().filter(|found| found.name == self.experiment).collect();
+        let fault = |what: &str| Failure::Usage(format!("{}: {what}", self.text));
+        let none = |what: &str, there_are: String| fault(&format!("{what}; there are {there_are}"));
+        let mut found = called(&report.experiments, self.experiment);
         if found.is_empty() {
-            let mut names: Vec<String> = report.experiments.iter().map(|found| found.name.clone()).collect();
-            names.dedup();
-            return Err(none(format!("the result has no experiment {:?}", self.experiment), names));
+            let what = format!("the result has no experiment {:?}", self.experiment);
+            return Err(none(&what, listed(&names(report))));
         }
         let keys = keys(&[&report.experiments], self.experiment);
-        let labels = |found: &[&Experiment]| found.iter().map(|one| label(one, &keys)).collect::<Vec<_>>();
+        let labels =
+            |found: &[&Experiment]| listed(&found.iter().map(|one| label(one, &keys)).collect::<Vec<_>>());
         let named = labels(&found);
         found.retain(|experiment| {
             let has = |(name, text): &(&str, &str)| {
@@ -139,22 +136,23 @@ impl<'a> Figure<'a> {
         let plain: Vec<&Experiment> = found.iter().filter(is_plain).copied().collect();
         let experiment = match (found.as_slice(), plain.as_slice()) {
             ([only], _) | (_, [only]) => only,
-            ([], _) => return Err(none("no experiment has these parameters".to_owned(), named)),
+            ([], _) => return Err(none("no experiment has these parameters", named)),
             (several, _) => {
-                let what =
-                    format!("{} experiments fit: add parameters that only one of them has", several.len());
-                return Err(none(what, labels(several)));
+                let count = several.len();
+                let what = format!("{count} experiments fit: add parameters that only one of them has");
+                return Err(none(&what, labels(several)));
             }
         };
         let row = experiment.row(self.row).ok_or_else(|| {
-            let rows = experiment.rows.iter().map(|row| row.name.clone()).collect();
-            none(format!("there is no row {:?}", self.row), rows)
+            let rows: Vec<&String> = experiment.rows.iter().map(|row| &row.name).collect();
+            none(&format!("there is no row {:?}", self.row), listed(&rows))
         })?;
         if let Some(why) = &row.skipped {
-            return Err(Failure::Usage(format!("{}: the row was not measured: {why}", self.text)));
+            return Err(fault(&format!("the row was not measured: {why}")));
         }
-        let value = row.metrics.get(self.metric).ok_or_else(|| {
-            none(format!("the row has no metric {:?}", self.metric), row.metrics.0.keys().cloned().collect())
+        let value = row.get(self.metric).ok_or_else(|| {
+            let metrics: Vec<&String> = row.metrics.0.keys().collect();
+            none(&format!("the row has no metric {:?}", self.metric), listed(&metrics))
         })?;
         Ok((row, value))
     }

@@ -7,15 +7,16 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-use super::select::{called, keys, label, same, unlike};
+use super::{called, keys, label, listed, names, same, unlike};
 use crate::failure::Failure;
+use crate::page::columns::once;
 use crate::result::{Experiment, Report, Row, SCHEMA, median, metric};
 use crate::units::number;
 use noise::{Outcome, Pair};
 
 mod noise;
 #[cfg(test)]
-mod simulated;
+mod simulated_tests;
 
 /// The figures that two results have in common, and those that only one has.
 #[derive(Debug, Default, Serialize)]
@@ -101,14 +102,9 @@ struct Unlike {
 /// [`Failure::Usage`] when no experiment is in both.
 pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
     let mut all = Comparison { first: origin(before), second: origin(after), ..Comparison::default() };
-    let mut names: Vec<&str> = Vec::new();
-    for experiment in before.experiments.iter().chain(&after.experiments) {
-        if !names.contains(&experiment.name.as_str()) {
-            names.push(&experiment.name);
-        }
-    }
+    let both = before.experiments.iter().chain(&after.experiments);
     let mut matched: Vec<Matched<'_>> = Vec::new();
-    for name in names {
+    for name in once(both.map(|experiment| experiment.name.as_str())) {
         let keys = keys(&[&before.experiments, &after.experiments], name);
         let mut news = called(&after.experiments, name);
         for old in called(&before.experiments, name) {
@@ -121,15 +117,10 @@ pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
         all.only_in_second.extend(news.iter().map(|new| label(new, &keys)));
     }
     if matched.is_empty() {
-        let names = |report: &Report| {
-            let mut names: Vec<&str> = report.experiments.iter().map(|found| found.name.as_str()).collect();
-            names.dedup();
-            if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-        };
         return Err(Failure::Usage(format!(
             "nothing can be compared: no experiment is in both (the first has {}, the second {}){}",
-            names(before),
-            names(after),
+            listed(&names(before)),
+            listed(&names(after)),
             all.unpaired().map(|line| format!("\n  {line}")).collect::<String>()
         )));
     }
@@ -205,11 +196,11 @@ impl Comparison {
                 if changes.is_empty() && no_longer_measured.is_none() && not_measured_before.is_none() {
                     continue;
                 }
-                let marked = [(old, "first"), (new, "second")].into_iter().filter(|(row, _)| row.is_marked());
+                let sides = [(old, "first"), (new, "second")].into_iter();
                 self.rows.push(Changed {
                     experiment: label.clone(),
                     row: old.name.clone(),
-                    marked_in: marked.map(|(_, word)| word).collect(),
+                    marked_in: sides.filter(|(row, _)| row.is_marked()).map(|(_, word)| word).collect(),
                     no_longer_measured,
                     not_measured_before,
                     changes,
@@ -225,29 +216,26 @@ impl Comparison {
             format!("forebay {forebay}, {kernel}, {}", path.as_deref().unwrap_or("no path"))
         });
         let mut text = format!("first:  {first}\nsecond: {second}\n");
-        let unlike = self.unlike.iter().map(|unlike| {
-            format!("not measured alike: {}: {}", unlike.experiment, unlike.parameters.join(", "))
+        let unlike = self.unlike.iter().map(|Unlike { experiment, parameters }| {
+            format!("not measured alike: {experiment}: {}", parameters.join(", "))
         });
-        // Writing to a String cannot fail.
-        for line in unlike.chain(self.unpaired()) {
-            let _ = writeln!(text, "{line}");
-        }
+        unlike.chain(self.unpaired()).for_each(|line| text += &format!("{line}\n"));
         if !self.rows.is_empty() {
             text.push_str("\nchanged beyond noise\n");
         }
+        // Writing to a String cannot fail.
         for row in &self.rows {
             let _ = write!(text, "  {}.{}", row.experiment, row.row);
             if !row.marked_in.is_empty() {
                 let _ = write!(text, "  (!) failed a gate in the {} result", row.marked_in.join(" and the "));
             }
             text.push('\n');
-            for (words, why) in [
+            let reasons = [
                 ("no longer measured", &row.no_longer_measured),
                 ("was not measured before", &row.not_measured_before),
-            ] {
-                if let Some(why) = why {
-                    let _ = writeln!(text, "    {words}: {why}");
-                }
+            ];
+            for (words, why) in reasons.iter().filter_map(|(words, why)| Some((words, why.as_ref()?))) {
+                let _ = writeln!(text, "    {words}: {why}");
             }
             for Change { metric, heading, first, second, change, times } in &row.changes {
                 let change = match times {
@@ -259,30 +247,22 @@ impl Comparison {
             }
         }
         let Self { compared, changed, alike, unclear, .. } = self;
-        let _ = write!(
-            text,
-            "\n{compared} figures compared: {changed} changed beyond noise, {alike} alike, {unclear} unclear"
-        );
-        let _ = match (unclear, self.repeats_needed) {
-            (0, _) => writeln!(text),
+        let needed = match (unclear, self.repeats_needed) {
+            (0, _) => String::new(),
             (_, Some(repeats)) => {
-                writeln!(
-                    text,
-                    ": {repeats} repeats of both are needed (--repeats {repeats}), for half of these"
-                )
+                format!(": {repeats} repeats of both are needed (--repeats {repeats}), for half of these")
             }
-            (_, None) => writeln!(text, ": they vary too much from run to run"),
+            (_, None) => ": they vary too much from run to run".to_owned(),
         };
-        text
+        let counts = format!("{changed} changed beyond noise, {alike} alike, {unclear} unclear");
+        format!("{text}\n{compared} figures compared: {counts}{needed}\n")
     }
 
     /// Returns the parts that only one of the two results has.
     fn unpaired(&self) -> impl Iterator<Item = String> {
-        let sides = [("first", &self.only_in_first), ("second", &self.only_in_second)];
-        let lines = |(side, labels): (&'static str, &'_ Vec<String>)| {
-            labels.iter().map(|label| format!("only in the {side}: {label}")).collect::<Vec<_>>()
-        };
-        sides.into_iter().flat_map(lines)
+        let line = |side: &'static str| move |label: &String| format!("only in the {side}: {label}");
+        let first = self.only_in_first.iter().map(line("first"));
+        first.chain(self.only_in_second.iter().map(line("second")))
     }
 }
 

@@ -1,14 +1,17 @@
-//! Work on results that were saved as JSON: `diff`, `assert`, `convert`.
+//! Work on results that were saved as JSON: `diff`, `assert`, `convert`. Experiments match by name and by the parameters that
+//! distinguish them.
+
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::result::{Metrics, Report, Row, SCHEMA, Sample};
+use crate::result::{Experiment, Metrics, Report, Row, SCHEMA, Sample};
+use crate::units::number;
 
 pub mod assertion;
 pub mod convert;
 pub mod diff;
-mod select;
 pub mod waited;
 
 /// The texts of other programs that can be read.
@@ -16,10 +19,13 @@ const READABLE: &str =
     "`forebay convert` reads the JSON of forebay, fio, elbencho and IOR, and the text of IOR and mdtest";
 
 /// Returns a row with one sample, of the figures that are known.
-fn row<'a>(name: impl Into<String>, figures: impl IntoIterator<Item = (&'a str, Option<f64>)>) -> Row {
+fn row<'a, F: Into<Option<f64>>>(
+    name: impl Into<String>,
+    figures: impl IntoIterator<Item = (&'a str, F)>,
+) -> Row {
     let mut metrics = Metrics::default();
     for (name, value) in figures {
-        metrics.set(name, value.unwrap_or(f64::NAN));
+        metrics.set(name, value.into().unwrap_or(f64::NAN));
     }
     Row::from_samples(name, vec![Sample { repeat: 0, metrics }])
 }
@@ -48,7 +54,7 @@ pub fn parse(name: &str, text: &str) -> Result<Report, Failure> {
     if value.get("experiments").is_none() {
         return Err(wrong("has no experiments: it is the output of another command".to_owned()));
     }
-    serde_json::from_value(value).map_err(|error| wrong(format!("does not follow the schema: {error}")))
+    Report::read(value).map_err(|error| wrong(format!("does not follow the schema: {error}")))
 }
 
 /// Returns the fault of a text that is not JSON, to follow its name.
@@ -58,6 +64,99 @@ fn not_json(error: &serde_json::Error) -> String {
     } else {
         format!("is not JSON: {error} ({READABLE})")
     }
+}
+
+/// Parameters of the amount, the duration or the circumstances of a measurement. Two experiments match
+/// whether these agree or not.
+const CIRCUMSTANCES: &str = "cold command device fan_out file_bytes file_seed file_system io_limit_by io_limit_bytes_per_s \
+    io_limit_reads_per_s levels load_tasks memory_limit_bytes memory_touched_bytes nodes_per_level own_file read_bytes repeats \
+    seconds seconds_max seed sorted_numbers source_priority span_bytes workers write_cache";
+
+/// Returns the experiments called `name`.
+fn called<'a>(experiments: &'a [Experiment], name: &str) -> Vec<&'a Experiment> {
+    experiments.iter().filter(|experiment| experiment.name == name).collect()
+}
+
+/// Returns the names of the parameters that distinguish the experiments called `name`, in all of `results`.
+fn keys(results: &[&[Experiment]], name: &str) -> Vec<String> {
+    let results: Vec<Vec<&Experiment>> = results.iter().map(|result| called(result, name)).collect();
+    let mut keys: BTreeSet<String> = BTreeSet::new();
+    for is_circumstance in [false, true] {
+        // Circumstances are used only where no other parameter distinguishes two.
+        let is_ambiguous = |own: &Vec<&Experiment>| {
+            let is_alike = |one, other| keys.iter().all(|key| same(one, other, key));
+            (1..own.len()).any(|at| own[..at].iter().any(|other| is_alike(own[at], other)))
+        };
+        if is_circumstance && !results.iter().any(is_ambiguous) {
+            break;
+        }
+        for own in &results {
+            let varies = |key: &&String| {
+                CIRCUMSTANCES.split(' ').any(|name| name == *key) == is_circumstance
+                    && key.as_str() != "seed"
+                    && own.iter().any(|experiment| !same(experiment, own[0], key))
+            };
+            keys.extend(
+                own.iter().flat_map(|experiment| experiment.parameters.keys()).filter(varies).cloned(),
+            );
+        }
+    }
+    keys.into_iter().collect()
+}
+
+/// Returns the names of the experiments of a result.
+fn names(report: &Report) -> Vec<&str> {
+    let mut names: Vec<&str> = report.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+    names.dedup();
+    names
+}
+
+/// Joins names for an error.
+fn listed(names: &[impl AsRef<str>]) -> String {
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// Returns whether two experiments have the same value of a parameter, or neither has it.
+fn same(one: &Experiment, other: &Experiment, key: &str) -> bool {
+    one.parameters.get(key) == other.parameters.get(key)
+}
+
+/// Returns a label: `random[depth=8,span=whole file]`.
+fn label(experiment: &Experiment, keys: &[String]) -> String {
+    let listed =
+        keys.iter().filter_map(|key| Some(format!("{key}={}", plain(experiment.parameters.get(key)?))));
+    let listed: Vec<String> = listed.collect();
+    let name = &experiment.name;
+    if listed.is_empty() { name.clone() } else { format!("{name}[{}]", listed.join(",")) }
+}
+
+/// Returns a parameter's value as it is written in an expression.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns whether a parameter has the written value: compared as a number where both are, as a text
+/// otherwise.
+fn matches(value: &Value, text: &str) -> bool {
+    match (value.as_f64(), text.parse::<f64>()) {
+        (Some(value), Ok(wanted)) => value == wanted,
+        _ => plain(value) == text,
+    }
+}
+
+/// Returns the parameters that show that two matching experiments were not measured alike.
+fn unlike(before: &Experiment, after: &Experiment) -> Vec<String> {
+    let names: BTreeSet<&String> = before.parameters.keys().chain(after.parameters.keys()).collect();
+    let show = |experiment: &Experiment, name: &str| {
+        let value = experiment.parameters.get(name);
+        value.map_or_else(|| "none".to_owned(), |value| value.as_f64().map_or_else(|| plain(value), number))
+    };
+    names
+        .into_iter()
+        .filter(|name| !["seed", "file_seed"].contains(&name.as_str()) && !same(before, after, name))
+        .map(|name| format!("{name} {} -> {}", show(before, name), show(after, name)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -80,5 +179,37 @@ mod tests {
         assert!(wrong(&twisted).contains("does not follow the schema"), "{}", wrong(&twisted));
         let absurd = "{\"schema\":1,\"forebay\":\"0\",\"experiments\":[1e999]}";
         assert!(wrong(absurd).contains("is not JSON"), "{}", wrong(absurd));
+    }
+
+    mod select {
+        use super::*;
+
+        fn random(depth: u32, file_bytes: u64) -> Experiment {
+            Experiment::new("random", "")
+                .parameter("depth", depth)
+                .parameter("block_bytes", 4096)
+                .parameter("file_bytes", file_bytes)
+                .parameter("seed", depth)
+        }
+
+        #[test]
+        fn experiments_are_distinguished_by_varied_parameters_and_not_by_circumstances() {
+            let one = [random(1, 10), random(8, 10)];
+            let other = [random(8, 99)];
+            assert_eq!(keys(&[&one, &other], "random"), ["depth"]);
+            assert_eq!(label(&one[1], &["depth".to_owned()]), "random[depth=8]");
+            assert_eq!(keys(&[&other, &other], "random"), [""; 0]);
+            assert_eq!(label(&other[0], &[]), "random");
+            let files = [random(1, 10), random(1, 20)];
+            assert_eq!(keys(&[&files], "random"), ["file_bytes"], "nothing else tells these apart");
+            assert_eq!(unlike(&one[1], &other[0]), ["file_bytes 10 -> 99"]);
+        }
+
+        #[test]
+        fn values_match_as_numbers_or_as_texts() {
+            assert!(matches(&Value::from(8), "8") && matches(&Value::from(0.5), "0.50"));
+            assert!(matches(&Value::from("whole file"), "whole file"));
+            assert!(matches(&Value::from(true), "true") && !matches(&Value::from(8), "80"));
+        }
     }
 }

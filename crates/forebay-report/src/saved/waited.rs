@@ -1,12 +1,16 @@
-//! The output of `forebay wait --json` as an experiment, which serves the report's fifth question.
+//! The output of `forebay wait --json` as an experiment, which serves the report's fifth question, and its presentation.
+
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::environment::Environment;
-use crate::page::waits::{self, short};
+use crate::page::columns::{self, Definition};
+use crate::page::view::{Role, View};
 use crate::result::{Experiment, Report, metric};
 use crate::saved::row;
+use crate::units::number;
 
 /// Name of the experiment.
 pub const NAME: &str = "wait";
@@ -78,11 +82,9 @@ fn of(waited: Waited) -> Report {
         (metric::WAIT_S, seconds(waited.wait_sum_ns)),
         (metric::SECONDS, seconds(waited.wall_ns)),
     ];
-    let program = row(PROGRAM, of_program.map(|(name, value)| (name, Some(value))))
-        .describe(format!("{command}, with all that it started"));
+    let program = row(PROGRAM, of_program).describe(format!("{command}, with all that it started"));
     let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
-        let figures = [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))];
-        row(&file.path, figures.map(|(name, value)| (name, Some(value))))
+        row(&file.path, [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))])
     });
     experiment.rows = std::iter::once(program).chain(files).collect();
     experiment.notes = waited.notes;
@@ -93,9 +95,57 @@ fn of(waited: Waited) -> Report {
         optimized_build: true,
         ..Environment::default()
     };
-    waits::present(&mut experiment);
+    present(&mut experiment);
     let mut report = Report::new(environment, vec![experiment]);
     let command = short(&command);
     report.verdicts = waited.advice.into_iter().map(|sentence| format!("`{command}`: {sentence}")).collect();
     report
+}
+
+/// Adds view, title and sentence to a result of `forebay wait`.
+pub fn present(experiment: &mut Experiment) {
+    let mut view = View::of(Role::Waiting, COLUMNS);
+    view.charts = vec![metric::WAIT_SHARE.into()];
+    experiment.view = Arc::new(view);
+    experiment.titled(format!("Time blocked on I/O: {}", short(command(experiment))), "");
+    experiment.sentence = sentence(experiment).unwrap_or_default();
+}
+
+const COLUMNS: &[Definition] = &[
+    columns::FULL_WAIT_SHARE,
+    columns::SOME_WAIT_SHARE,
+    columns::FULL_IOWAIT_SHARE,
+    columns::WAIT_SHARE,
+    columns::WAIT_S,
+    columns::SECONDS,
+];
+
+/// Returns the measured program.
+pub fn command(experiment: &Experiment) -> &str {
+    experiment.parameters.get("command").and_then(serde_json::Value::as_str).unwrap_or("a program")
+}
+
+/// Maximum length of a shown command: it may be a whole script, whose full text is among the parameters.
+const SHOWN_MAX: usize = 60;
+
+/// Returns the beginning of a command, for headings and sentences.
+pub fn short(command: &str) -> String {
+    let more = if command.chars().count() > SHOWN_MAX { " .." } else { "" };
+    let shown: String = command.chars().take(SHOWN_MAX).collect();
+    shown + more
+}
+
+/// Returns the first word of a command, for short sentences.
+pub(crate) fn program(command: &str) -> &str {
+    command.split_whitespace().next().unwrap_or("the program")
+}
+
+fn sentence(experiment: &Experiment) -> Option<String> {
+    let share = |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
+    Some(format!(
+        "`{}` was blocked on I/O in {} % of its time, and some thread of it in {} %",
+        program(command(experiment)),
+        share(metric::FULL_WAIT_SHARE)?,
+        share(metric::SOME_WAIT_SHARE)?
+    ))
 }
