@@ -15,9 +15,7 @@ use forebay::Polling;
 use serde::Deserialize;
 use serde_json::json;
 
-pub(super) use super::backend::{NO_POLLING, why_not_polled};
-
-use super::backend::{self, Backend, Setup, Target};
+use super::backend::{self, Backend, Calls, Setup, Target};
 use super::commands::{self, Namespace};
 use super::experiment::{Outcome, Parameters, Place, Plan, Start, Turn, Way, cache_of, parameters};
 use super::gates::{Claim, processors};
@@ -72,8 +70,8 @@ pub(super) const SHARE: Definition = column(
 fn backend_of(row: &str) -> Option<Backend> {
     let (plain, full) = (Setup::default(), Setup::full());
     Some(match row {
-        "pread" => Backend::Threads,
-        "preadv2-hipri" => Backend::Hipri,
+        "pread" => Backend::Threads(Calls::Direct),
+        "preadv2-hipri" => Backend::Threads(Calls::Polled),
         "io_submit" => Backend::Aio,
         "io_uring" => Backend::Ring(plain),
         "io_uring-fixed-buffers" => Backend::Ring(Setup { fixed_buffers: true, ..plain }),
@@ -319,13 +317,9 @@ pub(super) fn sample(job: &Job) -> anyhow::Result<Outcome> {
     }
     let pacer = Arc::new(Pacer::new(job.seconds, work.per_second, job.seed));
     let target = Target {
-        path: &job.path,
-        bytes: work.block_bytes as usize,
-        depth: work.readers,
         workers: work.workers,
-        shards: 1,
-        writes: false,
         is_open: pacer.is_open(),
+        ..Target::reads(&job.path, work.block_bytes as usize, work.readers)
     };
     let conductor = Conductor(Arc::clone(&pacer));
     let reader = |lane| Reader::new(&job, &work, lane, &pacer);
@@ -545,7 +539,16 @@ mod tests {
     #[test]
     fn each_ring_adds_a_feature_to_the_rings_before_it() {
         let setup = |fixed_buffers, fixed_file, defer_taskrun, sqpoll, iopoll, commands| {
-            Backend::Ring(Setup { fixed_buffers, fixed_file, defer_taskrun, sqpoll, iopoll, commands })
+            let plain = Setup::default();
+            Backend::Ring(Setup {
+                fixed_buffers,
+                fixed_file,
+                defer_taskrun,
+                sqpoll,
+                iopoll,
+                commands,
+                ..plain
+            })
         };
         for (row, expected) in [
             ("", setup(false, false, false, false, false, false)),
@@ -587,7 +590,7 @@ mod tests {
             tally.own_calls = own_calls;
             outcome(backend, work, cost, calls, tally).metrics()
         };
-        let open = found(Backend::Threads, &work(None, Some(900.0)), None, 0);
+        let open = found(Backend::Threads(Calls::Direct), &work(None, Some(900.0)), None, 0);
         for (name, value) in [
             (metric::IOPS, Some(800.0)),
             (metric::CPU_US_PER_IO, Some(500.0)),
@@ -603,7 +606,7 @@ mod tests {
             assert!(open.get(name).map_or(value.is_none(), near), "{name}: {:?}", open.get(name));
         }
         let ring = found(Backend::Ring(Setup::full()), &work(Some("row"), None), None, 25);
-        let kernel = found(Backend::Threads, &work(Some("kernel"), None), Some(150), 25);
+        let kernel = found(Backend::Threads(Calls::Direct), &work(Some("kernel"), None), Some(150), 25);
         for (metrics, name, value) in [
             (&ring, metric::CPU_SHARE, 0.4),
             (&ring, metric::SYSTEM_CALLS_PER_IO, 0.25),
