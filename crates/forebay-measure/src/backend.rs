@@ -195,10 +195,7 @@ impl Target {
     fn runtime(&self) -> io::Result<Runtime> {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(self.workers).max_blocking_threads(self.depth + 1);
-        if self.has_drivers {
-            builder.enable_all();
-        }
-        builder.build()
+        if self.has_drivers { builder.enable_all().build() } else { builder.build() }
     }
 }
 
@@ -229,20 +226,18 @@ pub(crate) fn run<L: Lane, T>(
             let caller = || Caller::Thread { file: Arc::clone(&file), memory: buffer(target), calls };
             conduct(on_own_threads(lanes.map(|lane| caller().calls(lane, bytes)))?)
         }
-        Backend::Ring(setup) => {
-            let file = Arc::new(target.open(if setup.commands { 0 } else { libc::O_DIRECT })?);
-            let namespace =
-                if setup.commands { Namespace::open(&target.path)? } else { Namespace::default() };
+        Backend::Ring(_) | Backend::Aio => {
+            let is_namespace = backend.sends_commands();
+            let file = Arc::new(target.open(if is_namespace { 0 } else { libc::O_DIRECT })?);
+            let namespace = if is_namespace { Namespace::open(&target.path)? } else { Namespace::default() };
             conduct(on_own_threads(lanes.map(|lane| {
                 let (file, target) = (Arc::clone(&file), target.clone());
-                async move { ring::lane(lane, setup, &file, namespace, &target) }
-            }))?)
-        }
-        Backend::Aio => {
-            let file = Arc::new(target.open(libc::O_DIRECT)?);
-            conduct(on_own_threads(lanes.map(|lane| {
-                let (file, target) = (Arc::clone(&file), target.clone());
-                async move { aio::lane(lane, &file, &target) }
+                async move {
+                    match backend {
+                        Backend::Ring(setup) => ring::lane(lane, setup, &file, namespace, &target),
+                        _ => aio::lane(lane, &file, &target),
+                    }
+                }
             }))?)
         }
         Backend::TokioFs | Backend::SpawnBlocking => {

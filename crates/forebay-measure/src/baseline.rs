@@ -3,28 +3,11 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
-use serde_json::json;
-
 use super::backend::{Backend, Calls, Setup, Target, until_deadline};
-use super::experiment::{
-    Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, once, parameters,
-};
 use super::fio::FioJob;
-use super::gates::Claim;
-use super::job::Job;
-use super::options::{Opt, Values};
 use super::pace::Offsets;
-use super::pattern::{PAGE_BYTES, Pattern};
+use super::prelude::*;
 use super::residency::evict;
-use super::scratch_dir::ScratchDir;
-use super::test_file::TestFile;
-use crate::context::Context;
-use forebay_report::page::columns::{self, column};
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
 
 /// The experiment.
 #[derive(Debug)]
@@ -128,9 +111,12 @@ impl Experiment for Baseline {
         };
         let blocks = file_bytes / load.block_bytes;
         // No write changes the first word of a page.
-        let loops = until_deadline(backend, &target, job, 8, |lane| match load.is_random {
-            true => Offsets::over(job.seed, lane, 0, blocks, load.block_bytes),
-            false => Offsets::in_order(blocks, load.block_bytes),
+        let loops = until_deadline(backend, &target, job, 8, |lane| {
+            if load.is_random {
+                Offsets::over(job.seed, lane, 0, blocks, load.block_bytes)
+            } else {
+                Offsets::in_order(blocks, load.block_bytes)
+            }
         })?;
         Ok(loops.outcome(load.block_bytes))
     }
@@ -148,16 +134,13 @@ impl Experiment for Baseline {
             _ => "--time_based --lat_percentiles=1",
         };
         let job = FioJob {
-            name: &row.name,
-            path,
-            size_bytes: table.number("file_bytes")?,
             rw: &rw,
             block_bytes: load.block_bytes as f64,
             depth: load.depth as f64,
             engine: if load.syncs { "psync" } else { "io_uring" },
             is_direct: !load.syncs,
-            seconds: table.number("seconds")?,
             more,
+            ..FioJob::of(table, row, path, "file_bytes")?
         };
         Some(job.command())
     }
@@ -264,9 +247,8 @@ fn verdicts(table: &Table) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::{test_file, test_job};
+    use super::super::lanes::{test_file, test_job, test_row, test_table};
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
 
     const FILE_BYTES: usize = 4 << 20;
 
@@ -334,18 +316,12 @@ mod tests {
     }
 
     fn table(rates: &[(&str, f64)]) -> Table {
-        let mut table = Table::new(SPEC.name, "").parameter("file_bytes", 1 << 28).parameter("seconds", 2.0);
         let row = |(name, rate): &(&str, f64)| {
-            let samples = [0.99, 1.0, 1.01].map(|factor| {
-                let mut metrics = Metrics::default();
-                metrics.set(metric::MB_PER_S, rate * factor).set(metric::IOPS, rate * factor);
-                metrics.set(metric::P50_US, 1e6 / rate);
-                Sample { repeat: 0, metrics }
-            });
-            Row::from_samples(*name, samples.into())
+            let metrics = [(metric::MB_PER_S, *rate), (metric::IOPS, *rate), (metric::P50_US, 1e6 / rate)];
+            test_row(name, &[0.99, 1.0, 1.01], &metrics)
         };
-        table.rows = rates.iter().map(row).collect();
-        table
+        let parameters = json!({ "file_bytes": 1 << 28, "seconds": 2.0 });
+        test_table(SPEC.name, parameters, rates.iter().map(row).collect())
     }
 
     #[test]

@@ -132,16 +132,11 @@ pub(crate) fn on_tokio<T: Send + 'static, F: Future<Output = anyhow::Result<T>> 
     if let Some(workers) = workers {
         builder.worker_threads(workers);
     }
-    builder.enable_all().build()?.block_on(async {
-        let gauge = Gauge::start(job.device_stat.as_deref())?;
-        let deadline = deadline(&gauge, job);
-        let tasks: Vec<_> = (0..lanes).map(|number| tokio::spawn(lane(number, deadline))).collect();
-        let mut ended = Vec::with_capacity(lanes);
-        for task in tasks {
-            ended.push(task.await.context("a task panicked")??);
-        }
-        Ok((ended, gauge.stop()?))
-    })
+    let runtime = builder.enable_all().build()?;
+    let gauge = Gauge::start(job.device_stat.as_deref())?;
+    let deadline = deadline(&gauge, job);
+    let ended = in_tasks(&runtime, (0..lanes).map(|number| lane(number, deadline)))()?;
+    Ok((ended, gauge.stop()?))
 }
 
 /// Returns the result of a future that never waits, because its calls block the thread.
@@ -263,4 +258,49 @@ pub(crate) fn test_job(
     let mut job = Job::new(experiment, path, &parameters, 60.0).expect("plain");
     (job.row, job.seed, job.seconds) = (way.to_owned(), seed, 60.0);
     job
+}
+
+/// Returns a row with a sample for each factor, by which all of these metrics are multiplied in it.
+#[cfg(test)]
+pub(crate) fn test_row(name: &str, factors: &[f64], metrics: &[(&str, f64)]) -> forebay_report::result::Row {
+    use forebay_report::result::{Metrics, Row, Sample};
+    let sample = |(repeat, factor): (u32, &f64)| {
+        let scaled = metrics.iter().map(|(name, value)| ((*name).to_owned(), value * factor));
+        Sample { repeat, metrics: Metrics(scaled.collect()) }
+    };
+    Row::from_samples(name, (0..).zip(factors).map(sample).collect())
+}
+
+/// Returns a table with these parameters and rows.
+#[cfg(test)]
+pub(crate) fn test_table(
+    experiment: &str,
+    all: serde_json::Value,
+    rows: Vec<forebay_report::result::Row>,
+) -> forebay_report::result::Experiment {
+    let mut table = forebay_report::result::Experiment::new(experiment, "");
+    table.parameters.extend(super::experiment::parameters(all));
+    table.rows = rows;
+    table
+}
+
+/// Returns a context with the folder of this crate, which is on a disk.
+#[cfg(test)]
+pub(crate) fn test_context() -> crate::context::Context {
+    use crate::{cleanup::Cleanup, context::Target, progress::Progress};
+    let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
+    crate::context::Context::new(target, Progress::Silent, Cleanup::default(), 1)
+}
+
+/// Returns the options of an experiment as a command line sets them.
+#[cfg(test)]
+pub(crate) fn test_options(
+    spec: &super::experiment::Spec,
+    length: super::options::Length,
+    words: &[&str],
+) -> super::options::Values {
+    let command = clap::Command::new("measure").no_binary_name(true);
+    let command = super::options::augment(command, spec.options, spec.ways);
+    let matches = command.try_get_matches_from(words).expect("valid");
+    super::options::Values::new(spec.options, Some(&matches), length).expect("valid")
 }

@@ -7,34 +7,20 @@ use std::time::{Duration, Instant};
 
 use forebay::{Class, Config, Open, Polling};
 use rustix::mm::Advice;
-use serde::Deserialize;
-use serde_json::json;
 
 use super::aligned::Map;
 use super::backend::{Backend, Calls, Closed, Target, until_deadline};
 use super::cold::{ColdFile, MEMORY, SIZE};
-use super::commands::{self, Namespace, NamespaceArgs};
-use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters};
+use super::commands::{self, NAMESPACE};
 use super::fio::FioJob;
-use super::gates::Claim;
-use super::gauge::Gauge;
 use super::io_limit::IoLimit;
-use super::job::Job;
-use super::lanes::{on_threads, shared, with_engine};
-use super::latency::Latency;
-use super::options::{Opt, Values};
 use super::pace::Offsets;
-use super::pattern::{Checker, PAGE_BYTES, SplitMix};
+use super::pattern::Checker;
 use super::plan::Sizes;
+use super::prelude::*;
 use super::scan::{compare, cost};
 use super::units::show_bytes;
-use crate::context::Context;
-use forebay_report::failure::Failure;
-use forebay_report::page::columns::{self, groups};
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
+use forebay_report::page::columns::groups;
 
 /// The experiment.
 #[derive(Debug)]
@@ -63,12 +49,7 @@ static SPEC: Spec = Spec {
         )
         .or("1"),
         Opt::repeats("3").quick("2"),
-        Opt::path(
-            "namespace",
-            "An NVMe namespace's character device, such as /dev/ng0n1, for the rows that send it commands; it is only read \
-             from, also while it is mounted",
-        )
-        .chosen("none, and no such rows"),
+        NAMESPACE,
     ],
     ways: &[
         Way::cached("buffered", "one std thread for each read in flight, pread through the page cache"),
@@ -155,8 +136,7 @@ impl Experiment for Random {
     }
 
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
-        let namespace = NamespaceArgs { namespace: options.words("namespace").first().map(PathBuf::from) };
-        namespace.checked(&options.rows)?;
+        let namespace = commands::namespace(&options.words("namespace"), &options.rows)?;
         let sizes = ColdFile::sizes(options, context)?;
         let block_bytes = options.count("block");
         spans(&sizes, sizes.file_bytes, block_bytes)?;
@@ -169,7 +149,7 @@ impl Experiment for Random {
             depths: options.counts("depth"),
             threads: options.count("threads"),
             are_rows_named: !options.rows.is_empty(),
-            namespace: namespace.namespace,
+            namespace,
         }))
     }
 
@@ -180,12 +160,7 @@ impl Experiment for Random {
             Some(backend) => {
                 let mut job = job.clone();
                 if backend.sends_commands() {
-                    job = commands::of_namespace(&job)?;
-                    work.span_bytes = work.span_bytes.min(Namespace::open(&job.path)?.bytes);
-                    anyhow::ensure!(
-                        work.span_bytes >= work.block_bytes,
-                        "the namespace is shorter than a block"
-                    );
+                    (job, work.span_bytes) = commands::of_namespace(&job, work.span_bytes, work.block_bytes)?;
                     work.span_start = 0;
                 }
                 let target = Target {
@@ -205,23 +180,20 @@ impl Experiment for Random {
 
     fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
         let (engine, more) = match row.name.as_str() {
-            "buffered" | "direct-pread" => ("psync", "--time_based --lat_percentiles=1"),
-            "mmap" => ("mmap", "--time_based --lat_percentiles=1"),
-            "direct" | "direct-tokio" => ("io_uring", "--time_based --lat_percentiles=1"),
-            "direct-polled" => ("io_uring", "--time_based --lat_percentiles=1 --hipri"),
+            "buffered" | "direct-pread" => ("psync", ""),
+            "mmap" => ("mmap", ""),
+            "direct" | "direct-tokio" => ("io_uring", ""),
+            "direct-polled" => ("io_uring", " --hipri"),
             _ => return None,
         };
         let job = FioJob {
-            name: &row.name,
-            path,
-            size_bytes: table.number("span_bytes")?,
             rw: "randread",
             block_bytes: table.number("block_bytes")?,
             depth: table.number("depth")?,
             engine,
             is_direct: row.name.starts_with("direct"),
-            seconds: table.number("seconds")?,
-            more,
+            more: &format!("--time_based --lat_percentiles=1{more}"),
+            ..FioJob::of(table, row, path, "span_bytes")?
         };
         Some(job.command())
     }
@@ -596,10 +568,9 @@ fn cache(tables: &[(f64, &Table)]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::backend::NO_POLLING;
-    use super::super::lanes::{test_file, test_job};
+    use super::super::lanes::{test_context, test_file, test_job, test_row, test_table};
     use super::super::options::Length;
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
 
     fn job(path: &Path, row: &str, depth: usize, threads: usize) -> Job {
         let work = json!({
@@ -643,9 +614,7 @@ mod tests {
 
     /// Returns the rows of each span of a run in a directory of the test.
     fn rows(named: &[&str], namespace: Option<PathBuf>) -> [Vec<&'static str>; 2] {
-        use crate::{cleanup::Cleanup, context::Target, progress::Progress, runner};
-        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
-        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let context = test_context();
         let sizes = Sizes { memory_bytes: 1 << 20, file_bytes: 2 << 20, limit_bytes: None };
         let file = ColdFile::prepare(&context, &sizes).expect("space for 2 MiB");
         let mut options = Values::new(SPEC.options, None, Length::Full).expect("defaults");
@@ -661,7 +630,7 @@ mod tests {
         };
         let settings = run.settings();
         [0, 1].map(|span| {
-            let ways = runner::ways(&SPEC, &options, &run, &settings[span]);
+            let ways = crate::runner::ways(&SPEC, &options, &run, &settings[span]);
             ways.map(|way| way.name).collect()
         })
     }
@@ -677,23 +646,12 @@ mod tests {
         assert_eq!((memory.contains(&COMMANDS), whole.contains(&COMMANDS)), (false, true));
     }
 
-    fn row(name: &str, values: [f64; 3]) -> Row {
-        let samples = values.map(|value| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::IOPS, value);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.into())
-    }
-
     fn near(name: &str, rate: f64) -> Row {
-        row(name, [0.98, 1.0, 1.02].map(|factor| rate * factor))
+        test_row(name, &[0.98, 1.0, 1.02], &[(metric::IOPS, rate)])
     }
 
     fn table(depth: u32, rows: Vec<Row>) -> Table {
-        let mut table = Table::new(SPEC.name, "").parameter("depth", depth);
-        table.rows = rows;
-        table
+        test_table(SPEC.name, json!({ "depth": depth }), rows)
     }
 
     fn sentences(tables: &[Table]) -> Vec<String> {
