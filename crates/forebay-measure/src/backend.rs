@@ -223,8 +223,10 @@ pub(crate) fn run<L: Lane, T>(
         Backend::Threads(calls) => {
             let is_cached = matches!(calls, Calls::Cached | Calls::Durable);
             let file = Arc::new(target.open(if is_cached { 0 } else { libc::O_DIRECT })?);
-            let caller = || Caller::Thread { file: Arc::clone(&file), memory: buffer(target), calls };
-            conduct(on_own_threads(lanes.map(|lane| caller().calls(lane, bytes)))?)
+            conduct(on_own_threads(lanes.map(|lane| {
+                let (file, memory) = (Arc::clone(&file), buffer(target));
+                async move { one_by_one(lane, &file, memory, calls) }
+            }))?)
         }
         Backend::Ring(_) | Backend::Aio => {
             let is_namespace = backend.sends_commands();
@@ -286,6 +288,38 @@ fn buffer(target: &Target) -> AlignedBuffer {
     buffer
 }
 
+/// Does the operations of a lane on the calling thread.
+fn one_by_one<L: Lane>(
+    mut lane: L,
+    file: &File,
+    mut memory: AlignedBuffer,
+    calls: Calls,
+) -> anyhow::Result<L> {
+    minimise_timer_slack();
+    while let Some(op) = lane.next() {
+        op.due.into_iter().for_each(sleep_until);
+        if lane.gives_up(&op) {
+            continue;
+        }
+        if op.is_write {
+            lane.fill(&op, memory.bytes_mut());
+        }
+        let begun = lane.begins();
+        if calls == Calls::Polled {
+            read_polled(file, op, memory.bytes_mut())?;
+        } else {
+            transfer(file, op, memory.bytes_mut())?;
+        }
+        if op.is_write && calls == Calls::Durable {
+            file.sync_data()?;
+        }
+        lane.called(1);
+        lane.ended(op, begun, memory.bytes())?;
+    }
+    Ok(lane)
+}
+
+#[inline]
 fn transfer(file: &File, op: Op, memory: &mut [u8]) -> io::Result<()> {
     if op.is_write { file.write_all_at(memory, op.offset) } else { file.read_exact_at(memory, op.offset) }
 }
@@ -317,14 +351,9 @@ pub(crate) fn sleep_until(time: Instant) {
     }
 }
 
-/// The state of a thread or a task that does one operation after the other.
+/// The state of a task that does one operation after the other.
 #[derive(Debug)]
 enum Caller {
-    Thread {
-        file: Arc<File>,
-        memory: AlignedBuffer,
-        calls: Calls,
-    },
     TokioFs {
         file: tokio::fs::File,
         memory: Vec<u8>,
@@ -356,18 +385,6 @@ impl Caller {
         begin: impl FnOnce(&mut [u8]) -> Instant + Send,
     ) -> anyhow::Result<(Instant, &[u8])> {
         match self {
-            Self::Thread { file, memory, calls } => {
-                let begun = begin(memory.bytes_mut());
-                if *calls == Calls::Polled {
-                    read_polled(file, op, memory.bytes_mut())?;
-                } else {
-                    transfer(file, op, memory.bytes_mut())?;
-                    if op.is_write && *calls == Calls::Durable {
-                        file.sync_data()?;
-                    }
-                }
-                Ok((begun, memory.bytes()))
-            }
             Self::TokioFs { file, memory } => {
                 let begun = begin(memory);
                 file.seek(SeekFrom::Start(op.offset)).await?;
@@ -404,17 +421,9 @@ impl Caller {
         }
     }
 
-    /// Does the operations of a lane. Only a thread waits for due ones.
+    /// Does the operations of a lane.
     async fn calls<L: Lane>(mut self, mut lane: L, bytes: usize) -> anyhow::Result<L> {
-        let is_thread = matches!(self, Self::Thread { .. });
-        if is_thread {
-            minimise_timer_slack();
-        }
         while let Some(op) = lane.next() {
-            op.due.into_iter().filter(|_| is_thread).for_each(sleep_until);
-            if lane.gives_up(&op) {
-                continue;
-            }
             let begin = |memory: &mut [u8]| {
                 if op.is_write {
                     lane.fill(&op, memory);
@@ -422,9 +431,6 @@ impl Caller {
                 lane.begins()
             };
             let (begun, found) = self.call(op, bytes, begin).await?;
-            if is_thread {
-                lane.called(1);
-            }
             lane.ended(op, begun, found)?;
         }
         Ok(lane)

@@ -111,7 +111,7 @@ impl Experiment for Baseline {
         };
         let blocks = file_bytes / load.block_bytes;
         // No write changes the first word of a page.
-        let loops = until_deadline(backend, &target, job, 8, |lane| {
+        let loops = until_deadline(backend, &target, job, false, |lane| {
             if load.is_random {
                 Offsets::over(job.seed, lane, 0, blocks, load.block_bytes)
             } else {

@@ -152,7 +152,7 @@ impl Experiment for Cpu {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let readers = table.number("readers").map_or_else(|| "?".to_owned(), number);
+        let readers = shown(table, "readers");
         let title = format!("Processor time of random reads{}, {readers} at once", of_block(table));
         (title.clone(), title)
     }
@@ -175,7 +175,7 @@ fn method(_: &Parameters, block: &str, seconds: f64) -> String {
 /// Returns the sentences of each number of reads in flight.
 fn verdicts(tables: &[&Table]) -> Vec<String> {
     let of = |table: &&Table| {
-        let readers = table.number("readers").map_or_else(|| "?".to_owned(), number);
+        let readers = shown(table, "readers");
         [costs(table, &readers), one_core(table, &readers), calls(table, &readers)]
     };
     tables.iter().flat_map(of).flatten().collect()

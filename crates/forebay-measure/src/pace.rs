@@ -25,6 +25,7 @@ impl Offsets {
         Self { random: None, next: 0, start: 0, blocks, block_bytes }
     }
 
+    #[inline]
     pub(super) fn next_offset(&mut self) -> u64 {
         let block = match &mut self.random {
             Some(random) => random.below(self.blocks),

@@ -169,7 +169,7 @@ impl Experiment for Random {
                     shards: work.threads.clamp(1, work.depth),
                     ..Target::reads(&job.path, work.block_bytes as usize, work.depth)
                 };
-                until_deadline(backend, &target, &job, target.bytes, |lane| work.offsets(&job, lane))?
+                until_deadline(backend, &target, &job, true, |lane| work.offsets(&job, lane))?
             }
             None if job.row == "mmap" => mapped(job, &work)?,
             None => read_many(job)?,

@@ -524,18 +524,12 @@ pub(super) fn compare(subject: &str, row: &Row, other: &Row, metric: &str, unit:
     let (own, theirs) = (figures(row)?, figures(other)?);
     let warm = if other.cache == Some(CacheState::Warm) { " (warm)" } else { "" };
     let name = format!("`{}`{warm}", other.name);
-    let sentence = match difference(row, other, metric)? {
-        Difference::More(times) => {
-            format!("{subject} is {} times faster than {name} ({own} and {theirs} {unit})", number(times))
-        }
-        Difference::Less(times) => {
-            format!("{subject} is {} times slower than {name} ({own} and {theirs} {unit})", number(times))
-        }
-        Difference::Equal => {
-            format!("no clear difference between {subject} and {name} ({own} and {theirs} {unit})")
-        }
+    let relation = match difference(row, other, metric)? {
+        Difference::More(times) => format!("{subject} is {} times faster than {name}", number(times)),
+        Difference::Less(times) => format!("{subject} is {} times slower than {name}", number(times)),
+        Difference::Equal => format!("no clear difference between {subject} and {name}"),
     };
-    Some(sentence + once(&[row, other]))
+    Some(format!("{relation} ({own} and {theirs} {unit}){}", once(&[row, other])))
 }
 
 /// Returns a sentence on how a row's processor time differs from that of another, where it does.

@@ -43,8 +43,8 @@ impl Closed {
     }
 }
 
-/// Runs lanes, each with its own offsets, until the job's seconds have passed. A read is compared at the first word of each of
-/// its first `checked_bytes` pages. Setting up threads and rings is not in the time.
+/// Runs lanes, each with its own offsets, until the job's seconds have passed. The first word of a read is compared, or that of
+/// each of its pages. Setting up threads and rings is not in the time.
 ///
 /// # Errors
 /// The back end is refused here, or an operation failed or returned data other than those written.
@@ -52,7 +52,7 @@ pub(crate) fn until_deadline(
     backend: Backend,
     target: &Target,
     job: &Job,
-    checked_bytes: usize,
+    checks_all: bool,
     offsets: impl Fn(usize) -> Offsets,
 ) -> anyhow::Result<Closed> {
     let begin = Begin(Arc::default());
@@ -64,7 +64,7 @@ pub(crate) fn until_deadline(
         Ok(Loop {
             is_write,
             words,
-            checked_bytes,
+            checks_all,
             offsets: offsets(number),
             checker: Checker::new(words),
             latency: Latency::new()?,
@@ -100,7 +100,7 @@ struct Loop {
     is_write: bool,
     /// The words with which pages begin in the file, where they are known.
     words: Option<Pattern>,
-    checked_bytes: usize,
+    checks_all: bool,
     offsets: Offsets,
     checker: Checker,
     latency: Latency,
@@ -113,6 +113,7 @@ struct Loop {
 }
 
 impl Lane for Loop {
+    #[inline]
     fn next(&mut self) -> Option<Op> {
         // An operation that takes longer than the whole sample is measured, too.
         match self.until {
@@ -127,6 +128,7 @@ impl Lane for Loop {
         Some(Op { is_write: self.is_write, ..Op::read(self.offsets.next_offset()) })
     }
 
+    #[inline]
     fn begins(&self) -> Instant {
         self.last
     }
@@ -139,12 +141,37 @@ impl Lane for Loop {
         }
     }
 
+    #[inline]
     fn ended(&mut self, op: Op, begun: Instant, bytes: &[u8]) -> anyhow::Result<()> {
         self.last = Instant::now();
         self.latency.record(self.last - begun);
-        if op.is_write {
-            return Ok(());
+        match bytes.first_chunk() {
+            _ if op.is_write => Ok(()),
+            Some(word) if !self.checks_all => {
+                self.checker.check_word(op.offset / PAGE_BYTES as u64, u64::from_le_bytes(*word))
+            }
+            _ => self.checker.check(op.offset, bytes),
         }
-        self.checker.check(op.offset, &bytes[..self.checked_bytes])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::super::lanes::{test_file, test_job};
+    use super::super::Setup;
+    use super::*;
+
+    /// The sample waits for lanes that are ready, and must not wait for one that never is.
+    #[test]
+    fn a_ring_that_is_refused_ends_the_sample() {
+        let (_cleanup, temp) = test_file(1, 4 * PAGE_BYTES);
+        let job = test_job("baseline", "", temp.path(), json!({}), 1);
+        let target = Target::reads(temp.path(), PAGE_BYTES, 1 << 17);
+        let offsets = |_| Offsets::in_order(4, PAGE_BYTES as u64);
+        let error = until_deadline(Backend::Ring(Setup::full()), &target, &job, false, offsets)
+            .expect_err("no ring has so many entries");
+        assert!(format!("{error:#}").contains("the kernel refuses"), "{error:#}");
     }
 }

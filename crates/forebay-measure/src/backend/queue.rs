@@ -41,7 +41,7 @@ pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Me
     minimise_timer_slack();
     let wanted = memory.piece_bytes;
     let mut free: Vec<usize> = (0..memory.pieces).rev().collect();
-    let mut running: Vec<Option<(Op, Instant)>> = vec![None; memory.pieces];
+    let mut running: Vec<(Op, Instant)> = vec![(Op::read(0), Instant::now()); memory.pieces];
     let mut early = None;
     loop {
         // Without a free slot nothing can begin, and there is nothing to be in time for.
@@ -59,7 +59,7 @@ pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Me
             if op.is_write {
                 lane.fill(&op, memory.piece(slot));
             }
-            running[slot] = Some((op, now.unwrap_or_else(|| lane.begins())));
+            running[slot] = (op, now.unwrap_or_else(|| lane.begins()));
             // SAFETY: the slot was free, so its piece is not in use, and nothing accesses it before the completion.
             // The memory outlives the queue, and stays for ever if an error ends this loop (see its `drop`).
             unsafe { queue.push(slot, op, memory.start(slot)) }?;
@@ -71,7 +71,7 @@ pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Me
         lane.called(queue.wait(early.and_then(|op: Op| op.due), memory.in_flight)?);
         while let Some((slot, result)) = queue.completed() {
             memory.in_flight -= 1;
-            let (op, begun) = running[slot].take().context("a completion without an operation")?;
+            let (op, begun) = running[slot];
             if result < 0 {
                 let error = io::Error::from_raw_os_error(-result as i32);
                 let polled = error.raw_os_error() == Some(libc::EOPNOTSUPP);
@@ -121,6 +121,7 @@ impl Memory {
         libc::iovec { iov_base: self.start.cast(), iov_len: self.pieces * self.piece_bytes }
     }
 
+    #[inline]
     fn start(&self, slot: usize) -> *mut u8 {
         assert!(slot < self.pieces, "there is no piece {slot}");
         // SAFETY: the piece lies in the memory.
@@ -128,6 +129,7 @@ impl Memory {
     }
 
     /// Returns the piece of a slot without an operation.
+    #[inline]
     fn piece(&mut self, slot: usize) -> &mut [u8] {
         // SAFETY: the piece lies in the memory, which `self` owns and which was made with values. The caller's slot has no
         // operation in flight, so the kernel does not access it, and the borrow of `self` is the only other access.

@@ -199,6 +199,7 @@ impl<E: Entry> Ring<'_, E> {
 }
 
 impl<E: Entry> Queue for Ring<'_, E> {
+    #[inline]
     unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()> {
         self.make_room()?;
         let entry = E::of(self, slot, op, memory)?;
@@ -206,6 +207,7 @@ impl<E: Entry> Queue for Ring<'_, E> {
         unsafe { self.sq.push(&entry) }.context("the queue has room for every operation")
     }
 
+    #[inline]
     fn wait(&mut self, due: Option<Instant>, in_flight: usize) -> anyhow::Result<u64> {
         self.sq.sync();
         // Publishes the consumed completions: an old one still in the queue would end the wait at once.
@@ -239,6 +241,7 @@ impl<E: Entry> Queue for Ring<'_, E> {
         Ok(std::mem::take(&mut self.calls) + 1)
     }
 
+    #[inline]
     fn completed(&mut self) -> Option<(usize, i64)> {
         self.untaken = self.untaken.checked_sub(1)?;
         let completion: cqueue::Entry = self.cq.next()?.into();
