@@ -179,7 +179,7 @@ impl Entry for squeue::Entry128 {
 }
 
 impl<E: Entry> Ring<'_, E> {
-    /// Waits until the queue has a free place. It can be full here only with SQPOLL: the kernel's thread may have ended a
+    /// Waits until the queue has a free place, which it may lack only with SQPOLL: the kernel's thread may have ended a
     /// read before it has released the place, and on a busy machine that takes long.
     fn make_room(&mut self) -> anyhow::Result<()> {
         while self.sq.is_full() {
@@ -199,15 +199,17 @@ impl<E: Entry> Ring<'_, E> {
 }
 
 impl<E: Entry> Queue for Ring<'_, E> {
-    #[inline]
+    #[inline(always)]
     unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()> {
-        self.make_room()?;
+        if self.setup.sqpoll {
+            self.make_room()?;
+        }
         let entry = E::of(self, slot, op, memory)?;
         // SAFETY: the caller's memory stays until the completion, and the file outlives the ring.
         unsafe { self.sq.push(&entry) }.context("the queue has room for every operation")
     }
 
-    #[inline]
+    #[inline(always)]
     fn wait(&mut self, due: Option<Instant>, in_flight: usize) -> anyhow::Result<u64> {
         self.sq.sync();
         // Publishes the consumed completions: an old one still in the queue would end the wait at once.
@@ -241,7 +243,7 @@ impl<E: Entry> Queue for Ring<'_, E> {
         Ok(std::mem::take(&mut self.calls) + 1)
     }
 
-    #[inline]
+    #[inline(always)]
     fn completed(&mut self) -> Option<(usize, i64)> {
         self.untaken = self.untaken.checked_sub(1)?;
         let completion: cqueue::Entry = self.cq.next()?.into();

@@ -70,6 +70,7 @@ impl Pacer {
 
     /// Returns the next read for a free reader, without its offset. Its tag is 1 if it begins while system calls are
     /// counted. `None` means that the reader has ended.
+    #[inline]
     pub(super) fn next(&self) -> Option<Op> {
         match &self.due_ns {
             Some(due_ns) => {
@@ -100,6 +101,7 @@ impl Pacer {
         self.due_ns.is_some()
     }
 
+    #[inline]
     pub(super) fn phase(&self) -> Phase {
         match self.phase.load(Ordering::Relaxed) {
             0 => Phase::Warming,
@@ -222,6 +224,7 @@ impl Reader {
 }
 
 impl Lane for Reader {
+    #[inline]
     fn next(&mut self) -> Option<Op> {
         let op = self.pacer.next()?;
         Some(Op { offset: self.offsets.next_offset(), ..op })

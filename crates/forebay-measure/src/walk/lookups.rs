@@ -542,6 +542,7 @@ impl Descents {
 }
 
 impl backend::Lane for Descents {
+    #[inline(always)]
     fn next(&mut self) -> Option<Op> {
         let number = self.ready.pop_front()?;
         let (lane, descent) = &self.lookups[number];
@@ -549,10 +550,12 @@ impl backend::Lane for Descents {
     }
 
     /// Only whole lookups have a time.
+    #[inline(always)]
     fn begins(&self) -> Instant {
         self.begun
     }
 
+    #[inline(always)]
     fn ended(&mut self, op: Op, _: Instant, bytes: &[u8]) -> anyhow::Result<()> {
         let (lane, descent) = &mut self.lookups[op.tag as usize];
         let at = lane.shared.work.around(descent.at).1;
