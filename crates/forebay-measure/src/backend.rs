@@ -3,13 +3,13 @@
 //!
 //! An experiment has a [`Lane`]: it returns one operation after the other and takes their results. [`run`] opens the file
 //! of a [`Target`], starts the lanes in the way of a [`Backend`], and calls the experiment with a function that waits for
-//! them. So the experiment decides when its gauge begins and ends. A lane has ended when [`Lane::next`] returned `None` and
-//! its operations in flight have a result.
+//! them. So the experiment decides when its gauge begins and ends; [`Closed`] is a lane that ends at a deadline. A lane has
+//! ended when [`Lane::next`] returned `None` and its operations in flight have a result.
 //!
 //! | back end | lanes | operations of a lane in flight |
 //! |---|---|---|
 //! | threads, tasks | as many as the depth | 1 |
-//! | io_uring, Linux AIO | 1, on a thread of its own | the depth |
+//! | io_uring, Linux AIO | 1, or as many as there are rings, each on a thread of its own | the depth |
 //! | Forebay from Tokio, open loop | 8, shared by a task for each operation | any number |
 //!
 //! Open loop: an [`Op`] has the instant when it is due. The back end begins it then, or later when the depth is reached, and
@@ -19,34 +19,33 @@ use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use forebay::{Block, BlockMut, Class, Config, Engine, Open, Polling};
+use forebay::{Block, BlockMut, Config, Engine, Open, Polling};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
 
 use super::aligned::AlignedBuffer;
-use super::commands;
-use super::lanes::close;
+use super::commands::{self, Namespace};
+use super::lanes::{Join, close, in_tasks, joined, on_own_threads, tasks_on_shards};
+use super::pattern::Pattern;
 
 mod aio;
+mod closed;
 mod queue;
 mod ring;
 
+pub(crate) use closed::{Closed, until_deadline};
 pub(crate) use ring::Setup;
 
 /// The message for a refusal of polled reads.
 pub(crate) const NO_POLLING: &str =
     "the kernel refuses polled reads here; they need a device with poll queues (NVMe: nvme.poll_queues=2)";
-
-/// A lane needs few kilobytes of stack. Much more of it could become huge pages, and be counted as memory in use.
-const STACK_BYTES: usize = 128 << 10;
 
 /// One operation on a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,15 +67,22 @@ impl Op {
 
 /// A sequence of operations, and the use of their results.
 pub(crate) trait Lane: Debug + Send + 'static {
-    /// Returns the next operation; in an open loop it may be due later. `None` ends the lane.
+    /// Returns the next operation; in an open loop it may be due later. `None`: there is none before one in flight has
+    /// ended, and the lane has ended when none is in flight.
     fn next(&mut self) -> Option<Op>;
+
+    /// Returns the instant from which the time of an operation counts that now begins. A lane whose time counts from the
+    /// end of the last operation saves a look at the clock.
+    fn begins(&self) -> Instant {
+        Instant::now()
+    }
 
     /// Returns whether a due operation is given up and not begun.
     fn gives_up(&mut self, _op: &Op) -> bool {
         false
     }
 
-    /// Writes the data of a write into `memory`, which holds those of an earlier write, or zeros.
+    /// Writes the data of a write into `memory`, which holds those of an earlier write, or those that the memory had first.
     fn fill(&mut self, _op: &Op, _memory: &mut [u8]) {}
 
     /// Takes the result of an operation that began at `begun` and has just ended: the bytes of a read. Those of a write
@@ -93,10 +99,8 @@ pub(crate) trait Lane: Debug + Send + 'static {
 /// A way to do operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
-    /// `pread` and `pwrite` with O_DIRECT, a std thread for each operation in flight.
-    Threads,
-    /// The same by `preadv2` with RWF_HIPRI; only reads.
-    Hipri,
+    /// A std thread for each operation in flight.
+    Threads(Calls),
     /// A bare ring, or a ring of commands to an NVMe namespace, which the path then names.
     Ring(Setup),
     /// `io_submit` and `io_getevents`.
@@ -113,42 +117,87 @@ pub(crate) enum Backend {
     Tokio,
 }
 
+/// The calls of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// `pread` and `pwrite` with O_DIRECT.
+    Direct,
+    /// `preadv2` with RWF_HIPRI and O_DIRECT; only reads.
+    Polled,
+    /// `pread` and `pwrite` through the page cache.
+    Cached,
+    /// The same, and after each `pwrite` an `fdatasync`.
+    Durable,
+}
+
 impl Backend {
     /// Returns whether each operation is a system call of the thread that wants it, or of one that waits in its stead.
     pub(crate) fn is_blocking(self) -> bool {
-        matches!(self, Self::Threads | Self::Hipri | Self::TokioFs | Self::SpawnBlocking)
+        matches!(self, Self::Threads(_) | Self::TokioFs | Self::SpawnBlocking)
     }
 
     /// Returns whether it sends commands to a namespace, which the block layer does not see.
     pub(crate) fn sends_commands(self) -> bool {
         matches!(self, Self::Commands) || matches!(self, Self::Ring(setup) if setup.commands)
     }
+
+    /// Returns whether each lane has a thread of its own.
+    fn has_threads(self) -> bool {
+        matches!(self, Self::Threads(_) | Self::Ring(_) | Self::Aio)
+    }
 }
 
 /// The file, and the load on it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub(crate) path: &'a Path,
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) path: PathBuf,
     /// The bytes of each operation.
     pub(crate) bytes: usize,
     /// The most operations in flight.
     pub(crate) depth: usize,
+    pub(crate) rings: usize,
     /// Threads of a Tokio runtime.
     pub(crate) workers: usize,
+    /// Whether that runtime has its drivers of timers and sockets, as programs have them.
+    pub(crate) has_drivers: bool,
     pub(crate) shards: usize,
     pub(crate) writes: bool,
     /// Whether operations have an instant when they are due.
     pub(crate) is_open: bool,
+    /// The data that the memory of threads and rings holds first.
+    pub(crate) contents: Option<Pattern>,
+    /// Whether the memory of a ring is in huge pages.
+    pub(crate) is_huge: bool,
 }
 
-impl Target<'_> {
+impl Target {
+    /// Returns the load of a closed loop of reads, with one of everything.
+    pub(crate) fn reads(path: &Path, bytes: usize, depth: usize) -> Self {
+        Self {
+            path: path.to_owned(),
+            bytes,
+            depth,
+            rings: 1,
+            workers: 1,
+            has_drivers: false,
+            shards: 1,
+            writes: false,
+            is_open: false,
+            contents: None,
+            is_huge: false,
+        }
+    }
+
     fn open(&self, flags: i32) -> io::Result<File> {
-        OpenOptions::new().read(true).write(self.writes).custom_flags(flags).open(self.path)
+        OpenOptions::new().read(true).write(self.writes).custom_flags(flags).open(&self.path)
+    }
+
+    fn runtime(&self) -> io::Result<Runtime> {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(self.workers).max_blocking_threads(self.depth + 1);
+        if self.has_drivers { builder.enable_all().build() } else { builder.build() }
     }
 }
-
-/// Waits until all lanes have ended, and returns them.
-pub(crate) type Join<'a, L> = Box<dyn FnOnce() -> anyhow::Result<Vec<L>> + 'a>;
 
 /// Starts the lanes, each made by `lane` from its number, and calls `conduct`. If they cannot be started, or `conduct` fails,
 /// it is dropped: its fields must let the lanes end then.
@@ -157,42 +206,73 @@ pub(crate) type Join<'a, L> = Box<dyn FnOnce() -> anyhow::Result<Vec<L>> + 'a>;
 /// The back end is refused here, and the errors of `lane` and `conduct`.
 pub(crate) fn run<L: Lane, T>(
     backend: Backend,
-    target: &Target<'_>,
-    lane: impl Fn(usize) -> anyhow::Result<L> + Sync,
+    target: &Target,
+    lane: impl Fn(usize) -> anyhow::Result<L>,
     conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
+    let (bytes, lanes) = (
+        target.bytes,
+        match backend {
+            Backend::Ring(_) | Backend::Aio => target.rings,
+            Backend::Tokio if target.is_open => LANES,
+            _ => target.depth,
+        },
+    );
+    let lanes = (0..lanes).map(lane).collect::<anyhow::Result<Vec<L>>>()?.into_iter();
     match backend {
-        Backend::Threads | Backend::Hipri | Backend::Ring(_) | Backend::Aio => {
-            let file = target.open(if backend.sends_commands() { 0 } else { libc::O_DIRECT })?;
-            let is_queue = matches!(backend, Backend::Ring(_) | Backend::Aio);
-            let body = |number| match (backend, lane(number)?) {
-                (Backend::Ring(setup), lane) => ring::lane(lane, setup, &file, target),
-                (Backend::Aio, lane) => aio::lane(lane, &file, target),
-                (_, lane) => one_by_one(lane, &file, target, backend == Backend::Hipri),
-            };
-            on_threads(if is_queue { 1 } else { target.depth }, body, conduct)
+        Backend::Threads(calls) => {
+            let is_cached = matches!(calls, Calls::Cached | Calls::Durable);
+            let file = Arc::new(target.open(if is_cached { 0 } else { libc::O_DIRECT })?);
+            conduct(on_own_threads(lanes.map(|lane| {
+                let (file, memory) = (Arc::clone(&file), buffer(target));
+                async move { one_by_one(lane, &file, memory, calls) }
+            }))?)
         }
-        Backend::TokioFs => in_tasks(target, lane, conduct, || {
-            let mut file = tokio::fs::File::from_std(target.open(0)?);
-            // Otherwise it reads more than the block, or a larger block in pieces.
-            file.set_max_buf_size(target.bytes);
-            Ok(Caller::TokioFs { file, memory: vec![0; target.bytes] })
-        }),
-        Backend::SpawnBlocking => {
-            let file = Arc::new(target.open(libc::O_DIRECT)?);
-            let caller = || Ok(Caller::Blocking { file: Arc::clone(&file), memory: None });
-            in_tasks(target, lane, conduct, caller)
+        Backend::Ring(_) | Backend::Aio => {
+            let is_namespace = backend.sends_commands();
+            let file = Arc::new(target.open(if is_namespace { 0 } else { libc::O_DIRECT })?);
+            let namespace = if is_namespace { Namespace::open(&target.path)? } else { Namespace::default() };
+            conduct(on_own_threads(lanes.map(|lane| {
+                let (file, target) = (Arc::clone(&file), target.clone());
+                async move {
+                    match backend {
+                        Backend::Ring(setup) => ring::lane(lane, setup, &file, namespace, &target),
+                        _ => aio::lane(lane, &file, &target),
+                    }
+                }
+            }))?)
+        }
+        Backend::TokioFs | Backend::SpawnBlocking => {
+            let is_tokio = backend == Backend::TokioFs;
+            let shared = Arc::new(target.open(if is_tokio { 0 } else { libc::O_DIRECT })?);
+            let caller = || -> anyhow::Result<Caller> {
+                if !is_tokio {
+                    return Ok(Caller::Blocking { file: Arc::clone(&shared), memory: None });
+                }
+                let mut file = tokio::fs::File::from_std(target.open(0)?);
+                // Otherwise it reads more than the block, or a larger block in pieces.
+                file.set_max_buf_size(bytes);
+                Ok(Caller::TokioFs { file, memory: vec![0; bytes] })
+            };
+            let runtime = target.runtime()?;
+            let callers = lanes.map(|lane| Ok(caller()?.calls(lane, bytes)));
+            conduct(in_tasks(&runtime, callers.collect::<anyhow::Result<Vec<_>>>()?))
         }
         Backend::Shards(_) | Backend::Commands | Backend::Tokio => {
             let (engine, files) = open_forebay(backend, target)?;
             let caller = || Caller::forebay(&engine, &files[0]);
             let outcome = match backend {
-                Backend::Tokio if target.is_open => dispatch(target, lane, conduct, caller),
-                Backend::Tokio => in_tasks(target, lane, conduct, || Ok(caller())),
-                _ => {
-                    let lanes = (0..target.depth).map(lane).collect::<anyhow::Result<_>>()?;
-                    on_shards(&engine, &files, lanes, target.bytes, conduct)
+                Backend::Tokio if target.is_open => {
+                    let (runtime, depth, callers) = (target.runtime()?, target.depth, caller());
+                    let served = async move { dispatch(lanes.collect(), runtime, depth, bytes, &callers) };
+                    let join = on_own_threads([served])?;
+                    conduct(Box::new(|| Ok(join()?.into_iter().flatten().collect())))
                 }
+                Backend::Tokio => {
+                    let runtime = target.runtime()?;
+                    conduct(in_tasks(&runtime, lanes.map(|lane| caller().calls(lane, bytes))))
+                }
+                _ => conduct(on_shards(&engine, &files, lanes, bytes)),
             }?;
             drop(files);
             close(engine)?;
@@ -201,32 +281,20 @@ pub(crate) fn run<L: Lane, T>(
     }
 }
 
-/// Runs `body` on `count` threads.
-fn on_threads<L: Lane, T>(
-    count: usize,
-    body: impl Fn(usize) -> anyhow::Result<Vec<L>> + Sync,
-    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    std::thread::scope(|scope| {
-        let body = &body;
-        let start = |number| {
-            let builder = std::thread::Builder::new().stack_size(STACK_BYTES);
-            builder.spawn_scoped(scope, move || body(number))
-        };
-        let threads = (0..count).map(start).collect::<io::Result<Vec<_>>>()?;
-        conduct(Box::new(move || {
-            let mut lanes = Vec::with_capacity(count);
-            for thread in threads {
-                lanes.extend(thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??);
-            }
-            Ok(lanes)
-        }))
-    })
+/// Returns memory for an operation.
+fn buffer(target: &Target) -> AlignedBuffer {
+    let mut buffer = AlignedBuffer::new(target.bytes);
+    target.contents.into_iter().for_each(|contents| contents.fill(0, buffer.bytes_mut()));
+    buffer
 }
 
 /// Does the operations of a lane on the calling thread.
-fn one_by_one<L: Lane>(mut lane: L, file: &File, target: &Target<'_>, polls: bool) -> anyhow::Result<Vec<L>> {
-    let mut buffer = AlignedBuffer::new(target.bytes);
+fn one_by_one<L: Lane>(
+    mut lane: L,
+    file: &File,
+    mut memory: AlignedBuffer,
+    calls: Calls,
+) -> anyhow::Result<L> {
     minimise_timer_slack();
     while let Some(op) = lane.next() {
         op.due.into_iter().for_each(sleep_until);
@@ -234,20 +302,24 @@ fn one_by_one<L: Lane>(mut lane: L, file: &File, target: &Target<'_>, polls: boo
             continue;
         }
         if op.is_write {
-            lane.fill(&op, buffer.bytes_mut());
+            lane.fill(&op, memory.bytes_mut());
         }
-        let begun = Instant::now();
-        if polls {
-            read_polled(file, op, buffer.bytes_mut())?;
+        let begun = lane.begins();
+        if calls == Calls::Polled {
+            read_polled(file, op, memory.bytes_mut())?;
         } else {
-            transfer(file, op, buffer.bytes_mut())?;
+            transfer(file, op, memory.bytes_mut())?;
+        }
+        if op.is_write && calls == Calls::Durable {
+            file.sync_data()?;
         }
         lane.called(1);
-        lane.ended(op, begun, buffer.bytes())?;
+        lane.ended(op, begun, memory.bytes())?;
     }
-    Ok(vec![lane])
+    Ok(lane)
 }
 
+#[inline]
 fn transfer(file: &File, op: Op, memory: &mut [u8]) -> io::Result<()> {
     if op.is_write { file.write_all_at(memory, op.offset) } else { file.read_exact_at(memory, op.offset) }
 }
@@ -304,19 +376,17 @@ impl Caller {
         Self::Forebay { engine: engine.clone(), file: file.clone(), found: None, written: None }
     }
 
-    /// Does an operation; returns when it began, and the bytes of a read.
+    /// Does an operation; returns when it began, and the bytes of a read. `begin` gets the memory of a write and returns the
+    /// begin.
     async fn call(
         &mut self,
         op: Op,
         bytes: usize,
-        fill: impl FnOnce(&mut [u8]) + Send,
+        begin: impl FnOnce(&mut [u8]) -> Instant + Send,
     ) -> anyhow::Result<(Instant, &[u8])> {
         match self {
             Self::TokioFs { file, memory } => {
-                if op.is_write {
-                    fill(memory);
-                }
-                let begun = Instant::now();
+                let begun = begin(memory);
                 file.seek(SeekFrom::Start(op.offset)).await?;
                 if op.is_write {
                     file.write_all(memory).await?;
@@ -328,10 +398,7 @@ impl Caller {
             }
             Self::Blocking { file, memory } => {
                 let mut buffer = memory.take().unwrap_or_else(|| AlignedBuffer::new(bytes));
-                if op.is_write {
-                    fill(buffer.bytes_mut());
-                }
-                let (begun, file) = (Instant::now(), Arc::clone(file));
+                let (begun, file) = (begin(buffer.bytes_mut()), Arc::clone(file));
                 let called =
                     tokio::task::spawn_blocking(move || (transfer(&file, op, buffer.bytes_mut()), buffer));
                 let (result, buffer) = called.await.context("an operation panicked")?;
@@ -340,15 +407,14 @@ impl Caller {
             }
             Self::Forebay { engine, file, written, .. } if op.is_write => {
                 let mut block = written.take().map_or_else(|| engine.block(bytes), Ok)?;
-                fill(&mut block);
-                let (begun, block) = (Instant::now(), block.freeze());
+                let (begun, block) = (begin(&mut block), block.freeze());
                 file.write(op.offset, block.clone()).await?;
                 *written = block.try_into_mut().ok();
                 Ok((begun, &[]))
             }
             Self::Forebay { file, found, .. } => {
                 drop(found.take());
-                let begun = Instant::now();
+                let begun = begin(&mut []);
                 let block = file.read(op.offset..op.offset + bytes as u64).await?;
                 Ok((begun, found.insert(block)))
             }
@@ -358,37 +424,17 @@ impl Caller {
     /// Does the operations of a lane.
     async fn calls<L: Lane>(mut self, mut lane: L, bytes: usize) -> anyhow::Result<L> {
         while let Some(op) = lane.next() {
-            let (begun, found) = self.call(op, bytes, |memory| lane.fill(&op, memory)).await?;
+            let begin = |memory: &mut [u8]| {
+                if op.is_write {
+                    lane.fill(&op, memory);
+                }
+                lane.begins()
+            };
+            let (begun, found) = self.call(op, bytes, begin).await?;
             lane.ended(op, begun, found)?;
         }
         Ok(lane)
     }
-}
-
-fn runtime(target: &Target<'_>) -> io::Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(target.workers).max_blocking_threads(target.depth + 1).build()
-}
-
-/// Runs each lane in a task of a Tokio runtime.
-fn in_tasks<L: Lane, T>(
-    target: &Target<'_>,
-    lane: impl Fn(usize) -> anyhow::Result<L>,
-    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
-    caller: impl Fn() -> anyhow::Result<Caller>,
-) -> anyhow::Result<T> {
-    let runtime = runtime(target)?;
-    let start = |number| Ok(runtime.spawn(caller()?.calls(lane(number)?, target.bytes)));
-    let tasks = (0..target.depth).map(start).collect::<anyhow::Result<Vec<_>>>()?;
-    conduct(Box::new(|| runtime.block_on(joined(tasks))))
-}
-
-async fn joined<T>(tasks: Vec<JoinHandle<anyhow::Result<T>>>) -> anyhow::Result<Vec<T>> {
-    let mut ended = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        ended.push(task.await.context("a task panicked")??);
-    }
-    Ok(ended)
 }
 
 /// Lanes of an open loop; more of them make a lock rarely contended.
@@ -396,42 +442,43 @@ const LANES: usize = 8;
 
 /// Begins a task for each operation when it is due, on a thread that stands for the network. No more than the depth are in
 /// flight; the others wait for their turn in the order of their arrival.
-fn dispatch<L: Lane, T>(
-    target: &Target<'_>,
-    lane: impl Fn(usize) -> anyhow::Result<L> + Sync,
-    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
-    caller: impl Fn() -> Caller + Sync,
-) -> anyhow::Result<T> {
-    let serve = |_| {
-        let runtime = runtime(target)?;
-        let lanes =
-            (0..LANES).map(|number| Ok(Mutex::new(lane(number)?))).collect::<anyhow::Result<Vec<_>>>()?;
-        let (lanes, permits) = (Arc::new(lanes), Arc::new(Semaphore::new(target.depth)));
-        let (mut tasks, bytes) = (Vec::new(), target.bytes);
-        minimise_timer_slack();
-        loop {
-            let number = tasks.len() % LANES;
-            let Some(op) = locked(&lanes[number]).next() else { break };
-            op.due.into_iter().for_each(sleep_until);
-            let (lanes, permits) = (Arc::clone(&lanes), Arc::clone(&permits));
-            let mut caller = caller();
-            tasks.push(runtime.spawn(async move {
-                let _permit = permits.acquire().await?;
-                let lane = &lanes[number];
-                if !locked(lane).gives_up(&op) {
-                    let (begun, found) =
-                        caller.call(op, bytes, |memory| locked(lane).fill(&op, memory)).await?;
-                    locked(lane).ended(op, begun, found)?;
-                }
-                anyhow::Ok(())
-            }));
-        }
-        runtime.block_on(joined(tasks))?;
-        drop(runtime);
-        let lanes = Arc::try_unwrap(lanes).map_err(|_| anyhow::anyhow!("a task outlived its runtime"))?;
-        Ok(lanes.into_iter().map(|lane| lane.into_inner().unwrap_or_else(PoisonError::into_inner)).collect())
-    };
-    on_threads(1, serve, conduct)
+fn dispatch<L: Lane>(
+    lanes: Vec<L>,
+    runtime: Runtime,
+    depth: usize,
+    bytes: usize,
+    callers: &Caller,
+) -> anyhow::Result<Vec<L>> {
+    let lanes: Arc<Vec<Mutex<L>>> = Arc::new(lanes.into_iter().map(Mutex::new).collect());
+    let (permits, mut tasks) = (Arc::new(Semaphore::new(depth)), Vec::new());
+    minimise_timer_slack();
+    loop {
+        let number = tasks.len() % lanes.len();
+        let Some(op) = locked(&lanes[number]).next() else { break };
+        op.due.into_iter().for_each(sleep_until);
+        let (lanes, permits) = (Arc::clone(&lanes), Arc::clone(&permits));
+        let Caller::Forebay { engine, file, .. } = callers else { break };
+        let mut caller = Caller::forebay(engine, file);
+        tasks.push(runtime.spawn(async move {
+            let _permit = permits.acquire().await?;
+            let lane = &lanes[number];
+            if !locked(lane).gives_up(&op) {
+                let begin = |memory: &mut [u8]| {
+                    if op.is_write {
+                        locked(lane).fill(&op, memory);
+                    }
+                    Instant::now()
+                };
+                let (begun, found) = caller.call(op, bytes, begin).await?;
+                locked(lane).ended(op, begun, found)?;
+            }
+            anyhow::Ok(())
+        }));
+    }
+    runtime.block_on(joined(tasks))?;
+    drop(runtime);
+    let lanes = Arc::try_unwrap(lanes).map_err(|_| anyhow::anyhow!("a task outlived its runtime"))?;
+    Ok(lanes.into_iter().map(|lane| lane.into_inner().unwrap_or_else(PoisonError::into_inner)).collect())
 }
 
 /// Locks, also after a panic elsewhere.
@@ -440,47 +487,21 @@ pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs the lanes in tasks on the shards of an engine, in turn. There is a file for each shard.
-///
-/// # Errors
-/// The errors of the lanes and of `conduct`, and of a shard that has ended.
-pub(crate) fn on_shards<L: Lane, T>(
+pub(crate) fn on_shards<L: Lane>(
     engine: &Engine,
     files: &[forebay::File],
-    lanes: Vec<L>,
+    lanes: impl IntoIterator<Item = L>,
     bytes: usize,
-    conduct: impl FnOnce(Join<'_, L>) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let mut of_shard: Vec<Vec<(L, Caller)>> = files.iter().map(|_| Vec::new()).collect();
-    for (number, lane) in lanes.into_iter().enumerate() {
-        let shard = number % files.len();
-        of_shard[shard].push((lane, Caller::forebay(engine, &files[shard])));
-    }
-    let start = |(shard, own): (usize, Vec<(L, Caller)>)| {
-        engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
-            let spawn = |(lane, caller): (L, Caller)| Ok(forebay::shard::spawn(caller.calls(lane, bytes))?);
-            let tasks = own.into_iter().map(spawn).collect::<anyhow::Result<Vec<_>>>()?;
-            let mut ended = Vec::with_capacity(tasks.len());
-            for task in tasks {
-                ended.push(task.await??);
-            }
-            anyhow::Ok(ended)
-        })
-    };
-    let shards: Vec<_> = of_shard.into_iter().enumerate().map(start).collect();
-    conduct(Box::new(move || {
-        let mut lanes = Vec::new();
-        for shard in shards {
-            lanes.extend(shard.wait()??);
-        }
-        Ok(lanes)
-    }))
+) -> Join<'static, L> {
+    let calls = |(lane, file): (L, &forebay::File)| Caller::forebay(engine, file).calls(lane, bytes);
+    tasks_on_shards(engine, files.len(), lanes.into_iter().zip(files.iter().cycle()).map(calls))
 }
 
 /// Starts an engine, and opens the file on each of its shards.
-fn open_forebay(backend: Backend, target: &Target<'_>) -> anyhow::Result<(Engine, Vec<forebay::File>)> {
+fn open_forebay(backend: Backend, target: &Target) -> anyhow::Result<(Engine, Vec<forebay::File>)> {
     let (engine, files) = match backend {
         Backend::Commands => {
-            let (engine, file) = commands::open(target.path)?;
+            let (engine, file) = commands::open(&target.path)?;
             (engine, vec![file])
         }
         _ => {
@@ -488,7 +509,7 @@ fn open_forebay(backend: Backend, target: &Target<'_>) -> anyhow::Result<(Engine
             let engine = Engine::start(Config::default().shards(target.shards).polling(polling))?;
             let open = |shard| {
                 let options = if target.writes { Open::write() } else { Open::read() };
-                let file = engine.open(target.path, options.shard(shard)).wait()?;
+                let file = engine.open(&target.path, options.shard(shard)).wait()?;
                 // The first read sets up the ring, and shows whether the file system accepts polled reads.
                 file.read_up_to(0..1).wait()?;
                 Ok(file)
@@ -546,7 +567,7 @@ mod tests {
         }
     }
 
-    fn blocks(backend: Backend, target: &Target<'_>, depth: usize) -> anyhow::Result<u64> {
+    fn blocks(backend: Backend, target: &Target, depth: usize) -> anyhow::Result<u64> {
         let lane = |number: usize| {
             // A queue has one lane for all, and a dispatcher serves as many as it likes.
             let lanes = match backend {
@@ -566,8 +587,12 @@ mod tests {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
         let temp = Cleanup::default().temp_file(directory, "backend").expect("writable");
         let all = [
-            Backend::Threads,
+            Backend::Threads(Calls::Direct),
+            Backend::Threads(Calls::Cached),
+            Backend::Threads(Calls::Durable),
             Backend::Ring(Setup::default()),
+            Backend::Ring(Setup { as_fio: true, ..Setup::default() }),
+            Backend::Ring(Setup { waits_for_several: true, ..Setup::full() }),
             Backend::Ring(Setup { fixed_buffers: true, ..Setup::default() }),
             Backend::Ring(Setup::full()),
             Backend::Ring(Setup { defer_taskrun: false, sqpoll: true, ..Setup::full() }),
@@ -581,15 +606,8 @@ mod tests {
             for (depth, shards, is_open) in [(1, 1, false), (6, 2, false), (6, 1, true)] {
                 temp.file().set_len(0).expect("it is ours");
                 temp.file().set_len(BLOCKS * BYTES as u64).expect("it is ours");
-                let mut target = Target {
-                    path: temp.path(),
-                    bytes: BYTES,
-                    depth,
-                    workers: 2,
-                    shards,
-                    writes: false,
-                    is_open,
-                };
+                let reads = Target::reads(temp.path(), BYTES, depth);
+                let mut target = Target { workers: 2, shards, is_open, ..reads };
                 let error = match blocks(backend, &target, depth) {
                     Err(error) if format!("{error:#}").contains("the kernel refuses") => continue,
                     other => other.expect_err("nothing was written"),
@@ -632,17 +650,9 @@ mod tests {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
         let temp = Cleanup::default().temp_file(directory, "endless").expect("writable");
         temp.file().set_len(BYTES as u64).expect("it is ours");
-        for backend in [Backend::Threads, Backend::Aio, Backend::SpawnBlocking, Backend::Shards(Polling::Off)]
-        {
-            let target = Target {
-                path: temp.path(),
-                bytes: BYTES,
-                depth: 2,
-                workers: 1,
-                shards: 1,
-                writes: false,
-                is_open: false,
-            };
+        let threads = Backend::Threads(Calls::Direct);
+        for backend in [threads, Backend::Aio, Backend::SpawnBlocking, Backend::Shards(Polling::Off)] {
+            let target = Target::reads(temp.path(), BYTES, 2);
             let is_over = Arc::new(Mutex::new(false));
             let ending = Ending(Arc::clone(&is_over));
             let outcome: anyhow::Result<()> = run(

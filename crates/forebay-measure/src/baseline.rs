@@ -1,39 +1,13 @@
 //! `measure baseline`: the headline figures of a device, each by the work of one job of fio: sequential and random reads and
 //! writes with a plain io_uring loop, and writes that are made durable one by one.
 
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use io_uring::{IoUring, opcode, types};
-use serde::Deserialize;
-use serde_json::json;
-
-use super::aligned::{AlignedBuffer, HugeBuffer};
-use super::experiment::{
-    Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, once, parameters,
-};
+use super::backend::{Backend, Calls, Setup, Target, until_deadline};
 use super::fio::FioJob;
-use super::gates::Claim;
-use super::gauge::Gauge;
-use super::job::Job;
-use super::latency::Latency;
-use super::options::{Opt, Values};
 use super::pace::Offsets;
-use super::pattern::{PAGE_BYTES, Pattern};
+use super::prelude::*;
 use super::residency::evict;
-use super::scratch_dir::ScratchDir;
-use super::test_file::TestFile;
-use crate::context::Context;
-use forebay_report::page::columns::{self, column};
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
 
 /// The experiment.
 #[derive(Debug)]
@@ -125,20 +99,26 @@ impl Experiment for Baseline {
     }
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
-        let load = Load::of(&job.row);
-        let file_bytes = job.work::<Work>()?.file_bytes;
-        let flags = if load.syncs { 0 } else { libc::O_DIRECT };
-        let file = OpenOptions::new().read(true).write(load.is_write).custom_flags(flags).open(&job.path)?;
-        let places = Places::new(job, load, file_bytes);
-        if load.syncs {
-            return one_by_one(job, &file, places);
-        }
-        let bytes = load.depth * load.block_bytes as usize;
-        let memory = match job.row.as_str() {
-            HUGE => Memory::Huge(HugeBuffer::new(bytes)?),
-            _ => Memory::Small(AlignedBuffer::new(bytes)),
+        let (load, file_bytes) = (Load::of(&job.row), job.work::<Work>()?.file_bytes);
+        let as_fio = Setup { as_fio: true, ..Setup::default() };
+        let backend = if load.syncs { Backend::Threads(Calls::Durable) } else { Backend::Ring(as_fio) };
+        let target = Target {
+            writes: load.is_write,
+            // Data that do not compress, and other ones than those in the file.
+            contents: Some(Pattern::new(job.seed)),
+            is_huge: job.row == HUGE,
+            ..Target::reads(&job.path, load.block_bytes as usize, load.depth)
         };
-        in_flight(job, &file, load, places, memory)
+        let blocks = file_bytes / load.block_bytes;
+        // No write changes the first word of a page.
+        let loops = until_deadline(backend, &target, job, false, |lane| {
+            if load.is_random {
+                Offsets::over(job.seed, lane, 0, blocks, load.block_bytes)
+            } else {
+                Offsets::in_order(blocks, load.block_bytes)
+            }
+        })?;
+        Ok(loops.outcome(load.block_bytes))
     }
 
     fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
@@ -154,16 +134,13 @@ impl Experiment for Baseline {
             _ => "--time_based --lat_percentiles=1",
         };
         let job = FioJob {
-            name: &row.name,
-            path,
-            size_bytes: table.number("file_bytes")?,
             rw: &rw,
             block_bytes: load.block_bytes as f64,
             depth: load.depth as f64,
             engine: if load.syncs { "psync" } else { "io_uring" },
             is_direct: !load.syncs,
-            seconds: table.number("seconds")?,
             more,
+            ..FioJob::of(table, row, path, "file_bytes")?
         };
         Some(job.command())
     }
@@ -239,175 +216,6 @@ struct Work {
     file_bytes: u64,
 }
 
-/// The places of the operations, and the first words of their blocks.
-#[derive(Debug)]
-struct Places {
-    random: Option<Offsets>,
-    next: u64,
-    file_bytes: u64,
-    block_bytes: u64,
-    words: Option<Pattern>,
-}
-
-impl Places {
-    fn new(job: &Job, load: Load, file_bytes: u64) -> Self {
-        let blocks = file_bytes / load.block_bytes;
-        let random = load.is_random.then(|| Offsets::over(job.seed, 0, 0, blocks, load.block_bytes));
-        Self { random, next: 0, file_bytes, block_bytes: load.block_bytes, words: job.pattern() }
-    }
-
-    fn next_offset(&mut self) -> u64 {
-        if let Some(random) = &mut self.random {
-            return random.next_offset();
-        }
-        let offset = if self.next + self.block_bytes <= self.file_bytes { self.next } else { 0 };
-        self.next = offset + self.block_bytes;
-        offset
-    }
-
-    /// Gives every page of a block its first word, so that storage which detects equal blocks finds none.
-    fn stamp(&self, offset: u64, memory: &mut [u8]) {
-        let Some(words) = self.words else { return };
-        for (page, bytes) in (offset / BLOCK_BYTES..).zip(memory.chunks_exact_mut(PAGE_BYTES)) {
-            bytes[..8].copy_from_slice(&words.first_word(page).to_le_bytes());
-        }
-    }
-
-    /// Checks the first word of a block, which no write of this experiment changes.
-    fn check(&self, offset: u64, memory: &[u8]) -> anyhow::Result<()> {
-        let expected = self.words.map(|words| words.first_word(offset / BLOCK_BYTES).to_le_bytes());
-        anyhow::ensure!(
-            expected.is_none_or(|word| memory[..8] == word),
-            "the data read at offset {offset} are not the data written there; the storage below the file or the way it was \
-             read is faulty"
-        );
-        Ok(())
-    }
-}
-
-/// Writes one block after the other, each durable before the next.
-fn one_by_one(job: &Job, file: &File, mut places: Places) -> anyhow::Result<Outcome> {
-    let mut buffer = AlignedBuffer::new(places.block_bytes as usize);
-    Pattern::new(job.seed).fill(0, buffer.bytes_mut());
-    let mut latency = Latency::new()?;
-    let gauge = Gauge::start(job.device_stat.as_deref())?;
-    let deadline = gauge.begun() + Duration::from_secs_f64(job.seconds);
-    let mut begun = gauge.begun();
-    while begun < deadline || latency.count() == 0 {
-        let offset = places.next_offset();
-        places.stamp(offset, buffer.bytes_mut());
-        file.write_all_at(buffer.bytes(), offset)?;
-        file.sync_data()?;
-        let ended = Instant::now();
-        latency.record(ended - begun);
-        begun = ended;
-    }
-    let (cost, operations) = (gauge.stop()?, latency.count());
-    Ok(Outcome::new(cost, operations, operations * places.block_bytes, latency))
-}
-
-/// Memory for the blocks of all operations.
-#[derive(Debug)]
-enum Memory {
-    Small(AlignedBuffer),
-    Huge(HugeBuffer),
-}
-
-impl Memory {
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Small(buffer) => buffer.bytes_mut(),
-            Self::Huge(buffer) => buffer.bytes_mut(),
-        }
-    }
-}
-
-/// Keeps the load's operations in flight until the deadline, and waits for the last ones.
-fn in_flight(
-    job: &Job,
-    file: &File,
-    load: Load,
-    mut places: Places,
-    mut memory: Memory,
-) -> anyhow::Result<Outcome> {
-    // Data that do not compress, and other ones than those in the file.
-    Pattern::new(job.seed).fill(0, memory.bytes_mut());
-    let (start, piece_bytes) = (memory.bytes_mut().as_mut_ptr(), load.block_bytes as usize);
-    // SAFETY: slots are below the depth, for which the memory has room; the slice is used between a completion of the slot and
-    // its next push, when the kernel does not touch these bytes, and before `memory` is dropped.
-    let piece =
-        |slot: usize| unsafe { std::slice::from_raw_parts_mut(start.add(slot * piece_bytes), piece_bytes) };
-    let descriptor = types::Fd(file.as_raw_fd());
-    let mut ring = ring(load.depth)?;
-    let (mut latency, mut failure) = (Latency::new()?, None);
-    let mut free: Vec<usize> = (0..load.depth).rev().collect();
-    let gauge = Gauge::start(job.device_stat.as_deref())?;
-    let deadline = gauge.begun() + Duration::from_secs_f64(job.seconds);
-    let mut now = gauge.begun();
-    let mut begun = vec![(0, now); load.depth];
-    loop {
-        while failure.is_none()
-            && (now < deadline || latency.count() == 0)
-            && let Some(slot) = free.pop()
-        {
-            let (offset, piece) = (places.next_offset(), piece(slot));
-            let (address, length) = (piece.as_mut_ptr(), piece_bytes as u32);
-            let entry = if load.is_write {
-                places.stamp(offset, piece);
-                opcode::Write::new(descriptor, address, length).offset(offset).build()
-            } else {
-                opcode::Read::new(descriptor, address, length).offset(offset).build()
-            };
-            begun[slot] = (offset, now);
-            // SAFETY: the piece belongs to this slot alone. Memory and file outlive the operation: the loop ends when none is in
-            // flight, and where the ring fails the memory is leaked.
-            let pushed = unsafe { ring.submission().push(&entry.user_data(slot as u64)) };
-            pushed.context("the queue has a place for each operation")?;
-        }
-        if free.len() == load.depth {
-            break;
-        }
-        // As fio does, with each completion the next operation is submitted: a batch would reach the device later.
-        let waited_for = usize::from(ring.completion().is_empty());
-        match ring.submit_and_wait(waited_for) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                std::mem::forget(memory);
-                return Err(error).context("io_uring_enter failed");
-            }
-            _ => now = Instant::now(),
-        }
-        if let Some(completion) = ring.completion().next() {
-            let slot = completion.user_data() as usize;
-            let (offset, begun) = begun[slot];
-            latency.record(now - begun);
-            free.push(slot);
-            let ended = match completion.result() {
-                error if error < 0 => Err(io::Error::from_raw_os_error(-error).into()),
-                bytes if bytes as usize != piece_bytes => {
-                    Err(anyhow::anyhow!("an operation moved {bytes} bytes of {piece_bytes}"))
-                }
-                _ if load.is_write => Ok(()),
-                _ => places.check(offset, piece(slot)),
-            };
-            failure = failure.or(ended.err());
-        }
-    }
-    let (cost, operations) = (gauge.stop()?, latency.count());
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(Outcome::new(cost, operations, operations * load.block_bytes, latency)),
-    }
-}
-
-/// Returns a ring as fio sets it up. Kernels before Linux 6.1 refuse that, and have a plain one.
-fn ring(depth: usize) -> anyhow::Result<IoUring> {
-    let entries = depth.next_power_of_two() as u32;
-    let mut builder = IoUring::builder();
-    builder.setup_coop_taskrun().setup_single_issuer().setup_defer_taskrun();
-    let ring = builder.build(entries).or_else(|_| IoUring::new(entries));
-    ring.context("the kernel refuses a ring (the sysctl kernel.io_uring_disabled, or a seccomp filter)")
-}
-
 fn verdicts(table: &Table) -> Vec<String> {
     let figure = |row: &Row, name: &str| row.metrics.get(name).map(number);
     let of = |name: &str, unit: &str| figure(table.row(name)?, unit);
@@ -439,9 +247,8 @@ fn verdicts(table: &Table) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::{test_file, test_job};
+    use super::super::lanes::{test_file, test_job, test_row, test_table};
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
 
     const FILE_BYTES: usize = 4 << 20;
 
@@ -509,18 +316,12 @@ mod tests {
     }
 
     fn table(rates: &[(&str, f64)]) -> Table {
-        let mut table = Table::new(SPEC.name, "").parameter("file_bytes", 1 << 28).parameter("seconds", 2.0);
         let row = |(name, rate): &(&str, f64)| {
-            let samples = [0.99, 1.0, 1.01].map(|factor| {
-                let mut metrics = Metrics::default();
-                metrics.set(metric::MB_PER_S, rate * factor).set(metric::IOPS, rate * factor);
-                metrics.set(metric::P50_US, 1e6 / rate);
-                Sample { repeat: 0, metrics }
-            });
-            Row::from_samples(*name, samples.into())
+            let metrics = [(metric::MB_PER_S, *rate), (metric::IOPS, *rate), (metric::P50_US, 1e6 / rate)];
+            test_row(name, &[0.99, 1.0, 1.01], &metrics)
         };
-        table.rows = rates.iter().map(row).collect();
-        table
+        let parameters = json!({ "file_bytes": 1 << 28, "seconds": 2.0 });
+        test_table(SPEC.name, parameters, rates.iter().map(row).collect())
     }
 
     #[test]

@@ -201,9 +201,9 @@ impl Bench {
             pattern: Pattern::new(self.seed),
             progress: Arc::clone(&progress),
         };
-        let lanes = (0..load.depth as u64).map(requests).collect();
+        let lanes = (0..load.depth as u64).map(requests);
         let files = std::slice::from_ref(&self.file);
-        on_shards(&self.engine, files, lanes, load.bytes as usize, |join| join().map(drop))?;
+        on_shards(&self.engine, files, lanes, load.bytes as usize)()?;
         let progress = locked(&progress);
         let seconds = self.length.max(progress.last - begun).as_secs_f64();
         Ok(Seen { bytes: load.bytes, seconds, times: progress.times.clone() })

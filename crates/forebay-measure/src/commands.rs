@@ -6,11 +6,11 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::Args;
 use forebay::{Config, Engine, OpenNvme, Polling};
 use io_uring::{opcode, squeue, types};
 
 use super::job::Job;
+use super::options::Opt;
 use forebay_report::failure::Failure;
 
 /// `_IO('N', 0x40)` of linux/nvme_ioctl.h: returns the namespace's number.
@@ -19,38 +19,31 @@ const NVME_IOCTL_ID: u64 = 0x4E40;
 const NVME_URING_CMD_IO: u32 = 0xC048_4E80;
 const NVME_READ: u8 = 2;
 
-/// The option that names the namespace.
-#[derive(Debug, Clone, Default, Args)]
-pub(super) struct NamespaceArgs {
-    /// An NVMe namespace's character device, such as /dev/ng0n1, for the rows that send it commands; it is only read from,
-    /// also while it is mounted [default: none, and no such rows]
-    #[arg(long, value_name = "DEVICE")]
-    pub(super) namespace: Option<PathBuf>,
-}
+/// The option of experiments that names the namespace.
+pub(super) const NAMESPACE: Opt = Opt::path(
+    "namespace",
+    "An NVMe namespace's character device, such as /dev/ng0n1, for the rows that send it commands; it is only read from, also \
+     while it is mounted",
+)
+.chosen("none, and no such rows");
 
-impl NamespaceArgs {
-    /// Returns the requested namespace after a check that it can be read.
-    ///
-    /// # Errors
-    /// Fails when it cannot be read, or when `rows` names a row that needs it and there is none
-    /// ([`Failure`]).
-    pub(super) fn checked(&self, rows: &[String]) -> anyhow::Result<Option<&Path>> {
-        match self.namespace.as_deref() {
-            Some(path) => {
-                Namespace::open(path).map_err(|error| {
-                    Failure::Unsuitable(format!("{} cannot be read by commands: {error:#}", path.display()))
-                })?;
-                Ok(Some(path))
-            }
-            None => match rows.iter().find(|name| name.ends_with("commands")) {
-                Some(name) => Err(Failure::Usage(format!(
-                    "{name} sends commands to an NVMe namespace: name its character device with --namespace, such as \
-                     /dev/ng0n1"
-                ))
-                .into()),
-                None => Ok(None),
-            },
-        }
+/// Returns the namespace of an option after a check that it can be read.
+///
+/// # Errors
+/// Fails when it cannot be read, or when `rows` names a row that needs it and there is none ([`Failure`]).
+pub(super) fn namespace(named: &[&str], rows: &[String]) -> anyhow::Result<Option<PathBuf>> {
+    if let Some(path) = named.first().map(PathBuf::from) {
+        Namespace::open(&path).map_err(|error| {
+            Failure::Unsuitable(format!("{} cannot be read by commands: {error:#}", path.display()))
+        })?;
+        return Ok(Some(path));
+    }
+    match rows.iter().find(|name| name.ends_with("commands")) {
+        Some(name) => Err(Failure::Usage(format!(
+            "{name} sends commands to an NVMe namespace: name its character device with --namespace, such as /dev/ng0n1"
+        ))
+        .into()),
+        None => Ok(None),
     }
 }
 
@@ -63,14 +56,16 @@ pub(super) fn note(namespace: &Path) -> String {
     )
 }
 
-/// Returns a job without the parts that hold only for the file: the namespace's bytes are not a pattern,
-/// and its device does not count commands.
+/// Returns a job without the parts that hold only for the file, and the bytes up to `most` that can be read in blocks: the
+/// namespace's bytes are not a pattern, and its device does not count commands.
 ///
 /// # Errors
-/// Fails when the sample has no namespace.
-pub(super) fn of_namespace(job: &Job) -> anyhow::Result<Job> {
+/// Fails when the sample has no namespace, or one shorter than a block.
+pub(super) fn of_namespace(job: &Job, most: u64, block_bytes: u64) -> anyhow::Result<(Job, u64)> {
     let path = job.namespace.clone().context("the sample was given no namespace")?;
-    Ok(Job { path, pattern_seed: None, device_stat: None, ..job.clone() })
+    let bytes = most.min(Namespace::open(&path)?.bytes);
+    anyhow::ensure!(bytes >= block_bytes, "the namespace is shorter than a block");
+    Ok((Job { path, pattern_seed: None, device_stat: None, ..job.clone() }, bytes))
 }
 
 /// The properties of a namespace that commands need.
@@ -135,12 +130,10 @@ mod tests {
 
     #[test]
     fn rows_of_commands_want_a_namespace_and_others_do_not() {
-        let none = NamespaceArgs::default();
-        assert_eq!(none.checked(&["pread".to_owned()]).expect("nothing is wrong"), None);
-        let error = none.checked(&["forebay-commands".to_owned()]).expect_err("there is no namespace");
+        assert_eq!(namespace(&[], &["pread".to_owned()]).expect("nothing is wrong"), None);
+        let error = namespace(&[], &["forebay-commands".to_owned()]).expect_err("there is no namespace");
         assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(2), "{error}");
-        let file = NamespaceArgs { namespace: Some(PathBuf::from("/dev/null")) };
-        let error = file.checked(&[]).expect_err("it is none");
+        let error = namespace(&["/dev/null"], &[]).expect_err("it is none");
         assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(4), "{error}");
         assert!(error.to_string().contains("/dev/null"), "{error}");
     }

@@ -2,48 +2,16 @@
 //!
 //! Every way reads blocks with the same number of reads in flight; [`super::reads`] runs the samples.
 
-use std::path::{Path, PathBuf};
-
-use serde_json::json;
-
 use super::claims::{BIO_CACHE, Check, Claims, claim};
-use super::commands::{self, NamespaceArgs};
-use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, Way, parameters};
-use super::job::Job;
-use super::options::{Opt, Values};
+use super::commands::{self, NAMESPACE};
+use super::prelude::*;
 use super::reads::{
     self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block, system_calls_by,
 };
-use crate::context::Context;
-use forebay_report::page::columns::{self, Definition, column};
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{Experiment as Table, Row, metric};
-use forebay_report::units::number;
 
 /// The experiment.
 #[derive(Debug)]
 pub(crate) struct Cpu;
-
-const USER: Definition =
-    column(metric::CPU_USER_NS_PER_IO, "user ns/IO", 1.0, "of that, outside of the kernel, in nanoseconds");
-const SYSTEM: Definition =
-    column(metric::CPU_SYSTEM_NS_PER_IO, "system ns/IO", 1.0, "of that, in the kernel, in nanoseconds");
-const PER_CORE: Definition =
-    column(metric::IOPS_PER_CORE, "IOPS/core", 1.0, "blocks for a second of processor time");
-const CALLS: Definition = column(metric::SYSTEM_CALLS_PER_IO, "calls/IO", 1.0, "system calls for one block");
-const VOLUNTARY: Definition = column(
-    metric::VOLUNTARY_SWITCHES_PER_IO,
-    "voluntary/IO",
-    1.0,
-    "of the switches, those of threads that waited",
-);
-const FORCED: Definition = column(
-    metric::INVOLUNTARY_SWITCHES_PER_IO,
-    "forced/IO",
-    1.0,
-    "of the switches, those of threads that were preempted",
-);
 
 static SPEC: Spec = Spec {
     name: "cpu",
@@ -57,12 +25,7 @@ static SPEC: Spec = Spec {
         SIZE,
         Opt::seconds("1", "0.3"),
         Opt::repeats("3"),
-        Opt::path(
-            "namespace",
-            "An NVMe namespace's character device, such as /dev/ng0n1, for the rows that send it commands; it is only read \
-             from, also while it is mounted",
-        )
-        .chosen("none, and no such rows"),
+        NAMESPACE,
     ],
     ways: &[
         PREAD,
@@ -111,13 +74,28 @@ static SPEC: Spec = Spec {
     ],
     columns: &[
         columns::CPU_US_PER_IO,
-        USER,
-        SYSTEM,
-        PER_CORE,
-        CALLS,
+        column(
+            metric::CPU_USER_NS_PER_IO,
+            "user ns/IO",
+            1.0,
+            "of that, outside of the kernel, in nanoseconds",
+        ),
+        column(metric::CPU_SYSTEM_NS_PER_IO, "system ns/IO", 1.0, "of that, in the kernel, in nanoseconds"),
+        column(metric::IOPS_PER_CORE, "IOPS/core", 1.0, "blocks for a second of processor time"),
+        column(metric::SYSTEM_CALLS_PER_IO, "calls/IO", 1.0, "system calls for one block"),
         columns::CONTEXT_SWITCHES_PER_IO,
-        VOLUNTARY,
-        FORCED,
+        column(
+            metric::VOLUNTARY_SWITCHES_PER_IO,
+            "voluntary/IO",
+            1.0,
+            "of the switches, those of threads that waited",
+        ),
+        column(
+            metric::INVOLUNTARY_SWITCHES_PER_IO,
+            "forced/IO",
+            1.0,
+            "of the switches, those of threads that were preempted",
+        ),
         SHARE,
         columns::IOPS,
         columns::P50_US,
@@ -150,8 +128,7 @@ impl Experiment for Cpu {
     }
 
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
-        let namespace = NamespaceArgs { namespace: options.words("namespace").first().map(PathBuf::from) };
-        let namespace = namespace.checked(&options.rows)?.map(Path::to_owned);
+        let namespace = commands::namespace(&options.words("namespace"), &options.rows)?;
         let mut run = Run::new(options, context, method)?;
         let by = system_calls_by();
         let of = |readers| parameters(json!({ "readers": readers, "system_calls_by": by }));
@@ -176,7 +153,7 @@ impl Experiment for Cpu {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        let readers = table.number("readers").map_or_else(|| "?".to_owned(), number);
+        let readers = shown(table, "readers");
         let title = format!("Processor time of random reads{}, {readers} at once", of_block(table));
         (title.clone(), title)
     }
@@ -225,7 +202,7 @@ fn method(_: &Parameters, block: &str, seconds: f64) -> String {
 /// Returns the sentences of each number of reads in flight.
 fn verdicts(tables: &[&Table]) -> Vec<String> {
     let of = |table: &&Table| {
-        let readers = table.number("readers").map_or_else(|| "?".to_owned(), number);
+        let readers = shown(table, "readers");
         [costs(table, &readers), one_core(table, &readers), calls(table, &readers)]
     };
     tables.iter().flat_map(of).flatten().collect()
@@ -286,28 +263,21 @@ fn calls(table: &Table, readers: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lanes::{test_row, test_table};
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
 
     fn row(name: &str, cpu_us: f64, calls: Option<f64>) -> Row {
-        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
-            let mut metrics = Metrics::default();
-            metrics
-                .set(metric::CPU_US_PER_IO, cpu_us * factor)
-                .set(metric::IOPS_PER_CORE, 1e6 / cpu_us / factor)
-                .set(metric::CONTEXT_SWITCHES_PER_IO, 0.5);
-            if let Some(calls) = calls {
-                metrics.set(metric::SYSTEM_CALLS_PER_IO, calls);
-            }
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        let mut metrics = vec![
+            (metric::CPU_US_PER_IO, cpu_us),
+            (metric::IOPS_PER_CORE, 1e6 / cpu_us),
+            (metric::CONTEXT_SWITCHES_PER_IO, 0.5),
+        ];
+        metrics.extend(calls.map(|calls| (metric::SYSTEM_CALLS_PER_IO, calls)));
+        test_row(name, &[0.99, 1.0, 1.01], &metrics)
     }
 
     fn table(rows: Vec<Row>) -> Table {
-        let mut table = Table::new("cpu", "").parameter("readers", 32).parameter("block_bytes", 4096);
-        table.rows = rows;
-        table
+        test_table("cpu", json!({ "readers": 32, "block_bytes": 4096 }), rows)
     }
 
     fn of(rows: Vec<Row>) -> Vec<String> {

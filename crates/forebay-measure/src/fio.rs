@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::context::Target;
+use forebay_report::result::{Experiment as Table, Row};
 
 /// A job of fio.
 #[derive(Debug)]
@@ -24,7 +25,24 @@ pub(super) struct FioJob<'a> {
     pub(super) more: &'a str,
 }
 
-impl FioJob<'_> {
+impl<'a> FioJob<'a> {
+    /// Returns a job of direct reads in order for the time of a row, with io_uring, one in flight. The parameter `size` is the
+    /// part of the file that is read.
+    pub(super) fn of(table: &Table, row: &'a Row, path: &'a Path, size: &str) -> Option<Self> {
+        Some(Self {
+            name: &row.name,
+            path,
+            size_bytes: table.number(size)?,
+            rw: "read",
+            block_bytes: 4096.0,
+            depth: 1.0,
+            engine: "io_uring",
+            is_direct: true,
+            seconds: table.number("seconds")?,
+            more: "",
+        })
+    }
+
     /// Returns the command line.
     pub(super) fn command(&self) -> String {
         let Self { name, rw, engine, depth, .. } = self;

@@ -7,14 +7,83 @@ use std::task::{self, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use forebay::{Config, Engine};
+use forebay::{Class, Config, Engine};
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 use super::gauge::{Cost, Gauge};
 use super::job::Job;
 
-/// A lane needs few kilobytes of stack.
+/// A lane needs few kilobytes of stack. Much more of it could become huge pages, and be counted as memory in use.
 const STACK_BYTES: usize = 256 << 10;
+
+/// Waits until all lanes have ended, and returns their results.
+pub(crate) type Join<'a, T> = Box<dyn FnOnce() -> anyhow::Result<Vec<T>> + 'a>;
+
+/// Starts a thread for each lane, whose calls block it.
+///
+/// # Errors
+/// A thread cannot be started.
+pub(crate) fn on_own_threads<T: Send + 'static>(
+    lanes: impl IntoIterator<Item: Future<Output = anyhow::Result<T>> + Send + 'static>,
+) -> anyhow::Result<Join<'static, T>> {
+    let builder = || std::thread::Builder::new().stack_size(STACK_BYTES);
+    let threads: Vec<_> =
+        lanes.into_iter().map(|lane| builder().spawn(|| ready(lane))).collect::<Result<_, _>>()?;
+    Ok(Box::new(|| {
+        let join = |thread: std::thread::JoinHandle<anyhow::Result<T>>| {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        };
+        threads.into_iter().map(join).collect()
+    }))
+}
+
+/// Starts a task of a runtime for each lane.
+pub(crate) fn in_tasks<T: Send + 'static>(
+    runtime: &Runtime,
+    lanes: impl IntoIterator<Item: Future<Output = anyhow::Result<T>> + Send + 'static>,
+) -> Join<'_, T> {
+    let tasks = lanes.into_iter().map(|lane| runtime.spawn(lane)).collect();
+    Box::new(|| runtime.block_on(joined(tasks)))
+}
+
+/// Returns the results of tasks.
+///
+/// # Errors
+/// The first error of a task.
+pub(crate) async fn joined<T>(tasks: Vec<JoinHandle<anyhow::Result<T>>>) -> anyhow::Result<Vec<T>> {
+    let mut ended = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        ended.push(task.await.context("a task panicked")??);
+    }
+    Ok(ended)
+}
+
+/// Starts a task for each lane, on the first `shards` shards of an engine in turn.
+pub(crate) fn tasks_on_shards<T: Send + 'static>(
+    engine: &Engine,
+    shards: usize,
+    lanes: impl IntoIterator<Item: Future<Output = anyhow::Result<T>> + Send + 'static>,
+) -> Join<'static, T> {
+    let mut of_shard: Vec<Vec<_>> = (0..shards).map(|_| Vec::new()).collect();
+    lanes.into_iter().enumerate().for_each(|(number, lane)| of_shard[number % shards].push(lane));
+    // A message for each lane could fill the inbox of a shard that waits for the begin.
+    let start = |(shard, lanes): (usize, Vec<_>)| {
+        engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
+            let tasks = lanes.into_iter().map(forebay::shard::spawn).collect::<Result<Vec<_>, _>>()?;
+            let mut ended = Vec::with_capacity(tasks.len());
+            for task in tasks {
+                ended.push(task.await??);
+            }
+            anyhow::Ok(ended)
+        })
+    };
+    let tasks: Vec<_> = of_shard.into_iter().enumerate().map(start).collect();
+    Box::new(|| {
+        let parts = tasks.into_iter().map(|task| task.wait()?).collect::<anyhow::Result<Vec<Vec<T>>>>()?;
+        Ok(parts.into_iter().flatten().collect())
+    })
+}
 
 /// Runs `lane` on `lanes` threads, with its number and the instant after which it begins nothing more.
 ///
@@ -63,16 +132,11 @@ pub(crate) fn on_tokio<T: Send + 'static, F: Future<Output = anyhow::Result<T>> 
     if let Some(workers) = workers {
         builder.worker_threads(workers);
     }
-    builder.enable_all().build()?.block_on(async {
-        let gauge = Gauge::start(job.device_stat.as_deref())?;
-        let deadline = deadline(&gauge, job);
-        let tasks: Vec<_> = (0..lanes).map(|number| tokio::spawn(lane(number, deadline))).collect();
-        let mut ended = Vec::with_capacity(lanes);
-        for task in tasks {
-            ended.push(task.await.context("a task panicked")??);
-        }
-        Ok((ended, gauge.stop()?))
-    })
+    let runtime = builder.enable_all().build()?;
+    let gauge = Gauge::start(job.device_stat.as_deref())?;
+    let deadline = deadline(&gauge, job);
+    let ended = in_tasks(&runtime, (0..lanes).map(|number| lane(number, deadline)))()?;
+    Ok((ended, gauge.stop()?))
 }
 
 /// Returns the result of a future that never waits, because its calls block the thread.
@@ -194,4 +258,49 @@ pub(crate) fn test_job(
     let mut job = Job::new(experiment, path, &parameters, 60.0).expect("plain");
     (job.row, job.seed, job.seconds) = (way.to_owned(), seed, 60.0);
     job
+}
+
+/// Returns a row with a sample for each factor, by which all of these metrics are multiplied in it.
+#[cfg(test)]
+pub(crate) fn test_row(name: &str, factors: &[f64], metrics: &[(&str, f64)]) -> forebay_report::result::Row {
+    use forebay_report::result::{Metrics, Row, Sample};
+    let sample = |(repeat, factor): (u32, &f64)| {
+        let scaled = metrics.iter().map(|(name, value)| ((*name).to_owned(), value * factor));
+        Sample { repeat, metrics: Metrics(scaled.collect()) }
+    };
+    Row::from_samples(name, (0..).zip(factors).map(sample).collect())
+}
+
+/// Returns a table with these parameters and rows.
+#[cfg(test)]
+pub(crate) fn test_table(
+    experiment: &str,
+    all: serde_json::Value,
+    rows: Vec<forebay_report::result::Row>,
+) -> forebay_report::result::Experiment {
+    let mut table = forebay_report::result::Experiment::new(experiment, "");
+    table.parameters.extend(super::experiment::parameters(all));
+    table.rows = rows;
+    table
+}
+
+/// Returns a context with the folder of this crate, which is on a disk.
+#[cfg(test)]
+pub(crate) fn test_context() -> crate::context::Context {
+    use crate::{cleanup::Cleanup, context::Target, progress::Progress};
+    let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
+    crate::context::Context::new(target, Progress::Silent, Cleanup::default(), 1)
+}
+
+/// Returns the options of an experiment as a command line sets them.
+#[cfg(test)]
+pub(crate) fn test_options(
+    spec: &super::experiment::Spec,
+    length: super::options::Length,
+    words: &[&str],
+) -> super::options::Values {
+    let command = clap::Command::new("measure").no_binary_name(true);
+    let command = super::options::augment(command, spec.options, spec.ways);
+    let matches = command.try_get_matches_from(words).expect("valid");
+    super::options::Values::new(spec.options, Some(&matches), length).expect("valid")
 }

@@ -1,25 +1,41 @@
-//! The offsets that a reader at random visits.
+//! The offsets that a lane visits.
 
 use super::pattern::SplitMix;
 
-/// The offsets of one of the readers.
+/// The offsets of a lane: at random, or one after the other and again from the beginning.
 #[derive(Debug, Clone)]
 pub(super) struct Offsets {
-    random: SplitMix,
+    random: Option<SplitMix>,
+    next: u64,
     start: u64,
     blocks: u64,
     block_bytes: u64,
 }
 
 impl Offsets {
-    /// Returns the offsets of a lane over `blocks` blocks that begin at `start`. Each lane of a sample has its own.
+    /// Returns the random offsets of a lane over `blocks` blocks that begin at `start`. Each lane of a sample has its own.
     pub(super) fn over(seed: u64, lane: usize, start: u64, blocks: u64, block_bytes: u64) -> Self {
         let mut seeds = SplitMix::new(seed ^ (lane as u64).rotate_left(32));
-        Self { random: SplitMix::new(seeds.next_u64()), start, blocks: blocks.max(1), block_bytes }
+        let random = Some(SplitMix::new(seeds.next_u64()));
+        Self { random, next: 0, start, blocks: blocks.max(1), block_bytes }
     }
 
+    /// Returns the offsets of all blocks of a file in their order.
+    pub(super) const fn in_order(blocks: u64, block_bytes: u64) -> Self {
+        Self { random: None, next: 0, start: 0, blocks, block_bytes }
+    }
+
+    #[inline]
     pub(super) fn next_offset(&mut self) -> u64 {
-        self.start + self.random.below(self.blocks) * self.block_bytes
+        let block = match &mut self.random {
+            Some(random) => random.below(self.blocks),
+            None => {
+                let block = self.next;
+                self.next = if block + 1 < self.blocks { block + 1 } else { 0 };
+                block
+            }
+        };
+        self.start + block * self.block_bytes
     }
 }
 
@@ -34,6 +50,13 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen, (0..10).map(|block| 8192 + block * 4096).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn offsets_in_order_begin_again_behind_the_last_block() {
+        let mut offsets = Offsets::in_order(3, 4096);
+        let seen: Vec<u64> = (0..5).map(|_| offsets.next_offset()).collect();
+        assert_eq!(seen, [0, 4096, 8192, 0, 4096]);
     }
 
     #[test]

@@ -33,6 +33,7 @@ impl Pattern {
     }
 
     /// Returns the first eight bytes of page number `page`.
+    #[inline]
     pub(super) fn first_word(self, page: u64) -> u64 {
         SplitMix::new(self.page_state(page)).next_u64()
     }
@@ -81,6 +82,7 @@ impl Checker {
     ///
     /// # Errors
     /// See [`check`](Self::check).
+    #[inline]
     pub(super) fn check_word(&mut self, page: u64, found: u64) -> anyhow::Result<()> {
         self.folded ^= found;
         if let Some(pattern) = self.pattern

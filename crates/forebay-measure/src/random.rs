@@ -1,44 +1,27 @@
 //! `measure random`: blocks read at random, within a span that memory could hold and over the whole file.
 
-use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::{Class, Config, Engine, Open, Polling};
+use forebay::{Class, Config, Open, Polling};
 use rustix::mm::Advice;
-use serde::Deserialize;
-use serde_json::json;
 
-use super::aligned::{AlignedBuffer, Map};
+use super::aligned::Map;
+use super::backend::{Backend, Calls, Closed, Target, until_deadline};
 use super::claims::{Check, Claims, Figure, GLOMMIO, Only, claim};
 use super::cold::{ColdFile, MEMORY, SIZE};
-use super::commands::{self, NamespaceArgs};
-use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters};
+use super::commands::{self, NAMESPACE};
 use super::fio::FioJob;
-use super::gates::Claim;
-use super::gauge::{Cost, Gauge};
 use super::io_limit::IoLimit;
-use super::job::Job;
-use super::lanes::{close, on_threads, on_tokio, ready, shared, with_engine};
-use super::latency::Latency;
-use super::options::{Opt, Values};
 use super::pace::Offsets;
-use super::pattern::{Checker, PAGE_BYTES, SplitMix};
+use super::pattern::Checker;
 use super::plan::Sizes;
-use super::reads::{NO_POLLING, why_not_polled};
+use super::prelude::*;
 use super::scan::{compare, cost};
 use super::units::show_bytes;
-use crate::context::Context;
-use forebay_report::failure::Failure;
-use forebay_report::page::columns::{self, groups};
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
+use forebay_report::page::columns::groups;
 
 /// The experiment.
 #[derive(Debug)]
@@ -67,12 +50,7 @@ static SPEC: Spec = Spec {
         )
         .or("1"),
         Opt::repeats("3").quick("2"),
-        Opt::path(
-            "namespace",
-            "An NVMe namespace's character device, such as /dev/ng0n1, for the rows that send it commands; it is only read \
-             from, also while it is mounted",
-        )
-        .chosen("none, and no such rows"),
+        NAMESPACE,
     ],
     ways: &[
         Way::cached("buffered", "one std thread for each read in flight, pread through the page cache"),
@@ -159,8 +137,7 @@ impl Experiment for Random {
     }
 
     fn plan<'a>(&self, options: &Values, context: &'a Context) -> anyhow::Result<Box<dyn Plan + 'a>> {
-        let namespace = NamespaceArgs { namespace: options.words("namespace").first().map(PathBuf::from) };
-        namespace.checked(&options.rows)?;
+        let namespace = commands::namespace(&options.words("namespace"), &options.rows)?;
         let sizes = ColdFile::sizes(options, context)?;
         let block_bytes = options.count("block");
         spans(&sizes, sizes.file_bytes, block_bytes)?;
@@ -173,41 +150,51 @@ impl Experiment for Random {
             depths: options.counts("depth"),
             threads: options.count("threads"),
             are_rows_named: !options.rows.is_empty(),
-            namespace: namespace.namespace,
+            namespace,
         }))
     }
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
-        let work: Work = job.work()?;
+        let mut work: Work = job.work()?;
         warm(job, &work)?;
-        match job.row.as_str() {
-            "buffered" | "direct-pread" | "mmap" => threads(job, &work),
-            "direct-tokio" => tokio(job, &work),
-            "read-many" | "read-many-wide" => read_many(job, &work),
-            COMMANDS => by_commands(job, work),
-            _ => on_shards(job, work),
-        }
+        let read = match backend_of(&job.row) {
+            Some(backend) => {
+                let mut job = job.clone();
+                if backend.sends_commands() {
+                    (job, work.span_bytes) = commands::of_namespace(&job, work.span_bytes, work.block_bytes)?;
+                    work.span_start = 0;
+                }
+                let target = Target {
+                    workers: work.threads,
+                    has_drivers: true,
+                    shards: work.threads.clamp(1, work.depth),
+                    ..Target::reads(&job.path, work.block_bytes as usize, work.depth)
+                };
+                until_deadline(backend, &target, &job, true, |lane| work.offsets(&job, lane))?
+            }
+            None if job.row == "mmap" => mapped(job, &work)?,
+            None => read_many(job)?,
+        };
+        let buffers = (work.block_bytes * work.depth as u64) as f64;
+        Ok(read.outcome(work.block_bytes).figure(metric::BUFFERS_PEAK_BYTES, buffers))
     }
 
     fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
         let (engine, more) = match row.name.as_str() {
-            "buffered" | "direct-pread" => ("psync", "--time_based --lat_percentiles=1"),
-            "mmap" => ("mmap", "--time_based --lat_percentiles=1"),
-            "direct" | "direct-tokio" => ("io_uring", "--time_based --lat_percentiles=1"),
-            "direct-polled" => ("io_uring", "--time_based --lat_percentiles=1 --hipri"),
+            "buffered" | "direct-pread" => ("psync", ""),
+            "mmap" => ("mmap", ""),
+            "direct" | "direct-tokio" => ("io_uring", ""),
+            "direct-polled" => ("io_uring", " --hipri"),
             _ => return None,
         };
         let job = FioJob {
-            name: &row.name,
-            path,
-            size_bytes: table.number("span_bytes")?,
             rw: "randread",
             block_bytes: table.number("block_bytes")?,
             depth: table.number("depth")?,
             engine,
             is_direct: row.name.starts_with("direct"),
-            seconds: table.number("seconds")?,
-            more,
+            more: &format!("--time_based --lat_percentiles=1{more}"),
+            ..FioJob::of(table, row, path, "span_bytes")?
         };
         Some(job.command())
     }
@@ -450,187 +437,44 @@ fn warm(job: &Job, work: &Work) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file as a lane reads it.
-enum Source {
-    Pread(Arc<File>, AlignedBuffer),
-    Mapped(Map),
-    Forebay(forebay::File),
-}
-
-impl Source {
-    /// Reads a block and checks it; returns the instant when it was there.
-    async fn read(&mut self, offset: u64, bytes: u64, checker: &mut Checker) -> anyhow::Result<Instant> {
-        match self {
-            Self::Pread(file, buffer) => {
-                file.read_exact_at(buffer.bytes_mut(), offset)?;
-                let ended = Instant::now();
-                checker.check(offset, buffer.bytes())?;
-                Ok(ended)
-            }
-            Self::Mapped(map) => {
-                let first = offset / PAGE_BYTES as u64;
-                for page in first..first + bytes / PAGE_BYTES as u64 {
-                    checker.check_word(page, map.first_word(page))?;
-                }
-                Ok(Instant::now())
-            }
-            Self::Forebay(file) => {
-                let block = file.read(offset..offset + bytes).await?;
-                let ended = Instant::now();
-                checker.check(offset, &block)?;
-                Ok(ended)
-            }
-        }
-    }
-}
-
-/// Keeps one read in flight, one after the other, until the deadline. Returns the value folded from the words seen.
-async fn lane(
-    job: &Job,
-    work: &Work,
-    number: usize,
-    mut source: Source,
-    deadline: Instant,
-    mut record: impl FnMut(Duration),
-) -> anyhow::Result<u64> {
-    let (mut offsets, mut checker) = (work.offsets(job, number), Checker::new(job.pattern()));
-    let (mut begun, mut is_first) = (Instant::now(), true);
-    // A read that takes longer than the whole sample is measured, too.
-    while begun < deadline || is_first {
-        let ended = source.read(offsets.next_offset(), work.block_bytes, &mut checker).await?;
-        record(ended - begun);
-        (begun, is_first) = (ended, false);
-    }
-    Ok(checker.folded())
-}
-
-/// A part of a sample: the latencies of its reads, and the value folded from the words seen.
-type Part = (Latency, u64);
-
-fn outcome(work: &Work, (parts, cost): (Vec<Part>, Cost)) -> anyhow::Result<Outcome> {
-    let (mut latency, mut folded) = (Latency::new()?, 0);
-    for (part, word) in &parts {
-        latency.add(part)?;
-        folded ^= word;
-    }
-    let operations = latency.count();
-    let outcome = Outcome::new(cost, operations, operations * work.block_bytes, latency);
-    let buffers = (work.block_bytes * work.depth as u64) as f64;
-    Ok(Outcome { folded, ..outcome.figure(metric::BUFFERS_PEAK_BYTES, buffers) })
-}
-
-/// Reads with one thread for each read in flight.
-fn threads(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
-    let flags = if job.row == "direct-pread" { libc::O_DIRECT } else { 0 };
-    let file = Arc::new(OpenOptions::new().read(true).custom_flags(flags).open(&job.path)?);
-    let read = on_threads(work.depth, job, |number, deadline| {
-        let source = match job.row.as_str() {
-            // A map for each thread: they share the page cache's pages, as maps of several processes would.
-            "mmap" => Source::Mapped(Map::new(&file, work.span_start + work.span_bytes, Advice::Random)?),
-            _ => Source::Pread(Arc::clone(&file), AlignedBuffer::new(work.block_bytes as usize)),
-        };
-        let mut latency = Latency::new()?;
-        let folded = ready(lane(job, work, number, source, deadline, |time| latency.record(time)))?;
-        Ok((latency, folded))
-    })?;
-    outcome(work, read)
-}
-
-/// Reads from tasks of a multi-thread Tokio runtime.
-fn tokio(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
-    let shared = shared::<Work>(job)?;
-    with_engine(Config::default().shards(work.threads.clamp(1, work.depth)), |engine| {
-        let file = engine.open(&job.path, Open::read()).wait()?;
-        let read = on_tokio(work.depth, Some(work.threads), job, |number, deadline| {
-            let (shared, source) = (Arc::clone(&shared), Source::Forebay(file.clone()));
-            async move {
-                let mut latency = Latency::new()?;
-                let record = |time| latency.record(time);
-                let folded = lane(&shared.0, &shared.1, number, source, deadline, record).await?;
-                Ok((latency, folded))
-            }
-        })?;
-        outcome(work, read)
+/// Returns the back end of a row; `None` for a row with a loop of its own.
+fn backend_of(row: &str) -> Option<Backend> {
+    Some(match row {
+        "buffered" => Backend::Threads(Calls::Cached),
+        "direct-pread" => Backend::Threads(Calls::Direct),
+        "direct" => Backend::Shards(Polling::Off),
+        "direct-polled" => Backend::Shards(Polling::On),
+        COMMANDS => Backend::Commands,
+        "direct-tokio" => Backend::Tokio,
+        _ => return None,
     })
 }
 
-/// Reads from tasks on the shards, which never leave their thread.
-fn on_shards(job: &Job, work: Work) -> anyhow::Result<Outcome> {
-    let shards = work.threads.clamp(1, work.depth);
-    let polling = if job.row == "direct-polled" { Polling::On } else { Polling::Off };
-    let engine = Engine::start(Config::default().shards(shards).polling(polling))?;
-    let open = |shard| {
-        let file = engine.open(&job.path, Open::read().shard(shard)).wait()?;
-        // The first read sets up the polled ring, and shows whether the file system accepts polled reads.
-        if polling == Polling::On {
-            file.read_up_to(0..1).wait()?;
+/// Touches each page of a block in a map of the thread's own: the maps share the page cache's pages, as those of several
+/// processes would.
+fn mapped(job: &Job, work: &Work) -> anyhow::Result<Closed> {
+    let file = File::open(&job.path)?;
+    let (lanes, cost) = on_threads(work.depth, job, |number, deadline| {
+        let map = Map::new(&file, work.span_start + work.span_bytes, Advice::Random)?;
+        let (mut offsets, mut checker) = (work.offsets(job, number), Checker::new(job.pattern()));
+        let (mut latency, mut begun) = (Latency::new()?, Instant::now());
+        while begun < deadline || latency.count() == 0 {
+            let first = offsets.next_offset() / PAGE_BYTES as u64;
+            for page in first..first + work.block_bytes / PAGE_BYTES as u64 {
+                checker.check_word(page, map.first_word(page))?;
+            }
+            let ended = Instant::now();
+            latency.record(ended - begun);
+            begun = ended;
         }
-        Ok(file)
-    };
-    let files = (0..shards).map(open).collect::<anyhow::Result<_>>()?;
-    from_shards(job.clone(), work, engine, files)
-}
-
-/// Reads the same from the namespace, within the length of the span.
-fn by_commands(job: &Job, work: Work) -> anyhow::Result<Outcome> {
-    let job = commands::of_namespace(job)?;
-    let (engine, file) = commands::open(&job.path)?;
-    let bytes = work.span_bytes.min(file.len().wait()?) / work.block_bytes * work.block_bytes;
-    anyhow::ensure!(bytes > 0, "the namespace is shorter than a block");
-    from_shards(job, Work { span_start: 0, span_bytes: bytes, ..work }, engine, vec![file])
-}
-
-/// Reads from tasks on the shards of these files.
-fn from_shards(job: Job, work: Work, engine: Engine, files: Vec<forebay::File>) -> anyhow::Result<Outcome> {
-    if let Some(why) = why_not_polled(&engine) {
-        return Err(anyhow::anyhow!(why).context(NO_POLLING));
-    }
-    let (gauge, shared) = (Gauge::start(job.device_stat.as_deref())?, Arc::new((job, work)));
-    // One deadline for all: lanes with their own deadlines would leave the last of them alone at the end.
-    let deadline = gauge.begun() + Duration::from_secs_f64(shared.0.seconds);
-    let shards = files.len();
-    let tasks: Vec<_> = files
-        .into_iter()
-        .enumerate()
-        .map(|(shard, file)| {
-            let shared = Arc::clone(&shared);
-            let lanes = (shard..shared.1.depth).step_by(shards);
-            engine.spawn_on_shard(shard, Class::DEFAULT, move || on_shard(file, shared, lanes, deadline))
-        })
-        .collect();
-    let parts = tasks.into_iter().map(|task| task.wait()?).collect::<anyhow::Result<Vec<Part>>>()?;
-    let read = outcome(&shared.1, (parts, gauge.stop()?))?;
-    close(engine)?;
-    Ok(read)
-}
-
-async fn on_shard(
-    file: forebay::File,
-    shared: Arc<(Job, Work)>,
-    lanes: impl Iterator<Item = usize>,
-    deadline: Instant,
-) -> anyhow::Result<Part> {
-    let latency = Rc::new(RefCell::new(Latency::new()?));
-    let mut tasks = Vec::new();
-    for number in lanes {
-        let (source, shared, latency) =
-            (Source::Forebay(file.clone()), Arc::clone(&shared), Rc::clone(&latency));
-        tasks.push(forebay::shard::spawn(async move {
-            let record = |time| latency.borrow_mut().record(time);
-            lane(&shared.0, &shared.1, number, source, deadline, record).await
-        })?);
-    }
-    let mut folded = 0;
-    for task in tasks {
-        folded ^= task.await??;
-    }
-    let latency = latency.borrow().clone();
-    Ok((latency, folded))
+        Ok((latency, checker.folded()))
+    })?;
+    Closed::of(lanes, cost)
 }
 
 /// Requests as many blocks at a time as there are reads in flight from a task on a shard, and waits for all of them. The time of
 /// this wait is the latency of each.
-fn read_many(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
+fn read_many(job: &Job) -> anyhow::Result<Closed> {
     let shared = shared::<Work>(job)?;
     with_engine(Config::default().shards(1), |engine| {
         let file = engine.open(&job.path, Open::read()).wait()?;
@@ -659,7 +503,7 @@ fn read_many(job: &Job, work: &Work) -> anyhow::Result<Outcome> {
             anyhow::Ok((latency, checker.folded()))
         });
         let part = task.wait()??;
-        outcome(work, (vec![part], gauge.stop()?))
+        Closed::of([part], gauge.stop()?)
     })
 }
 
@@ -759,10 +603,10 @@ fn cache(tables: &[(f64, &Table)]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lanes::{test_file, test_job};
+    use super::super::backend::NO_POLLING;
+    use super::super::lanes::{test_context, test_file, test_job, test_row, test_table};
     use super::super::options::Length;
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
 
     fn job(path: &Path, row: &str, depth: usize, threads: usize) -> Job {
         let work = json!({
@@ -806,9 +650,7 @@ mod tests {
 
     /// Returns the rows of each span of a run in a directory of the test.
     fn rows(named: &[&str], namespace: Option<PathBuf>) -> [Vec<&'static str>; 2] {
-        use crate::{cleanup::Cleanup, context::Target, progress::Progress, runner};
-        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
-        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let context = test_context();
         let sizes = Sizes { memory_bytes: 1 << 20, file_bytes: 2 << 20, limit_bytes: None };
         let file = ColdFile::prepare(&context, &sizes).expect("space for 2 MiB");
         let mut options = Values::new(SPEC.options, None, Length::Full).expect("defaults");
@@ -824,7 +666,7 @@ mod tests {
         };
         let settings = run.settings();
         [0, 1].map(|span| {
-            let ways = runner::ways(&SPEC, &options, &run, &settings[span]);
+            let ways = crate::runner::ways(&SPEC, &options, &run, &settings[span]);
             ways.map(|way| way.name).collect()
         })
     }
@@ -840,23 +682,12 @@ mod tests {
         assert_eq!((memory.contains(&COMMANDS), whole.contains(&COMMANDS)), (false, true));
     }
 
-    fn row(name: &str, values: [f64; 3]) -> Row {
-        let samples = values.map(|value| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::IOPS, value);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.into())
-    }
-
     fn near(name: &str, rate: f64) -> Row {
-        row(name, [0.98, 1.0, 1.02].map(|factor| rate * factor))
+        test_row(name, &[0.98, 1.0, 1.02], &[(metric::IOPS, rate)])
     }
 
     fn table(depth: u32, rows: Vec<Row>) -> Table {
-        let mut table = Table::new(SPEC.name, "").parameter("depth", depth);
-        table.rows = rows;
-        table
+        test_table(SPEC.name, json!({ "depth": depth }), rows)
     }
 
     fn sentences(tables: &[Table]) -> Vec<String> {

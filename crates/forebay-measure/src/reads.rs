@@ -1,8 +1,8 @@
 //! Random reads by many readers, each with one read in flight: the plan and the samples of `saturate` and `cpu`.
 //!
 //! A reader begins its next read as the last one ends (*closed loop*), or takes the next due read at times
-//! that were fixed beforehand (*open loop*). [`backend`](super::backend) has the ways; [`pacer`] has the phases of a sample
-//! in which a [`reader`] counts.
+//! that were fixed beforehand (*open loop*). [`backend`](super::backend) has the ways; a [`reader`] counts in the phases
+//! of a sample.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,35 +12,21 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use forebay::Polling;
-use serde::Deserialize;
-use serde_json::json;
 
-pub(super) use super::backend::{NO_POLLING, why_not_polled};
-
-use super::backend::{self, Backend, Setup, Target};
-use super::commands::{self, Namespace};
-use super::experiment::{Outcome, Parameters, Place, Plan, Start, Turn, Way, cache_of, parameters};
-use super::gates::{Claim, processors};
-use super::gauge::{Cost, Gauge};
+use super::backend::{self, Backend, Calls, Setup, Target};
+use super::commands;
+use super::gates::processors;
 use super::io_limit::IoLimit;
-use super::job::Job;
-use super::options::{Opt, Values};
-use super::pattern::{Pattern, SplitMix};
+use super::prelude::*;
 use super::residency::evict;
-use super::test_file::TestFile;
 use super::units::show_bytes;
-use crate::context::{self, Context};
-use forebay_report::failure::Failure;
-use forebay_report::page::columns::{Definition, column};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::bytes;
+use crate::context;
+use forebay_report::page::columns::Definition;
 
-mod pacer;
 mod reader;
 mod system_calls;
 
-use pacer::{CALLS, Pacer, Phase, WARM};
-use reader::{Reader, Tally};
+use reader::{CALLS, Pacer, Phase, Reader, Tally, WARM};
 pub use system_calls::CallCounter;
 
 /// The rows of both experiments.
@@ -72,8 +58,8 @@ pub(super) const SHARE: Definition = column(
 fn backend_of(row: &str) -> Option<Backend> {
     let (plain, full) = (Setup::default(), Setup::full());
     Some(match row {
-        "pread" => Backend::Threads,
-        "preadv2-hipri" => Backend::Hipri,
+        "pread" => Backend::Threads(Calls::Direct),
+        "preadv2-hipri" => Backend::Threads(Calls::Polled),
         "io_submit" => Backend::Aio,
         "io_uring" => Backend::Ring(plain),
         "io_uring-fixed-buffers" => Backend::Ring(Setup { fixed_buffers: true, ..plain }),
@@ -105,7 +91,7 @@ fn is_one_thread(backend: Backend) -> bool {
 ///
 /// # Errors
 /// Fails with a [`Failure`] when the path cannot be used, or the file is too small.
-fn test_file(options: &Values, context: &Context) -> anyhow::Result<TestFile> {
+fn prepare(options: &Values, context: &Context) -> anyhow::Result<TestFile> {
     const BLOCKS_MIN: u64 = 64;
     let (block_bytes, bytes) = (options.count("block"), options.count("size").next_multiple_of(4096));
     let too_small = |bytes: u64| {
@@ -156,7 +142,7 @@ impl Run {
     /// # Errors
     /// Fails with a [`Failure`] when the path cannot be used, or the file is too small.
     pub(super) fn new(options: &Values, context: &Context, method: Method) -> anyhow::Result<Self> {
-        let test_file = test_file(options, context)?;
+        let test_file = prepare(options, context)?;
         let mut common = parameters(json!({
             "block_bytes": options.count("block"),
             "file_bytes": test_file.bytes,
@@ -183,11 +169,7 @@ impl Run {
 
 impl Plan for Run {
     fn place(&self) -> Place {
-        Place {
-            path: self.test_file.path.clone(),
-            file_system: self.test_file.filesystem.clone(),
-            device_stat: self.test_file.device_stat.clone(),
-        }
+        self.test_file.place()
     }
 
     fn settings(&self) -> Vec<Parameters> {
@@ -313,19 +295,13 @@ pub(super) fn sample(job: &Job) -> anyhow::Result<Outcome> {
         backend_of(&job.row).with_context(|| format!("there is no row {:?} of random reads", job.row))?;
     let (mut job, mut work) = (job.clone(), job.work::<Work>()?);
     if backend.sends_commands() {
-        job = commands::of_namespace(&job)?;
-        work.file_bytes = work.file_bytes.min(Namespace::open(&job.path)?.bytes);
-        anyhow::ensure!(work.file_bytes >= work.block_bytes, "the namespace is shorter than a block");
+        (job, work.file_bytes) = commands::of_namespace(&job, work.file_bytes, work.block_bytes)?;
     }
     let pacer = Arc::new(Pacer::new(job.seconds, work.per_second, job.seed));
     let target = Target {
-        path: &job.path,
-        bytes: work.block_bytes as usize,
-        depth: work.readers,
         workers: work.workers,
-        shards: 1,
-        writes: false,
         is_open: pacer.is_open(),
+        ..Target::reads(&job.path, work.block_bytes as usize, work.readers)
     };
     let conductor = Conductor(Arc::clone(&pacer));
     let reader = |lane| Reader::new(&job, &work, lane, &pacer);
@@ -354,8 +330,6 @@ fn outcome(backend: Backend, work: &Work, cost: Cost, calls: Option<u64>, tally:
         (metric::UNANSWERED, work.per_second.map(|_| tally.unanswered as f64)),
     ];
     let of_cpu = [
-        (metric::MEAN_US, tally.latency.mean_us()),
-        (metric::P99_9_US, tally.latency.quantile_us(0.999)),
         (metric::CPU_USER_NS_PER_IO, Some(user * 1e9 / operations)),
         (metric::CPU_SYSTEM_NS_PER_IO, Some((cpu - user) * 1e9 / operations)),
         (metric::IOPS_PER_CORE, Some(operations / cpu)),
@@ -416,28 +390,12 @@ impl Drop for Conductor {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-
-    use serde_json::Value;
-
     use super::super::cpu::Cpu;
-    use super::super::experiment::Experiment as _;
-    use super::super::lanes::test_job;
+    use super::super::lanes::{test_file, test_job};
     use super::*;
-    use crate::cleanup::{Cleanup, TempFile};
-    use forebay_report::result::Metrics;
+    use crate::cleanup::TempFile;
 
     const BYTES: u64 = 2 << 20;
-
-    fn prepared_file(cleanup: &Cleanup) -> TempFile {
-        let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let temp = cleanup.temp_file(directory, "reads").expect("writable");
-        let mut memory = vec![0; BYTES as usize];
-        Pattern::new(5).fill(0, &mut memory);
-        temp.file().write_all_at(&memory, 0).expect("space for 2 MiB");
-        temp.file().sync_all().expect("it can be flushed");
-        temp
-    }
 
     fn job(temp: &TempFile, pattern_seed: u64, row: &str, seconds: f64, loads: Value) -> Job {
         let mut work = parameters(json!({ "block_bytes": 4096, "file_bytes": BYTES, "workers": 2 }));
@@ -475,8 +433,7 @@ mod tests {
 
     #[test]
     fn every_row_reads_checks_and_counts() {
-        let cleanup = Cleanup::default();
-        let temp = prepared_file(&cleanup);
+        let (_cleanup, temp) = test_file(5, BYTES as usize);
         // There is no namespace here: `vm/tests/polled` has one.
         for row in Cpu.spec().ways.iter().map(|way| way.name).filter(|name| !name.ends_with("commands")) {
             let metrics = match sample_long_enough(&temp, 5, row) {
@@ -509,8 +466,7 @@ mod tests {
 
     #[test]
     fn an_open_loop_reads_at_its_rate() {
-        let cleanup = Cleanup::default();
-        let temp = prepared_file(&cleanup);
+        let (_cleanup, temp) = test_file(5, BYTES as usize);
         for row in ["pread", "io_submit", "io_uring-defer-taskrun", "forebay-tokio"] {
             let loads = json!({ "readers_max": 4, "per_second": 400.0 });
             let outcome = match sample(&job(&temp, 5, row, 0.05, loads)) {
@@ -545,7 +501,16 @@ mod tests {
     #[test]
     fn each_ring_adds_a_feature_to_the_rings_before_it() {
         let setup = |fixed_buffers, fixed_file, defer_taskrun, sqpoll, iopoll, commands| {
-            Backend::Ring(Setup { fixed_buffers, fixed_file, defer_taskrun, sqpoll, iopoll, commands })
+            let plain = Setup::default();
+            Backend::Ring(Setup {
+                fixed_buffers,
+                fixed_file,
+                defer_taskrun,
+                sqpoll,
+                iopoll,
+                commands,
+                ..plain
+            })
         };
         for (row, expected) in [
             ("", setup(false, false, false, false, false, false)),
@@ -587,7 +552,7 @@ mod tests {
             tally.own_calls = own_calls;
             outcome(backend, work, cost, calls, tally).metrics()
         };
-        let open = found(Backend::Threads, &work(None, Some(900.0)), None, 0);
+        let open = found(Backend::Threads(Calls::Direct), &work(None, Some(900.0)), None, 0);
         for (name, value) in [
             (metric::IOPS, Some(800.0)),
             (metric::CPU_US_PER_IO, Some(500.0)),
@@ -603,7 +568,7 @@ mod tests {
             assert!(open.get(name).map_or(value.is_none(), near), "{name}: {:?}", open.get(name));
         }
         let ring = found(Backend::Ring(Setup::full()), &work(Some("row"), None), None, 25);
-        let kernel = found(Backend::Threads, &work(Some("kernel"), None), Some(150), 25);
+        let kernel = found(Backend::Threads(Calls::Direct), &work(Some("kernel"), None), Some(150), 25);
         for (metrics, name, value) in [
             (&ring, metric::CPU_SHARE, 0.4),
             (&ring, metric::SYSTEM_CALLS_PER_IO, 0.25),

@@ -8,28 +8,15 @@ use std::time::{Duration, Instant};
 
 use forebay::{Config, Open};
 use rustix::mm::Advice;
-use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 
 use super::aligned::Map;
 use super::claims::{Check, Claims, GLOMMIO, claim};
 use super::cold::{ColdFile, MEMORY, SIZE};
-use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, once};
 use super::fio::FioJob;
-use super::gates::Claim;
-use super::gauge::Gauge;
-use super::job::Job;
-use super::lanes::with_engine;
-use super::latency::Latency;
-use super::options::{Opt, Values};
-use super::pattern::{Checker, PAGE_BYTES};
+use super::pattern::Checker;
 use super::plan::affordable_bytes;
-use crate::context::Context;
-use forebay_report::page::columns;
-use forebay_report::page::noise::{Difference, difference};
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
-use forebay_report::units::{bytes, number};
+use super::prelude::*;
 
 /// The experiment.
 #[derive(Debug)]
@@ -144,16 +131,11 @@ impl Experiment for Scan {
             _ => return None,
         };
         let job = FioJob {
-            name: &row.name,
-            path,
-            size_bytes: table.number("file_bytes")?,
-            rw: "read",
             block_bytes: block as f64,
             depth,
             engine,
             is_direct: engine == "io_uring",
-            seconds: table.number("seconds")?,
-            more: "",
+            ..FioJob::of(table, row, path, "file_bytes")?
         };
         Some(job.command())
     }
@@ -579,18 +561,12 @@ pub(super) fn compare(subject: &str, row: &Row, other: &Row, metric: &str, unit:
     let (own, theirs) = (figures(row)?, figures(other)?);
     let warm = if other.cache == Some(CacheState::Warm) { " (warm)" } else { "" };
     let name = format!("`{}`{warm}", other.name);
-    let sentence = match difference(row, other, metric)? {
-        Difference::More(times) => {
-            format!("{subject} is {} times faster than {name} ({own} and {theirs} {unit})", number(times))
-        }
-        Difference::Less(times) => {
-            format!("{subject} is {} times slower than {name} ({own} and {theirs} {unit})", number(times))
-        }
-        Difference::Equal => {
-            format!("no clear difference between {subject} and {name} ({own} and {theirs} {unit})")
-        }
+    let relation = match difference(row, other, metric)? {
+        Difference::More(times) => format!("{subject} is {} times faster than {name}", number(times)),
+        Difference::Less(times) => format!("{subject} is {} times slower than {name}", number(times)),
+        Difference::Equal => format!("no clear difference between {subject} and {name}"),
     };
-    Some(sentence + once(&[row, other]))
+    Some(format!("{relation} ({own} and {theirs} {unit}){}", once(&[row, other])))
 }
 
 /// Returns a sentence on how a row's processor time differs from that of another, where it does.
@@ -613,15 +589,13 @@ pub(super) fn cost(subject: &str, row: &Row, other: &Row, metric: &str, unit: &s
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use std::os::unix::fs::FileExt;
 
-    use super::super::lanes::{test_file, test_job};
+    use super::super::lanes::{test_file, test_job, test_row, test_table};
     use super::super::options::Length;
     use super::super::pattern::Pattern;
     use super::*;
     use crate::cleanup::TempFile;
-    use forebay_report::result::{Metrics, Sample};
 
     const BYTES: u64 = 4 << 20;
 
@@ -704,18 +678,11 @@ mod tests {
     }
 
     fn row(name: &str, values: &[f64]) -> Row {
-        let samples = values.iter().map(|value| {
-            let mut metrics = Metrics::default();
-            metrics.set(metric::MB_PER_S, *value);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        test_row(name, values, &[(metric::MB_PER_S, 1.0)])
     }
 
     fn sentences(large: &[f64], buffered: Row) -> Vec<String> {
-        let mut table = Table::new(SPEC.name, "");
-        table.rows = vec![buffered, row(LARGE, large)];
-        verdicts(&[&table])
+        verdicts(&[&test_table(SPEC.name, json!({}), vec![buffered, row(LARGE, large)])])
     }
 
     #[test]
@@ -757,12 +724,8 @@ mod tests {
     #[test]
     fn a_sweep_reports_its_depth_and_where_the_cache_wins() {
         let of = |depth: Option<u32>, name: &str, rate: f64| {
-            let mut table = Table::new(SPEC.name, "");
-            if let Some(depth) = depth {
-                table = table.parameter("depth", depth);
-            }
-            table.rows = vec![row(name, &[0.99 * rate, rate, 1.01 * rate])];
-            table
+            let all = depth.map_or(json!({}), |depth| json!({ "depth": depth }));
+            test_table(SPEC.name, all, vec![row(name, &[0.99 * rate, rate, 1.01 * rate])])
         };
         let mut all = vec![of(None, "buffered", 1000.0)];
         all.extend(

@@ -6,25 +6,18 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
-
 use super::backing_device::device_stat;
 use super::claims::{Check, Claims, Only, XLINE, claim};
-use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters};
 use super::extents::Extents;
-use super::gates::{Claim, processors};
-use super::job::Job;
-use super::options::{Length, Opt, Values};
+use super::gates::processors;
+use super::options::Length;
 use super::preconditions::Preconditions;
-use super::scratch_dir::ScratchDir;
+use super::prelude::*;
 use super::test_file::check_space;
 use super::timers;
 use super::units::show_bytes;
-use crate::context::Context;
-use forebay_report::failure::Failure;
-use forebay_report::page::columns::{self, Definition};
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, median, metric};
+use forebay_report::page::columns::Definition;
+use forebay_report::result::median;
 use sample::{Load, SORTED, TASKS_PER_WORKER, Work, Workload};
 
 mod sample;
@@ -216,7 +209,8 @@ impl Experiment for Appends {
     }
 
     fn title(&self, table: &Table) -> (String, String) {
-        (verdicts::title(table), verdicts::title(table))
+        let title = verdicts::title(table);
+        (title.clone(), title)
     }
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
@@ -495,10 +489,9 @@ fn set_work_kept(table: &mut Table) {
 mod tests {
     use std::path::Path;
 
-    use super::super::lanes::test_job;
+    use super::super::lanes::{test_job, test_options, test_row, test_table};
     use super::*;
     use crate::cleanup::Cleanup;
-    use forebay_report::result::{Metrics, Row, Sample};
 
     pub(super) fn work() -> Work {
         Work {
@@ -605,13 +598,7 @@ mod tests {
     }
 
     fn works(experiment: &Appends, length: Length, words: &[&str]) -> Vec<Work> {
-        let command = super::super::options::augment(
-            clap::Command::new("measure").no_binary_name(true),
-            experiment.0.options,
-            experiment.0.ways,
-        );
-        let matches = command.try_get_matches_from(words).expect("valid");
-        experiment.works(&Values::new(experiment.0.options, Some(&matches), length).expect("valid"))
+        experiment.works(&test_options(experiment.0, length, words))
     }
 
     #[test]
@@ -635,16 +622,9 @@ mod tests {
 
     #[test]
     fn work_is_compared_within_a_repeat() {
-        let row = |name: &str, rates: &[f64]| {
-            let sample = |(repeat, rate): (usize, &f64)| {
-                let mut metrics = Metrics::default();
-                metrics.set(metric::WORK_PER_S, *rate);
-                Sample { repeat: repeat as u32, metrics }
-            };
-            Row::from_samples(name, rates.iter().enumerate().map(sample).collect())
-        };
-        let mut table = Table::new("wal", "");
-        table.rows = vec![row(BASE, &[1000.0, 500.0]), row("forebay", &[900.0, 500.0, 7.0])];
+        let row = |name: &str, rates: &[f64]| test_row(name, rates, &[(metric::WORK_PER_S, 1.0)]);
+        let rows = vec![row(BASE, &[1000.0, 500.0]), row("forebay", &[900.0, 500.0, 7.0])];
+        let mut table = test_table("wal", json!({}), rows);
         set_work_kept(&mut table);
         let kept = |row: &Row| -> Vec<Option<f64>> {
             row.samples.iter().map(|sample| sample.metrics.get(metric::WORK_KEPT)).collect()

@@ -2,31 +2,21 @@
 //! on the one before.
 //!
 //! [`tree`] is the index and its file, [`lookups`] runs a sample, all of whose rows are made of lanes: one lookup after the
-//! other, each result verified. [`ring`] is the bare loop that is the limit.
-
-use serde_json::{Value, json};
+//! other, each result verified.
 
 use super::claims::{Check, Claims, XRP, claim};
-use super::experiment::{Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, parameters};
-use super::gates::{Claim, processors};
-use super::job::Job;
-use super::options::{Length, Opt, Values};
+use super::gates::processors;
+use super::options::Length;
+use super::prelude::*;
 use super::residency::evict;
-use super::scratch_dir::ScratchDir;
 use super::sentences::{Bound, Limit, compared, hold, is_published, measured, once, ranked, shown, text};
 use super::timers;
 use super::units::show_bytes;
-use crate::context::Context;
-use forebay_report::failure::Failure;
-use forebay_report::page::columns;
-use forebay_report::page::view::{Axis, Gain, Role};
-use forebay_report::result::{CacheState, Condition, Experiment as Table, Gate, Row, median, metric};
-use forebay_report::units::{bytes, number};
+use forebay_report::result::{Gate, median};
 use lookups::{WARM, Work};
 use tree::{IndexFile, Tree, fan_out_max};
 
 mod lookups;
-mod ring;
 mod tree;
 
 /// The experiment.
@@ -524,12 +514,9 @@ fn ratio(row: &Row, other: &Row, metric: &str) -> Option<f64> {
 mod tests {
     use std::os::unix::fs::FileExt;
 
-    use super::super::lanes::test_job;
+    use super::super::lanes::{test_context, test_job, test_options, test_row, test_table};
     use super::*;
     use crate::cleanup::Cleanup;
-    use crate::context::Target;
-    use crate::progress::Progress;
-    use forebay_report::result::{Metrics, Sample};
 
     pub(super) fn work() -> Work {
         let tree = Tree { node_bytes: 512, fan_out: 11, levels: 4, nodes: 100, seed: 3 };
@@ -540,8 +527,7 @@ mod tests {
     }
 
     fn index_file(node_bytes: u64) -> (IndexFile, Work) {
-        let target = Target::Directory(env!("CARGO_MANIFEST_DIR").into());
-        let context = Context::new(target, Progress::Silent, Cleanup::default(), 1);
+        let context = test_context();
         let scratch = ScratchDir::find(&context, "walk").expect("a directory on a disk");
         let tree = Tree { node_bytes, ..work().tree };
         let file = IndexFile::make(&scratch, tree, &context).expect("space for 2 MiB");
@@ -634,10 +620,7 @@ mod tests {
     }
 
     fn options(length: Length, words: &[&str]) -> Values {
-        let command = clap::Command::new("measure").no_binary_name(true);
-        let command = super::super::options::augment(command, SPEC.options, SPEC.ways);
-        let matches = command.try_get_matches_from(words).expect("valid");
-        Values::new(SPEC.options, Some(&matches), length).expect("valid")
+        test_options(&SPEC, length, words)
     }
 
     #[test]
@@ -675,23 +658,15 @@ mod tests {
     }
 
     fn row(name: &str, rates: &[f64], cpu_us: f64) -> Row {
-        let sample = |(repeat, rate): (usize, &f64)| {
-            let mut metrics = Metrics::default();
-            metrics.set(RATE, *rate).set(CPU, cpu_us * rate / rates[0]).set(metric::WAKES_PER_LOOKUP, 1.0);
-            Sample { repeat: repeat as u32, metrics }
-        };
-        Row::from_samples(name, rates.iter().enumerate().map(sample).collect())
+        let factors: Vec<f64> = rates.iter().map(|rate| rate / rates[0]).collect();
+        test_row(name, &factors, &[(RATE, rates[0]), (CPU, cpu_us), (metric::WAKES_PER_LOOKUP, 1.0)])
     }
 
     fn table(device: &str, depth: u64, threads: u32, rows: Vec<Row>) -> Table {
-        let mut table = Table::new("walk", "")
-            .parameter("depth", depth)
-            .parameter("in_flight", 64)
-            .parameter("threads", threads)
-            .parameter("node_bytes", 512)
-            .parameter("device", device);
-        table.rows = rows;
-        table
+        let all = json!({
+            "depth": depth, "in_flight": 64, "threads": threads, "node_bytes": 512, "device": device,
+        });
+        test_table("walk", all, rows)
     }
 
     #[test]

@@ -49,10 +49,10 @@ const _: () = assert!(size_of::<ControlBlock>() == 64 && size_of::<Event>() == 3
 ///
 /// # Errors
 /// The kernel refuses a context, and the errors of [`drive`].
-pub(super) fn lane<L: Lane>(lane: L, file: &File, target: &Target<'_>) -> anyhow::Result<Vec<L>> {
-    let mut memory = Memory::new(target);
+pub(super) fn lane<L: Lane>(lane: L, file: &File, target: &Target) -> anyhow::Result<L> {
+    let mut memory = Memory::new(target)?;
     let context = Context::new(file, target)?;
-    drive(lane, context, &mut memory, target)
+    drive(lane, context, &mut memory)
 }
 
 /// A context of the kernel.
@@ -69,7 +69,7 @@ struct Context {
 }
 
 impl Context {
-    fn new(file: &File, target: &Target<'_>) -> anyhow::Result<Self> {
+    fn new(file: &File, target: &Target) -> anyhow::Result<Self> {
         let mut id: libc::c_ulong = 0;
         // SAFETY: the kernel writes the context's number into `id`, which is zero before, as it demands.
         called(unsafe { libc::syscall(libc::SYS_io_setup, target.depth as libc::c_uint, &raw mut id) })
@@ -119,7 +119,7 @@ impl Queue for Context {
         Ok(())
     }
 
-    fn wait(&mut self, due: Option<Instant>) -> anyhow::Result<u64> {
+    fn wait(&mut self, due: Option<Instant>, _in_flight: usize) -> anyhow::Result<u64> {
         let calls = self.submit()?;
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         let limit = left.map(|left| libc::timespec {

@@ -1,12 +1,13 @@
 //! The loop over a queue of the kernel, io_uring or Linux AIO: one thread, which submits and waits for at least one
 //! completion each turn.
 
+use std::any::Any;
 use std::io;
 use std::time::Instant;
 
 use anyhow::Context as _;
 
-use super::super::aligned::AlignedBuffer;
+use super::super::aligned::{AlignedBuffer, HugeBuffer};
 use super::{Lane, NO_POLLING, Op, Target, minimise_timer_slack};
 
 /// A queue of the kernel, with a number for each operation in flight: its slot.
@@ -21,11 +22,12 @@ pub(super) trait Queue {
     /// and nothing else accesses it.
     unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()>;
 
-    /// Submits the queued operations, and waits for a completion, until `due` at the latest. Returns the number of system calls.
+    /// Submits the queued operations, and waits for one of those in flight, until `due` at the latest. Returns the number of
+    /// system calls.
     ///
     /// # Errors
     /// The kernel refuses the operations.
-    fn wait(&mut self, due: Option<Instant>) -> anyhow::Result<u64>;
+    fn wait(&mut self, due: Option<Instant>, in_flight: usize) -> anyhow::Result<u64>;
 
     /// Takes a completion: the slot, and the bytes or the negative error.
     fn completed(&mut self) -> Option<(usize, i64)>;
@@ -35,55 +37,47 @@ pub(super) trait Queue {
 ///
 /// # Errors
 /// The errors of the queue, of an operation and of the lane.
-pub(super) fn drive<L: Lane>(
-    mut lane: L,
-    mut queue: impl Queue,
-    memory: &mut Memory,
-    target: &Target<'_>,
-) -> anyhow::Result<Vec<L>> {
+pub(super) fn drive<L: Lane>(mut lane: L, mut queue: impl Queue, memory: &mut Memory) -> anyhow::Result<L> {
     minimise_timer_slack();
-    let mut free: Vec<usize> = (0..target.depth).rev().collect();
-    let mut running: Vec<Option<(Op, Instant)>> = vec![None; target.depth];
-    let mut next = lane.next();
+    let wanted = memory.piece_bytes;
+    let mut free: Vec<usize> = (0..memory.pieces).rev().collect();
+    let mut running: Vec<(Op, Instant)> = vec![(Op::read(0), Instant::now()); memory.pieces];
+    let mut early = None;
     loop {
-        while let (Some(op), Some(slot)) = (next, free.last().copied()) {
-            let mut begun = Instant::now();
-            if op.due.is_some_and(|due| due > begun) {
+        // Without a free slot nothing can begin, and there is nothing to be in time for.
+        while let Some(slot) = free.last().copied() {
+            let Some(op) = early.take().or_else(|| lane.next()) else { break };
+            let now = op.due.map(|_| Instant::now());
+            if op.due > now {
+                early = Some(op);
                 break;
             }
-            if !lane.gives_up(&op) {
-                free.pop();
-                if op.is_write {
-                    lane.fill(&op, memory.piece(slot));
-                    begun = Instant::now();
-                }
-                running[slot] = Some((op, begun));
-                // SAFETY: the slot was free, so its piece is not in use, and nothing accesses it before the completion.
-                // The memory outlives the queue, and stays for ever if an error ends this loop (see its `drop`).
-                unsafe { queue.push(slot, op, memory.start(slot)) }?;
-                memory.in_flight += 1;
+            if lane.gives_up(&op) {
+                continue;
             }
-            next = lane.next();
+            free.pop();
+            if op.is_write {
+                lane.fill(&op, memory.piece(slot));
+            }
+            running[slot] = (op, now.unwrap_or_else(|| lane.begins()));
+            // SAFETY: the slot was free, so its piece is not in use, and nothing accesses it before the completion.
+            // The memory outlives the queue, and stays for ever if an error ends this loop (see its `drop`).
+            unsafe { queue.push(slot, op, memory.start(slot)) }?;
+            memory.in_flight += 1;
         }
-        if memory.in_flight == 0 && next.is_none() {
-            return Ok(vec![lane]);
+        if memory.in_flight == 0 && early.is_none() {
+            return Ok(lane);
         }
-        // Without a free slot nothing can begin.
-        let due = next.and_then(|op| op.due).filter(|_| !free.is_empty());
-        lane.called(queue.wait(due)?);
+        lane.called(queue.wait(early.and_then(|op: Op| op.due), memory.in_flight)?);
         while let Some((slot, result)) = queue.completed() {
             memory.in_flight -= 1;
-            let (op, begun) = running[slot].take().context("a completion without an operation")?;
+            let (op, begun) = running[slot];
             if result < 0 {
                 let error = io::Error::from_raw_os_error(-result as i32);
                 let polled = error.raw_os_error() == Some(libc::EOPNOTSUPP);
                 return Err(error).context(if polled { NO_POLLING } else { "an operation failed" });
             }
-            anyhow::ensure!(
-                result as usize == target.bytes,
-                "an operation on {} bytes moved {result}",
-                target.bytes
-            );
+            anyhow::ensure!(result as usize == wanted, "an operation moved {result} bytes of {wanted}");
             lane.ended(op, begun, memory.piece(slot))?;
             free.push(slot);
         }
@@ -97,16 +91,29 @@ pub(super) struct Memory {
     piece_bytes: usize,
     pieces: usize,
     in_flight: usize,
-    /// Accessed through `start` only.
-    whole: Option<AlignedBuffer>,
+    /// Owns the bytes, which are accessed through `start` only.
+    whole: Option<Box<dyn Any>>,
 }
 
 impl Memory {
-    pub(super) fn new(target: &Target<'_>) -> Self {
-        let (piece_bytes, pieces) = (target.bytes, target.depth);
-        let mut whole = AlignedBuffer::new(pieces * piece_bytes);
-        let start = whole.bytes_mut().as_mut_ptr();
-        Self { start, piece_bytes, pieces, in_flight: 0, whole: Some(whole) }
+    /// Returns memory for all operations in flight of a ring.
+    ///
+    /// # Errors
+    /// The kernel gave no huge pages.
+    pub(super) fn new(target: &Target) -> anyhow::Result<Self> {
+        let (piece_bytes, pieces) = (target.bytes, target.depth.div_ceil(target.rings));
+        let fill = |memory: &mut [u8]| {
+            target.contents.into_iter().for_each(|contents| contents.fill(0, memory));
+            memory.as_mut_ptr()
+        };
+        let (start, whole): (_, Box<dyn Any>) = if target.is_huge {
+            let mut memory = HugeBuffer::new(pieces * piece_bytes)?;
+            (fill(memory.bytes_mut()), Box::new(memory))
+        } else {
+            let mut memory = AlignedBuffer::new(pieces * piece_bytes);
+            (fill(memory.bytes_mut()), Box::new(memory))
+        };
+        Ok(Self { start, piece_bytes, pieces, in_flight: 0, whole: Some(whole) })
     }
 
     /// Returns all of it, for a registration.
@@ -114,6 +121,7 @@ impl Memory {
         libc::iovec { iov_base: self.start.cast(), iov_len: self.pieces * self.piece_bytes }
     }
 
+    #[inline]
     fn start(&self, slot: usize) -> *mut u8 {
         assert!(slot < self.pieces, "there is no piece {slot}");
         // SAFETY: the piece lies in the memory.
@@ -121,8 +129,9 @@ impl Memory {
     }
 
     /// Returns the piece of a slot without an operation.
+    #[inline]
     fn piece(&mut self, slot: usize) -> &mut [u8] {
-        // SAFETY: the piece lies in the memory, which `self` owns, and was written to when it was made. The caller's slot has no
+        // SAFETY: the piece lies in the memory, which `self` owns and which was made with values. The caller's slot has no
         // operation in flight, so the kernel does not access it, and the borrow of `self` is the only other access.
         unsafe { std::slice::from_raw_parts_mut(self.start(slot), self.piece_bytes) }
     }

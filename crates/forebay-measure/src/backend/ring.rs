@@ -27,7 +27,19 @@ pub(crate) struct Setup {
     pub(crate) iopoll: bool,
     /// Entries of 128 bytes, which are commands to an NVMe namespace. They need registered memory and a registered file.
     pub(crate) commands: bool,
+    /// As fio: COOP_TASKRUN, SINGLE_ISSUER and DEFER_TASKRUN, or none of them where the kernel refuses, the ring's own
+    /// descriptor not registered, and with each completion the next operation is submitted: a batch would reach the device
+    /// later.
+    pub(crate) as_fio: bool,
+    /// A wait is that of Forebay's shards: with many operations in flight for a quarter of them, for 50 us after the first.
+    pub(crate) waits_for_several: bool,
 }
+
+/// The most microseconds of a wait for several completions, the operations in flight from which on it is for several, and the
+/// part of those in flight.
+const PATIENCE_US: u32 = 50;
+const IN_FLIGHT_SEVERAL: usize = 16;
+const IN_FLIGHT_PER_WAIT: usize = 4;
 
 impl Setup {
     /// Returns registered memory and file, SINGLE_ISSUER and DEFER_TASKRUN.
@@ -37,8 +49,11 @@ impl Setup {
 
     fn build<E: Entry>(self, entries: usize) -> anyhow::Result<IoUring<E, E::Ended>> {
         let mut builder = IoUring::<E, E::Ended>::builder();
-        if self.defer_taskrun {
+        if self.defer_taskrun || self.as_fio {
             builder.setup_single_issuer().setup_defer_taskrun();
+        }
+        if self.as_fio {
+            builder.setup_coop_taskrun();
         }
         if self.sqpoll {
             builder.setup_sqpoll(SQPOLL_IDLE_MS);
@@ -46,7 +61,10 @@ impl Setup {
         if self.iopoll {
             builder.setup_iopoll();
         }
-        builder.build(entries.next_power_of_two() as u32).context(match self {
+        let entries = entries.next_power_of_two() as u32;
+        let ring = builder.build(entries);
+        let ring = if self.as_fio { ring.or_else(|_| IoUring::builder().build(entries)) } else { ring };
+        ring.context(match self {
             Self { iopoll: true, .. } => "the kernel refuses a ring with IOPOLL (of commands: Linux 6.1)",
             Self { sqpoll: true, .. } => "the kernel refuses a ring with SQPOLL",
             Self { defer_taskrun: true, .. } => "the kernel refuses a ring with DEFER_TASKRUN (Linux 6.1)",
@@ -63,12 +81,11 @@ pub(super) fn lane<L: Lane>(
     lane: L,
     setup: Setup,
     file: &File,
-    target: &Target<'_>,
-) -> anyhow::Result<Vec<L>> {
-    if setup.commands {
-        return on_ring::<squeue::Entry128, L>(lane, setup, file, Namespace::open(target.path)?, target);
-    }
-    on_ring::<squeue::Entry, L>(lane, setup, file, Namespace::default(), target)
+    namespace: Namespace,
+    target: &Target,
+) -> anyhow::Result<L> {
+    let on_ring = if setup.commands { on_ring::<squeue::Entry128, L> } else { on_ring::<squeue::Entry, L> };
+    on_ring(lane, setup, file, namespace, target)
 }
 
 fn on_ring<E: Entry, L: Lane>(
@@ -76,10 +93,11 @@ fn on_ring<E: Entry, L: Lane>(
     setup: Setup,
     file: &File,
     namespace: Namespace,
-    target: &Target<'_>,
-) -> anyhow::Result<Vec<L>> {
-    let mut memory = Memory::new(target);
-    let mut ring = setup.build::<E>(target.depth)?;
+    target: &Target,
+) -> anyhow::Result<L> {
+    let mut memory = Memory::new(target)?;
+    let mut ring = setup.build::<E>(target.depth.div_ceil(target.rings))?;
+    let has_min_wait = ring.params().is_feature_min_timeout();
     let descriptor = file.as_raw_fd();
     if setup.fixed_file {
         ring.submitter().register_files(&[descriptor]).context("registering the file")?;
@@ -91,11 +109,14 @@ fn on_ring<E: Entry, L: Lane>(
             .context("registering the memory; raise the limit on locked memory")?;
     }
     let (mut submitter, sq, cq) = ring.split();
-    // The kernel refuses this before Linux 5.18; then each enter looks the ring up.
-    _ = submitter.register_ring_fd();
-    let bytes = target.bytes as u32;
-    let ring = Ring { submitter, sq, cq, setup, descriptor, namespace, bytes, calls: 0 };
-    drive(lane, ring, &mut memory, target)
+    if !setup.as_fio {
+        // The kernel refuses this before Linux 5.18; then each enter looks the ring up.
+        _ = submitter.register_ring_fd();
+    }
+    let waits_for_several = setup.waits_for_several && has_min_wait;
+    let (bytes, setup) = (target.bytes as u32, Setup { waits_for_several, ..setup });
+    let ring = Ring { submitter, sq, cq, setup, descriptor, namespace, bytes, calls: 0, untaken: 0 };
+    drive(lane, ring, &mut memory)
 }
 
 /// A ring in use.
@@ -109,6 +130,8 @@ struct Ring<'a, E: Entry> {
     bytes: u32,
     /// System calls since the last wait.
     calls: u64,
+    /// The completions that may be taken before the next wait.
+    untaken: u32,
 }
 
 /// The entries submitted, and the completions that come back.
@@ -156,7 +179,7 @@ impl Entry for squeue::Entry128 {
 }
 
 impl<E: Entry> Ring<'_, E> {
-    /// Waits until the queue has a free place. It can be full here only with SQPOLL: the kernel's thread may have ended a
+    /// Waits until the queue has a free place, which it may lack only with SQPOLL: the kernel's thread may have ended a
     /// read before it has released the place, and on a busy machine that takes long.
     fn make_room(&mut self) -> anyhow::Result<()> {
         while self.sq.is_full() {
@@ -176,19 +199,33 @@ impl<E: Entry> Ring<'_, E> {
 }
 
 impl<E: Entry> Queue for Ring<'_, E> {
+    #[inline(always)]
     unsafe fn push(&mut self, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<()> {
-        self.make_room()?;
+        if self.setup.sqpoll {
+            self.make_room()?;
+        }
         let entry = E::of(self, slot, op, memory)?;
         // SAFETY: the caller's memory stays until the completion, and the file outlives the ring.
         unsafe { self.sq.push(&entry) }.context("the queue has room for every operation")
     }
 
-    fn wait(&mut self, due: Option<Instant>) -> anyhow::Result<u64> {
+    #[inline(always)]
+    fn wait(&mut self, due: Option<Instant>, in_flight: usize) -> anyhow::Result<u64> {
         self.sq.sync();
         // Publishes the consumed completions: an old one still in the queue would end the wait at once.
         self.cq.sync();
+        let is_for_several = self.setup.waits_for_several && in_flight >= IN_FLIGHT_SEVERAL;
         let waited = match due.map(|due| due.saturating_duration_since(Instant::now())) {
-            None => self.submitter.submit_and_wait(1),
+            None if is_for_several => {
+                // Without a time limit, the end of the patience before any completion would count as a failure.
+                let limit = types::Timespec::new().sec(1);
+                let arguments = types::SubmitArgs::new().min_wait_usec(PATIENCE_US).timespec(&limit);
+                self.submitter.submit_with_args(in_flight / IN_FLIGHT_PER_WAIT, &arguments)
+            }
+            None => {
+                let is_there = self.setup.as_fio && !self.cq.is_empty();
+                self.submitter.submit_and_wait(usize::from(!is_there))
+            }
             Some(Duration::ZERO) => self.submitter.submit(),
             Some(left) => {
                 let limit = types::Timespec::new().sec(left.as_secs()).nsec(left.subsec_nanos());
@@ -202,10 +239,13 @@ impl<E: Entry> Queue for Ring<'_, E> {
         }
         self.sq.sync();
         self.cq.sync();
+        self.untaken = if self.setup.as_fio { 1 } else { u32::MAX };
         Ok(std::mem::take(&mut self.calls) + 1)
     }
 
+    #[inline(always)]
     fn completed(&mut self) -> Option<(usize, i64)> {
+        self.untaken = self.untaken.checked_sub(1)?;
         let completion: cqueue::Entry = self.cq.next()?.into();
         let result = match completion.result() {
             0 if !E::REPORTS_BYTES => i64::from(self.bytes),

@@ -246,35 +246,24 @@ pub(super) fn check(tables: &mut [Table]) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::super::super::lanes::{test_row, test_table};
     use super::*;
-    use forebay_report::result::{Metrics, Sample};
 
     fn of(tables: &[Table]) -> Vec<String> {
         verdicts(&tables.iter().collect::<Vec<_>>())
     }
 
     fn row(name: &str, p99_us: f64, rate: f64, kept: f64) -> Row {
-        let samples = [0.99, 1.0, 1.01].iter().map(|factor| {
-            let mut metrics = Metrics::default();
-            metrics
-                .set(P99, p99_us * factor)
-                .set(metric::SEEN[0], p99_us * factor)
-                .set(metric::SEEN[1], p99_us * 2.0)
-                .set(metric::WORK_KEPT, kept)
-                .set(metric::APPENDS_PER_S, rate * factor);
-            Sample { repeat: 0, metrics }
-        });
-        Row::from_samples(name, samples.collect())
+        let times = [(P99, p99_us), (metric::SEEN[0], p99_us), (metric::SEEN[1], p99_us * 2.0)];
+        let metrics = [&times[..], &[(metric::WORK_KEPT, kept), (metric::APPENDS_PER_S, rate)]].concat();
+        test_row(name, &[0.99, 1.0, 1.01], &metrics)
     }
 
     fn table(kind: &str, load: &str, rows: Vec<Row>) -> Table {
-        let mut table = Table::new("wal", "")
-            .parameter("loop", kind)
-            .parameter("load", load)
-            .parameter("rate_per_s", 500)
-            .parameter("appenders", 64);
-        table.rows = rows;
-        table
+        let all = json!({ "loop": kind, "load": load, "rate_per_s": 500, "appenders": 64 });
+        test_table("wal", all, rows)
     }
 
     fn refused(name: &str, p99_us: f64) -> Row {

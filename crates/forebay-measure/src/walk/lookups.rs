@@ -1,5 +1,6 @@
 //! One sample: lanes, each of which looks up one key after the other, and the ways to read the nodes of a lookup.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::future::poll_fn;
 use std::io::SeekFrom;
@@ -9,26 +10,25 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use forebay::{Class, Config, Engine, Open};
+use forebay::{Config, Engine, Open};
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
-use tokio::runtime::Runtime;
 
 use super::super::aligned::AlignedBuffer;
+use super::super::backend::{self, Backend, Op, Setup, Target};
 use super::super::experiment::{Outcome, Way};
 use super::super::gates::processors;
 use super::super::gauge::Gauge;
 use super::super::job::Job;
-use super::super::lanes::{runtime, with_engine};
+use super::super::lanes::{Join, in_tasks, on_own_threads, runtime, tasks_on_shards, with_engine};
 use super::super::latency::Latency;
 use super::super::pattern::SplitMix;
 use super::super::timers::Timers;
-use super::ring;
 use super::tree::{Descent, Tree, open_direct};
 use forebay_report::result::metric;
 
@@ -90,7 +90,7 @@ impl Work {
 
     /// Returns the direct read that covers the node at `position`: the read's offset in the file, and
     /// the node's offset in the read.
-    pub(super) fn around(&self, position: u64) -> (u64, usize) {
+    fn around(&self, position: u64) -> (u64, usize) {
         let within = position % self.read_bytes as u64;
         (position - within, within as usize)
     }
@@ -121,29 +121,47 @@ fn run(
     engine: Option<&Engine>,
 ) -> anyhow::Result<Outcome> {
     let work = &shared.work;
-    let is_threads = matches!(way.name, "pread" | "io_uring");
     // The timers beside rows without Tokio have an otherwise idle one.
     let runtime = runtime(work.threads(), work.has_timers(), false)?;
     let timers = work.has_timers().then(|| Timers::start(runtime.handle())).transpose()?;
-    let lanes = if way.always { Vec::new() } else { start(way, shared, &runtime, engine)? };
-    std::thread::sleep(WARM);
-    let gauge = Gauge::start(job.device_stat.as_deref())?;
-    shared.phase.store(COUNTING, Ordering::Relaxed);
-    let (now, lasts) = (Instant::now(), Duration::from_secs_f64(job.seconds));
-    timers.as_ref().inspect(|timers| timers.count_between((now, now + lasts)));
-    std::thread::sleep(lasts);
-    shared.phase.store(OVER, Ordering::Relaxed);
-    let cost = gauge.stop()?;
+    let conduct = |join: Join<'_, Tally>| {
+        std::thread::sleep(WARM);
+        let gauge = Gauge::start(job.device_stat.as_deref())?;
+        shared.phase.store(COUNTING, Ordering::Relaxed);
+        let (now, lasts) = (Instant::now(), Duration::from_secs_f64(job.seconds));
+        timers.as_ref().inspect(|timers| timers.count_between((now, now + lasts)));
+        std::thread::sleep(lasts);
+        shared.phase.store(OVER, Ordering::Relaxed);
+        anyhow::Ok((gauge.stop()?, join()?))
+    };
+    let (cost, tallies) = match way.name {
+        _ if way.always => conduct(Box::new(|| Ok(Vec::new()))),
+        "io_uring" => {
+            let ring = Backend::Ring(Setup { waits_for_several: true, ..Setup::full() });
+            let (rings, reads) = (work.threads(), Target::reads(&job.path, work.read_bytes, work.in_flight));
+            let target = Target { rings, ..reads };
+            let lane = |first| Descents::new(shared, (first..work.in_flight).step_by(rings));
+            let tallies = |descents: Vec<Descents>| descents.into_iter().flat_map(Descents::end).collect();
+            backend::run(ring, &target, lane, |join| conduct(Box::new(|| join().map(tallies))))
+        }
+        _ => {
+            let lanes = lanes(way, shared, engine)?;
+            conduct(match engine.filter(|_| is_on_shards(way)) {
+                Some(engine) => tasks_on_shards(engine, engine.shard_count(), lanes),
+                None if way.name == "pread" => on_own_threads(lanes)?,
+                None => in_tasks(&runtime, lanes),
+            })
+        }
+    }?;
     let mut tally = Tally::new()?;
-    for join in lanes {
-        tally.add(&join()?)?;
-    }
+    tallies.iter().try_for_each(|part| tally.add(part))?;
     let late = timers.map(|timers| timers.stop(&runtime)).transpose()?;
     drop(runtime);
     shared.check()?;
     let lookups = tally.latency.count();
     let bytes = lookups * work.depth * work.read_bytes as u64;
-    let wakes = (!is_threads && !way.always).then_some(tally.wakes as f64 / lookups as f64);
+    let has_tasks = !matches!(way.name, "pread" | "io_uring") && !way.always;
+    let wakes = has_tasks.then_some(tally.wakes as f64 / lookups as f64);
     // A lookup has one read at a time, so the lookups on the device are those whose reads are in flight there.
     let share = cost.in_flight_avg.map(|reads| (reads / work.in_flight as f64).min(1.0));
     let alone = (way.always && late.is_some()).then_some(cost.cpu_seconds / cost.seconds);
@@ -162,58 +180,22 @@ fn run(
         .timers(late))
 }
 
-/// Waits for the lookups of a thread or a task.
-type Join<'a> = Box<dyn FnOnce() -> anyhow::Result<Tally> + 'a>;
-
-/// Starts all lanes, each on a thread, in a task of a shard, or in one of the runtime. A thread of `io_uring` has several.
-fn start<'a>(
+/// Returns the lanes of a row, each for a thread or a task of its own.
+fn lanes(
     way: &'static Way,
     shared: &Arc<Shared>,
-    runtime: &'a Runtime,
     engine: Option<&Engine>,
-) -> anyhow::Result<Vec<Join<'a>>> {
-    let lanes = shared.work.in_flight;
-    let on_thread = |work: Box<dyn FnOnce() -> anyhow::Result<Tally> + Send>| {
-        // A lane needs few kilobytes of stack.
-        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(work)?;
-        let join = move || thread.join().ok().context("a thread with lookups panicked")?;
-        Ok(Box::new(join) as Join<'a>)
-    };
-    if way.name == "io_uring" {
-        let threads = shared.work.threads();
-        let descend = |first: usize| {
-            let shared = Arc::clone(shared);
-            on_thread(Box::new(move || ring::descend(&shared, (first..lanes).step_by(threads))))
-        };
-        return (0..threads).map(descend).collect();
-    }
+) -> anyhow::Result<Vec<impl Future<Output = anyhow::Result<Tally>> + Send + 'static>> {
     let shards = engine.map_or(1, Engine::shard_count);
     let path = (!shared.work.as_published).then_some(&shared.path);
     let files = (0..shards).filter_map(|shard| Some(engine?.open(path?, Open::read().shard(shard)).wait()));
     let files = files.collect::<Result<Vec<_>, _>>()?;
-    let start = |number: usize| {
+    let lane = |number: usize| {
         let shard = number % shards;
-        let engine_of = engine.map(|engine| (engine.clone(), shard));
-        let reader = Reader::open(way, shared, engine_of, files.get(shard).cloned())?;
-        let lane = look_up(reader, Arc::clone(shared), number);
-        Ok(match engine.filter(|_| is_on_shards(way)) {
-            Some(engine) => {
-                let task = engine.spawn_on_shard(shard, Class::DEFAULT, move || lane);
-                Box::new(move || task.wait()?) as Join<'a>
-            }
-            None if way.name == "pread" => {
-                on_thread(Box::new(move || match pin!(lane).poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(tally) => tally,
-                    Poll::Pending => anyhow::bail!("a blocking read was not over when it returned"),
-                }))?
-            }
-            None => {
-                let task = runtime.spawn(lane);
-                Box::new(move || runtime.block_on(task).context("a task with lookups panicked")?)
-            }
-        })
+        let engine = engine.map(|engine| (engine.clone(), shard));
+        Ok(look_up(Reader::open(way, shared, engine, files.get(shard).cloned())?, Arc::clone(shared), number))
     };
-    (0..lanes).map(start).collect()
+    (0..shared.work.in_flight).map(lane).collect()
 }
 
 /// Phases of a sample after the warm-up. They decide whether lookups count, and are set by the thread that reads the gauge,
@@ -223,14 +205,14 @@ const OVER: u8 = 2;
 
 /// The state that all lanes of a sample share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) work: Work,
+struct Shared {
+    work: Work,
     seed: u64,
     phase: AtomicU8,
     /// The file with the index, or the directory of files for one lookup each.
     path: PathBuf,
     /// The index, open for direct reads; `None` where each lookup has a file of its own.
-    pub(super) file: Option<Arc<File>>,
+    file: Option<Arc<File>>,
     /// Contents of such files: the nodes, padded to the needs of a direct read.
     nodes: AlignedBuffer,
     made: AtomicU64,
@@ -469,28 +451,28 @@ async fn look_up(mut reader: Reader, shared: Arc<Shared>, number: usize) -> anyh
 
 /// One lookup in flight: its keys, and the times of its lookups.
 #[derive(Debug)]
-pub(super) struct Lane {
+struct Lane {
     shared: Arc<Shared>,
     keys: SplitMix,
     begun: Instant,
     key: u64,
-    pub(super) tally: Tally,
+    tally: Tally,
 }
 
 /// Lookups of a lane, or of all lanes, that completed while they counted.
 #[derive(Debug)]
-pub(super) struct Tally {
+struct Tally {
     latency: Latency,
     /// Number of times that the task was polled again.
     wakes: u64,
 }
 
 impl Tally {
-    pub(super) fn new() -> anyhow::Result<Self> {
+    fn new() -> anyhow::Result<Self> {
         Ok(Self { latency: Latency::new()?, wakes: 0 })
     }
 
-    pub(super) fn add(&mut self, other: &Self) -> anyhow::Result<()> {
+    fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.wakes += other.wakes;
         self.latency.add(&other.latency)
     }
@@ -498,14 +480,14 @@ impl Tally {
 
 impl Lane {
     /// Returns lane number `lane` of the sample. The lane of this number has the same keys in every row.
-    pub(super) fn new(shared: &Arc<Shared>, lane: usize) -> anyhow::Result<Self> {
+    fn new(shared: &Arc<Shared>, lane: usize) -> anyhow::Result<Self> {
         let mut keys = SplitMix::new(shared.seed ^ SplitMix::new(lane as u64 + 1).next_u64());
         let key = keys.next_u64();
         Ok(Self { shared: Arc::clone(shared), keys, begun: Instant::now(), key, tally: Tally::new()? })
     }
 
     /// Returns the beginning of the next lookup.
-    pub(super) fn descent(&self) -> Descent {
+    fn descent(&self) -> Descent {
         let (key, work) = (self.key, &self.shared.work);
         Descent { key, node_bytes: work.tree.node_bytes, at: work.tree.root(work.depth, key) }
     }
@@ -515,7 +497,7 @@ impl Lane {
     ///
     /// # Errors
     /// The value is wrong.
-    pub(super) fn completed(&mut self, value: u64, wakes: u64) -> anyhow::Result<bool> {
+    fn completed(&mut self, value: u64, wakes: u64) -> anyhow::Result<bool> {
         let expected = self.shared.work.tree.expected(self.shared.work.depth, self.key);
         anyhow::ensure!(
             value == expected,
@@ -531,6 +513,60 @@ impl Lane {
         self.begun = now;
         self.key = self.keys.next_u64();
         Ok(phase != OVER)
+    }
+}
+
+/// The lookups of one ring: the next read of each is queued where the last one completed.
+#[derive(Debug)]
+struct Descents {
+    lookups: Vec<(Lane, Descent)>,
+    /// Those whose next read is not in flight.
+    ready: VecDeque<usize>,
+    begun: Instant,
+}
+
+impl Descents {
+    fn new(shared: &Arc<Shared>, lanes: impl Iterator<Item = usize>) -> anyhow::Result<Self> {
+        let lookups = lanes.map(|lane| {
+            let lane = Lane::new(shared, lane)?;
+            let descent = lane.descent();
+            Ok((lane, descent))
+        });
+        let lookups = lookups.collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(Self { ready: (0..lookups.len()).collect(), lookups, begun: Instant::now() })
+    }
+
+    fn end(self) -> impl Iterator<Item = Tally> {
+        self.lookups.into_iter().map(|(lane, _)| lane.tally)
+    }
+}
+
+impl backend::Lane for Descents {
+    #[inline(always)]
+    fn next(&mut self) -> Option<Op> {
+        let number = self.ready.pop_front()?;
+        let (lane, descent) = &self.lookups[number];
+        Some(Op { tag: number as u64, ..Op::read(lane.shared.work.around(descent.at).0) })
+    }
+
+    /// Only whole lookups have a time.
+    #[inline(always)]
+    fn begins(&self) -> Instant {
+        self.begun
+    }
+
+    #[inline(always)]
+    fn ended(&mut self, op: Op, _: Instant, bytes: &[u8]) -> anyhow::Result<()> {
+        let (lane, descent) = &mut self.lookups[op.tag as usize];
+        let at = lane.shared.work.around(descent.at).1;
+        if let Some(value) = descent.step(&bytes[at..at + descent.node_bytes as usize])? {
+            if !lane.completed(value, 0)? {
+                return Ok(());
+            }
+            *descent = lane.descent();
+        }
+        self.ready.push_back(op.tag as usize);
+        Ok(())
     }
 }
 
@@ -550,6 +586,8 @@ async fn count_wakes<F: Future>(future: F) -> (F::Output, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
+
     use super::super::tests::work;
     use super::*;
 

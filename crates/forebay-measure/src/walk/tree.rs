@@ -359,8 +359,7 @@ mod tests {
 
     #[test]
     fn the_file_contains_the_tree() {
-        let target = crate::context::Target::Directory(env!("CARGO_MANIFEST_DIR").into());
-        let context = Context::new(target, crate::progress::Progress::Silent, Default::default(), 1);
+        let context = super::super::super::lanes::test_context();
         let scratch = ScratchDir::find(&context, "walk").expect("a directory on a disk");
         let tree = Tree { node_bytes: 512, fan_out: 9, levels: 3, nodes: 1000, seed: 5 };
         let index_file = IndexFile::make(&scratch, tree, &context).expect("space for 2 MiB");
