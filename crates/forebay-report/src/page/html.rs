@@ -396,6 +396,7 @@ pub fn capital(sentence: &str) -> String {
 mod tests {
     use super::*;
     use crate::check::Check;
+    use crate::result::Row;
     use crate::result::{Metrics, Sample, metric};
 
     fn report() -> Report {
