@@ -177,7 +177,7 @@ pub(crate) struct MeasureArgs {
 /// Options that experiments and the report share.
 #[derive(Debug, Args)]
 pub(crate) struct CommonArgs {
-    /// Smaller files and fewer repeats; `report --quick` ends within three minutes.
+    /// Smaller files and fewer repeats; `report --quick` ends within two minutes.
     #[arg(long)]
     pub(crate) quick: bool,
     /// The seed of file contents and offsets [default: a new one for each run, stored in the result]

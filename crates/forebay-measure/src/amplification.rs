@@ -25,7 +25,7 @@ static SPEC: Spec = Spec {
     name: "amplification",
     about: "Read pieces of less than a page from one file and from many, and count the bytes that the device reads \
         for them",
-    quick_seconds: 8,
+    quick_seconds: 3,
     full_seconds: 60,
     needs_directory: true,
     options: &[

@@ -16,7 +16,7 @@ pub(crate) struct Baseline;
 static SPEC: Spec = Spec {
     name: "baseline",
     about: "Measure the headline figures of a device, each by the work of one job of fio",
-    quick_seconds: 14,
+    quick_seconds: 10,
     full_seconds: 60,
     needs_directory: true,
     options: &[

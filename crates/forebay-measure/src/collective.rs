@@ -32,7 +32,7 @@ pub(crate) struct Collective;
 static SPEC: Spec = Spec {
     name: "collective",
     about: "Write one shared file from several ranks at once, beside a file for each rank",
-    quick_seconds: 4,
+    quick_seconds: 2,
     full_seconds: 40,
     needs_directory: true,
     options: &[

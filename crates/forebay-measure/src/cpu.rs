@@ -16,7 +16,7 @@ pub(crate) struct Cpu;
 static SPEC: Spec = Spec {
     name: "cpu",
     about: "Measure the processor time of a read, in fourteen ways of reading and, with --namespace, two more",
-    quick_seconds: 14,
+    quick_seconds: 10,
     full_seconds: 110,
     needs_directory: false,
     options: &[

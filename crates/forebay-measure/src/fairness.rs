@@ -33,7 +33,7 @@ const HOGS_WEIGHT: &str = "25";
 static SPEC: Spec = Spec {
     name: "fairness",
     about: "Read 4 KiB at random, one at a time, beside programs that saturate the same device",
-    quick_seconds: 8,
+    quick_seconds: 6,
     full_seconds: 120,
     needs_directory: true,
     options: &[

@@ -26,7 +26,7 @@ pub(crate) struct Files;
 static SPEC: Spec = Spec {
     name: "files",
     about: "Open, read, create, sync and stat many small files, from one to 64 at once, in several ways",
-    quick_seconds: 8,
+    quick_seconds: 4,
     full_seconds: 90,
     needs_directory: true,
     options: &[

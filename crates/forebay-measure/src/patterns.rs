@@ -42,7 +42,7 @@ const LOCKS: usize = 1024;
 static SPEC: Spec = Spec {
     name: "patterns",
     about: "Write small pieces at random and strided records, as they come and gathered in memory",
-    quick_seconds: 10,
+    quick_seconds: 3,
     full_seconds: 240,
     needs_directory: true,
     options: &[

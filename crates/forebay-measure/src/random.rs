@@ -30,7 +30,7 @@ pub(crate) struct Random;
 static SPEC: Spec = Spec {
     name: "random",
     about: "Read blocks at random places, in several ways",
-    quick_seconds: 13,
+    quick_seconds: 9,
     full_seconds: 180,
     needs_directory: false,
     options: &[

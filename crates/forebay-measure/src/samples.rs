@@ -24,7 +24,7 @@ pub(crate) struct Samples;
 static SPEC: Spec = Spec {
     name: "samples",
     about: "Read batches of random samples from large files, as a training does, and see what is left for others",
-    quick_seconds: 4,
+    quick_seconds: 2,
     full_seconds: 60,
     needs_directory: true,
     options: &[

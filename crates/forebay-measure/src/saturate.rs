@@ -38,7 +38,7 @@ const UNANSWERED: Definition = column(
 static SPEC: Spec = Spec {
     name: "saturate",
     about: "Find the number of readers, and the rate, from which on latency only grows",
-    quick_seconds: 16,
+    quick_seconds: 11,
     full_seconds: 120,
     needs_directory: false,
     options: &[

@@ -25,7 +25,7 @@ pub(crate) struct Scan;
 static SPEC: Spec = Spec {
     name: "scan",
     about: "Read a file from its beginning to its end, in several ways",
-    quick_seconds: 15,
+    quick_seconds: 10,
     full_seconds: 280,
     needs_directory: false,
     options: &[

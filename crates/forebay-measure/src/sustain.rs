@@ -38,7 +38,7 @@ const STALL_SHARE_MIN: f64 = 0.01;
 static SPEC: Spec = Spec {
     name: "sustain",
     about: "Keep one load up after an idle time: the level at first, the level that lasts, and where it changes",
-    quick_seconds: 17,
+    quick_seconds: 11,
     full_seconds: 220,
     needs_directory: true,
     options: &[

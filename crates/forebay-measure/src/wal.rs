@@ -34,7 +34,7 @@ pub(crate) static WAL: Appends = Appends(&WAL_SPEC);
 static WAL_SPEC: Spec = Spec {
     name: "wal",
     about: "Make records durable from a Tokio runtime, idle and busy, in several ways",
-    quick_seconds: 16,
+    quick_seconds: 9,
     full_seconds: 405,
     needs_directory: true,
     options: &[
@@ -104,7 +104,7 @@ pub(crate) static BLOCKING: Appends = Appends(&BLOCKING_SPEC);
 static BLOCKING_SPEC: Spec = Spec {
     name: "blocking",
     about: "Append batches to the log and the store from tasks that block, that use spawn_blocking, or that await",
-    quick_seconds: 8,
+    quick_seconds: 6,
     full_seconds: 50,
     needs_directory: true,
     options: &[

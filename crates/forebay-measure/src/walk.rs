@@ -26,7 +26,7 @@ pub(crate) struct Walk;
 static SPEC: Spec = Spec {
     name: "walk",
     about: "Look keys up in an index on the device, each a chain of dependent reads, in several ways",
-    quick_seconds: 6,
+    quick_seconds: 4,
     full_seconds: 80,
     needs_directory: true,
     options: &[

@@ -40,7 +40,7 @@ pub(crate) struct Writes;
 static SPEC: Spec = Spec {
     name: "writes",
     about: "Write blocks at random, with and without the time for open, sync and close, in several ways",
-    quick_seconds: 12,
+    quick_seconds: 6,
     full_seconds: 200,
     needs_directory: true,
     options: &[
