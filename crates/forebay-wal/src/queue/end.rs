@@ -25,6 +25,16 @@ impl Shared {
         wake_all(wakers);
     }
 
+    /// Ends the log's own thread with its engine.
+    pub(crate) fn engine_ends(&self) {
+        let writer = {
+            let mut state = self.lock();
+            state.engine_ended = true;
+            state.writer.take()
+        };
+        wake_all(writer);
+    }
+
     /// Fails all waiters and every later call with this error.
     pub(crate) fn fail(&self, error: &Error) {
         self.stop.store(true, Ordering::Release);
