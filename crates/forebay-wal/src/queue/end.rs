@@ -25,14 +25,10 @@ impl Shared {
         wake_all(wakers);
     }
 
-    /// Ends the log's own thread with its engine.
+    /// Ends the log with its engine: no call comes in any more, and the log's own thread writes nothing more.
     pub(crate) fn engine_ends(&self) {
-        let writer = {
-            let mut state = self.lock();
-            state.engine_ended = true;
-            state.writer.take()
-        };
-        wake_all(writer);
+        self.lock().engine_ended = true;
+        self.begin_close();
     }
 
     /// Fails all waiters and every later call with this error.
