@@ -231,7 +231,8 @@ impl<'a> Checkpoint<'a> {
             .group_bytes_max(16 << 10)
             .log_id(u128::from(store_id) << 8 | 2)
             .class(forebay::shard::class())
-            .shard(shared.options.shard);
+            .shard(shared.options.shard)
+            .own_thread(false);
         let (wal, _) = Wal::open_in(engine, &log, options).await?;
         Ok(wal.close().await?)
     }

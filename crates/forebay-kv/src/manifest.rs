@@ -111,6 +111,8 @@ impl Manifest {
             .segment_bytes(how.segment_bytes)
             .group_bytes_max(frame::PART_BYTES * 2)
             .pending_bytes_max(frame::PART_BYTES * 8)
+            // Few records, from a task on that shard.
+            .own_thread(false)
             .create(how.create)
             .salvage(how.salvage)
             .shard(how.shard)

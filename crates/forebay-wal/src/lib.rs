@@ -90,7 +90,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use lost::Lost;
 pub use lsn::{End, Lsn};
 pub use open::Opening;
-pub use options::Options;
+pub use options::{Fill, Options};
 pub use reader::{Reader, Record};
 pub use recover::{Cut, Damage, Recovery};
 pub use stats::{Distribution, Stats};

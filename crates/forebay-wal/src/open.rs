@@ -36,8 +36,8 @@ impl Wal {
     /// Reads and checks every segment that holds live records, in pieces of 256 KiB. It needs memory for
     /// these, for the longest group (a damaged one may claim to be as long as its segment), and some 250
     /// bytes for each group. A log that was not closed continues in a fresh segment, so nothing is ever
-    /// appended after damage. A new segment is written through once, which takes about as long as writing
-    /// [`Options::segment_bytes`] does. The work begins with the call; dropping the future closes the log
+    /// appended after damage. With [`Fill::Zeros`](crate::Fill::Zeros) and the default a new segment is
+    /// written through once, which takes about as long as writing [`Options::segment_bytes`] does. The work begins with the call; dropping the future closes the log
     /// again.
     ///
     /// The log stays in the directory that `dir` leads to now. It keeps working there when the directory is

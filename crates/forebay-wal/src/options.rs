@@ -4,6 +4,36 @@ use std::time::Duration;
 
 use forebay::{Class, Durability, Flush};
 
+/// The preparation of a new segment, before the first group goes into it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fill {
+    /// [`Zeros`](Fill::Zeros) while the mean group is shorter than 32 KiB, and [`Allocated`](Fill::Allocated) above.
+    #[default]
+    ByGroup,
+    /// Writes the segment through with zeros. The device writes each byte twice, and the flush of a group then changes no
+    /// metadata of the file: the least wait for short groups.
+    Zeros,
+    /// Allocates the space and writes nothing. The flush of each group also makes the file system record that the group's
+    /// blocks hold data, a few blocks in its journal: the fewest bytes for long groups. A file system without `fallocate` gets
+    /// zeros.
+    Allocated,
+}
+
+/// Mean bytes of a group from which [`Fill::Allocated`] writes less and is faster. docs/performance.md has the figures.
+const ALLOCATED_GROUP_BYTES: u64 = 32 << 10;
+
+impl Fill {
+    /// Returns the preparation that suits groups of this mean length.
+    pub(crate) fn for_groups_of(self, bytes: u64) -> Fill {
+        match self {
+            Fill::ByGroup if bytes >= ALLOCATED_GROUP_BYTES => Fill::Allocated,
+            Fill::ByGroup => Fill::Zeros,
+            fixed => fixed,
+        }
+    }
+}
+
 /// The settings of a log. Every setting has a default that suits a log on a local drive.
 ///
 /// ```
@@ -29,8 +59,10 @@ pub struct Options {
     pub(crate) mark_after: Duration,
     pub(crate) durability: Durability,
     pub(crate) flush: Flush,
+    pub(crate) fill: Fill,
     pub(crate) class: Class,
     pub(crate) shard: usize,
+    pub(crate) own_thread: bool,
     pub(crate) salvage: bool,
     pub(crate) create: bool,
     pub(crate) log_id: Option<u128>,
@@ -47,8 +79,10 @@ impl Options {
             mark_after: Duration::from_millis(2),
             durability: Durability::Data,
             flush: Flush::WhenAlone,
+            fill: Fill::ByGroup,
             class: Class::LOG,
             shard: 0,
+            own_thread: true,
             salvage: false,
             create: true,
             log_id: None,
@@ -97,6 +131,7 @@ impl Options {
     /// Sets how a group is made durable: by queued operations, or by one call that blocks the shard's thread.
     /// Default: [`Flush::WhenAlone`].
     ///
+    /// It matters for a log on its shard; a log with [a thread of its own](Self::own_thread) always blocks that thread.
     /// With [`Flush::Blocking`] the shard's thread makes each group durable in one system call. No kernel
     /// worker is involved, which saves two context switches per group, but nothing else on that shard
     /// progresses meanwhile. Choose it for a log that has a [shard](Self::shard) of its own. The default does
@@ -105,6 +140,14 @@ impl Options {
     /// doctor` measures both ways on the disk.
     pub fn flush(mut self, flush: Flush) -> Options {
         self.flush = flush;
+        self
+    }
+
+    /// Sets the preparation of new segments. Default: [`Fill::ByGroup`].
+    ///
+    /// It matters while a log grows: a log that is truncated uses old segments again, which need no preparation.
+    pub fn fill(mut self, fill: Fill) -> Options {
+        self.fill = fill;
         self
     }
 
@@ -117,6 +160,18 @@ impl Options {
     /// Sets the shard that owns the log. Default: 0.
     pub fn shard(mut self, shard: usize) -> Options {
         self.shard = shard;
+        self
+    }
+
+    /// Sets whether a thread of the log's own writes and flushes its groups. Default: yes.
+    ///
+    /// Then a flush waits for no task of a shard or a runtime, wherever those that append run, and its system call blocks none
+    /// of them. The rest of the log's work stays on its [shard](Self::shard). Without it a task on that shard does
+    /// everything: one change of threads less for a program whose tasks on that shard append one record at a time, and the
+    /// shard's [priority](forebay::Config::priority) holds for the log. The shard is also used in a simulated world, with
+    /// [`Config::wait_calls`](forebay::Config::wait_calls) off, with a raised priority, and if the system has no thread.
+    pub fn own_thread(mut self, own_thread: bool) -> Options {
+        self.own_thread = own_thread;
         self
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct QueueState {
     writer: Option<Waker>,
     failed: Option<Error>,
     closing: bool,
+    /// The engine has ended, so the log's thread is to end at once.
+    engine_ended: bool,
     ended: bool,
     /// The error that ended the log's task, if the task did not end by itself.
     cut_short: Option<Error>,
@@ -141,6 +143,7 @@ impl Shared {
                 writer: None,
                 failed: None,
                 closing: false,
+                engine_ended: false,
                 ended: false,
                 cut_short: None,
                 no_space: None,
@@ -229,9 +232,12 @@ impl Shared {
     /// Returns the next group for the log's task, which is woken when there is one. Sets `patience_ns` to the
     /// time at which the task must [pass](Self::pass) appends that were called and not polled, if there are
     /// any.
-    pub(crate) fn poll_work(&self, waker: &Waker, patience_ns: &mut Option<u64>) -> Poll<Work> {
+    pub(crate) fn poll_work(&self, waker: &Waker, patience_ns: &mut Option<u64>) -> Poll<Result<Work>> {
         let mut state = self.lock();
         let state = &mut *state;
+        if state.engine_ended {
+            return Poll::Ready(Err(Error::new(ErrorKind::Closed, "the engine has ended")));
+        }
         if let Some(mut group) = state.groups.pop_front() {
             debug_assert_eq!(
                 group.number,
@@ -242,10 +248,10 @@ impl Shared {
             state.flying.0 = group.number;
             // The list swapped in is empty and keeps its memory.
             std::mem::swap(&mut state.flying.1, &mut group.wakers);
-            return Poll::Ready(Work::Group(group));
+            return Poll::Ready(Ok(Work::Group(group)));
         }
         if state.closing {
-            return Poll::Ready(Work::End);
+            return Poll::Ready(Ok(Work::End));
         }
         match &mut state.writer {
             Some(known) if known.will_wake(waker) => {}

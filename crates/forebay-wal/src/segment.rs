@@ -9,6 +9,7 @@ use forebay::{Dir, Durability, Engine, File, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_name};
+use crate::options::Fill;
 use crate::recover::{Scan, Scanner};
 
 mod index;
@@ -28,6 +29,8 @@ pub(crate) struct Segment {
     /// It can be reused without a scan: besides zeros and the data written since the log was opened, it has
     /// at most groups with lower numbers.
     pub(crate) known: bool,
+    /// Bytes of zeros written to prepare it.
+    pub(crate) zero_bytes: u64,
 }
 
 /// Bytes of zeros per write.
@@ -73,7 +76,7 @@ impl Maker {
             self.dir.remove_file(RESERVE_NEW_NAME).await?;
         }
         let maker = Maker { bytes: self.reserve_bytes, ..self.clone() };
-        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Some(stop)).await?;
+        let reserve = maker.make_at(RESERVE_NEW_NAME, 0, Fill::Zeros, Some(stop)).await?;
         reserve.file.unlock().await?;
         if let Err(error) = self.dir.rename(RESERVE_NEW_NAME, RESERVE_NAME).await {
             let _ = self.dir.remove_file(RESERVE_NEW_NAME).await;
@@ -82,8 +85,8 @@ impl Maker {
         Ok(())
     }
 
-    /// Makes a segment ready for writing: a used one under its new name, or a new file that was written
-    /// through once. The segment is durable on return. `stop`, if there is one, becomes true when the
+    /// Makes a segment ready for writing: a used one under its new name, or a new file prepared as `fill` says. The
+    /// segment is durable on return. `stop`, if there is one, becomes true when the
     /// work is to end.
     ///
     /// # Errors
@@ -92,9 +95,10 @@ impl Maker {
         &self,
         generation: u64,
         used: Option<Arc<Segment>>,
+        fill: Fill,
         stop: Option<&AtomicBool>,
     ) -> Result<Arc<Segment>> {
-        let made = self.try_make(generation, used, stop).await;
+        let made = self.try_make(generation, used, fill, stop).await;
         made.map_err(|error| match error.kind() {
             ErrorKind::NoSpace => {
                 let remedy = "free as many on this file system, or truncate the log while it is open";
@@ -108,6 +112,7 @@ impl Maker {
         &self,
         generation: u64,
         used: Option<Arc<Segment>>,
+        fill: Fill,
         stop: Option<&AtomicBool>,
     ) -> Result<Arc<Segment>> {
         if let Some(used) = used {
@@ -119,7 +124,7 @@ impl Maker {
             }
             self.remove(used.generation);
         }
-        let segment = self.make_at(&segment_name(generation), generation, stop).await?;
+        let segment = self.make_at(&segment_name(generation), generation, fill, stop).await?;
         self.dir.sync().await?;
         Ok(segment)
     }
@@ -137,11 +142,13 @@ impl Maker {
         &self,
         name: &str,
         generation: u64,
+        fill: Fill,
         stop: Option<&AtomicBool>,
     ) -> Result<Arc<Segment>> {
         let file = self.dir.open(name, Open::create_new().shard(self.shard)).await?;
-        match self.fill(&file, stop).await {
-            Ok(()) => Ok(Arc::new(Segment {
+        match self.fill(&file, fill, stop).await {
+            Ok(zero_bytes) => Ok(Arc::new(Segment {
+                zero_bytes,
                 generation,
                 path: file.path().to_path_buf(),
                 file,
@@ -163,7 +170,7 @@ impl Maker {
         let file = self.dir.open(segment_name(generation), Open::write().shard(self.shard)).await?;
         lock(&file).await?;
         let bytes = file.len().await?;
-        Ok(Segment { generation, file, path, bytes, recycled, known: false })
+        Ok(Segment { generation, file, path, bytes, recycled, known: false, zero_bytes: 0 })
     }
 
     /// Opens a segment that another opener prepared, perhaps incompletely, and makes it durable.
@@ -179,7 +186,7 @@ impl Maker {
         let path = self.path(generation);
         let file = self.dir.open(segment_name(generation), Open::read().shard(self.shard)).await?;
         let bytes = file.len().await?;
-        Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true, known: false }))
+        Ok(Arc::new(Segment { generation, file, path, bytes, recycled: true, known: false, zero_bytes: 0 }))
     }
 
     /// Returns the path of a segment for messages: the directory may have been moved since it was opened.
@@ -214,9 +221,14 @@ impl Maker {
         drop(self.dir.remove_file(segment_name(generation)));
     }
 
-    async fn fill(&self, file: &File, stop: Option<&AtomicBool>) -> Result<()> {
+    /// Prepares a new file, durably. Returns the bytes of zeros written.
+    async fn fill(&self, file: &File, fill: Fill, stop: Option<&AtomicBool>) -> Result<u64> {
         lock(file).await?;
         match file.allocate(0..self.bytes).await {
+            Ok(()) if fill == Fill::Allocated => {
+                file.sync(Durability::All).await?;
+                return Ok(0);
+            }
             Err(error) if error.kind() != forebay::ErrorKind::Unsupported => return Err(error.into()),
             _ => {}
         }
@@ -232,7 +244,7 @@ impl Maker {
             at += part as u64;
         }
         file.sync(Durability::All).await?;
-        Ok(())
+        Ok(self.bytes)
     }
 }
 

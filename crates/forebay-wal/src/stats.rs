@@ -31,6 +31,9 @@ pub struct Stats {
     pub queued_ns: Distribution,
     /// Number of new segments made.
     pub segments_made: u64,
+    /// Bytes of zeros written to prepare them; see [`Options::fill`](crate::Options::fill). Not a part of
+    /// `write_bytes`.
+    pub zero_bytes: u64,
     /// Number of segments reused.
     pub segments_recycled: u64,
     /// Number of times that a group had to wait for its segment to be made.
@@ -57,6 +60,7 @@ impl Stats {
             flush_ns: Distribution::new(TIME_NS_MAX),
             queued_ns: Distribution::new(TIME_NS_MAX),
             segments_made: 0,
+            zero_bytes: 0,
             segments_recycled: 0,
             segment_waits: 0,
             full_waits: 0,

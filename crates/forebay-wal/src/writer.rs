@@ -4,18 +4,20 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use forebay::{Block, BlockMut, Durability, File, Flush, Pending};
+use forebay::{Block, BlockMut, Class, Durability, File, Flush, Pending};
 
 use crate::end::EndFile;
 use crate::error::Result;
 use crate::format::{
     EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, records, seal,
 };
+use crate::options::Fill;
 use crate::queue::{Group, QueueState, Shared, Work};
 use crate::segment::{Done, Maker, Segment};
 
 mod idle;
 mod next;
+pub(crate) mod thread;
 
 use idle::Idle;
 pub(crate) use next::Next;
@@ -50,11 +52,15 @@ pub(crate) struct Writer {
     pub(crate) segment: Arc<Segment>,
     /// Offset of the next group.
     pub(crate) offset: u64,
+    /// Mean bytes of the last groups with records; each counts 15/16 of the one after it.
+    pub(crate) group_bytes: u64,
     pub(crate) next: Next,
     /// The release of the previous segment's lock.
     pub(crate) unlocking: Option<Pending<()>>,
     pub(crate) durability: Durability,
     pub(crate) flush: Flush,
+    pub(crate) class: Class,
+    pub(crate) fill: Fill,
     pub(crate) mark_after: Duration,
     /// Memory for groups without records.
     pub(crate) small: BlockMut,
@@ -80,12 +86,17 @@ impl Drop for Ending {
 }
 
 impl Writer {
-    /// Runs until the log is closed or fails.
+    /// Runs on its shard until the log is closed or fails.
     pub(crate) async fn run(mut self) {
         let _ending = Ending(self.shared.clone());
         if let Err(error) = self.serve().await {
             self.shared.fail(&error);
         }
+        self.finish().await;
+    }
+
+    /// Ends the log in order.
+    async fn finish(mut self) {
         // Once the lock is released another log may use the files, so none of our writes may be in flight to
         // them.
         self.shared.stop.store(true, std::sync::atomic::Ordering::Release);
@@ -104,16 +115,26 @@ impl Writer {
         let mut idle = Idle::default();
         self.prepare_ahead();
         loop {
-            match idle.next(self).await? {
-                Some(Work::Group(group)) => self.write_queued(group).await?,
-                Some(Work::Space) => self.look_for_space().await?,
-                Some(Work::End) => {
-                    self.mark().await?;
-                    return self.record_end().await;
-                }
-                None => self.mark().await?,
+            let work = idle.next(self).await?;
+            if self.step(work).await? {
+                return Ok(());
             }
         }
+    }
+
+    /// Does a piece of work; `None` is the end of a quiet period. Returns whether it was the last one.
+    async fn step(&mut self, work: Option<Work>) -> Result<bool> {
+        match work {
+            Some(Work::Group(group)) => self.write_queued(group).await?,
+            Some(Work::Space) => self.look_for_space().await?,
+            Some(Work::End) => {
+                self.mark().await?;
+                self.record_end().await?;
+                return Ok(true);
+            }
+            None => self.mark().await?,
+        }
+        Ok(false)
     }
 
     async fn write_queued(&mut self, mut group: Group) -> Result<()> {
@@ -227,7 +248,7 @@ impl Writer {
         let crc = seal(&header, &mut buffer);
         let block = buffer.freeze();
         let began_ns = self.shared.engine.now_ns();
-        let write = self.segment.file.write(self.offset, block.clone());
+        let write = self.segment.file.write(self.offset, block.clone()).class(self.class);
         match write.durable(self.durability).flush(self.flush).await {
             Err(error) if !is_ignored() => return Err(error.into()),
             _ => {}
@@ -243,6 +264,9 @@ impl Writer {
         let header = Header { total_len: total, ..header };
         debug_assert!(self.chain.watermark <= header.position(), "what is durable ends before the group");
         self.offset += u64::from(total);
+        if group.count > 0 {
+            self.group_bytes = (15 * self.group_bytes + u64::from(total)) / 16;
+        }
         let left = self.segment.bytes.saturating_sub(self.offset);
         self.shared.left.store(left, std::sync::atomic::Ordering::Release);
         self.chain = Chain {
@@ -309,7 +333,7 @@ impl Writer {
         if !self.next.is_ready() {
             self.shared.lock().stats.segment_waits += 1;
         }
-        let (segment, recycled) = self.next.take(&self.maker, &self.shared).await?;
+        let (segment, recycled) = self.next.take(&self.maker, &self.shared, self.fill()).await?;
         let old = std::mem::replace(&mut self.segment, segment);
         debug_assert_eq!(self.segment.generation, old.generation + 1, "segments are numbered without gaps");
         // None of our writes is in flight to it; readers continue. The lock release of the segment before has
@@ -325,6 +349,7 @@ impl Writer {
             state.stats.segments_recycled += 1;
         } else {
             state.stats.segments_made += 1;
+            state.stats.zero_bytes += self.segment.zero_bytes;
         }
         Ok(())
     }
@@ -334,11 +359,16 @@ impl Writer {
     fn prepare_ahead(&mut self) {
         let is_short = self.shared.is_short();
         if is_short || self.offset >= self.segment.bytes / 4 {
-            self.next.begin(&self.maker, &self.shared);
+            self.next.begin(&self.maker, &self.shared, self.fill());
         }
         if is_short {
-            self.next.try_again(&self.maker, &self.shared);
+            self.next.try_again(&self.maker, &self.shared, self.fill());
         }
+    }
+
+    /// Returns the preparation of the next segment.
+    fn fill(&self) -> Fill {
+        self.fill.for_groups_of(self.group_bytes)
     }
 }
 

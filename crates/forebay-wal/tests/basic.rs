@@ -4,7 +4,7 @@ mod common;
 
 use common::{dir, engine, expected, open, options, record, records, records_wait};
 use forebay::Class;
-use forebay_wal::{ErrorKind, Lsn, Options, Wal};
+use forebay_wal::{ErrorKind, Fill, Lsn, Options, Wal};
 
 #[test]
 fn what_was_appended_comes_back_after_a_close() {
@@ -201,6 +201,62 @@ fn records_of_any_length_up_to_the_limit() {
     assert_eq!(recovery.last, Lsn(lengths.len() as u64));
     check(&wal);
     assert!(wal.stats().segments_made <= 1);
+}
+
+/// The log's own thread waits for no task, so appends end while one keeps the log's shard.
+#[test]
+fn appends_go_on_while_a_task_keeps_the_logs_shard() {
+    let (engine, dir) = (engine(), dir());
+    if !engine.makes_wait_calls() {
+        return println!("skipped: waiting threads make no calls here");
+    }
+    let (wal, _) = open(&engine, &dir);
+    let (begins, begun) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let task = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        begins.send(()).unwrap();
+        released.recv().unwrap();
+    });
+    begun.recv().unwrap();
+    for number in 1..=10 {
+        assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
+    }
+    release.send(()).unwrap();
+    task.wait().unwrap();
+    wal.close().wait().unwrap();
+}
+
+/// Short groups go into segments written through with zeros, long groups into segments that are only allocated, unless
+/// the options say otherwise; the records are the same.
+#[test]
+fn a_growing_log_writes_zeros_for_short_groups_only() {
+    for (fill, record_bytes, zeros) in [
+        (Fill::ByGroup, 3_000, true),
+        (Fill::ByGroup, 60_000, false),
+        (Fill::Zeros, 60_000, true),
+        (Fill::Allocated, 3_000, false),
+    ] {
+        let (engine, dir) = (engine(), dir());
+        let options = || options().segment_bytes(256 << 10).record_bytes_max(64 << 10).fill(fill);
+        let (wal, _) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
+        let records = 100u64;
+        let bytes = |number: u64| vec![number as u8; record_bytes];
+        for number in 1..=records {
+            assert_eq!(wal.append(&bytes(number)).wait().unwrap(), Lsn(number));
+        }
+        let stats = wal.stats();
+        let made = stats.segments_made * (256 << 10);
+        // The mean of the groups is not known before some were written.
+        let zeroed = if zeros { made..=made } else { 0..=made / 2 };
+        assert!(stats.segments_made >= 1 && zeroed.contains(&stats.zero_bytes), "{fill:?}: {stats:?}");
+        wal.close().wait().unwrap();
+        let (wal, recovery) = Wal::open(&engine, dir.path(), options()).wait().unwrap();
+        assert!(recovery.lost.is_empty() && recovery.last == Lsn(records), "{recovery:?}");
+        for (number, record) in records_wait(&wal, 1).unwrap() {
+            assert!(record == bytes(number), "record {number}");
+        }
+        wal.close().wait().unwrap();
+    }
 }
 
 #[test]

@@ -183,6 +183,50 @@ fn a_log_whose_end_was_truncated_behind_a_loss_opens() {
     assert_eq!(all(&wal), expected(55..=62));
 }
 
+/// Regression: the last group of a log was damaged, only the record outside of the segments proved its end, and the power
+/// failed while the log was opened: its new segment was there, behind a number that is passed over in this case, without its first
+/// group or with a part of it. The next open took the number for that of a removed segment and refused the log. Found in a
+/// simulated world.
+#[test]
+fn an_open_that_ended_early_behind_a_lost_end_is_no_loss() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, dir.path());
+    append(&wal, 1..=7);
+    let before = groups::live(&files(dir.path())).len();
+    wal.truncate_after(Lsn(5)).wait().unwrap();
+    wal.close().wait().unwrap();
+    // The truncation and the mark of a clean end: no record is lost.
+    groups::live(&files(dir.path()))[before..].iter().for_each(|group| erase(dir.path(), group));
+    let copied = common::dir();
+    forebay_test::live_files::copy(dir.path(), copied.path());
+    let (wal, recovery) = open(&engine, dir.path());
+    assert!(recovery.last == Lsn(5) && recovery.lost.is_empty(), "{recovery:?}");
+    wal.close().wait().unwrap();
+    let newest =
+        |dir: &Path| files(dir).into_iter().rfind(|(name, _)| groups::generation(name).is_some()).unwrap();
+    let (before, _) = newest(copied.path());
+    let made = files(dir.path()).into_iter().find(|(name, bytes)| {
+        groups::generation(name) > groups::generation(&before) && bytes[..4096].iter().any(|byte| *byte != 0)
+    });
+    let (name, bytes) = made.expect("the log goes on in a new segment");
+    assert!(groups::generation(&name) > groups::generation(&before).map(|number| number + 1), "{name}");
+    for written in [0, 64, 100] {
+        let row = common::dir();
+        forebay_test::live_files::copy(copied.path(), row.path());
+        let mut segment = vec![0; bytes.len()];
+        segment[..written].copy_from_slice(&bytes[..written]);
+        fs::write(row.path().join(&name), segment).unwrap();
+        let (wal, recovery) = open(&engine, row.path());
+        assert!(recovery.last == Lsn(5) && recovery.lost.is_empty(), "{written} bytes: {recovery:?}");
+        assert_eq!(all(&wal), expected(1..=5));
+        append(&wal, 6..=7);
+        wal.close().wait().unwrap();
+        let (wal, recovery) = open(&engine, row.path());
+        assert!(recovery.last == Lsn(7) && recovery.lost.is_empty(), "{written} bytes: {recovery:?}");
+        wal.close().wait().unwrap();
+    }
+}
+
 /// Regression: with every segment deleted, a new log was created in place of the old one.
 #[test]
 fn a_log_without_segments_is_no_new_one() {

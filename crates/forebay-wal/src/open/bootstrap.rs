@@ -13,7 +13,7 @@ use crate::format::HEADER_BYTES;
 use crate::queue::{Limits, Shared};
 use crate::segment::{Index, Segment};
 use crate::wal::Wal;
-use crate::writer::{Chain, Next, Writer};
+use crate::writer::{Chain, Next, Writer, thread};
 
 impl Scene {
     /// Returns the log's task, not yet started.
@@ -47,10 +47,13 @@ impl Scene {
             chain,
             segment,
             offset,
+            group_bytes: 0,
             next,
             unlocking: None,
             durability: options.durability,
             flush: options.flush,
+            class: options.class,
+            fill: options.fill,
             mark_after: options.mark_after,
             small: BlockMut::default(),
             wakers: Vec::new(),
@@ -58,12 +61,19 @@ impl Scene {
     }
 }
 
-/// Starts the log's task on the shard of this thread.
-pub(super) async fn begin(mut writer: Writer) -> Result<Wal> {
+/// Starts the log's thread, or its task on the shard of this thread.
+pub(super) async fn begin(mut writer: Writer, is_own_thread: bool) -> Result<Wal> {
     writer.record_end().await?;
     let shared = writer.shared.clone();
     shared.settle(writer.chain.next_lsn);
-    drop(forebay::shard::spawn(writer.run())?);
+    let on_shard = if is_own_thread && shared.engine.makes_wait_calls() {
+        thread::start(writer).err().map(|writer| *writer)
+    } else {
+        Some(writer)
+    };
+    if let Some(writer) = on_shard {
+        drop(forebay::shard::spawn(writer.run())?);
+    }
     Ok(Wal::new(shared))
 }
 

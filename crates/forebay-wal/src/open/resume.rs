@@ -41,7 +41,7 @@ impl Scene {
         if self.dir.metadata(NEW_NAME).await.is_ok() {
             self.dir.remove_file(NEW_NAME).await?;
         }
-        let segment = self.maker.make_at(NEW_NAME, 1, None).await?;
+        let segment = self.maker.make_at(NEW_NAME, 1, self.options.fill.for_groups_of(0), None).await?;
         let chain = Chain {
             log_id: self.options.log_id.unwrap_or_else(|| random_id(&self.engine, self.dir.path())),
             epochs: Epochs::new(1),
@@ -67,7 +67,7 @@ impl Scene {
             note(&mut state, &first);
         }
         let recovery = Recovery { created: true, first: Lsn(1), epoch: 1, ..Recovery::default() };
-        Ok((begin(writer).await?, recovery))
+        Ok((begin(writer, self.options.own_thread).await?, recovery))
     }
 
     /// Continues an existing log.
@@ -117,7 +117,7 @@ impl Scene {
         let mut group = Group::new();
         (group.kind, group.first_lsn) = (Kind::Mark, chain.next_lsn);
         add(&mut writer, group).await?;
-        Ok((begin(writer).await?, outcome.recovery))
+        Ok((begin(writer, self.options.own_thread).await?, outcome.recovery))
     }
 
     /// Continues in a fresh segment, which begins with a copy of the records that are not proven durable.
@@ -125,7 +125,8 @@ impl Scene {
         let reopening = self.reopening(outcome).await?;
         let bytes = self.maker.bytes;
         self.maker.bytes = bytes.max(reopening.bytes(UNIT_MAX));
-        let made = self.maker.make(reopening.outcome.max_generation + 1, None, None).await;
+        let fill = self.options.fill.for_groups_of(0);
+        let made = self.maker.make(reopening.outcome.max_generation + 1, None, fill, None).await;
         self.maker.bytes = bytes;
         let mut no_space = None;
         let (Reopening { outcome, copied, framed }, segment) = match made {
@@ -183,7 +184,7 @@ impl Scene {
         if let Some(error) = no_space {
             writer.shared.note_space::<()>(&Err(error));
         }
-        Ok((begin(writer).await?, outcome.recovery))
+        Ok((begin(writer, self.options.own_thread).await?, outcome.recovery))
     }
 
     /// Returns the contents of the REOPEN group for this outcome.

@@ -25,6 +25,12 @@ impl Shared {
         wake_all(wakers);
     }
 
+    /// Ends the log with its engine: no call comes in any more, and the log's own thread writes nothing more.
+    pub(crate) fn engine_ends(&self) {
+        self.lock().engine_ended = true;
+        self.begin_close();
+    }
+
     /// Fails all waiters and every later call with this error.
     pub(crate) fn fail(&self, error: &Error) {
         self.stop.store(true, Ordering::Release);

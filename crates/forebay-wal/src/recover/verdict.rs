@@ -27,6 +27,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
         return Ok(None);
     }
     let max_generation = newest.max(recorded_generation).unwrap_or(0);
+    let with_groups = scans.iter().rfind(|scan| !scan.groups.is_empty()).map(|scan| scan.generation);
     let mut groups: Vec<Header> =
         scans.iter_mut().flat_map(|scan| std::mem::take(&mut scan.groups)).collect();
     if groups.is_empty() {
@@ -44,7 +45,9 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     live.retain(|header| !header.is_end());
     // Only the record proves this end of the log.
     let end_lost = walk.last.is_some_and(|last| last.is_end());
-    let missing = missing_segment(&scans, &walk, log_id);
+    // An open that ended early has left a segment behind the numbers that it passed over (`leap`), without a whole group.
+    let newest = if end_lost { with_groups } else { newest };
+    let missing = newest.and_then(|newest| missing_segment(&scans, &walk, log_id, newest));
     let lost = losses(&scans, &walk, missing);
     if let (false, Some((lost, _))) = (salvage, lost.iter().find(|(_, declared)| !declared)) {
         return Err(corruption(lost.clone()));
@@ -256,11 +259,10 @@ fn damage(scans: &[Scan], gap: &Gap) -> Damage {
 }
 
 /// Returns the loss of a segment that was removed from outside. Segments get consecutive numbers, and none is
-/// removed while the log may need it. So a number missing between the log's end and its newest file is a
+/// removed while the log may need it. So a number missing between the log's end and the segment `newest` is a
 /// removed segment. The same holds for a segment with groups written to it under a later number: the log had
 /// continued after it.
-fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128) -> Option<Lost> {
-    let newest = scans.last()?.generation;
+fn missing_segment(scans: &[Scan], walk: &Walk, log_id: u128, newest: u64) -> Option<Lost> {
     let mut behind = (walk.end.generation..=newest).skip(1);
     let is_gone = |scan: &Scan| scan.ahead.0 > scan.generation && scan.ahead.1 == log_id;
     let generation = behind.find(|&generation| scan_of(scans, generation).is_none_or(is_gone))?;

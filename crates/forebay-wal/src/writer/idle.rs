@@ -1,8 +1,11 @@
 //! Waits for work.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use forebay::shard;
@@ -15,29 +18,82 @@ use crate::queue::{Shared, Work};
 /// Waits for work, and for the end of a quiet period.
 #[derive(Default)]
 pub(super) struct Idle {
-    tick: Option<shard::Sleep>,
+    tick: Option<Timer>,
     /// The deadline on the engine's clock after which appends that were called and not polled are passed, and
     /// its timer.
-    patience: Option<(u64, shard::Sleep)>,
+    patience: Option<(u64, Timer)>,
     ticks: u32,
     /// Timer until the task tries again to make the next segment, while there is no space for it.
-    space: Option<shard::Sleep>,
+    space: Option<Timer>,
+    /// The waker of the log's own thread, where it has one.
+    parker: Option<Waker>,
+    /// The deadline of that thread's first timer.
+    due_ns: Cell<Option<u64>>,
 }
 
 /// The time without a group is counted in halves, so that a busy log arms a timer only from time to time and
 /// not once per group.
 const QUIET_TICKS: u32 = 3;
 
+/// Waits for a duration.
+enum Timer {
+    Shard(shard::Sleep),
+    /// Ends at this time on the engine's clock.
+    Thread(u64),
+}
+
+/// Wakes a thread.
+struct Parker(Thread);
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 impl Idle {
+    /// Returns the state for a log whose own thread is the calling one.
+    pub(super) fn of_thread() -> Idle {
+        Idle { parker: Some(Waker::from(Arc::new(Parker(thread::current())))), ..Idle::default() }
+    }
+
     /// Returns the next group; `None` after a quiet period, if the last group had records.
     pub(super) async fn next(&mut self, writer: &Writer) -> Result<Option<Work>> {
-        let (marked, half) = (writer.chain.marked, writer.mark_after / 2);
-        let work = poll_fn(|context| self.poll(&writer.shared, marked, half, context)).await;
-        self.ticks = 0;
+        poll_fn(|context| self.poll(writer, context)).await
+    }
+
+    /// Does the same on the log's own thread, which sleeps in between.
+    pub(super) fn wait(&mut self, writer: &Writer) -> Result<Option<Work>> {
+        let waker = self.parker.clone().unwrap_or_else(|| Waker::noop().clone());
+        loop {
+            self.due_ns.set(None);
+            if let Poll::Ready(work) = self.poll(writer, &mut Context::from_waker(&waker)) {
+                return work;
+            }
+            // A wake-up since the poll has left a token, so either returns at once.
+            match self.due_ns.get() {
+                Some(due_ns) => {
+                    let left_ns = due_ns.saturating_sub(writer.shared.engine.now_ns());
+                    thread::park_timeout(Duration::from_nanos(left_ns));
+                }
+                None => thread::park(),
+            }
+        }
+    }
+
+    fn poll(&mut self, writer: &Writer, context: &mut Context<'_>) -> Poll<Result<Option<Work>>> {
+        let work = self.poll_all(&writer.shared, writer.chain.marked, writer.mark_after / 2, context);
+        if work.is_ready() {
+            self.ticks = 0;
+        }
         work
     }
 
-    fn poll(
+    fn poll_all(
         &mut self,
         shared: &Shared,
         marked: bool,
@@ -47,54 +103,73 @@ impl Idle {
         loop {
             let mut until_ns = None;
             if let Poll::Ready(work) = shared.poll_work(context.waker(), &mut until_ns) {
-                return Poll::Ready(Ok(Some(work)));
+                return Poll::Ready(work.map(Some));
             }
             let Some(until_ns) = until_ns else {
                 self.patience = None;
                 break;
             };
             let known = self.patience.take().filter(|(known_ns, _)| *known_ns == until_ns);
-            let (_, sleep) = self.patience.insert(known.unwrap_or_else(|| {
-                let left = until_ns.saturating_sub(shared.engine.now_ns());
-                (until_ns, shard::sleep(Duration::from_nanos(left)))
-            }));
-            match Pin::new(sleep).poll(context) {
-                Poll::Pending => break,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Ready(Ok(())) => {
-                    self.patience = None;
-                    shared.pass();
+            let (_, mut timer) = known.unwrap_or_else(|| {
+                let left_ns = until_ns.saturating_sub(shared.engine.now_ns());
+                (until_ns, self.timer(shared, Duration::from_nanos(left_ns)))
+            });
+            match self.poll_timer(&mut timer, shared, context) {
+                Poll::Pending => {
+                    self.patience = Some((until_ns, timer));
+                    break;
                 }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) => shared.pass(),
             }
         }
-        self.space = self.space.take().filter(|_| shared.is_short());
+        let known = self.space.take();
         if shared.is_short() {
-            let space = self.space.get_or_insert_with(|| shard::sleep(RETRY));
-            match Pin::new(space).poll(context) {
-                Poll::Pending => {}
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
-                Poll::Ready(Ok(())) => {
-                    self.space = None;
-                    return Poll::Ready(Ok(Some(Work::Space)));
-                }
+            let mut timer = known.unwrap_or_else(|| self.timer(shared, RETRY));
+            match self.poll_timer(&mut timer, shared, context) {
+                Poll::Pending => self.space = Some(timer),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(Some(Work::Space))),
             }
         }
+        let known = self.tick.take();
         if marked {
-            self.tick = None;
             return Poll::Pending;
         }
+        let mut timer = known.unwrap_or_else(|| self.timer(shared, half));
         loop {
-            let tick = self.tick.get_or_insert_with(|| shard::sleep(half));
-            match Pin::new(tick).poll(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+            match self.poll_timer(&mut timer, shared, context) {
+                Poll::Pending => {
+                    self.tick = Some(timer);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) => {
-                    self.tick = None;
                     self.ticks += 1;
                     if self.ticks >= QUIET_TICKS {
                         return Poll::Ready(Ok(None));
                     }
+                    timer = self.timer(shared, half);
                 }
+            }
+        }
+    }
+
+    fn timer(&self, shared: &Shared, duration: Duration) -> Timer {
+        if self.parker.is_none() {
+            return Timer::Shard(shard::sleep(duration));
+        }
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Timer::Thread(shared.engine.now_ns().saturating_add(ns))
+    }
+
+    fn poll_timer(&self, timer: &mut Timer, shared: &Shared, context: &mut Context<'_>) -> Poll<Result<()>> {
+        match timer {
+            Timer::Shard(sleep) => Pin::new(sleep).poll(context).map_err(Into::into),
+            Timer::Thread(end_ns) if shared.engine.now_ns() >= *end_ns => Poll::Ready(Ok(())),
+            Timer::Thread(end_ns) => {
+                self.due_ns.set(Some(self.due_ns.get().map_or(*end_ns, |due_ns| due_ns.min(*end_ns))));
+                Poll::Pending
             }
         }
     }

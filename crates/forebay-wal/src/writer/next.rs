@@ -10,6 +10,7 @@ use forebay::Class;
 use forebay::shard::JoinHandle;
 
 use crate::error::{ErrorKind, Result};
+use crate::options::Fill;
 use crate::queue::Shared;
 use crate::segment::{Maker, Segment};
 
@@ -71,7 +72,7 @@ impl Next {
     }
 
     /// Starts making the segment in the background, unless that was started before.
-    pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Shared>) {
+    pub(crate) fn begin(&mut self, maker: &Maker, shared: &Arc<Shared>, fill: Fill) {
         if self.is_ready() {
             return;
         }
@@ -85,7 +86,7 @@ impl Next {
             let segment = if found {
                 maker.adopt(generation).await
             } else {
-                maker.make(generation, used, Some(&shared.stop)).await
+                maker.make(generation, used, fill, Some(&shared.stop)).await
             };
             shared.note_space(&segment);
             let reserving = if segment.is_ok() { reserve(&maker, &shared) } else { None };
@@ -96,7 +97,7 @@ impl Next {
 
     /// Starts making the segment again, if there was no space for it and a segment was freed or some time has
     /// passed since.
-    pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Shared>) {
+    pub(crate) fn try_again(&mut self, maker: &Maker, shared: &Arc<Shared>, fill: Fill) {
         if let Some(making) = &mut self.making
             && let Poll::Ready(made) = Pin::new(making).poll(&mut Context::from_waker(Waker::noop()))
         {
@@ -110,7 +111,7 @@ impl Next {
         };
         if no_space && is_due() {
             self.made = None;
-            self.begin(maker, shared);
+            self.begin(maker, shared, fill);
         }
     }
 
@@ -147,10 +148,15 @@ impl Next {
 
     /// Returns the segment, and whether it is a used one. A failure is tried once more: space may have been
     /// freed since.
-    pub(crate) async fn take(&mut self, maker: &Maker, shared: &Arc<Shared>) -> Result<(Arc<Segment>, bool)> {
+    pub(crate) async fn take(
+        &mut self,
+        maker: &Maker,
+        shared: &Arc<Shared>,
+        fill: Fill,
+    ) -> Result<(Arc<Segment>, bool)> {
         let mut tries = 0;
         loop {
-            self.begin(maker, shared);
+            self.begin(maker, shared, fill);
             self.is_made().await;
             let Some(made) = self.made.take() else { continue };
             tries += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay::Engine;
 use forebay_test::worlds::mix;
-use forebay_wal::{Error, ErrorKind, Lsn, Options, Recovery, Result, Wal};
+use forebay_wal::{Error, ErrorKind, Fill, Lsn, Options, Recovery, Result, Wal};
 
 use crate::records;
 
@@ -20,6 +20,7 @@ pub(crate) struct Shape {
     pub(crate) pending_bytes_max: usize,
     pub(crate) mark_after: Duration,
     pub(crate) shard: usize,
+    pub(crate) fill: Fill,
 }
 
 impl Shape {
@@ -32,6 +33,7 @@ impl Shape {
             pending_bytes_max: [32 << 10, 64 << 10, 256 << 10][draw(3, 3) as usize],
             mark_after: Duration::from_micros([200, 2_000, 2_000, 50_000][draw(4, 4) as usize]),
             shard: draw(5, 2) as usize,
+            fill: [Fill::ByGroup, Fill::Zeros, Fill::Allocated][draw(6, 3) as usize],
         }
     }
 
@@ -43,6 +45,7 @@ impl Shape {
             .pending_bytes_max(self.pending_bytes_max)
             .mark_after(self.mark_after)
             .shard(self.shard)
+            .fill(self.fill)
             .log_id(0x0f0e_0b0a_0400_1111_2222_3333_4444_5555)
     }
 }

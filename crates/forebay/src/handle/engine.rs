@@ -777,6 +777,23 @@ impl Engine {
         }
     }
 
+    /// Returns whether a thread in [`block_on_in_turn`](Self::block_on_in_turn) or `.wait()` carries out operations itself where
+    /// nothing else decides about them. False in a simulated world, with [`Config::wait_calls`](crate::Config::wait_calls) off, and
+    /// for shards with a raised [priority](crate::Config::priority).
+    ///
+    /// For libraries that choose between a thread of their own and a task on a shard.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> forebay::Result<()> {
+    /// assert!(Engine::start(Config::default())?.makes_wait_calls());
+    /// assert!(!Engine::start(Config::default().wait_calls(false))?.makes_wait_calls());
+    /// # Ok(()) }
+    /// ```
+    pub fn makes_wait_calls(&self) -> bool {
+        self.shared.calls.are_allowed()
+    }
+
     /// Returns the time on the engine's clock, in nanoseconds since some moment: only differences mean
     /// anything. In a simulated world it is that world's time, the same for the same seed.
     ///

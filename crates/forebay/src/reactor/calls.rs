@@ -4,7 +4,8 @@
 //! more, which is most of the time that a fast device takes and as much processor time as the read itself.
 //!
 //! An operation goes to its home shard all the same if the shard decides when it may go or what serves it:
-//! - its class has caps, another class uses the device at the time, or it is larger than a piece
+//! - its class has caps, another class uses the device at the time, or it is larger than a piece (a durable write may be
+//!   longer: its flush takes the device anyway)
 //!   (`scheduler/device.rs`, [`DeviceScheduler::admits_call`](crate::reactor::scheduler::DeviceScheduler::admits_call));
 //! - its file has polled completions or is an NVMe namespace;
 //! - no I/O memory is free: the shard has the queue for it;
@@ -24,7 +25,7 @@ use crate::driver::threads::transfer;
 use crate::driver::{IoRequest, Route};
 use crate::io::config::Config;
 use crate::io::host::Host;
-use crate::io::op::{OpBuffer, OpFailure, OpKey, OpKind, OpRequest, OpResult};
+use crate::io::op::{Durability, OpBuffer, OpFailure, OpKey, OpKind, OpRequest, OpResult};
 use crate::io::stats::{FileCounts, FileReport, FlowStats, Flows, Moved, SharedFileCounts, WalkStats};
 use crate::memory::arena::{Aside, Buffer};
 use crate::reactor::engine_shared::EngineShared;
@@ -123,6 +124,11 @@ impl Calls {
     pub(crate) fn stripes(config: &Config, host: Host, is_real: bool) -> usize {
         let allowed = is_real && config.wait_calls && config.priority == Priority::Default;
         if allowed { host.processors.min(STRIPES_MAX) } else { 0 }
+    }
+
+    /// Returns whether waiting threads may make calls at all.
+    pub(crate) fn are_allowed(&self) -> bool {
+        !self.stripes.is_empty()
     }
 
     /// Makes `stripes` stripes. `first` is the arena's number of the first one.
@@ -256,7 +262,9 @@ impl Calls {
 pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpResult> {
     let engine = core.engine();
     let class = request.class.or_of_task();
-    if !suits(core, class) || request.len > PIECE_BYTES || !is_within_size_limit(request) {
+    let is_flush = request.kind == OpKind::Write && request.durability != Durability::None;
+    let is_long = request.len > PIECE_BYTES && !is_flush;
+    if !suits(core, class) || is_long || !is_within_size_limit(request) {
         return None;
     }
     request.class = class;
@@ -284,7 +292,7 @@ pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpRes
 /// Returns whether a thread may carry out operations of this class on this file itself.
 pub(crate) fn suits(core: &FileCore, class: Class) -> bool {
     let engine = core.engine();
-    !engine.calls.stripes.is_empty()
+    engine.calls.are_allowed()
         && core.route() == Route::Ordinary
         // The home shard reports its loss; a file without it would be half alive.
         && engine.inboxes[core.home()].failure().is_none()
