@@ -27,7 +27,15 @@ impl Shared {
 
     /// Ends the log with its engine: no call comes in any more, and the log's own thread writes nothing more.
     pub(crate) fn engine_ends(&self) {
-        self.lock().engine_ended = true;
+        if self.lock().ended {
+            return;
+        }
+        let why = self.why_cut_short();
+        {
+            let mut state = self.lock();
+            state.engine_ended = true;
+            state.cut_short.get_or_insert(why);
+        }
         self.begin_close();
     }
 
