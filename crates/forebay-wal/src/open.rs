@@ -283,6 +283,7 @@ async fn open(engine: Engine, dir: Where, options: Options) -> Result<(Wal, Reco
         engine: engine.clone(),
         dir: dir.clone(),
         shard: options.shard,
+        class: options.class,
         bytes: options.segment_bytes,
         reserve_bytes: reserve_bytes(options.segment_bytes, options.group_bytes_max),
     };

@@ -8,7 +8,8 @@ use forebay::{Class, Durability, Flush};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fill {
-    /// [`Zeros`](Fill::Zeros) while the mean group is shorter than 32 KiB, and [`Allocated`](Fill::Allocated) above.
+    /// [`Zeros`](Fill::Zeros) while the mean group is shorter than 32 KiB, and [`Allocated`](Fill::Allocated) above, from the third
+    /// segment on that is made after the log was opened: a log that is truncated soon uses its first ones again.
     #[default]
     ByGroup,
     /// Writes the segment through with zeros. The device writes each byte twice, and the flush of a group then changes no

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use forebay::{Dir, Durability, Engine, File, Lock, Open};
+use forebay::{Class, Dir, Durability, Engine, File, Lock, Open};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_name};
@@ -42,6 +42,8 @@ pub(crate) struct Maker {
     pub(crate) engine: Engine,
     pub(crate) dir: Dir,
     pub(crate) shard: usize,
+    /// The log's own class.
+    pub(crate) class: Class,
     pub(crate) bytes: u64,
     /// Length of the log's reserve, in bytes.
     pub(crate) reserve_bytes: u64,

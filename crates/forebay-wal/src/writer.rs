@@ -40,6 +40,9 @@ pub(crate) struct Chain {
     pub(crate) marked: bool,
 }
 
+/// The first segments of a log are written through with zeros in any case: a log that is truncated uses them again and again.
+const REUSED: u64 = 2;
+
 /// State of the log's task.
 pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
@@ -54,6 +57,8 @@ pub(crate) struct Writer {
     pub(crate) offset: u64,
     /// Mean bytes of the last groups with records; each counts 15/16 of the one after it.
     pub(crate) group_bytes: u64,
+    /// Segments made anew and used since the log was opened.
+    pub(crate) made: u64,
     pub(crate) next: Next,
     /// The release of the previous segment's lock.
     pub(crate) unlocking: Option<Pending<()>>,
@@ -348,6 +353,7 @@ impl Writer {
         if recycled {
             state.stats.segments_recycled += 1;
         } else {
+            self.made += 1;
             state.stats.segments_made += 1;
             state.stats.zero_bytes += self.segment.zero_bytes;
         }
@@ -368,7 +374,7 @@ impl Writer {
 
     /// Returns the preparation of the next segment.
     fn fill(&self) -> Fill {
-        self.fill.for_groups_of(self.group_bytes)
+        self.fill.for_groups_of(if self.made < REUSED { 0 } else { self.group_bytes })
     }
 }
 

@@ -30,7 +30,8 @@ pub(super) fn on_shard(work: &Work) -> Result<Outcome> {
 
 /// Segments filled before the measurement; the log then holds as many used segments as it keeps.
 const SEGMENTS_FILLED: u64 = 4;
-const FILLING_BYTES: usize = 512 << 10;
+/// A group each, and so short that new segments are written through: in long use all bytes of a segment were written before.
+const FILLING_BYTES: usize = 24 << 10;
 /// After half a segment of new records, those before are released.
 const WAL_KEPT_BYTES: u64 = SEGMENT_BYTES / 2;
 /// The interval of that check.
@@ -60,9 +61,8 @@ impl Forebay {
     fn use_for_long(work: &Work, wal: &Wal) -> Result<EndUpkeep> {
         let filling = vec![7; FILLING_BYTES];
         for _ in 0..SEGMENTS_FILLED * SEGMENT_BYTES / FILLING_BYTES as u64 {
-            wal.append_unsynced(&filling).wait()?;
+            wal.append(&filling).wait()?;
         }
-        wal.sync().wait()?;
         wal.truncate_before(wal.next_lsn()).wait()?;
         // Space that a group releases is used again once two groups are behind it.
         wal.append(b"one").wait()?;

@@ -48,6 +48,7 @@ impl Scene {
             segment,
             offset,
             group_bytes: 0,
+            made: 0,
             next,
             unlocking: None,
             durability: options.durability,

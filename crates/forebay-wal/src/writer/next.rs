@@ -81,8 +81,12 @@ impl Next {
         let free = if found { None } else { self.free() };
         let used = free.map(|at| self.used.remove(at));
         self.recycled = used.is_some() || found;
+        // Zeros give way to groups. Anything else is a few short calls, and those of another class would make the scheduler
+        // divide the log's own writes for a while.
+        let is_long = !self.recycled && fill == Fill::Zeros;
+        let class = if is_long { Class::BACKGROUND } else { maker.class };
         let (maker, shared, generation) = (maker.clone(), shared.clone(), self.generation);
-        let task = maker.engine.clone().spawn_on_shard(maker.shard, Class::BACKGROUND, move || async move {
+        let task = maker.engine.clone().spawn_on_shard(maker.shard, class, move || async move {
             let segment = if found {
                 maker.adopt(generation).await
             } else {
