@@ -2,6 +2,8 @@
 //!
 //! Every way reads blocks with the same number of reads in flight; [`super::reads`] runs the samples.
 
+use std::path::Path;
+
 use super::claims::{BIO_CACHE, Check, Claims, claim};
 use super::commands::{self, NAMESPACE};
 use super::prelude::*;
@@ -150,6 +152,10 @@ impl Experiment for Cpu {
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         reads::sample(job)
+    }
+
+    fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
+        reads::fio(table, row, path)
     }
 
     fn title(&self, table: &Table) -> (String, String) {

@@ -15,9 +15,9 @@ pub(super) struct FioJob<'a> {
     /// `read`, `write`, `randread`, `randwrite`.
     pub(super) rw: &'a str,
     pub(super) block_bytes: f64,
-    /// Operations in flight of io_uring; threads of the engines that block.
+    /// Operations in flight of io_uring and libaio; threads of the engines that block.
     pub(super) depth: f64,
-    /// `io_uring`, `psync`, `mmap`.
+    /// `io_uring`, `libaio`, `psync`, `pvsync2`, `mmap`.
     pub(super) engine: &'a str,
     pub(super) is_direct: bool,
     pub(super) seconds: f64,
@@ -55,7 +55,7 @@ impl<'a> FioJob<'a> {
         );
         // Writing to a String cannot fail.
         let _ = match *engine {
-            "io_uring" => write!(line, " --iodepth={depth}"),
+            "io_uring" | "libaio" => write!(line, " --iodepth={depth}"),
             _ if *depth > 1.0 => write!(line, " --numjobs={depth} --thread --group_reporting"),
             _ => Ok(()),
         };

@@ -15,6 +15,7 @@ use forebay::Polling;
 
 use super::backend::{self, Backend, Calls, Setup, Target};
 use super::commands;
+use super::fio::FioJob;
 use super::gates::processors;
 use super::io_limit::IoLimit;
 use super::prelude::*;
@@ -284,6 +285,29 @@ struct Work {
     per_second: Option<f64>,
     /// Who counts system calls after the measured time, if they are counted.
     system_calls_by: Option<String>,
+}
+
+/// Returns the job of fio that does the work of a row with a fixed number of readers, where fio can.
+pub(super) fn fio(table: &Table, row: &Row, path: &Path) -> Option<String> {
+    let (engine, mode) = match row.name.as_str() {
+        "pread" => ("psync", ""),
+        "preadv2-hipri" => ("pvsync2", " --hipri"),
+        "io_submit" => ("libaio", ""),
+        // Since 3.33 fio sets up its rings so.
+        "io_uring-defer-taskrun" => ("io_uring", " --fixedbufs --registerfiles"),
+        "io_uring-sqpoll" => ("io_uring", " --fixedbufs --registerfiles --sqthread_poll"),
+        "io_uring-iopoll" => ("io_uring", " --fixedbufs --registerfiles --hipri"),
+        _ => return None,
+    };
+    let job = FioJob {
+        rw: "randread",
+        block_bytes: table.number("block_bytes")?,
+        depth: table.number("readers")?,
+        engine,
+        more: &format!("--time_based --lat_percentiles=1{mode}"),
+        ..FioJob::of(table, row, path, "file_bytes")?
+    };
+    Some(job.command())
 }
 
 /// Takes one sample.

@@ -4,6 +4,8 @@
 //! First a closed loop: 1 to 256 readers, each of which begins its next read as the last one ends. Then an
 //! open loop at shares of the most that each row reached, latencies counted from when a read was *due*.
 
+use std::path::Path;
+
 use serde_json::json;
 
 use super::claims::{Check, Claims, Decision, IOPS, claim};
@@ -124,6 +126,10 @@ impl Experiment for Saturate {
 
     fn sample(&self, job: &Job) -> anyhow::Result<Outcome> {
         reads::sample(job)
+    }
+
+    fn fio(&self, table: &Table, row: &Row, path: &Path) -> Option<String> {
+        reads::fio(table, row, path)
     }
 
     fn title(&self, table: &Table) -> (String, String) {
