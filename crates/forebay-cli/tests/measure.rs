@@ -179,7 +179,7 @@ fn a_report_has_only_the_named_experiments_in_its_own_order() {
     let mut names: Vec<&str> = experiments.iter().filter_map(|found| found["name"].as_str()).collect();
     names.dedup();
     assert_eq!(names, ["scan", "random"]);
-    assert!(outcome.err.contains("experiment 1 of 2: scan, about 2"), "{}", outcome.err);
+    assert!(outcome.err.contains("experiment 1 of 2: scan, about 1"), "{}", outcome.err);
     let outcome = run(&["report", file, "--quick", "--only", "scan", "--out", page, "--json"]);
     assert_eq!(document(&outcome)["experiments"].as_array().map(Vec::len), Some(1));
 }

@@ -250,10 +250,10 @@ impl Plan for Run {
         let count = |name: &str| setting.get(name).and_then(Value::as_u64).unwrap_or_default();
         format!(
             "All files are written through before, so no write allocates, and are synced and evicted before each sample. {} \
-             ranks are processes that have the file open and their data in memory before the time begins; they begin at one \
-             instant, and each writes {} in blocks of {}, or as many as it begins within {seconds:.1} s. MB/s are the bytes of all \
-             ranks over the time from the first start to the last end, with the sync where a row has one. The first word of \
-             each block is read back and compared. Rows take turns within a repeat, and a figure is the median of the repeats.",
+             ranks are processes that have the file open and their data in memory before the time begins. They begin at one \
+             instant. Each writes {} in blocks of {}, or as many as it begins within {seconds:.1} s. MB/s are the bytes of all \
+             ranks over the time from the first start to the last end. A row's sync counts. The first word of each block is \
+             read back and compared. Rows take turns within a repeat, and a figure is the median of the repeats.",
             count("ranks"),
             bytes(count("rank_bytes")),
             bytes(count("block_bytes")),

@@ -198,10 +198,10 @@ impl Plan for Run {
             ),
         };
         format!(
-            "{FILES} files of data that do not compress were written through; before each sample they are evicted from the page \
+            "{FILES} files of data that do not compress were written through. Before each sample they are evicted from the page \
              cache, and {} of them read into it again. Each sample is a fresh process in which {} threads, the loaders, read \
-             batches of {} samples: any file, any byte, lengths of {} to {}, each octave of lengths equally likely. For \
-             {seconds:.2} s {when}. The first word of each page is compared. Processor time is user and system time of all \
+             batches of {} samples. These are at any byte of any file, {} to {} long, each octave of lengths equally likely. \
+             For {seconds:.2} s {when}. The first word of each page is compared. Processor time is user and system time of all \
              threads, as a share of all processors. Rows of a repeat want the same samples; rows take turns within a repeat, \
              and a figure is the median of the repeats.",
             count("cached_files"),
