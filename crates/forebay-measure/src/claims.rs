@@ -2,7 +2,7 @@
 //! `docs/claims.md`.
 //!
 //! An experiment has the claims that its tables can decide ([`Experiment::claims`](super::experiment::Experiment::claims));
-//! [`UNSEEN`] has those that no experiment can.
+//! `UNSEEN` has those that no experiment can.
 
 use forebay_report::page::summary::{WIDTH, wrapped};
 use forebay_report::result::{Experiment as Table, Row};
