@@ -189,7 +189,7 @@ mod tests {
         let seconds = |before, after, spent| left(before, after, spent).as_secs_f64();
         assert_eq!(seconds(0.0, 100.0, 0.0), 100.0);
         assert_eq!(seconds(50.0, 50.0, 50.0), 50.0);
-        // Twice the estimate so far: what is left takes almost twice as long.
+        // Twice the estimate so far: the rest takes almost twice as long.
         assert!((85.0..90.0).contains(&seconds(50.0, 50.0, 100.0)), "{}", seconds(50.0, 50.0, 100.0));
         assert_eq!(seconds(100.0, 0.0, 80.0), 0.0);
     }

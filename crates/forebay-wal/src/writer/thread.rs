@@ -8,10 +8,10 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::idle::Idle;
-use super::{Ending, Writer};
 use forebay::Engine;
 
+use super::idle::Idle;
+use super::{Ending, Writer};
 use crate::error::{ErrorKind, Result};
 use crate::queue::Shared;
 
@@ -28,7 +28,7 @@ pub(crate) fn start(writer: Writer) -> std::result::Result<(), Box<Writer>> {
     };
     match thread::Builder::new().name("forebay-wal".to_owned()).spawn(body) {
         Ok(_) => {
-            // Without the task only the end of the engine in the middle of the log's life would go unnoticed.
+            // A shard that refuses the task is ending, and the task's drop ends the log with it.
             let noticed = EngineEnd(shared);
             let task = forebay::shard::spawn(async move {
                 poll_fn(|context| noticed.0.poll_end(context.waker())).await.is_ok()
