@@ -158,8 +158,6 @@ pub(crate) struct Target {
     pub(crate) rings: usize,
     /// Threads of a Tokio runtime.
     pub(crate) workers: usize,
-    /// Whether that runtime has its drivers of timers and sockets, as programs have them.
-    pub(crate) has_drivers: bool,
     pub(crate) shards: usize,
     pub(crate) writes: bool,
     /// Whether operations have an instant when they are due.
@@ -179,7 +177,6 @@ impl Target {
             depth,
             rings: 1,
             workers: 1,
-            has_drivers: false,
             shards: 1,
             writes: false,
             is_open: false,
@@ -194,8 +191,8 @@ impl Target {
 
     fn runtime(&self) -> io::Result<Runtime> {
         let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(self.workers).max_blocking_threads(self.depth + 1);
-        if self.has_drivers { builder.enable_all().build() } else { builder.build() }
+        // As `#[tokio::main]` makes it: workers without an I/O driver get no rings.
+        builder.worker_threads(self.workers).max_blocking_threads(self.depth + 1).enable_all().build()
     }
 }
 

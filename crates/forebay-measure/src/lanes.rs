@@ -150,16 +150,13 @@ pub(crate) fn ready<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyho
     }
 }
 
-/// Builds a Tokio runtime for work beside others: with timers where wanted, and with polite workers.
+/// Builds a Tokio runtime for work beside others, as `#[tokio::main]` does, with polite workers where wanted.
 ///
 /// # Errors
 /// A thread cannot be started.
-pub(crate) fn runtime(workers: usize, has_timers: bool, is_polite: bool) -> std::io::Result<Runtime> {
+pub(crate) fn runtime(workers: usize, is_polite: bool) -> std::io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
-    builder.worker_threads(workers);
-    if has_timers {
-        builder.enable_time();
-    }
+    builder.worker_threads(workers).enable_all();
     if is_polite {
         builder.on_thread_start(forebay::polite_worker);
     }

@@ -166,7 +166,6 @@ impl Experiment for Random {
                 }
                 let target = Target {
                     workers: work.threads,
-                    has_drivers: true,
                     shards: work.threads.clamp(1, work.depth),
                     ..Target::reads(&job.path, work.block_bytes as usize, work.depth)
                 };

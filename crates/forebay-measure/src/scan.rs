@@ -438,7 +438,7 @@ fn one_at_a_time(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result
 
 /// Reads the scan as an `AsyncRead`, in a current-thread Tokio runtime, which copies every byte.
 fn async_read(file: &forebay::File, job: &Job, work: &Work) -> anyhow::Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     paced(job, work, |pace| {
         runtime.block_on(async {
             let scan = file.scan().range(0..work.file_bytes).buffer(SMALL_BYTES).depth(SMALL_DEPTH);

@@ -161,7 +161,7 @@ fn batch(
 ) -> Result<Outcome> {
     let ranges = ranges(work);
     let wanted = ranges.clone();
-    Builder::new_multi_thread().build()?.block_on(async {
+    Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let (used, begun) = (Usage::now(), Instant::now());
         take(ranges, &wanted).await?;
         let seconds = begun.elapsed().as_secs_f64();

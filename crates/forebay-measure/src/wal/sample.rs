@@ -130,7 +130,7 @@ fn run(job: &Job, work: &Work, appender: Option<Appender>, is_polite: bool) -> a
     // Flushes the files that earlier samples removed and this one made. Otherwise the file system
     // would write them in the middle of the sample.
     rustix::fs::syncfs(File::open(&job.path)?)?;
-    let runtime = runtime(work.workers, work.load == Load::Timers, is_polite)?;
+    let runtime = runtime(work.workers, is_polite)?;
     let sorting = sort(runtime.handle(), work, job.seed);
     let timers = (work.load == Load::Timers).then(|| Timers::start(runtime.handle())).transpose()?;
     let schedule = Schedule::new(work.workload, job.seconds);
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn sorting_is_counted_and_ends() {
-        let runtime = runtime(3, false, true).expect("threads can be started");
+        let runtime = runtime(3, true).expect("threads can be started");
         let busy = Work { workers: 3, load: Load::Cpu, ..work() };
         let sorting = sort(runtime.handle(), &busy, 1);
         while sorting.load(Ordering::Relaxed) < 10 {

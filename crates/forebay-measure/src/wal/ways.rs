@@ -91,7 +91,7 @@ impl Appender {
         let mode = match name {
             "std-in-task" | "direct" => Mode::InTask,
             "spawn-blocking" => Mode::SpawnBlocking,
-            "own-runtime" => Mode::OwnRuntime(runtime(work.workers, false, false)?),
+            "own-runtime" => Mode::OwnRuntime(runtime(work.workers, false)?),
             "std-thread" => {
                 let (requests, receiver) = mpsc::channel();
                 let served = Arc::clone(&target);

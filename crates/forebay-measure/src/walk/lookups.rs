@@ -122,7 +122,7 @@ fn run(
 ) -> anyhow::Result<Outcome> {
     let work = &shared.work;
     // The timers beside rows without Tokio have an otherwise idle one.
-    let runtime = runtime(work.threads(), work.has_timers(), false)?;
+    let runtime = runtime(work.threads(), false)?;
     let timers = work.has_timers().then(|| Timers::start(runtime.handle())).transpose()?;
     let conduct = |join: Join<'_, Tally>| {
         std::thread::sleep(WARM);

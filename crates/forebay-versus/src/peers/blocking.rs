@@ -33,7 +33,7 @@ pub(crate) fn random_pread(reads: &Work) -> Result<Outcome> {
 pub(crate) fn random_spawn_blocking(reads: &Work) -> Result<Outcome> {
     let file = Arc::new(open_direct(&reads.path)?);
     let buffers = pieces(reads.depth, BLOCK_BYTES, PageKind::Huge)?;
-    let runtime = Builder::new_multi_thread().build()?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
     let lanes =
         buffers.into_iter().enumerate().map(|(i, buffer)| (Arc::clone(&file), buffer, reads.offsets(i)));
     tokio_tasks!(reads, runtime, lanes, |(file, mut buffer, mut offsets)| {
@@ -52,7 +52,7 @@ pub(crate) fn random_spawn_blocking(reads: &Work) -> Result<Outcome> {
 /// then read. It reads through a buffer of its own that no direct read can use, so it goes through the page cache;
 /// read-ahead is off.
 pub(crate) fn random_tokio_fs(reads: &Work) -> Result<Outcome> {
-    let runtime = Builder::new_multi_thread().build()?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
     let lanes = (0..reads.depth).map(|i| {
         let file = File::open(&reads.path)?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random)?;
@@ -114,7 +114,7 @@ pub(crate) fn scan_std_fs(scan: &Work) -> Result<Outcome> {
 
 /// Measures the scan with `tokio::fs` and a 128 KiB buffer.
 pub(crate) fn scan_tokio_fs(scan: &Work) -> Result<Outcome> {
-    let runtime = Builder::new_multi_thread().build()?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
     let pass = scan.begin();
     runtime.block_on(async {
         let mut file = tokio::fs::File::open(&scan.path).await?;

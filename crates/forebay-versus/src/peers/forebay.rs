@@ -66,7 +66,7 @@ pub(crate) fn random_read_many(reads: &Work) -> Result<Outcome> {
     // A batch is held in memory as a whole, because it is one result.
     let config = config().arena_bytes(128 << 20).arena_bytes_max(256 << 20);
     let (_engine, file) = open(config, reads, Open::read())?;
-    let runtime = Builder::new_multi_thread().build()?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
     let mut offsets = reads.offsets(0);
     let (mut elapsed, mut ranges_read) = (Duration::ZERO, 0);
     let mut used: Option<Usage> = None;
@@ -112,7 +112,7 @@ pub(crate) fn scan_on_shard(scan: &Work, open: Open, geometry: Option<(usize, us
 /// Measures the scan from a task of the current-thread runtime.
 pub(crate) fn scan_from_tokio(scan: &Work, geometry: Option<(usize, usize)>) -> Result<Outcome> {
     let scan = run_scan(start()?, scan.clone(), Open::read(), geometry);
-    Builder::new_current_thread().build()?.block_on(scan)
+    Builder::new_current_thread().enable_all().build()?.block_on(scan)
 }
 
 async fn run_scan(

@@ -34,7 +34,7 @@ pub(super) trait Writer: Send + 'static {
 
 /// Measures writers that are tasks of the multi-threaded Tokio runtime, which has a worker per core.
 pub(super) fn from_tokio<L: Log>(work: &Work, log: L) -> Result<Outcome> {
-    let runtime = Builder::new_multi_thread().build()?;
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
     let outcome = tokio_tasks!(work, runtime, lanes(work, &log), |(mut writer, mut record)| {
         writer.append(record.next()).await?;
     });
