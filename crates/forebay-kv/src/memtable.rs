@@ -34,7 +34,9 @@ pub(crate) struct Memtables {
     inner: RwLock<Inner>,
     bytes: AtomicU64,
     used: AtomicU64,
-    /// The newest record in the memtable.
+    /// A bound on the bytes that the records expected and not yet inserted will use.
+    expected: AtomicU64,
+    /// The newest record in the memtable, or expected.
     last_lsn: AtomicU64,
     /// Counts the bytes of memtables that only snapshots need: added to by `hold`, subtracted from when this
     /// one is dropped.
@@ -165,6 +167,7 @@ impl Memtables {
             inner: RwLock::new(inner),
             bytes: AtomicU64::new(0),
             used: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
             last_lsn: AtomicU64::new(0),
             held,
             is_held: AtomicBool::new(false),
@@ -175,8 +178,21 @@ impl Memtables {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the entries of a record, which are at these places, all at once. Records come in the order of
-    /// their numbers. If a record changes a key several times, the last change counts.
+    /// Counts a record of this [`cost`] that is in the log's queue and will be inserted.
+    pub(crate) fn expect(&self, cost: u64, lsn: u64) {
+        debug_assert!(lsn > self.last_lsn(), "sequence numbers rise");
+        self.expected.fetch_add(cost, Ordering::Relaxed);
+        self.last_lsn.store(lsn, Ordering::Release);
+    }
+
+    /// Adds a record at once: expects it and inserts it.
+    pub(crate) fn add(&self, record: &[u8], places: &[u32], lsn: u64) {
+        self.expect(cost(record.len(), places.len()), lsn);
+        self.insert(record, places, lsn);
+    }
+
+    /// Adds the entries of an expected record, which are at these places, all at once. Records come in the
+    /// order of their numbers. If a record changes a key several times, the last change counts.
     pub(crate) fn insert(&self, record: &[u8], places: &[u32], lsn: u64) {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         for &at in places {
@@ -184,13 +200,14 @@ impl Memtables {
                 inner.insert(record, &entry, lsn);
             }
         }
-        debug_assert!(lsn > self.last_lsn.load(Ordering::Relaxed), "sequence numbers rise");
+        debug_assert!(lsn <= self.last_lsn(), "a record is expected before it is inserted");
         debug_assert!(!self.is_held.load(Ordering::Relaxed), "a memtable that was flushed takes no more");
         debug_assert!(inner.used_bytes() <= inner.memory_bytes(), "pages reach behind what is used");
         // Under the lock, so that every visible entry is counted.
         self.bytes.store(inner.memory_bytes(), Ordering::Relaxed);
         self.used.store(inner.used_bytes(), Ordering::Relaxed);
-        self.last_lsn.store(lsn, Ordering::Release);
+        // After `used`, so that their sum is never too little.
+        self.expected.fetch_sub(cost(record.len(), places.len()), Ordering::Release);
     }
 
     /// Returns the newest version of a key that is not newer than `lsn`, without its key. Copies the value.
@@ -234,13 +251,14 @@ impl Memtables {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes used, without the free rest of the last pages; [`cost`] bounds the increase by a
-    /// record.
+    /// Returns the bytes used, without the free rest of the last pages, and those of expected records;
+    /// [`cost`] bounds the increase by a record.
     pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        let expected = self.expected.load(Ordering::Acquire);
+        expected + self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of the newest record in the memtable; 0 if it is empty.
+    /// Returns the number of the newest record in the memtable, or expected; 0 if there is none.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.last_lsn.load(Ordering::Acquire)
     }

@@ -21,6 +21,7 @@ pub(crate) mod flush;
 pub(crate) mod gate;
 pub(crate) mod get;
 pub(crate) mod holder;
+mod insertion;
 pub(crate) mod open;
 mod recover;
 pub(crate) mod rules;

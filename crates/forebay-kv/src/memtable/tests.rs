@@ -11,7 +11,7 @@ fn engine() -> Engine {
 
 fn put(memtables: &Memtables, keyspace: u32, key: &[u8], value: &[u8], lsn: u64) {
     let record = Record::single(keyspace, key, &Change::Put { value, expires_s: None });
-    memtables.insert(&record, &[HEADER_BYTES as u32], lsn);
+    memtables.add(&record, &[HEADER_BYTES as u32], lsn);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn it_answers_as_a_map_does() {
             });
             let before = memtables.used();
             let record = Record::single(keyspace, &key, &change);
-            memtables.insert(&record, &[HEADER_BYTES as u32], lsn);
+            memtables.add(&record, &[HEADER_BYTES as u32], lsn);
             let cost = cost(record.len(), 1);
             // An insert may split a node at each level.
             assert!(memtables.used() <= before + cost + 2048 && memtables.used() <= memtables.bytes());
@@ -178,7 +178,7 @@ fn long_values_of_a_batch_are_found() {
         }
     });
     let memtables = Memtables::new(&engine, Arc::default());
-    memtables.insert(&record, &places, 5);
+    memtables.add(&record, &places, 5);
     let found = |key: &[u8]| memtables.get(3, key, 5).unwrap();
     assert_eq!((found(b"a").value(), found(b"a").expires_s), (&long[1..], Some(78)));
     assert_eq!((found(b"b").value(), found(b"b").expires_s), (&long[..100], None));

@@ -15,7 +15,7 @@ fn memory(entries: Entries<'_>, bounds: &Bounds, direction: Direction) -> Source
     for (lsn, (key, value)) in (1..).zip(entries) {
         let value = value.as_ref().map(std::slice::from_ref);
         let change = value.map_or(Change::Delete, |value| Change::Put { value, expires_s: None });
-        memtables.insert(&Record::single(0, key, &change), &[HEADER_BYTES as u32], lsn);
+        memtables.add(&Record::single(0, key, &change), &[HEADER_BYTES as u32], lsn);
     }
     Source::Memory(Memory::new(Arc::new(memtables), 0, u64::MAX, bounds, direction))
 }

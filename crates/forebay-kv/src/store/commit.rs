@@ -1,16 +1,18 @@
-//! The commit section. One step adds a record to the log's queue and to the memtable, so that the two never
-//! differ. The writer then waits, outside the section, until the record is durable.
+//! The commit section. One step adds a record to the log's queue and to the list of records that the memtable
+//! is to get, so that the two never differ. The writer then waits, outside the section, until the record is
+//! durable. Insertion takes longer than the section; it happens outside ([`insertion`](super::insertion)).
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 
-use forebay_wal::Appended;
+use forebay_wal::{Appended, Lsn};
 
 use super::gate::GatePosition;
+use super::insertion::{Committed, Turn};
 use super::shared::{Commit, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
@@ -38,8 +40,15 @@ impl Ready {
 
 /// The outcome of an attempt to commit.
 pub(crate) enum Tried {
-    /// The record is in the queue and in the memtable.
+    /// The record is in the queue, and the memtable has it or will get it.
     In(Appended),
+    /// Nothing was done; the record goes back.
+    Not(Ready, Obstacle),
+}
+
+/// The reason why a record was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
     /// The memtables are full until a flush has made progress, or other writers wait for that.
     NoSpace,
     /// The log has no room until a group is written.
@@ -50,12 +59,13 @@ pub(crate) enum Tried {
 
 impl Shared {
     /// Tries to commit a record and returns the outcome. It commits if there is room now and `check`, called
-    /// in the commit section, agrees. `place` is the caller's place in the line of waiting writers.
+    /// in the commit section, agrees; `check` sees every record committed before. `place` is the
+    /// caller's place in the line of waiting writers.
     pub(crate) fn try_commit(
         &self,
-        ready: &Ready,
+        ready: Ready,
         place: Option<&GatePosition<'_>>,
-        check: impl FnOnce(&Commit) -> bool,
+        check: Option<&dyn Fn(&Commit) -> bool>,
     ) -> Result<Tried> {
         let (limit, cost) = (self.budget.record, memtable::cost(ready.record.len(), ready.places.len()));
         if ready.record.len() > limit || cost > self.budget.memtable {
@@ -70,32 +80,51 @@ impl Shared {
         // Not in the commit section: the call may wake the program's tasks, and their wakers may be code of
         // the program.
         self.look_at_logs();
-        let mut commit = self.lock();
+        let (turn, mut commit) = if check.is_some() {
+            let (turn, commit) = self.lock_inserted();
+            (Some(turn), commit)
+        } else {
+            (None, self.lock())
+        };
         self.check_writable()?;
         if ready.grows {
             self.full.check_growth()?;
         } else {
             self.check_log_room(ready.record.len())?;
         }
-        if !check(&commit) {
-            return Ok(Tried::Refused);
+        if check.is_some_and(|check| !check(&commit)) {
+            return Ok(Tried::Not(ready, Obstacle::Refused));
         }
         let is_turn = commit.sealed.is_empty() || self.gate.is_turn(place);
         if !is_turn || !self.has_space(&mut commit, cost)? {
             self.full.check_flush()?;
             self.counters.space_waits.fetch_add(u64::from(place.is_none()), Ordering::Relaxed);
-            return Ok(Tried::NoSpace);
+            return Ok(Tried::Not(ready, Obstacle::NoSpace));
         }
-        let Some(appended) = self.wal.try_append(&ready.record)? else { return Ok(Tried::NoRoom) };
+        let Some(appended) = self.wal.try_append(&ready.record)? else {
+            return Ok(Tried::Not(ready, Obstacle::NoRoom));
+        };
         let lsn = appended.lsn().0;
-        debug_assert!(lsn > self.inserted() && lsn > commit.flushed, "sequence numbers rise");
-        commit.active.insert(&ready.record, &ready.places, lsn);
+        debug_assert!(lsn > commit.last && lsn > commit.flushed, "sequence numbers rise");
+        commit.active.expect(cost, lsn);
+        commit.last = lsn;
         debug_assert!(
             commit.sealed.is_empty() || commit.sealed_used() + commit.active.used() <= self.budget.memtables,
             "the memtables keep their share of the memory"
         );
-        self.inserted.store(lsn, Ordering::Release);
+        self.insertion.push(Committed { memtables: commit.active.clone(), ready, lsn });
+        drop((commit, turn));
+        self.insertion.run_unless_busy();
         Ok(Tried::In(appended))
+    }
+
+    /// Returns the lock of the commit section with all committed records in the memtables, and the turn that
+    /// keeps it so.
+    pub(super) fn lock_inserted(&self) -> (Turn<'_>, MutexGuard<'_, Commit>) {
+        let mut turn = self.insertion.turn();
+        let commit = self.lock();
+        self.insertion.run(&mut turn);
+        (turn, commit)
     }
 
     /// Returns whether the active memtable takes so many more bytes; seals it and begins a new one if needed.
@@ -171,6 +200,13 @@ impl Shared {
         }
     }
 
+    /// Returns the outcome of a commit whose append has ended with `done`. Its caller reads what it wrote.
+    pub(super) fn committed(&self, done: forebay_wal::Result<Lsn>) -> Result<()> {
+        let lsn = done.map_err(|error| self.log_error(error))?;
+        self.insertion.until(lsn.0);
+        Ok(())
+    }
+
     /// Converts an error of the log to the writer's error. An error that means that the log is broken makes
     /// the store read-only.
     pub(crate) fn log_error(&self, error: forebay_wal::Error) -> Error {
@@ -181,11 +217,11 @@ impl Shared {
         }
     }
 
-    /// Waits until there may be room again after `tried`. Returns the caller's place in the line, which it
-    /// keeps until its record is committed.
+    /// Waits until there may be room again. Returns the caller's place in the line, which it keeps until its
+    /// record is committed.
     pub(crate) async fn wait_for_room<'a>(
         &'a self,
-        tried: &Tried,
+        obstacle: Obstacle,
         ready: &Ready,
         place: Option<GatePosition<'a>>,
     ) -> Result<GatePosition<'a>> {
@@ -212,7 +248,7 @@ impl Shared {
             }
         };
         place.until(is_free).await?;
-        if let Tried::NoRoom = tried {
+        if obstacle == Obstacle::NoRoom {
             self.wal.room(ready.record.len()).await.map_err(|error| self.log_error(error))?;
         }
         Ok(place)
@@ -274,19 +310,17 @@ impl<'a> Write<'a> {
     fn step(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Ready(ready, place) => {
-                    match self.shared.try_commit(&ready, place.as_ref(), |_| true)? {
-                        Tried::In(appended) => self.stage = Stage::Queued(appended),
-                        tried => {
-                            let shared = self.shared;
-                            let room = async move {
-                                let place = shared.wait_for_room(&tried, &ready, place).await?;
-                                Ok((ready, Some(place)))
-                            };
-                            self.stage = Stage::Waiting(Box::pin(room));
-                        }
+                Stage::Ready(ready, place) => match self.shared.try_commit(ready, place.as_ref(), None)? {
+                    Tried::In(appended) => self.stage = Stage::Queued(appended),
+                    Tried::Not(ready, obstacle) => {
+                        let shared = self.shared;
+                        let room = async move {
+                            let place = shared.wait_for_room(obstacle, &ready, place).await?;
+                            Ok((ready, Some(place)))
+                        };
+                        self.stage = Stage::Waiting(Box::pin(room));
                     }
-                }
+                },
                 Stage::Waiting(mut room) => {
                     let Poll::Ready(waited) = room.as_mut().poll(context) else {
                         self.stage = Stage::Waiting(room);
@@ -300,7 +334,7 @@ impl<'a> Write<'a> {
                         self.stage = Stage::Queued(appended);
                         return Poll::Pending;
                     };
-                    return Poll::Ready(done.map(drop).map_err(|error| self.shared.log_error(error)));
+                    return Poll::Ready(self.shared.committed(done));
                 }
                 Stage::Nothing => return Poll::Ready(self.shared.check_writable()),
                 Stage::Failed(error) => return Poll::Ready(Err(error)),

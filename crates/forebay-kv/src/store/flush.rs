@@ -46,7 +46,7 @@ pub(super) async fn oldest_now(shared: &Arc<Shared>) -> Result<bool> {
 /// Seals the active memtable and returns the number of its last record. `also` runs under the same lock.
 fn seal(shared: &Shared, also: impl FnOnce(u64)) -> u64 {
     let mut commit = shared.lock();
-    let upto = shared.inserted();
+    let upto = commit.last;
     shared.seal(&mut commit);
     also(upto);
     upto
@@ -95,6 +95,8 @@ async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result<()> {
 pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
     let Some(memtables) = shared.lock().sealed.front().cloned() else { return Ok(false) };
     let last = memtables.last_lsn();
+    // Writers may have committed records to it that are not inserted yet. No new ones come.
+    shared.insertion.until(last);
     shared.gate.start(shared.engine.now_ns());
     shared.gate.watch(flush(shared, &memtables)).await?;
     shared.counters.flushes.fetch_add(1, Ordering::Relaxed);

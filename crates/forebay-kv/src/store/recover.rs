@@ -52,7 +52,7 @@ pub(super) async fn recover(
     // A replay may have to flush; a new table must not get a name that is taken.
     entries.table_files.iter().for_each(|(id, _)| shared.reserve_table(*id));
     replay(shared, start.max(first), last).await?;
-    shared.inserted.fetch_max(last.0, Ordering::AcqRel);
+    shared.lock().last = shared.insertion.note(last.0);
     if shared.options.salvage {
         // Missing records no longer matter once the log holds none before them.
         flush::now(shared).await?;
@@ -104,7 +104,7 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
             {
                 let mut commit = shared.lock();
                 if shared.has_space(&mut commit, cost)? {
-                    commit.active.insert(bytes, &places, lsn.0);
+                    commit.active.add(bytes, &places, lsn.0);
                     break;
                 }
             }

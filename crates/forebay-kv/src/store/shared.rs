@@ -10,6 +10,7 @@ use forebay::{Dir, Engine};
 use forebay_wal::Wal;
 
 use super::gate::Gate;
+use super::insertion::Insertion;
 use super::space::Space;
 use super::stats::Counters;
 use super::write_stall::WriteStall;
@@ -45,12 +46,13 @@ pub(crate) struct Shared {
     pub(crate) cache: Arc<Cache>,
     pub(crate) wal: Wal,
     pub(crate) manifest: Manifest,
-    /// The lock of the commit section. Held at most for the copy of a record, never across an await.
+    /// The lock of the commit section. Held at most for the copy of a record to the log's queue, or for the
+    /// insertion of a few ([`lock_inserted`](Shared::lock_inserted)); never across an await.
     commit: Mutex<Commit>,
     /// The view that reads use; changed in the commit section only.
     view: ArcSwap<View>,
-    /// The newest record whose entries are in the active memtable.
-    pub(super) inserted: AtomicU64,
+    /// Committed records on their way into memtables.
+    pub(super) insertion: Insertion,
     next_table: AtomicU32,
     failed: Mutex<Option<Error>>,
     is_failed: AtomicBool,
@@ -88,6 +90,8 @@ pub(crate) struct Commit {
     /// Oldest first; each holds the records before those of the next.
     pub(crate) sealed: VecDeque<Arc<Memtables>>,
     pub(crate) version: Arc<Version>,
+    /// The newest record in the log's queue.
+    pub(crate) last: u64,
     /// The newest record that is in tables.
     pub(crate) flushed: u64,
     /// Bulk loads so far, which put newer values into tables.
@@ -136,11 +140,15 @@ impl Shared {
     pub(crate) fn new(parts: Parts) -> Shared {
         let Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version } = parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
+        let flushed = log_start.saturating_sub(1);
+        let insertion = Insertion::default();
+        insertion.note(flushed);
         let commit = Commit {
             active: Arc::new(Memtables::new(&engine, budget.snapshots().clone())),
             sealed: VecDeque::new(),
             version: Arc::new(version),
-            flushed: log_start.saturating_sub(1),
+            last: flushed,
+            flushed,
             loads: 0,
         };
         Shared {
@@ -155,7 +163,7 @@ impl Shared {
             wal,
             manifest,
             view: ArcSwap::new(commit.view()),
-            inserted: AtomicU64::new(commit.flushed),
+            insertion,
             commit: Mutex::new(commit),
             next_table: AtomicU32::new(next_table.max(1)),
             failed: Mutex::new(None),
@@ -205,13 +213,13 @@ impl Shared {
 
     /// Returns the newest record that reads may see: durable, with all its entries in memory.
     pub(crate) fn visible(&self) -> u64 {
-        let inserted = self.inserted.load(Ordering::Acquire);
+        let inserted = self.inserted();
         if is_early() { inserted } else { inserted.min(self.wal.durable_lsn().0) }
     }
 
-    /// Returns the newest record whose entries are in memory, durable or not.
+    /// Returns the newest record whose entries are in memtables, durable or not.
     pub(crate) fn inserted(&self) -> u64 {
-        self.inserted.load(Ordering::Acquire)
+        self.insertion.inserted()
     }
 
     /// Returns a view and the newest visible record, up to which the view is complete.

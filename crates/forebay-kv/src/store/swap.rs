@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::commit::{Ready, Tried};
+use super::commit::{Obstacle, Ready, Tried};
 use super::shared::{Commit, Shared};
 use crate::error::Result;
 use crate::memtable;
@@ -42,7 +42,7 @@ pub(crate) async fn compare_and_set(
     if !shared.throttle.delay().is_zero() {
         shared.throttle.wait(|| shared.check_writable().is_err()).await;
     }
-    let mut place = None;
+    let (mut record, mut place) = (ready, None);
     loop {
         let seen = look(shared, keyspace, key).await?;
         if seen.value.as_deref() != expected {
@@ -60,19 +60,23 @@ pub(crate) async fn compare_and_set(
                 None => commit.flushed <= seen.upto && commit.loads == seen.loads,
             }
         };
-        match shared.try_commit(&ready, place.as_ref(), unchanged)? {
+        record = match shared.try_commit(record, place.as_ref(), Some(&unchanged))? {
             Tried::In(appended) => {
                 drop(place);
-                appended.await.map_err(|error| shared.log_error(error))?;
+                shared.committed(appended.await)?;
                 return Ok(Swapped::Done);
             }
-            Tried::Refused => {
+            Tried::Not(record, Obstacle::Refused) => {
                 // Tables may have to be read again, and other writers need not wait for that.
                 place = None;
                 forebay::shard::yield_if_needed().await;
+                record
             }
-            tried => place = Some(shared.wait_for_room(&tried, &ready, place).await?),
-        }
+            Tried::Not(record, obstacle) => {
+                place = Some(shared.wait_for_room(obstacle, &record, place).await?);
+                record
+            }
+        };
     }
 }
 
@@ -83,8 +87,8 @@ fn newest(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<memtable::Found>
 
 async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<Seen> {
     let (view, upto, loads): (Arc<View>, u64, u64) = {
-        let commit = shared.lock();
-        let upto = shared.inserted();
+        let (_turn, commit) = shared.lock_inserted();
+        let upto = commit.last;
         if let Some(found) = newest(&commit, keyspace, key) {
             let lsn = found.lsn;
             return Ok(Seen {

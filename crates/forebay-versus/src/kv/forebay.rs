@@ -2,6 +2,8 @@
 
 use ::forebay::{Class, Config, Engine};
 use forebay_kv::{Batch, Keyspace, Options, Store};
+use forebay_wal::Wal;
+use tokio::runtime::Builder;
 
 use super::drive::{self, Key, Peer, VALUE_BYTES, Values, key};
 use super::{BUSY_GETS, IN_FLIGHT, PUT_BYTES};
@@ -17,6 +19,9 @@ const BOTH: &[usize] = &[0, LAST];
 const BESIDE_BYTES_MIN: u64 = 14 << 20;
 /// The row in which the log and compaction have the class of the gets.
 const NO_CLASSES: &str = "forebay-no-classes";
+/// Bytes of the log's record of a put, and of a segment of the store's log with the default memory.
+const RECORD_BYTES: usize = 16 + PUT_BYTES + 16;
+const SEGMENT_BYTES: u64 = 64 << 20;
 /// The engine's memory for I/O that is there from the start.
 const ARENA_BYTES: usize = 4 << 20;
 
@@ -33,6 +38,10 @@ pub(super) fn sample(work: &Work) -> Result<Outcome> {
         ("many" | "small", _) | ("tokio", "forebay-native") => opened.on_shards(work, BOTH, IN_FLIGHT),
         ("tokio", _) => opened.gets_from_tokio(work),
         ("busy", _) => opened.busy(work),
+        ("puts", "forebay-shard") => opened.on_shards(work, &[0], IN_FLIGHT),
+        ("puts", "forebay-other") => opened.on_shards(work, &[LAST], IN_FLIGHT),
+        ("puts", "forebay-tokio") => opened.puts_from_tokio(work),
+        ("puts", "forebay-log") => opened.appends(work),
         ("puts", _) => opened.on_shards(work, BOTH, IN_FLIGHT),
         _ => bail!("there is no workload {workload} here"),
     }?;
@@ -137,6 +146,37 @@ impl Opened {
         let tasks: Vec<_> = shards.iter().enumerate().map(start).collect();
         let meters = tasks.into_iter().map(|task| task.wait()?).collect::<Result<Vec<Meter>>>()?;
         Ok(window.outcome(meters))
+    }
+
+    /// Measures puts of tasks of Tokio.
+    fn puts_from_tokio(&self, work: &Work) -> Result<Outcome> {
+        let runtime = Builder::new_multi_thread().enable_all().build()?;
+        let lanes =
+            (0..IN_FLIGHT).map(|number| (self.keyspace.clone(), self.values.clone(), work.rng(number)));
+        tokio_tasks!(work, runtime, lanes, |(keyspace, values, mut rng)| {
+            let (number, mut value) = (rng.next_u64(), [0; PUT_BYTES]);
+            values.write(number, &mut value);
+            keyspace.put(key(number), value).await?;
+        })
+    }
+
+    /// Measures appends to a log of its own, of the bytes that a put appends to the store's, by tasks on a shard.
+    fn appends(&self, work: &Work) -> Result<Outcome> {
+        let options = forebay_wal::Options::new().segment_bytes(SEGMENT_BYTES);
+        let (log, _) = Wal::open(&self.engine, work.path.join("log"), options).wait()?;
+        let (window, tasks, numbers) = (work.window(), log.clone(), work.clone());
+        let meter = self.engine.spawn_on_shard(LAST, Class::DEFAULT, move || async move {
+            let lanes = (0..IN_FLIGHT).map(|number| (tasks.clone(), numbers.rng(number)));
+            let meter = local_tasks!(window, spawn, lanes, |(log, mut rng)| {
+                let mut record = [0; RECORD_BYTES];
+                record[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
+                log.append(&record).await?;
+            });
+            anyhow::Ok((window, meter))
+        });
+        let (window, meter) = meter.wait()??;
+        log.close().wait()?;
+        Ok(window.outcome([meter]))
     }
 
     fn gets_from_tokio(&self, work: &Work) -> Result<Outcome> {

@@ -53,7 +53,11 @@ const WORKLOADS: &[(&str, &str, &str)] = &[
         "random gets from 64 tasks of Tokio beside a timer of 1 ms",
     ),
     ("busy", "forebay forebay-no-classes", "8 random gets at a time beside 2 writers of batches of 100 keys"),
-    ("puts", "forebay forebay-threads", "durable puts, 64 writers x 256 B, into an empty store"),
+    (
+        "puts",
+        "forebay forebay-shard forebay-other forebay-tokio forebay-threads forebay-log",
+        "durable puts, 64 writers x 256 B, into an empty store",
+    ),
 ];
 /// The other stores.
 const OTHERS: &[&str] = &["redb", "fjall", "heed", "rocksdb"];
@@ -89,7 +93,10 @@ experiment! {
         direct "raw-ring", "such reads from tasks of Tokio, through a ring of each worker" => stores::raw, twin direct;
         direct "forebay", "forebay-kv with two shards; gets and puts are tasks on them, or of Tokio" => forebay::sample;
         direct "forebay-wait", "threads that wait for each get" => forebay::sample;
-        direct "forebay-shard", "all gets on the shard that owns the log" => forebay::sample;
+        direct "forebay-shard", "all gets, or puts, on the shard that owns the log" => forebay::sample;
+        direct "forebay-other", "all puts on the other shard" => forebay::sample;
+        direct "forebay-tokio", "puts of tasks of Tokio" => forebay::sample;
+        direct "forebay-log", "no store: as many appends of that size to a log" => forebay::sample;
         direct "forebay-native", "the gets of `tokio` as tasks on shards" => forebay::sample;
         direct "forebay-threads", "threads that wait for each put" => forebay::sample;
         direct "forebay-no-classes", "the log and compaction in the class of the gets" => forebay::sample;
@@ -164,6 +171,10 @@ experiment! {
         "forebay" "puts_per_s" over &["rocksdb"], at_least 120.0 / 45.0, when |table| is(table, "puts");
         "forebay" "puts_per_s" at_least 120_000.0, when |table| is(table, "puts");
         "forebay" "p99_us" at_most 1500.0, when |table| is(table, "puts");
+        "forebay" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
+        "forebay-shard" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
+        "forebay-other" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
+        "forebay-tokio" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
     }
 }
 
