@@ -8,6 +8,11 @@ use tokio::runtime::Builder;
 use super::{BATCH, BUSY_GETS, BUSY_WRITERS, IN_FLIGHT, LOADED, PUT_BYTES, THREADS};
 use crate::prelude::*;
 
+/// Bytes of a value that is loaded in random order, and entries of a scan beside full ones.
+const RANDOM_BYTES: usize = 200;
+const SCAN: usize = 100;
+/// A prime above the numbers of keys here: its multiples, modulo their number, are each of them once, in no order.
+const STRIDE: u64 = 2_654_435_761;
 /// Bytes of a key.
 const KEY_BYTES: usize = 16;
 /// Bytes of a value that is loaded.
@@ -23,6 +28,9 @@ const WRITERS_STREAM: usize = 1 << 20;
 const TICK: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(300);
 
+/// The receiver of the entries of a scan.
+pub(super) type See<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
 /// A store whose calls block.
 pub(super) trait Peer: Send + Sync {
     /// Loads the keys with the numbers from 0 to `keys` in their order, the fastest way it has; durable when
@@ -33,6 +41,12 @@ pub(super) trait Peer: Send + Sync {
     fn get(&self, key: &Key, see: impl FnOnce(&[u8]) -> Result<()>) -> Result<()>;
     /// Puts entries, all or nothing; durable when it returns.
     fn put(&self, entries: &[(Key, Vec<u8>)]) -> Result<()>;
+    /// Passes up to `count` entries from a key on, in order, to `see`.
+    fn scan(&self, from: &Key, count: usize, see: See<'_>) -> Result<()>;
+    /// Waits until the store has no work left that it does by itself.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
     /// Closes the store, where dropping it is not enough.
     fn close(&self) -> Result<()> {
         Ok(())
@@ -68,6 +82,7 @@ pub(super) fn sample<P: Peer + 'static>(
         }
         "busy" => busy(work, || gets(work, store, BUSY_GETS), |entries| store.put(entries)),
         "puts" => puts(work, &**store),
+        "random" => random(work, store),
         other => bail!("there is no workload {other} here"),
     }?;
     store.close()?;
@@ -110,7 +125,7 @@ pub(super) fn files_below(dir: &Path) -> Result<Vec<(PathBuf, std::fs::Metadata)
 }
 
 fn get_one(store: &impl Peer, values: &Values, number: u64) -> Result<()> {
-    store.get(&key(number), |value| values.check(number, value))
+    store.get(&key(number), |value| values.check(number, value, VALUE_BYTES))
 }
 
 /// Measures threads that each get and check one key of a random number after the other.
@@ -219,6 +234,85 @@ pub(super) fn busy(
         .figure("idle_gets_per_s", of(&idle, "iops")))
 }
 
+/// Measures a load in random order: durable batches of keys by two writers, each key once; then the wait until the store
+/// has nothing left to do; and then gets and scans. The device's bytes count from the beginning until that wait ends.
+fn random(work: &Work, store: &Arc<impl Peer>) -> Result<Outcome> {
+    rustix::fs::sync();
+    let (used, begun, values) = (Usage::now(), Instant::now(), &Values::new());
+    let write = |writer: usize| {
+        let mut times_us = Vec::new();
+        let mut entries = Vec::with_capacity(BATCH);
+        for place in (writer as u64..work.keys).step_by(BUSY_WRITERS) {
+            let number = place * STRIDE % work.keys;
+            let mut value = vec![0; RANDOM_BYTES];
+            values.write(number, &mut value);
+            entries.push((key(number), value));
+            if entries.len() == BATCH || place + BUSY_WRITERS as u64 >= work.keys {
+                let begun = Instant::now();
+                store.put(&entries)?;
+                times_us.push(begun.elapsed().as_secs_f64() * 1e6);
+                entries.clear();
+            }
+        }
+        Ok(times_us)
+    };
+    let write = &write;
+    let mut times_us = on_threads((0..BUSY_WRITERS).map(|writer| move || write(writer)))?.concat();
+    let seconds = begun.elapsed().as_secs_f64();
+    store.settle()?;
+    let settled_s = begun.elapsed().as_secs_f64() - seconds;
+    rustix::fs::sync();
+    let of_load = Usage::now().since(&used);
+    let data_bytes = (work.keys * (KEY_BYTES + RANDOM_BYTES) as u64) as f64;
+    let sectors: u64 = files_below(&work.path)?.iter().map(|(_, metadata)| metadata.blocks()).sum();
+    times_us.sort_by(f64::total_cmp);
+
+    let gets = {
+        let lanes = (0..THREADS).map(|i| {
+            let mut rng = work.rng(i);
+            move || {
+                let number = rng.below(work.keys);
+                store.get(&key(number), |value| values.check(number, value, RANDOM_BYTES))
+            }
+        });
+        threads(work, lanes)?
+    };
+    let mut rng = work.rng(WRITERS_STREAM);
+    let (mut scans, begun) = (0_u32, Instant::now());
+    while begun.elapsed().as_secs_f64() < work.seconds {
+        let mut number = rng.below(work.keys - SCAN as u64);
+        store.scan(&key(number), SCAN, &mut |_, value| {
+            values.check(number, value, RANDOM_BYTES)?;
+            number += 1;
+            Ok(())
+        })?;
+        scans += 1;
+    }
+    let scans_per_s = f64::from(scans) / begun.elapsed().as_secs_f64();
+    let (mut number, begun) = (0, Instant::now());
+    store.scan(&key(0), usize::MAX, &mut |_, value| {
+        values.check(number, value, RANDOM_BYTES)?;
+        number += 1;
+        Ok(())
+    })?;
+    ensure!(number == work.keys, "a scan of all keys gave {number} of {}", work.keys);
+    let get = |name| gets.figures.get(name);
+    let mut outcome = Outcome::lasting(seconds)
+        .figure("iops", work.keys as f64 / seconds)
+        .figure("ios", work.keys as f64)
+        .figure("batch_p99_us", quantile(&times_us, 0.99))
+        .figure("batch_max_us", times_us.last().copied())
+        .figure("settle_s", settled_s)
+        .figure("gets_after_per_s", get("iops"))
+        .figure("gets_after_p99_us", get("p99_us"))
+        .figure("scans_per_s", scans_per_s)
+        .figure("scan_keys_per_s", work.keys as f64 / begun.elapsed().as_secs_f64())
+        .figure("space", (sectors * 512) as f64 / data_bytes)
+        .figure("write_amplification", of_load.0[usage::WRITTEN_BYTES] / data_bytes);
+    of_load.add_to(&mut outcome, work.keys);
+    Ok(outcome)
+}
+
 /// Measures durable puts of random keys, one at a time per writer; the writers are threads.
 fn puts(work: &Work, store: &impl Peer) -> Result<Outcome> {
     let values = &Values::new();
@@ -269,9 +363,9 @@ impl Values {
 
     /// Checks both ends of a value that a store returned.
     #[inline]
-    pub(super) fn check(&self, number: u64, value: &[u8]) -> Result<()> {
+    pub(super) fn check(&self, number: u64, value: &[u8], bytes: usize) -> Result<()> {
         let length = value.len();
-        ensure!(length == VALUE_BYTES, "the value of key {number} has {length} bytes, not {VALUE_BYTES}");
+        ensure!(length == bytes, "the value of key {number} has {length} bytes, not {bytes}");
         let start = Self::start(number, length);
         let same = value[..8] == number.to_le_bytes()
             && value[length - 8..] == self.pool[start + length - 8..start + length];
@@ -295,11 +389,11 @@ mod tests {
             assert!(key(number) < key(number + 1));
             let mut value = [0; VALUE_BYTES];
             values.write(number, &mut value);
-            values.check(number, &value).unwrap();
-            values.check(number + 1, &value).unwrap_err();
+            values.check(number, &value, VALUE_BYTES).unwrap();
+            values.check(number + 1, &value, VALUE_BYTES).unwrap_err();
             value[VALUE_BYTES - 1] ^= 1;
-            values.check(number, &value).unwrap_err();
-            values.check(number, &value[1..]).unwrap_err();
+            values.check(number, &value, VALUE_BYTES).unwrap_err();
+            values.check(number, &value[1..], VALUE_BYTES).unwrap_err();
         }
     }
 }

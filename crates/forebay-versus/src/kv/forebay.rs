@@ -5,7 +5,7 @@ use forebay_kv::{Batch, Keyspace, Options, Store};
 use forebay_wal::Wal;
 use tokio::runtime::Builder;
 
-use super::drive::{self, Key, Peer, VALUE_BYTES, Values, key};
+use super::drive::{self, Key, Peer, See, VALUE_BYTES, Values, key};
 use super::{BUSY_GETS, IN_FLIGHT, PUT_BYTES};
 use crate::peers::forebay::spawn;
 use crate::prelude::*;
@@ -28,7 +28,7 @@ const ARENA_BYTES: usize = 4 << 20;
 /// Measures a row.
 pub(super) fn sample(work: &Work) -> Result<Outcome> {
     let (workload, row) = (&*work.workload, &*work.row);
-    if workload == "load" || matches!(row, "forebay-wait" | "forebay-threads") {
+    if matches!(workload, "load" | "random") || matches!(row, "forebay-wait" | "forebay-threads") {
         return drive::sample(work, Opened::open);
     }
     let opened = Opened::open(work)?;
@@ -86,6 +86,20 @@ impl Peer for Opened {
             batch.put(&self.keyspace, key, value);
         }
         Ok(self.store.write(&batch).wait()?)
+    }
+
+    fn scan(&self, from: &Key, count: usize, see: See<'_>) -> Result<()> {
+        let mut range = self.keyspace.range(&from[..]..);
+        for _ in 0..count {
+            let Some(entry) = range.next().wait() else { break };
+            let (key, value) = entry?;
+            see(&key, &value)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(self.store.settle().wait()?)
     }
 
     fn close(&self) -> Result<()> {
@@ -192,5 +206,5 @@ impl Opened {
 
 async fn get_one(keyspace: &Keyspace, values: &Values, number: u64) -> Result<()> {
     let value = keyspace.get(&key(number)).await?.context("a key is missing")?;
-    values.check(number, &value)
+    values.check(number, &value, VALUE_BYTES)
 }

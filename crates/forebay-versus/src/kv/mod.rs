@@ -58,7 +58,14 @@ const WORKLOADS: &[(&str, &str, &str)] = &[
         "forebay forebay-shard forebay-other forebay-tokio forebay-threads forebay-log",
         "durable puts, 64 writers x 256 B, into an empty store",
     ),
+    (
+        "random",
+        "forebay",
+        "a load in random order by durable batches of 100 x 200 B, until compaction rests; gets, scans",
+    ),
 ];
+/// Keys of the workload `random`, which has a store of its own.
+const RANDOM_KEYS: &str = "random-keys";
 /// The other stores.
 const OTHERS: &[&str] = &["redb", "fjall", "heed", "rocksdb"];
 
@@ -69,11 +76,12 @@ const NATIVE: &[&str] = &["forebay-native"];
 // machine.
 experiment! {
     KV "kv", "Gets, loads and durable puts of a key-value store, beside the disk and other stores",
-        compared by "ratio_to_raw", per |work| match &*work.workload { "load" => "key", "puts" => "put", _ => "get" };
+        compared by "ratio_to_raw", per |work| match &*work.workload { "load" | "random" => "key", "puts" => "put", _ => "get" };
     options {
-        word("workloads", "What to measure", &["load", "one", "many", "small", "tokio", "busy", "puts"])
-            .list().or("load,one,many,small,tokio,busy,puts");
+        word("workloads", "What to measure", &["load", "one", "many", "small", "tokio", "busy", "puts", "random"])
+            .list().or("load,one,many,small,tokio,busy,puts,random");
         count("keys", "Keys that are loaded, each with 1,000 bytes; 10,000 at least", 1 << 32).or("4000000");
+        count(RANDOM_KEYS, "Keys of the workload `random`, each with 200 bytes; 10,000 at least", 1 << 32).or("1500000");
         count("repeats", "Interleaved repeats; the targets want five or more. A load is done once", 1000).or("5");
         seconds("2", "2");
         time("busy-seconds", "Seconds of gets beside writers, and as many of the same gets at rest before", 0.01, 86_400.0)
@@ -129,6 +137,13 @@ experiment! {
         "context_switches_per_get" "switches", "context switches for one get";
         "write_amplification" "written", "bytes that the device wrote for each byte loaded";
         "space" "space", "bytes of the files for each byte loaded";
+        "batch_p99_us" "batch p99", "99 of 100 durable batches took no longer";
+        "batch_max_us" "batch max", "the longest durable batch";
+        "settle_s" "settle s", "seconds after the load until the store had nothing left to do";
+        "gets_after_per_s" "gets/s after", "gets in a second of 32 threads after the load";
+        "gets_after_p99_us" "p99 after", "99 of 100 of these gets took no longer";
+        "scans_per_s" "scans/s", "scans of 100 entries in a second, one at a time";
+        "scan_keys_per_s" "scan keys/s", "keys in a second of a scan of all";
         COMPACTED_BYTES;
         RESIDENT_PEAK_BYTES;
         MEMORY_PEAK_BYTES;
@@ -171,6 +186,11 @@ experiment! {
         "forebay" "puts_per_s" over &["rocksdb"], at_least 120.0 / 45.0, when |table| is(table, "puts");
         "forebay" "puts_per_s" at_least 120_000.0, when |table| is(table, "puts");
         "forebay" "p99_us" at_most 1500.0, when |table| is(table, "puts");
+        "forebay" "write_amplification" over &["rocksdb"], at_most 1.2, when |table| is(table, "random");
+        "forebay" "space" over &["rocksdb"], at_most 1.2, when |table| is(table, "random");
+        "forebay" "scans_per_s" over &["rocksdb"], at_least 2.0, when |table| is(table, "random");
+        "forebay" "scan_keys_per_s" at_least 1_500_000.0, when |table| is(table, "random");
+        "forebay" "batch_max_us" at_most 30_000.0, when |table| is(table, "random");
         "forebay" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
         "forebay-shard" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
         "forebay-other" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
@@ -191,7 +211,9 @@ fn title(table: &Table) -> String {
     let what = WORKLOADS.iter().find(|(name, ..)| *name == workload).map_or("", |(.., what)| what);
     let memory = bytes(table.number("memory_bytes").unwrap_or(0.0) as u64);
     let mut title = format!("kv {workload}: {what}; {memory} of memory");
-    if workload != "puts" {
+    if workload == "random" {
+        title.push_str(&format!("; {:.1} M keys", keys / 1e6));
+    } else if workload != "puts" {
         title.push_str(&format!("; {:.1} M keys x 1000 B", keys / 1e6));
         title.push_str(if keys < KEYS_FULL { " (FEWER KEYS than the 4 M of the targets)" } else { "" });
     }
@@ -205,7 +227,10 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         same repeat, and figures medians.";
     let (mut run, scratch) = Run::in_directory(context, KV.spec.name, true, method)?;
     let (keys, mib) = (options.count("keys"), |name| options.count(name) << 20);
-    ensure!(keys >= 10_000, "--keys is at least 10,000");
+    ensure!(
+        keys >= 10_000 && options.count(RANDOM_KEYS) >= 10_000,
+        "--keys and --random-keys are at least 10,000"
+    );
     ensure!(
         options.count("memory-mib") >= 64 && options.count("small-memory-mib") >= 32,
         "--memory-mib is at least 64, --small-memory-mib 32"
@@ -224,8 +249,8 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     for group in 1..=groups.len() {
         for (workload, ..) in WORKLOADS {
             let is_wanted = workloads.contains(workload);
-            // Puts need no data, everything else does.
-            let is_needed = *workload == "load" && workloads.iter().any(|workload| *workload != "puts");
+            // Some begin with an empty store, the others need the loaded one.
+            let is_needed = *workload == "load" && workloads.iter().any(|workload| !is_alone(workload));
             if !is_wanted && !is_needed {
                 continue;
             }
@@ -236,6 +261,9 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
                 "warm_up_seconds": options.number("warm-up-seconds"), "tokio_workers": cores(),
                 "group": group, "groups": groups.len(),
             });
+            if *workload == "random" {
+                setting["keys"] = json!(options.count(RANDOM_KEYS));
+            }
             if *workload == "load" {
                 setting["repeats"] = Value::from(1);
             }
@@ -263,8 +291,8 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
             stores.clear();
         }
         let (store, workload) = (store_of(turn.way.name), turn.text("workload"));
-        if workload == "puts" {
-            let directory = scratch.temp_directory(context, "puts")?;
+        if is_alone(workload) {
+            let directory = scratch.temp_directory(context, workload)?;
             job.path = directory.path().to_owned();
             return Ok(Some(Box::new(directory)));
         }
@@ -283,6 +311,11 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         Ok(None)
     });
     Ok(run)
+}
+
+/// Returns whether each sample of a workload begins with an empty store.
+fn is_alone(workload: &str) -> bool {
+    matches!(workload, "puts" | "random")
 }
 
 fn has_row(setting: &Parameters, row: &str) -> bool {

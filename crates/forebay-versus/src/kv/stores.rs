@@ -1,6 +1,8 @@
 //! The disk itself, and stores whose calls block. Values here do not compress, so compression is off.
 
-use super::drive::{self, ENTRY_BYTES, Key, LOAD_ENTRIES, Peer, VALUE_BYTES, Values, key};
+use std::ops::Bound;
+
+use super::drive::{self, ENTRY_BYTES, Key, LOAD_ENTRIES, Peer, See, VALUE_BYTES, Values, key};
 use super::{IN_FLIGHT, THREADS};
 use crate::peers::worker_ring;
 use crate::prelude::*;
@@ -106,6 +108,15 @@ impl Peer for Redb {
         see(value.value())
     }
 
+    fn scan(&self, from: &Key, count: usize, see: See<'_>) -> Result<()> {
+        let table = redb::ReadableDatabase::begin_read(&self.0)?.open_table(TABLE)?;
+        for entry in table.range::<Key>(*from..)?.take(count) {
+            let (key, value) = entry?;
+            see(&key.value(), value.value())?;
+        }
+        Ok(())
+    }
+
     fn put(&self, entries: &[(Key, Vec<u8>)]) -> Result<()> {
         let transaction = self.0.begin_write()?;
         {
@@ -152,6 +163,19 @@ impl Peer for Fjall {
 
     fn get(&self, key: &Key, see: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
         see(&self.keyspace.get(key)?.context(MISSING)?)
+    }
+
+    fn scan(&self, from: &Key, count: usize, see: See<'_>) -> Result<()> {
+        for entry in self.keyspace.range(&from[..]..).take(count) {
+            let (key, value) = entry.into_inner()?;
+            see(&key, &value)?;
+        }
+        Ok(())
+    }
+
+    /// fjall does not say when its threads have nothing left to do: its tables do not change any more.
+    fn settle(&self) -> Result<()> {
+        until_still(|| Ok(self.keyspace.disk_space() + self.keyspace.table_count() as u64))
     }
 
     fn put(&self, entries: &[(Key, Vec<u8>)]) -> Result<()> {
@@ -215,6 +239,17 @@ impl Peer for Lmdb {
         see(self.database.get(&transaction, key)?.context(MISSING)?)
     }
 
+    fn scan(&self, from: &Key, count: usize, see: See<'_>) -> Result<()> {
+        let transaction = self.env.read_txn()?;
+        for entry in
+            self.database.range(&transaction, &(Bound::Included(&from[..]), Bound::Unbounded))?.take(count)
+        {
+            let (key, value) = entry?;
+            see(key, value)?;
+        }
+        Ok(())
+    }
+
     fn put(&self, entries: &[(Key, Vec<u8>)]) -> Result<()> {
         let mut transaction = self.env.write_txn()?;
         for (key, value) in entries {
@@ -222,6 +257,19 @@ impl Peer for Lmdb {
         }
         Ok(transaction.commit()?)
     }
+}
+
+/// Returns when a reading has not changed for a second.
+fn until_still(read: impl Fn() -> Result<u64>) -> Result<()> {
+    let (mut last, mut since) = (read()?, Instant::now());
+    while since.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = read()?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    Ok(())
 }
 
 #[cfg(not(feature = "rocksdb"))]
@@ -301,6 +349,36 @@ mod rocks {
 
         fn get(&self, key: &Key, see: impl FnOnce(&[u8]) -> Result<()>) -> Result<()> {
             see(&self.database.get_pinned(key)?.context(MISSING)?)
+        }
+
+        fn scan(&self, from: &Key, count: usize, see: See<'_>) -> Result<()> {
+            let mut entries = self.database.raw_iterator();
+            entries.seek(from);
+            for _ in 0..count {
+                let Some((key, value)) = entries.item() else { break };
+                see(key, value)?;
+                entries.next();
+            }
+            Ok(entries.status()?)
+        }
+
+        fn settle(&self) -> Result<()> {
+            const WORK: [&str; 4] = [
+                "rocksdb.mem-table-flush-pending",
+                "rocksdb.num-running-flushes",
+                "rocksdb.compaction-pending",
+                "rocksdb.num-running-compactions",
+            ];
+            until_still(|| {
+                let work = WORK.iter().map(|name| self.database.property_int_value(name));
+                let work: u64 = work.map(|work| work.map(Option::unwrap_or_default)).sum::<Result<_, _>>()?;
+                let tables = self.database.property_int_value("rocksdb.total-sst-files-size")?;
+                Ok(if work > 0 {
+                    Instant::now().elapsed().as_nanos() as u64
+                } else {
+                    tables.unwrap_or_default()
+                })
+            })
         }
 
         fn put(&self, entries: &[(Key, Vec<u8>)]) -> Result<()> {
