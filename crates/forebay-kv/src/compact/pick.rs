@@ -1,9 +1,14 @@
 //! Picks the next compaction.
 //!
-//! Levels have targets, set from the last level up. The last level's target is its size, and the target of
-//! each level above is a tenth of that of the level below. Levels whose target would be less than a few
-//! memtables stay empty: level 0 is compacted past them. So at rest the levels above the last hold at most
-//! an eighth of it. A deletion counts together with the bytes that it deletes.
+//! Levels have targets, set from the last level up. The last level's target is its size, and the targets of
+//! the levels above fall by one ratio from level to level, down to a full level 0. An entry is written about
+//! once for each level, times that ratio; so there are as many levels as keep the ratio at 4 to 16, and data
+//! of up to 16 full levels 0 have none between. Levels without a target stay empty: level 0 is compacted past
+//! them. At rest the levels above the last hold at most an eighth of it. A deletion counts together with the
+//! bytes that it deletes.
+//!
+//! While the store is written to, level 0 waits for as many bytes as lie below it, so that half of what its
+//! compaction writes is new, but at most for [`LEVEL0_FULL`] tables: each is one more to search.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -13,15 +18,19 @@ use crate::manifest::version::{LEVELS, Levels, Version};
 use crate::merge::Bounds;
 use crate::table::{Table, TableMeta};
 
-/// Number of a keyspace's tables in level 0 from which on they are compacted.
-///
-/// It shapes the other levels as well: a level above the last has a target, and so tables, only where that is this
-/// many memtables or more (`Shape::of`). The throttle's `LEVEL0_SLOW` must stay above it, and `docs/kv.md` has the number.
-pub(crate) const LEVEL0: usize = 4;
+/// Number of a keyspace's tables in level 0 from which on they are compacted if the store rests, or if they are
+/// as long as what lies below. `docs/kv.md` has this number and the next.
+const LEVEL0: usize = 4;
+/// Number of tables in level 0 from which on they are compacted in any case. The throttle's `LEVEL0_SLOW` must
+/// stay above it.
+pub(crate) const LEVEL0_FULL: usize = 10;
 /// The limit for tables of level 0 in one compaction: each is read on its own, with memory of its own.
-pub(crate) const LEVEL0_MAX: usize = 12;
-/// Ratio of a level's target to that of the level above.
-const GROWTH: u64 = 10;
+pub(crate) const LEVEL0_MAX: usize = 16;
+/// The least ratio of a level's target to that of the level above.
+const GROWTH_MIN: f64 = 4.0;
+/// The ratio down to which a level that has tables keeps its target, so that none is emptied and filled again
+/// where the data are about as many as one more level needs.
+const GROWTH_KEPT: f64 = 3.5;
 /// At rest at most `1/REST` of the last level's size lies above it, and at most `1/REST` of a table has
 /// expired.
 const REST: u64 = 8;
@@ -77,13 +86,16 @@ struct Shape<'l> {
 
 impl<'l> Shape<'l> {
     fn of(levels: &'l Arc<Levels>, how: &How<'_>) -> Shape<'l> {
-        let least = how.budget.memtable * LEVEL0 as u64;
-        let (mut targets, mut base, mut target) = ([0; LEVELS], LAST, levels.bytes(LAST));
+        let last = levels.bytes(LAST) as f64;
+        let times = last / level0_full(how.budget) as f64;
+        let growth = |levels: usize| times.powf(1.0 / levels as f64);
+        let used = (1..LAST).find(|level| !levels.level(*level).is_empty()).map_or(1, |top| LEVELS - top);
+        let fits = |count: &usize| growth(*count) >= if *count <= used { GROWTH_KEPT } else { GROWTH_MIN };
+        let count = (2..LEVELS).rev().find(fits).unwrap_or(1);
+        let (base, mut targets) = (LEVELS - count, [0; LEVELS]);
         targets[LAST] = u64::MAX;
-        while base > 1 && target / GROWTH >= least {
-            base -= 1;
-            target /= GROWTH;
-            targets[base] = target;
+        for (level, target) in targets.iter_mut().enumerate().take(LAST).skip(base) {
+            *target = (last / growth(count).powi((LAST - level) as i32)) as u64;
         }
         let deepest = (1..LEVELS).rev().find(|level| !levels.level(*level).is_empty());
         let entry_bytes = deepest.map_or(0, |level| {
@@ -120,10 +132,13 @@ impl<'l> Shape<'l> {
     }
 
     /// Returns the ratio of a level's size to its target. Levels above 1 are compacted.
-    fn score(&self, level: usize) -> f64 {
+    fn score(&self, level: usize, is_resting: bool) -> f64 {
         let tables = self.levels.level(level).len();
         match level {
-            0 => tables as f64 / (LEVEL0 as f64 - 0.5),
+            0 => {
+                let is_worth = is_resting || self.levels.bytes(0) >= self.levels.bytes(self.target(0));
+                tables as f64 / (if is_worth { LEVEL0 } else { LEVEL0_FULL } as f64 - 0.5)
+            }
             LAST => 0.0,
             _ if tables == 0 => 0.0,
             // This level should be empty.
@@ -132,8 +147,8 @@ impl<'l> Shape<'l> {
         }
     }
 
-    fn worst(&self) -> (f64, usize) {
-        let scores = (0..LEVELS).map(|level| (self.score(level), level));
+    fn worst(&self, is_resting: bool) -> (f64, usize) {
+        let scores = (0..LEVELS).map(|level| (self.score(level, is_resting), level));
         scores.fold((0.0, 0), |worst, next| if next.0 > worst.0 { next } else { worst })
     }
 
@@ -155,11 +170,9 @@ impl<'l> Shape<'l> {
         (0..LAST).find(|level| self.levels.level(*level).iter().any(|table| table.meta().deleted > 0))
     }
 
-    /// Returns the bytes that compaction has to rewrite.
+    /// Returns the bytes that compaction has to move out of levels below the first, whose tables are counted.
     fn pending(&self) -> u64 {
-        let over = (1..LAST).map(|level| self.level_weight(level).saturating_sub(self.targets[level]));
-        let level0 = if self.levels.level(0).len() >= LEVEL0 { self.levels.bytes(0) } else { 0 };
-        level0 + over.sum::<u64>()
+        (1..LAST).map(|level| self.level_weight(level).saturating_sub(self.targets[level])).sum()
     }
 
     fn job(&self, keyspace: u32, level: usize, upper: Vec<Arc<Table>>) -> Option<Job> {
@@ -252,7 +265,7 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
 /// Returns the most urgent job. With `is_resting` it also considers jobs that only save space. Where the
 /// disk has no space left, it also considers all levels that have deletions.
 pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option<Job> {
-    let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
+    let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(is_resting), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
         && score > 1.0
@@ -271,7 +284,7 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
 
 /// Returns whether there is work that does not wait for rest.
 pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
-    shapes(version, how).any(|(_, shape)| shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some())
+    shapes(version, how).any(|(_, shape)| shape.worst(false).0 > 1.0 || shape.stale(EXPIRED).is_some())
 }
 
 /// Returns the second from which on expired entries may be worth a compaction that they are not worth yet,
@@ -285,7 +298,12 @@ pub(crate) fn expires_s(version: &Version, now_s: u64) -> Option<u64> {
     due.min()
 }
 
-/// Returns the bytes that compaction has to rewrite.
+/// Returns the bytes of a full level 0 of full memtables.
+pub(crate) fn level0_full(budget: &Budget) -> u64 {
+    budget.memtable * LEVEL0_FULL as u64
+}
+
+/// Returns the bytes that compaction has to move out of levels below level 0.
 pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
     shapes(version, how).map(|(_, shape)| shape.pending()).sum()
 }

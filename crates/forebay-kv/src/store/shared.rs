@@ -141,7 +141,7 @@ impl Shared {
         let Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version } = parts;
         let (next_table, log_start) = manifest.with(|state| (state.next_table, state.log_start));
         let flushed = log_start.saturating_sub(1);
-        let insertion = Insertion::default();
+        let (insertion, throttle) = (Insertion::default(), WriteStall::new(&budget));
         insertion.note(flushed);
         let commit = Commit {
             active: Arc::new(Memtables::new(&engine, budget.snapshots().clone())),
@@ -174,7 +174,7 @@ impl Shared {
             lent: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
             keyspace_turn: AsyncMutex::default(),
-            throttle: WriteStall::default(),
+            throttle,
             gate: Gate::default(),
             compaction: Compaction::default(),
             full: Space::default(),

@@ -3,32 +3,34 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::compact::pick::{LEVEL0, LEVEL0_MAX};
+use crate::budget::Budget;
+use crate::compact::pick::{LEVEL0_FULL, LEVEL0_MAX, level0_full};
 use crate::event::Event;
 
 /// Number of level-0 tables in a keyspace from which on writers are slowed.
 ///
-/// It lies above [`LEVEL0`], where compaction begins, because writers would be slowed with no compaction running;
-/// and below [`LEVEL0_MAX`], so that one compaction ends the delay. `docs/kv.md` has the number.
-const LEVEL0_SLOW: usize = 8;
-const _: () = assert!(LEVEL0 < LEVEL0_SLOW && LEVEL0_SLOW < LEVEL0_MAX && LEVEL0_MAX < LEVEL0_SLOWEST);
+/// It lies above [`LEVEL0_FULL`], where compaction begins, because writers would be slowed with no compaction
+/// running; and below [`LEVEL0_MAX`], so that one compaction ends the delay. `docs/kv.md` has the number.
+const LEVEL0_SLOW: usize = 15;
+const _: () = assert!(LEVEL0_FULL < LEVEL0_SLOW && LEVEL0_SLOW < LEVEL0_MAX && LEVEL0_MAX < LEVEL0_SLOWEST);
 /// Number of level-0 tables at which writers are slowed the most.
-const LEVEL0_SLOWEST: usize = 32;
-/// Pending compaction bytes from which on writers are slowed.
-const PENDING_SLOW: u64 = 256 << 20;
-/// Pending compaction bytes at which writers are slowed the most.
-const PENDING_SLOWEST: u64 = 4 << 30;
+const LEVEL0_SLOWEST: usize = 40;
+/// Pending compaction bytes from which on writers are slowed: at least this much, and twice what a compaction
+/// of level 0 adds at once.
+const PENDING_SLOW_MIN: u64 = 256 << 20;
+/// Ratio of the pending bytes at which writers are slowed the most to those.
+const PENDING_SLOWEST: u64 = 16;
 /// The longest delay of a put.
 const DELAY_MAX: Duration = Duration::from_millis(20);
 
 /// Returns the delay of each put, which grows with the square of how far behind compaction is.
-pub(crate) fn delay(level0: usize, pending_bytes: u64) -> Duration {
+fn delay(level0: usize, pending_bytes: u64, pending_slow: u64) -> Duration {
     let behind = |value: u64, slow: u64, slowest: u64| {
         let over = value.saturating_sub(slow).min(slowest - slow);
         over as f64 / (slowest - slow) as f64
     };
     let level0 = behind(level0 as u64, LEVEL0_SLOW as u64, LEVEL0_SLOWEST as u64);
-    let pending = behind(pending_bytes, PENDING_SLOW, PENDING_SLOWEST);
+    let pending = behind(pending_bytes, pending_slow, pending_slow * PENDING_SLOWEST);
     let worst = level0.max(pending);
     DELAY_MAX.mul_f64(worst * worst)
 }
@@ -37,8 +39,10 @@ pub(crate) fn delay(level0: usize, pending_bytes: u64) -> Duration {
 ///
 /// Executors differ in their clocks, so waiting writers do not sleep: a task of the store sleeps and wakes
 /// them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WriteStall {
+    /// Pending compaction bytes from which on writers are slowed.
+    pending_slow: u64,
     level0: AtomicUsize,
     pending_bytes: AtomicU64,
     /// Counts the sleeps that have ended.
@@ -53,6 +57,22 @@ pub(crate) struct WriteStall {
 }
 
 impl WriteStall {
+    pub(crate) fn new(budget: &Budget) -> WriteStall {
+        WriteStall::slow_from(PENDING_SLOW_MIN.max(level0_full(budget) * 2))
+    }
+
+    fn slow_from(pending_slow: u64) -> WriteStall {
+        WriteStall {
+            pending_slow,
+            level0: AtomicUsize::new(0),
+            pending_bytes: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            ticked: Event::default(),
+            asked: Event::default(),
+        }
+    }
+
     pub(crate) fn set_level0(&self, tables: usize) {
         self.level0.store(tables, Ordering::Relaxed);
         self.notify();
@@ -65,7 +85,8 @@ impl WriteStall {
 
     /// Returns how long each put has to wait now.
     pub(crate) fn delay(&self) -> Duration {
-        delay(self.level0.load(Ordering::Relaxed), self.pending_bytes.load(Ordering::Relaxed))
+        let (level0, pending) = (&self.level0, &self.pending_bytes);
+        delay(level0.load(Ordering::Relaxed), pending.load(Ordering::Relaxed), self.pending_slow)
     }
 
     /// Waits for the delay of a put: until one whole sleep of the store's task has passed.
@@ -111,7 +132,7 @@ mod tests {
     #[test]
     fn a_writer_that_is_not_polled_any_more_keeps_nobody_awake() {
         use futures::FutureExt;
-        let throttle = WriteStall::default();
+        let throttle = WriteStall::slow_from(PENDING_SLOW_MIN);
         throttle.set_level0(LEVEL0_SLOWEST);
         let mut slowed = Box::pin(throttle.wait(|| false));
         assert!((&mut slowed).now_or_never().is_none());
@@ -127,7 +148,8 @@ mod tests {
 
     #[test]
     fn writers_are_slowed_smoothly_and_never_for_long() {
-        assert_eq!(delay(LEVEL0_SLOW, PENDING_SLOW), Duration::ZERO);
+        let delay = |level0, pending| delay(level0, pending, PENDING_SLOW_MIN);
+        assert_eq!(delay(LEVEL0_SLOW, PENDING_SLOW_MIN), Duration::ZERO);
         let mut last = Duration::ZERO;
         for level0 in LEVEL0_SLOW + 1..LEVEL0_SLOWEST + 9 {
             let next = delay(level0, 0);
@@ -136,6 +158,6 @@ mod tests {
         }
         assert_eq!(last, DELAY_MAX);
         assert_eq!(delay(0, u64::MAX), DELAY_MAX);
-        assert!(delay(0, PENDING_SLOW + (1 << 20)) < Duration::from_micros(10));
+        assert!(delay(0, PENDING_SLOW_MIN + (1 << 20)) < Duration::from_micros(10));
     }
 }
