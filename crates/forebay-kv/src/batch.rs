@@ -98,6 +98,11 @@ impl Batch {
     fn try_add(&mut self, keyspace: &Keyspace, key: &[u8], change: &Change<'_>) -> Result<()> {
         record::check(key, change)?;
         keyspace.check_store(*self.store.get_or_insert(keyspace.store_number()))?;
+        self.push(keyspace.id(), key, change)
+    }
+
+    /// Adds a change that was checked.
+    pub(crate) fn push(&mut self, keyspace: u32, key: &[u8], change: &Change<'_>) -> Result<()> {
         if self.record.is_empty() {
             self.record.extend_from_slice(&record::header_bytes(0));
         }
@@ -108,7 +113,7 @@ impl Batch {
             return Err(Error::new(kind, "a batch of more than 2 GiB"));
         }
         self.record.resize(at + bytes, 0);
-        record::put_entry(&mut self.record[at..], keyspace.id(), key, change);
+        record::put_entry(&mut self.record[at..], keyspace, key, change);
         self.places.push(at as u32);
         self.grows |= !matches!(change, Change::Delete);
         Ok(())
@@ -122,7 +127,7 @@ impl Batch {
         if self.places.is_empty() {
             return Ok(None);
         }
-        if self.store != Some(store) {
+        if self.store.is_some_and(|own| own != store) {
             return Err(crate::keyspace::other_store());
         }
         let record = Record::new(self.record.len(), |bytes| {

@@ -79,6 +79,9 @@ pub enum ErrorKind {
     Exists,
     /// A checkpoint into this directory was begun and not finished. The directory may be removed.
     Unfinished,
+    /// A transaction was not committed: a key that it read or writes was changed since it began, or so much was
+    /// written since that the store cannot tell. Nothing was written. Run the transaction again from its beginning.
+    Conflict,
     /// The store or its engine was closed.
     Closed,
     /// An option or argument is not valid.

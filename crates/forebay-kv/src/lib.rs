@@ -34,6 +34,7 @@
 //! | a durable change | [`Keyspace::put`], [`Keyspace::put_until`], [`Keyspace::delete`] |
 //! | several changes, all or none | [`Batch`], [`Store::write`] |
 //! | a change only if the value is still the same | [`Keyspace::compare_and_set`] |
+//! | reads and changes together, unless another write comes between | [`Store::transaction`], [`Store::transact`] |
 //! | entries in order, in either direction | [`Keyspace::range`], [`Keyspace::prefix`], [`Keyspace::iter`], [`Range::rev`] |
 //! | the store as it was at one moment | [`Store::snapshot`] |
 //! | sorted entries loaded fast | [`Keyspace::bulk_load`], [`Keyspace::loader`] |
@@ -100,6 +101,7 @@ mod record;
 mod snapshot;
 mod store;
 mod table;
+mod transaction;
 mod value;
 mod verify;
 mod view;
@@ -115,6 +117,7 @@ pub use snapshot::Snapshot;
 pub use store::{
     Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Recovery, Stats, Store, Swapped, Write,
 };
+pub use transaction::{Isolation, Transaction, TransactionRange};
 pub use value::Value;
 pub use verify::{Verified, verify, verify_with};
 pub use wait::Pending;

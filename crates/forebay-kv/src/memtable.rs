@@ -219,6 +219,24 @@ impl Memtables {
         is_it.then(|| inner.found(&header, false))
     }
 
+    /// Returns the record of the newest version of a key.
+    pub(crate) fn newest_lsn(&self, keyspace: u32, key: &[u8]) -> Option<u64> {
+        let inner = self.read();
+        let mut path = inner.seek(&Sought { keyspace, key, lsn: u64::MAX });
+        let header = inner.text.header(inner.tree.next(&mut path)?);
+        let is_it = header.keyspace == keyspace && inner.text.compare_key(&header, key).is_eq();
+        is_it.then_some(header.lsn)
+    }
+
+    /// Returns whether a key within a range has a version newer than `lsn`.
+    pub(crate) fn has_newer(&self, keyspace: u32, range: (Bound<&[u8]>, Bound<&[u8]>), lsn: u64) -> bool {
+        if self.last_lsn() <= lsn {
+            return false;
+        }
+        let inner = self.read();
+        Walk { inner: &inner, keyspace, range, lsn, batch: Batch::default(), bytes: 0 }.has_newer()
+    }
+
     /// Returns up to `count` keys from a bound on, in order, each with its newest version not newer than
     /// `lsn`. Keys without such a version are left out. Returns fewer keys where their values are long.
     /// Copies them.

@@ -59,7 +59,7 @@ impl Bounds {
         self.is_above_low(&table.meta().largest) && self.is_below_high(&table.meta().smallest)
     }
 
-    fn slices(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    pub(crate) fn slices(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         (self.low.as_ref().map(Vec::as_slice), self.high.as_ref().map(Vec::as_slice))
     }
 }

@@ -21,6 +21,8 @@ pub enum Mutant {
     WritersNotPaced,
     /// A get that was woken because there is room makes all others wait until it comes for it.
     WokenKeepsItsRoom,
+    /// A transaction commits although what it has read was changed.
+    ConflictMissed,
 }
 
 forebay::_mutant_switch!(Mutant);

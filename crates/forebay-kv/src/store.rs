@@ -1,6 +1,7 @@
 //! [`Store`]: the handle of an open store.
 
 use std::fmt;
+use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,10 +10,12 @@ use forebay::Engine;
 use crate::batch::Batch;
 use crate::checkpoint;
 use crate::compact;
+use crate::error::{ErrorKind, Result};
 use crate::keyspace::Keyspace;
 use crate::merge::Bounds;
 use crate::options::Options;
 use crate::snapshot::Snapshot;
+use crate::transaction::{Isolation, Transaction};
 use crate::verify::{self, Verified};
 use crate::wait::Pending;
 
@@ -45,6 +48,8 @@ use shared::Shared;
 pub(crate) const DEFAULT: &str = "default";
 /// Maximum number of keyspaces of a store.
 const KEYSPACES_MAX: usize = 1024;
+/// Runs of a transaction that conflicts again and again.
+const TRIES_MAX: usize = 100;
 
 /// An open store: a handle that is cheap to clone and works from any thread and any executor, on shards, and
 /// in a simulated world.
@@ -263,6 +268,79 @@ impl Store {
     pub fn snapshot(&self) -> Snapshot {
         let (view, lsn) = self.shared().pin();
         Snapshot::new(self.handle.clone(), view, lsn)
+    }
+
+    /// Begins a transaction: reads as of now, and changes that are applied all at once by
+    /// [`commit`](Transaction::commit), unless another write has changed what the [`Isolation`] protects.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{ErrorKind, Isolation, Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// users.put("anna", "1").wait()?;
+    /// let mut transaction = store.transaction(Isolation::Serializable);
+    /// assert!(transaction.get(&users, "anna").wait()?.is_some());
+    /// transaction.put(&users, "bert", "2")?;
+    ///
+    /// users.put("anna", "3").wait()?; // another writer is faster
+    /// let lost = transaction.commit().wait().unwrap_err();
+    /// assert_eq!(*lost.kind(), ErrorKind::Conflict); // run it again
+    /// assert_eq!(users.get("bert").wait()?, None);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn transaction(&self, isolation: Isolation) -> Transaction {
+        Transaction::begin(&self.handle, isolation)
+    }
+
+    /// Runs a transaction until it commits, and returns the result of `body`, which is called anew after each
+    /// [`Conflict`](crate::ErrorKind::Conflict). After 100 conflicts the last one is returned. `body` gives the
+    /// transaction back to have it committed; an error of its own ends the call, and nothing is written.
+    ///
+    /// # Errors
+    /// Those of `body` and of [`Transaction::commit`].
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Isolation, Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// # let users = store.keyspace("users").await?;
+    /// let count = store
+    ///     .transact(Isolation::Serializable, async |mut transaction| {
+    ///         let before = transaction.get(&users, "count").await?;
+    ///         let count = before.map_or(0, |count| count[0]) + 1;
+    ///         transaction.put(&users, "count", [count])?;
+    ///         Ok((transaction, count))
+    ///     })
+    ///     .await?;
+    /// assert_eq!(count, 1);
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn transact<T, F>(
+        &self,
+        isolation: Isolation,
+        mut body: impl FnMut(Transaction) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<(Transaction, T)>>,
+    {
+        let mut tries = 0;
+        loop {
+            let (transaction, output) = body(self.transaction(isolation)).await?;
+            match transaction.commit().await {
+                Err(error) if *error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => tries += 1,
+                committed => return committed.map(|()| output),
+            }
+        }
     }
 
     /// Flushes the memtables to tables. Completes when all data that was durable before the call is in tables

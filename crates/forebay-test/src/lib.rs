@@ -1,11 +1,12 @@
 //! Parts that the tests of several crates share: counted allocations, calls that are kept unpolled, files of
-//! directories at work, worlds with random disks and faults, and processes that are killed.
+//! directories at work, histories of transactions, worlds with random disks and faults, and processes that are killed.
 //!
 //! It is a development dependency only and is not published.
 
 pub mod allocations;
 #[cfg(feature = "sim")]
 pub mod frozen;
+pub mod history;
 pub mod killed;
 pub mod live_files;
 #[cfg(feature = "sim")]

@@ -19,12 +19,7 @@ impl Walk<'_> {
     /// Takes at most `count` keys, ascending. Returns whether there are no more.
     pub(super) fn forwards(&mut self, count: usize) -> bool {
         let inner = self.inner;
-        // The newest version of a key comes first; the next key follows its oldest possible version.
-        let (key, lsn) = match self.range.0 {
-            Bound::Unbounded => (&[][..], u64::MAX),
-            Bound::Included(key) => (key, u64::MAX),
-            Bound::Excluded(key) => (key, 0),
-        };
+        let (key, lsn) = self.low();
         let mut path = inner.seek(&Sought { keyspace: self.keyspace, key, lsn });
         while let Some(at) = inner.tree.next(&mut path) {
             let header = inner.text.header(at);
@@ -40,6 +35,28 @@ impl Walk<'_> {
             self.take(&header);
         }
         true
+    }
+
+    /// Returns whether any version is newer than the record.
+    pub(super) fn has_newer(&self) -> bool {
+        let (key, lsn) = self.low();
+        let mut path = self.inner.seek(&Sought { keyspace: self.keyspace, key, lsn });
+        let entries = std::iter::from_fn(|| self.inner.tree.next(&mut path));
+        let mut headers = entries.map(|at| self.inner.text.header(at));
+        headers
+            .by_ref()
+            .take_while(|header| header.keyspace == self.keyspace && self.is_below_high(header))
+            .any(|header| header.lsn > self.lsn)
+    }
+
+    /// Returns the first position within the range: the newest version of a key comes first, and the next key
+    /// follows its oldest possible version.
+    fn low(&self) -> (&[u8], u64) {
+        match self.range.0 {
+            Bound::Unbounded => (&[][..], u64::MAX),
+            Bound::Included(key) => (key, u64::MAX),
+            Bound::Excluded(key) => (key, 0),
+        }
     }
 
     /// Takes keys as `forwards` does, descending.

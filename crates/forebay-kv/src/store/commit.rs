@@ -65,7 +65,7 @@ impl Shared {
         &self,
         ready: Ready,
         place: Option<&GatePosition<'_>>,
-        check: Option<&dyn Fn(&Commit) -> bool>,
+        check: Option<&(dyn Fn(&Commit) -> bool + Sync)>,
     ) -> Result<Tried> {
         let (limit, cost) = (self.budget.record, memtable::cost(ready.record.len(), ready.places.len()));
         if ready.record.len() > limit || cost > self.budget.memtable {
@@ -116,6 +116,33 @@ impl Shared {
         drop((commit, turn));
         self.insertion.run_unless_busy();
         Ok(Tried::In(appended))
+    }
+
+    /// Commits a record if `check`, called in the commit section, agrees, and waits until it is durable; gives it
+    /// back if not. Waits for room, and while writers are slowed, as every write does.
+    pub(crate) async fn commit_if(
+        &self,
+        mut ready: Ready,
+        check: &(dyn Fn(&Commit) -> bool + Sync),
+    ) -> Result<Option<Ready>> {
+        if !self.throttle.delay().is_zero() {
+            self.throttle.wait(|| self.check_writable().is_err()).await;
+        }
+        let mut place = None;
+        loop {
+            ready = match self.try_commit(ready, place.as_ref(), Some(check))? {
+                Tried::In(appended) => {
+                    drop(place);
+                    self.committed(appended.await)?;
+                    return Ok(None);
+                }
+                Tried::Not(ready, Obstacle::Refused) => return Ok(Some(ready)),
+                Tried::Not(ready, obstacle) => {
+                    place = Some(self.wait_for_room(obstacle, &ready, place).await?);
+                    ready
+                }
+            };
+        }
     }
 
     /// Returns the lock of the commit section with all committed records in the memtables, and the turn that

@@ -154,18 +154,22 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
         added: metas.iter().map(|meta| (0, meta.clone())).collect(),
         ..Edit::default()
     };
+    let mut unneeded = None;
     let flushed = |commit: &mut Commit| {
         let flushed = commit.sealed.pop_front();
         debug_assert!(
-            flushed.is_some_and(|flushed| std::ptr::eq(&*flushed, memtables)) && commit.flushed < last,
+            flushed.as_ref().is_some_and(|flushed| std::ptr::eq(&**flushed, memtables))
+                && commit.flushed < last,
             "the oldest memtable is flushed first"
         );
-        commit.flushed = last;
         memtables.hold();
+        unneeded = flushed.and_then(|flushed| commit.flushed(flushed));
         shared.gate.end(shared.engine.now_ns());
         shared.next_flush(commit);
     };
-    shared.edit(&edit, &tables, flushed).await
+    let edited = shared.edit(&edit, &tables, flushed).await;
+    drop(unneeded);
+    edited
 }
 
 /// Opens a table that was just written.

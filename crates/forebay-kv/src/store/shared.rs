@@ -1,6 +1,7 @@
 //! The state that all handles of a store and its tasks share.
 
 use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,9 +97,55 @@ pub(crate) struct Commit {
     pub(crate) flushed: u64,
     /// Bulk loads so far, which put newer values into tables.
     pub(crate) loads: u64,
+    /// The moments at which open transactions began, each with their number.
+    pub(crate) transactions: BTreeMap<u64, usize>,
+    /// The memtable flushed last, if a transaction that began before its last record is open.
+    pub(crate) recent: Option<Arc<Memtables>>,
+    /// The newest record that is neither in a memtable of this state nor in `recent`.
+    pub(crate) forgotten: u64,
 }
 
 impl Commit {
+    /// Returns the memtables that are not in tables yet, the newest first.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtables>> {
+        std::iter::once(&self.active).chain(self.sealed.iter().rev())
+    }
+
+    /// Returns all memtables in which a transaction's reads can be compared, the newest first.
+    pub(crate) fn searchable(&self) -> impl Iterator<Item = &Arc<Memtables>> {
+        self.memtables().chain(&self.recent)
+    }
+
+    /// Keeps a memtable that was flushed if a transaction may have to compare its reads with it.
+    /// Returns the one kept before, to be dropped outside of the lock.
+    pub(super) fn flushed(&mut self, memtables: Arc<Memtables>) -> Option<Arc<Memtables>> {
+        let before = std::mem::replace(&mut self.flushed, memtables.last_lsn());
+        let is_needed = self.transactions.first_key_value().is_some_and(|(first, _)| *first < self.flushed);
+        self.forgotten = if is_needed { before } else { self.flushed };
+        std::mem::replace(&mut self.recent, is_needed.then_some(memtables))
+    }
+
+    /// Counts a transaction that begins at this record.
+    pub(crate) fn begin_transaction(&mut self, lsn: u64) {
+        *self.transactions.entry(lsn).or_default() += 1;
+    }
+
+    /// Ends a transaction. Returns the memtable that no other one needs, to be dropped outside of the lock.
+    pub(crate) fn end_transaction(&mut self, lsn: u64) -> Option<Arc<Memtables>> {
+        if let Entry::Occupied(mut count) = self.transactions.entry(lsn) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        let first = self.transactions.first_key_value().map_or(u64::MAX, |(first, _)| *first);
+        let unneeded = self.recent.take_if(|recent| recent.last_lsn() <= first);
+        if let Some(unneeded) = &unneeded {
+            self.forgotten = unneeded.last_lsn();
+        }
+        unneeded
+    }
+
     pub(super) fn sealed_bytes(&self) -> u64 {
         self.sealed.iter().map(|memtables| memtables.bytes()).sum()
     }
@@ -150,6 +197,9 @@ impl Shared {
             last: flushed,
             flushed,
             loads: 0,
+            transactions: BTreeMap::new(),
+            recent: None,
+            forgotten: flushed,
         };
         Shared {
             kernel: KernelWalks::new(&options, budget.cache),

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::commit::{Obstacle, Ready, Tried};
+use super::commit::Ready;
 use super::shared::{Commit, Shared};
 use crate::error::Result;
-use crate::memtable;
 use crate::value::Value;
 use crate::view::View;
 
@@ -39,10 +38,7 @@ pub(crate) async fn compare_and_set(
     expected: Option<&[u8]>,
     ready: Ready,
 ) -> Result<Swapped> {
-    if !shared.throttle.delay().is_zero() {
-        shared.throttle.wait(|| shared.check_writable().is_err()).await;
-    }
-    let (mut record, mut place) = (ready, None);
+    let mut record = ready;
     loop {
         let seen = look(shared, keyspace, key).await?;
         if seen.value.as_deref() != expected {
@@ -52,44 +48,30 @@ pub(crate) async fn compare_and_set(
             }
             return Ok(Swapped::Not { current: seen.value });
         }
-        let unchanged = |commit: &Commit| {
-            let found = newest(commit, keyspace, key);
-            match found {
-                Some(found) => found.lsn == seen.lsn,
-                // A version may have been written and flushed to a table since, or been loaded into one.
-                None => commit.flushed <= seen.upto && commit.loads == seen.loads,
-            }
+        let unchanged = |commit: &Commit| match newest_lsn(commit, keyspace, key) {
+            Some(lsn) => lsn == seen.lsn,
+            // A version may have been written and flushed to a table since, or been loaded into one.
+            None => commit.flushed <= seen.upto && commit.loads == seen.loads,
         };
-        record = match shared.try_commit(record, place.as_ref(), Some(&unchanged))? {
-            Tried::In(appended) => {
-                drop(place);
-                shared.committed(appended.await)?;
-                return Ok(Swapped::Done);
-            }
-            Tried::Not(record, Obstacle::Refused) => {
-                // Tables may have to be read again, and other writers need not wait for that.
-                place = None;
-                forebay::shard::yield_if_needed().await;
-                record
-            }
-            Tried::Not(record, obstacle) => {
-                place = Some(shared.wait_for_room(obstacle, &record, place).await?);
-                record
-            }
-        };
+        match shared.commit_if(record, &unchanged).await? {
+            None => return Ok(Swapped::Done),
+            // Tables may have to be read again.
+            Some(refused) => record = refused,
+        }
+        forebay::shard::yield_if_needed().await;
     }
 }
 
-fn newest(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<memtable::Found> {
-    let memtables = std::iter::once(&commit.active).chain(commit.sealed.iter().rev());
-    memtables.into_iter().find_map(|memtables| memtables.get(keyspace, key, u64::MAX))
+fn newest_lsn(commit: &Commit, keyspace: u32, key: &[u8]) -> Option<u64> {
+    commit.memtables().find_map(|memtables| memtables.newest_lsn(keyspace, key))
 }
 
 async fn look(shared: &Arc<Shared>, keyspace: u32, key: &[u8]) -> Result<Seen> {
     let (view, upto, loads): (Arc<View>, u64, u64) = {
         let (_turn, commit) = shared.lock_inserted();
         let upto = commit.last;
-        if let Some(found) = newest(&commit, keyspace, key) {
+        let newest = commit.memtables().find_map(|memtables| memtables.get(keyspace, key, u64::MAX));
+        if let Some(found) = newest {
             let lsn = found.lsn;
             return Ok(Seen {
                 lsn,

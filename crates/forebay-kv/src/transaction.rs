@@ -1,0 +1,410 @@
+//! [`Transaction`]: reads as of one moment, and changes that are applied if nothing else has changed what they rest on.
+//!
+//! Optimistic: a transaction holds no lock. It notes the keys and ranges that it reads. Its commit compares, in the
+//! commit section, the newest records of these keys in the memtables with the moment at which it began. A memtable that
+//! was flushed since is kept for that, one at most: tables do not know the records that their entries come from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::iter::Peekable;
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::IntoIter;
+
+use bytes::Bytes;
+use forebay::Waitable;
+use forebay_wal::Lsn;
+
+use crate::batch::Batch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::keyspace::{Keyspace, other_store};
+use crate::merge::Bounds;
+use crate::range::Range;
+use crate::record::{self, Change};
+use crate::store::Handle;
+use crate::store::shared::Commit;
+use crate::value::Value;
+use crate::view::View;
+use crate::wait::Pending;
+
+/// What a transaction is protected from; see [`Store::transaction`](crate::Store::transaction).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Snapshot isolation: reads are as of the beginning, and a commit fails if another write has changed a key that
+    /// the transaction writes. Two transactions that each read what the other writes may both commit (write skew).
+    #[default]
+    Snapshot,
+    /// Serializable: a commit fails if another write has changed a key that the transaction has read, or any key of
+    /// a range that it has read. The committed transactions, and all other writes, have the effect of running one
+    /// after the other.
+    Serializable,
+}
+
+/// A key of a keyspace.
+type Place = (u32, Vec<u8>);
+
+/// A change that is not committed yet.
+#[derive(Clone, Debug)]
+enum Staged {
+    Put { value: Bytes, expires_s: Option<u64> },
+    Delete,
+}
+
+/// A transaction: reads as of one moment, and changes that become visible all at once, or not at all; see
+/// [`Store::transaction`](crate::Store::transaction).
+///
+/// Reads see the changes of the transaction itself. Changes are kept in the program's memory until
+/// [`commit`](Transaction::commit); dropping the transaction discards them. All of them have to fit into a memtable,
+/// as those of a [`Batch`].
+///
+/// A transaction blocks no other call. It keeps the memtables and the files of its moment, as a snapshot does, and at
+/// most one memtable that was flushed since. It conflicts if more has been flushed, so it should end within seconds
+/// where much is written. A bulk load into the store conflicts with every transaction that is open.
+pub struct Transaction {
+    handle: Arc<Handle>,
+    isolation: Isolation,
+    view: Arc<View>,
+    lsn: u64,
+    /// The bulk loads before it began.
+    loads: u64,
+    /// The parts of the store that it has read, if that matters.
+    reads: Mutex<Reads>,
+    writes: BTreeMap<Place, Staged>,
+}
+
+#[derive(Debug, Default)]
+struct Reads {
+    keys: BTreeSet<Place>,
+    ranges: Vec<(u32, Bounds)>,
+}
+
+impl Transaction {
+    pub(crate) fn begin(handle: &Arc<Handle>, isolation: Isolation) -> Transaction {
+        let (view, lsn, loads) = {
+            let mut commit = handle.shared.lock();
+            let lsn = handle.shared.visible();
+            commit.begin_transaction(lsn);
+            (handle.shared.view(), lsn, commit.loads)
+        };
+        let (reads, writes) = (Mutex::default(), BTreeMap::new());
+        Transaction { handle: handle.clone(), isolation, view, lsn, loads, reads, writes }
+    }
+
+    /// Returns the number of the log's last record that the transaction sees.
+    pub fn lsn(&self) -> Lsn {
+        Lsn(self.lsn)
+    }
+
+    fn reads(&self) -> MutexGuard<'_, Reads> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the key's value, as the transaction has set it or as it was when the transaction began.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`]; [`ErrorKind::InvalidInput`] for a keyspace of another store.
+    pub fn get<'a>(
+        &'a self,
+        keyspace: &'a Keyspace,
+        key: &'a (impl AsRef<[u8]> + ?Sized),
+    ) -> Pending<'a, Option<Value>> {
+        let key = key.as_ref();
+        Pending::new(&self.handle.shared.engine, async move {
+            keyspace.check_store(self.handle.number)?;
+            let place = (keyspace.id(), key.to_vec());
+            match self.writes.get(&place) {
+                Some(staged) => Ok(self.value(staged)),
+                None => {
+                    if self.isolation == Isolation::Serializable {
+                        self.reads().keys.insert(place);
+                    }
+                    keyspace.get_at(key, Some((self.view.clone(), self.lsn))).await
+                }
+            }
+        })
+    }
+
+    /// Returns the value that a change sets.
+    fn value(&self, staged: &Staged) -> Option<Value> {
+        let shared = &self.handle.shared;
+        match staged {
+            Staged::Put { value, expires_s } => expires_s
+                .is_none_or(|expires_s| expires_s > shared.now_s())
+                .then(|| Value::of_bytes(value.clone(), value.len() as u64, shared.cache.held())),
+            Staged::Delete => None,
+        }
+    }
+
+    /// Returns the entries between two keys, in order, as they were when the transaction began, with its own changes
+    /// so far. A serializable transaction counts the whole range as read.
+    ///
+    /// For a keyspace of another store, the range's first result is an error.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Isolation, Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// # let users = store.keyspace("users").wait()?;
+    /// users.put("anna", "1").wait()?;
+    /// let mut transaction = store.transaction(Isolation::Serializable);
+    /// transaction.put(&users, "bert", "2")?;
+    /// let mut range = transaction.range(&users, "a"..);
+    /// let mut names = Vec::new();
+    /// while let Some(entry) = range.next().wait() {
+    ///     names.push(String::from_utf8(entry?.0)?);
+    /// }
+    /// assert_eq!(names, ["anna", "bert"]);
+    /// transaction.commit().wait()?;
+    /// # drop(range);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> TransactionRange {
+        self.range_of(keyspace, Bounds::of(&range))
+    }
+
+    /// Returns the entries whose keys begin with this prefix, as [`range`](Transaction::range) does.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionRange {
+        self.range_of(keyspace, Bounds::prefix(prefix.as_ref()))
+    }
+
+    fn range_of(&self, keyspace: &Keyspace, bounds: Bounds) -> TransactionRange {
+        if keyspace.check_store(self.handle.number).is_err() {
+            return TransactionRange::new(Range::failed(&self.handle, other_store()), Vec::new());
+        }
+        let id = keyspace.id();
+        if self.isolation == Isolation::Serializable {
+            self.reads().ranges.push((id, bounds.clone()));
+        }
+        let low = match &bounds.low {
+            Bound::Unbounded => Bound::Included((id, Vec::new())),
+            bound => bound.clone().map(|key| (id, key)),
+        };
+        let own = self.writes.range((low, Bound::Unbounded));
+        let own = own.take_while(|((keyspace, key), _)| *keyspace == id && bounds.is_below_high(key));
+        let own = own.map(|((_, key), staged)| (key.clone(), self.value(staged))).collect();
+        let view = (self.view.clone(), self.lsn);
+        TransactionRange::new(Range::new(&self.handle, id, bounds, Some(view)), own)
+    }
+
+    /// Sets a key's value when the transaction commits.
+    ///
+    /// # Errors
+    /// [`ErrorKind::KeyTooLong`], [`ErrorKind::TooLarge`]; [`ErrorKind::InvalidInput`] for an empty key and for a
+    /// keyspace of another store.
+    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.stage(keyspace, key.as_ref(), &Change::Put { value: value.as_ref(), expires_s: None })
+    }
+
+    /// Sets a key's value that expires: from the second `expires_s` since 1970 on it counts as deleted.
+    ///
+    /// # Errors
+    /// Those of [`put`](Transaction::put).
+    pub fn put_until(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        expires_s: u64,
+    ) -> Result<()> {
+        let put = Change::Put { value: value.as_ref(), expires_s: Some(expires_s) };
+        self.stage(keyspace, key.as_ref(), &put)
+    }
+
+    /// Removes a key, if it exists, when the transaction commits.
+    ///
+    /// # Errors
+    /// Those of [`put`](Transaction::put).
+    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
+        self.stage(keyspace, key.as_ref(), &Change::Delete)
+    }
+
+    fn stage(&mut self, keyspace: &Keyspace, key: &[u8], change: &Change<'_>) -> Result<()> {
+        keyspace.check_store(self.handle.number)?;
+        record::check(key, change)?;
+        let staged = match *change {
+            Change::Put { value, expires_s } => {
+                Staged::Put { value: Bytes::copy_from_slice(value), expires_s }
+            }
+            Change::Delete => Staged::Delete,
+        };
+        self.writes.insert((keyspace.id(), key.to_vec()), staged);
+        Ok(())
+    }
+
+    /// Applies the changes, all at once; they are durable when it completes. A transaction without changes only ends:
+    /// all that it has read was there at one moment.
+    ///
+    /// The comparison costs about a microsecond for each key that counts, and time in proportion to the entries in
+    /// memtables for each range; other commits wait for it. **Dropping the future does not undo the commit** once
+    /// it has been polled.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if another write has changed what the [`Isolation`] protects, a bulk load has ended, or
+    /// more than one memtable was flushed, since the transaction began. Nothing was written then, and a transaction
+    /// that begins now sees that other write. Otherwise those of [`Keyspace::put`].
+    pub fn commit(self) -> Pending<'static, ()> {
+        let engine = self.handle.shared.engine.clone();
+        Pending::new(&engine, async move {
+            let shared = &self.handle.shared;
+            let mut batch = Batch::new();
+            for ((keyspace, key), staged) in &self.writes {
+                let change = match staged {
+                    Staged::Put { value, expires_s } => Change::Put { value, expires_s: *expires_s },
+                    Staged::Delete => Change::Delete,
+                };
+                batch.push(*keyspace, key, &change)?;
+            }
+            let Some(ready) = batch.ready(shared, self.handle.number)? else {
+                return shared.check_open();
+            };
+            drop(batch);
+            let conflict = Mutex::new(None);
+            let is_unchanged = |commit: &Commit| {
+                let found = self.conflict(commit).filter(|_| !is_blind());
+                let is_none = found.is_none();
+                *conflict.lock().unwrap_or_else(PoisonError::into_inner) = found;
+                is_none
+            };
+            if shared.commit_if(ready, &is_unchanged).await?.is_none() {
+                return Ok(());
+            }
+            // The record that it conflicts with may be on its way to the device; until it is durable no transaction
+            // sees it, and every one conflicts with it.
+            if shared.wal.durable_lsn().0 < shared.inserted() {
+                shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
+            }
+            let text = conflict.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
+            Err(Error::new(ErrorKind::Conflict, text))
+        })
+    }
+
+    /// Returns the reason why the transaction must not commit, in the commit section.
+    fn conflict(&self, commit: &Commit) -> Option<String> {
+        if commit.loads != self.loads {
+            return Some("a bulk load has ended since the transaction began; run it again".to_string());
+        }
+        if self.lsn < commit.forgotten {
+            let text = "more than one memtable was flushed since the transaction began, and its reads cannot be \
+                        compared any more; run it again, for a shorter time";
+            return Some(text.to_string());
+        }
+        let changed = |keyspace: u32, key: &[u8]| {
+            let newest = commit.searchable().find_map(|memtables| memtables.newest_lsn(keyspace, key));
+            newest.is_some_and(|lsn| lsn > self.lsn).then(|| {
+                let key = String::from_utf8_lossy(&key[..key.len().min(64)]).into_owned();
+                format!("the key {key:?} was changed since the transaction began; run it again")
+            })
+        };
+        if self.isolation == Isolation::Snapshot {
+            return self.writes.keys().find_map(|(keyspace, key)| changed(*keyspace, key));
+        }
+        let reads = self.reads();
+        let is_newer = |(keyspace, bounds): &(u32, Bounds)| {
+            commit.searchable().any(|memtables| memtables.has_newer(*keyspace, bounds.slices(), self.lsn))
+        };
+        let text = || "a range was changed since the transaction read it; run it again".to_string();
+        let key = reads.keys.iter().find_map(|(keyspace, key)| changed(*keyspace, key));
+        key.or_else(|| reads.ranges.iter().any(is_newer).then(text))
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let unneeded = self.handle.shared.lock().end_transaction(self.lsn);
+        drop(unneeded);
+    }
+}
+
+impl fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (lsn, changes) = (self.lsn, self.writes.len());
+        f.debug_struct("Transaction").field("lsn", &lsn).field("changes", &changes).finish_non_exhaustive()
+    }
+}
+
+/// A key and its value.
+type Pair = (Vec<u8>, Value);
+
+/// The entries of a [`Transaction`] between two keys, in order; see [`Transaction::range`]. Changes that the transaction
+/// makes later are not in it.
+pub struct TransactionRange {
+    range: Range,
+    /// Changes of the transaction, in the order of the range; `None` for a deletion.
+    own: Peekable<IntoIter<(Vec<u8>, Option<Value>)>>,
+    /// The next entry of the range, if it was read.
+    next: Option<Pair>,
+    is_over: bool,
+    is_backwards: bool,
+}
+
+impl TransactionRange {
+    fn new(range: Range, own: Vec<(Vec<u8>, Option<Value>)>) -> TransactionRange {
+        let own = own.into_iter().peekable();
+        TransactionRange { range, own, next: None, is_over: false, is_backwards: false }
+    }
+
+    /// Returns the same entries from the last to the first; call it before the first entry is taken.
+    #[must_use = "it is the range that goes the other way"]
+    pub fn rev(self) -> TransactionRange {
+        let own: Vec<_> = self.own.rev().collect();
+        TransactionRange { is_backwards: !self.is_backwards, ..TransactionRange::new(self.range.rev(), own) }
+    }
+
+    /// Returns the next entry, or `None` at the end. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`]. After an error the range ends.
+    #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Pair>>>> {
+        Waitable::new("range", async move { self.step().await.transpose() })
+    }
+
+    async fn step(&mut self) -> Result<Option<Pair>> {
+        loop {
+            if self.next.is_none() && !self.is_over {
+                match self.range.next().await.transpose() {
+                    Ok(next) => (self.is_over, self.next) = (next.is_none(), next),
+                    Err(error) => {
+                        (self.is_over, self.own) = (true, Vec::new().into_iter().peekable());
+                        return Err(error);
+                    }
+                }
+            }
+            let order = match (&self.next, self.own.peek()) {
+                (Some((stored, _)), Some((own, _))) if self.is_backwards => own.cmp(stored),
+                (Some((stored, _)), Some((own, _))) => stored.cmp(own),
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (None, None) => return Ok(None),
+            };
+            if order.is_lt() {
+                return Ok(self.next.take());
+            }
+            if order.is_eq() {
+                self.next = None;
+            }
+            if let Some((key, Some(value))) = self.own.next() {
+                return Ok(Some((key, value)));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TransactionRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransactionRange").finish_non_exhaustive()
+    }
+}
+
+/// Returns whether this store was broken on purpose and misses conflicts.
+fn is_blind() -> bool {
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::ConflictMissed.is_on();
+    #[cfg(not(feature = "_mutants"))]
+    false
+}
