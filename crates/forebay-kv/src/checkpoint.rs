@@ -217,6 +217,8 @@ impl<'a> Checkpoint<'a> {
             log_start: Some(1),
             log_end: None,
             keyspaces: levels.iter().map(|(id, levels)| (*id, levels.name.to_string())).collect(),
+            next_keyspace: shared.manifest.with(|state| state.next_keyspace),
+            dropped: Vec::new(),
             removed: Vec::new(),
             added,
         };

@@ -205,6 +205,11 @@ async fn step(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds, upto: u32) -
     now(shared, |version, how| pick::asked(version, how, keyspace, bounds, upto)).await
 }
 
+/// Runs the next step that moves keys out of level 0, in compaction's turn. Returns whether there was one.
+pub(crate) async fn clear_level0(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds) -> Result<bool> {
+    now(shared, |version, how| pick::clearing_level0(version, how, keyspace, bounds)).await
+}
+
 /// Runs the next step that moves keys out of the first two levels, in compaction's turn. Returns whether
 /// there was one.
 pub(crate) async fn clear(shared: &Arc<Shared>, keyspace: u32, bounds: &Bounds) -> Result<bool> {

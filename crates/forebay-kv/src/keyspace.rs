@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
+use crate::batch::Batch;
 use crate::compact;
 use crate::error::{Error, ErrorKind, Result};
 use crate::load::BulkLoad;
@@ -12,6 +13,7 @@ use crate::range::Range;
 use crate::record::{self, Change, HEADER_BYTES, Record};
 use crate::store::commit::{Ready, Write};
 use crate::store::get::{Get, GetParams, MultiGet};
+use crate::store::removal;
 use crate::store::swap::{self, Swapped};
 use crate::store::{Handle, Store};
 use crate::view::View;
@@ -398,6 +400,71 @@ impl Keyspace {
     /// ```
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Write<'_> {
         self.change(key.as_ref(), &Change::Delete)
+    }
+
+    /// Deletes all entries between two keys that were written before the call, in one step; durable when it completes.
+    /// Entries written while it runs may stay.
+    ///
+    /// Up to 256 entries are deleted by a batch (fewer where memtables have less than 64 KiB). More are removed with their tables: the cost is a flush, a compaction
+    /// of the tables of level 0 that overlap, and the rewriting of the tables at both ends of the range, up to 64 MiB
+    /// in each level; not a write for each key. Such a removal continues if its future is dropped, and transactions
+    /// that are open conflict.
+    ///
+    /// # Errors
+    /// Those of [`get`](Keyspace::get) and [`put`](Keyspace::put). After an error nothing was removed.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// let days = store.default_keyspace();
+    /// for day in ["2025-12-31", "2026-01-01", "2026-01-02"] {
+    ///     days.put(day, "x").wait()?;
+    /// }
+    /// days.delete_range(.."2026").wait()?;
+    /// assert!(!days.contains_key("2025-12-31").wait()?);
+    /// assert!(days.contains_key("2026-01-01").wait()?);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Pending<'_, ()> {
+        let (shared, bounds) = (&self.handle.shared, Bounds::of(&range));
+        Pending::new(&shared.engine, async move {
+            shared.sync_committed().await?;
+            let (mut entries, mut batch, mut bytes) = (self.range_at(bounds.clone(), None), Batch::new(), 0);
+            // The batch has to fit into a memtable.
+            let most = shared.options.delete_batch_max.min(shared.budget.memtable / 256);
+            let bytes_max = shared.budget.memtable / 8;
+            while let Some(entry) = entries.next().await {
+                let (key, _) = entry?;
+                bytes += key.len() as u64;
+                if batch.len() as u64 == most || bytes > bytes_max {
+                    drop(entries);
+                    return removal::range(shared, self.id, bounds).await;
+                }
+                batch.delete(self, key);
+            }
+            drop(entries);
+            match batch.ready(shared, self.handle.number)? {
+                Some(ready) => Write::new(shared, Ok(ready)).await,
+                None => shared.check_writable(),
+            }
+        })
+    }
+
+    /// Returns whether a key has a value, which is not read if it is long and lies apart from its key.
+    ///
+    /// # Errors
+    /// Those of [`get`](Keyspace::get).
+    pub fn contains_key<'a>(&'a self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Pending<'a, bool> {
+        let (shared, key) = (&self.handle.shared, key.as_ref());
+        Pending::new(&shared.engine, async move {
+            record::check(key, &Change::Delete)?;
+            shared.contains(self.id, key).await
+        })
     }
 
     fn change(&self, key: &[u8], change: &Change<'_>) -> Write<'_> {

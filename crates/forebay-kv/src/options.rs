@@ -33,6 +33,7 @@ pub struct Options {
     pub(crate) clock: fn() -> u64,
     pub(crate) pinned_bytes: Option<u64>,
     pub(crate) reserve_bytes: Option<u64>,
+    pub(crate) delete_batch_max: u64,
     #[cfg(feature = "kernel")]
     pub(crate) kernel_walk: bool,
     #[cfg(feature = "kernel")]
@@ -56,6 +57,7 @@ impl Options {
             clock: seconds_since_1970,
             pinned_bytes: None,
             reserve_bytes: None,
+            delete_batch_max: 256,
             #[cfg(feature = "kernel")]
             kernel_walk: false,
             #[cfg(feature = "kernel")]
@@ -110,6 +112,13 @@ impl Options {
     #[doc(hidden)]
     pub fn kernel_walk_again(mut self) -> Options {
         self.kernel_walk_again = true;
+        self
+    }
+
+    /// For this crate's own tests: the entries up to which a range is deleted by a batch.
+    #[doc(hidden)]
+    pub fn delete_batch_max(mut self, entries: u64) -> Options {
+        self.delete_batch_max = entries;
         self
     }
 

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Memory, Merge, Run, Source};
 use crate::store::Handle;
+use crate::store::removal::dropped;
 use crate::store::shared::Shared;
 use crate::table::{CursorHow, Direction, EntryRef};
 use crate::value::{HeldShare, Value};
@@ -194,6 +195,9 @@ impl Range {
 impl Work {
     fn begin(shared: &Arc<Shared>, wanted: &RangeSpec) -> Result<Box<Work>> {
         let RangeSpec { keyspace, view, lsn, bounds, direction, now_s } = wanted;
+        if view.version.is_dropped(*keyspace) {
+            return Err(dropped());
+        }
         let mut how = CursorHow { class: forebay::shard::class(), ..CursorHow::range(*direction) };
         let mut sources: Vec<Source> = view
             .memtables()

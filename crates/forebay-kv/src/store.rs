@@ -27,6 +27,7 @@ pub(crate) mod holder;
 mod insertion;
 pub(crate) mod open;
 mod recover;
+pub(crate) mod removal;
 pub(crate) mod rules;
 pub(crate) mod shared;
 pub(crate) mod space;
@@ -205,6 +206,37 @@ impl Store {
             let id = tasks::keyspace(&handle.shared, name, KEYSPACES_MAX).await?;
             Ok(Keyspace::new(handle.clone(), id, Arc::from(name)))
         })
+    }
+
+    /// Drops the keyspace of this name with all its entries, in one step; durable when it completes. Its tables are
+    /// removed as soon as no snapshot or range needs them, and nothing is written for its entries. A keyspace of
+    /// the same name may be made again; it is empty. Continues if its future is dropped.
+    ///
+    /// Calls on handles of the dropped keyspace fail with [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), except
+    /// reads of snapshots made before. Writes in progress may succeed and be dropped with it. Costs a flush and an
+    /// edit of the manifest. Transactions that are open conflict.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is none of this name;
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for `default`; as [`flush`](Store::flush).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// let users = store.keyspace("users").wait()?;
+    /// users.put("anna", "1").wait()?;
+    /// store.drop_keyspace("users").wait()?;
+    /// assert!(users.get("anna").wait().is_err());
+    /// assert_eq!(store.keyspaces(), ["default"]);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn drop_keyspace<'a>(&'a self, name: &'a str) -> Pending<'a, ()> {
+        Pending::new(&self.shared().engine, removal::keyspace(self.shared(), name))
     }
 
     /// Returns the names of all keyspaces, in the order of their creation.

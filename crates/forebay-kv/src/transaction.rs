@@ -275,9 +275,7 @@ impl Transaction {
             }
             // The record that it conflicts with may be on its way to the device; until it is durable no transaction
             // sees it, and every one conflicts with it.
-            if shared.wal.durable_lsn().0 < shared.inserted() {
-                shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
-            }
+            shared.sync_committed().await?;
             let text = conflict.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
             Err(Error::new(ErrorKind::Conflict, text))
         })

@@ -337,6 +337,18 @@ pub(crate) fn asked(
     Some(shape.again(keyspace, shape.levels.level(LAST).iter().find(is_stale)?))
 }
 
+/// Returns the next job that moves a keyspace's keys out of level 0.
+pub(crate) fn clearing_level0(
+    version: &Version,
+    how: &How<'_>,
+    keyspace: u32,
+    bounds: &Bounds,
+) -> Option<Job> {
+    let shape = Shape::of(version.keyspace(keyspace)?, how);
+    let level0 = shape.oldest(|table| bounds.meet(table));
+    if level0.is_empty() { None } else { shape.job(keyspace, 0, level0) }
+}
+
 /// Returns the next job that moves a keyspace's keys out of the first two levels.
 pub(crate) fn clearing(version: &Version, how: &How<'_>, keyspace: u32, bounds: &Bounds) -> Option<Job> {
     let shape = Shape::of(version.keyspace(keyspace)?, how);

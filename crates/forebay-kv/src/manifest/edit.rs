@@ -1,11 +1,12 @@
 //! An edit: a change of the store's state, and its encoding.
 //!
-//! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given, bit 2: its end is), store
+//! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given, bit 2: its end is, bit 3:
+//! keyspaces follow at the end), store
 //! id u64, next table u32, the log's start u64; with bit 2 the last durable record of the log u64 and its
 //! epoch u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed tables, each id
 //! u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries u64, deleted u64,
 //! expiring u64, seconds of the first and last expiry u64 u64, length u16 and bytes of the smallest and of
-//! the largest key.
+//! the largest key; with bit 3 the next keyspace u32, and count u32 of dropped keyspaces, each id u32.
 
 use forebay_wal::{End, Lsn};
 
@@ -25,6 +26,10 @@ pub(crate) struct Edit {
     /// Durable end of the log when the edit was made; recovery must not find less.
     pub(crate) log_end: Option<End>,
     pub(crate) keyspaces: Vec<(u32, String)>,
+    /// Keyspaces from this number on do not exist yet; 0 leaves the number unchanged.
+    pub(crate) next_keyspace: u32,
+    /// Keyspaces that go; they have no tables left.
+    pub(crate) dropped: Vec<u32>,
     pub(crate) removed: Vec<u32>,
     /// Levels and tables.
     pub(crate) added: Vec<(u8, TableMeta)>,
@@ -33,13 +38,16 @@ pub(crate) struct Edit {
 const WHOLE: u8 = 1;
 const LOG_START: u8 = 2;
 const LOG_END: u8 = 4;
+const KEYSPACES: u8 = 8;
 
 impl Edit {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let whole = if self.is_whole { WHOLE } else { 0 };
         let start = if self.log_start.is_some() { LOG_START } else { 0 };
-        out.push(whole | start | if self.log_end.is_some() { LOG_END } else { 0 });
+        let end = if self.log_end.is_some() { LOG_END } else { 0 };
+        let has_keyspaces = self.next_keyspace > 0 || !self.dropped.is_empty();
+        out.push(whole | start | end | if has_keyspaces { KEYSPACES } else { 0 });
         out.extend_from_slice(&self.store_id.to_le_bytes());
         out.extend_from_slice(&self.next_table.to_le_bytes());
         out.extend_from_slice(&self.log_start.unwrap_or(0).to_le_bytes());
@@ -71,6 +79,13 @@ impl Edit {
                 // A key is at most 16 KiB.
                 out.extend_from_slice(&(key.len() as u16).to_le_bytes());
                 out.extend_from_slice(key);
+            }
+        }
+        if has_keyspaces {
+            out.extend_from_slice(&self.next_keyspace.to_le_bytes());
+            out.extend_from_slice(&(self.dropped.len() as u32).to_le_bytes());
+            for id in &self.dropped {
+                out.extend_from_slice(&id.to_le_bytes());
             }
         }
         out
@@ -114,7 +129,13 @@ impl Edit {
             };
             edit.added.push((level, table));
         }
-        let known = flags & !(WHOLE | LOG_START | LOG_END) == 0 && input.0.is_empty();
+        if flags & KEYSPACES != 0 {
+            edit.next_keyspace = input.u32()?;
+            for _ in 0..input.u32()? {
+                edit.dropped.push(input.u32()?);
+            }
+        }
+        let known = flags & !(WHOLE | LOG_START | LOG_END | KEYSPACES) == 0 && input.0.is_empty();
         known.then_some(edit)
     }
 }
@@ -173,6 +194,8 @@ mod tests {
             log_start: Some(12),
             log_end: Some(End { lsn: Lsn(15), epoch: 3 }),
             keyspaces: vec![(0, "default".to_string()), (2, "k".to_string())],
+            next_keyspace: 5,
+            dropped: vec![1, 4],
             removed: vec![1, 2],
             added: vec![(0, table.clone()), (6, table)],
         }

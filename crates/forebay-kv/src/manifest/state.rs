@@ -19,6 +19,8 @@ pub(crate) struct ManifestState {
     /// Durable end of the log; `None` before the first edit that records it.
     pub(crate) log_end: Option<End>,
     pub(crate) keyspaces: BTreeMap<u32, String>,
+    /// The number of the next keyspace: those below it that are not in `keyspaces` were dropped.
+    pub(crate) next_keyspace: u32,
     /// Level and metadata of each table, by its number.
     pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
 }
@@ -48,9 +50,17 @@ impl ManifestState {
                 return Err("a keyspace that is there already");
             }
             self.keyspaces.insert(*id, name.clone());
+            self.next_keyspace = self.next_keyspace.max(id.saturating_add(1));
         }
+        self.next_keyspace = self.next_keyspace.max(edit.next_keyspace);
         for id in &edit.removed {
             self.tables.remove(id).ok_or("it removes a table that is not there")?;
+        }
+        for id in &edit.dropped {
+            self.keyspaces.remove(id).ok_or("it drops a keyspace that is not there")?;
+            if self.tables.values().any(|(_, table)| table.keyspace == *id) {
+                return Err("it drops a keyspace that has tables");
+            }
         }
         self.next_table = self.next_table.max(edit.next_table);
         for (level, table) in &edit.added {
@@ -82,7 +92,10 @@ impl ManifestState {
 
     /// Returns the edit that builds this state from nothing.
     pub(crate) fn to_edit(&self) -> Edit {
+        let implied = self.keyspaces.last_key_value().map_or(0, |(last, _)| last.saturating_add(1));
         Edit {
+            next_keyspace: if self.next_keyspace > implied { self.next_keyspace } else { 0 },
+            dropped: Vec::new(),
             is_whole: true,
             store_id: self.store_id,
             next_table: self.next_table,
@@ -92,6 +105,11 @@ impl ManifestState {
             removed: Vec::new(),
             added: self.tables.values().cloned().collect(),
         }
+    }
+
+    /// Returns whether a keyspace of this number exists, or existed.
+    pub(crate) fn is_known(&self, keyspace: u32) -> bool {
+        keyspace < self.next_keyspace
     }
 }
 
@@ -132,6 +150,21 @@ mod tests {
         assert_eq!(state.log_end, log_end);
         let mut again = ManifestState::default();
         again.apply(&state.to_edit()).unwrap();
+        assert_eq!(again, state);
+    }
+
+    #[test]
+    fn the_number_of_a_dropped_keyspace_is_not_given_again() {
+        let mut state = begun();
+        let keyspaces = vec![(1, "one".to_string()), (2, "two".to_string())];
+        state.apply(&Edit { keyspaces, added: vec![(0, table(3, 2))], ..Edit::default() }).unwrap();
+        let full = Edit { dropped: vec![2], ..Edit::default() };
+        assert!(state.clone().apply(&full).is_err(), "it has a table");
+        state.apply(&Edit { removed: vec![3], ..full }).unwrap();
+        assert!(state.clone().apply(&Edit { dropped: vec![2], ..Edit::default() }).is_err());
+        let mut again = ManifestState::default();
+        again.apply(&state.to_edit()).unwrap();
+        assert_eq!((again.next_keyspace, again.keyspaces.len()), (3, 2));
         assert_eq!(again, state);
     }
 

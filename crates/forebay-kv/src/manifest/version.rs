@@ -12,6 +12,8 @@ pub(crate) const LEVELS: usize = 7;
 #[derive(Clone, Default)]
 pub(crate) struct Version {
     keyspaces: BTreeMap<u32, Arc<Levels>>,
+    /// Whether a keyspace was ever dropped.
+    has_dropped: bool,
 }
 
 /// The tables of one keyspace.
@@ -89,6 +91,16 @@ impl Version {
         self.keyspaces.iter().map(|(id, levels)| (*id, levels))
     }
 
+    /// Returns whether a handle may have the number of this keyspace although the keyspace was dropped.
+    pub(crate) fn is_dropped(&self, id: u32) -> bool {
+        self.has_dropped && !self.keyspaces.contains_key(&id)
+    }
+
+    /// Returns whether a keyspace was ever dropped.
+    pub(crate) fn has_dropped(&self) -> bool {
+        self.has_dropped
+    }
+
     pub(crate) fn keyspace_named(&self, name: &str) -> Option<u32> {
         self.keyspaces().find(|(_, levels)| &*levels.name == name).map(|(id, _)| id)
     }
@@ -105,6 +117,14 @@ impl Version {
     pub(crate) fn with_keyspace(&self, id: u32, name: &str) -> Version {
         let mut next = self.clone();
         next.keyspaces.insert(id, Arc::new(Levels::new(name)));
+        next
+    }
+
+    /// Returns a copy that lacks keyspaces with these numbers.
+    pub(crate) fn without_keyspaces(&self, dropped: &[u32]) -> Version {
+        let mut next = self.clone();
+        next.keyspaces.retain(|id, _| !dropped.contains(id));
+        next.has_dropped = true;
         next
     }
 

@@ -13,10 +13,11 @@ use forebay_wal::{Appended, Lsn};
 
 use super::gate::GatePosition;
 use super::insertion::{Committed, Turn};
+use super::removal::dropped;
 use super::shared::{Commit, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
-use crate::record::Record;
+use crate::record::{self, Record};
 use crate::value::HeldShare;
 use crate::wait::{Boxed, block_on};
 
@@ -91,6 +92,12 @@ impl Shared {
             self.full.check_growth()?;
         } else {
             self.check_log_room(ready.record.len())?;
+        }
+        if commit.version.has_dropped() {
+            let places = ready.places.iter().filter_map(|at| record::entry_at(&ready.record, *at as usize));
+            if places.into_iter().any(|(entry, _)| commit.version.is_dropped(entry.keyspace)) {
+                return Err(dropped());
+            }
         }
         if check.is_some_and(|check| !check(&commit)) {
             return Ok(Tried::Not(ready, Obstacle::Refused));
@@ -231,6 +238,16 @@ impl Shared {
     pub(super) fn committed(&self, done: forebay_wal::Result<Lsn>) -> Result<()> {
         let lsn = done.map_err(|error| self.log_error(error))?;
         self.insertion.until(lsn.0);
+        Ok(())
+    }
+
+    /// Waits until all records committed so far are durable, and so visible.
+    pub(crate) async fn sync_committed(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.wal.durable_lsn().0 < self.lock().last {
+            self.wal.sync().await.map_err(|error| self.log_error(error))?;
+        }
+        self.insertion.until(self.wal.durable_lsn().0);
         Ok(())
     }
 

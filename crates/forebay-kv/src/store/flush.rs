@@ -128,6 +128,9 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
     }
     let mut metas: Vec<TableMeta> = Vec::new();
     for keyspace in memtables.keyspaces() {
+        if shared.with_view(|view| view.version.is_dropped(keyspace)) {
+            continue;
+        }
         match write(shared, memtables, keyspace).await {
             Ok(meta) => metas.extend(meta),
             Err(error) => {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use arc_swap::Guard;
 
 use super::commit::again;
+use super::removal::dropped;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::manifest::version::{LEVELS, Levels};
@@ -35,6 +36,14 @@ enum InMemory {
     /// The candidate with this number needs reads.
     Reads(Lookup, usize),
     /// The value exists and must be read.
+    Blob(Blob),
+}
+
+/// The place of a key's value.
+enum Located {
+    Nowhere,
+    Here(Value),
+    /// In a table, apart from its key.
     Blob(Blob),
 }
 
@@ -68,6 +77,9 @@ impl Shared {
 
     /// Searches memory for a key, as of record `lsn`.
     fn look(&self, view: &View, lsn: u64, keyspace: u32, key: &[u8]) -> Result<InMemory> {
+        if view.version.is_dropped(keyspace) {
+            return Err(dropped());
+        }
         match view.in_memtables(keyspace, key, lsn) {
             Some(found) => Ok(InMemory::Known(self.value_of(&found, || self.now_s()))),
             None => self.look_in_tables(view, keyspace, key, 0),
@@ -132,20 +144,46 @@ impl Shared {
         self.read(view, keyspace, key, looked, false).await
     }
 
-    /// Reads tables, from where the search in memory stopped.
+    /// Returns whether a key has a value.
+    pub(crate) async fn contains(&self, keyspace: u32, key: &[u8]) -> Result<bool> {
+        self.check_open()?;
+        let lsn = self.visible();
+        let view = self.view();
+        let looked = self.look(&view, lsn, keyspace, key)?;
+        let found = self.search(&view, keyspace, key, looked, false).await?;
+        Ok(!matches!(found, Located::Nowhere))
+    }
+
+    /// Reads a value, from where the search in memory stopped.
     async fn read(
+        &self,
+        view: &View,
+        keyspace: u32,
+        key: &[u8],
+        looked: InMemory,
+        may_block: bool,
+    ) -> Result<Option<Value>> {
+        match self.search(view, keyspace, key, looked, may_block).await? {
+            Located::Nowhere => Ok(None),
+            Located::Here(value) => Ok(Some(value)),
+            Located::Blob(far) => self.read_far(far).await.map(Some),
+        }
+    }
+
+    /// Reads tables, from where the search in memory stopped, until the value is found.
+    async fn search(
         &self,
         view: &View,
         keyspace: u32,
         key: &[u8],
         mut looked: InMemory,
         may_block: bool,
-    ) -> Result<Option<Value>> {
+    ) -> Result<Located> {
         let mut is_again = false;
         loop {
             let (mut lookup, candidate) = match looked {
-                InMemory::Known(answer) => return Ok(answer),
-                InMemory::Blob(far) => return self.read_far(far).await.map(Some),
+                InMemory::Known(known) => return Ok(known.map_or(Located::Nowhere, Located::Here)),
+                InMemory::Blob(far) => return Ok(Located::Blob(far)),
                 InMemory::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;

@@ -274,6 +274,9 @@ impl Scene {
         for (id, name) in &state.keyspaces {
             version = version.with_keyspace(*id, name);
         }
+        if state.next_keyspace as usize > state.keyspaces.len() {
+            version = version.without_keyspaces(&[]);
+        }
         let home = if there.tables { Some(self.dir.open_dir(TABLES).await?) } else { None };
         let mut tables = Vec::new();
         for (level, meta) in state.tables.values() {

@@ -90,15 +90,18 @@ async fn replay(shared: &Arc<Shared>, start: Lsn, last: Lsn) -> Result<()> {
             Error::at(error.kind().clone(), &path, format!("record {lsn}: {error}"))
         };
         let bytes = &found[..];
-        let places = record::parse(bytes).map_err(damaged)?;
+        let mut places = record::parse(bytes).map_err(damaged)?;
+        let keyspace_at =
+            |at: u32| record::entry_at(bytes, at as usize).map_or(u32::MAX, |(entry, _)| entry.keyspace);
         for &at in &places {
-            let entry = record::entry_at(bytes, at as usize);
-            let keyspace = entry.map_or(u32::MAX, |(entry, _)| entry.keyspace);
-            if shared.with_view(|view| view.version.keyspace(keyspace).is_none()) {
+            let keyspace = keyspace_at(at);
+            if shared.manifest.with(|state| !state.is_known(keyspace)) {
                 let text = format!("it is of keyspace {keyspace}, which there is none");
                 return Err(damaged(Error::new(ErrorKind::Corruption, text)));
             }
         }
+        // Entries of keyspaces that were dropped since.
+        shared.with_view(|view| places.retain(|at| !view.version.is_dropped(keyspace_at(*at))));
         let cost = memtable::cost(bytes.len(), places.len());
         loop {
             {

@@ -380,6 +380,9 @@ impl Shared {
             for (id, name) in &edit.keyspaces {
                 next = next.with_keyspace(*id, name);
             }
+            if !edit.dropped.is_empty() {
+                next = next.without_keyspaces(&edit.dropped);
+            }
             commit.version = Arc::new(next);
             let flushed = commit.flushed;
             also(&mut commit);

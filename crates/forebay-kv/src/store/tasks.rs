@@ -159,15 +159,15 @@ async fn make(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
     shared.full.check_growth()?;
     let known = shared.with_view(|view| {
         let ids: Vec<u32> = view.version.keyspaces().map(|(id, _)| id).collect();
-        (view.version.keyspace_named(name), ids.len(), ids.last().map_or(0, |id| id + 1))
+        (view.version.keyspace_named(name), ids.len())
     });
     let id = match known {
-        (Some(id), ..) => return Ok(id),
-        (None, count, _) if count >= most => {
+        (Some(id), _) => return Ok(id),
+        (None, count) if count >= most => {
             let text = format!("a store has {most} keyspaces at most");
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
-        (None, _, id) => id,
+        (None, _) => shared.manifest.with(|state| state.next_keyspace),
     };
     let edit = Edit { keyspaces: vec![(id, name.to_string())], ..Edit::default() };
     match shared.edit(&edit, &[], |_| ()).await {

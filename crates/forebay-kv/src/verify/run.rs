@@ -286,12 +286,12 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
     }
 }
 
-/// Checks that a record is valid and that its keyspaces exist.
+/// Checks that a record is valid and that its keyspaces exist, or existed.
 fn parses(bytes: &[u8], state: &ManifestState) -> Result<()> {
     for place in record::parse(bytes)? {
         let entry = record::entry_at(bytes, place as usize);
         let keyspace = entry.map_or(u32::MAX, |(entry, _)| entry.keyspace);
-        if !state.keyspaces.contains_key(&keyspace) {
+        if !state.is_known(keyspace) {
             let text = format!("it is of keyspace {keyspace}, which there is none");
             return Err(Error::new(ErrorKind::Corruption, text));
         }

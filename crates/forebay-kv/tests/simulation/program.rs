@@ -283,6 +283,7 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
             16 if sim::random(2) == 0 => unless_full(open.store.compact().await)?,
             16 => unless_full(open.store.settle().await)?,
             17 if shared.lock().open(me) < OPEN_MAX => load(open, shared, me).await?,
+            18 if shared.lock().open(me) < OPEN_MAX => delete_range(open, shared, me).await?,
             _ => read(open, shared, me).await?,
         }
         for past in &mut pasts {
@@ -321,6 +322,20 @@ async fn load(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     let changes = entries.iter().map(|(at, value)| (*at, Some(*value))).collect();
     let number = shared.lock().begin(me, changes);
     match open.load(me, &entries).await {
+        Ok(()) => shared.lock().acknowledge(me, number),
+        Err(error) if is_full(&error) => shared.lock().refused(me, number),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Deletes some of the writer's keys in one step.
+async fn delete_range(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+    let (space, first) = (sim::random(u64::from(SPACES)) as u8, sim::random(u64::from(KEYS)) as u8);
+    let last = (KEYS - 1).min(first + sim::random(5) as u8);
+    let changes = (first..=last).map(|number| ((space, number), None)).collect();
+    let number = shared.lock().begin(me, changes);
+    match open.delete_range(me, (space, first), last).await {
         Ok(()) => shared.lock().acknowledge(me, number),
         Err(error) if is_full(&error) => shared.lock().refused(me, number),
         Err(error) => return Err(error.into()),

@@ -20,6 +20,8 @@ pub(crate) struct Shape {
     pub(crate) segment_bytes: u64,
     pub(crate) leaf_bytes: u32,
     pub(crate) shard: usize,
+    /// Entries up to which ranges are deleted by a batch.
+    pub(crate) delete_batch_max: u64,
 }
 
 impl Shape {
@@ -30,6 +32,7 @@ impl Shape {
             segment_bytes: [64 << 10, 64 << 10, 128 << 10][draw(2, 3) as usize],
             leaf_bytes: [4096, 4096, 8192][draw(3, 3) as usize],
             shard: draw(4, 2) as usize,
+            delete_batch_max: [0, 2, 256][draw(5, 3) as usize],
         }
     }
 
@@ -40,6 +43,7 @@ impl Shape {
             .log_segment_bytes(self.segment_bytes)
             .leaf_bytes(self.leaf_bytes)
             .shard(self.shard)
+            .delete_batch_max(self.delete_batch_max)
             .store_id(0x0f0e_0b0a_0401)
             .clock(|| 1_000_000)
     }
@@ -127,6 +131,11 @@ impl Open {
                 self.store.write(&batch).await
             }
         }
+    }
+
+    /// Deletes the keys of a writer from one number to another in one keyspace.
+    pub(crate) async fn delete_range(&self, writer: u8, first: At, last: u8) -> Result<()> {
+        self.space(first).delete_range(key(writer, first)..=key(writer, (first.0, last))).await
     }
 
     /// Loads values into one keyspace.

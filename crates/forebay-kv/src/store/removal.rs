@@ -1,0 +1,168 @@
+//! Removal of whole ranges and whole keyspaces: tables are dropped, and nothing is written for each key.
+//!
+//! Both are one edit of the manifest. Flushes are held up meanwhile, so that entries written before are in tables and
+//! go, and entries written since stay in memtables, above the gap.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::flush;
+use super::shared::Shared;
+use crate::compact::{self, Output};
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::Edit;
+use crate::manifest::version::{LEVELS, Levels};
+use crate::merge::{Bounds, Merge, Run, Source};
+use crate::range::limit;
+use crate::table::{CursorHow, Direction, Entry, EntryRef, Table};
+use crate::value::HeldShare;
+
+/// Runs `work` as a task of the store, which goes on if its caller does not wait for it any more.
+async fn in_task<F: Future<Output = Result<()>> + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(Arc<Shared>) -> F + Send + 'static,
+) -> Result<()> {
+    let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.class);
+    let running = shared.engine.spawn_on_shard(shared.options.shard, class, move || async move {
+        let _task = task;
+        work(owned).await
+    });
+    running.await?
+}
+
+/// Removes all entries of a keyspace within bounds that were written before the call.
+pub(crate) async fn range(shared: &Arc<Shared>, keyspace: u32, bounds: Bounds) -> Result<()> {
+    in_task(shared, move |shared| async move {
+        shared.check_writable()?;
+        // Only the holder of this turn changes the levels below the first.
+        let _turn = shared.compaction.turn.take().await;
+        // Before flushes are held up, so that little of this work is left then.
+        while compact::clear_level0(&shared, keyspace, &bounds).await? {}
+        let _hold = flush::hold(&shared).await?;
+        while compact::clear_level0(&shared, keyspace, &bounds).await? {}
+        let levels = shared.with_view(|view| view.version.keyspace(keyspace).cloned());
+        let mut outputs = Vec::new();
+        let levels = levels.ok_or_else(dropped)?;
+        match cut(&shared, &levels, keyspace, &bounds, &mut outputs).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                for output in outputs {
+                    output.abandon().await;
+                }
+                Err(error)
+            }
+        }
+    })
+    .await
+}
+
+/// Writes the tables at the ends of the bounds anew, without what lies within, and exchanges all tables in one step.
+async fn cut(
+    shared: &Arc<Shared>,
+    levels: &Levels,
+    keyspace: u32,
+    bounds: &Bounds,
+    outputs: &mut Vec<Output>,
+) -> Result<()> {
+    let (mut removed, mut added) = (Vec::new(), Vec::new());
+    for level in 1..LEVELS {
+        for table in levels.level(level).iter().filter(|table| bounds.meet(table)) {
+            removed.push(table.id());
+            let (smallest, largest) = (&table.meta().smallest, &table.meta().largest);
+            if [smallest, largest].iter().all(|key| bounds.is_above_low(key) && bounds.is_below_high(key)) {
+                continue;
+            }
+            let mut output =
+                Output::new(shared, keyspace, shared.options.background, shared.budget.tables / 4);
+            let copied = copy_around(shared, table, bounds, &mut output).await;
+            outputs.push(output);
+            copied?;
+            if let Some(output) = outputs.last_mut() {
+                for meta in output.finish().await?.to_vec() {
+                    added.push((level as u8, flush::open(shared, &meta, level + 1 < LEVELS).await?));
+                }
+            }
+        }
+    }
+    if removed.is_empty() {
+        return Ok(());
+    }
+    shared.manifest.check_room()?;
+    let edit = Edit {
+        next_table: added.iter().map(|(_, table)| table.id() + 1).max().unwrap_or(0),
+        removed,
+        added: added.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
+        ..Edit::default()
+    };
+    // The manifest may name the files even if the edit fails.
+    outputs.iter_mut().for_each(|output| drop(output.keep()));
+    // Open transactions cannot tell which keys have changed.
+    shared.edit(&edit, &added, |commit| commit.loads += 1).await
+}
+
+/// Copies the entries of a table that lie outside of bounds.
+async fn copy_around(
+    shared: &Arc<Shared>,
+    table: &Arc<Table>,
+    bounds: &Bounds,
+    output: &mut Output,
+) -> Result<()> {
+    let memory = shared.budget.tables / 2;
+    let _buffers = HeldShare::new(Some(&shared.budget.tables_used), memory);
+    let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
+    let how = limit(how, memory / 2, u64::from(shared.options.leaf_bytes));
+    let outside = |bound: &Bound<Vec<u8>>| match bound {
+        Bound::Unbounded => None,
+        Bound::Included(key) => Some(Bound::Excluded(key.clone())),
+        Bound::Excluded(key) => Some(Bound::Included(key.clone())),
+    };
+    let below = outside(&bounds.low).map(|high| Bounds { low: Bound::Unbounded, high });
+    let above = outside(&bounds.high).map(|low| Bounds { low, high: Bound::Unbounded });
+    for part in [below, above].into_iter().flatten() {
+        let run = Run::new(std::iter::once(table), &Arc::new(part), how);
+        let mut entries = Merge::new(vec![Source::Run(Box::new(run))], Direction::Forward);
+        while entries.next().await? {
+            let Some(entry) = entries.entry() else { continue };
+            let entry = match entry {
+                EntryRef::Value { bytes, expires_s } => Entry::Value { bytes, expires_s },
+                EntryRef::Deleted => Entry::Deleted,
+            };
+            output.add(entries.key(), entry).await?;
+            shared.check_writable()?;
+            forebay::shard::yield_if_needed().await;
+        }
+    }
+    Ok(())
+}
+
+/// Drops a keyspace with all that it has.
+pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str) -> Result<()> {
+    if name == super::DEFAULT {
+        let text = "the keyspace `default` cannot be dropped; delete its entries with `delete_range(..)`";
+        return Err(Error::new(ErrorKind::InvalidInput, text));
+    }
+    let name = name.to_string();
+    in_task(shared, move |shared| async move {
+        shared.check_writable()?;
+        let _turn = shared.keyspace_turn.take().await;
+        let _compaction = shared.compaction.turn.take().await;
+        let _hold = flush::hold(&shared).await?;
+        let found = shared.with_view(|view| {
+            let id = view.version.keyspace_named(&name)?;
+            let levels = view.version.keyspace(id)?;
+            let tables = (0..LEVELS).flat_map(|level| levels.level(level).iter().map(|table| table.id()));
+            Some((id, tables.collect::<Vec<_>>()))
+        });
+        let Some((id, removed)) = found else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?} to drop")));
+        };
+        let edit = Edit { removed, dropped: vec![id], ..Edit::default() };
+        shared.edit(&edit, &[], |commit| commit.loads += 1).await
+    })
+    .await
+}
+
+/// Returns the error of calls on a keyspace that is not there any more.
+pub(crate) fn dropped() -> Error {
+    Error::new(ErrorKind::NotFound, "the keyspace was dropped; `Store::keyspace` makes a new one of its name")
+}
