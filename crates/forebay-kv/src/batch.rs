@@ -1,5 +1,7 @@
 //! Several puts and deletes that are applied together.
 
+use std::collections::BTreeSet;
+
 use crate::error::{Error, Result};
 use crate::keyspace::Keyspace;
 use crate::record::{self, Change, Record};
@@ -35,6 +37,8 @@ pub struct Batch {
     grows: bool,
     /// The number of the store that its keyspaces belong to.
     store: Option<u64>,
+    /// Keyspaces that are not logged.
+    unlogged: BTreeSet<u32>,
     failed: Option<Error>,
 }
 
@@ -84,6 +88,7 @@ impl Batch {
         self.record.clear();
         self.places.clear();
         (self.grows, self.store, self.failed) = (false, None, None);
+        self.unlogged.clear();
     }
 
     fn add(&mut self, keyspace: &Keyspace, key: &[u8], change: &Change<'_>) -> &mut Batch {
@@ -98,7 +103,13 @@ impl Batch {
     fn try_add(&mut self, keyspace: &Keyspace, key: &[u8], change: &Change<'_>) -> Result<()> {
         record::check(key, change)?;
         keyspace.check_store(*self.store.get_or_insert(keyspace.store_number()))?;
+        self.note_unlogged(keyspace.unlogged());
         self.push(keyspace.id(), key, change)
+    }
+
+    /// Notes a keyspace that is not logged.
+    pub(crate) fn note_unlogged(&mut self, keyspace: Option<u32>) {
+        self.unlogged.extend(keyspace);
     }
 
     /// Adds a change that was checked.
@@ -134,6 +145,6 @@ impl Batch {
             bytes.copy_from_slice(&self.record);
             bytes[..record::HEADER_BYTES].copy_from_slice(&record::header_bytes(self.places.len() as u32));
         });
-        Ok(Some(Ready::new(shared, record, self.places.clone(), self.grows)))
+        Ok(Some(Ready::new(shared, record, self.places.clone(), self.grows).without(&self.unlogged)))
     }
 }

@@ -219,6 +219,7 @@ impl<'a> Checkpoint<'a> {
             keyspaces: levels.iter().map(|(id, levels)| (*id, levels.name.to_string())).collect(),
             next_keyspace: shared.manifest.with(|state| state.next_keyspace),
             dropped: Vec::new(),
+            unlogged: levels.iter().filter(|(_, levels)| levels.is_unlogged).map(|(id, _)| *id).collect(),
             removed: Vec::new(),
             added,
         };

@@ -28,11 +28,22 @@ pub struct Keyspace {
     handle: Arc<Handle>,
     id: u32,
     name: Arc<str>,
+    is_unlogged: bool,
 }
 
 impl Keyspace {
-    pub(crate) fn new(handle: Arc<Handle>, id: u32, name: Arc<str>) -> Keyspace {
-        Keyspace { handle, id, name }
+    pub(crate) fn new(handle: Arc<Handle>, id: u32, name: Arc<str>, is_unlogged: bool) -> Keyspace {
+        Keyspace { handle, id, name, is_unlogged }
+    }
+
+    /// Returns whether its entries go to the log; see [`Store::unlogged_keyspace`].
+    pub fn is_logged(&self) -> bool {
+        !self.is_unlogged
+    }
+
+    /// Returns its number if its entries are not in the log.
+    pub(crate) fn unlogged(&self) -> Option<u32> {
+        self.is_unlogged.then_some(self.id)
     }
 
     /// Returns the keyspace's name.
@@ -477,7 +488,8 @@ impl Keyspace {
         let shared = &self.handle.shared;
         let record = Record::single(self.id, key, change);
         let grows = !matches!(change, Change::Delete);
-        Ok(Ready::new(shared, record, vec![HEADER_BYTES as u32], grows))
+        let ready = Ready::new(shared, record, vec![HEADER_BYTES as u32], grows);
+        Ok(ready.without(&self.unlogged().into_iter().collect()))
     }
 
     /// Puts `new`, or deletes the key if `new` is `None`, if the key's value is `expected`; returns whether

@@ -4,6 +4,9 @@
 //! 0: deleted, bit 1: expires), key length u16, value length u32, the expiry in seconds since 1970 (u64) if
 //! bit 1 is set, the key, the value. The log itself has checksums.
 //!
+//! A record of version 2 has the header only, with a count of 0: it has the number of entries of keyspaces that are
+//! not logged.
+//!
 //! A record is encoded once; a memtable copies it.
 
 use std::ops::{Deref, Range};
@@ -15,6 +18,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Version of the records written.
 pub(crate) const VERSION: u8 = 1;
+/// Version of a record that stands for entries that are not logged.
+const VERSION_UNLOGGED: u8 = 2;
 /// Bytes before the first entry.
 pub(crate) const HEADER_BYTES: usize = 6;
 /// Bytes of an entry before its expiry or key.
@@ -107,6 +112,27 @@ impl Record {
         })
     }
 
+    /// Returns the record for the log: with the entries of `record` at these places that `is_logged` accepts.
+    pub(crate) fn logged(record: &[u8], places: &[u32], is_logged: impl Fn(u32) -> bool) -> Record {
+        let entries = places.iter().filter_map(|at| {
+            let (entry, end) = entry_at(record, *at as usize)?;
+            if is_logged(entry.keyspace) { record.get(*at as usize..end) } else { None }
+        });
+        let entries: Vec<&[u8]> = entries.collect();
+        let mut header = header_bytes(entries.len() as u32);
+        if entries.is_empty() {
+            header[0] = VERSION_UNLOGGED;
+        }
+        let bytes = HEADER_BYTES + entries.iter().map(|entry| entry.len()).sum::<usize>();
+        Record::new(bytes, |out| {
+            let mut at = 0;
+            for part in std::iter::once(&header[..]).chain(entries) {
+                out[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+        })
+    }
+
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -190,6 +216,9 @@ pub(crate) fn parse(record: &[u8]) -> Result<Vec<u32>> {
         Err(Error::new(ErrorKind::Corruption, format!("a record of the log makes no sense at its byte {at}")))
     };
     let Some(&version) = record.first() else { return damaged(0) };
+    if record[..] == [VERSION_UNLOGGED, 0, 0, 0, 0, 0] {
+        return Ok(Vec::new());
+    }
     if version != VERSION {
         let text = format!("a record of the log has version {version}; this program knows {VERSION}");
         return Err(Error::new(ErrorKind::Version { found: u16::from(version) }, text));
@@ -227,6 +256,22 @@ mod tests {
         let record = Record::single(9, b"k", &Change::Delete);
         let (entry, _) = entry_at(&record, HEADER_BYTES).unwrap();
         assert!(entry.deleted && entry.value.is_empty());
+    }
+
+    #[test]
+    fn a_record_for_the_log_leaves_out_what_is_not_logged() {
+        let entries = [(1, &b"a"[..]), (2, b"b"), (1, b"c")].map(|(keyspace, key)| {
+            Record::single(keyspace, key, &Change::Put { value: b"v", expires_s: None })[HEADER_BYTES..]
+                .to_vec()
+        });
+        let record = [&header_bytes(3)[..], &entries.concat()].concat();
+        let places = parse(&record).unwrap();
+        let some = Record::logged(&record, &places, |keyspace| keyspace == 1);
+        assert_eq!(some[HEADER_BYTES..], [&entries[0][..], &entries[2]].concat());
+        assert_eq!(parse(&some).unwrap().len(), 2);
+        let none = Record::logged(&record, &places, |_| false);
+        assert_eq!((none.len(), parse(&none).unwrap().len()), (HEADER_BYTES, 0));
+        assert!(parse(&header_bytes(0)).is_err(), "a record of version 1 has an entry");
     }
 
     #[test]

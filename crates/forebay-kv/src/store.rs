@@ -10,7 +10,7 @@ use forebay::Engine;
 use crate::batch::Batch;
 use crate::checkpoint;
 use crate::compact;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace::Keyspace;
 use crate::merge::Bounds;
 use crate::options::Options;
@@ -177,7 +177,7 @@ impl Store {
 
     /// Returns the keyspace that every store has, named `default`.
     pub fn default_keyspace(&self) -> Keyspace {
-        Keyspace::new(self.handle.clone(), 0, Arc::from(DEFAULT))
+        Keyspace::new(self.handle.clone(), 0, Arc::from(DEFAULT), false)
     }
 
     /// Resolves with the keyspace of this name and creates it if there is none; a new keyspace is durable by
@@ -201,11 +201,62 @@ impl Store {
     /// # Ok(()) }
     /// ```
     pub fn keyspace<'a>(&'a self, name: &'a str) -> Pending<'a, Keyspace> {
-        let handle = &self.handle;
-        Pending::new(&handle.shared.engine, async move {
-            let id = tasks::keyspace(&handle.shared, name, KEYSPACES_MAX).await?;
-            Ok(Keyspace::new(handle.clone(), id, Arc::from(name)))
+        Pending::new(&self.shared().engine, self.keyspace_of(name, false))
+    }
+
+    async fn keyspace_of(&self, name: &str, is_unlogged: bool) -> Result<Keyspace> {
+        let id = tasks::keyspace(self.shared(), name, is_unlogged, KEYSPACES_MAX).await?;
+        let found = self.shared().with_view(|view| Some(view.version.keyspace(id)?.is_unlogged));
+        let is_unlogged = found.ok_or_else(removal::dropped)?;
+        Ok(Keyspace::new(self.handle.clone(), id, Arc::from(name), is_unlogged))
+    }
+
+    /// As [`keyspace`](Store::keyspace), for a keyspace whose entries are not in the log. Its writes wait for no device,
+    /// and cost a few bytes of the log each. They are durable when a flush has written them to tables:
+    /// [`flush`](Store::flush), [`close`](Store::close), or the next one in the background. For data that can be made
+    /// again from another source, as the state machine of a replicated log can.
+    ///
+    /// After a crash each such keyspace is as of the last flush, all of them as of the same one: a key with the applied
+    /// index, written in the same batch as what was applied, says where to go on. Other keyspaces may be newer. Of a
+    /// batch over both kinds only the logged part is all or nothing across a crash.
+    ///
+    /// # Errors
+    /// Those of [`keyspace`](Store::keyspace); [`ErrorKind::Exists`](crate::ErrorKind::Exists) if there is one of this name
+    /// that is logged.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Batch, Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// let state = store.unlogged_keyspace("state").wait()?;
+    /// let mut batch = Batch::new();
+    /// batch.put(&state, "user/anna", "1").put(&state, "applied", 17u64.to_le_bytes());
+    /// store.write(&batch).wait()?; // at once
+    /// store.flush().wait()?; // durable now
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn unlogged_keyspace<'a>(&'a self, name: &'a str) -> Pending<'a, Keyspace> {
+        Pending::new(&self.shared().engine, async move {
+            let found = self.keyspace_of(name, true).await?;
+            if found.is_logged() {
+                let text = format!("the keyspace {name:?} is there already, and is logged");
+                return Err(Error::new(ErrorKind::Exists, text));
+            }
+            Ok(found)
         })
+    }
+
+    /// Completes when all writes that have completed before the call are durable: [relaxed](Write::relaxed) ones, that
+    /// is, since others are when they complete. Entries of keyspaces that are not logged need a [`flush`](Store::flush).
+    ///
+    /// # Errors
+    /// As [`Keyspace::put`].
+    pub fn sync(&self) -> Pending<'_, ()> {
+        Pending::new(&self.shared().engine, self.shared().sync_committed())
     }
 
     /// Drops the keyspace of this name with all its entries, in one step; durable when it completes. Its tables are

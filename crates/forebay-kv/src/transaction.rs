@@ -71,6 +71,8 @@ pub struct Transaction {
     /// The parts of the store that it has read, if that matters.
     reads: Mutex<Reads>,
     writes: BTreeMap<Place, Staged>,
+    /// Keyspaces written that are not logged.
+    unlogged: BTreeSet<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -87,8 +89,9 @@ impl Transaction {
             commit.begin_transaction(lsn);
             (handle.shared.view(), lsn, commit.loads)
         };
-        let (reads, writes) = (Mutex::default(), BTreeMap::new());
-        Transaction { handle: handle.clone(), isolation, view, lsn, loads, reads, writes }
+        let (handle, reads) = (handle.clone(), Mutex::default());
+        let (writes, unlogged) = (BTreeMap::new(), BTreeSet::new());
+        Transaction { handle, isolation, view, lsn, loads, reads, writes, unlogged }
     }
 
     /// Returns the number of the log's last record that the transaction sees.
@@ -233,6 +236,7 @@ impl Transaction {
             Change::Delete => Staged::Delete,
         };
         self.writes.insert((keyspace.id(), key.to_vec()), staged);
+        self.unlogged.extend(keyspace.unlogged());
         Ok(())
     }
 
@@ -252,6 +256,7 @@ impl Transaction {
         Pending::new(&engine, async move {
             let shared = &self.handle.shared;
             let mut batch = Batch::new();
+            self.unlogged.iter().for_each(|keyspace| batch.note_unlogged(Some(*keyspace)));
             for ((keyspace, key), staged) in &self.writes {
                 let change = match staged {
                     Staged::Put { value, expires_s } => Change::Put { value, expires_s: *expires_s },

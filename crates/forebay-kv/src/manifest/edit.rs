@@ -6,7 +6,8 @@
 //! epoch u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed tables, each id
 //! u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries u64, deleted u64,
 //! expiring u64, seconds of the first and last expiry u64 u64, length u16 and bytes of the smallest and of
-//! the largest key; with bit 3 the next keyspace u32, and count u32 of dropped keyspaces, each id u32.
+//! the largest key; with bit 3 the next keyspace u32, and count u32 of dropped keyspaces, each id u32,
+//! and as many for keyspaces that are not logged.
 
 use forebay_wal::{End, Lsn};
 
@@ -30,6 +31,8 @@ pub(crate) struct Edit {
     pub(crate) next_keyspace: u32,
     /// Keyspaces that go; they have no tables left.
     pub(crate) dropped: Vec<u32>,
+    /// Those of `keyspaces` whose entries are not in the log.
+    pub(crate) unlogged: Vec<u32>,
     pub(crate) removed: Vec<u32>,
     /// Levels and tables.
     pub(crate) added: Vec<(u8, TableMeta)>,
@@ -46,7 +49,7 @@ impl Edit {
         let whole = if self.is_whole { WHOLE } else { 0 };
         let start = if self.log_start.is_some() { LOG_START } else { 0 };
         let end = if self.log_end.is_some() { LOG_END } else { 0 };
-        let has_keyspaces = self.next_keyspace > 0 || !self.dropped.is_empty();
+        let has_keyspaces = self.next_keyspace > 0 || !self.dropped.is_empty() || !self.unlogged.is_empty();
         out.push(whole | start | end | if has_keyspaces { KEYSPACES } else { 0 });
         out.extend_from_slice(&self.store_id.to_le_bytes());
         out.extend_from_slice(&self.next_table.to_le_bytes());
@@ -83,9 +86,9 @@ impl Edit {
         }
         if has_keyspaces {
             out.extend_from_slice(&self.next_keyspace.to_le_bytes());
-            out.extend_from_slice(&(self.dropped.len() as u32).to_le_bytes());
-            for id in &self.dropped {
-                out.extend_from_slice(&id.to_le_bytes());
+            for ids in [&self.dropped, &self.unlogged] {
+                out.extend_from_slice(&(ids.len() as u32).to_le_bytes());
+                ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
             }
         }
         out
@@ -131,8 +134,10 @@ impl Edit {
         }
         if flags & KEYSPACES != 0 {
             edit.next_keyspace = input.u32()?;
-            for _ in 0..input.u32()? {
-                edit.dropped.push(input.u32()?);
+            for ids in [&mut edit.dropped, &mut edit.unlogged] {
+                for _ in 0..input.u32()? {
+                    ids.push(input.u32()?);
+                }
             }
         }
         let known = flags & !(WHOLE | LOG_START | LOG_END | KEYSPACES) == 0 && input.0.is_empty();
@@ -196,6 +201,7 @@ mod tests {
             keyspaces: vec![(0, "default".to_string()), (2, "k".to_string())],
             next_keyspace: 5,
             dropped: vec![1, 4],
+            unlogged: vec![2],
             removed: vec![1, 2],
             added: vec![(0, table.clone()), (6, table)],
         }

@@ -1,6 +1,6 @@
 //! The state of a store: the sum of all edits so far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_wal::End;
 
@@ -21,6 +21,8 @@ pub(crate) struct ManifestState {
     pub(crate) keyspaces: BTreeMap<u32, String>,
     /// The number of the next keyspace: those below it that are not in `keyspaces` were dropped.
     pub(crate) next_keyspace: u32,
+    /// Those of `keyspaces` whose entries are not in the log.
+    pub(crate) unlogged: BTreeSet<u32>,
     /// Level and metadata of each table, by its number.
     pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
 }
@@ -53,11 +55,18 @@ impl ManifestState {
             self.next_keyspace = self.next_keyspace.max(id.saturating_add(1));
         }
         self.next_keyspace = self.next_keyspace.max(edit.next_keyspace);
+        for id in &edit.unlogged {
+            if !edit.keyspaces.iter().any(|(new, _)| new == id) {
+                return Err("only a new keyspace can be one that is not logged");
+            }
+            self.unlogged.insert(*id);
+        }
         for id in &edit.removed {
             self.tables.remove(id).ok_or("it removes a table that is not there")?;
         }
         for id in &edit.dropped {
             self.keyspaces.remove(id).ok_or("it drops a keyspace that is not there")?;
+            self.unlogged.remove(id);
             if self.tables.values().any(|(_, table)| table.keyspace == *id) {
                 return Err("it drops a keyspace that has tables");
             }
@@ -96,6 +105,7 @@ impl ManifestState {
         Edit {
             next_keyspace: if self.next_keyspace > implied { self.next_keyspace } else { 0 },
             dropped: Vec::new(),
+            unlogged: self.unlogged.iter().copied().collect(),
             is_whole: true,
             store_id: self.store_id,
             next_table: self.next_table,

@@ -20,13 +20,15 @@ pub(crate) struct Version {
 #[derive(Clone)]
 pub(crate) struct Levels {
     pub(crate) name: Arc<str>,
+    /// Whether its entries are not in the log.
+    pub(crate) is_unlogged: bool,
     /// Level 0 has the newest table first; the other levels are sorted by key.
     levels: [Vec<Arc<Table>>; LEVELS],
 }
 
 impl Levels {
-    pub(crate) fn new(name: &str) -> Levels {
-        Levels { name: Arc::from(name), levels: Default::default() }
+    pub(crate) fn new(name: &str, is_unlogged: bool) -> Levels {
+        Levels { name: Arc::from(name), is_unlogged, levels: Default::default() }
     }
 
     /// Returns the tables of a level: newest first in level 0, in key order in the others.
@@ -101,6 +103,11 @@ impl Version {
         self.has_dropped
     }
 
+    /// Returns whether any keyspace is not logged.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        self.keyspaces.values().any(|levels| levels.is_unlogged)
+    }
+
     pub(crate) fn keyspace_named(&self, name: &str) -> Option<u32> {
         self.keyspaces().find(|(_, levels)| &*levels.name == name).map(|(id, _)| id)
     }
@@ -114,9 +121,9 @@ impl Version {
     }
 
     /// Returns a copy with another keyspace, which has no tables yet.
-    pub(crate) fn with_keyspace(&self, id: u32, name: &str) -> Version {
+    pub(crate) fn with_keyspace(&self, id: u32, name: &str, is_unlogged: bool) -> Version {
         let mut next = self.clone();
-        next.keyspaces.insert(id, Arc::new(Levels::new(name)));
+        next.keyspaces.insert(id, Arc::new(Levels::new(name, is_unlogged)));
         next
     }
 

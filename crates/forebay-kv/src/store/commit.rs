@@ -2,6 +2,7 @@
 //! is to get, so that the two never differ. The writer then waits, outside the section, until the record is
 //! durable. Insertion takes longer than the section; it happens outside ([`insertion`](super::insertion)).
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +18,7 @@ use super::removal::dropped;
 use super::shared::{Commit, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::memtable::{self, Memtables};
-use crate::record::{self, Record};
+use crate::record::{self, HEADER_BYTES, Record};
 use crate::value::HeldShare;
 use crate::wait::{Boxed, block_on};
 
@@ -26,8 +27,12 @@ pub(crate) struct Ready {
     pub(crate) record: Record,
     /// The positions of its entries.
     pub(crate) places: Vec<u32>,
+    /// The record for the log, if some entries are of keyspaces that are not logged.
+    log: Option<Record>,
     /// Whether it has more than deletions.
     grows: bool,
+    /// Whether its writer does not wait until it is durable.
+    is_relaxed: bool,
     /// Counts the record as memory that the program holds, as long as its writer has it.
     _held: HeldShare,
 }
@@ -35,7 +40,23 @@ pub(crate) struct Ready {
 impl Ready {
     pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>, grows: bool) -> Ready {
         let held = HeldShare::new(Some(shared.cache.held()), record.memory_bytes());
-        Ready { record, places, grows, _held: held }
+        Ready { record, places, log: None, grows, is_relaxed: false, _held: held }
+    }
+
+    /// Leaves the entries of some keyspaces out of the log. If that leaves none, nothing waits until the record is
+    /// durable: only a flush makes its entries so.
+    pub(crate) fn without(mut self, unlogged: &BTreeSet<u32>) -> Ready {
+        if !unlogged.is_empty() {
+            let log = Record::logged(&self.record, &self.places, |keyspace| !unlogged.contains(&keyspace));
+            self.is_relaxed = log.len() == HEADER_BYTES;
+            self.log = Some(log);
+        }
+        self
+    }
+
+    /// Returns the bytes that go to the log.
+    fn logged(&self) -> &Record {
+        self.log.as_ref().unwrap_or(&self.record)
     }
 }
 
@@ -91,7 +112,7 @@ impl Shared {
         if ready.grows {
             self.full.check_growth()?;
         } else {
-            self.check_log_room(ready.record.len())?;
+            self.check_log_room(ready.logged().len())?;
         }
         if commit.version.has_dropped() {
             let places = ready.places.iter().filter_map(|at| record::entry_at(&ready.record, *at as usize));
@@ -108,7 +129,7 @@ impl Shared {
             self.counters.space_waits.fetch_add(u64::from(place.is_none()), Ordering::Relaxed);
             return Ok(Tried::Not(ready, Obstacle::NoSpace));
         }
-        let Some(appended) = self.wal.try_append(&ready.record)? else {
+        let Some(appended) = self.wal.try_append(ready.logged())? else {
             return Ok(Tried::Not(ready, Obstacle::NoRoom));
         };
         let lsn = appended.lsn().0;
@@ -135,9 +156,13 @@ impl Shared {
         if !self.throttle.delay().is_zero() {
             self.throttle.wait(|| self.check_writable().is_err()).await;
         }
-        let mut place = None;
+        let (mut place, is_relaxed) = (None, ready.is_relaxed);
         loop {
             ready = match self.try_commit(ready, place.as_ref(), Some(check))? {
+                Tried::In(appended) if is_relaxed => {
+                    self.show_early(appended.lsn());
+                    return Ok(None);
+                }
                 Tried::In(appended) => {
                     drop(place);
                     self.committed(appended.await)?;
@@ -234,6 +259,12 @@ impl Shared {
         }
     }
 
+    /// Shows a committed record to reads although it may not be durable yet, and so all records before it.
+    fn show_early(&self, lsn: Lsn) {
+        self.insertion.until(lsn.0);
+        self.shown.fetch_max(lsn.0, Ordering::AcqRel);
+    }
+
     /// Returns the outcome of a commit whose append has ended with `done`. Its caller reads what it wrote.
     pub(super) fn committed(&self, done: forebay_wal::Result<Lsn>) -> Result<()> {
         let lsn = done.map_err(|error| self.log_error(error))?;
@@ -293,7 +324,7 @@ impl Shared {
         };
         place.until(is_free).await?;
         if obstacle == Obstacle::NoRoom {
-            self.wal.room(ready.record.len()).await.map_err(|error| self.log_error(error))?;
+            self.wal.room(ready.logged().len()).await.map_err(|error| self.log_error(error))?;
         }
         Ok(place)
     }
@@ -305,6 +336,7 @@ impl Shared {
 pub struct Write<'a> {
     shared: &'a Arc<Shared>,
     stage: Stage<'a>,
+    is_relaxed: bool,
 }
 
 enum Stage<'a> {
@@ -319,6 +351,7 @@ enum Stage<'a> {
 
 impl<'a> Write<'a> {
     pub(crate) fn new(shared: &'a Arc<Shared>, ready: Result<Ready>) -> Write<'a> {
+        let is_relaxed = ready.as_ref().is_ok_and(|ready| ready.is_relaxed);
         let stage = match ready {
             Err(error) => Stage::Failed(error),
             // A full store refuses puts, and deletes free its space: neither is delayed.
@@ -334,12 +367,40 @@ impl<'a> Write<'a> {
                 Stage::Waiting(Box::pin(slowed))
             }
         };
-        Write { shared, stage }
+        Write { shared, stage, is_relaxed }
+    }
+
+    /// Makes the write complete without waiting for the device: when it is in the log's queue, where reads see it. The
+    /// log makes it durable soon afterwards, usually within milliseconds; [`Store::sync`](crate::Store::sync) waits
+    /// for that, and so does every later write that is not relaxed.
+    ///
+    /// After a crash it may be missing, with all writes that followed it, but none without those. Reads may then have
+    /// seen what is gone. A log that fails afterwards makes the store read-only.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
+    /// let visits = store.default_keyspace();
+    /// for page in ["a", "b", "c"] {
+    ///     visits.put(page, "1").relaxed().wait()?;
+    /// }
+    /// assert!(visits.contains_key("c").wait()?);
+    /// store.sync().wait()?; // all of them are durable
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn relaxed(mut self) -> Write<'a> {
+        self.is_relaxed = true;
+        self
     }
 
     /// Returns a write of nothing, which only checks that the store takes writes.
     pub(crate) fn nothing(shared: &'a Arc<Shared>) -> Write<'a> {
-        Write { shared, stage: Stage::Nothing }
+        Write { shared, stage: Stage::Nothing, is_relaxed: false }
     }
 
     /// Blocks the calling thread until the write is durable.
@@ -355,6 +416,10 @@ impl<'a> Write<'a> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Over) {
                 Stage::Ready(ready, place) => match self.shared.try_commit(ready, place.as_ref(), None)? {
+                    Tried::In(appended) if self.is_relaxed => {
+                        self.shared.show_early(appended.lsn());
+                        return Poll::Ready(Ok(()));
+                    }
                     Tried::In(appended) => self.stage = Stage::Queued(appended),
                     Tried::Not(ready, obstacle) => {
                         let shared = self.shared;

@@ -272,7 +272,7 @@ impl Scene {
         let cache = Cache::new(budget.cache, budget.pinned_max(&self.options));
         let mut version = Version::default();
         for (id, name) in &state.keyspaces {
-            version = version.with_keyspace(*id, name);
+            version = version.with_keyspace(*id, name, state.unlogged.contains(id));
         }
         if state.next_keyspace as usize > state.keyspaces.len() {
             version = version.without_keyspaces(&[]);

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     commit: Mutex<Commit>,
     /// The view that reads use; changed in the commit section only.
     view: ArcSwap<View>,
+    /// The newest record that reads see although it may not be durable.
+    pub(super) shown: AtomicU64,
     /// Committed records on their way into memtables.
     pub(super) insertion: Insertion,
     next_table: AtomicU32,
@@ -213,6 +215,7 @@ impl Shared {
             wal,
             manifest,
             view: ArcSwap::new(commit.view()),
+            shown: AtomicU64::new(0),
             insertion,
             commit: Mutex::new(commit),
             next_table: AtomicU32::new(next_table.max(1)),
@@ -261,10 +264,13 @@ impl Shared {
         look(&self.view.load())
     }
 
-    /// Returns the newest record that reads may see: durable, with all its entries in memory.
+    /// Returns the newest record that reads may see: durable or shown early, with all its entries in memory.
     pub(crate) fn visible(&self) -> u64 {
         let inserted = self.inserted();
-        if is_early() { inserted } else { inserted.min(self.wal.durable_lsn().0) }
+        if is_early() {
+            return inserted;
+        }
+        inserted.min(self.wal.durable_lsn().0.max(self.shown.load(Ordering::Acquire)))
     }
 
     /// Returns the newest record whose entries are in memtables, durable or not.
@@ -378,7 +384,7 @@ impl Shared {
             retired.extend(commit.version.tables().map(|(_, table)| table).filter(is_removed).cloned());
             let mut next = commit.version.edited(&edit.removed, added);
             for (id, name) in &edit.keyspaces {
-                next = next.with_keyspace(*id, name);
+                next = next.with_keyspace(*id, name, edit.unlogged.contains(id));
             }
             if !edit.dropped.is_empty() {
                 next = next.without_keyspaces(&edit.dropped);

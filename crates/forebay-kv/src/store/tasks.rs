@@ -90,6 +90,13 @@ async fn run(ending: Ending) {
     shared.tasks_end().await;
     // Remove the tables that compaction retired last.
     remove(shared, shared.cache.removals().take()).await;
+    // The log has nothing of keyspaces that are not logged.
+    if shared.has_failed().is_none()
+        && shared.with_view(|view| view.version.has_unlogged())
+        && let Err(error) = flush::now(shared).await
+    {
+        shared.fail(&error);
+    }
     if let Err(error) = close_logs(shared).await {
         shared.fail(&error);
     }
@@ -135,7 +142,12 @@ pub(super) async fn closed(shared: &Arc<Shared>) -> Result<()> {
 }
 
 /// Returns the number of a keyspace; creates the keyspace if there is none.
-pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
+pub(super) async fn keyspace(
+    shared: &Arc<Shared>,
+    name: &str,
+    is_unlogged: bool,
+    most: usize,
+) -> Result<u32> {
     if let Some(id) = shared.with_view(|view| view.version.keyspace_named(name)) {
         shared.check_open()?;
         return Ok(id);
@@ -148,12 +160,12 @@ pub(super) async fn keyspace(shared: &Arc<Shared>, name: &str, most: usize) -> R
     let making =
         shared.engine.spawn_on_shard(shared.options.shard, shared.options.class, move || async move {
             let _task = task;
-            make(&owned, &name, most).await
+            make(&owned, &name, is_unlogged, most).await
         });
     making.await?
 }
 
-async fn make(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
+async fn make(shared: &Arc<Shared>, name: &str, is_unlogged: bool, most: usize) -> Result<u32> {
     let _turn = shared.keyspace_turn.take().await;
     shared.check_writable()?;
     shared.full.check_growth()?;
@@ -169,7 +181,8 @@ async fn make(shared: &Arc<Shared>, name: &str, most: usize) -> Result<u32> {
         }
         (None, _) => shared.manifest.with(|state| state.next_keyspace),
     };
-    let edit = Edit { keyspaces: vec![(id, name.to_string())], ..Edit::default() };
+    let unlogged = if is_unlogged { vec![id] } else { Vec::new() };
+    let edit = Edit { keyspaces: vec![(id, name.to_string())], unlogged, ..Edit::default() };
     match shared.edit(&edit, &[], |_| ()).await {
         Ok(()) => Ok(id),
         Err(error) => Err(shared.fail(&error)),
