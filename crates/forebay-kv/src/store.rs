@@ -48,7 +48,7 @@ use shared::Shared;
 /// Name of the keyspace that every store has.
 pub(crate) const DEFAULT: &str = "default";
 /// Maximum number of keyspaces of a store.
-const KEYSPACES_MAX: usize = 1024;
+const KEYSPACES_MAX: usize = 10_000;
 /// Runs of a transaction that conflicts again and again.
 const TRIES_MAX: usize = 100;
 
@@ -185,7 +185,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a name that is not allowed and for
-    /// more than 1,024 keyspaces; as [`Keyspace::put`].
+    /// more than 10,000 keyspaces; as [`Keyspace::put`].
     ///
     /// ```
     /// # use forebay::{Config, Engine};
