@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::queue::{Change, Shared, Ticket};
+use crate::queue::{Change, Entries, Shared, Ticket};
 use crate::wait;
 
 /// Records on their way into the queue and from there to the disk.
@@ -40,7 +40,7 @@ impl<'a> Entry<'a> {
                     self.stage = Stage::Over;
                     return Poll::Ready(Err(error));
                 }
-                match ready!(self.shared.poll_push(records, place, context.waker())) {
+                match ready!(self.shared.poll_push(Entries::of(records), place, context.waker())) {
                     Ok((ticket, first)) => {
                         self.stage = Stage::Queued(ticket, first);
                         Poll::Ready(Ok(first))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use forebay::{Dir, Durability, File, Open};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{EndRecord, SLOT_BYTES, SLOTS, Slot};
+use crate::format::{EndRecord, SLOT_BYTES, SLOTS, Slot, unknown_version};
 
 /// The file's name.
 pub(crate) const END_NAME: &str = "wal.end";
@@ -47,7 +47,7 @@ impl FoundEnd {
                         FoundEnd { record: Some(record), newest: (number, slot), damaged: false, ..found };
                 }
                 Slot::Version(version) => {
-                    let text = format!("format version {version}; this program knows version 1");
+                    let text = unknown_version(version);
                     return Err(Error::at(ErrorKind::Version { found: version }, &found.path, text));
                 }
                 _ => {}

@@ -38,12 +38,16 @@ pub enum ErrorKind {
     /// Acknowledged records are damaged or gone, and nothing was changed on disk.
     /// [`Options::salvage`](crate::Options::salvage) opens the log with the rest.
     Corruption(Lost),
+    /// The newest values ([`Wal::set`](crate::Wal::set)) are damaged or gone, though no record is. Nothing was changed
+    /// on disk. [`Options::salvage`](crate::Options::salvage) opens the log with older values, or without.
+    ValuesLost,
     /// An earlier write or flush of this log failed; the error's text and cause are those of that first
     /// failure. Opening the log again recovers it.
     Poisoned,
-    /// The record is longer than [`Options::record_bytes_max`](crate::Options::record_bytes_max).
+    /// The record is longer than [`Options::record_bytes_max`](crate::Options::record_bytes_max), or a value, or all
+    /// values together, are longer than a log takes.
     TooLarge {
-        /// Maximum length of a record, in bytes.
+        /// Maximum length of a record, a value or all values, in bytes.
         limit: usize,
     },
     /// Another handle or process has the log open.

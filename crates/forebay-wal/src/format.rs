@@ -5,6 +5,8 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+use crate::values::is_table;
+
 mod end;
 pub(crate) mod header;
 #[cfg(test)]
@@ -15,17 +17,19 @@ pub(crate) use header::{Epochs, Flags, Header, Kind, Position};
 
 /// The first bytes of every group.
 pub(crate) const MAGIC: [u8; 6] = *b"FBYWAL";
-/// The version that this crate writes, and the only one it reads.
-pub(crate) const VERSION: u16 = 1;
+/// The version that this crate writes. It reads all versions from 1 on.
+pub(crate) const VERSION: u16 = 2;
 /// Alignment of groups in bytes: each offset and length is a multiple of it.
 pub(crate) const GRAIN: u32 = 4096;
 /// The largest write unit that a group is padded to, in bytes.
 pub(crate) const UNIT_MAX: u32 = 64 << 10;
 /// Length of a group's header, in bytes.
-pub(crate) const HEADER_BYTES: usize = 192;
+pub(crate) const HEADER_BYTES: usize = 256;
+/// Length of a group's header in version 1, in bytes.
+pub(crate) const HEADER_V1_BYTES: usize = 192;
 /// Bytes before each record, which hold its length.
 pub(crate) const RECORD_HEADER_BYTES: usize = 4;
-/// Maximum bytes of records in a group, including their length fields.
+/// Maximum bytes of records and values in a group, including their length fields.
 pub(crate) const PAYLOAD_MAX: usize = (1 << 31) - UNIT_MAX as usize - HEADER_BYTES;
 
 /// The content of a place where a group could begin.
@@ -58,8 +62,8 @@ pub(crate) fn segment_generation(name: &str) -> Option<u64> {
     (segment_name(generation) == name).then_some(generation)
 }
 
-/// Returns the bytes on disk of a group with `payload_len` bytes of records: header, records, and zeros up to
-/// the next multiple of `unit` bytes. Caps `payload_len` at [`PAYLOAD_MAX`].
+/// Returns the bytes on disk of a group with `payload_len` bytes of records and values: header, records, values, and
+/// zeros up to the next multiple of `unit` bytes. Caps `payload_len` at [`PAYLOAD_MAX`].
 pub(crate) fn group_bytes(payload_len: usize, unit: u32) -> u32 {
     let unit = unit.clamp(GRAIN, UNIT_MAX);
     let bytes = HEADER_BYTES + payload_len.min(PAYLOAD_MAX);
@@ -68,12 +72,12 @@ pub(crate) fn group_bytes(payload_len: usize, unit: u32) -> u32 {
 
 /// Writes `header` with its checksum into the first [`HEADER_BYTES`] of `group`. Returns the checksum, which
 /// becomes the next group's `previous`. The records and the zeros after them are in place already. The
-/// header's `total_len` becomes `group.len()`, whatever its value was. A slice shorter than a header is left
+/// header's `total_len` becomes `group.len()`, and its version this one, whatever their values were. A slice shorter than a header is left
 /// unchanged, and the function returns 0.
 pub(crate) fn seal(header: &Header, group: &mut [u8]) -> u32 {
     let total = group.len() as u32;
     let Some(head) = group.first_chunk_mut::<HEADER_BYTES>() else { return 0 };
-    Header { total_len: total, ..*header }.write(head);
+    Header { total_len: total, version: VERSION, ..*header }.write(head);
     let crc = checksum(group, 0);
     group[8..12].copy_from_slice(&crc.to_le_bytes());
     crc
@@ -89,8 +93,9 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     let mut head = [0; HEADER_BYTES];
     let have = bytes.len().min(HEADER_BYTES);
     head[..have].copy_from_slice(&bytes[..have]);
-    let (header, version) = (Header::read(&head), header::version(&head));
-    let (total, payload) = (header.total_len as usize, header.payload_len as usize);
+    let header = Header::read(&head);
+    let total = header.total_len as usize;
+    let used = header.values_range().end;
     if total < HEADER_BYTES
         || !total.is_multiple_of(GRAIN as usize)
         || total > PAYLOAD_MAX + UNIT_MAX as usize
@@ -103,22 +108,26 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     }
     let have = bytes.len().min(total);
     // Padding carries no information, as its content is known. So changed bytes there invalidate no record.
-    let used = (HEADER_BYTES + payload).min(have);
+    let written = used.min(have);
     let is_whole = |used: usize| checksum(&bytes[..used], total - used) == header.crc;
-    if !is_whole(have) && !is_whole(used) {
+    if !is_whole(have) && !is_whole(written) {
         return Parsed::Torn { why: "the group's checksum is wrong" };
     }
     // The checksum covers the version, so a program wrote this version; it is no flipped bit.
-    if version != VERSION {
-        return Parsed::Version(version);
+    if !(1..=VERSION).contains(&header.version) || header::is_from_the_future(&head) {
+        return Parsed::Version(header.version);
     }
-    if !header.consistent() || HEADER_BYTES + payload > total {
+    if !header.consistent() || used > total {
         return Parsed::Torn { why: "the group's fields contradict each other" };
     }
     // Only padding may lie past the segment's end: later reads of the records stop there.
-    let Some(payload) = bytes.get(HEADER_BYTES..HEADER_BYTES + payload) else {
+    let (Some(payload), Some(table)) = (bytes.get(header.payload_range()), bytes.get(header.values_range()))
+    else {
         return Parsed::Torn { why: "the group reaches past the end of its segment" };
     };
+    if header.values_len > 0 && !is_table(table) {
+        return Parsed::Torn { why: "the group's values do not add up" };
+    }
     let mut all = records(payload);
     if all.by_ref().count() != header.record_count as usize || !all.rest.is_empty() {
         return Parsed::Torn { why: "the group's records do not add up" };
@@ -128,6 +137,19 @@ pub(crate) fn parse(bytes: &[u8], generation: u64, offset: u64) -> Parsed {
     } else {
         Parsed::Stale(header)
     }
+}
+
+/// Returns the sentence about a group, or a record of the end, that this program does not know.
+pub(crate) fn unknown_version(found: u16) -> String {
+    if (1..=VERSION).contains(&found) {
+        return format!(
+            "format version {found} with fields that this program does not know, such as the number of one of several \
+             logs; open the log with the program that wrote it"
+        );
+    }
+    format!(
+        "format version {found}; this program knows versions 1 to {VERSION}, so open the log with a later program"
+    )
 }
 
 /// Returns the length of the group that seems to begin here; `None` if no group does, or if too few bytes are

@@ -7,13 +7,14 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use forebay::{Engine, Waitable};
+use forebay::{Engine, Open, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{Kind, Position};
+use crate::format::{Kind, Position, segment_name};
 use crate::lost::Lost;
 use crate::lsn::Lsn;
 use crate::recover::{Outcome, Recovery, Scan, recover};
+use crate::values::Values;
 
 mod read;
 mod records;
@@ -53,6 +54,8 @@ pub struct Report {
     pub recovery: Option<Recovery>,
     /// The losses in `recovery` that no earlier salvage accepted.
     pub lost_now: Vec<Lost>,
+    /// The values of the log with their keys, as far as they could be read; see [`Wal::set`](crate::Wal::set).
+    pub values: Vec<(String, Vec<u8>)>,
 }
 
 /// The result that an open would have; see [`Report::verdict`].
@@ -63,7 +66,7 @@ pub enum Verdict {
     NoLog,
     /// The log opens, with every record that it promises.
     Opens,
-    /// [`ErrorKind::Corruption`]: acknowledged records are damaged or gone.
+    /// [`ErrorKind::Corruption`]: acknowledged records are damaged or gone; [`ErrorKind::ValuesLost`]: the values are.
     Damaged(Error),
     /// The open fails with [`ErrorKind::Version`] or [`ErrorKind::Foreign`].
     Refused(Error),
@@ -125,6 +128,10 @@ pub struct Group {
     pub watermark: Place,
     /// The log's first record from this group on.
     pub first_retained: Lsn,
+    /// Length of the table of values in the group, in bytes; 0 if it has none.
+    pub values_bytes: u64,
+    /// The group changed a value.
+    pub sets_values: bool,
 }
 
 /// The effect of a group.
@@ -207,12 +214,44 @@ impl Report {
 pub fn inspect(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<Output = Result<Report>>> {
     Waitable::new("inspect", async move {
         let found = find(engine, dir.as_ref()).await?;
-        Ok(examine(&found)?.0)
+        Ok(examine(engine, &found).await?.0)
     })
 }
 
-/// Judges the data found; also returns the outcome on which [`repair()`] works.
-fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
+/// Returns the log's values; `None` if it never had any, or if none are left.
+async fn values_of(engine: &Engine, dir: &Path, outcome: &Outcome) -> Result<Option<Values>> {
+    let Some(group) = &outcome.values.table else { return Ok(None) };
+    let path = dir.join(segment_name(group.header.generation));
+    let table = engine.open(&path, Open::read()).await?.read_up_to(group.values()).await?;
+    match Values::read(&table) {
+        Some(values) => Ok(Some(values)),
+        None => {
+            let text = format!("the group at byte {} changed while the log was read", group.header.offset);
+            Err(Error::at(ErrorKind::Io, &path, text))
+        }
+    }
+}
+
+/// Judges the data found, and reads the values; also returns the outcome on which [`repair()`] works.
+async fn examine(engine: &Engine, found: &Found) -> Result<(Report, Option<Outcome>)> {
+    let (mut report, outcome) = judge(found)?;
+    if let Some(outcome) = &outcome {
+        match values_of(engine, &found.dir, outcome).await {
+            Ok(values) => {
+                let values = values.unwrap_or_default();
+                let owned = |(key, value): (&str, &[u8])| (key.to_owned(), value.to_vec());
+                report.values = values.iter().map(owned).collect();
+            }
+            // Another program writes the log meanwhile.
+            Err(_) if found.in_use => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((report, outcome))
+}
+
+/// Judges the data found.
+fn judge(found: &Found) -> Result<(Report, Option<Outcome>)> {
     let needed =
         || found.segments.iter().filter(|segment| segment.needed).map(|segment| segment.scan.clone());
     let strict = recover(needed().collect(), &found.end, false);
@@ -221,7 +260,7 @@ fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
         Ok(Some(outcome)) => (Verdict::Opens, Some(outcome)),
         Err(error) => match error.kind() {
             // If nothing is left, salvage fails as well, with the same words.
-            ErrorKind::Corruption(_) => {
+            ErrorKind::Corruption(_) | ErrorKind::ValuesLost => {
                 (Verdict::Damaged(error), recover(needed().collect(), &found.end, true).unwrap_or(None))
             }
             ErrorKind::Version { .. } | ErrorKind::Foreign => (Verdict::Refused(error), None),
@@ -256,6 +295,7 @@ fn examine(found: &Found) -> Result<(Report, Option<Outcome>)> {
         verdict,
         recovery,
         lost_now,
+        values: Vec::new(),
     };
     Ok((report, outcome))
 }
@@ -294,6 +334,8 @@ fn described(segment: &read::Segment, outcome: Option<&Outcome>) -> Segment {
             epoch: header.epochs.number,
             watermark: header.watermark.into(),
             first_retained: Lsn(header.first_retained),
+            values_bytes: u64::from(header.values_len),
+            sets_values: header.flags.sets(),
         });
     }
     Segment {

@@ -31,8 +31,12 @@
 //! | several records, all or none | [`Wal::append_batch`] |
 //! | records queued now and durable later | [`Wal::append_unsynced`], [`Wal::sync`] |
 //! | a record queued under a lock, without a wait | [`Wal::try_append`], [`Wal::room`] |
-//! | to read from a record on | [`Wal::read_from`] |
-//! | old records given up, or the newest | [`Wal::truncate_before`], [`Wal::truncate_after`], [`Wal::reset_to`] |
+//! | a batch queued now, and a future that can be spawned | [`Batch`], [`Wal::queue_batch`], [`Wal::try_append_batch`] |
+//! | a vote, an applied index: small values beside the records | [`Wal::set`], [`Batch::set`], [`Wal::value`] |
+//! | to read from a record on | [`Wal::read_from`], [`Reader::follow`] |
+//! | to read a range, also of records that are not durable yet | [`Wal::read`], [`Wal::last`] |
+//! | to wait for a record | [`Wal::wait_queued`], [`Wal::wait_durable`] |
+//! | old records given up, or the newest | [`Wal::truncate_before`], [`Wal::truncate_after`], [`Wal::truncate_from`], [`Wal::reset_to`] |
 //! | the loss of the newest records noticed | [`Wal::record_end`] |
 //! | an orderly end | [`Wal::close`] |
 //! | counts and times | [`Wal::stats`] |
@@ -64,6 +68,7 @@
 )]
 
 mod append;
+mod batch;
 mod end;
 mod error;
 mod format;
@@ -76,16 +81,20 @@ pub mod mutants;
 mod open;
 mod options;
 mod queue;
+mod read;
 mod reader;
 mod recover;
 mod segment;
 mod stats;
 mod try_append;
+mod values;
 mod wait;
 mod wal;
+mod watch;
 mod writer;
 
 pub use append::{Append, AppendBatch, AppendUnsynced, Close, Settled};
+pub use batch::Batch;
 pub use error::{Error, ErrorKind, Result};
 pub use lost::Lost;
 pub use lsn::{End, Lsn};
@@ -94,8 +103,9 @@ pub use options::{Fill, Options};
 pub use reader::{Reader, Record};
 pub use recover::{Cut, Damage, Recovery};
 pub use stats::{Distribution, Stats};
-pub use try_append::{Appended, Room};
+pub use try_append::{Appended, AppendedBatch, QueueBatch, Room, Setting};
 pub use wal::Wal;
+pub use watch::Reached;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

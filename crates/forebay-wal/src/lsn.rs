@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// The log sequence number of a record: the first record is 1, and each further one is one more. 0 stands for
-/// "none yet".
+/// The log sequence number of a record: the first record is 1, or as [`Options::first_lsn`](crate::Options::first_lsn)
+/// says, and each further one is one more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// The position before the first record.
+    /// The lowest number: the position before the first record of a log that begins at 1.
     pub const ZERO: Lsn = Lsn(0);
 
     /// Returns the LSN of the next record.
@@ -27,7 +27,8 @@ impl Lsn {
 /// goes back at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// The last durable record; one before the first if there is none.
+    /// The last durable record; one before the first if there is none, but at least 0: the loss of record 0 alone does not
+    /// show.
     pub lsn: Lsn,
     /// Counts the events that gave, or may have given, an LSN to another record: truncations of the end,
     /// resets, and opens of a log that was not closed.

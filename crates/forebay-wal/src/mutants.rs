@@ -16,6 +16,10 @@ pub enum Mutant {
     SegmentGoneEarly,
     /// An append that was woken because there is room blocks all others until it takes the room.
     WokenKeepsItsTurn,
+    /// A new segment does not begin with the values.
+    ValuesNotCarried,
+    /// A set value is acknowledged once it is queued.
+    ValueAcknowledgedEarly,
 }
 
 forebay::_mutant_switch!(Mutant);

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use forebay::{Class, Durability, Flush};
 
+use crate::lsn::Lsn;
+
 /// The preparation of a new segment, before the first group goes into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -67,6 +69,8 @@ pub struct Options {
     pub(crate) salvage: bool,
     pub(crate) create: bool,
     pub(crate) log_id: Option<u128>,
+    pub(crate) first_lsn: Lsn,
+    pub(crate) recent_bytes: usize,
 }
 
 impl Options {
@@ -87,6 +91,8 @@ impl Options {
             salvage: false,
             create: true,
             log_id: None,
+            first_lsn: Lsn(1),
+            recent_bytes: 1 << 20,
         }
     }
 
@@ -187,6 +193,26 @@ impl Options {
     /// Default: yes.
     pub fn create(mut self, create: bool) -> Options {
         self.create = create;
+        self
+    }
+
+    /// Sets the LSN of a new log's first record, such as 0; an existing log keeps its numbers. Default: 1.
+    ///
+    /// [`Wal::last`](crate::Wal::last), [`Wal::last_durable`](crate::Wal::last_durable) and [`Recovery::next`](crate::Recovery::next)
+    /// tell an empty log that begins at 0 from one with a single record.
+    pub fn first_lsn(mut self, lsn: Lsn) -> Options {
+        self.first_lsn = lsn;
+        self
+    }
+
+    /// Sets how many bytes of the records written last stay in memory, for [`Wal::read`](crate::Wal::read). Default:
+    /// 1 MiB. With 0, records are in memory only until they are durable.
+    ///
+    /// Each group counts as the I/O memory that it keeps from other use: its records, in whole units of 4,096 bytes or
+    /// more. Short groups are copied for that, long ones keep the memory from which they were written; a group longer than
+    /// this is not kept.
+    pub fn recent_bytes(mut self, bytes: usize) -> Options {
+        self.recent_bytes = bytes;
         self
     }
 

@@ -4,25 +4,33 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use forebay::Engine;
+use forebay::{Block, Engine};
 
+use crate::batch::Batch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{HEADER_BYTES, Kind};
+use crate::format::{HEADER_BYTES, Kind, group_bytes};
 use crate::lost::Lost;
+use crate::lsn::Lsn;
 use crate::segment::Index;
 use crate::stats::Stats;
+use crate::values::Values;
 use crate::wait::wake_all;
 use line::Line;
+use memory::{Flying, Hint, Recent};
+use watch::Watch;
 
 mod end;
 mod group;
 mod line;
+mod memory;
 mod push;
+mod watch;
 
-pub(crate) use group::{Group, framed_bytes, own_buffer};
+pub(crate) use group::{Entries, Group, framed_bytes, own_buffer};
+pub(crate) use memory::{Found, Piece};
 pub(crate) use push::Change;
 
 /// Limits that do not change while a log is open.
@@ -30,8 +38,12 @@ pub(crate) use push::Change;
 pub(crate) struct Limits {
     /// Maximum length of a record.
     pub(crate) record_bytes: usize,
-    /// Maximum bytes of framed records in a group: the group must fit into a segment.
+    /// Maximum bytes of framed records and values in a group: the group must fit into a segment.
     pub(crate) framed_bytes: usize,
+    /// Maximum length of the table of values.
+    pub(crate) values_bytes: usize,
+    /// Bytes of written records that stay in memory.
+    pub(crate) recent_bytes: usize,
     /// A group accepts no further record that would make it longer than this.
     pub(crate) group_bytes: usize,
     /// Maximum bytes of framed records that may be pending.
@@ -46,8 +58,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     /// The newest durable group.
     done: AtomicU64,
-    /// The newest durable record.
-    durable_lsn: AtomicU64,
+    /// The number after the newest durable record.
+    durable_next: AtomicU64,
     /// Background work should stop.
     pub(crate) stop: AtomicBool,
     /// There is no space for the next segment; [`QueueState`] has the error.
@@ -67,10 +79,25 @@ pub(crate) struct QueueState {
     groups: VecDeque<Group>,
     /// Groups whose memory can be reused.
     free: Vec<Group>,
-    /// The number of the group that was taken last, and its waiters.
-    flying: (u64, Vec<Waker>),
+    /// The group that was taken last, with its waiters.
+    flying: Flying,
+    /// Records written before that.
+    recent: Recent,
+    hint: Hint,
+    /// Wakers of reads that wait for the header of the group that was taken last.
+    readers: Vec<Waker>,
     next_group: u64,
     pub(crate) next_lsn: u64,
+    /// Counts the removals of records at the log's end, queued or done.
+    cuts: u64,
+    /// The values once everything in the queue is done.
+    values: Arc<Values>,
+    /// The values that are durable.
+    durable_values: Arc<Values>,
+    /// Waiters for queued records.
+    queued_watch: Watch,
+    /// Waiters for durable records.
+    durable_watch: Watch,
     /// The first record once everything in the queue is done.
     pub(crate) first_lsn: u64,
     /// Losses accepted by an earlier salvage, as of when everything in the queue is done.
@@ -108,6 +135,8 @@ pub(crate) struct Ticket {
 /// The next work of the log's task.
 pub(crate) enum Work {
     Group(Group),
+    /// The next group does not fit into the rest of the segment.
+    Roll,
     /// The task tries again to make the next segment.
     Space,
     /// No work is left, and none will come.
@@ -118,13 +147,20 @@ pub(crate) enum Work {
 const FREE_GROUPS_MAX: usize = 2;
 
 impl Shared {
-    pub(crate) fn new(engine: Engine, shard: usize, limits: Limits, index: Index, next_lsn: u64) -> Shared {
+    pub(crate) fn new(
+        engine: Engine,
+        shard: usize,
+        limits: Limits,
+        index: Index,
+        next_lsn: u64,
+        values: Arc<Values>,
+    ) -> Shared {
         Shared {
             engine,
             shard,
             limits,
             done: AtomicU64::new(0),
-            durable_lsn: AtomicU64::new(index.durable_lsn()),
+            durable_next: AtomicU64::new(index.next_lsn()),
             stop: AtomicBool::new(false),
             short: AtomicBool::new(false),
             left: AtomicU64::new(0),
@@ -132,9 +168,17 @@ impl Shared {
             state: Mutex::new(QueueState {
                 groups: VecDeque::new(),
                 free: Vec::new(),
-                flying: (0, Vec::new()),
+                flying: Flying::default(),
+                recent: Recent::new(limits.recent_bytes),
+                hint: Hint::default(),
+                readers: Vec::new(),
                 next_group: 1,
                 next_lsn,
+                cuts: 0,
+                durable_values: values.clone(),
+                values,
+                queued_watch: Watch::default(),
+                durable_watch: Watch::default(),
                 first_lsn: index.first_lsn(),
                 holes: index.holes().to_vec(),
                 pending: 0,
@@ -164,7 +208,7 @@ impl Shared {
         state.next_lsn = next_lsn;
         state.first_lsn = state.index.first_lsn();
         state.holes = state.index.holes().to_vec();
-        self.durable_lsn.store(state.index.durable_lsn(), Ordering::Release);
+        self.durable_next.store(state.index.next_lsn(), Ordering::Release);
     }
 
     /// Checks that these records fit into a group.
@@ -185,8 +229,32 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn durable_lsn(&self) -> u64 {
-        self.durable_lsn.load(Ordering::Acquire)
+    /// Checks that a batch fits into a group.
+    pub(crate) fn check_batch(&self, batch: &Batch) -> Result<()> {
+        let limit = self.limits.record_bytes;
+        if batch.longest() > limit {
+            let text = format!("a record of {} bytes; the most is {limit}", batch.longest());
+            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+        }
+        let (framed, limit) = (batch.framed().len(), self.limits.framed_bytes);
+        if framed > limit || u32::try_from(batch.len()).is_err() {
+            let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
+            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+        }
+        if batch.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "a batch without records and values"));
+        }
+        Ok(())
+    }
+
+    /// Returns the number after the newest durable record.
+    pub(crate) fn durable_next(&self) -> u64 {
+        self.durable_next.load(Ordering::Acquire)
+    }
+
+    /// Returns the durable values.
+    pub(crate) fn durable_values(&self) -> Arc<Values> {
+        self.lock().durable_values.clone()
     }
 
     /// Returns whether there is no space for the next segment at present.
@@ -231,23 +299,31 @@ impl Shared {
 
     /// Returns the next group for the log's task, which is woken when there is one. Sets `patience_ns` to the
     /// time at which the task must [pass](Self::pass) appends that were called and not polled, if there are
-    /// any.
-    pub(crate) fn poll_work(&self, waker: &Waker, patience_ns: &mut Option<u64>) -> Poll<Result<Work>> {
+    /// any. A group stays in the queue, where its records can be read and more can come, until the segment has `room`
+    /// bytes for it.
+    pub(crate) fn poll_work(
+        &self,
+        room: u64,
+        waker: &Waker,
+        patience_ns: &mut Option<u64>,
+    ) -> Poll<Result<Work>> {
         let mut state = self.lock();
         let state = &mut *state;
         if state.engine_ended {
             return Poll::Ready(Err(Error::new(ErrorKind::Closed, "the engine has ended")));
         }
+        if let Some(front) = state.groups.front()
+            && u64::from(group_bytes(front.content_bytes(), self.limits.unit)) > room
+        {
+            return Poll::Ready(Ok(Work::Roll));
+        }
         if let Some(mut group) = state.groups.pop_front() {
             debug_assert_eq!(
                 group.number,
-                state.flying.0 + 1,
+                state.flying.number + 1,
                 "groups are written in the order of their numbers"
             );
-            debug_assert!(state.flying.1.is_empty(), "the waiters of the group before were woken");
-            state.flying.0 = group.number;
-            // The list swapped in is empty and keeps its memory.
-            std::mem::swap(&mut state.flying.1, &mut group.wakers);
+            state.flying.take(&mut group);
             return Poll::Ready(Ok(Work::Group(group)));
         }
         if state.closing {
@@ -274,15 +350,17 @@ impl Shared {
     }
 
     /// Completes the group taken last, which is durable and has `framed` bytes of framed records: `update`
-    /// changes the index, then the waiters are woken. `woken` is memory for their wakers and is left empty.
+    /// changes the index, then the waiters are woken. `woken` is memory for their wakers and is left empty. `kept` are
+    /// its records, if they stay in memory. Returns the records that went for them.
     pub(crate) fn complete(
         &self,
         mut group: Group,
         framed: usize,
+        kept: Option<Block>,
         woken: &mut Vec<Waker>,
         update: impl FnOnce(&mut QueueState),
-    ) {
-        let watchers = {
+    ) -> Option<Block> {
+        let (watchers, reached, gone) = {
             let mut state = self.lock();
             let state = &mut *state;
             debug_assert!(
@@ -297,9 +375,14 @@ impl Shared {
             debug_assert!(woken.is_empty(), "the list swapped in is empty");
             state.pending = state.pending.saturating_sub(framed);
             update(state);
-            self.durable_lsn.store(state.index.durable_lsn(), Ordering::Release);
+            self.durable_next.store(state.index.next_lsn(), Ordering::Release);
             self.done.store(group.number, Ordering::Release);
-            std::mem::swap(&mut state.flying.1, woken);
+            std::mem::swap(&mut state.flying.wakers, woken);
+            let gone = state.keep(&group, kept);
+            if let Some(values) = group.values.take() {
+                state.durable_values = values;
+            }
+            let reached = state.durable_watch.reached(state.index.next_lsn());
             let is_usual = group.buffer.capacity() <= self.limits.group_bytes.next_power_of_two();
             if state.free.len() < FREE_GROUPS_MAX && is_usual && group.buffer.capacity() > 0 {
                 group.clear();
@@ -312,9 +395,52 @@ impl Shared {
                 state.line.is_kept(state.pending),
                 "a waiter that is neither called nor passed waits for bytes, or for one that is called"
             );
-            std::mem::take(&mut state.watchers)
+            (std::mem::take(&mut state.watchers), reached, gone)
         };
-        wake_all(woken.drain(..).chain(watchers));
+        wake_all(woken.drain(..).chain(watchers).chain(reached));
+        gone
+    }
+
+    /// Completes once record `lsn` can be read: once it is queued, or durable. `id` is the waiter's number.
+    pub(crate) fn poll_reached(
+        &self,
+        lsn: u64,
+        is_durable: bool,
+        id: &mut Option<u64>,
+        waker: &Waker,
+    ) -> Poll<Result<()>> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let (first, next) = if is_durable {
+            (state.index.first_lsn(), state.index.next_lsn())
+        } else {
+            (state.first_lsn, state.next_lsn)
+        };
+        if lsn < first {
+            let kind = ErrorKind::OutOfRange { first: Lsn(first), last: Lsn(next.saturating_sub(1)) };
+            let text = format!("record {lsn} was removed: the log begins with record {first}");
+            return Poll::Ready(Err(Error::new(kind, text)));
+        }
+        if lsn < next {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = &state.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        // A queued record of a closing log still becomes durable.
+        if state.ended || (state.closing && lsn >= state.next_lsn) {
+            return Poll::Ready(Err(state.closed()));
+        }
+        let watch = if is_durable { &mut state.durable_watch } else { &mut state.queued_watch };
+        watch.wait(lsn, id, waker);
+        Poll::Pending
+    }
+
+    /// Forgets a waiter for a record.
+    pub(crate) fn leave_watch(&self, lsn: u64, is_durable: bool, id: u64) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if is_durable { &mut state.durable_watch } else { &mut state.queued_watch }.leave(lsn, id);
     }
 
     /// Completes once the group of this ticket is durable.
@@ -362,8 +488,8 @@ impl QueueState {
     }
 
     fn wakers_of(&mut self, number: u64) -> Option<&mut Vec<Waker>> {
-        if number == self.flying.0 {
-            return Some(&mut self.flying.1);
+        if number == self.flying.number {
+            return Some(&mut self.flying.wakers);
         }
         let first = self.groups.front()?.number;
         let index = usize::try_from(number.checked_sub(first)?).ok()?;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use forebay::{Block, Waitable};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{GRAIN, HEADER_BYTES, Header, Parsed, RECORD_HEADER_BYTES, parse};
+use crate::format::{GRAIN, Header, Parsed, RECORD_HEADER_BYTES, parse};
 use crate::lost::Lost;
 use crate::lsn::Lsn;
 use crate::queue::Shared;
 use crate::segment::SearchStart;
+use crate::watch::Reached;
 
 /// Length of one read, unless a group is longer.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -44,6 +45,10 @@ pub struct Record {
 }
 
 impl Record {
+    pub(crate) fn new(lsn: u64, data: Block) -> Record {
+        Record { lsn: Lsn(lsn), data }
+    }
+
     /// Returns the record's LSN.
     pub fn lsn(&self) -> Lsn {
         self.lsn
@@ -92,7 +97,7 @@ impl Reader {
     /// future may be dropped at any await; no record is skipped.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfRange`] if the record was truncated away or lies beyond the next one to be try_append;
+    /// [`ErrorKind::OutOfRange`] if the record was truncated away or lies beyond the next one to be appended;
     /// [`ErrorKind::Corruption`] if it is damaged or was lost before; system errors. The position does not
     /// change.
     ///
@@ -118,6 +123,43 @@ impl Reader {
         Waitable::new("read the log", async move { self.try_next().await.transpose() })
     }
 
+    /// Returns the next record, and waits until there is one: for followers and feeds of changes. The position does not
+    /// change while it waits, and the future may be dropped at any await.
+    ///
+    /// # Errors
+    /// Those of [`next`](Reader::next); [`ErrorKind::Closed`] and [`ErrorKind::Poisoned`] once no further record can
+    /// come.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).await?;
+    /// let mut reader = wal.read_from(Lsn(1));
+    /// let follower = tokio::spawn(async move { reader.follow().await });
+    /// wal.append(b"news").await?;
+    /// assert_eq!(&follower.await??[..], b"news");
+    /// # Ok(()) }
+    /// ```
+    pub fn follow(&mut self) -> Waitable<impl Future<Output = Result<Record>>> {
+        Waitable::new("follow the log", async move {
+            loop {
+                if let Some(record) = self.try_next().await? {
+                    return Ok(record);
+                }
+                Reached::new(self.shared.clone(), self.next, true).await?;
+            }
+        })
+    }
+
+    /// Returns the next record if it lies before `end` and is durable.
+    pub(crate) async fn next_before(&mut self, end: u64) -> Result<Option<Record>> {
+        if self.next < end { self.try_next().await } else { Ok(None) }
+    }
+
     async fn try_next(&mut self) -> Result<Option<Record>> {
         loop {
             if !self.find()? {
@@ -135,12 +177,12 @@ impl Reader {
         let known = self.place.as_ref().map(|place| (place.version, place.end));
         let state = self.shared.lock();
         let index = &state.index;
-        let (first, last) = (index.first_lsn(), index.durable_lsn());
-        if self.next < first || self.next > last.saturating_add(1).max(state.next_lsn) {
-            let kind = ErrorKind::OutOfRange { first: Lsn(first), last: Lsn(last) };
+        let (first, next) = (index.first_lsn(), index.next_lsn());
+        if self.next < first || self.next > next.max(state.next_lsn) {
+            let kind = ErrorKind::OutOfRange { first: Lsn(first), last: Lsn(next.saturating_sub(1)) };
             return Err(Error::new(kind, format!("record {} is not in the log", self.next)));
         }
-        if self.next > last {
+        if self.next >= next {
             return Ok(false);
         }
         if let Some((version, end)) = known
@@ -187,7 +229,7 @@ impl Reader {
             if lsn == self.next {
                 let data = self.chunk.slice(start..start + length)?;
                 self.next += 1;
-                return Some(Record { lsn: Lsn(lsn), data });
+                return Some(Record::new(lsn, data));
             }
         }
     }
@@ -207,7 +249,7 @@ impl Reader {
                     return Err(self.damaged(lost.start, lost.end - 1, damage));
                 }
                 Some(header) => {
-                    self.group = Some((header, 0, HEADER_BYTES));
+                    self.group = Some((header, 0, header.bytes()));
                     return Ok(());
                 }
                 None if place.offset + u64::from(GRAIN) >= place.limit => {

@@ -21,6 +21,7 @@ pub(crate) use walk::{Gap, Group};
 
 use crate::format::{Epochs, Position};
 use crate::lost::Lost;
+use crate::values::Stamp;
 
 /// Data cut off after the last good group: never acknowledged, or at most the very last group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +54,14 @@ pub struct Recovery {
     pub created: bool,
     /// The first record in the log, except those in `lost`; one past `last` if the log is empty.
     pub first: Lsn,
-    /// The last record.
+    /// The last record; one before `next`, and 0 for an empty log that begins at 0.
     pub last: Lsn,
+    /// The LSN of the next record; equals `first` if the log is empty.
+    pub next: Lsn,
     /// The log's epoch at that record; see [`End::epoch`](crate::End::epoch).
     pub epoch: u64,
-    /// Everything up to this record is proven: a later group states that it was durable.
+    /// Everything up to this record is proven: a later group states that it was durable. Where no record is
+    /// proven, it is one before the first, but at least 0; `unproven` is clear in any case.
     pub proven: Lsn,
     /// Number of records after `proven`: intact, and kept.
     pub unproven: u64,
@@ -67,10 +71,27 @@ pub struct Recovery {
     pub damage: Vec<Damage>,
     /// The records lost, if the log was salvaged: now, or earlier and not yet truncated away.
     pub lost: Vec<Lost>,
+    /// The damage that took the newest values, if this open salvaged the log: [`Wal::value`](crate::Wal::value) returns
+    /// older ones, or none.
+    pub values_lost: Option<Damage>,
     /// Number of segments read.
     pub segments: usize,
     /// Files in the directory that do not belong to the log; they are left alone.
     pub strangers: Vec<PathBuf>,
+}
+
+/// The values that recovery found.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// The stamp of the table in effect, according to the last group.
+    pub(crate) stamp: Stamp,
+    /// The group that has the table; an older one if `is_lost`.
+    pub(crate) table: Option<Group>,
+    /// A group that stays in its place has the table. Otherwise the REOPEN group is to be copied again until it is
+    /// proven.
+    pub(crate) is_kept: bool,
+    /// The table in effect is lost now, under salvage.
+    pub(crate) is_lost: bool,
 }
 
 /// The conclusion of [`recover`]: the live log, its end, and how to continue.
@@ -91,6 +112,8 @@ pub(crate) struct Outcome {
     pub(crate) epochs: Epochs,
     /// The REOPEN group's epoch.
     pub(crate) reopen_epochs: Epochs,
+    /// The values.
+    pub(crate) values: Found,
     /// The end of the last live group: a clean log continues there.
     pub(crate) end: Position,
     /// The checksum of the last live group: `previous` of the group written at `end`.

@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 pub struct Stats {
     /// Durable groups, including those without records. Each took one write and one flush.
     pub groups: u64,
-    /// The part of `groups` without records: marks, truncations, resets.
+    /// The part of `groups` without records: marks, truncations, resets, values alone.
     pub control_groups: u64,
     /// Records that became durable.
     pub records: u64,

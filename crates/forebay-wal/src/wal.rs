@@ -231,12 +231,34 @@ impl Wal {
         Settled::new(self.shared(), Some(Change::TruncateAfter(lsn.0)))
     }
 
+    /// Removes the records from `lsn` on; durable when it resolves. The next record gets the number `lsn`. The same as
+    /// [`truncate_after`](Wal::truncate_after) the record before, also where that has no number: from 0 on.
+    ///
+    /// # Errors
+    /// Those of [`truncate_after`](Wal::truncate_after).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_wal::{Lsn, Options, Wal};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let options = Options::new().segment_bytes(1 << 20).first_lsn(Lsn(0));
+    /// # let (wal, _) = Wal::open(&engine, dir.path(), options).wait()?;
+    /// wal.append_batch(&[b"of a", b"deposed", b"leader"]).wait()?;
+    /// wal.truncate_from(Lsn(0)).wait()?;
+    /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(0));
+    /// # Ok(()) }
+    /// ```
+    pub fn truncate_from(&self, lsn: Lsn) -> Settled<'_> {
+        Settled::new(self.shared(), Some(Change::TruncateFrom(lsn.0)))
+    }
+
     /// Removes all records; durable when it resolves. The next record gets the number `next`, regardless of
     /// the previous ones: a snapshot may leave a gap.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for 0 and `u64::MAX`; as
-    /// [`append`](Wal::append).
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for `u64::MAX`; as [`append`](Wal::append).
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -254,9 +276,12 @@ impl Wal {
         Settled::new(self.shared(), Some(Change::ResetTo(next.0)))
     }
 
-    /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) if there is none.
+    /// Returns the last durable record; one before [`first_lsn`](Wal::first_lsn) if there is none. Costs one atomic load.
+    ///
+    /// In a log that begins at [0](crate::Options::first_lsn), 0 also means that there is none:
+    /// [`last_durable`](Wal::last_durable) tells the two apart.
     pub fn durable_lsn(&self) -> Lsn {
-        Lsn(self.shared().durable_lsn())
+        Lsn(self.shared().durable_next().saturating_sub(1))
     }
 
     /// Records the log's end in the file `wal.end`, once everything queued before is durable. An open

@@ -9,11 +9,12 @@ use forebay::{Block, BlockMut, Class, Durability, File, Flush, Pending};
 use crate::end::EndFile;
 use crate::error::Result;
 use crate::format::{
-    EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, records, seal,
+    EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, VERSION, group_bytes, records, seal,
 };
 use crate::options::Fill;
 use crate::queue::{Group, QueueState, Shared, Work};
 use crate::segment::{Done, Maker, Segment};
+use crate::values::{Stamp, Values};
 
 mod idle;
 mod next;
@@ -36,12 +37,17 @@ pub(crate) struct Chain {
     pub(crate) base_lsn: u64,
     pub(crate) first_retained: u64,
     pub(crate) start_generation: u64,
+    /// The table of values.
+    pub(crate) values: Stamp,
     /// The last group has no records, so it states that all others are durable.
     pub(crate) marked: bool,
 }
 
 /// The first segments of a log are written through with zeros in any case: a log that is truncated uses them again and again.
 const REUSED: u64 = 2;
+
+/// Longest memory that is used again for a copy of a group's records, in bytes.
+const SPARE_BYTES_MAX: usize = 16 << 10;
 
 /// State of the log's task.
 pub(crate) struct Writer {
@@ -67,8 +73,14 @@ pub(crate) struct Writer {
     pub(crate) class: Class,
     pub(crate) fill: Fill,
     pub(crate) mark_after: Duration,
+    /// The values at the log's end.
+    pub(crate) values: Arc<Values>,
+    /// Memory for the bytes of values.
+    pub(crate) table: Vec<u8>,
     /// Memory for groups without records.
     pub(crate) small: BlockMut,
+    /// Memory for the copy of a short group's records.
+    pub(crate) spare: BlockMut,
     pub(crate) wakers: Vec<Waker>,
 }
 
@@ -76,6 +88,8 @@ pub(crate) struct Writer {
 pub(crate) struct Written {
     done: Done,
     framed: usize,
+    /// The records, if they stay in memory.
+    kept: Option<Block>,
     padded: u64,
     flush_ns: u64,
     queued_ns: Option<u64>,
@@ -131,6 +145,7 @@ impl Writer {
     async fn step(&mut self, work: Option<Work>) -> Result<bool> {
         match work {
             Some(Work::Group(group)) => self.write_queued(group).await?,
+            Some(Work::Roll) => self.roll().await?,
             Some(Work::Space) => self.look_for_space().await?,
             Some(Work::End) => {
                 self.mark().await?;
@@ -143,7 +158,7 @@ impl Writer {
     }
 
     async fn write_queued(&mut self, mut group: Group) -> Result<()> {
-        let written = self.write(&mut group).await?;
+        let mut written = self.write(&mut group).await?;
         if group.record_end || matches!(group.kind, Kind::Truncate | Kind::Reset) {
             // Before any waiter is notified: if the group is lost later, the log must not return to its
             // previous state.
@@ -151,13 +166,16 @@ impl Writer {
         }
         let mut retired = Vec::new();
         let (retain, start) = (group.retain, self.chain.start_generation);
-        let framed = written.framed;
-        self.shared.complete(group, framed, &mut self.wakers, |state| {
+        let (framed, kept) = (written.framed, written.kept.take());
+        let gone = self.shared.complete(group, framed, kept, &mut self.wakers, |state| {
             note(state, &written);
             if let Some(first) = retain {
                 retired = state.index.retire(first, start);
             }
         });
+        if let Some(gone) = gone.filter(|gone| gone.pinned_bytes() <= SPARE_BYTES_MAX) {
+            self.spare = emptied(gone);
+        }
         self.next.settle(&self.maker);
         self.next.retire(retired);
         // Without space, a group after this one is due soon: it frees the segments.
@@ -187,6 +205,12 @@ impl Writer {
         Ok(())
     }
 
+    /// Returns the bytes left in the segment for the next group of the queue. One that is too long for a whole segment was
+    /// refused, so the first group always fits.
+    pub(crate) fn room(&self) -> u64 {
+        if self.offset == 0 { u64::MAX } else { self.segment.bytes.saturating_sub(self.offset) }
+    }
+
     /// Returns whether a group without records fits into the segment.
     pub(crate) fn has_room(&self) -> bool {
         self.offset + u64::from(self.shared.limits.unit) <= self.segment.bytes
@@ -214,6 +238,7 @@ impl Writer {
             first_retained: chain.first_retained,
             start_generation: chain.start_generation,
             previous: chain.previous,
+            values: chain.values,
         };
         self.end.write(record).await
     }
@@ -221,11 +246,13 @@ impl Writer {
     /// Makes a group durable and advances past it.
     pub(crate) async fn write(&mut self, group: &mut Group) -> Result<Written> {
         let framed = group.framed_bytes();
-        let total = group_bytes(framed, self.shared.limits.unit);
-        if self.offset + u64::from(total) > self.segment.bytes {
+        let unit = self.shared.limits.unit;
+        if self.offset + u64::from(group_bytes(group.content_bytes(), unit)) > self.segment.bytes {
             self.roll().await?;
         }
-        let header = self.header(group, framed, total);
+        let values_len = self.table_of(group);
+        let total = group_bytes(framed + values_len, unit);
+        let header = self.header(group, framed, values_len, total);
         debug_assert!(
             self.offset.is_multiple_of(u64::from(self.shared.limits.unit))
                 && self.offset + u64::from(total) <= self.segment.bytes,
@@ -244,6 +271,10 @@ impl Writer {
             larger.truncate(buffer.len());
             buffer = larger;
         }
+        if values_len > 0 {
+            buffer.resize(HEADER_BYTES + framed)?;
+            buffer.extend_from_slice(&self.table)?;
+        }
         buffer.resize(total as usize)?;
         debug_assert_eq!(
             records(&buffer[HEADER_BYTES..HEADER_BYTES + framed]).count(),
@@ -252,6 +283,9 @@ impl Writer {
         );
         let crc = seal(&header, &mut buffer);
         let block = buffer.freeze();
+        if group.count > 0 {
+            self.shared.publish(&block, framed);
+        }
         let began_ns = self.shared.engine.now_ns();
         let write = self.segment.file.write(self.offset, block.clone()).class(self.class);
         match write.durable(self.durability).flush(self.flush).await {
@@ -261,6 +295,7 @@ impl Writer {
         self.maker.check_named(&self.segment).await?;
         let flush_ns = self.shared.engine.now_ns().saturating_sub(began_ns);
         let queued_ns = group.began_ns.map(|came_ns| began_ns.saturating_sub(came_ns));
+        let kept = self.kept(group, &block, framed);
         if small {
             self.small = emptied(block);
         } else {
@@ -281,19 +316,57 @@ impl Writer {
             next_lsn: header.next_lsn(),
             first_retained: header.first_retained,
             start_generation: header.start_generation,
-            marked: header.record_count == 0,
+            values: header.values,
+            marked: !header.holds(),
             ..self.chain
         };
         Ok(Written {
             done: Done::of(&header),
             framed,
-            padded: u64::from(total) - (HEADER_BYTES + framed) as u64,
+            kept,
+            padded: u64::from(total) - (HEADER_BYTES + framed + values_len) as u64,
             flush_ns,
             queued_ns,
         })
     }
 
-    fn header(&self, group: &Group, framed: usize, total: u32) -> Header {
+    /// Puts the bytes of the values that go into this group into `table`, and returns their length. A group has them if it
+    /// changes them, and if it is the first of its segment: then older segments may go.
+    fn table_of(&mut self, group: &Group) -> usize {
+        self.table.clear();
+        if let Some(values) = &group.values {
+            self.values = values.clone();
+        }
+        let repeats = self.offset == 0 && self.chain.values.is_some() && !is_not_carried();
+        if group.values.is_some() || repeats {
+            self.values.write(&mut self.table);
+        }
+        self.table.len()
+    }
+
+    /// Returns the records of a durable group that stay in memory: the group's own memory, or a copy that takes less.
+    fn kept(&mut self, group: &Group, block: &Block, framed: usize) -> Option<Block> {
+        let keeps = self.shared.limits.recent_bytes;
+        if group.count == 0 || keeps == 0 {
+            return None;
+        }
+        let records = block.slice(HEADER_BYTES..HEADER_BYTES + framed)?;
+        if framed.next_power_of_two() * 2 > records.pinned_bytes() {
+            return (records.pinned_bytes() <= keeps).then_some(records);
+        }
+        if framed > keeps {
+            return None;
+        }
+        let mut copy = std::mem::take(&mut self.spare);
+        if copy.capacity() < framed || framed > SPARE_BYTES_MAX {
+            copy = self.shared.engine.block(framed).ok()?;
+        }
+        copy.truncate(0);
+        copy.extend_from_slice(&records).ok()?;
+        Some(copy.freeze())
+    }
+
+    fn header(&self, group: &Group, framed: usize, values_len: usize, total: u32) -> Header {
         let chain = &self.chain;
         let generation = self.segment.generation;
         let first_retained = group.retain.unwrap_or(chain.first_retained);
@@ -309,8 +382,12 @@ impl Writer {
         };
         let reopen = if group.reopen { Flags::REOPEN } else { Flags::default() };
         let recycled = if self.segment.recycled { Flags::RECYCLED } else { Flags::default() };
-        let flags = reopen.with(recycled);
+        let sets = if group.values.is_some() { Flags::SETS } else { Flags::default() };
+        let flags = reopen.with(recycled).with(sets);
         Header {
+            version: VERSION,
+            values: if flags.sets() { chain.values.next(epochs.number) } else { chain.values },
+            values_len: values_len as u32,
             crc: 0,
             total_len: total,
             log_id: chain.log_id,
@@ -403,6 +480,14 @@ fn emptied(block: Block) -> BlockMut {
     let empty = block.slice(..0);
     drop(block);
     empty.and_then(|empty| empty.try_into_mut().ok()).unwrap_or_default()
+}
+
+/// Returns whether this log was broken on purpose and begins segments without the values.
+fn is_not_carried() -> bool {
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::ValuesNotCarried.is_on();
+    #[cfg(not(feature = "_mutants"))]
+    false
 }
 
 /// Returns whether this log was broken on purpose and treats a failed write as a good one.

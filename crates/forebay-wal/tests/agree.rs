@@ -235,7 +235,7 @@ fn damages(files: &Files) -> Vec<(String, Files)> {
         let (file, start) = (group.file(), group.offset as usize);
         let bytes = &files[&file];
         let payload = u32::from_le_bytes(bytes[start + 68..start + 72].try_into().unwrap()) as usize;
-        let places = [0, 6, 100, 192, 192 + payload / 2, 192 + payload, group.len - 1];
+        let places = [0, 6, 100, 256, 256 + payload / 2, 256 + payload, group.len - 1];
         let all = at % 4 == 0 || at + 4 > groups.len();
         let places = places.into_iter().filter(|place| *place < group.len);
         for place in places.filter(|place| all || *place == 100) {

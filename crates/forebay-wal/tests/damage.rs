@@ -200,7 +200,7 @@ impl Bench {
 }
 
 /// Offset of a record's bytes in a group with one record: after the header and the record's length.
-const RECORD_AT: u64 = 192 + 4;
+const RECORD_AT: u64 = 256 + 4;
 
 #[test]
 fn nothing_damaged() {
@@ -224,7 +224,7 @@ fn the_file_ends_40_bytes_early() {
     // when the log was closed proves the last one.
     let bench = Bench::new(true);
     let mark = bench.last();
-    bench.open(mark).set_len(mark.offset + 192 - 40).expect("damage");
+    bench.open(mark).set_len(mark.offset + 256 - 40).expect("damage");
     bench.expect(Expect::All { unproven: 0, cut: false });
 
     let bench = Bench::new(false);
@@ -289,7 +289,7 @@ fn a_bit_flips_in_record_50() {
 
 #[test]
 fn a_bit_flips_in_any_byte_of_the_header_of_record_50() {
-    for at in (0..192).step_by(24) {
+    for at in (0..256).step_by(24) {
         let bench = Bench::new(at % 48 == 0);
         bench.flip(bench.group(50), at);
         bench.expect(Expect::Lost(50));

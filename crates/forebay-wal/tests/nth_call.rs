@@ -42,7 +42,7 @@ enum Call {
 fn attempt(seed: u64, call: Call, n: u64) -> Result<bool, String> {
     let order = [MetadataOrder::Journal, MetadataOrder::Posix][(seed % 2) as usize];
     let mut world = World::new(seed).disk(Profile::nand().at("/disk").metadata_order(order)).stalls_ppm(0);
-    let shared = Shared::new(Model::new());
+    let shared = Shared::new(Model::new(Shape::of(seed).first_lsn));
     let calm =
         Plan { shape: Shape::of(seed), rules: Vec::new(), from_the_start: true, lies: false, phases: 1 };
     let plan = match call {

@@ -53,7 +53,7 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
     let mut draw = Draw::new(world.seed());
     world.add_disk(worlds::disk(&mut draw));
     let shape = Shape::of(world.seed());
-    let shared = Shared::new(Model::new());
+    let shared = Shared::new(Model::new(shape.first_lsn));
     for life in 0..LIVES {
         let told = |text: String| format!("life {life} of a world of {trouble:?}, {shape:?}: {text}");
         world.clear_faults();
@@ -160,5 +160,15 @@ mod broken {
     #[test]
     fn a_poison_that_is_ignored_is_caught() {
         is_caught(Mutant::PoisonIgnored, Trouble::Errors);
+    }
+
+    #[test]
+    fn values_that_are_not_carried_over_are_caught() {
+        is_caught(Mutant::ValuesNotCarried, Trouble::Crashes);
+    }
+
+    #[test]
+    fn a_value_acknowledged_before_its_flush_is_caught() {
+        is_caught(Mutant::ValueAcknowledgedEarly, Trouble::Crashes);
     }
 }

@@ -3,10 +3,13 @@
 //! The record is a fact of the past: everything before a position was durable, and so was the state of the
 //! log there. Facts do not become wrong. An older one is only weaker, so one of two slots may be lost.
 
+use std::ops::Range;
+
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::header::{Epochs, Flags, Header, Kind, Position};
 use super::{UNIT_MAX, VERSION};
+use crate::values::Stamp;
 
 /// The first bytes of a slot.
 const MAGIC: [u8; 6] = *b"FBYEND";
@@ -14,8 +17,13 @@ const MAGIC: [u8; 6] = *b"FBYEND";
 pub(crate) const SLOT_BYTES: usize = 4096;
 /// Offsets of the slots. They are a write unit apart, so that no device tears both.
 pub(crate) const SLOTS: [u64; 2] = [0, UNIT_MAX as u64];
-/// Length of the fields, in bytes.
-const FIELDS_BYTES: usize = 128;
+/// Length of the fields of version 1, in bytes. The checksum of every version covers as many, so that each version
+/// recognises a record of any other.
+const FIRST_BYTES: usize = 128;
+/// The fields added by version 2, which have a checksum of their own behind them.
+const ADDED: Range<usize> = FIRST_BYTES..144;
+/// Length of all fields, in bytes.
+const FIELDS_BYTES: usize = ADDED.end + 4;
 
 /// The log's end, with the values that its next group would have had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +37,8 @@ pub(crate) struct EndRecord {
     pub(crate) start_generation: u64,
     /// The checksum of the last group.
     pub(crate) previous: u32,
+    /// The table of values there.
+    pub(crate) values: Stamp,
 }
 
 /// The content of a slot.
@@ -36,7 +46,7 @@ pub(crate) struct EndRecord {
 pub(crate) enum Slot {
     /// A whole record and its number; the record with the highest number counts.
     Whole(u64, EndRecord),
-    /// A whole record of another version of the format.
+    /// A whole record that this version does not know.
     Version(u16),
     Damaged,
 }
@@ -64,7 +74,14 @@ impl EndRecord {
         put(&self.first_retained.to_le_bytes());
         put(&self.start_generation.to_le_bytes());
         put(&self.previous.to_le_bytes());
-        let crc = checksum(&slot);
+        // Reserved for the number of a log, as in a group.
+        put(&[0; 4]);
+        put(&self.values.epoch.to_le_bytes());
+        put(&self.values.count.to_le_bytes());
+        debug_assert_eq!(at, ADDED.end);
+        let crc = checksum(&[&slot[ADDED]]);
+        slot[ADDED.end..FIELDS_BYTES].copy_from_slice(&crc.to_le_bytes());
+        let crc = checksum(&[&slot[..8], &slot[12..FIRST_BYTES]]);
         slot[8..12].copy_from_slice(&crc.to_le_bytes());
         slot
     }
@@ -75,12 +92,16 @@ impl EndRecord {
         let u32_at =
             |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        if fields[..6] != MAGIC || u32_at(8) != checksum(slot) {
+        if fields[..6] != MAGIC || u32_at(8) != checksum(&[&fields[..8], &fields[12..FIRST_BYTES]]) {
             return Slot::Damaged;
         }
         let version = u16::from_le_bytes([fields[6], fields[7]]);
-        if version != VERSION {
+        // Other than 0 is the number of one of several logs.
+        if !(1..=VERSION).contains(&version) || u32_at(124) != 0 {
             return Slot::Version(version);
+        }
+        if version > 1 && u32_at(ADDED.end) != checksum(&[&fields[ADDED]]) {
+            return Slot::Damaged;
         }
         let record = EndRecord {
             log_id: u128::from(u64_at(16)) | u128::from(u64_at(24)) << 64,
@@ -90,21 +111,24 @@ impl EndRecord {
             first_retained: u64_at(104),
             start_generation: u64_at(112),
             previous: u32_at(120),
+            values: match version {
+                1 => Stamp::default(),
+                _ => Stamp { epoch: u64_at(128), count: u64_at(136) },
+            },
         };
         if record.consistent() { Slot::Whole(u64_at(32), record) } else { Slot::Damaged }
     }
 
     /// Returns whether the fields agree with each other.
     fn consistent(&self) -> bool {
-        self.first_retained <= self.next_lsn
-            && self.start_generation <= self.position.generation
-            && self.next_lsn > 0
+        self.first_retained <= self.next_lsn && self.start_generation <= self.position.generation
     }
 
     /// Returns the record as a group of length 0 at the log's end, so that recovery judges it as it judges
     /// groups.
     pub(crate) fn as_group(&self) -> Header {
         Header {
+            version: VERSION,
             crc: self.previous,
             total_len: 0,
             log_id: self.log_id,
@@ -114,6 +138,8 @@ impl EndRecord {
             first_lsn: self.next_lsn,
             record_count: 0,
             payload_len: 0,
+            values_len: 0,
+            values: self.values,
             previous: self.previous,
             kind: Kind::Mark,
             flags: Flags::default(),
@@ -128,10 +154,9 @@ impl EndRecord {
     }
 }
 
-/// Returns the CRC-32C of the fields, without the four bytes of the checksum itself.
-fn checksum(slot: &[u8]) -> u32 {
+/// Returns the CRC-32C of these bytes together.
+fn checksum(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(slot.get(..8).unwrap_or(&[]));
-    digest.update(slot.get(12..FIELDS_BYTES).unwrap_or(&[]));
+    parts.iter().for_each(|part| digest.update(part));
     digest.finalize() as u32
 }

@@ -1,6 +1,7 @@
-//! The header of a group: 192 bytes, little endian.
+//! The header of a group: 256 bytes, little endian; 192 in version 1.
 
-use super::{HEADER_BYTES, MAGIC, VERSION};
+use super::{HEADER_BYTES, HEADER_V1_BYTES, MAGIC};
+use crate::values::Stamp;
 
 /// A place in a log: later places are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +39,9 @@ impl Flags {
     /// The segment held older groups before, so the bytes after its last group are not zeros. Set on every
     /// group of the segment.
     pub(crate) const RECYCLED: Flags = Flags(2);
+    /// The group's table of values is new, or stands in no group that is kept before this one. Other groups
+    /// that have the table repeat it.
+    pub(crate) const SETS: Flags = Flags(4);
 
     /// Returns whether this is the first group after an open.
     pub(crate) fn reopen(self) -> bool {
@@ -47,6 +51,11 @@ impl Flags {
     /// Returns whether the segment held older groups before.
     pub(crate) fn recycled(self) -> bool {
         self.0 & Flags::RECYCLED.0 != 0
+    }
+
+    /// Returns whether the group has a table of values that no kept group before it has.
+    pub(crate) fn sets(self) -> bool {
+        self.0 & Flags::SETS.0 != 0
     }
 
     /// Returns the union of both sets of flags.
@@ -101,6 +110,8 @@ impl Epochs {
 /// All fields of a group's header except the magic number and the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
+    /// The version of the format in which the group is written; it determines the header's length.
+    pub(crate) version: u16,
     /// The group's checksum; [`seal`](super::seal) computes it and ignores the value here.
     pub(crate) crc: u32,
     /// Length of the group with header and padding, in bytes; `seal` uses the slice's length.
@@ -119,6 +130,10 @@ pub(crate) struct Header {
     pub(crate) record_count: u32,
     /// Bytes of the group's records, including their length fields.
     pub(crate) payload_len: u32,
+    /// Bytes of the table of values behind the records; 0 if the group has none.
+    pub(crate) values_len: u32,
+    /// The table of values that is in effect with this group, whichever group has it.
+    pub(crate) values: Stamp,
     /// The checksum of the previous group in the chain; 0 for a log's very first group.
     pub(crate) previous: u32,
     /// The group's effect.
@@ -159,6 +174,27 @@ impl Header {
         Position { generation: self.generation, offset }
     }
 
+    /// Returns the length of the header, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        if self.version == 1 { HEADER_V1_BYTES } else { HEADER_BYTES }
+    }
+
+    /// Returns the range of the records in the group, in bytes.
+    pub(crate) fn payload_range(&self) -> std::ops::Range<usize> {
+        self.bytes()..self.bytes() + self.payload_len as usize
+    }
+
+    /// Returns the range of the table of values in the group, in bytes; empty if it has none.
+    pub(crate) fn values_range(&self) -> std::ops::Range<usize> {
+        let start = self.payload_range().end;
+        start..start + self.values_len as usize
+    }
+
+    /// Returns whether records or values would be lost with this group.
+    pub(crate) fn holds(&self) -> bool {
+        self.record_count > 0 || self.flags.sets()
+    }
+
     /// Returns the next LSN once the group is in effect.
     pub(crate) fn next_lsn(&self) -> u64 {
         match self.kind {
@@ -181,10 +217,15 @@ impl Header {
         let reopen = !self.flags.reopen() || (self.offset == 0 && self.cut <= self.position());
         let empty = self.record_count > 0 || self.payload_len == 0;
         let gap = self.kind != Kind::Gap || (self.cut <= self.resume && self.resume < self.position());
+        let table = self.values_len == 0 || self.values.is_some();
+        let sets = !self.flags.sets() || (self.kind == Kind::Records && self.values_len > 0);
+        let known = Flags::REOPEN.0 | Flags::RECYCLED.0 | if self.version == 1 { 0 } else { Flags::SETS.0 };
         kind && reopen
             && empty
             && gap
-            && self.flags.0 & !(Flags::REOPEN.0 | Flags::RECYCLED.0) == 0
+            && table
+            && sets
+            && self.flags.0 & !known == 0
             && self.watermark <= self.position()
             && self.first_retained <= self.next_lsn()
             && self.start_generation <= self.generation
@@ -195,7 +236,7 @@ impl Header {
     pub(super) fn write(&self, to: &mut [u8; HEADER_BYTES]) {
         let mut put = Put { to, at: 0 };
         put.bytes(&MAGIC);
-        put.bytes(&VERSION.to_le_bytes());
+        put.bytes(&self.version.to_le_bytes());
         put.u32(0);
         put.u32(self.total_len);
         put.bytes(&self.log_id.to_le_bytes());
@@ -215,12 +256,26 @@ impl Header {
         put.position(self.resume);
         put.u64(self.start_generation);
         self.epochs.firsts.into_iter().for_each(|first| put.u64(first));
-        debug_assert_eq!(put.at, HEADER_BYTES);
+        debug_assert_eq!(put.at, HEADER_V1_BYTES);
+        put.u64(self.values.epoch);
+        put.u64(self.values.count);
+        put.u32(self.values_len);
+        debug_assert_eq!(put.at, UNUSED_AT);
+        put.to[UNUSED_AT..].fill(0);
     }
 
     /// Reads the fields without checking them.
     pub(super) fn read(from: &[u8; HEADER_BYTES]) -> Header {
+        let version = version(from);
+        let (values, values_len) = match version {
+            // Records stand there.
+            1 => (Stamp::default(), 0),
+            _ => (Stamp { epoch: u64_at(from, 192), count: u64_at(from, 200) }, u32_at(from, 208)),
+        };
         Header {
+            version,
+            values,
+            values_len,
             crc: u32_at(from, 8),
             total_len: u32_at(from, 12),
             log_id: u128::from(u64_at(from, 16)) | u128::from(u64_at(from, 24)) << 64,
@@ -271,8 +326,17 @@ impl Kind {
     }
 }
 
+/// Offset of the fields that have no meaning yet and are 0. The first 4 bytes are reserved for the number of a log,
+/// for files that hold several.
+const UNUSED_AT: usize = 212;
+
+/// Returns whether a header has values in fields that have no meaning in its version.
+pub(super) fn is_from_the_future(from: &[u8; HEADER_BYTES]) -> bool {
+    version(from) != 1 && from[UNUSED_AT..].iter().any(|&byte| byte != 0)
+}
+
 /// Returns the version stated in a header.
-pub(super) fn version(from: &[u8; HEADER_BYTES]) -> u16 {
+fn version(from: &[u8; HEADER_BYTES]) -> u16 {
     u16::from_le_bytes([from[6], from[7]])
 }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
-use crate::recover::tests::log::{LOG_ID, Log, old_segment, read, recover_segments};
+use crate::recover::tests::log::{LOG_ID, Log, old_segment, read, recover_segments, values};
+use crate::values::{Stamp, TABLE_BYTES_MAX, ValueChange, Values};
 
 /// Reproducible pseudorandom numbers.
 struct Random(u64);
@@ -23,6 +24,9 @@ const PLACE: Position = Position { generation: 7, offset: 8192 };
 fn header(records: &[&[u8]]) -> Header {
     let payload: usize = records.iter().map(|record| RECORD_HEADER_BYTES + record.len()).sum();
     Header {
+        version: VERSION,
+        values: Stamp { epoch: 8, count: 3 },
+        values_len: 0,
         crc: 0,
         total_len: 0,
         log_id: LOG_ID,
@@ -79,15 +83,9 @@ fn there_and_back() {
 /// The checksum is the one named in the document: an independent, slow computation agrees.
 #[test]
 fn the_checksum_is_crc32c() {
-    let slow = |bytes: &mut dyn Iterator<Item = u8>| {
-        !bytes.fold(!0u32, |crc, byte| {
-            (0..8)
-                .fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
-        })
-    };
-    assert_eq!(slow(&mut b"123456789".iter().copied()), 0xe306_9283);
+    assert_eq!(slow_crc(b"123456789".iter().copied()), 0xe306_9283);
     let group = sealed(&header(&[b"record"]), &[b"record"]);
-    let crc = slow(&mut group[..8].iter().chain(&group[12..]).copied());
+    let crc = slow_crc(group[..8].iter().chain(&group[12..]).copied());
     assert_eq!(group[8..12], crc.to_le_bytes());
 }
 
@@ -138,19 +136,112 @@ fn a_group_cut_short() {
 #[test]
 fn another_version() {
     let mut group = sealed(&header(&[]), &[]);
-    group[6] = 2;
+    group[6] = 3;
     assert!(matches!(judge(&group), Parsed::Torn { .. }));
     let crc = checksum(&group, 0);
     group[8..12].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(judge(&group), Parsed::Version(2));
+    assert_eq!(judge(&group), Parsed::Version(3));
+}
+
+/// A field that has no meaning yet, such as the number of one of several logs, makes a group one of a later program: it
+/// is refused, and not taken for damage.
+#[test]
+fn fields_of_a_later_program() {
+    for byte in [212, 215, 216, 255] {
+        let mut group = sealed(&header(&[b"record"]), &[b"record"]);
+        group[byte] = 1;
+        assert!(matches!(judge(&group), Parsed::Torn { .. }));
+        let crc = checksum(&group, 0);
+        group[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(judge(&group), Parsed::Version(2), "byte {byte}");
+    }
+    assert!(unknown_version(2).contains("several"), "{}", unknown_version(2));
+    assert!(unknown_version(3).contains("version 3"), "{}", unknown_version(3));
+}
+
+/// A group with records and values is read back, and each of its bits counts.
+#[test]
+fn values_there_and_back() {
+    let change = ValueChange::new("vote", Some(b"term 7")).expect("it fits");
+    let table = Values::default().after(&[change], TABLE_BYTES_MAX).expect("it fits");
+    let mut bytes = Vec::new();
+    table.write(&mut bytes);
+    let header = Header { values_len: bytes.len() as u32, flags: Flags::SETS, ..header(&[b"record"]) };
+    let mut group = sealed(&header, &[b"record"]);
+    group[header.values_range()].copy_from_slice(&bytes);
+    seal(&header, &mut group);
+    let Parsed::Valid(found) = judge(&group) else { panic!("{:?}", judge(&group)) };
+    assert_eq!(Values::read(&group[found.values_range()]), Some(table));
+    for bit in 0..found.values_range().end * 8 {
+        group[bit / 8] ^= 1 << (bit % 8);
+        assert!(matches!(judge(&group), Parsed::Torn { .. } | Parsed::Nothing), "bit {bit}");
+        group[bit / 8] ^= 1 << (bit % 8);
+    }
+    // A file that ends within the values.
+    let cut = found.values_range().end - 1;
+    assert!(matches!(judge(&group[..cut]), Parsed::Torn { .. }));
+    // Bytes that are no table, with a right checksum.
+    group[found.values_range().start] = 2;
+    seal(&header, &mut group);
+    assert!(matches!(judge(&group), Parsed::Torn { .. }));
+}
+
+/// A record of the log's end is read back; each of its bits counts, and an older one has no values.
+#[test]
+fn records_of_the_end() {
+    let record = EndRecord {
+        log_id: LOG_ID,
+        position: PLACE,
+        epochs: Epochs { number: 9, firsts: [31, 30, 20, 10] },
+        next_lsn: 0,
+        first_retained: 0,
+        start_generation: 3,
+        previous: 0xdead_beef,
+        values: Stamp { epoch: 8, count: 3 },
+    };
+    let slot = record.slot(5);
+    assert_eq!(EndRecord::parse(&slot), Slot::Whole(5, record));
+    for bit in 0..slot.len() * 8 {
+        let mut slot = slot;
+        slot[bit / 8] ^= 1 << (bit % 8);
+        // The bytes behind the fields have no meaning.
+        let expected = if bit / 8 < 148 { Slot::Damaged } else { Slot::Whole(5, record) };
+        assert_eq!(EndRecord::parse(&slot), expected, "bit {bit}");
+    }
+    let resealed = |change: &dyn Fn(&mut [u8; SLOT_BYTES])| {
+        let mut slot = slot;
+        change(&mut slot);
+        let crc = slow_crc(slot[..8].iter().chain(&slot[12..128]).copied());
+        slot[8..12].copy_from_slice(&crc.to_le_bytes());
+        EndRecord::parse(&slot)
+    };
+    assert_eq!(resealed(&|slot| slot[6] = 3), Slot::Version(3));
+    assert_eq!(resealed(&|slot| slot[124] = 1), Slot::Version(2));
+    let first = |slot: &mut [u8; SLOT_BYTES]| {
+        slot[6] = 1;
+        slot[128..].fill(0);
+    };
+    assert_eq!(resealed(&first), Slot::Whole(5, EndRecord { values: Stamp::default(), ..record }));
+}
+
+/// Returns the CRC-32C by an independent, slow computation.
+fn slow_crc(bytes: impl Iterator<Item = u8>) -> u32 {
+    let mut bytes = bytes;
+    !bytes.by_ref().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
+    })
 }
 
 #[test]
 fn fields_that_contradict_each_other() {
-    let cases: [&dyn Fn(&mut Header); 11] = [
+    let cases: [&dyn Fn(&mut Header); 15] = [
         &|header| header.kind = Kind::Unknown(9),
         &|header| header.kind = Kind::Mark,
-        &|header| header.flags = Flags(4),
+        &|header| header.flags = Flags(8),
+        &|header| header.flags = Flags::SETS,
+        &|header| header.values_len = 1,
+        &|header| header.values_len = u32::MAX,
+        &|header| (header.values_len, header.values) = (2, Stamp::default()),
         &|header| header.flags = Flags::REOPEN,
         &|header| header.record_count = 2,
         &|header| header.payload_len += 1,
@@ -226,13 +317,16 @@ fn epochs() {
     assert_eq!(epochs.raised_to(u64::MAX, 40).firsts, [40; 4]);
 }
 
-/// The log of the fixtures: two lives, a truncation, a recycled segment, marks.
+/// The log of the fixtures: three lives from record 0 on, values, a truncation, a recycled segment, marks.
 fn fixture() -> Log {
-    let mut log = Log::new(24 << 10);
+    let mut log = Log::from(24 << 10, 0);
     log.append(2, 60);
+    log.set("vote", 1);
     log.append(1, 5000);
     log.truncate_after(2);
     log.append(1, 0);
+    log.open(false).expect("an intact log");
+    log.set("applied", 0);
     log.open(false).expect("an intact log");
     log.begin_recycled(old_segment(12 << 10));
     log.append(2, 100);
@@ -240,54 +334,86 @@ fn fixture() -> Log {
     log
 }
 
-fn fixtures() -> BTreeMap<u64, &'static [u8]> {
-    BTreeMap::from([
-        (1, include_bytes!("../../tests/fixtures/v1/0000000000000001.wal").as_slice()),
-        (2, include_bytes!("../../tests/fixtures/v1/0000000000000002.wal").as_slice()),
-        (3, include_bytes!("../../tests/fixtures/v1/0000000000000003.wal").as_slice()),
-    ])
+/// Returns the segments of a folder of fixtures.
+fn fixtures(version: u16) -> BTreeMap<u64, Vec<u8>> {
+    let folder = fixtures_dir().join(format!("v{version}"));
+    let files = std::fs::read_dir(folder).expect("the fixtures").map(|entry| entry.expect("a file"));
+    let generation = |name: &std::ffi::OsStr| name.to_str().and_then(segment_generation);
+    let read = |file: &std::fs::DirEntry| std::fs::read(file.path()).expect("a file");
+    files.filter_map(|file| Some((generation(&file.file_name())?, read(&file)))).collect()
 }
 
-/// Segments written by a program of version 1 are read, and this program writes the same bytes.
+fn fixtures_dir() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+/// Segments written by a program of this version are read, and this program writes the same bytes.
 #[test]
 fn the_fixtures() {
     let log = fixture();
-    let segments = fixtures().into_iter().map(|(generation, bytes)| (generation, bytes.to_vec())).collect();
+    let segments = fixtures(VERSION);
+    let outcome = recover_segments(&segments, false).expect("an intact log");
+    assert!(outcome.clean);
+    assert_eq!((outcome.log_id, outcome.first, outcome.next_lsn), (LOG_ID, 0, 6));
+    let lengths: Vec<_> =
+        read(&segments, &outcome).into_iter().map(|(lsn, record)| (lsn, record.len())).collect();
+    assert_eq!(lengths, [(0, 60), (1, 60), (2, 100), (3, 19), (4, 100), (5, 100)]);
+    let table = values(&segments, &outcome);
+    let text = |key| table.get(key).map(String::from_utf8_lossy);
+    assert_eq!(text("vote").as_deref(), Some("vote 1 in life 1"));
+    assert_eq!(text("applied").as_deref(), Some("applied 2 in life 3"));
+    assert!(segments == log.segments, "the bytes of this version have changed: that takes a new version");
+}
+
+/// Segments written by a program of version 1 are read, and the log goes on behind them.
+#[test]
+fn the_fixtures_of_version_1() {
+    let segments = fixtures(1);
     let outcome = recover_segments(&segments, false).expect("an intact log");
     assert!(outcome.clean);
     assert_eq!((outcome.log_id, outcome.first, outcome.next_lsn), (LOG_ID, 1, 6));
     let lengths: Vec<_> =
         read(&segments, &outcome).into_iter().map(|(lsn, record)| (lsn, record.len())).collect();
     assert_eq!(lengths, [(1, 60), (2, 60), (3, 19), (4, 100), (5, 100)]);
-    assert!(segments == log.segments, "the bytes of version 1 have changed: that takes a new version");
+    assert_eq!((outcome.values.stamp, outcome.values.table.is_some()), (Stamp::default(), false));
+    for (unclean, sets) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut log = Log::new(24 << 10);
+        log.segments.clone_from(&segments);
+        if unclean {
+            // The mark at the end: the group before it is not proven then.
+            let segment = log.segments.get_mut(&3).expect("the last segment");
+            segment[outcome.end.offset as usize - 4096..][..200].fill(0);
+        }
+        assert_eq!(log.open(false).expect("an intact log").clean, !unclean);
+        if sets {
+            log.set("vote", 1);
+        } else {
+            log.append(1, 60);
+        }
+        log.mark();
+        let again = log.recover(false).expect("an intact log");
+        assert!(again.clean && read(&log.segments, &again) == log.records && log.records.len() == 6);
+        assert_eq!(values(&log.segments, &again), log.values);
+    }
 }
 
 /// A segment of a later version is an error that names the version, whatever else the log contains.
 #[test]
 fn the_fixture_of_another_version() {
-    let mut segments: BTreeMap<_, _> =
-        fixtures().into_iter().map(|(generation, bytes)| (generation, bytes.to_vec())).collect();
+    let mut segments = fixtures(1);
     let other = include_bytes!("../../tests/fixtures/version-513/0000000000000001.wal");
     segments.insert(1, other.to_vec());
     let error = recover_segments(&segments, true).map(drop).expect_err("another version");
     assert_eq!(*error.kind(), crate::ErrorKind::Version { found: 513 });
 }
 
-/// Writes the fixtures anew; only for a new version.
+/// Writes the fixtures of this version; only for a new one.
 #[test]
 #[ignore = "writes files into the source tree"]
 fn write_the_fixtures() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-    for folder in ["v1", "version-513"] {
-        std::fs::create_dir_all(fixtures.join(folder)).expect("a folder");
+    let folder = fixtures_dir().join(format!("v{VERSION}"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (&generation, bytes) in &fixture().segments {
+        std::fs::write(folder.join(segment_name(generation)), bytes).expect("a file");
     }
-    let log = fixture();
-    for (&generation, bytes) in &log.segments {
-        std::fs::write(fixtures.join("v1").join(segment_name(generation)), bytes).expect("a file");
-    }
-    let mut other = log.segments[&1][..4096].to_vec();
-    other[6..8].copy_from_slice(&513u16.to_le_bytes());
-    let crc = checksum(&other, 0);
-    other[8..12].copy_from_slice(&crc.to_le_bytes());
-    std::fs::write(fixtures.join("version-513").join(segment_name(1)), other).expect("a file");
 }

@@ -8,7 +8,7 @@ use forebay::{Engine, File, Open, Waitable};
 use super::read::{CHUNK_BYTES, find};
 use super::{Report, Verdict, examine};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{self, HEADER_BYTES, Parsed, parse, segment_name};
+use crate::format::{self, Parsed, parse, segment_name};
 use crate::lsn::Lsn;
 use crate::recover::Group;
 
@@ -63,7 +63,7 @@ pub fn records(engine: &Engine, dir: impl AsRef<Path>) -> Waitable<impl Future<O
         if found.in_use {
             return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
         }
-        let (report, outcome) = examine(&found)?;
+        let (report, outcome) = examine(engine, &found).await?;
         let Some(outcome) = outcome else {
             return Err(match report.verdict {
                 Verdict::Damaged(error) | Verdict::Refused(error) => error,
@@ -133,7 +133,7 @@ impl Records {
             bytes.extend_from_slice(&block);
             at += block.len() as u64;
         }
-        let payload = bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_len as usize);
+        let payload = bytes.get(header.payload_range());
         let same = parse(&bytes, header.generation, header.offset) == Parsed::Valid(*header);
         let Some(payload) = payload.filter(|_| same) else {
             let text = format!("the group at byte {} changed while the log was read", header.offset);

@@ -8,9 +8,9 @@ use forebay::{Engine, Open, Waitable};
 
 use super::read::{Found, bytes_of, find};
 use super::rewrite::Rewrite;
-use super::{Report, Verdict, examine};
+use super::{Report, Verdict, examine, values_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{HEADER_BYTES, Parsed, parse, records};
+use crate::format::{Parsed, parse, records};
 use crate::lsn::Lsn;
 use crate::recover::Outcome;
 
@@ -68,7 +68,7 @@ pub fn repair(
         if found.in_use {
             return Err(Error::at(ErrorKind::Locked, dir, "somebody else has this log open"));
         }
-        let (before, outcome) = examine(&found)?;
+        let (before, outcome) = examine(engine, &found).await?;
         let Some(outcome) = outcome else {
             return Err(match before.verdict {
                 Verdict::Damaged(error) | Verdict::Refused(error) => error,
@@ -144,13 +144,14 @@ async fn save(
     outcome: &Outcome,
     rewrite: &mut Rewrite<'_>,
 ) -> Result<(Report, u64)> {
+    rewrite.values = values_of(engine, &found.dir, outcome).await?;
     rewrite.begin().await?;
     let written = each_group(engine, &found.dir, outcome, Some(rewrite)).await?;
     rewrite.finish(outcome.next_lsn).await?;
 
     let out = rewrite.made.first().and_then(|made| made.parent()).map(PathBuf::from).unwrap_or_default();
     let again = find(engine, &out).await?;
-    let (report, saved) = examine(&again)?;
+    let (report, saved) = examine(engine, &again).await?;
     let differs = |what: &str| {
         let text = format!("the new log is not what was written ({what}); nothing was kept of it");
         Error::at(ErrorKind::Io, &out, text)
@@ -160,6 +161,9 @@ async fn save(
     };
     if saved.next_lsn != outcome.next_lsn || merged(&saved.holes) != merged(&outcome.holes) {
         return Err(differs("other records are missing"));
+    }
+    if values_of(engine, &out, &saved).await? != rewrite.values {
+        return Err(differs("its values differ"));
     }
     if each_group(engine, &out, &saved, None).await? != written {
         return Err(differs("its records differ"));
@@ -212,8 +216,7 @@ async fn each_group(
         if parse(bytes, header.generation, header.offset) != Parsed::Valid(*header) {
             return Err(changed());
         }
-        let payload =
-            bytes.get(HEADER_BYTES..HEADER_BYTES + header.payload_len as usize).ok_or_else(changed)?;
+        let payload = bytes.get(header.payload_range()).ok_or_else(changed)?;
         for (lsn, record) in (header.first_lsn..).zip(records(payload)) {
             if group.live.contains(&lsn) {
                 count += 1;

@@ -12,9 +12,10 @@ use forebay::{Durability, Engine, File, Open};
 use crate::end::{END_NAME, EndFile, FoundEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{
-    EndRecord, Epochs, Flags, GRAIN, HEADER_BYTES, Header, Kind, Position, RECORD_HEADER_BYTES, group_bytes,
-    seal, segment_name,
+    EndRecord, Epochs, Flags, GRAIN, HEADER_BYTES, Header, Kind, Position, RECORD_HEADER_BYTES, VERSION,
+    group_bytes, seal, segment_name,
 };
+use crate::values::{Stamp, Values};
 
 /// A segment is ended if a group would make it longer than this, in bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -29,6 +30,8 @@ pub(super) struct Rewrite<'a> {
     dir: &'a Path,
     log_id: u128,
     first_retained: u64,
+    /// The values, which each segment's first group has.
+    pub(super) values: Option<Values>,
     pub(super) segment_bytes: u64,
     /// The segment being written.
     file: Option<File>,
@@ -78,6 +81,7 @@ impl<'a> Rewrite<'a> {
             dir,
             log_id,
             first_retained: first,
+            values: None,
             segment_bytes: SEGMENT_BYTES,
             file: None,
             at: start,
@@ -161,6 +165,7 @@ impl<'a> Rewrite<'a> {
         }
         self.engine.sync_dir(self.dir).await?;
         let record = EndRecord {
+            values: self.stamp(),
             log_id: self.log_id,
             position: self.end,
             epochs: Epochs::new(self.first_retained),
@@ -177,7 +182,7 @@ impl<'a> Rewrite<'a> {
     /// Writes the pending records as one group.
     async fn write(&mut self, shape: Shape) -> Result<()> {
         let payload_len = self.pending.len() - HEADER_BYTES;
-        let total_len = group_bytes(payload_len, GRAIN);
+        let mut total_len = group_bytes(payload_len, GRAIN);
         if self.at.offset > 0 && self.at.offset + u64::from(total_len) > self.segment_bytes {
             self.end_segment().await?;
             self.at = Position { generation: self.at.generation + 1, offset: 0 };
@@ -186,7 +191,16 @@ impl<'a> Rewrite<'a> {
         if let Some(cut) = self.missing_from.take() {
             self.gaps.push((cut, self.at));
         }
+        let is_first = self.file.is_none();
+        if let Some(values) = self.values.as_ref().filter(|_| is_first) {
+            values.write(&mut self.pending);
+            total_len = group_bytes(self.pending.len() - HEADER_BYTES, GRAIN);
+        }
+        let sets = if self.made.is_empty() && self.values.is_some() { Flags::SETS } else { Flags::default() };
         let header = Header {
+            version: VERSION,
+            values: self.stamp(),
+            values_len: (self.pending.len() - HEADER_BYTES - payload_len) as u32,
             crc: 0,
             total_len,
             log_id: self.log_id,
@@ -198,7 +212,7 @@ impl<'a> Rewrite<'a> {
             payload_len: payload_len as u32,
             previous: self.previous,
             kind: shape.kind,
-            flags: shape.flags,
+            flags: shape.flags.with(sets),
             // The directory counts as durable only once all of it is.
             watermark: if self.made.is_empty() { Position::default() } else { self.end },
             first_retained: self.first_retained,
@@ -229,6 +243,12 @@ impl<'a> Rewrite<'a> {
         self.pending.clear();
         self.pending.resize(HEADER_BYTES, 0);
         Ok(())
+    }
+
+    /// Returns the stamp of the values.
+    fn stamp(&self) -> Stamp {
+        let epoch = Epochs::new(self.first_retained).number;
+        self.values.as_ref().map_or(Stamp::default(), |_| Stamp::default().next(epoch))
     }
 
     async fn begin_segment(&mut self) -> Result<File> {

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use forebay::{BlockMut, Engine};
 
 use super::Scene;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::HEADER_BYTES;
 use crate::queue::{Limits, Shared};
 use crate::segment::{Index, Segment};
+use crate::values::{TABLE_BYTES_MAX, Values};
 use crate::wal::Wal;
 use crate::writer::{Chain, Next, Writer, thread};
 
@@ -24,6 +25,7 @@ impl Scene {
         index: Index,
         offset: u64,
         next: Next,
+        values: Values,
     ) -> Result<Writer> {
         let options = &self.options;
         let unit = self.unit(&segment.file)?;
@@ -34,11 +36,15 @@ impl Scene {
         let limits = Limits {
             record_bytes: options.record_bytes_max.min(framed_bytes - crate::format::RECORD_HEADER_BYTES),
             framed_bytes,
+            values_bytes: self.values_bytes(),
+            recent_bytes: options.recent_bytes,
             group_bytes: group_bytes.max(unit as usize),
             pending_bytes: options.pending_bytes_max,
             unit,
         };
-        let shared = Shared::new(self.engine.clone(), options.shard, limits, index, chain.next_lsn);
+        let values = Arc::new(values);
+        let shared =
+            Shared::new(self.engine.clone(), options.shard, limits, index, chain.next_lsn, values.clone());
         Ok(Writer {
             shared: Arc::new(shared),
             maker: self.maker.clone(),
@@ -56,9 +62,32 @@ impl Scene {
             class: options.class,
             fill: options.fill,
             mark_after: options.mark_after,
+            values,
+            table: Vec::new(),
             small: BlockMut::default(),
+            spare: BlockMut::default(),
             wakers: Vec::new(),
         })
+    }
+}
+
+impl Scene {
+    /// Returns the maximum length of the table of values, in bytes.
+    fn values_bytes(&self) -> usize {
+        TABLE_BYTES_MAX.min(usize::try_from(self.maker.bytes / 4).unwrap_or(usize::MAX))
+    }
+
+    /// Checks that the log's values fit into its segments, which may be shorter than before.
+    pub(super) fn check_values(&self, values: &Values) -> Result<()> {
+        if values.bytes() <= self.values_bytes() {
+            return Ok(());
+        }
+        let bytes = values.bytes();
+        let text = format!(
+            "the log's values take {bytes} bytes, and may take a quarter of a segment: segment_bytes must be at least {}",
+            (4 * bytes).next_multiple_of(crate::format::GRAIN as usize)
+        );
+        Err(Error::at(ErrorKind::InvalidInput, self.dir.path(), text))
     }
 }
 

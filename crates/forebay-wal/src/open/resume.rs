@@ -6,12 +6,13 @@ use forebay::{Durability, Open};
 
 use super::Scene;
 use super::bootstrap::{begin, random_id};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Epochs, HEADER_BYTES, Kind, Position, UNIT_MAX, records, segment_name};
 use crate::lsn::Lsn;
-use crate::queue::{Group, framed_bytes, own_buffer};
+use crate::queue::{Entries, Group, framed_bytes, own_buffer};
 use crate::recover::{Outcome, Recovery};
 use crate::segment::{Index, Segment};
+use crate::values::{Stamp, Values};
 use crate::wal::Wal;
 use crate::writer::{Chain, Next, Writer, note};
 
@@ -25,12 +26,15 @@ pub(super) struct Reopening {
     copied: Vec<Vec<u8>>,
     /// Length of those records with framing, in bytes.
     framed: usize,
+    /// The values, which the REOPEN group repeats.
+    values: Values,
 }
 
 impl Reopening {
     /// Returns the length of the REOPEN group if groups are multiples of `unit`.
     pub(super) fn bytes(&self, unit: u32) -> u64 {
-        ((HEADER_BYTES + self.framed) as u64).next_multiple_of(u64::from(unit))
+        let values = if self.outcome.values.stamp.is_some() { self.values.bytes() } else { 0 };
+        ((HEADER_BYTES + self.framed + values) as u64).next_multiple_of(u64::from(unit))
     }
 }
 
@@ -42,20 +46,23 @@ impl Scene {
             self.dir.remove_file(NEW_NAME).await?;
         }
         let segment = self.maker.make_at(NEW_NAME, 1, self.options.fill.for_groups_of(0), None).await?;
+        let first_lsn = self.options.first_lsn;
         let chain = Chain {
             log_id: self.options.log_id.unwrap_or_else(|| random_id(&self.engine, self.dir.path())),
-            epochs: Epochs::new(1),
+            epochs: Epochs::new(first_lsn.0),
             previous: 0,
             watermark: Position::default(),
-            next_lsn: 1,
-            base_lsn: 1,
-            first_retained: 1,
+            next_lsn: first_lsn.0,
+            base_lsn: first_lsn.0,
+            first_retained: first_lsn.0,
             start_generation: 1,
+            values: Stamp::default(),
             marked: false,
         };
-        let mut writer = self.writer(segment, chain, Index::new(chain.log_id, 1), 0, Next::new(2))?;
+        let index = Index::new(chain.log_id, first_lsn.0);
+        let mut writer = self.writer(segment, chain, index, 0, Next::new(2), Values::default())?;
         let mut group = Group::new();
-        (group.reopen, group.first_lsn) = (true, 1);
+        (group.reopen, group.first_lsn) = (true, first_lsn.0);
         let first = writer.write(&mut group).await?;
         // Open the file again by its name, so that errors show it.
         writer.segment.file.unlock().await?;
@@ -66,7 +73,16 @@ impl Scene {
             state.index.add_segment(writer.segment.clone());
             note(&mut state, &first);
         }
-        let recovery = Recovery { created: true, first: Lsn(1), epoch: 1, ..Recovery::default() };
+        let last = Lsn(first_lsn.0.saturating_sub(1));
+        let recovery = Recovery {
+            created: true,
+            first: first_lsn,
+            last,
+            proven: last,
+            next: first_lsn,
+            epoch: 1,
+            ..Recovery::default()
+        };
         Ok((begin(writer, self.options.own_thread).await?, recovery))
     }
 
@@ -89,6 +105,7 @@ impl Scene {
 
     async fn go_on_in_place(self, outcome: Outcome) -> Result<(Wal, Recovery)> {
         let end = outcome.end;
+        let values = self.values(&outcome).await?;
         let last = outcome.groups.last().map(|group| group.header);
         let recycled = last.is_some_and(|header| header.flags.recycled());
         let segment = Arc::new(self.maker.open(end.generation, recycled).await?);
@@ -109,9 +126,10 @@ impl Scene {
             base_lsn: last.map_or(outcome.next_lsn, |header| header.base_lsn),
             first_retained: outcome.first,
             start_generation: outcome.start_generation,
+            values: outcome.values.stamp,
             marked: true,
         };
-        let mut writer = self.writer(segment, chain, index, end.offset, next)?;
+        let mut writer = self.writer(segment, chain, index, end.offset, next, values)?;
         // The flush of the last group may have failed, and the sync above succeeds without it. So a mark
         // repeats the log's state.
         let mut group = Group::new();
@@ -129,7 +147,7 @@ impl Scene {
         let made = self.maker.make(reopening.outcome.max_generation + 1, None, fill, None).await;
         self.maker.bytes = bytes;
         let mut no_space = None;
-        let (Reopening { outcome, copied, framed }, segment) = match made {
+        let (Reopening { outcome, copied, framed, values }, segment) = match made {
             Err(error) if *error.kind() == ErrorKind::NoSpace => {
                 let spare = self.spare(reopening, &error).await?;
                 no_space = Some(error);
@@ -158,15 +176,21 @@ impl Scene {
             first_retained: outcome.first,
             // If no group remains before it, the log begins here.
             start_generation: if kept > 0 { outcome.start_generation } else { generation },
+            values: outcome.values.stamp,
             marked: false,
         };
         let mut index = self.index(&outcome, kept, cut, first_lsn, u64::MAX).await?;
         index.add_segment(segment.clone());
-        let mut writer = self.writer(segment, chain, index, 0, Next::new(generation + 1))?;
+        let mut writer = self.writer(segment, chain, index, 0, Next::new(generation + 1), values)?;
         let mut group = Group::new();
         (group.reopen, group.cut, group.first_lsn) = (true, cut, first_lsn);
+        if !outcome.values.is_kept {
+            // They vanish with this group, so it is copied in turn until it is proven.
+            group.values = Some(writer.values.clone());
+        }
         if !copied.is_empty() {
-            group.buffer = own_buffer(&self.engine, &copied, framed, writer.shared.limits.unit)?;
+            let unit = writer.shared.limits.unit;
+            group.buffer = own_buffer(&self.engine, Entries::of(&copied), framed, unit)?;
             group.count = copied.len() as u32;
         }
         add(&mut writer, group).await?;
@@ -191,7 +215,22 @@ impl Scene {
     pub(super) async fn reopening(&self, outcome: Outcome) -> Result<Reopening> {
         let copied = self.records_from(&outcome, outcome.kept).await?;
         let framed = framed_bytes(&copied.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        Ok(Reopening { outcome, copied, framed })
+        let values = self.values(&outcome).await?;
+        Ok(Reopening { outcome, copied, framed, values })
+    }
+
+    /// Returns the log's values.
+    pub(super) async fn values(&self, outcome: &Outcome) -> Result<Values> {
+        let Some(group) = &outcome.values.table else { return Ok(Values::default()) };
+        let name = segment_name(group.header.generation);
+        let file = self.dir.open(name, Open::read().shard(self.options.shard)).await?;
+        let table = file.read(group.values()).await?;
+        let values = Values::read(&table).ok_or_else(|| {
+            let text = format!("the group at byte {} changed while the log was opened", group.header.offset);
+            Error::at(ErrorKind::Io, file.path(), text)
+        })?;
+        self.check_values(&values)?;
+        Ok(values)
     }
 
     /// Returns the index of the first `kept` groups, the last of which ends at `end`. The segment `without`

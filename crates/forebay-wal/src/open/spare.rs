@@ -45,8 +45,10 @@ impl Scene {
         }
         let Ok(Some(mut outcome)) = recover(scans, &self.end, self.options.salvage) else { return Ok(None) };
         let same = (outcome.log_id, outcome.first, outcome.next_lsn, &outcome.recovery.lost)
-            == (found.log_id, found.first, found.next_lsn, &found.recovery.lost);
-        if !same || outcome.max_generation + 1 != newest || !outcome.gaps.is_empty() {
+            == (found.log_id, found.first, found.next_lsn, &found.recovery.lost)
+            && self.values(&outcome).await? == self.values(found).await?;
+        if !same || outcome.values.is_lost || outcome.max_generation + 1 != newest || !outcome.gaps.is_empty()
+        {
             return Ok(None);
         }
         // The report describes the files as found.

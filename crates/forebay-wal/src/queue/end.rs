@@ -16,11 +16,14 @@ impl Shared {
     pub(crate) fn begin_close(&self) {
         let wakers: Vec<Waker> = {
             let mut state = self.lock();
+            let state = &mut *state;
             state.closing = true;
             // Waiters for room find the log closed.
             let watchers = std::mem::take(&mut state.watchers);
             let room = state.line.clear().chain(watchers);
-            state.writer.take().into_iter().chain(room).collect()
+            // Those that wait for records which are queued wait again.
+            let followers = state.queued_watch.clear().chain(state.durable_watch.clear());
+            state.writer.take().into_iter().chain(room).chain(followers).collect()
         };
         wake_all(wakers);
     }
@@ -48,7 +51,8 @@ impl Shared {
             if state.failed.is_none() {
                 state.failed = Some(error.poisoned());
             }
-            let mut wakers = std::mem::take(&mut state.flying.1);
+            let mut wakers = std::mem::take(&mut state.flying.wakers);
+            state.flying.end();
             for group in &mut state.groups {
                 wakers.append(&mut group.wakers);
             }
@@ -57,6 +61,9 @@ impl Shared {
             state.pending = 0;
             wakers.extend(state.line.clear());
             wakers.append(&mut state.watchers);
+            wakers.append(&mut state.readers);
+            wakers.extend(state.queued_watch.clear());
+            wakers.extend(state.durable_watch.clear());
             wakers
         };
         wake_all(wakers);
@@ -80,14 +87,19 @@ impl Shared {
             state.cut_short.clone_from(&cut_short);
             let unfinished = self.done.load(Ordering::Acquire) + 1 < state.next_group;
             let segments = if orderly { Vec::new() } else { state.index.release() };
+            state.recent.clear();
             (unfinished && state.failed.is_none(), segments, state.line.clear())
         };
         drop(segments);
         if unfinished {
             self.fail(&cut_short.unwrap_or_else(closed));
         }
-        let ends = std::mem::take(&mut self.lock().ends);
-        wake_all(room.chain(ends));
+        let (ends, followers) = {
+            let mut state = self.lock();
+            let followers = state.queued_watch.clear().chain(state.durable_watch.clear());
+            (std::mem::take(&mut state.ends), followers)
+        };
+        wake_all(room.chain(ends).chain(followers));
     }
 
     /// Returns the error that ended the task early. The engine has it, and returns it for a task that it

@@ -1,10 +1,61 @@
 //! A group, which becomes one write.
 
+use std::sync::Arc;
 use std::task::Waker;
 
 use forebay::{BlockMut, Engine};
 
+use crate::batch::Batch;
 use crate::format::{HEADER_BYTES, Kind, Position, RECORD_HEADER_BYTES, group_bytes};
+use crate::values::{ValueChange, Values};
+
+/// Records and changes of values that go into one group.
+#[derive(Clone, Copy)]
+pub(crate) struct Entries<'a> {
+    records: Records<'a>,
+    pub(crate) values: &'a [ValueChange],
+}
+
+#[derive(Clone, Copy)]
+enum Records<'a> {
+    Slices(&'a [&'a [u8]]),
+    /// With their lengths before them, and their number.
+    Framed(&'a [u8], usize),
+}
+
+impl<'a> Entries<'a> {
+    pub(crate) fn of(records: &'a [&'a [u8]]) -> Entries<'a> {
+        Entries { records: Records::Slices(records), values: &[] }
+    }
+
+    pub(crate) fn of_batch(batch: &'a Batch) -> Entries<'a> {
+        Entries { records: Records::Framed(batch.framed(), batch.len()), values: batch.values() }
+    }
+
+    /// Returns the number of records.
+    pub(crate) fn count(self) -> usize {
+        match self.records {
+            Records::Slices(records) => records.len(),
+            Records::Framed(_, count) => count,
+        }
+    }
+
+    /// Returns the bytes of the records with their lengths.
+    pub(crate) fn framed_bytes(self) -> usize {
+        match self.records {
+            Records::Slices(records) => framed_bytes(records),
+            Records::Framed(framed, _) => framed.len(),
+        }
+    }
+
+    /// Appends the records with their lengths.
+    pub(crate) fn extend(self, buffer: &mut BlockMut) -> forebay::Result<()> {
+        match self.records {
+            Records::Slices(records) => extend(buffer, records),
+            Records::Framed(framed, _) => buffer.extend_from_slice(framed),
+        }
+    }
+}
 
 /// Records, or a change of the log, that become durable in one write.
 pub(crate) struct Group {
@@ -21,6 +72,8 @@ pub(crate) struct Group {
     /// The LSN of the first record; without records, of the next one.
     pub(crate) first_lsn: u64,
     pub(crate) count: u32,
+    /// The values from this group on, if they change.
+    pub(crate) values: Option<Arc<Values>>,
     /// The log's first record from this group on, if that changes.
     pub(crate) retain: Option<u64>,
     /// Once the group is durable, the log's end is recorded outside of the segments.
@@ -46,6 +99,7 @@ impl Group {
             resume: Position::default(),
             first_lsn: 0,
             count: 0,
+            values: None,
             retain: None,
             record_end: false,
             buffer: BlockMut::default(),
@@ -59,11 +113,16 @@ impl Group {
         self.buffer.len().saturating_sub(HEADER_BYTES)
     }
 
+    /// Returns the bytes of the records with their framing, and of the values.
+    pub(crate) fn content_bytes(&self) -> usize {
+        self.framed_bytes() + self.values.as_ref().map_or(0, |values| values.bytes())
+    }
+
     /// Empties the group and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.buffer.truncate(0);
         (self.kind, self.argument, self.count) = (Kind::Records, 0, 0);
-        (self.retain, self.record_end, self.began_ns) = (None, false, None);
+        (self.values, self.retain, self.record_end, self.began_ns) = (None, None, false, None);
         self.wakers.clear();
     }
 
@@ -81,7 +140,7 @@ impl Group {
 }
 
 /// Appends records with their lengths.
-pub(crate) fn extend(buffer: &mut BlockMut, records: &[&[u8]]) -> forebay::Result<()> {
+fn extend(buffer: &mut BlockMut, records: &[&[u8]]) -> forebay::Result<()> {
     for record in records {
         // Records longer than a segment were rejected, and a segment is shorter than 4 GiB.
         buffer.extend_from_slice(&(record.len() as u32).to_le_bytes())?;
@@ -93,14 +152,14 @@ pub(crate) fn extend(buffer: &mut BlockMut, records: &[&[u8]]) -> forebay::Resul
 /// Returns memory of exactly the size of these records, with the records in it.
 pub(crate) fn own_buffer(
     engine: &Engine,
-    records: &[&[u8]],
+    entries: Entries<'_>,
     framed: usize,
     unit: u32,
 ) -> forebay::Result<BlockMut> {
     let mut buffer = engine.block(group_bytes(framed, unit) as usize)?;
     buffer.truncate(0);
     buffer.resize(HEADER_BYTES)?;
-    extend(&mut buffer, records)?;
+    entries.extend(&mut buffer)?;
     debug_assert_eq!(
         buffer.len(),
         HEADER_BYTES + framed,

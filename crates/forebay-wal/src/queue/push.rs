@@ -1,17 +1,19 @@
 //! Puts callers' records and changes of the log into the queue.
 
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use forebay::BlockMut;
 
-use super::group::{self, Group, extend};
+use super::group::{Entries, Group, own_buffer};
 use super::line::Asker;
 use super::{QueueState, Shared, Ticket, is_large};
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::Kind;
+use crate::format::{HEADER_BYTES, Kind};
 use crate::lost::Lost;
 use crate::lsn::Lsn;
 use crate::segment::cut_holes;
+use crate::values::{ValueChange, Values};
 use crate::wait::wake_all;
 
 /// A change of the log other than a record.
@@ -21,6 +23,8 @@ pub(crate) enum Change {
     TruncateBefore(u64),
     /// Removes the records after this one.
     TruncateAfter(u64),
+    /// Removes the records from this one on.
+    TruncateFrom(u64),
     /// Removes all records; the next one is this.
     ResetTo(u64),
     /// Records the log's end outside of the segments.
@@ -28,52 +32,54 @@ pub(crate) enum Change {
 }
 
 impl Shared {
-    /// Queues records, all in one group and with consecutive LSNs, when it is their turn and there is room.
-    /// Returns the ticket to wait for, and the first LSN.
+    /// Queues records with consecutive LSNs and changes of values, all in one group, when it is their turn and there
+    /// is room. Returns the ticket to wait for, and the first LSN.
     ///
     /// `place` is the caller's place among the appends that wait for room. It is kept until the records are
     /// in the queue or the caller [leaves](Self::leave).
     pub(crate) fn poll_push(
         &self,
-        records: &[&[u8]],
+        entries: Entries<'_>,
         place: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<(Ticket, u64)>> {
-        match self.push(records, place, Some(waker)) {
+        match self.push(entries, place, Some(waker)) {
             Ok(Some(pushed)) => Poll::Ready(Ok(pushed)),
             Ok(None) => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
         }
     }
 
-    /// Queues a record now; returns `None` if there is no room or if it is another append's turn.
-    pub(crate) fn try_push(&self, record: &[u8]) -> Result<Option<(Ticket, u64)>> {
-        let records = [record];
-        self.check_size(&records)?;
-        self.push(&records, &mut None, None)
+    /// Queues records and changes of values now, after [`check_size`](Self::check_size); returns `None` if there is
+    /// no room or if it is another append's turn.
+    pub(crate) fn try_push(&self, entries: Entries<'_>) -> Result<Option<(Ticket, u64)>> {
+        self.push(entries, &mut None, None)
     }
 
-    /// Queues records if it is their turn; otherwise keeps `waker`, if there is one, in the line.
+    /// Queues records and values if it is their turn; otherwise keeps `waker`, if there is one, in the line.
     fn push(
         &self,
-        records: &[&[u8]],
+        entries: Entries<'_>,
         place: &mut Option<u64>,
         waker: Option<&Waker>,
     ) -> Result<Option<(Ticket, u64)>> {
-        let framed = group::framed_bytes(records);
+        let framed = entries.framed_bytes();
         let large = is_large(&self.limits, framed);
         let mut woken = Vec::new();
         {
             let mut locked = self.lock();
             let state = &mut *locked;
             state.check()?;
-            state.check_numbers(records.len())?;
+            state.check_numbers(entries.count())?;
+            let values = state.values_after(self, entries.values)?;
+            let values_bytes = values.as_ref().unwrap_or(&state.values).bytes();
+            state.check_room(self, framed, values_bytes)?;
             let asker = if waker.is_some() { Asker::Waits(*place) } else { Asker::Tries };
             state.call(self, &mut woken);
             let mut is_turn = state.line.is_turn(&self.limits, state.pending, framed, asker);
             if is_turn
                 && !large
-                && let Err(error) = state.make_group(self, framed)
+                && let Err(error) = state.make_group(self, framed, values_bytes)
             {
                 let exhausted = matches!(error.kind(), forebay::ErrorKind::ArenaExhausted { .. });
                 if !exhausted || state.pending == 0 {
@@ -92,7 +98,9 @@ impl Shared {
             state.pending += framed;
             state.line.leave(place);
             if !large {
-                let pushed = state.push(records);
+                let pushed = state.push(entries);
+                state.take_values(values);
+                woken.extend(state.queued_watch.reached(state.next_lsn));
                 let writer = state.writer.take();
                 state.call(self, &mut woken);
                 drop(locked);
@@ -101,16 +109,18 @@ impl Shared {
             }
         }
         // The room is reserved, so the copy of a long record is made without the lock.
-        let buffer = group::own_buffer(&self.engine, records, framed, self.limits.unit);
+        let buffer = own_buffer(&self.engine, entries, framed, self.limits.unit);
         let mut locked = self.lock();
         let state = &mut *locked;
         let pushed = match buffer {
-            Ok(buffer) => state
-                .check()
-                .and_then(|()| state.check_numbers(records.len()))
-                .map(|()| state.push_own(buffer, records.len(), self.engine.now_ns())),
+            Ok(buffer) => state.check_again(self, entries, framed).map(|values| {
+                let pushed = state.push_own(buffer, entries.count(), self.engine.now_ns());
+                state.take_values(values);
+                pushed
+            }),
             Err(error) => Err(error.into()),
         };
+        woken.extend(state.queued_watch.reached(state.next_lsn));
         let writer = state.writer.take();
         if pushed.is_err() {
             state.pending = state.pending.saturating_sub(framed);
@@ -164,9 +174,30 @@ impl Shared {
 
     /// Queues a change after everything queued before.
     pub(crate) fn push_change(&self, change: Change) -> Result<Ticket> {
+        let (ticket, writer, reached) = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            state.change(change)?;
+            // A reset passes over numbers: no record with them will come.
+            let reached = state.queued_watch.reached(state.next_lsn);
+            (state.ticket_for_all(), state.writer.take(), reached)
+        };
+        wake_all(writer.into_iter().chain(reached));
+        Ok(ticket)
+    }
+
+    /// Queues changes of values after everything queued before. They never wait for room: all that wait are one
+    /// table of limited length.
+    pub(crate) fn push_values(&self, changes: &[ValueChange]) -> Result<Ticket> {
         let (ticket, writer) = {
             let mut state = self.lock();
-            state.change(change)?;
+            let state = &mut *state;
+            state.check()?;
+            let Some(values) = state.values_after(self, changes)? else {
+                return Ok(state.ticket_for_all());
+            };
+            state.room_for_values(self, values.bytes());
+            state.take_values(Some(values));
             (state.ticket_for_all(), state.writer.take())
         };
         wake_all(writer);
@@ -179,6 +210,12 @@ impl QueueState {
         let state = self;
         state.check()?;
         let (first, next) = (state.first_lsn, state.next_lsn);
+        let change = match change {
+            Change::TruncateFrom(lsn) if lsn > 0 => Change::TruncateAfter(lsn - 1),
+            // There is no record before it that could be kept.
+            Change::TruncateFrom(_) if first == 0 => Change::ResetTo(0),
+            other => other,
+        };
         let out_of_range = |text: &str| {
             let (first, last) = (Lsn(first), Lsn(next.saturating_sub(1)));
             Err(Error::new(ErrorKind::OutOfRange { first, last }, text))
@@ -193,8 +230,12 @@ impl QueueState {
             Change::TruncateAfter(lsn) if lsn.saturating_add(1) < first => {
                 return out_of_range("the last record to keep was removed before");
             }
-            Change::ResetTo(lsn) if lsn == 0 || lsn == u64::MAX => {
-                return Err(Error::new(ErrorKind::InvalidInput, "records are numbered from 1"));
+            Change::ResetTo(lsn) if lsn == u64::MAX => {
+                let text = format!("the highest number of a record is {}", u64::MAX - 1);
+                return Err(Error::new(ErrorKind::InvalidInput, text));
+            }
+            Change::TruncateFrom(_) => {
+                return out_of_range("records before the log's first were removed before");
             }
             Change::TruncateBefore(lsn) if lsn <= first => {}
             Change::TruncateBefore(lsn) => {
@@ -210,11 +251,13 @@ impl QueueState {
             Change::TruncateAfter(lsn) => {
                 state.begin_group(Group::new(), Kind::Truncate, lsn);
                 state.next_lsn = lsn + 1;
+                state.cuts += 1;
                 cut_holes(&mut state.holes, lsn + 1);
             }
             Change::ResetTo(lsn) => {
                 state.begin_group(Group::new(), Kind::Reset, lsn).retain = Some(lsn);
                 (state.first_lsn, state.next_lsn) = (lsn, lsn);
+                state.cuts += 1;
                 state.holes.clear();
             }
         }
@@ -234,6 +277,62 @@ impl QueueState {
             u64::MAX - 1
         );
         Err(Error::new(ErrorKind::InvalidInput, text))
+    }
+
+    /// Returns the values after these changes, if there are any.
+    fn values_after(&self, shared: &Shared, changes: &[ValueChange]) -> Result<Option<Arc<Values>>> {
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(self.values.after(changes, shared.limits.values_bytes)?)))
+    }
+
+    /// Checks that records fit into a segment that begins with the values.
+    fn check_room(&self, shared: &Shared, framed: usize, values_bytes: usize) -> Result<()> {
+        let limit = shared.limits.framed_bytes - values_bytes;
+        if framed > limit {
+            let text = format!(
+                "records of {framed} bytes with framing; beside the log's values the most is {limit}: use longer segments"
+            );
+            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+        }
+        Ok(())
+    }
+
+    /// Checks everything once more that may have changed while the lock was not held. Returns the new values.
+    fn check_again(
+        &self,
+        shared: &Shared,
+        entries: Entries<'_>,
+        framed: usize,
+    ) -> Result<Option<Arc<Values>>> {
+        self.check()?;
+        self.check_numbers(entries.count())?;
+        let values = self.values_after(shared, entries.values)?;
+        self.check_room(shared, framed, values.as_ref().unwrap_or(&self.values).bytes())?;
+        Ok(values)
+    }
+
+    /// Makes these the values of the last group, and of all that follow.
+    fn take_values(&mut self, values: Option<Arc<Values>>) {
+        if let Some(values) = values {
+            if let Some(group) = self.groups.back_mut() {
+                debug_assert_eq!(group.kind, Kind::Records, "other groups set no values");
+                group.values = Some(values.clone());
+            }
+            self.values = values;
+        }
+    }
+
+    /// Ensures that the last group in the queue can take a table of values of this length.
+    fn room_for_values(&mut self, shared: &Shared, values_bytes: usize) {
+        let fits = |last: &Group| {
+            last.kind == Kind::Records && last.framed_bytes() + values_bytes <= shared.limits.framed_bytes
+        };
+        if !self.groups.back().is_some_and(fits) {
+            let group = self.free.pop().unwrap_or_else(Group::new);
+            self.begin_group(group, Kind::Records, 0);
+        }
     }
 
     /// Returns the last group in the queue, or a new one without records if the queue is empty.
@@ -262,14 +361,19 @@ impl QueueState {
         );
     }
 
-    /// Ensures that the queue's last group has room for `framed` more bytes of records.
-    fn make_group(&mut self, shared: &Shared, framed: usize) -> forebay::Result<()> {
-        let limit = shared.limits.group_bytes;
+    /// Ensures that the queue's last group has room for `framed` more bytes of records, beside `values_bytes` bytes
+    /// of values.
+    fn make_group(&mut self, shared: &Shared, framed: usize, values_bytes: usize) -> forebay::Result<()> {
+        let limit = shared.limits.group_bytes.min(shared.limits.framed_bytes + HEADER_BYTES - values_bytes);
         if let Some(last) = self.groups.back_mut()
             && last.kind == Kind::Records
-            && last.buffer.len() + framed <= limit
+            && last.buffer.len().max(HEADER_BYTES) + framed <= limit
             && last.count < u32::MAX / 2
         {
+            if last.began_ns.is_none() {
+                // It was begun by a value.
+                last.began_ns = Some(shared.engine.now_ns());
+            }
             return last.reserve(&shared.engine, framed);
         }
         let mut group = self.free.pop().unwrap_or_else(Group::new);
@@ -285,15 +389,15 @@ impl QueueState {
     }
 
     /// Adds records to the last group, which has room.
-    fn push(&mut self, records: &[&[u8]]) -> Result<(Ticket, u64)> {
+    fn push(&mut self, entries: Entries<'_>) -> Result<(Ticket, u64)> {
         let first = self.next_lsn;
         let Some(group) = self.groups.back_mut() else {
             return Err(Error::new(ErrorKind::InvalidInput, "no group was begun"));
         };
         debug_assert_eq!(group.first_lsn + u64::from(group.count), first, "LSNs are dense");
-        extend(&mut group.buffer, records)?;
-        group.count += records.len() as u32;
-        self.next_lsn += records.len() as u64;
+        entries.extend(&mut group.buffer)?;
+        group.count += entries.count() as u32;
+        self.next_lsn += entries.count() as u64;
         Ok((self.ticket_for_all(), first))
     }
 

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use super::scan::Scan;
 use super::walk::{Gap, Group, Walk, walk, without_dead, without_outdated};
-use super::{Cut, Damage, Lost, Outcome, Recovery};
+use super::{Cut, Damage, Found, Lost, Outcome, Recovery};
 use crate::end::FoundEnd;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name};
+use crate::format::{EndRecord, Epochs, Header, Kind, Position, segment_name, unknown_version};
 use crate::lsn::Lsn;
 
 /// Judges a log by the scans of its segments, in any order; segments older than the newest group's
@@ -16,7 +16,8 @@ use crate::lsn::Lsn;
 ///
 /// # Errors
 /// `Version`: a segment of another version of the format. `Foreign`: groups of two logs. `Corruption`:
-/// acknowledged records are lost; not with `salvage`, unless nothing at all is left.
+/// acknowledged records are lost; not with `salvage`, unless nothing at all is left. `ValuesLost`: the values are,
+/// and no record; not with `salvage`.
 pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Result<Option<Outcome>> {
     scans.sort_by_key(|scan| scan.generation);
     let newest = scans.last().map(|scan| scan.generation);
@@ -52,7 +53,16 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     if let (false, Some((lost, _))) = (salvage, lost.iter().find(|(_, declared)| !declared)) {
         return Err(corruption(lost.clone()));
     }
-    let new_loss = lost.iter().any(|(_, declared)| !declared);
+    let values_lost = values_lost(&scans, &walk);
+    if let (false, Some(damage)) = (salvage, &values_lost) {
+        let text = format!(
+            "the newest values (`Wal::value`) were durable and are damaged or gone, from byte {} on; open the log with \
+             salvage to go on with older ones, or without any",
+            damage.offset
+        );
+        return Err(Error::at(ErrorKind::ValuesLost, &damage.file, text));
+    }
+    let new_loss = values_lost.is_some() || lost.iter().any(|(_, declared)| !declared);
     let behind = live.iter().find(|header| header.position() >= walk.end);
     let cut = cut(&scans, &walk, behind);
     // Salvage leaves everything in its place: its declarations name those places.
@@ -73,6 +83,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
         created: false,
         first: Lsn(first),
         last: Lsn(walk.next_lsn.saturating_sub(1)),
+        next: Lsn(walk.next_lsn),
         epoch: walk.epochs.number,
         proven: Lsn(walk.proven_before(unproven.proven).saturating_sub(1)),
         unproven: walk.groups[unproven.proven..].iter().map(|group| group.live.end - group.live.start).sum(),
@@ -85,6 +96,7 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
             .chain(end.damaged.then(|| Damage { file: end.path.clone(), offset: 0 }))
             .collect(),
         lost: lost.into_iter().map(|(lost, _)| lost).collect(),
+        values_lost: values_lost.clone(),
         segments: scans.len(),
         strangers: Vec::new(),
     };
@@ -94,7 +106,22 @@ pub(crate) fn recover(mut scans: Vec<Scan>, end: &FoundEnd, salvage: bool) -> Re
     );
     debug_assert!(kept <= walk.groups.len() && first <= walk.next_lsn, "a log ends behind where it begins");
     debug_assert!(proven.end <= walk.end, "what is kept ends with the log, or before");
+    // Older values are better than none where the newest are gone.
+    let older = || walk.groups.iter().rfind(|group| group.header.values_len > 0);
+    let table = walk.table().or_else(|| values_lost.as_ref().and_then(|_| older())).cloned();
+    let is_kept = |table: &Group| {
+        walk.groups[..kept]
+            .iter()
+            .any(|group| group.header.values_len > 0 && group.header.values == table.header.values)
+    };
+    let values = Found {
+        stamp: walk.values,
+        is_kept: values_lost.is_none() && table.as_ref().is_none_or(is_kept),
+        is_lost: values_lost.is_some(),
+        table,
+    };
     Ok(Some(Outcome {
+        values,
         log_id,
         kept,
         first,
@@ -122,7 +149,7 @@ fn one_log(scans: &[Scan]) -> Result<Option<u128>> {
     let mut log_id = None;
     for scan in scans {
         if let Some((offset, found)) = scan.version {
-            let text = format!("format version {found} at byte {offset}; this program knows version 1");
+            let text = format!("the group at byte {offset} has {}", unknown_version(found));
             return Err(Error::at(ErrorKind::Version { found }, &scan.file, text));
         }
         for group in &scan.groups {
@@ -150,7 +177,7 @@ fn unproven(groups: &[Group], watermark: Position) -> Unproven {
     let proven = groups.partition_point(|group| group.header.end() <= watermark);
     let tail = &groups[proven..];
     // A group without records stays. The groups after it repeat its effect, so damage to it loses nothing.
-    let records = tail.iter().position(|group| group.header.record_count > 0);
+    let records = tail.iter().position(|group| group.header.holds());
     let only_records = tail.iter().all(|group| matches!(group.header.kind, Kind::Records | Kind::Mark));
     let start = records.filter(|_| only_records).map_or(groups.len(), |at| proven + at);
     Unproven { proven, start }
@@ -229,6 +256,15 @@ fn reopen_epoch(proven: &Proven, copied: Option<&Group>, epoch_max: u64, max_gen
         since(epochs.number, generation).saturating_add(u64::from(!flags.reopen()))
     });
     kept.max(copied).max(epoch_max.saturating_add(1))
+}
+
+/// Returns the place where the newest table of values was, if it is lost: the last damage.
+fn values_lost(scans: &[Scan], walk: &Walk) -> Option<Damage> {
+    if !walk.values.is_some() || walk.table().is_some() {
+        return None;
+    }
+    let at_end = || Damage { file: file_of(scans, walk.end.generation), offset: walk.end.offset };
+    Some(walk.gaps.last().map_or_else(at_end, |gap| damage(scans, gap)))
 }
 
 /// Returns the losses in the order of the log, each with whether an earlier salvage accepted it.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::format::{Epochs, HEADER_BYTES, Header, Kind, Position};
+use crate::format::{Epochs, Header, Kind, Position};
+use crate::values::Stamp;
 
 /// A live group.
 #[derive(Clone, Debug)]
@@ -16,8 +17,16 @@ pub(crate) struct Group {
 impl Group {
     /// Returns the range of the group's records in its segment, in bytes.
     pub(crate) fn payload(&self) -> Range<u64> {
-        let start = self.header.offset + HEADER_BYTES as u64;
-        start..start + u64::from(self.header.payload_len)
+        self.place(self.header.payload_range())
+    }
+
+    /// Returns the range of the group's table of values in its segment, in bytes.
+    pub(crate) fn values(&self) -> Range<u64> {
+        self.place(self.header.values_range())
+    }
+
+    fn place(&self, range: Range<usize>) -> Range<u64> {
+        self.header.offset + range.start as u64..self.header.offset + range.end as u64
     }
 }
 
@@ -47,6 +56,8 @@ pub(super) struct Walk {
     pub(super) end: Position,
     pub(super) next_lsn: u64,
     pub(super) epochs: Epochs,
+    /// The table of values that is in effect, according to the last group.
+    pub(super) values: Stamp,
 }
 
 /// Removes the groups that are older than the ones before them: the epoch never goes back from one group to
@@ -111,6 +122,7 @@ pub(super) fn walk(mut live: &[Header]) -> Option<Walk> {
             end: start,
             next_lsn: newest.first_retained,
             epochs: newest.epochs,
+            values: newest.values,
         };
         let mut reached = from;
         for header in &live[from..] {
@@ -174,7 +186,25 @@ impl Walk {
             && header.previous == last.crc
             && (header.first_lsn == self.next_lsn || self.absorbs(header))
             && header.epochs == epochs
+            && self.continues_values(header)
             && (!header.flags.reopen() || header.cut == self.end)
+    }
+
+    /// Returns whether the table of values of `header` is the one after that of the last group, or the same.
+    fn continues_values(&self, header: &Header) -> bool {
+        if header.flags.reopen() {
+            // It may repeat a table of groups that are dead since.
+            return header.values >= self.values;
+        }
+        let next = if header.flags.sets() { self.values.next(header.epochs.number) } else { self.values };
+        header.values == next
+    }
+
+    /// Returns the group with the table of values that is in effect; `None` if there never was a value, or if
+    /// that table is lost.
+    pub(super) fn table(&self) -> Option<&Group> {
+        let is_it = |group: &&Group| group.header.values_len > 0 && group.header.values == self.values;
+        self.groups.iter().rfind(is_it)
     }
 
     /// Returns whether `header` was written because of damage after the last group that destroyed no record.
@@ -222,6 +252,7 @@ impl Walk {
         self.last = Some(*header);
         if header.is_end() {
             (self.end, self.next_lsn, self.epochs) = (header.end(), header.next_lsn(), header.epochs);
+            self.values = header.values;
             return;
         }
         match header.kind {
@@ -233,7 +264,7 @@ impl Walk {
         self.groups.push(Group { header: *header, live });
         self.end = header.end();
         self.next_lsn = header.next_lsn();
-        self.epochs = header.epochs;
+        (self.epochs, self.values) = (header.epochs, header.values);
     }
 
     /// Marks the records from `lsn` on as no longer live.

@@ -148,12 +148,13 @@ impl Index {
         &self.holes
     }
 
-    pub(crate) fn durable_lsn(&self) -> u64 {
-        self.next_lsn.saturating_sub(1)
+    /// Returns the number after the last durable record.
+    pub(crate) fn next_lsn(&self) -> u64 {
+        self.next_lsn
     }
 
     pub(crate) fn durable_end(&self) -> End {
-        End { lsn: Lsn(self.durable_lsn()), epoch: self.epoch }
+        End { lsn: Lsn(self.next_lsn.saturating_sub(1)), epoch: self.epoch }
     }
 
     pub(crate) fn first_lsn(&self) -> u64 {

@@ -86,7 +86,8 @@ impl Idle {
     }
 
     fn poll(&mut self, writer: &Writer, context: &mut Context<'_>) -> Poll<Result<Option<Work>>> {
-        let work = self.poll_all(&writer.shared, writer.chain.marked, writer.mark_after / 2, context);
+        let quiet = (writer.chain.marked, writer.mark_after / 2);
+        let work = self.poll_all(&writer.shared, writer.room(), quiet, context);
         if work.is_ready() {
             self.ticks = 0;
         }
@@ -96,13 +97,13 @@ impl Idle {
     fn poll_all(
         &mut self,
         shared: &Shared,
-        marked: bool,
-        half: Duration,
+        room: u64,
+        (marked, half): (bool, Duration),
         context: &mut Context<'_>,
     ) -> Poll<Result<Option<Work>>> {
         loop {
             let mut until_ns = None;
-            if let Poll::Ready(work) = shared.poll_work(context.waker(), &mut until_ns) {
+            if let Poll::Ready(work) = shared.poll_work(room, context.waker(), &mut until_ns) {
                 return Poll::Ready(work.map(Some));
             }
             let Some(until_ns) = until_ns else {

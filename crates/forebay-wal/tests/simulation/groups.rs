@@ -5,7 +5,8 @@ use std::ops::Range;
 
 /// Alignment of every place where a group may begin.
 pub(crate) const GRAIN: usize = 4096;
-const HEADER: usize = 192;
+/// Lengths of the header, in version 1 and now.
+const HEADERS: [usize; 2] = [192, 256];
 
 /// A group that is intact at its place.
 #[derive(Clone, Debug)]
@@ -69,12 +70,14 @@ fn group(bytes: &[u8], at: usize, generation: u64) -> Option<Group> {
     let u64_at =
         |place: usize| Some(u64::from_le_bytes(bytes.get(at + place..at + place + 8)?.try_into().ok()?));
     let len = u32_at(12)? as usize;
-    let sane = len >= HEADER && len.is_multiple_of(GRAIN);
+    let header = HEADERS[usize::from(*bytes.get(at + 6)? != 1)];
+    let sane = len >= header && len.is_multiple_of(GRAIN);
     if !bytes[at..].starts_with(b"FBYWAL") || !sane {
         return None;
     }
-    // Bytes after the records, in the file or not, count as the zeros that were there.
-    let used = (HEADER + u32_at(68)? as usize).min(len);
+    // Bytes after records and values, in the file or not, count as the zeros that were there.
+    let values = if header == HEADERS[0] { 0 } else { u32_at(208)? as usize };
+    let used = (header + u32_at(68)? as usize + values).min(len);
     let mut covered = [&bytes[at..at + 8], &bytes[at + 12..bytes.len().min(at + used)]].concat();
     covered.resize(len - 4, 0);
     let here = u64_at(32)? == generation && u64_at(40)? == at as u64 && u32_at(8)? == crc32c(&covered);

@@ -3,9 +3,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use forebay::Engine;
+use forebay::{Engine, sim};
 use forebay_test::worlds::mix;
-use forebay_wal::{Error, ErrorKind, Fill, Lsn, Options, Recovery, Result, Wal};
+use forebay_wal::{
+    AppendedBatch, Batch, Error, ErrorKind, Fill, Lsn, Options, Recovery, Result, Setting, Wal,
+};
 
 use crate::records;
 
@@ -21,6 +23,8 @@ pub(crate) struct Shape {
     pub(crate) mark_after: Duration,
     pub(crate) shard: usize,
     pub(crate) fill: Fill,
+    pub(crate) first_lsn: u64,
+    pub(crate) recent_bytes: usize,
 }
 
 impl Shape {
@@ -34,6 +38,8 @@ impl Shape {
             mark_after: Duration::from_micros([200, 2_000, 2_000, 50_000][draw(4, 4) as usize]),
             shard: draw(5, 2) as usize,
             fill: [Fill::ByGroup, Fill::Zeros, Fill::Allocated][draw(6, 3) as usize],
+            first_lsn: [0, 1, 1, 900][draw(7, 4) as usize],
+            recent_bytes: [0, 8 << 10, 64 << 10, 1 << 20][draw(8, 4) as usize],
         }
     }
 
@@ -46,6 +52,8 @@ impl Shape {
             .mark_after(self.mark_after)
             .shard(self.shard)
             .fill(self.fill)
+            .first_lsn(Lsn(self.first_lsn))
+            .recent_bytes(self.recent_bytes)
             .log_id(0x0f0e_0b0a_0400_1111_2222_3333_4444_5555)
     }
 }
@@ -82,6 +90,41 @@ impl Log {
         Ok(lsns.start.0..lsns.end.0)
     }
 
+    /// Queues a batch of records with a new value.
+    pub(crate) async fn queue_batch(&self, batch: &[u64], key: &str, value: u64) -> Result<AppendedBatch> {
+        let mut all: Batch = batch.iter().map(|record| records::bytes(*record)).collect();
+        all.set(key, &records::value(value))?;
+        self.0.queue_batch(all).await
+    }
+
+    pub(crate) fn set(&self, key: &str, value: u64) -> Setting {
+        self.0.set(key, &records::value(value))
+    }
+
+    /// Returns the number of a durable value.
+    pub(crate) fn value(&self, key: &str) -> Result<Option<u64>, String> {
+        let found = self.0.value(key).map(|value| {
+            records::value_number(&value).ok_or_else(|| format!("{key} is {value:x?}, which was never set"))
+        });
+        found.transpose()
+    }
+
+    /// Reads records of a range, durable or queued.
+    pub(crate) async fn read_range(
+        &self,
+        range: Range<u64>,
+        bytes: usize,
+    ) -> Result<Result<Vec<(u64, u64)>, String>> {
+        let mut found = Vec::new();
+        for record in self.0.read(Lsn(range.start)..Lsn(range.end), bytes).await? {
+            match records::number(&record) {
+                Some(number) => found.push((record.lsn().0, number)),
+                None => return Ok(Err(format!("record {} is none that was ever written", record.lsn()))),
+            }
+        }
+        Ok(Ok(found))
+    }
+
     pub(crate) async fn append_unsynced(&self, record: u64) -> Result<u64> {
         self.0.append_unsynced(&records::bytes(record)).await.map(|lsn| lsn.0)
     }
@@ -94,8 +137,12 @@ impl Log {
         self.0.truncate_before(Lsn(lsn)).await
     }
 
-    pub(crate) async fn truncate_after(&self, lsn: u64) -> Result<()> {
-        self.0.truncate_after(Lsn(lsn)).await
+    /// Removes the records from `lsn` on, by either call.
+    pub(crate) async fn truncate_from(&self, lsn: u64) -> Result<()> {
+        match lsn.checked_sub(1).filter(|_| sim::random(2) == 0) {
+            Some(last) => self.0.truncate_after(Lsn(last)).await,
+            None => self.0.truncate_from(Lsn(lsn)).await,
+        }
     }
 
     pub(crate) async fn reset_to(&self, next: u64) -> Result<()> {
@@ -114,8 +161,9 @@ impl Log {
         self.0.next_lsn().0
     }
 
-    pub(crate) fn durable(&self) -> u64 {
-        self.0.durable_lsn().0
+    /// Returns the number after the last durable record.
+    pub(crate) fn durable_next(&self) -> u64 {
+        self.0.last_durable().map_or_else(|| self.first(), |last| last.0 + 1)
     }
 
     /// Reads at most `most` durable records from `lsn` on. Each must be one that some program wrote, byte for

@@ -34,7 +34,7 @@ pub(crate) struct Sent {
 /// A removal of records at the end, or of all records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
-    After(u64),
+    From(u64),
     Reset(u64),
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Model {
     undone: Option<State>,
     /// Earlier bases, left behind since flushes lie, each with the state that was certain before the lies.
     earlier: Vec<State>,
-    /// Set while flushes lie: every record up to this one was acknowledged before the lies.
+    /// Set while flushes lie: every record before this one was acknowledged before the lies.
     pub(crate) certain: Option<u64>,
     /// Set when the log's bytes were damaged; `Some(None)` if no group that counts was hit.
     pub(crate) hit: Option<Option<Hit>>,
@@ -74,6 +74,9 @@ pub(crate) struct Model {
     appenders: u64,
     batches: usize,
     pub(crate) acknowledged: u64,
+    pub(crate) values: Values,
+    /// The first number that the log ever had.
+    lowest: u64,
 }
 
 impl State {
@@ -84,11 +87,11 @@ impl State {
     fn without(&self, removal: Removal) -> State {
         match removal {
             Removal::Reset(next) => State::empty(next),
-            Removal::After(last) => State {
+            Removal::From(next) => State {
                 first: self.first,
-                next: last + 1,
-                records: self.records.range(..=last).map(|(lsn, record)| (*lsn, *record)).collect(),
-                gaps: self.gaps.range(..=last).copied().collect(),
+                next,
+                records: self.records.range(..next).map(|(lsn, record)| (*lsn, *record)).collect(),
+                gaps: self.gaps.range(..next).copied().collect(),
             },
         }
     }
@@ -97,10 +100,112 @@ impl State {
 /// Reason why contents are not as they must be.
 type Wrong = String;
 
+/// The values that were set, by key, in the order in which they were queued.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Values([History; 3]);
+
+#[derive(Clone, Debug, Default)]
+struct History {
+    /// The value that is certain.
+    base: Option<u64>,
+    since: Vec<Set>,
+    /// Every value that was ever set.
+    ever: BTreeSet<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Set {
+    value: u64,
+    /// A record of the same batch.
+    record: Option<u64>,
+    acknowledged: bool,
+}
+
+impl Values {
+    /// Notes that a value was queued; returns the argument for [`Values::acknowledge`].
+    pub(crate) fn queued(&mut self, key: usize, value: u64, record: Option<u64>) -> (usize, u64) {
+        self.0[key].since.push(Set { value, record, acknowledged: false });
+        self.0[key].ever.insert(value);
+        (key, value)
+    }
+
+    pub(crate) fn acknowledge(&mut self, (key, value): (usize, u64)) {
+        self.0[key].since.iter_mut().filter(|set| set.value == value).for_each(|set| set.acknowledged = true);
+    }
+
+    /// Returns whether this value may be the durable one now: no newer one was acknowledged.
+    pub(crate) fn saw(&self, key: usize, found: Option<u64>) -> Result<(), Wrong> {
+        let history = &self.0[key];
+        let at = history.since.iter().rposition(|set| Some(set.value) == found);
+        let newer = &history.since[at.map_or(0, |at| at + 1)..];
+        let known = at.is_some() || found == history.base;
+        match newer.iter().find(|set| set.acknowledged) {
+            None if known => Ok(()),
+            acknowledged => Err(format!(
+                "value {key} is {found:x?}, and {acknowledged:x?} was acknowledged: {history:x?}"
+            )),
+        }
+    }
+
+    /// Judges values after an open. `is_there` returns whether a record of a batch is there, where that must agree.
+    fn judge(
+        &self,
+        found: [Option<u64>; 3],
+        is_any: bool,
+        is_there: impl Fn(&u64) -> Option<bool>,
+    ) -> Result<(), Wrong> {
+        for (key, (history, value)) in self.0.iter().zip(found).enumerate() {
+            if is_any {
+                if value.is_some_and(|value| !history.ever.contains(&value)) {
+                    return Err(format!("value {key} is {value:x?}, which was never set"));
+                }
+                continue;
+            }
+            self.saw(key, value)?;
+            let at = history.since.iter().rposition(|set| Some(set.value) == value);
+            for (index, set) in history.since.iter().enumerate() {
+                let durable = at.is_some_and(|at| index <= at);
+                if let Some(there) = set.record.as_ref().and_then(&is_there)
+                    && there != durable
+                {
+                    return Err(format!(
+                        "value {key} is {value:x?}, and of the batch with {set:x?} the records are there: {there}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the values of a log with nothing under way, and takes them as the base.
+    pub(crate) fn settle(&mut self, found: [Option<u64>; 3], is_lying: bool) -> Result<(), Wrong> {
+        for (key, (history, value)) in self.0.iter().zip(found).enumerate() {
+            let newest = history.since.last().map_or(history.base, |set| Some(set.value));
+            if newest != value {
+                return Err(format!("value {key} is {value:x?}, and was set to {newest:x?}"));
+            }
+        }
+        // Since flushes lie, nothing more becomes certain.
+        if !is_lying {
+            self.rebase(found);
+        }
+        Ok(())
+    }
+
+    fn rebase(&mut self, found: [Option<u64>; 3]) {
+        for (history, value) in self.0.iter_mut().zip(found) {
+            history.base = value;
+            history.since.clear();
+        }
+    }
+}
+
 impl Model {
-    pub(crate) fn new() -> Model {
+    pub(crate) fn new(first: u64) -> Model {
         Model {
-            base: State::empty(1),
+            values: Values::default(),
+            lowest: first,
+            base: State::empty(first),
             sent: Vec::new(),
             befores: Vec::new(),
             removal: None,
@@ -232,14 +337,29 @@ impl Model {
         Ok(())
     }
 
+    /// Returns whether no record from here on was given up by a salvage.
+    pub(crate) fn has_no_gap(&self, from: u64) -> bool {
+        self.base.gaps.range(from..).next().is_none()
+    }
+
     pub(crate) fn is_lying(&self) -> bool {
         self.certain.is_some()
+    }
+
+    /// Judges an open that was refused because the newest values are gone.
+    pub(crate) fn refused_values(&self) -> Result<(), Wrong> {
+        let is_hit = self.hit.iter().flatten().next().is_some();
+        if is_hit || self.is_lying() {
+            Ok(())
+        } else {
+            Err("the values are lost without any damage".to_string())
+        }
     }
 
     /// Notes that flushes lie from now on.
     pub(crate) fn flushes_lie(&mut self) {
         let known = self.sent.iter().filter(|sent| sent.acknowledged).filter_map(|sent| sent.lsn).max();
-        self.certain = Some(known.unwrap_or(0).max(self.base.next - 1));
+        self.certain = Some(known.map_or(0, |lsn| lsn + 1).max(self.base.next));
         self.earlier.clear();
     }
 
@@ -369,14 +489,20 @@ impl Model {
     }
 
     /// Judges an open that succeeded, and takes the contents found as the base.
-    pub(crate) fn opened(&mut self, found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
+    pub(crate) fn opened(
+        &mut self,
+        found: &Content,
+        values: [Option<u64>; 3],
+        recovery: &Recovery,
+    ) -> Result<(), Wrong> {
         self.report(found, recovery)?;
+        self.opened_values(found, values, recovery)?;
         let mut states = Vec::new();
         let damaged = self.hit.clone().flatten();
         let last_hit = damaged.as_ref().is_some_and(|hit| hit.last);
         let mut firsts = self.firsts();
         if last_hit || self.certain.is_some() {
-            firsts = 1..=*firsts.end();
+            firsts = self.lowest..=*firsts.end();
         }
         match self.removal {
             None => states.push((self.base.clone(), self.sent.clone(), firsts.clone())),
@@ -388,7 +514,7 @@ impl Model {
         }
         let back = self.undone.iter().filter(|_| damaged.is_some());
         for state in back.chain(&self.earlier) {
-            states.push((state.clone(), Vec::new(), 1..=state.next));
+            states.push((state.clone(), Vec::new(), self.lowest..=state.next));
         }
         let mut wrong = String::new();
         for (state, sent, firsts) in states {
@@ -412,6 +538,28 @@ impl Model {
         ))
     }
 
+    /// Judges the values of an open that succeeded, and takes them as the base.
+    fn opened_values(
+        &mut self,
+        found: &Content,
+        values: [Option<u64>; 3],
+        recovery: &Recovery,
+    ) -> Result<(), Wrong> {
+        let damaged = self.hit.iter().flatten().next();
+        if recovery.values_lost.is_some() && damaged.is_none() && self.certain.is_none() {
+            return Err(format!("the values were lost without any damage: {recovery:?}"));
+        }
+        // The last group may be cut off, with its values. Nothing is certain once flushes lied and records were removed.
+        let is_any =
+            recovery.values_lost.is_some() || damaged.is_some_and(|hit| hit.last) || self.certain == Some(0);
+        let is_exact = damaged.is_none() && self.certain.is_none() && self.removal.is_none();
+        let there = |record: &u64| found.records.iter().any(|known| known.1 == *record);
+        let removable = found.first > self.base.next;
+        self.values.judge(values, is_any, |record| (is_exact && !removable).then(|| there(record)))?;
+        self.values.rebase(values);
+        Ok(())
+    }
+
     fn rebase(&mut self, found: &Content) {
         let records: BTreeMap<u64, u64> = found.records.iter().copied().collect();
         let gaps = (found.first..found.next).filter(|lsn| !records.contains_key(lsn)).collect();
@@ -427,9 +575,13 @@ impl Model {
 
     /// Checks recovery's report against the contents.
     fn report(&self, found: &Content, recovery: &Recovery) -> Result<(), Wrong> {
-        let unproven = found.records.iter().filter(|record| record.0 > recovery.proven.0).count() as u64;
-        let told = (recovery.first.0, recovery.last.0 + 1, recovery.unproven);
-        if told != (found.first, found.next, unproven) {
+        let mut unproven = found.records.iter().filter(|record| record.0 > recovery.proven.0).count() as u64;
+        if recovery.proven.0 == 0 && recovery.unproven > unproven {
+            // Nothing is proven, and the log begins at 0.
+            unproven += 1;
+        }
+        let told = (recovery.first.0, recovery.next.0, recovery.unproven);
+        if told != (found.first, found.next, unproven) || recovery.last.0 != found.next.saturating_sub(1) {
             return Err(format!(
                 "the report does not fit the log: {recovery:?}, {}..{}",
                 found.first, found.next
@@ -454,7 +606,7 @@ impl Model {
         let Some(first) = unnamed.first() else { return Ok(()) };
         let at_the_end = found.next <= *first;
         let excused = match (&damaged, self.certain) {
-            (_, Some(certain)) => at_the_end && *first > certain,
+            (_, Some(certain)) => at_the_end && *first >= certain,
             (Some(hit), _) => {
                 let cut = hit.erased || recovery.cut.is_some();
                 at_the_end && hit.last && cut && unnamed.iter().all(|lsn| hit.lsns.contains(lsn))

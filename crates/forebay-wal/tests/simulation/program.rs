@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use forebay::Engine;
 use forebay::sim::{self, Fault, Rule};
-use forebay_wal::{Error, ErrorKind};
+use forebay_wal::{Error, ErrorKind, Lsn};
 
 use crate::damage;
 use crate::groups;
@@ -123,7 +123,7 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                         }
                     }
                 };
-                shared.lock().opened(&content, &recovery)?;
+                shared.lock().opened(&content, values(&log)?, &recovery)?;
                 return Ok(log);
             }
             Err(error) => error,
@@ -136,6 +136,10 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
                 {
                     return Err("an open that was refused changed the log".to_string());
                 }
+                salvage = true;
+            }
+            ErrorKind::ValuesLost if !salvage => {
+                shared.lock().refused_values()?;
                 salvage = true;
             }
             ErrorKind::Corruption(lost) if shared.lock().is_lying() => {
@@ -159,6 +163,12 @@ pub(crate) async fn open(engine: &Engine, shared: &Shared, plan: &Plan) -> Resul
     }
 }
 
+/// Returns the log's durable values.
+fn values(log: &Log) -> Result<[Option<u64>; 3], String> {
+    let [vote, applied, long] = records::KEYS;
+    Ok([log.value(vote)?, log.value(applied)?, log.value(long)?])
+}
+
 /// Checks that a poisoned log rejects every call, with the reason each time.
 async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), String> {
     let lsn = shared.lock().base.first;
@@ -169,7 +179,11 @@ async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), Strin
         ("append_unsynced", log.append_unsynced(record).await.err()),
         ("sync", log.sync().await.err()),
         ("truncate_before", log.truncate_before(lsn).await.err()),
-        ("truncate_after", log.truncate_after(lsn.saturating_sub(1)).await.err()),
+        ("truncate_from", log.truncate_from(lsn).await.err()),
+        ("set", log.set("vote", record).await.err()),
+        ("queue_batch", log.queue_batch(&[record], "vote", record).await.err()),
+        ("wait_queued", log.0.wait_queued(Lsn(u64::MAX)).await.err()),
+        ("wait_durable", log.0.wait_durable(Lsn(u64::MAX)).await.err()),
         ("reset_to", log.reset_to(lsn).await.err()),
         ("append", log.append(record).await.err()),
     ];
@@ -188,7 +202,14 @@ async fn poisoned(log: &Log, shared: &Shared, first: &Error) -> Result<(), Strin
 async fn closed(log: &Log, shared: &Shared) -> Result<(), String> {
     let record = records::numbered(shared.lock().life(), 0xff_fff1, 1);
     let lsn = shared.lock().base.first;
-    for error in [log.append(record).await.err(), log.truncate_before(lsn).await.err()] {
+    let errors = [
+        log.append(record).await.err(),
+        log.truncate_before(lsn).await.err(),
+        log.set("vote", record).await.err(),
+        log.0.wait_queued(log.0.next_lsn()).await.err(),
+        log.0.wait_durable(log.0.next_lsn()).await.err(),
+    ];
+    for error in errors {
         if error.as_ref().is_none_or(|error| *error.kind() != ErrorKind::Closed) {
             return Err(format!("a closed log answered {error:?}"));
         }
@@ -255,11 +276,17 @@ async fn settle(log: &Log, shared: &Shared) -> Result<(), Stop> {
             Err(error) => return Err(Stop::Wrong(format!("reading: {error:?}"))),
         }
     };
-    if log.durable() + 1 != log.next() {
-        let (durable, next) = (log.durable(), log.next());
-        return Err(Stop::Wrong(format!("nothing is under way, durable is {durable} and the next {next}")));
+    if log.durable_next() != log.next() {
+        let (durable, next) = (log.durable_next(), log.next());
+        return Err(Stop::Wrong(format!(
+            "nothing is under way, durable is all before {durable} and the next {next}"
+        )));
     }
-    Ok(shared.lock().settle(&content)?)
+    let values = values(log)?;
+    let mut model = shared.lock();
+    let is_lying = model.is_lying();
+    model.values.settle(values, is_lying)?;
+    Ok(model.settle(&content)?)
 }
 
 async fn sync(log: &Log, shared: &Shared) -> Result<(), Stop> {
@@ -273,11 +300,11 @@ async fn remove(log: &Log, shared: &Shared) -> Result<(), Stop> {
     let (first, next) = (log.first(), log.next());
     let removal = match sim::random(3) {
         0 => Removal::Reset(next + sim::random(50)),
-        _ => Removal::After(first - 1 + sim::random(next - first + 1)),
+        _ => Removal::From(first + sim::random(next - first + 1)),
     };
     shared.lock().begin(removal);
     match removal {
-        Removal::After(lsn) => log.truncate_after(lsn).await?,
+        Removal::From(lsn) => log.truncate_from(lsn).await?,
         Removal::Reset(next) => log.reset_to(next).await?,
     }
     shared.lock().did();
@@ -287,8 +314,8 @@ async fn remove(log: &Log, shared: &Shared) -> Result<(), Stop> {
 async fn removes_before(log: &Log, shared: &Shared) -> Result<(), Stop> {
     for _ in 0..1 + sim::random(3) {
         let _ = sim::sleep(Duration::from_micros(sim::random(3_000))).await;
-        let (first, durable) = (log.first(), log.durable());
-        let lsn = first + sim::random((durable + 2).saturating_sub(first).max(1));
+        let (first, durable) = (log.first(), log.durable_next());
+        let lsn = first + sim::random((durable + 1).saturating_sub(first).max(1));
         let before = shared.lock().remove_before(lsn);
         log.truncate_before(lsn).await?;
         shared.lock().did_remove_before(before);
@@ -299,16 +326,39 @@ async fn removes_before(log: &Log, shared: &Shared) -> Result<(), Stop> {
 async fn reads(log: &Log, shared: &Shared) -> Result<(), Stop> {
     for _ in 0..1 + sim::random(4) {
         let _ = sim::sleep(Duration::from_micros(sim::random(2_000))).await;
-        let (first, durable) = (log.first(), log.durable());
-        let from = first + sim::random((durable + 1).saturating_sub(first).max(1));
-        let read = match log.read(from, 1 + sim::random(40) as usize).await {
+        let (first, durable, next) = (log.first(), log.durable_next(), log.next());
+        let from = first + sim::random(durable.saturating_sub(first).max(1));
+        let read = if sim::random(2) == 0 {
+            log.read(from, 1 + sim::random(40) as usize).await
+        } else {
+            // Also what is only queued.
+            let bytes = [0, 500, 30_000, 1 << 20][sim::random(4) as usize];
+            let read = log.read_range(from..next + sim::random(2), bytes).await;
+            if let Ok(Ok(read)) = &read
+                && (read.first().is_none_or(|read| read.0 != from)
+                    && from < next
+                    && shared.lock().has_no_gap(from))
+            {
+                return Err(Stop::Wrong(format!("a read from {from} on begins with {:x?}", read.first())));
+            }
+            read
+        };
+        let read = match read {
             Ok(read) => read?,
             Err(error) if matches!(error.kind(), ErrorKind::OutOfRange { .. }) => continue,
             // The appends show whether the log itself failed.
             Err(error) if is_failure(&error) => continue,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::Corruption(_)) && !shared.lock().has_no_gap(from) =>
+            {
+                continue;
+            }
             Err(error) => return Err(Stop::Wrong(format!("reading: {error:?}"))),
         };
         shared.lock().saw(&read, from)?;
+        let values = values(log)?;
+        let model = shared.lock();
+        values.into_iter().enumerate().try_for_each(|(key, value)| model.values.saw(key, value))?;
     }
     Ok(())
 }
@@ -322,7 +372,7 @@ async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
         records::numbered(shared.lock().life(), me, count)
     };
     for _ in 0..steps {
-        match sim::random(14) {
+        match sim::random(19) {
             0..=5 => append(log, shared, next()).await?,
             6 => {
                 let batch: Vec<u64> = (0..2 + sim::random(4)).map(|_| next()).collect();
@@ -361,6 +411,49 @@ async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
                 futures::future::try_join_all(all).await?;
             }
             12 => append(log, shared, records::EMPTY).await?,
+            13 | 14 => {
+                let key = sim::random(3) as usize;
+                let value = next();
+                let setting = log.set(records::KEYS[key], value);
+                let queued = shared.lock().values.queued(key, value, None);
+                // Dropping it takes nothing back.
+                if sim::random(3) == 0 {
+                    drop(setting);
+                } else {
+                    setting.await?;
+                    acknowledge_value(shared, queued);
+                }
+            }
+            15 | 16 => {
+                let batch: Vec<u64> = (0..sim::random(4)).map(|_| next()).collect();
+                let (key, value) = (sim::random(3) as usize, next());
+                let sent = shared.lock().send_batch(&batch);
+                let appended = log.queue_batch(&batch, records::KEYS[key], value).await?;
+                let lsns = appended.lsns();
+                let queued = {
+                    let mut model = shared.lock();
+                    sent.iter().zip(lsns.start.0..).for_each(|(sent, lsn)| model.placed(*sent, lsn));
+                    model.values.queued(key, value, batch.first().copied())
+                };
+                is_readable(log, lsns.start.0..lsns.end.0, &batch).await?;
+                let lsns = appended.await?;
+                let mut model = shared.lock();
+                sent.into_iter().zip(lsns.start.0..).for_each(|(sent, lsn)| model.acknowledge(sent, lsn));
+                drop(model);
+                acknowledge_value(shared, queued);
+            }
+            17 => {
+                let record = next();
+                let sent = shared.lock().send(record);
+                let lsn = log.append_unsynced(record).await?;
+                shared.lock().placed(sent, lsn);
+                is_readable(log, lsn..lsn + 1, &[record]).await?;
+                log.0.wait_durable(Lsn(lsn)).await.or_else(is_removed)?;
+                if lsn >= log.durable_next() {
+                    return Err(Stop::Wrong(format!("the wait for {lsn} ended before it was durable")));
+                }
+                shared.lock().acknowledge(sent, lsn);
+            }
             _ => {
                 let _ = sim::sleep(Duration::from_micros(sim::random(4_000))).await;
             }
@@ -369,11 +462,44 @@ async fn appends(log: &Log, shared: &Shared, steps: u64) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Takes the error of a call on a record that was removed from the front meanwhile.
+fn is_removed(error: Error) -> Result<(), Stop> {
+    if matches!(error.kind(), ErrorKind::OutOfRange { .. }) { Ok(()) } else { Err(error.into()) }
+}
+
+fn acknowledge_value(shared: &Shared, queued: (usize, u64)) {
+    let mut model = shared.lock();
+    if !model.is_lying() {
+        model.values.acknowledge(queued);
+    }
+}
+
+/// Checks that records which were queued can be read at once, durable or not.
+async fn is_readable(log: &Log, lsns: std::ops::Range<u64>, batch: &[u64]) -> Result<(), Stop> {
+    if lsns.is_empty() {
+        return Ok(());
+    }
+    log.0.wait_queued(Lsn(lsns.start)).await.or_else(is_removed)?;
+    match log.read_range(lsns.clone(), usize::MAX).await {
+        Ok(read) => {
+            let read = read?;
+            let expected: Vec<(u64, u64)> = lsns.zip(batch.iter().copied()).collect();
+            if read == expected {
+                Ok(())
+            } else {
+                Err(Stop::Wrong(format!("queued were {expected:x?}, and read {read:x?}")))
+            }
+        }
+        Err(error) => is_removed(error),
+    }
+}
+
 async fn append(log: &Log, shared: &Shared, record: u64) -> Result<(), Stop> {
     let sent = shared.lock().send(record);
     let lsn = log.append(record).await?;
-    if lsn > log.durable() && !shared.lock().is_lying() {
-        return Err(Stop::Wrong(format!("{lsn} was acknowledged and {} is durable", log.durable())));
+    if lsn >= log.durable_next() && !shared.lock().is_lying() {
+        let durable = log.durable_next();
+        return Err(Stop::Wrong(format!("{lsn} was acknowledged, and durable is all before {durable}")));
     }
     shared.lock().acknowledge(sent, lsn);
     Ok(())

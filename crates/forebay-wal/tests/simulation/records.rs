@@ -51,3 +51,20 @@ pub(crate) fn number(found: &[u8]) -> Option<u64> {
     let record = u64::from_le_bytes(found.get(..8)?.try_into().ok()?);
     (found == bytes(record)).then_some(record)
 }
+
+/// The keys of values.
+pub(crate) const KEYS: [&str; 3] = ["vote", "applied", "a key of 32 bytes, the longest ."];
+
+/// Returns the bytes of a value; a few are as long as values may be.
+pub(crate) fn value(number: u64) -> Vec<u8> {
+    let len = if mix(number).is_multiple_of(10) { 1024 } else { 8 + mix(number) as usize % 40 };
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.resize(len, number as u8);
+    bytes
+}
+
+/// Returns the number of a value with these bytes, if they are intact.
+pub(crate) fn value_number(found: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(found.get(..8)?.try_into().ok()?);
+    (found == value(number)).then_some(number)
+}

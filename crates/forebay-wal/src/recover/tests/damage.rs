@@ -3,7 +3,7 @@
 
 use super::log::{Log, old_segment, read};
 use crate::error::ErrorKind;
-use crate::format::Position;
+use crate::format::{HEADER_BYTES, Position};
 use crate::lost::Lost;
 use crate::recover::Outcome;
 
@@ -108,7 +108,7 @@ fn last_40_bytes_zero() {
 #[test]
 fn last_40_bytes_of_the_last_record_zero() {
     let damage = |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| {
-        let end = place(100) + 192 + 4 + 200;
+        let end = place(100) + HEADER_BYTES + 4 + 200;
         bytes[end - 40..end].fill(0);
     };
     assert_eq!(row(true, damage), End::Lost(100));
@@ -134,14 +134,15 @@ fn cut_within_the_last_record() {
 
 #[test]
 fn bit_flip_in_the_payload_of_record_50() {
-    let damage = |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| bytes[place(50) + 192 + 4 + 100] ^= 4;
+    let damage =
+        |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| bytes[place(50) + HEADER_BYTES + 4 + 100] ^= 4;
     assert_eq!(row(true, damage), End::Lost(50));
     assert_eq!(row(false, damage), End::Lost(50));
 }
 
 #[test]
 fn bit_flip_in_the_header_of_record_50() {
-    for byte in 0..192 {
+    for byte in 0..HEADER_BYTES {
         let damage = |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| bytes[place(50) + byte] ^= 1;
         assert_eq!(row(byte % 2 == 0, damage), End::Lost(50), "byte {byte}");
     }
@@ -149,7 +150,8 @@ fn bit_flip_in_the_header_of_record_50() {
 
 #[test]
 fn bit_flip_in_the_first_record() {
-    let damage = |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| bytes[place(1) + 192 + 4 + 100] ^= 4;
+    let damage =
+        |bytes: &mut Vec<u8>, place: &dyn Fn(usize) -> usize| bytes[place(1) + HEADER_BYTES + 4 + 100] ^= 4;
     assert_eq!(row(true, damage), End::Lost(1));
     assert_eq!(row(false, damage), End::Lost(1));
 }

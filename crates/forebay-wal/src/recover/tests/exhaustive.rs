@@ -3,22 +3,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::log::{Log, Records, old_segment, read, recover_segments};
+use super::log::{Log, Records, old_segment, read, recover_segments, values};
 use crate::error::ErrorKind;
 use crate::format::{Kind, Position};
 use crate::recover::Outcome;
+use crate::values::Values;
 
 pub(super) const UNIT: usize = 4096;
 pub(super) const SEGMENT: usize = 16 * UNIT;
 
 pub(super) type Segments = BTreeMap<u64, Vec<u8>>;
 
-/// Returns the log's contents when its last undamaged group was durable, and the LSNs whose group is damaged.
-fn truth(log: &Log, damaged: &dyn Fn(Position, usize) -> bool) -> Option<(Records, BTreeSet<u64>)> {
+/// The log's contents when its last undamaged group was durable.
+struct Truth {
+    records: Records,
+    /// The LSNs whose group is damaged.
+    gone: BTreeSet<u64>,
+    values: Values,
+    /// Every group with these values is damaged.
+    values_gone: bool,
+}
+
+fn truth(log: &Log, damaged: &dyn Fn(Position, usize) -> bool) -> Option<Truth> {
     let hurt = |at: usize| {
         let (header, _) = &log.written[at];
         // Padding carries no information.
-        damaged(header.position(), crate::format::HEADER_BYTES + header.payload_len as usize)
+        damaged(header.position(), header.values_range().end)
     };
     let last = (0..log.written.len()).rev().find(|&at| !hurt(at))?;
     let truth = log.written[last].1.clone();
@@ -29,7 +39,15 @@ fn truth(log: &Log, damaged: &dyn Fn(Position, usize) -> bool) -> Option<(Record
         })
     };
     let gone = truth.keys().copied().filter(|&lsn| holder(lsn).is_none_or(hurt)).collect();
-    Some((truth, gone))
+    let newest = log.written[last].0;
+    let has_values = |at: usize| {
+        let (header, _) = &log.written[at];
+        header.values_len > 0
+            && header.values == newest.values
+            && header.generation >= newest.start_generation
+    };
+    let values_gone = newest.values.is_some() && !(0..=last).any(|at| has_values(at) && !hurt(at));
+    Some(Truth { records: truth, gone, values: log.values_at[&newest.position()].clone(), values_gone })
 }
 
 fn lost_lsns(outcome: &Outcome) -> BTreeSet<u64> {
@@ -44,7 +62,7 @@ pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
         now != log.segments[&place.generation].get(range)
     };
     let strict = recover_segments(segments, false);
-    let Some((truth, gone)) = truth(log, &damaged) else {
+    let Some(Truth { records: truth, gone, values: table, values_gone }) = truth(log, &damaged) else {
         assert!(strict.is_err(), "{what}");
         return;
     };
@@ -55,8 +73,16 @@ pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
     let left: Records = truth.into_iter().filter(|(lsn, _)| !gone.contains(lsn)).collect();
     assert_eq!(records.keys().collect::<Vec<_>>(), left.keys().collect::<Vec<_>>(), "{what}");
     assert!(records == left, "{what}");
+    assert_eq!(salvaged.values.is_lost, values_gone, "{what}: the values\n{:?}", salvaged.recovery);
+    assert!(values_gone || values(segments, &salvaged) == table, "{what}: other values");
     match strict {
-        Ok(outcome) => assert!(gone.is_empty() && read(segments, &outcome) == left, "{what}"),
+        Ok(outcome) => {
+            assert!(gone.is_empty() && read(segments, &outcome) == left, "{what}");
+            assert!(!values_gone && values(segments, &outcome) == table, "{what}: other values");
+        }
+        Err(error) if gone.is_empty() => {
+            assert!(values_gone && *error.kind() == ErrorKind::ValuesLost, "{what}: {error}");
+        }
         Err(error) => {
             let ErrorKind::Corruption(lost) = error.kind() else { panic!("{what}: {error}") };
             assert_eq!(Some(&lost.first.0), gone.first(), "{what}: {error}");
@@ -71,6 +97,7 @@ pub(super) fn judge(log: &Log, segments: &Segments, what: &str) {
     opened.mark();
     let again = opened.recover(false).unwrap_or_else(|error| panic!("{what}: opened again: {error}"));
     assert!(read(&opened.segments, &again) == opened.records, "{what}: opened again");
+    assert!(values(&opened.segments, &again) == opened.values, "{what}: values opened again");
     assert!(again.clean && again.recovery.cut.is_none(), "{what}: {:?}", again.recovery);
 }
 
@@ -170,6 +197,51 @@ fn reset(next: u64) -> Log {
     log
 }
 
+/// A log with values: alone and beside records, over several segments, with truncations, a reset, opens after groups that
+/// were not known to be durable, and a front that goes.
+fn valued(resets: bool) -> Log {
+    let mut log = Log::from(SEGMENT, 0);
+    log.set("vote", 2);
+    (0..3).for_each(|_| _ = log.append(2, 100));
+    log.set("applied", 0);
+    log.append(1, 9000);
+    log.truncate_after(4);
+    log.append(1, 20_000);
+    log.set("vote", 1);
+    let outcome = log.open(false).expect("an intact log");
+    assert!(!outcome.clean && outcome.kept + 1 == outcome.groups.len() && !outcome.values.is_kept);
+    log.append(2, 100);
+    log.set("applied", 0);
+    let outcome = log.open(false).expect("an intact log");
+    assert!(!outcome.clean && outcome.recovery.unproven == 0 && !outcome.values.is_kept);
+    log.append(1, 3000);
+    log.mark();
+    if resets {
+        log.reset_to(0);
+        log.append(2, 100);
+    } else {
+        log.truncate_before(3);
+        log.append(1, 100);
+    }
+    log.begin_recycled(old_segment(SEGMENT));
+    (0..3).for_each(|_| _ = log.append(1, 3000));
+    log.set("vote", 1);
+    log.append(1, 100);
+    log.truncate_after(log.next - 2);
+    log.append(1, 100);
+    log.mark();
+    log
+}
+
+/// Damage never returns values that are older than those of a group which a later one proves.
+#[test]
+fn each_unit_and_pair_of_a_log_with_values() {
+    for log in [valued(false), valued(true)] {
+        each_unit(&log);
+        each_pair(&log);
+    }
+}
+
 /// A log that links over damage: a group without records was damaged, the unproven group after it was copied,
 /// and then the copy was copied.
 fn absorbed(rots: impl Fn(&mut Log) -> Position) -> Log {
@@ -235,7 +307,7 @@ fn each_pair_of_units() {
 /// cannot be.
 #[test]
 fn each_segment_missing() {
-    for log in [plain(true), plain(false), eventful(), reset(5)] {
+    for log in [plain(true), plain(false), eventful(), reset(5), valued(false), valued(true)] {
         for generation in log.segments.keys() {
             let mut segments = log.segments.clone();
             segments.remove(generation);

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::error::Result;
-use crate::format::{Epochs, Flags, HEADER_BYTES, Header, Kind, Position, group_bytes, seal, segment_name};
+use crate::format::{
+    Epochs, Flags, HEADER_BYTES, Header, Kind, Position, VERSION, group_bytes, seal, segment_name,
+};
 use crate::recover::{Group, Outcome, recover, scan};
+use crate::values::{Stamp, TABLE_BYTES_MAX, ValueChange, Values};
 
 pub(crate) const LOG_ID: u128 = 0x0123_4567_89ab_cdef_0f1e_2d3c_4b5a_6978;
 
@@ -30,28 +33,43 @@ pub(crate) struct Log {
     pub(crate) life: u64,
     recycled: bool,
     pub(crate) log_id: u128,
+    pub(crate) values: Values,
+    stamp: Stamp,
+    /// The next group sets the values.
+    sets: bool,
+    /// The values once each group was durable.
+    pub(crate) values_at: BTreeMap<Position, Values>,
 }
 
 impl Log {
     /// Returns a new log whose REOPEN group is written.
     pub(crate) fn new(segment_bytes: usize) -> Log {
+        Log::from(segment_bytes, 1)
+    }
+
+    /// Returns a new log whose first record will be `first`.
+    pub(crate) fn from(segment_bytes: usize, first: u64) -> Log {
         let mut log = Log {
             segments: BTreeMap::new(),
             segment_bytes,
             written: Vec::new(),
             records: Records::new(),
             end: Position { generation: 0, offset: u64::MAX },
-            next: 1,
+            next: first,
             crc: 0,
             epochs: Epochs::default(),
-            first: 1,
+            first,
             start: 1,
-            base: 1,
+            base: first,
             life: 0,
             recycled: false,
             log_id: LOG_ID,
+            values: Values::default(),
+            stamp: Stamp::default(),
+            sets: false,
+            values_at: BTreeMap::new(),
         };
-        log.reopen(Position::default(), 1, Epochs::new(1), &[]);
+        log.reopen(Position::default(), 1, Epochs::new(first), &[]);
         log
     }
 
@@ -65,6 +83,15 @@ impl Log {
     pub(crate) fn append(&mut self, count: u64, bytes: usize) -> Position {
         let records: Vec<_> = (0..count).map(|at| self.record(self.next + at, bytes)).collect();
         self.group(Kind::Records, &records, 0, Position::default(), Position::default())
+    }
+
+    /// Writes one group that sets a value, with `count` records. The value differs from all others.
+    pub(crate) fn set(&mut self, key: &str, count: u64) -> Position {
+        let value = format!("{key} {} in life {}", self.stamp.count + 1, self.life);
+        let change = ValueChange::new(key, Some(value.as_bytes())).expect("it fits");
+        self.values = self.values.after(&[change], TABLE_BYTES_MAX).expect("they fit");
+        self.sets = true;
+        self.append(count, 100)
     }
 
     pub(crate) fn mark(&mut self) -> Position {
@@ -129,14 +156,31 @@ impl Log {
             .iter()
             .flat_map(|record| [&(record.len() as u32).to_le_bytes()[..], record].concat())
             .collect();
-        let total = group_bytes(payload.len(), 4096);
+        let table = |is_first: bool| {
+            let mut table = Vec::new();
+            if self.sets || (is_first && self.stamp.is_some()) {
+                self.values.write(&mut table);
+            }
+            table
+        };
+        let mut table_bytes = table(self.end.offset == 0);
         let watermark = if self.written.is_empty() { Position::default() } else { self.durable() };
+        let total = group_bytes(payload.len() + table_bytes.len(), 4096);
         if self.end.offset + u64::from(total) > self.segment_bytes as u64 {
+            table_bytes = table(true);
             self.begin(self.end.generation + 1, None);
         }
+        let total = group_bytes(payload.len() + table_bytes.len(), 4096);
         let reopens = kind == Kind::Records && self.end.offset == 0 && self.reopening(cut);
-        let flags = if reopens { Flags::REOPEN } else { Flags::default() };
+        let mut flags = if reopens { Flags::REOPEN } else { Flags::default() };
+        if std::mem::take(&mut self.sets) {
+            flags = flags.with(Flags::SETS);
+            self.stamp = self.stamp.next(self.epochs.number);
+        }
         let mut header = Header {
+            version: VERSION,
+            values: self.stamp,
+            values_len: table_bytes.len() as u32,
             crc: 0,
             total_len: total,
             log_id: self.log_id,
@@ -159,6 +203,7 @@ impl Log {
         };
         let mut group = vec![0; total as usize];
         group[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(&payload);
+        group[header.values_range()].copy_from_slice(&table_bytes);
         header.crc = seal(&header, &mut group);
         let at = self.end.offset as usize;
         if let Some(segment) = self.segments.get_mut(&self.end.generation) {
@@ -174,6 +219,7 @@ impl Log {
         self.next = header.next_lsn();
         self.end = header.end();
         self.written.push((header, self.records.clone()));
+        self.values_at.insert(header.position(), self.values.clone());
         header.position()
     }
 
@@ -193,6 +239,7 @@ impl Log {
         let outcome = self.recover(salvage)?;
         self.records = read(&self.segments, &outcome);
         (self.epochs, self.first) = (outcome.epochs, outcome.first);
+        (self.values, self.stamp) = (values(&self.segments, &outcome), outcome.values.stamp);
         self.written.retain(|(header, _)| outcome.groups.iter().any(|group| group.header == *header));
         if outcome.clean {
             (self.end, self.next, self.crc) = (outcome.end, outcome.next_lsn, outcome.last_crc);
@@ -205,6 +252,7 @@ impl Log {
         let copied = self.copied(&outcome);
         (self.next, self.crc) = (outcome.proven_next, outcome.proven_crc);
         self.start = if outcome.kept == 0 { outcome.max_generation + 1 } else { outcome.start_generation };
+        self.sets = !outcome.values.is_kept;
         self.reopen(outcome.proven_end, outcome.max_generation + 1, outcome.reopen_epochs, &copied);
         for gap in &outcome.gaps {
             self.group(Kind::Gap, &[], 0, gap.cut, gap.resume);
@@ -254,6 +302,14 @@ pub(crate) fn read(segments: &BTreeMap<u64, Vec<u8>>, outcome: &Outcome) -> Reco
         }
     }
     all
+}
+
+/// Returns the values as an open would find them.
+pub(crate) fn values(segments: &BTreeMap<u64, Vec<u8>>, outcome: &Outcome) -> Values {
+    let Some(group) = &outcome.values.table else { return Values::default() };
+    let range = group.values();
+    let table = &segments[&group.header.generation][range.start as usize..range.end as usize];
+    Values::read(table).expect("a table")
 }
 
 fn records_of(segments: &BTreeMap<u64, Vec<u8>>, group: &Group) -> Vec<(u64, Vec<u8>)> {

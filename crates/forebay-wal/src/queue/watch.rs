@@ -1,0 +1,73 @@
+//! Waiters for a record number.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+/// Wakers of those that wait until the numbers of records have passed theirs. A waiter costs an entry of the map; one
+/// that is not polled any more costs no other waiter anything.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    /// By the number that each waits for, and a number of its own.
+    waiters: BTreeMap<(u64, u64), Waker>,
+    next_id: u64,
+}
+
+impl Watch {
+    /// Keeps a waker until `lsn` is passed. `id` is the waiter's number, once it has one.
+    pub(super) fn wait(&mut self, lsn: u64, id: &mut Option<u64>, waker: &Waker) {
+        let id = *id.get_or_insert_with(|| {
+            self.next_id += 1;
+            self.next_id
+        });
+        match self.waiters.get_mut(&(lsn, id)) {
+            Some(known) => known.clone_from(waker),
+            None => drop(self.waiters.insert((lsn, id), waker.clone())),
+        }
+    }
+
+    /// Forgets a waiter.
+    pub(super) fn leave(&mut self, lsn: u64, id: u64) {
+        self.waiters.remove(&(lsn, id));
+    }
+
+    /// Takes the wakers of those that wait for a number before `next`.
+    pub(super) fn reached(&mut self, next: u64) -> impl Iterator<Item = Waker> + use<> {
+        let first = self.waiters.first_key_value();
+        let reached = match first {
+            Some((&(lsn, _), _)) if lsn < next => {
+                let rest = self.waiters.split_off(&(next, 0));
+                std::mem::replace(&mut self.waiters, rest)
+            }
+            _ => BTreeMap::new(),
+        };
+        reached.into_values()
+    }
+
+    /// Takes all wakers, because the log ends or has failed.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.waiters).into_values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_whose_number_was_passed_are_woken() {
+        let mut watch = Watch::default();
+        let mut ids = [None; 4];
+        for (id, lsn) in ids.iter_mut().zip([7, 3, 7, 9]) {
+            watch.wait(lsn, id, Waker::noop());
+        }
+        // Another poll takes no second entry.
+        watch.wait(9, &mut ids[3], Waker::noop());
+        assert_eq!(watch.reached(3).count(), 0);
+        assert_eq!(watch.reached(4).count(), 1);
+        watch.leave(7, ids[0].expect("it waits"));
+        assert_eq!(watch.reached(9).count(), 1);
+        assert_eq!(watch.reached(9).count(), 0);
+        assert_eq!(watch.clear().count(), 1);
+        assert_eq!(watch.reached(u64::MAX).count(), 0);
+    }
+}
