@@ -29,7 +29,7 @@ mod memory;
 mod push;
 mod watch;
 
-pub(crate) use group::{Entries, Group, framed_bytes, own_buffer};
+pub(crate) use group::{Entries, Group, emptied, framed_bytes, own_buffer};
 pub(crate) use memory::{Found, Piece};
 pub(crate) use push::Change;
 
@@ -349,12 +349,13 @@ impl Shared {
         wake_all(woken);
     }
 
-    /// Completes the group taken last, which is durable and has `framed` bytes of framed records: `update`
+    /// Completes the group taken last, which is durable, lies in `block` and has `framed` bytes of framed records: `update`
     /// changes the index, then the waiters are woken. `woken` is memory for their wakers and is left empty. `kept` are
     /// its records, if they stay in memory. Returns the records that went for them.
     pub(crate) fn complete(
         &self,
         mut group: Group,
+        block: Block,
         framed: usize,
         kept: Option<Block>,
         woken: &mut Vec<Waker>,
@@ -383,6 +384,8 @@ impl Shared {
                 state.durable_values = values;
             }
             let reached = state.durable_watch.reached(state.index.next_lsn());
+            // Only now: until the index had the records, they could be read from there.
+            group.buffer = emptied(block);
             let is_usual = group.buffer.capacity() <= self.limits.group_bytes.next_power_of_two();
             if state.free.len() < FREE_GROUPS_MAX && is_usual && group.buffer.capacity() > 0 {
                 group.clear();

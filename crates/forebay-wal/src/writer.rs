@@ -12,7 +12,7 @@ use crate::format::{
     EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, VERSION, group_bytes, records, seal,
 };
 use crate::options::Fill;
-use crate::queue::{Group, QueueState, Shared, Work};
+use crate::queue::{Group, QueueState, Shared, Work, emptied};
 use crate::segment::{Done, Maker, Segment};
 use crate::values::{Stamp, Values};
 
@@ -88,6 +88,8 @@ pub(crate) struct Writer {
 pub(crate) struct Written {
     done: Done,
     framed: usize,
+    /// The group's memory, if it has its own.
+    block: Block,
     /// The records, if they stay in memory.
     kept: Option<Block>,
     padded: u64,
@@ -166,8 +168,8 @@ impl Writer {
         }
         let mut retired = Vec::new();
         let (retain, start) = (group.retain, self.chain.start_generation);
-        let (framed, kept) = (written.framed, written.kept.take());
-        let gone = self.shared.complete(group, framed, kept, &mut self.wakers, |state| {
+        let (framed, block, kept) = (written.framed, std::mem::take(&mut written.block), written.kept.take());
+        let gone = self.shared.complete(group, block, framed, kept, &mut self.wakers, |state| {
             note(state, &written);
             if let Some(first) = retain {
                 retired = state.index.retire(first, start);
@@ -296,11 +298,12 @@ impl Writer {
         let flush_ns = self.shared.engine.now_ns().saturating_sub(began_ns);
         let queued_ns = group.began_ns.map(|came_ns| began_ns.saturating_sub(came_ns));
         let kept = self.kept(group, &block, framed);
-        if small {
+        let block = if small {
             self.small = emptied(block);
+            Block::new()
         } else {
-            group.buffer = emptied(block);
-        }
+            block
+        };
         let header = Header { total_len: total, ..header };
         debug_assert!(self.chain.watermark <= header.position(), "what is durable ends before the group");
         self.offset += u64::from(total);
@@ -323,6 +326,7 @@ impl Writer {
         Ok(Written {
             done: Done::of(&header),
             framed,
+            block,
             kept,
             padded: u64::from(total) - (HEADER_BYTES + framed + values_len) as u64,
             flush_ns,
@@ -471,15 +475,6 @@ pub(crate) fn note(state: &mut QueueState, written: &Written) {
     }
     stats.flush_ns.record(written.flush_ns);
     written.queued_ns.into_iter().for_each(|ns| stats.queued_ns.record(ns));
-}
-
-/// Returns the memory of a block whose write has completed, to be filled again.
-fn emptied(block: Block) -> BlockMut {
-    // Once the block is dropped, the empty slice is the only owner of the memory, and nothing is moved to its
-    // front.
-    let empty = block.slice(..0);
-    drop(block);
-    empty.and_then(|empty| empty.try_into_mut().ok()).unwrap_or_default()
 }
 
 /// Returns whether this log was broken on purpose and begins segments without the values.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use forebay::{BlockMut, Engine};
+use forebay::{Block, BlockMut, Engine};
 
 use crate::batch::Batch;
 use crate::format::{HEADER_BYTES, Kind, Position, RECORD_HEADER_BYTES, group_bytes};
@@ -171,4 +171,13 @@ pub(crate) fn own_buffer(
 /// Returns the bytes of these records with their lengths.
 pub(crate) fn framed_bytes(records: &[&[u8]]) -> usize {
     records.iter().fold(0, |sum: usize, record| sum.saturating_add(record.len() + RECORD_HEADER_BYTES))
+}
+
+/// Returns the memory of a block whose write has completed, to be filled again.
+pub(crate) fn emptied(block: Block) -> BlockMut {
+    // Once the block is dropped, the empty slice is the only owner of the memory, unless records of it are still read or
+    // stay in memory. Nothing is moved to its front.
+    let empty = block.slice(..0);
+    drop(block);
+    empty.and_then(|empty| empty.try_into_mut().ok()).unwrap_or_default()
 }

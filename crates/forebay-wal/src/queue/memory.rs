@@ -137,10 +137,13 @@ pub(super) struct Hint {
 }
 
 impl Shared {
-    /// Makes the records of the group that is being written readable.
+    /// Makes the records of the group that is being written readable, if it came from the queue.
     pub(crate) fn publish(&self, group: &Block, framed: usize) {
         let readers = {
             let mut state = self.lock();
+            if state.flying.kind.is_none() {
+                return;
+            }
             state.flying.framed = group.slice(HEADER_BYTES..HEADER_BYTES + framed);
             std::mem::take(&mut state.readers)
         };
