@@ -15,6 +15,12 @@ pub(crate) use forebay_measure::output::stderr_text;
 pub(crate) use forebay_measure::output::{print, stderr_line};
 pub(crate) use forebay_report::page::PAGE_MARK;
 
+/// Formats bytes as two hexadecimal digits each.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let digit = |digit: u8| char::from_digit(u32::from(digit), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
 /// The option `--json`, the same for every command that has JSON.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct JsonArgs {

@@ -151,6 +151,26 @@ fn json_has_the_contents_of_the_lines() {
 }
 
 #[test]
+fn values_are_shown() {
+    let (engine, dir) = (engine(), Directory::new("wal-values"));
+    let (wal, _) = Wal::open(&engine, dir.path(), options()).wait().expect("it opens");
+    wal.set("vote", b"for \xff").wait().expect("set");
+    wal.set("long", &[b'7'; 100]).wait().expect("set");
+    wal.append(&record(1)).wait().expect("appended");
+    wal.close().wait().expect("closing");
+    let shown = reading(dir.path(), &["wal", "inspect", dir.text(), "--groups"]);
+    for part in ["vote = \"for \\xff\"", "777\"... (100 bytes)", "sets values ("] {
+        assert!(shown.out.contains(part), "no {part:?} in:\n{}", shown.out);
+    }
+    let outcome = reading(dir.path(), &["wal", "inspect", dir.text(), "--json", "--groups"]);
+    let log = &json(&outcome)["log"];
+    assert_eq!((&log["values"][1]["key"], &log["values"][1]["hex"]), (&"vote".into(), &"666f7220ff".into()));
+    assert!(log["values_lost"].is_null());
+    let groups = log["segments"][0]["groups"].as_array().expect("groups");
+    assert_eq!(groups.iter().filter(|group| group["sets_values"] == true).count(), 2);
+}
+
+#[test]
 fn a_damaged_record_is_named_and_all_others_are_saved() {
     let (engine, dir) = (engine(), Directory::new("wal-flip"));
     let (log, out) = (dir.path().join("log"), dir.path().join("out"));

@@ -229,6 +229,7 @@ impl<'a> Checkpoint<'a> {
         applied?;
         let options = forebay_wal::Options::new()
             .segment_bytes(MANIFEST_BYTES)
+            .recent_bytes(0)
             .record_bytes_max(4096)
             .pending_bytes_max(64 << 10)
             .group_bytes_max(16 << 10)

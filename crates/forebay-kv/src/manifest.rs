@@ -109,6 +109,7 @@ impl Manifest {
     pub(crate) async fn open(engine: &Engine, dir: &Dir, how: How) -> Result<(Manifest, Recovery)> {
         let options = forebay_wal::Options::new()
             .segment_bytes(how.segment_bytes)
+            .recent_bytes(0)
             .group_bytes_max(frame::PART_BYTES * 2)
             .pending_bytes_max(frame::PART_BYTES * 8)
             // Few records, from a task on that shard.

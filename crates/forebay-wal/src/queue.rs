@@ -16,7 +16,7 @@ use crate::lost::Lost;
 use crate::lsn::Lsn;
 use crate::segment::Index;
 use crate::stats::Stats;
-use crate::values::Values;
+use crate::values::{COUNT_BYTES, Values};
 use crate::wait::wake_all;
 use line::Line;
 use memory::{Flying, Hint, Recent};
@@ -143,6 +143,9 @@ pub(crate) enum Work {
     End,
 }
 
+/// Records of a group that are copied to stay in memory, at most; longer ones keep the memory from which they were written.
+pub(crate) const COPY_BYTES_MAX: usize = 16 << 10;
+
 /// Maximum number of groups kept for reuse: one fills while the other is being written.
 const FREE_GROUPS_MAX: usize = 2;
 
@@ -218,10 +221,9 @@ impl Shared {
             let text = format!("a record of {} bytes; the most is {limit}", long.len());
             return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
-        let (framed, limit) = (framed_bytes(records), self.limits.framed_bytes);
+        let (framed, limit) = (framed_bytes(records), self.limits.framed_bytes - COUNT_BYTES);
         if framed > limit || u32::try_from(records.len()).is_err() {
-            let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
-            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+            return Err(too_long(framed, limit));
         }
         if records.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "a batch without records"));
@@ -236,10 +238,9 @@ impl Shared {
             let text = format!("a record of {} bytes; the most is {limit}", batch.longest());
             return Err(Error::new(ErrorKind::TooLarge { limit }, text));
         }
-        let (framed, limit) = (batch.framed().len(), self.limits.framed_bytes);
+        let (framed, limit) = (batch.framed().len(), self.limits.framed_bytes - COUNT_BYTES);
         if framed > limit || u32::try_from(batch.len()).is_err() {
-            let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
-            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+            return Err(too_long(framed, limit));
         }
         if batch.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "a batch without records and values"));
@@ -351,7 +352,7 @@ impl Shared {
 
     /// Completes the group taken last, which is durable, lies in `block` and has `framed` bytes of framed records: `update`
     /// changes the index, then the waiters are woken. `woken` is memory for their wakers and is left empty. `kept` are
-    /// its records, if they stay in memory. Returns the records that went for them.
+    /// its records, if they stay in memory. Returns the memory of short records that went for them.
     pub(crate) fn complete(
         &self,
         mut group: Group,
@@ -379,13 +380,20 @@ impl Shared {
             self.durable_next.store(state.index.next_lsn(), Ordering::Release);
             self.done.store(group.number, Ordering::Release);
             std::mem::swap(&mut state.flying.wakers, woken);
-            let gone = state.keep(&group, kept);
+            let mut gone = state.keep(&group, kept);
             if let Some(values) = group.values.take() {
                 state.durable_values = values;
             }
             let reached = state.durable_watch.reached(state.index.next_lsn());
             // Only now: until the index had the records, they could be read from there.
             group.buffer = emptied(block);
+            if let Some(long) = gone.take_if(|gone| gone.pinned_bytes() > COPY_BYTES_MAX) {
+                // The group's own memory stays with its records; that of older ones takes its place.
+                let memory = emptied(long);
+                if group.buffer.capacity() == 0 {
+                    group.buffer = memory;
+                }
+            }
             let is_usual = group.buffer.capacity() <= self.limits.group_bytes.next_power_of_two();
             if state.free.len() < FREE_GROUPS_MAX && is_usual && group.buffer.capacity() > 0 {
                 group.clear();
@@ -522,6 +530,11 @@ impl QueueState {
     fn ticket_for_all(&self) -> Ticket {
         Ticket { group: self.next_group - 1, slot: None }
     }
+}
+
+fn too_long(framed: usize, limit: usize) -> Error {
+    let text = format!("a batch of {framed} bytes with framing; the most is {limit}");
+    Error::new(ErrorKind::TooLarge { limit }, text)
 }
 
 fn closed() -> Error {

@@ -11,8 +11,8 @@ pub(crate) const VALUES_MAX: usize = 64;
 pub(crate) const VALUE_BYTES_MAX: usize = 1024;
 /// Maximum length of a value's key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 32;
-/// Bytes before the entries of a table: their number.
-const COUNT_BYTES: usize = 2;
+/// Bytes before the entries of a table: their number. A table without entries is as long.
+pub(crate) const COUNT_BYTES: usize = 2;
 /// Bytes before an entry's key: the lengths of key and value.
 const ENTRY_BYTES: usize = 3;
 /// Maximum length of a table, in bytes.

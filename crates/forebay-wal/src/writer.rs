@@ -12,7 +12,7 @@ use crate::format::{
     EndRecord, Epochs, Flags, HEADER_BYTES, Header, Kind, Position, VERSION, group_bytes, records, seal,
 };
 use crate::options::Fill;
-use crate::queue::{Group, QueueState, Shared, Work, emptied};
+use crate::queue::{COPY_BYTES_MAX, Group, QueueState, Shared, Work, emptied};
 use crate::segment::{Done, Maker, Segment};
 use crate::values::{Stamp, Values};
 
@@ -45,9 +45,6 @@ pub(crate) struct Chain {
 
 /// The first segments of a log are written through with zeros in any case: a log that is truncated uses them again and again.
 const REUSED: u64 = 2;
-
-/// Longest memory that is used again for a copy of a group's records, in bytes.
-const SPARE_BYTES_MAX: usize = 16 << 10;
 
 /// State of the log's task.
 pub(crate) struct Writer {
@@ -175,7 +172,7 @@ impl Writer {
                 retired = state.index.retire(first, start);
             }
         });
-        if let Some(gone) = gone.filter(|gone| gone.pinned_bytes() <= SPARE_BYTES_MAX) {
+        if let Some(gone) = gone {
             self.spare = emptied(gone);
         }
         self.next.settle(&self.maker);
@@ -355,14 +352,14 @@ impl Writer {
             return None;
         }
         let records = block.slice(HEADER_BYTES..HEADER_BYTES + framed)?;
-        if framed.next_power_of_two() * 2 > records.pinned_bytes() {
+        if framed > COPY_BYTES_MAX || framed.next_power_of_two() * 2 > records.pinned_bytes() {
             return (records.pinned_bytes() <= keeps).then_some(records);
         }
         if framed > keeps {
             return None;
         }
         let mut copy = std::mem::take(&mut self.spare);
-        if copy.capacity() < framed || framed > SPARE_BYTES_MAX {
+        if copy.capacity() < framed {
             copy = self.shared.engine.block(framed).ok()?;
         }
         copy.truncate(0);

@@ -13,7 +13,7 @@ use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
 use forebay_test::frozen::{self, Named, Scene as _};
 use forebay_wal::inspect::{inspect, records, repair};
-use forebay_wal::{ErrorKind, Lsn, Options, Wal};
+use forebay_wal::{Batch, ErrorKind, Lsn, Options, Wal};
 
 mod common;
 
@@ -119,6 +119,33 @@ impl frozen::Scene for Scene {
                 }
             };
             scene.acknowledge(appended.await.map_err(text)?, record);
+        });
+        call!("queue_batch", scene => {
+            let records = [scene.record(), scene.record()];
+            let mut batch = Batch::from_iter(&records);
+            batch.set("batch", b"value").map_err(text)?;
+            let queued = scene.wal.queue_batch(batch).await.map_err(text)?;
+            let lsns = queued.await.map_err(text)?;
+            for (lsn, record) in (lsns.start.0..lsns.end.0).zip(records) {
+                scene.acknowledge(Lsn(lsn), record);
+            }
+        });
+        call!("set and unset", scene => {
+            scene.wal.set("key", b"value").await.map_err(text)?;
+            scene.wal.unset("key").await.map_err(text)?;
+        });
+        call!("waits, follow and read", scene => {
+            let record = scene.record();
+            let lsn = scene.wal.append_unsynced(&record).await.map_err(text)?;
+            scene.wal.wait_queued(lsn).await.map_err(text)?;
+            let read = scene.wal.read(lsn..=lsn, 0).await.map_err(text)?;
+            let mut reader = scene.wal.read_from(lsn);
+            let followed = reader.follow().await.map_err(text)?;
+            scene.wal.wait_durable(lsn).await.map_err(text)?;
+            if read.len() != 1 || read[0][..] != record[..] || followed[..] != record[..] {
+                return Err(format!("record {lsn} is read as another one"));
+            }
+            scene.acknowledge(lsn, record);
         });
         call!("reader", scene => {
             let mut reader = scene.wal.read_from(Lsn(20));

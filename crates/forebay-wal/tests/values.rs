@@ -134,7 +134,7 @@ fn limits_are_refused_with_a_sentence() {
     let long = wal.values().iter().find_map(|(key, _)| kind(key, &[1; 1000]).err());
     assert_eq!(long, Some(ErrorKind::TooLarge { limit: 16 << 10 }));
     // A record leaves room for them in its segment.
-    let most = (64 << 10) - 256 - 4;
+    let most = (64 << 10) - 256 - 4 - 2;
     let refused = wal.append(&vec![1; most]).wait().unwrap_err();
     let ErrorKind::TooLarge { limit } = *refused.kind() else { panic!("{refused}") };
     wal.append(&vec![2; limit - 4]).wait().unwrap();
@@ -143,7 +143,7 @@ fn limits_are_refused_with_a_sentence() {
     for (key, _) in wal.values() {
         wal.unset(&key).wait().unwrap();
     }
-    wal.append(&vec![3; most - 2]).wait().unwrap();
+    wal.append(&vec![3; most]).wait().unwrap();
     wal.close().wait().unwrap();
     drop(wal);
     assert!(open(&engine, &dir).0.values().is_empty());

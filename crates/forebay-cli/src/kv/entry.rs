@@ -6,6 +6,8 @@ use serde_json::Map;
 
 use forebay_report::failure::Failure;
 
+pub(super) use crate::output::hex;
+
 /// Decodes a key from the command line.
 pub(super) fn argument(text: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
     if is_hex {
@@ -15,14 +17,6 @@ pub(super) fn argument(text: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
     } else {
         Ok(text.as_bytes().to_vec())
     }
-}
-
-/// Formats bytes as two hexadecimal digits each.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Decodes the output of [`hex`]; returns `None` for any other text.

@@ -8,7 +8,7 @@ use forebay_wal::inspect::{Group, GroupKind, Place, Repaired, Report, Segment, V
 use forebay_wal::{Lost, Lsn, Recovery};
 use serde_json::{Value, json};
 
-use crate::output::{counted, document};
+use crate::output::{counted, document, hex};
 
 pub(super) fn inspected(report: &Report, groups: bool) -> String {
     let mut out = String::new();
@@ -26,6 +26,9 @@ pub(super) fn inspected(report: &Report, groups: bool) -> String {
     }
     if let Some(watermark) = report.watermark {
         let _ = writeln!(out, "  watermark       {}", place(watermark));
+    }
+    for (key, value) in &report.values {
+        let _ = writeln!(out, "  value           {key} = {}", shown(value));
     }
     let _ = writeln!(out, "\n  {:<20}  {:>11}  {:>11}  {:>6}  records", "segment", "bytes", "used", "groups");
     for segment in &report.segments {
@@ -84,6 +87,13 @@ fn sentences(report: &Report) -> Vec<String> {
             format!("accepted as lost earlier: {} ({byte})", range(lost))
         });
     }
+    if let Some(damage) = &recovery.values_lost {
+        all.push(format!(
+            "lost: the newest values, durable once, from {} on; {}",
+            byte(damage.offset, &damage.file),
+            if report.values.is_empty() { "none are left" } else { "those shown are older" }
+        ));
+    }
     for damage in &recovery.damage {
         all.push(format!("damaged, but no record is lost by it: {}", byte(damage.offset, &damage.file)));
     }
@@ -124,6 +134,18 @@ fn proven(recovery: &Recovery) -> String {
     }
 }
 
+/// Bytes of a value that are shown.
+const SHOWN_BYTES: usize = 64;
+
+/// Returns the beginning of a value, with escapes for everything but printable ASCII.
+fn shown(value: &[u8]) -> String {
+    let text = value[..value.len().min(SHOWN_BYTES)].escape_ascii();
+    match value.len() {
+        ..=SHOWN_BYTES => format!("\"{text}\""),
+        bytes => format!("\"{text}\"... ({bytes} bytes)"),
+    }
+}
+
 fn range(lost: &Lost) -> String {
     match lost.last {
         Lsn(u64::MAX) => format!("the records from {} on", lost.first),
@@ -159,9 +181,14 @@ fn group_line(out: &mut String, group: &Group) {
         (true, true) => String::new(),
         (true, false) => format!("  (still held: {})", lsns(&group.live)),
     };
+    let values = match (group.values_bytes, group.sets_values) {
+        (0, _) => String::new(),
+        (bytes, true) => format!("  sets values ({bytes} bytes)"),
+        (bytes, false) => format!("  repeats values ({bytes} bytes)"),
+    };
     let _ = writeln!(
         out,
-        "    at {offset:>10}  {bytes:>9} bytes  {kind}  {}  epoch {epoch}  watermark {watermark}{state}",
+        "    at {offset:>10}  {bytes:>9} bytes  {kind}  {}  epoch {epoch}  watermark {watermark}{values}{state}",
         lsns(&group.lsns)
     );
 }
@@ -210,6 +237,12 @@ fn log(report: &Report, groups: bool) -> Value {
         "proven_lsn": recovery.map(|recovery| recovery.proven.0),
         "unproven_records": recovery.map(|recovery| recovery.unproven),
         "watermark": report.watermark.map(place_json),
+        "values": report.values.iter().map(|(key, value)| {
+            json!({ "key": key, "hex": hex(value) })
+        }).collect::<Value>(),
+        "values_lost": recovery.and_then(|recovery| recovery.values_lost.as_ref()).map(|damage| {
+            json!({ "file": name(&damage.file), "offset_bytes": damage.offset })
+        }),
         "lost": lost.iter().map(|lost| lost_json(lost, !report.lost_now.contains(lost))).collect::<Value>(),
         "cut": cut.map(|cut| json!({ "file": name(&cut.file), "offset_bytes": cut.offset, "why": cut.why })),
         "damage": damage.iter().map(|each| {
@@ -265,6 +298,8 @@ fn group_json(group: &Group) -> Value {
         "epoch": group.epoch,
         "watermark": place_json(group.watermark),
         "first_retained_lsn": group.first_retained.0,
+        "values_bytes": group.values_bytes,
+        "sets_values": group.sets_values,
     });
     match group.kind {
         GroupKind::Truncate(last) => value["kept_lsn"] = last.0.into(),

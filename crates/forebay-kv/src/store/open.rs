@@ -330,6 +330,7 @@ impl Scene {
         let (pending, group) = budget.log_limits();
         let options = forebay_wal::Options::new()
             .segment_bytes(budget.log_segment_bytes(&self.options))
+            .recent_bytes(0)
             .record_bytes_max(budget.record)
             .pending_bytes_max(pending)
             .group_bytes_max(group)

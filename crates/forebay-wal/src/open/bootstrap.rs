@@ -9,10 +9,10 @@ use forebay::{BlockMut, Engine};
 
 use super::Scene;
 use crate::error::{Error, ErrorKind, Result};
-use crate::format::HEADER_BYTES;
+use crate::format::{HEADER_BYTES, RECORD_HEADER_BYTES};
 use crate::queue::{Limits, Shared};
 use crate::segment::{Index, Segment};
-use crate::values::{TABLE_BYTES_MAX, Values};
+use crate::values::{COUNT_BYTES, TABLE_BYTES_MAX, Values};
 use crate::wal::Wal;
 use crate::writer::{Chain, Next, Writer, thread};
 
@@ -34,7 +34,7 @@ impl Scene {
         let framed_bytes = segment_bytes - HEADER_BYTES;
         let group_bytes = options.group_bytes_max.min(segment_bytes) / unit as usize * unit as usize;
         let limits = Limits {
-            record_bytes: options.record_bytes_max.min(framed_bytes - crate::format::RECORD_HEADER_BYTES),
+            record_bytes: options.record_bytes_max.min(framed_bytes - RECORD_HEADER_BYTES - COUNT_BYTES),
             framed_bytes,
             values_bytes: self.values_bytes(),
             recent_bytes: options.recent_bytes,

@@ -24,6 +24,7 @@ enum Records<'a> {
 }
 
 impl<'a> Entries<'a> {
+    #[inline]
     pub(crate) fn of(records: &'a [&'a [u8]]) -> Entries<'a> {
         Entries { records: Records::Slices(records), values: &[] }
     }
@@ -33,6 +34,7 @@ impl<'a> Entries<'a> {
     }
 
     /// Returns the number of records.
+    #[inline]
     pub(crate) fn count(self) -> usize {
         match self.records {
             Records::Slices(records) => records.len(),
@@ -41,6 +43,7 @@ impl<'a> Entries<'a> {
     }
 
     /// Returns the bytes of the records with their lengths.
+    #[inline]
     pub(crate) fn framed_bytes(self) -> usize {
         match self.records {
             Records::Slices(records) => framed_bytes(records),
@@ -49,6 +52,7 @@ impl<'a> Entries<'a> {
     }
 
     /// Appends the records with their lengths.
+    #[inline]
     pub(crate) fn extend(self, buffer: &mut BlockMut) -> forebay::Result<()> {
         match self.records {
             Records::Slices(records) => extend(buffer, records),
@@ -140,6 +144,7 @@ impl Group {
 }
 
 /// Appends records with their lengths.
+#[inline]
 fn extend(buffer: &mut BlockMut, records: &[&[u8]]) -> forebay::Result<()> {
     for record in records {
         // Records longer than a segment were rejected, and a segment is shorter than 4 GiB.

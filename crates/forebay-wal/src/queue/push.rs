@@ -73,7 +73,9 @@ impl Shared {
             state.check_numbers(entries.count())?;
             let values = state.values_after(self, entries.values)?;
             let values_bytes = values.as_ref().unwrap_or(&state.values).bytes();
-            state.check_room(self, framed, values_bytes)?;
+            if framed + values_bytes > self.limits.framed_bytes {
+                return Err(self.no_room_beside_values(framed, values_bytes));
+            }
             let asker = if waker.is_some() { Asker::Waits(*place) } else { Asker::Tries };
             state.call(self, &mut woken);
             let mut is_turn = state.line.is_turn(&self.limits, state.pending, framed, asker);
@@ -100,7 +102,9 @@ impl Shared {
             if !large {
                 let pushed = state.push(entries);
                 state.take_values(values);
-                woken.extend(state.queued_watch.reached(state.next_lsn));
+                if state.queued_watch.is_reached(state.next_lsn) {
+                    woken.extend(state.queued_watch.reached(state.next_lsn));
+                }
                 let writer = state.writer.take();
                 state.call(self, &mut woken);
                 drop(locked);
@@ -130,6 +134,16 @@ impl Shared {
         drop(locked);
         wake_all(writer.into_iter().chain(woken));
         pushed.map(Some)
+    }
+
+    /// Returns the error for records that do not fit into a segment which begins with the values.
+    #[cold]
+    fn no_room_beside_values(&self, framed: usize, values_bytes: usize) -> Error {
+        let limit = self.limits.framed_bytes.saturating_sub(values_bytes);
+        let text = format!(
+            "records of {framed} bytes with framing; beside the log's values the most is {limit}: use longer segments"
+        );
+        Error::new(ErrorKind::TooLarge { limit }, text)
     }
 
     /// Gives up a place among the appends that wait for room.
@@ -280,23 +294,12 @@ impl QueueState {
     }
 
     /// Returns the values after these changes, if there are any.
+    #[inline]
     fn values_after(&self, shared: &Shared, changes: &[ValueChange]) -> Result<Option<Arc<Values>>> {
         if changes.is_empty() {
             return Ok(None);
         }
         Ok(Some(Arc::new(self.values.after(changes, shared.limits.values_bytes)?)))
-    }
-
-    /// Checks that records fit into a segment that begins with the values.
-    fn check_room(&self, shared: &Shared, framed: usize, values_bytes: usize) -> Result<()> {
-        let limit = shared.limits.framed_bytes - values_bytes;
-        if framed > limit {
-            let text = format!(
-                "records of {framed} bytes with framing; beside the log's values the most is {limit}: use longer segments"
-            );
-            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
-        }
-        Ok(())
     }
 
     /// Checks everything once more that may have changed while the lock was not held. Returns the new values.
@@ -309,11 +312,15 @@ impl QueueState {
         self.check()?;
         self.check_numbers(entries.count())?;
         let values = self.values_after(shared, entries.values)?;
-        self.check_room(shared, framed, values.as_ref().unwrap_or(&self.values).bytes())?;
+        let values_bytes = values.as_ref().unwrap_or(&self.values).bytes();
+        if framed + values_bytes > shared.limits.framed_bytes {
+            return Err(shared.no_room_beside_values(framed, values_bytes));
+        }
         Ok(values)
     }
 
     /// Makes these the values of the last group, and of all that follow.
+    #[inline]
     fn take_values(&mut self, values: Option<Arc<Values>>) {
         if let Some(values) = values {
             if let Some(group) = self.groups.back_mut() {
