@@ -82,6 +82,9 @@ pub enum ErrorKind {
     /// A transaction was not committed: a key that it read or writes was changed since it began, or so much was
     /// written since that the store cannot tell. Nothing was written. Run the transaction again from its beginning.
     Conflict,
+    /// A feed of changes cannot go on: the log no longer has its next record, or the store has changed in a way that is
+    /// not in the log. Begin again with a feed behind a new snapshot.
+    Lagged,
     /// The store or its engine was closed.
     Closed,
     /// An option or argument is not valid.

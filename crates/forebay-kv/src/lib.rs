@@ -37,6 +37,7 @@
 //! | reads and changes together, unless another write comes between | [`Store::transaction`], [`Store::transact`] |
 //! | entries in order, in either direction | [`Keyspace::range`], [`Keyspace::prefix`], [`Keyspace::iter`], [`Range::rev`] |
 //! | the store as it was at one moment | [`Store::snapshot`] |
+//! | every write in order, as it becomes durable | [`Store::changes`] |
 //! | sorted entries loaded fast | [`Keyspace::bulk_load`], [`Keyspace::loader`] |
 //! | background work done now | [`Store::flush`], [`Store::compact`], [`Store::settle`] |
 //! | a copy that opens as a store | [`Store::checkpoint`] |
@@ -79,6 +80,7 @@ mod async_mutex;
 mod batch;
 mod budget;
 mod cache;
+mod changes;
 mod checkpoint;
 mod compact;
 mod error;
@@ -108,6 +110,7 @@ mod view;
 mod wait;
 
 pub use batch::Batch;
+pub use changes::{Changed, ChangedEntry, Changes};
 pub use error::{Error, ErrorKind, Result};
 pub use keyspace::Keyspace;
 pub use load::BulkLoad;

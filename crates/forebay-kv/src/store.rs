@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay::Engine;
+use forebay_wal::Lsn;
 
 use crate::batch::Batch;
+use crate::changes::Changes;
 use crate::checkpoint;
 use crate::compact;
 use crate::error::{Error, ErrorKind, Result};
@@ -351,6 +353,35 @@ impl Store {
     pub fn snapshot(&self) -> Snapshot {
         let (view, lsn) = self.shared().pin();
         Snapshot::new(self.handle.clone(), view, lsn)
+    }
+
+    /// Returns a feed of all writes from a record of the log on, in their order: puts, deletes, batches and transactions
+    /// that are durable. For caches, indexes and watchers in step with the store.
+    ///
+    /// Begin with `snapshot.lsn().next()`, and read that snapshot for what was there before. Writes of keyspaces that are
+    /// not logged are not in it. Bulk loads and removals of ranges and keyspaces end a feed; see
+    /// [`Changes::next`]. While a feed is not read, the log keeps the records of up to three flushes for it.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
+    /// let users = store.keyspace("users").await?;
+    /// let snapshot = store.snapshot(); // the state to begin with
+    /// let mut changes = store.changes(snapshot.lsn().next());
+    /// users.put("anna", "1").await?;
+    /// let changed = changes.next().await.ok_or("the store was closed")??;
+    /// assert_eq!((&*changed.entries[0].keyspace, &changed.entries[0].key[..]), ("users", &b"anna"[..]));
+    /// # drop((snapshot, changes));
+    /// # store.close().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn changes(&self, from: Lsn) -> Changes {
+        Changes::new(&self.handle, from)
     }
 
     /// Begins a transaction: reads as of now, and changes that are applied all at once by

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use forebay::shard::JoinHandle;
 use forebay::{Dir, Durability, Engine, File, FileKind, Lock, Open};
@@ -14,7 +15,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_generation, segment_name};
 use crate::options::Options;
 use crate::recover::{Needed, Recovery, Scan, recover};
-use crate::segment::{Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes, scan_file};
+use crate::segment::{
+    LOCK_PATIENCE, Maker, RESERVE_NAME, RESERVE_NEW_NAME, locked_in_time, reserve_bytes, scan_file,
+};
 use crate::wal::Wal;
 
 mod bootstrap;
@@ -217,7 +220,8 @@ async fn make_dir(engine: &Engine, path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Locked`]. If this same process has the log open, the call waits for up to a second: the last
-/// drop of a log closes it in the background.
+/// drop of a log closes it in the background. If the process that has it open is dead, the call waits for up to
+/// ten: the kernel keeps the locks of a killed process until it has taken down its rings.
 async fn lock_log(engine: &Engine, dir: &Dir, shard: usize) -> Result<File> {
     let lock = dir.open(LOCK_NAME, Open::create().buffered().shard(shard)).await?;
     let is_sim = engine.driver() == "sim";
@@ -226,7 +230,12 @@ async fn lock_log(engine: &Engine, dir: &Dir, shard: usize) -> Result<File> {
         Err(error) if error.kind() == forebay::ErrorKind::Locked => {
             let own = std::process::id();
             let holder = if is_sim { Some(own) } else { holder_of(dir).await };
-            if holder != Some(own) || !locked_in_time(&lock, Lock::Exclusive).await? {
+            let patience = match holder {
+                Some(pid) if pid == own => LOCK_PATIENCE,
+                Some(pid) if is_dead(pid) => LOCK_PATIENCE * 10,
+                _ => Duration::ZERO,
+            };
+            if !locked_in_time(&lock, Lock::Exclusive, patience).await? {
                 let path = dir.path().join(LOCK_NAME);
                 return Err(Error::at(ErrorKind::Locked, &path, locked_text(holder, own)));
             }
@@ -248,6 +257,15 @@ async fn holder_of(dir: &Dir) -> Option<u32> {
     let file = dir.open(LOCK_NAME, Open::read().buffered()).await.ok()?;
     let text = file.read_up_to(0..HOLDER_BYTES as u64).await.ok()?;
     std::str::from_utf8(&text).ok()?.trim().parse().ok()
+}
+
+/// Returns whether a process has ended. One of another pid namespace seems to have.
+fn is_dead(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return std::path::Path::new("/proc/self/stat").exists();
+    };
+    // The state follows the name, which is in parentheses: Z and X are those of ended processes.
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['Z', 'X']))
 }
 
 fn locked_text(holder: Option<u32>, own: u32) -> String {

@@ -250,24 +250,24 @@ impl Maker {
     }
 }
 
-/// Number of attempts to lock a segment, and the pause between them.
-const LOCK_TRIES: u32 = 200;
+/// How long a segment's lock is waited for, and the pause between attempts.
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 async fn lock(file: &File) -> Result<()> {
-    if locked_in_time(file, Lock::Exclusive).await? {
+    if locked_in_time(file, Lock::Exclusive, LOCK_PATIENCE).await? {
         Ok(())
     } else {
         Err(Error::at(ErrorKind::Locked, file.path(), "somebody else has this segment open"))
     }
 }
 
-/// Tries for up to a second to lock a file; returns false if another process keeps the lock that long. A
+/// Tries for some time to lock a file; returns false if another process keeps the lock that long. A
 /// write that a dead process left to the kernel holds its file, and so the file's lock, until the write
 /// completes. So the owner of the lock is alone with the file, although the previous owner may have ended in
 /// the middle of a write.
-pub(crate) async fn locked_in_time(file: &File, lock: Lock) -> Result<bool> {
-    for _ in 0..LOCK_TRIES {
+pub(crate) async fn locked_in_time(file: &File, lock: Lock, patience: Duration) -> Result<bool> {
+    for _ in 0..=patience.as_nanos() / LOCK_PAUSE.as_nanos() {
         match file.try_lock(lock).await {
             Err(error) if error.kind() == forebay::ErrorKind::Locked => {
                 forebay::shard::sleep(LOCK_PAUSE).await?;

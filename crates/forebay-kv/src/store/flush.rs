@@ -112,7 +112,8 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
         // gets the error.
         None => drop(shared.check_held()),
     }
-    shared.wal.truncate_before(Lsn(last + 1)).await.map_err(|error| shared.log_error(error))?;
+    let needed = shared.feeds.needed_after(last);
+    shared.wal.truncate_before(needed).await.map_err(|error| shared.log_error(error))?;
     Ok(true)
 }
 

@@ -18,6 +18,7 @@ use super::write_stall::WriteStall;
 use crate::async_mutex::AsyncMutex;
 use crate::budget::Budget;
 use crate::cache::{Cache, Pin, Pinning};
+use crate::changes::Feeds;
 use crate::compact::{Compaction, pick};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     view: ArcSwap<View>,
     /// The newest record that reads see although it may not be durable.
     pub(super) shown: AtomicU64,
+    /// Open feeds of changes, which keep a part of the log.
+    pub(crate) feeds: Feeds,
     /// Committed records on their way into memtables.
     pub(super) insertion: Insertion,
     next_table: AtomicU32,
@@ -216,6 +219,7 @@ impl Shared {
             manifest,
             view: ArcSwap::new(commit.view()),
             shown: AtomicU64::new(0),
+            feeds: Feeds::default(),
             insertion,
             commit: Mutex::new(commit),
             next_table: AtomicU32::new(next_table.max(1)),

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, segment_generation};
 use crate::open::{LOCK_NAME, is_ours};
 use crate::recover::{Needed, Scan, Scanner};
-use crate::segment::locked_in_time;
+use crate::segment::{LOCK_PATIENCE, locked_in_time};
 
 /// Length of one read, in bytes.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
@@ -103,7 +103,9 @@ async fn is_being_written(engine: &Engine, file: &File) -> Result<bool> {
     let own = file.clone();
     // On a shard, because the caller may run anywhere, and waiting needs a timer.
     let locked = engine
-        .spawn_on_shard(0, Class::DEFAULT, move || async move { locked_in_time(&own, Lock::Shared).await })
+        .spawn_on_shard(0, Class::DEFAULT, move || async move {
+            locked_in_time(&own, Lock::Shared, LOCK_PATIENCE).await
+        })
         .await??;
     if locked {
         file.unlock().await?;

@@ -1,0 +1,214 @@
+//! [`Changes`]: the writes of a store in the order of its log, for caches, indexes and watchers.
+//!
+//! A feed reads the log. The log gives records up when a flush has written them to tables; for open feeds it keeps those of
+//! the last flushes, up to a bound, so that a feed that is not polled costs that much space and delays no one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay::Waitable;
+use forebay_wal::Lsn;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::record;
+use crate::store::Handle;
+
+/// Bytes of records that a feed reads at once.
+const READ_BYTES: usize = 256 << 10;
+/// Flushes whose records the log keeps for feeds that have not read them.
+const FLUSHES_KEPT: usize = 3;
+
+/// The open feeds of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Feeds(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The next records that feeds want, each with their number.
+    wanted: BTreeMap<u64, usize>,
+    /// The last records of the last flushes, oldest first.
+    flushed: VecDeque<u64>,
+}
+
+impl Feeds {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the record from which on the log is needed after a flush up to `last`.
+    pub(crate) fn needed_after(&self, last: u64) -> Lsn {
+        let mut state = self.lock();
+        state.flushed.push_back(last);
+        if state.flushed.len() > FLUSHES_KEPT {
+            state.flushed.pop_front();
+        }
+        let kept = match state.flushed.front() {
+            Some(first) if state.flushed.len() == FLUSHES_KEPT => first + 1,
+            _ => 0,
+        };
+        let wanted = state.wanted.keys().next().map_or(u64::MAX, |first| *first);
+        Lsn(wanted.max(kept).min(last + 1))
+    }
+
+    fn enter(&self, lsn: u64) {
+        *self.lock().wanted.entry(lsn).or_default() += 1;
+    }
+
+    fn leave(&self, lsn: u64) {
+        let mut state = self.lock();
+        if let Some(count) = state.wanted.get_mut(&lsn) {
+            *count -= 1;
+            if *count == 0 {
+                state.wanted.remove(&lsn);
+            }
+        }
+    }
+}
+
+/// A write of a store: all that one put, delete, batch or transaction has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Changed {
+    /// The number of its record in the log; later writes have higher numbers.
+    pub lsn: Lsn,
+    /// The changes, in the order in which they were made; of several of one key the last counts.
+    pub entries: Vec<ChangedEntry>,
+}
+
+/// A change of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChangedEntry {
+    /// The name of its keyspace.
+    pub keyspace: Arc<str>,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The new value; `None` if the key was deleted.
+    pub value: Option<Vec<u8>>,
+    /// The second since 1970 from which on the value counts as deleted.
+    pub expires_s: Option<u64>,
+}
+
+/// The writes of a store in the order in which they became durable; see [`Store::changes`](crate::Store::changes). Use
+/// `next().await`, or `next().wait()` on threads.
+///
+/// A feed keeps the store open. While it is not read, the log keeps the records of up to three flushes for it; its other
+/// costs are a few hundred bytes and what it has read, up to 256 KiB or one record.
+pub struct Changes {
+    handle: Arc<Handle>,
+    next: u64,
+    loads: u64,
+    read: VecDeque<Changed>,
+    is_over: bool,
+}
+
+impl Changes {
+    pub(crate) fn new(handle: &Arc<Handle>, from: Lsn) -> Changes {
+        let next = from.0.max(1);
+        handle.shared.feeds.enter(next);
+        let loads = handle.shared.lock().loads;
+        Changes { handle: handle.clone(), next, loads, read: VecDeque::new(), is_over: false }
+    }
+
+    /// Returns the number of the next record that will be read.
+    pub fn position(&self) -> Lsn {
+        Lsn(self.read.front().map_or(self.next, |first| first.lsn.0))
+    }
+
+    /// Returns the next write, and waits until there is one. Returns `None` after an error, and when the store was closed.
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lagged`] if the log no longer has the next record, or the store has changed in a way that is not in the
+    /// log: by a bulk load, [`delete_range`](crate::Keyspace::delete_range) or [`drop_keyspace`](crate::Store::drop_keyspace).
+    /// Begin again: make a feed at `snapshot.lsn().next()`, and read that snapshot. [`ErrorKind::Corruption`]; the system's.
+    #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
+    pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Changed>>>> {
+        Waitable::new("changes", async move {
+            if self.is_over {
+                return None;
+            }
+            match self.step().await {
+                Ok(changed) => Some(Ok(changed)),
+                Err(error) => {
+                    self.is_over = true;
+                    (*error.kind() != ErrorKind::Closed).then_some(Err(error))
+                }
+            }
+        })
+    }
+
+    async fn step(&mut self) -> Result<Changed> {
+        loop {
+            if let Some(changed) = self.read.pop_front() {
+                return Ok(changed);
+            }
+            let shared = self.handle.shared.clone();
+            shared.check_open()?;
+            let is_gone = |error: &forebay_wal::Error| {
+                matches!(error.kind(), forebay_wal::ErrorKind::OutOfRange { .. })
+            };
+            let records = match shared.wal.wait_durable(Lsn(self.next)).await {
+                Ok(()) => shared.wal.read(Lsn(self.next)..=shared.wal.durable_lsn(), READ_BYTES).await,
+                Err(error) => Err(error),
+            };
+            if shared.lock().loads != self.loads {
+                let text = "the store was changed by a bulk load or the removal of a range or keyspace, which is not in \
+                            its log; begin again with a feed behind a new snapshot";
+                return Err(Error::new(ErrorKind::Lagged, text));
+            }
+            let records = match records {
+                Err(error) if is_gone(&error) => Vec::new(),
+                records => records?,
+            };
+            if records.first().is_none_or(|first| first.lsn().0 != self.next) {
+                let text = format!(
+                    "the log no longer has record {}, because the feed was not read for several flushes; begin again with \
+                     a feed behind a new snapshot",
+                    self.next
+                );
+                return Err(Error::new(ErrorKind::Lagged, text));
+            }
+            let before = self.next;
+            for found in &records {
+                self.next = found.lsn().0 + 1;
+                let changed = self.changed(found.lsn(), found)?;
+                if !changed.entries.is_empty() {
+                    self.read.push_back(changed);
+                }
+            }
+            shared.feeds.enter(self.next);
+            shared.feeds.leave(before);
+        }
+    }
+
+    /// Returns the changes of a record.
+    fn changed(&self, lsn: Lsn, bytes: &[u8]) -> Result<Changed> {
+        let mut entries = Vec::new();
+        for at in record::parse(bytes)? {
+            let Some((entry, _)) = record::entry_at(bytes, at as usize) else { continue };
+            let name = |view: &crate::view::View| {
+                view.version.keyspace(entry.keyspace).map(|levels| levels.name.clone())
+            };
+            let Some(keyspace) = self.handle.shared.with_view(name) else { continue };
+            let value = (!entry.deleted).then(|| record::slice(bytes, &entry.value).to_vec());
+            let key = record::slice(bytes, &entry.key).to_vec();
+            entries.push(ChangedEntry { keyspace, key, value, expires_s: entry.expires_s });
+        }
+        Ok(Changed { lsn, entries })
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        self.handle.shared.feeds.leave(self.next);
+    }
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").field("next", &self.next).finish_non_exhaustive()
+    }
+}
