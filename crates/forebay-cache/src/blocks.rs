@@ -4,14 +4,17 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use forebay::{Block, Error, ErrorKind};
 use quick_cache::sync::Cache as Map;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter};
 
-/// The map's own memory for each block, at most, in bytes: its entry, its place in the table, and those of the
-/// blocks that were evicted and are remembered. `tests/bound.rs` compares it with the real memory.
+use crate::doorkeeper::Doorkeeper;
+use crate::window::Window;
+
+/// The map's own memory for each block, at most, in bytes: its entry, its place in the table, those of the
+/// blocks that were evicted and are remembered, and the doorkeeper's. `tests/bound.rs` compares it with the real memory.
 const OVERHEAD_BYTES: u64 = 160;
 /// The minimum that [`BlockCache::give_way`] evicts, in bytes.
 const GIVEN_BYTES: u64 = 1 << 20;
@@ -49,8 +52,20 @@ pub struct BlockCache {
     /// The limit now. Held while blocks give way, which lowers the map's own limit for a moment.
     bytes_max: Mutex<u64>,
     block_bytes: u64,
+    /// Made with the first offer.
+    offered: OnceLock<Offered>,
+    /// Number of blocks that an offer is remembered for.
+    remembered: u64,
     stripes: Box<[Stripe; STRIPES]>,
     evictions: Arc<AtomicU64>,
+}
+
+/// Blocks that were offered, and that are not in the map.
+struct Offered {
+    /// Those that were offered lately.
+    doorkeeper: Doorkeeper,
+    /// Those that were offered last.
+    window: Window,
 }
 
 /// The key of a block: its owner, and its first byte.
@@ -68,6 +83,8 @@ struct Stripe {
     /// Hits of futures: these yield now and then.
     awaited: AtomicU64,
     misses: AtomicU64,
+    insertions: AtomicU64,
+    refusals: AtomicU64,
 }
 
 /// Figures of a [`BlockCache`].
@@ -84,6 +101,10 @@ pub struct BlockStats {
     pub hits: u64,
     /// Lookups that did not.
     pub misses: u64,
+    /// Blocks that came in, replacements of blocks that were there included.
+    pub insertions: u64,
+    /// Blocks that [`offer`](BlockCache::offer) did not insert because they had not been offered lately.
+    pub refusals: u64,
     /// Blocks that made room for others, or were refused because they alone exceed a part of the limit.
     pub evictions: u64,
 }
@@ -116,6 +137,8 @@ impl BlockCache {
             blocks,
             bytes_max: Mutex::new(bytes_max),
             block_bytes,
+            offered: OnceLock::new(),
+            remembered: count as u64,
             stripes: Box::default(),
             evictions,
         }
@@ -125,11 +148,19 @@ impl BlockCache {
     /// system call and allocates nothing.
     #[inline]
     pub fn get(&self, owner: u64, offset: u64) -> Option<Block> {
-        let found = self.blocks.get(&At { owner, offset });
+        let at = At { owner, offset };
+        let found = self.blocks.get(&at).or_else(|| self.wanted_again(at));
         let stripe = self.stripe(owner, offset);
         let count = if found.is_some() { &stripe.hits } else { &stripe.misses };
         count.fetch_add(1, Ordering::Relaxed);
         found
+    }
+
+    /// Returns a block of the window, which goes into the map.
+    fn wanted_again(&self, at: At) -> Option<Block> {
+        let block = self.offered.get()?.window.take(&at)?;
+        self.insert(at.owner, at.offset, &block);
+        Some(block)
     }
 
     /// As [`get`](Self::get), for a future: returns also whether it should yield. That is so once in `every` hits.
@@ -152,14 +183,77 @@ impl BlockCache {
 
     /// As [`get`](Self::get), without counting: for callers that only check whether the block is there.
     pub fn peek(&self, owner: u64, offset: u64) -> Option<Block> {
-        self.blocks.get(&At { owner, offset })
+        let at = At { owner, offset };
+        self.blocks.get(&at).or_else(|| self.offered.get()?.window.peek(&at))
     }
 
     /// Inserts a block, or replaces the one that is there. A block that keeps much more memory than its length is left
     /// out: a slice of a long one.
     pub fn insert(&self, owner: u64, offset: u64, block: &Block) {
         if self.admits(block) {
+            self.stripe(owner, offset).insertions.fetch_add(1, Ordering::Relaxed);
             self.blocks.insert(At { owner, offset }, block.clone());
+        }
+    }
+
+    /// Inserts a block that was read if it was offered before, not long ago. Returns whether it was inserted.
+    ///
+    /// For readers to whom a block is worth its memory only if it is wanted again: blocks that are wanted once neither
+    /// evict others nor take memory that was never used before. A block that is not inserted stays in a window of up to 64
+    /// blocks, and of a 32nd of the limit; a [`get`](Self::get) that finds it there inserts it. An offer is remembered until
+    /// as many other blocks were offered as fit into the limit with which the cache was made, and for twice as many at
+    /// most; so data that fit into the cache are all in it after two passes. Of the blocks that were not offered before, one
+    /// in fifty comes in all the same. Takes 0.1 us where it does not insert.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # use forebay_cache::BlockCache;
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// # let blocks = BlockCache::new(1 << 20);
+    /// let block = file.read_up_to(0..4096).wait()?;
+    /// assert!(!blocks.offer(1, 0, &block)); // the first time
+    /// assert!(blocks.offer(1, 0, &block));
+    /// assert_eq!(blocks.get(1, 0), Some(block));
+    /// assert_eq!((blocks.stats().refusals, blocks.stats().insertions), (1, 1));
+    /// # Ok(()) }
+    /// ```
+    pub fn offer(&self, owner: u64, offset: u64, block: &Block) -> bool {
+        if !self.admits(block) {
+            return false;
+        }
+        let at = At { owner, offset };
+        let offered = self.offered();
+        if offered.doorkeeper.note(owner, offset) {
+            drop(offered.window.take(&at));
+            self.insert(owner, offset, block);
+            return true;
+        }
+        self.stripe(owner, offset).refusals.fetch_add(1, Ordering::Relaxed);
+        offered.window.push(at, block);
+        false
+    }
+
+    fn offered(&self) -> &Offered {
+        if let Some(offered) = self.offered.get() {
+            return offered;
+        }
+        // With the lock, so that no limit is set in between.
+        let bytes_max = self.lock();
+        let offered = self.offered.get_or_init(|| Offered {
+            doorkeeper: Doorkeeper::new(self.remembered),
+            window: Window::new(*bytes_max, self.block_bytes),
+        });
+        self.blocks.set_capacity(self.map_bytes_max(*bytes_max));
+        offered
+    }
+
+    /// Returns the part of the limit that the window does not take.
+    fn map_bytes_max(&self, bytes_max: u64) -> u64 {
+        match self.offered.get() {
+            Some(_) => bytes_max - Window::bytes_of(bytes_max, self.block_bytes),
+            None => bytes_max,
         }
     }
 
@@ -170,16 +264,25 @@ impl BlockCache {
 
     /// Removes a block and returns it.
     pub fn remove(&self, owner: u64, offset: u64) -> Option<Block> {
-        self.blocks.remove(&At { owner, offset }).map(|(_, block)| block)
+        let at = At { owner, offset };
+        let recent = self.offered.get().and_then(|offered| offered.window.take(&at));
+        self.blocks.remove(&at).map(|(_, block)| block).or(recent)
     }
 
     /// Removes the blocks of an owner that begin in a range of offsets, in a pass over all blocks.
     pub fn remove_range(&self, owner: u64, offsets: Range<u64>) {
-        self.blocks.retain(|at, _| at.owner != owner || !offsets.contains(&at.offset));
+        let keeps = |at: &At| at.owner != owner || !offsets.contains(&at.offset);
+        if let Some(offered) = self.offered.get() {
+            offered.window.retain(keeps);
+        }
+        self.blocks.retain(|at, _| keeps(at));
     }
 
     /// Removes all blocks.
     pub fn clear(&self) {
+        if let Some(offered) = self.offered.get() {
+            offered.window.retain(|_| false);
+        }
         self.blocks.clear();
     }
 
@@ -187,7 +290,10 @@ impl BlockCache {
     pub fn set_bytes_max(&self, bytes_max: u64) {
         let mut now = self.lock();
         *now = bytes_max;
-        self.blocks.set_capacity(bytes_max);
+        if let Some(offered) = self.offered.get() {
+            offered.window.set_bytes_max(Window::bytes_of(bytes_max, self.block_bytes));
+        }
+        self.blocks.set_capacity(self.map_bytes_max(bytes_max));
     }
 
     /// Evicts an eighth of the blocks, and at least 1 MiB, if `error` reports that the engine has no I/O memory left.
@@ -198,12 +304,16 @@ impl BlockCache {
         }
         let bytes_max = self.lock();
         let weight = self.blocks.weight();
+        let is_window_empty = self.offered.get().is_none_or(|offered| offered.window.size().0 == 0);
+        if let Some(offered) = self.offered.get() {
+            offered.window.retain(|_| false);
+        }
         match weight {
-            0 => return false,
+            0 => return !is_window_empty,
             _ if weight < GIVEN_BYTES => self.blocks.clear(),
             _ => {
                 self.blocks.set_capacity(weight - (weight / 8).max(GIVEN_BYTES));
-                self.blocks.set_capacity(*bytes_max);
+                self.blocks.set_capacity(self.map_bytes_max(*bytes_max));
             }
         }
         true
@@ -214,12 +324,15 @@ impl BlockCache {
         let sum = |count: fn(&Stripe) -> &AtomicU64| {
             self.stripes.iter().map(|stripe| count(stripe).load(Ordering::Relaxed)).sum::<u64>()
         };
+        let (blocks, bytes) = self.offered.get().map_or((0, 0), |offered| offered.window.size());
         BlockStats {
             bytes_max: *self.lock(),
-            bytes: self.blocks.weight(),
-            blocks: self.blocks.len() as u64,
+            bytes: self.blocks.weight() + bytes,
+            blocks: self.blocks.len() as u64 + blocks,
             hits: sum(|stripe| &stripe.hits) + sum(|stripe| &stripe.awaited),
             misses: sum(|stripe| &stripe.misses),
+            insertions: sum(|stripe| &stripe.insertions),
+            refusals: sum(|stripe| &stripe.refusals),
             evictions: self.evictions.load(Ordering::Relaxed),
         }
     }
@@ -246,8 +359,13 @@ struct ByMemory;
 
 impl Weighter<At, Block> for ByMemory {
     fn weight(&self, _: &At, block: &Block) -> u64 {
-        block.pinned_bytes() as u64 + OVERHEAD_BYTES
+        weight_of(block.pinned_bytes() as u64)
     }
+}
+
+/// Returns the bytes that a block counts with, of the memory that it keeps from other use.
+pub(crate) fn weight_of(pinned_bytes: u64) -> u64 {
+    pinned_bytes + OVERHEAD_BYTES
 }
 
 /// Counts evictions, and drops evicted blocks after the lock.
@@ -282,6 +400,11 @@ impl BuildHasher for Mix {
     fn build_hasher(&self) -> Mixer {
         Mixer(0)
     }
+}
+
+/// Returns the hash of a key, of which every bit depends on every bit of the key.
+pub(crate) fn hash_of(at: &At) -> u64 {
+    Mix.hash_one(at)
 }
 
 impl Hash for At {

@@ -34,6 +34,7 @@
 //! | to forget pages after other changes | [`CachedFile::invalidate`] |
 //! | figures | [`Cache::stats`] |
 //! | a cache for blocks that you read yourself | [`BlockCache`] |
+//! | to keep only what comes a second time | [`BlockCache::offer`], [`Doorkeeper`] |
 //!
 //! A read that a task has begun goes on when nothing polls that task any more, and whichever waiter is polled first picks
 //! it up: a future that is kept and not polled holds up no other.
@@ -57,13 +58,16 @@
 
 mod blocks;
 mod cache;
+mod doorkeeper;
 mod file;
 mod flight;
 mod read;
+mod window;
 mod write;
 
 pub use blocks::{BlockCache, BlockStats};
 pub use cache::{Cache, CacheOptions, CacheStats};
+pub use doorkeeper::Doorkeeper;
 pub use file::CachedFile;
 pub use read::{Read, ReadMany};
 pub use write::Write;

@@ -198,3 +198,45 @@ fn blocks_of_long_reads_are_left_out() {
     blocks.set_bytes_max(4096);
     assert_eq!(blocks.stats().blocks, 0);
 }
+
+/// Blocks that are offered come in with the second offer, or with a lookup while they are among the last that were offered.
+#[test]
+fn offered_blocks_come_in_when_they_are_wanted_again() {
+    let engine = engine();
+    let block = engine.block(4096).expect("memory").freeze();
+    let blocks = BlockCache::new(4 << 20);
+    for offset in 0..5_000 {
+        blocks.offer(1, offset * PAGE, &block);
+    }
+    let once = blocks.stats();
+    assert!(once.insertions < 250 && once.refusals > 4_750, "{once:?}");
+    assert!(once.blocks <= once.insertions + 64 && once.evictions == 0, "{once:?}");
+    // The last one is at hand, and stays from then on; those before are not.
+    assert_eq!(blocks.get(1, 1_000 * PAGE), None);
+    assert_eq!(blocks.peek(1, 4_999 * PAGE), Some(block.clone()));
+    assert_eq!(blocks.get(1, 4_999 * PAGE), Some(block.clone()));
+    for offset in 5_000..5_500 {
+        blocks.offer(1, offset * PAGE, &block);
+    }
+    assert_eq!(blocks.get(1, 4_999 * PAGE), Some(block.clone()));
+    assert!(blocks.offer(1, 5_100 * PAGE, &block), "offered lately");
+    // Whatever the limit is, the bytes of both together keep it.
+    for bytes_max in [1 << 20, 64 << 10, 0, 4 << 20] {
+        blocks.set_bytes_max(bytes_max);
+        for offset in 0..2_000 {
+            blocks.offer(2, offset % 1_000 * PAGE, &block);
+            let stats = blocks.stats();
+            assert!(stats.bytes <= bytes_max, "{stats:?}");
+        }
+    }
+    assert!(blocks.stats().bytes > (4 << 20) * 9 / 10, "{:?}", blocks.stats());
+    // What is removed is in neither of the two.
+    blocks.offer(3, 0, &block);
+    blocks.offer(3, PAGE, &block);
+    assert!(blocks.remove(3, 0).is_some() && blocks.get(3, 0).is_none());
+    blocks.remove_range(3, 0..2 * PAGE);
+    assert_eq!(blocks.get(3, PAGE), None);
+    blocks.offer(3, 2 * PAGE, &block);
+    blocks.clear();
+    assert_eq!((blocks.stats().blocks, blocks.stats().bytes), (0, 0));
+}

@@ -96,6 +96,8 @@ pub(crate) struct Run {
     how: CursorHow,
     bounds: Arc<Bounds>,
     cursor: Option<Cursor>,
+    /// Whether the first table's cursor was made.
+    has_begun: bool,
 }
 
 impl Memory {
@@ -149,7 +151,7 @@ impl Run {
             }),
             "the tables of a run are sorted and do not overlap"
         );
-        Run { tables, how, bounds: bounds.clone(), cursor: None }
+        Run { tables, how, bounds: bounds.clone(), cursor: None, has_begun: false }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -163,6 +165,10 @@ impl Run {
                 let mut cursor = table.cursor(self.how);
                 if let Some(key) = self.begin(&table) {
                     cursor.seek(key).await?;
+                }
+                // A walk that comes from another table is a long one.
+                if !std::mem::replace(&mut self.has_begun, true) {
+                    cursor.offer_leaves();
                 }
                 self.cursor = Some(cursor);
                 continue;

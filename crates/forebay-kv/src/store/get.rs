@@ -187,6 +187,7 @@ impl Shared {
                 InMemory::Reads(lookup, candidate) => (lookup, candidate),
             };
             self.check_held()?;
+            self.cache.note_free_memory(|| self.engine.memory());
             let permit = self.budget.gets_under_way.begin(self.get_bytes()).await;
             let descended = if may_block { self.kernel.descend(self, &mut lookup) } else { None };
             let found = match descended {
@@ -291,6 +292,7 @@ impl Shared {
                 break;
             }
             self.check_held()?;
+            self.cache.note_free_memory(|| self.engine.memory());
             let (under_way, class) = (self.admit_some(&mut lookups).await, forebay::shard::class());
             for ((place, candidate), found) in walk_all(under_way, class).await? {
                 let is_again = found.is_none();

@@ -47,6 +47,12 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Blocks that gets did not find in the cache.
     pub cache_misses: u64,
+    /// Blocks that came into the cache.
+    pub cache_insertions: u64,
+    /// Blocks that gets and ranges read and the cache left out, because they had not been read before lately.
+    pub cache_refusals: u64,
+    /// Blocks that left the cache to make room.
+    pub cache_evictions: u64,
     /// Descents in tables that the kernel walked to a result; see `Options::kernel_walk`.
     pub kernel_walks: u64,
     /// Descents meant for the kernel that went, or went again, the ordinary way. Either there is no engine
@@ -236,6 +242,9 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         sealed,
         cache_hits: cache.hits,
         cache_misses: cache.misses,
+        cache_insertions: cache.insertions,
+        cache_refusals: cache.refusals,
+        cache_evictions: cache.evictions,
         kernel_walks,
         kernel_fell_back,
         kernel_refused,

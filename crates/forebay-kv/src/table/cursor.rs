@@ -16,6 +16,9 @@ use crate::value::{HeldShare, Value};
 
 mod path;
 
+/// Number of leaves of a range that are offered to the cache: those of a short one, which may be wanted again.
+const OFFERS_MAX: u32 = 3;
+
 /// The direction of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -29,7 +32,7 @@ pub(crate) struct CursorHow {
     pub(crate) direction: Direction,
     /// The I/O class of the reads.
     pub(crate) class: Class,
-    /// Whether the cursor looks blocks up in the cache, and inserts a leaf that it read on its own.
+    /// Whether the cursor looks blocks up in the cache, and may offer it leaves.
     pub(crate) cache: bool,
     /// Maximum bytes of one read; a longer leaf is read whole.
     pub(crate) read_bytes_max: u32,
@@ -72,6 +75,8 @@ pub(crate) struct Cursor {
     ahead: Ahead,
     /// Maximum bytes of the next read.
     window: u64,
+    /// Number of leaves that the cursor may still offer to the cache.
+    offers: u32,
     /// The key to begin at in the first leaf.
     seek: Option<Vec<u8>>,
     leaf: Option<Leaf>,
@@ -118,6 +123,7 @@ impl Table {
             upcoming: None,
             ahead: Ahead::new(self, how.class),
             window: 0,
+            offers: 0,
             seek: None,
             leaf: None,
             key: Vec::new(),
@@ -139,6 +145,11 @@ impl Cursor {
         self.seek = Some(key.to_vec());
         self.path = Some(Path::to(&self.table, &self.how, Some(key)).await?);
         Ok(())
+    }
+
+    /// Has the cursor offer the leaves that it reads next to the cache, as many as a short range has.
+    pub(crate) fn offer_leaves(&mut self) {
+        self.offers = OFFERS_MAX;
     }
 
     /// Moves to the next entry, and reads its value if that is a blob. Returns `false` behind the last entry.
@@ -210,7 +221,7 @@ impl Cursor {
     fn restart(&mut self) {
         self.ahead.clear();
         (self.path, self.upcoming, self.leaf, self.failed) = (None, None, None, None);
-        self.window = 0;
+        (self.window, self.offers) = (0, 0);
         self.key.clear();
         self.current = Current::None;
     }
@@ -270,8 +281,9 @@ impl Cursor {
         let wrong = |wrong| self.table.corrupt(arrived.child.offset(), wrong);
         if !arrived.checked {
             check(&arrived.leaf, self.table.identity(arrived.child, LEAF)).map_err(wrong)?;
-            if self.how.cache {
-                self.table.cache.insert(self.table.meta.id, arrived.child.offset(), &arrived.leaf);
+            if self.how.cache && self.offers > 0 {
+                self.offers -= 1;
+                self.table.cache.offer(self.table.meta.id, arrived.child.offset(), &arrived.leaf);
             }
         }
         let node = Node::of(&arrived.leaf).map_err(wrong)?;

@@ -288,9 +288,14 @@ impl Lookup {
         table.advance(self.key.bytes(), self.now_s, next)
     }
 
+    /// Has the cache keep a checked block. Filters and inner nodes serve many keys; a leaf or a value proves its worth
+    /// by a second read.
     fn keep(&self, offset: u64, block: &Block) {
-        if self.fill {
-            self.table.cache.insert(self.table.meta.id, offset, block);
+        let (cache, table) = (&self.table.cache, self.table.meta.id);
+        match self.at {
+            _ if !self.fill => {}
+            At::Node(_, LEAF) | At::Blob(_) => cache.offer(table, offset, block),
+            At::Filter(_) | At::Node(..) => cache.insert(table, offset, block),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Path {
     ) -> Result<()> {
         let (mut child, mut level) = (child, level);
         while level > 0 {
-            let mut step = Step::load(table, how, child, level).await?;
+            let mut step = Step::load(table, how, child, level, pick).await?;
             step.index = match pick {
                 Pick::First => 0,
                 Pick::Last => step.count - 1,
@@ -135,7 +135,13 @@ impl Path {
 }
 
 impl Step {
-    async fn load(table: &Arc<Table>, how: &CursorHow, child: Child, level: u8) -> Result<Step> {
+    async fn load(
+        table: &Arc<Table>,
+        how: &CursorHow,
+        child: Child,
+        level: u8,
+        pick: Pick<'_>,
+    ) -> Result<Step> {
         let mut step = Step { child, level, block: None, count: 0, index: 0 };
         if table.pinned.node(child, level).is_none() {
             step.block = match table.cache.get(table.meta.id, child.offset()) {
@@ -144,8 +150,13 @@ impl Step {
                     let block = table.read(child.range(), how.class).await?;
                     check(&block, table.identity(child, level))
                         .map_err(|wrong| table.corrupt(child.offset(), wrong))?;
-                    if how.cache {
-                        table.cache.insert(table.meta.id, child.offset(), &block);
+                    match pick {
+                        _ if !how.cache => {}
+                        Pick::Key(_) => table.cache.insert(table.meta.id, child.offset(), &block),
+                        // A cursor that goes through the table needs each inner node once.
+                        Pick::First | Pick::Last => {
+                            table.cache.offer(table.meta.id, child.offset(), &block);
+                        }
                     }
                     Some(block)
                 }
