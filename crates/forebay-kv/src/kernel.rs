@@ -6,16 +6,17 @@
 //! serves one table at a time.
 //!
 //! Nodes that the kernel reads do not come into the cache: it does not return inner nodes, and a leaf is no
-//! hotter than the node above it. So a node at which two recent descents began is read in the ordinary way
-//! ([`Seen`]), which puts it into the cache. The kernel is left with nodes that are seldom requested.
+//! hotter than the node above it. So a node at which two recent descents began is read in the ordinary way,
+//! which puts it into the cache. The kernel is left with nodes that are seldom requested.
 //!
 //! The kernel's result is never final: [`Lookup::take_leaf`] checks the leaf. The ordinary walk, which
 //! checks every node, decides everything that this one cannot.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use forebay_cache::Doorkeeper;
 use forebay_kernel::{Descent, EngineKind, LocalWalk, TABLE_KEY_BYTES_MAX, TableDescent};
 
 use crate::cache::{Cache, Pin, Pinning};
@@ -37,8 +38,8 @@ pub(crate) struct KernelWalks {
     number: u64,
     /// Why there are no kernel walks.
     refused: OnceLock<String>,
-    /// `None` only in tests.
-    seen: Option<Seen>,
+    /// The nodes at which recent descents began. `None` only in tests.
+    begun: Option<Doorkeeper>,
     /// The memory of threads' sessions, pinned while the sessions live.
     sessions: Mutex<Vec<(Weak<()>, Pin)>>,
     walks: AtomicU64,
@@ -66,7 +67,7 @@ impl KernelWalks {
             is_wanted: options.kernel_walk,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             refused: OnceLock::new(),
-            seen: (!options.kernel_walk_again).then(|| Seen::new(cache_bytes / UNIT as u64)),
+            begun: (!options.kernel_walk_again).then(|| begun(cache_bytes / UNIT as u64)),
             sessions: Mutex::default(),
             walks: AtomicU64::new(0),
             fell_back: AtomicU64::new(0),
@@ -80,7 +81,8 @@ impl KernelWalks {
             return None;
         }
         let (child, level, key) = lookup.descent()?;
-        let is_hot = self.seen.as_ref().is_some_and(|seen| seen.again(lookup.table().id(), child.position));
+        let again = |begun: &Doorkeeper| begun.note(lookup.table().id().into(), child.position.into());
+        let is_hot = self.begun.as_ref().is_some_and(again);
         if is_hot || key.len() > TABLE_KEY_BYTES_MAX {
             return None;
         }
@@ -176,58 +178,11 @@ impl KernelWalks {
     }
 }
 
-/// The nodes at which recent descents began: a bit for each, in an array that is cleared after a number of
-/// descents. Two nodes may share a bit; then one of them comes into the cache too early.
-pub(crate) struct Seen {
-    bits: Box<[AtomicU64]>,
-    begun: AtomicU32,
-    descents_max: u32,
-}
-
-/// Bits for each remembered descent.
-const BITS: u32 = 8;
-/// The range for the number of descents after which all are forgotten. The number is a quarter of the nodes
-/// that the cache has room for. Half of the cache has leaves, and a node that came back later than that
-/// would no longer be there.
+/// The range for the number of descents that are remembered.
 const DESCENTS: std::ops::RangeInclusive<u64> = 64..=8192;
 
-impl Seen {
-    /// Returns an empty record for a cache of `nodes` nodes.
-    pub(crate) fn new(nodes: u64) -> Seen {
-        let descents_max = (nodes / 4).clamp(*DESCENTS.start(), *DESCENTS.end()).next_power_of_two() as u32;
-        let words = descents_max * BITS / u64::BITS;
-        Seen { bits: (0..words).map(|_| AtomicU64::new(0)).collect(), begun: AtomicU32::new(0), descents_max }
-    }
-
-    /// Records that a descent begins at this node. Returns whether another recent one did.
-    pub(crate) fn again(&self, table: u32, position: u32) -> bool {
-        if self.begun.fetch_add(1, Ordering::Relaxed) >= self.descents_max {
-            self.begun.store(0, Ordering::Relaxed);
-            self.bits.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        }
-        // Fibonacci hashing: the upper bits depend on all bits of the number.
-        let number = u64::from(table) << 32 | u64::from(position);
-        let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let index = hash as usize % (self.bits.len() * u64::BITS as usize);
-        let bit = 1 << (index % u64::BITS as usize);
-        let word = self.bits.get(index / u64::BITS as usize);
-        word.is_some_and(|word| word.fetch_or(bit, Ordering::Relaxed) & bit != 0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_is_known_the_second_time_and_forgotten_after_many_others() {
-        let seen = Seen::new(4000);
-        assert!(!seen.again(7, 100));
-        assert!(seen.again(7, 100) && seen.again(7, 100));
-        let known = (0..500).filter(|position| seen.again(8, *position)).count();
-        assert!(known < 60, "{known} of 500 nodes share a bit");
-        let known = (0..1100).filter(|position| seen.again(9, *position)).count();
-        assert!(known < 200, "{known} of 1100 nodes share a bit");
-        assert!(!seen.again(7, 100));
-    }
+/// Returns an empty record of the nodes at which recent descents began, of a cache of `nodes` nodes. It remembers a quarter
+/// of them: half of the cache has leaves, and a node that came back later than that would no longer be there.
+fn begun(nodes: u64) -> Doorkeeper {
+    Doorkeeper::new((nodes / 4).clamp(*DESCENTS.start(), *DESCENTS.end()))
 }
