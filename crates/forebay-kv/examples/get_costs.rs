@@ -3,9 +3,10 @@
 //!
 //! Run with `cargo run --release -p forebay-kv --features forebay/tokio --example get_costs -- [WAY...]`. A way
 //! is a caller and a number of gets in flight: `wait-1`, `wait-32`, `tokio-1`, `tokio-32`, `shard-1`,
-//! `shard-32`; without one, all of these run in turn. `GETS` (60,000), `KEYS` (2,000,000), `MEMORY_MIB` (64)
-//! and `SPAN` (all keys; the first so many are requested) in the environment change the sizes. The store is
-//! made in the current directory once and kept as `get-costs-KEYS`, so that a second run begins at once.
+//! `shard-32`; without one, all of these run in turn. The environment changes the sizes: `GETS` (60,000),
+//! `KEYS` (2,000,000), `MEMORY_MIB` (64), `SPAN` (all keys; the first so many are requested), and `PUTS` (0;
+//! threads that put meanwhile, whose work is in the figures). The store is made in the current directory once
+//! and kept as `get-costs-KEYS`, so that a second run begins at once.
 //!
 //! Each way opens the store with an empty cache, and prints three parts of its gets: the first tenth, the
 //! rest of the first half, and the second half.
@@ -13,7 +14,7 @@
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay::{Class, Config, Engine};
 use forebay_kv::{Keyspace, Options, Store};
@@ -28,6 +29,7 @@ struct Sizes {
     span: u64,
     gets: u64,
     memory: u64,
+    puts: u64,
 }
 
 fn main() -> Result<()> {
@@ -40,6 +42,7 @@ fn main() -> Result<()> {
         span: number("SPAN", keys)?.clamp(1, keys),
         gets: number("GETS", 60_000)?,
         memory: number("MEMORY_MIB", 64)? << 20,
+        puts: number("PUTS", 0)?,
     };
     let dir = format!("get-costs-{keys}");
     load(Path::new(&dir), &sizes)?;
@@ -106,21 +109,57 @@ fn counts(engine: &Engine) -> Result<Counts> {
 fn run(dir: &Path, sizes: &Sizes, caller: &str, in_flight: u64, way: &str) -> Result<()> {
     let engine = Engine::start(Config::default().shards(1))?;
     let store = Store::open(&engine, dir, Options::new().memory(sizes.memory)).wait()?;
-    let keyspace = store.default_keyspace();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let (others, over) = (store.keyspace("others").wait()?, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let put = || -> Result<()> {
+            for number in (0..1000).cycle() {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                others.put(key(number), [7; VALUE_BYTES]).wait()?;
+            }
+            Ok(())
+        };
+        let writers: Vec<_> = (0..sizes.puts).map(|_| scope.spawn(put)).collect();
+        let measured = parts(sizes, caller, in_flight, way, &engine, &store, &runtime);
+        over.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer.join().map_err(|_| "a writer panicked")??;
+        }
+        measured
+    })?;
+    drop(runtime);
+    drop(others);
+    store.close().wait()?;
+    engine.close().wait()?;
+    Ok(())
+}
+
+/// Measures the parts of a way.
+fn parts(
+    sizes: &Sizes,
+    caller: &str,
+    in_flight: u64,
+    way: &str,
+    engine: &Engine,
+    store: &Store,
+    runtime: &tokio::runtime::Runtime,
+) -> Result<()> {
+    let keyspace = store.default_keyspace();
     let parts = [sizes.gets / 10, sizes.gets / 2 - sizes.gets / 10, sizes.gets - sizes.gets / 2];
     let mut first = 0;
     for part in parts {
-        let before = counts(&engine)?;
+        let before = counts(engine)?;
         let numbers = Arc::new(Numbers { next: AtomicU64::new(first), end: first + part, span: sizes.span });
         first += part;
         match caller {
             "wait" => of_threads(&keyspace, &numbers, in_flight)?,
             "tokio" => runtime.block_on(of_tokio(&keyspace, &numbers, in_flight))?,
-            "shard" => of_shard(&engine, &keyspace, &numbers, in_flight)?,
+            "shard" => of_shard(engine, &keyspace, &numbers, in_flight)?,
             _ => return Err("a caller is wait, tokio or shard".into()),
         }
-        let after = counts(&engine)?;
+        let after = counts(engine)?;
         let each = |before: u64, after: u64| (after - before) as f64 / part.max(1) as f64;
         println!(
             "{way:10}{part:>9}{:>10.1}{:>9.2}{:>9.2}{:>6} MiB{:>8} KiB",
@@ -131,10 +170,6 @@ fn run(dir: &Path, sizes: &Sizes, caller: &str, in_flight: u64, way: &str) -> Re
             store.stats().memory.blocks >> 10,
         );
     }
-    drop(runtime);
-    drop(keyspace);
-    store.close().wait()?;
-    engine.close().wait()?;
     Ok(())
 }
 

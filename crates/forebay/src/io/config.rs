@@ -326,7 +326,7 @@ impl Config {
     /// Sets whether a thread that waits for one operation with `.wait()` makes the system call itself. Default: true.
     ///
     /// It saves two changes of threads for each operation. An operation goes to its file's shard all the same where that decides when it
-    /// may go: while classes compete for the device, for a class with caps, for more than 64 KiB, for polled files and NVMe namespaces,
+    /// may go: while operations of several classes wait for the device, for a class with caps, for more than 64 KiB, for polled files and NVMe namespaces,
     /// when I/O memory is short, and with a [`priority`](Config::priority) other than the default. See the guide
     /// [How reads run](https://github.com/forebay-rs/forebay/blob/main/docs/how-reads-run.md).
     ///

@@ -4,9 +4,9 @@
 //! more, which is most of the time that a fast device takes and as much processor time as the read itself.
 //!
 //! An operation goes to its home shard all the same if the shard decides when it may go or what serves it:
-//! - its class has caps, another class uses the device at the time, or it is larger than a piece (a durable write may be
-//!   longer: its flush takes the device anyway)
-//!   (`scheduler/device.rs`, [`DeviceScheduler::admits_call`](crate::reactor::scheduler::DeviceScheduler::admits_call));
+//! - its class has caps, or it is larger than a piece (a durable write may be longer: its flush takes the device anyway);
+//! - another class uses the device at the time, and operations wait for room or for their turn, or it is no read
+//!   (`scheduler/device.rs`, [`DeviceScheduler::admit_call`](crate::reactor::scheduler::DeviceScheduler::admit_call));
 //! - its file has polled completions or is an NVMe namespace;
 //! - no I/O memory is free: the shard has the queue for it;
 //! - a write passes RLIMIT_FSIZE: the kernel would send SIGXFSZ to this thread, and that ends a program by default.
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
-use crate::base::class::Class;
+use crate::base::class::{Class, Specs};
 use crate::base::priority::Priority;
 use crate::driver::threads::transfer;
 use crate::driver::{IoRequest, Route};
@@ -30,7 +30,7 @@ use crate::io::stats::{FileCounts, FileReport, FlowStats, Flows, Moved, SharedFi
 use crate::memory::arena::{Aside, Buffer};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::scheduler::PIECE_BYTES;
+use crate::reactor::scheduler::{CallAdmission, CallCharge, Counts, PIECE_BYTES};
 
 /// One call in this many of a thread is timed.
 const SAMPLE_EVERY: u32 = 32;
@@ -65,6 +65,11 @@ struct Stripe {
     calls: u64,
     flows: Flows,
     walks: WalkStats,
+    /// The shares received beside other classes, by class and device.
+    shares: Vec<((u8, u16), Counts)>,
+    /// The classes as they were at the version.
+    specs: Specs,
+    version: u32,
     /// I/O memory that was used lately. `None` before the first call, and after the engine's end.
     cache: Option<Aside>,
 }
@@ -74,7 +79,34 @@ unsafe impl Send for Stripe {}
 
 impl Stripe {
     fn new() -> Stripe {
-        Stripe { calls: 0, flows: Flows::new(), walks: WalkStats::default(), cache: None }
+        Stripe {
+            calls: 0,
+            flows: Flows::new(),
+            walks: WalkStats::default(),
+            shares: Vec::new(),
+            specs: Specs::default(),
+            version: 0,
+            cache: None,
+        }
+    }
+
+    /// Begins a call beside other classes; see [`DeviceScheduler::begin_call`](crate::reactor::scheduler::DeviceScheduler::begin_call).
+    fn charge(&mut self, core: &FileCore, request: &OpRequest) -> Option<CallCharge> {
+        let classes = &core.engine().classes;
+        if self.version != classes.version() {
+            (self.specs, self.version) = classes.specs();
+        }
+        let class = request.class.index();
+        let charge = core.scheduler()?.begin_call(class, request.kind, request.len, &self.specs)?;
+        let key = (request.class.0, core.device_index());
+        let at = self.shares.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            self.shares.push((key, Counts::default()));
+            self.shares.len() - 1
+        });
+        // Nothing waits, so what it receives is what is due to it.
+        self.shares[at].1.received += charge.weight;
+        self.shares[at].1.due += charge.weight;
+        Some(charge)
     }
 
     /// Runs `act` with the stripe's cache on this thread.
@@ -114,6 +146,26 @@ impl Drop for Running<'_> {
         self.calls.running.fetch_sub(1, Ordering::SeqCst);
         if self.core.is_closed() {
             self.core.wake_closers();
+        }
+    }
+}
+
+/// A call beside other classes. Its room goes back with it.
+struct Charged<'c> {
+    core: &'c FileCore,
+    charge: CallCharge,
+}
+
+impl Drop for Charged<'_> {
+    fn drop(&mut self) {
+        let (engine, clock) = (self.core.engine(), self.core.engine().clock());
+        let wake =
+            self.core.scheduler().map_or(0, |device| device.end_call(&self.charge, clock.ns(clock.now())));
+        if wake != 0 {
+            engine
+                .all_inboxes()
+                .filter(|inbox| wake & (1 << inbox.index) != 0)
+                .for_each(|inbox| inbox.kick());
         }
     }
 }
@@ -166,6 +218,11 @@ impl Calls {
     /// Returns the counters of the calls by class and device. A pair may come several times.
     pub(crate) fn flows(&self) -> Vec<((u8, u16), FlowStats)> {
         self.locked().flat_map(|stripe| stripe.flows.snapshot()).collect()
+    }
+
+    /// Returns the shares that calls received beside other classes, by class and device. A pair may come several times.
+    pub(crate) fn shares(&self) -> Vec<((u8, u16), Counts)> {
+        self.locked().flat_map(|stripe| stripe.shares.clone()).collect()
     }
 
     /// Adds a walk that a thread carried out itself.
@@ -264,11 +321,20 @@ pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpRes
     let class = request.class.or_of_task();
     let is_flush = request.kind == OpKind::Write && request.durability != Durability::None;
     let is_long = request.len > PIECE_BYTES && !is_flush;
-    if !suits(core, class) || is_long || !is_within_size_limit(request) {
+    let admission = admission(core, class);
+    if admission == CallAdmission::Shard || is_long || !is_within_size_limit(request) {
         return None;
     }
     request.class = class;
     let stripe = engine.calls.stripe();
+    let _charged = match admission {
+        CallAdmission::Count if request.kind != OpKind::Read => return None,
+        CallAdmission::Count => {
+            let charge = engine.calls.lock(stripe).charge(core, request)?;
+            Some(Charged { core, charge })
+        }
+        CallAdmission::Pass | CallAdmission::Shard => None,
+    };
     let running = match begin(engine, core, stripe) {
         Ok(running) => running,
         Err(failure) => return Some(Err(failure)),
@@ -289,15 +355,26 @@ pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpRes
     Some(result)
 }
 
-/// Returns whether a thread may carry out operations of this class on this file itself.
+/// Returns whether a thread may carry out reads of this class on this file itself.
 pub(crate) fn suits(core: &FileCore, class: Class) -> bool {
+    admission(core, class) != CallAdmission::Shard
+}
+
+fn admission(core: &FileCore, class: Class) -> CallAdmission {
     let engine = core.engine();
-    engine.calls.are_allowed()
+    let is_allowed = engine.calls.are_allowed()
         && core.route() == Route::Ordinary
         // The home shard reports its loss; a file without it would be half alive.
         && engine.inboxes[core.home()].failure().is_none()
-        && !engine.classes.is_capped(class)
-        && core.admits_call(class)
+        && !engine.classes.is_capped(class);
+    match core.scheduler() {
+        _ if !is_allowed => CallAdmission::Shard,
+        None => CallAdmission::Pass,
+        Some(scheduler) => {
+            let clock = engine.clock();
+            scheduler.admit_call(class.index(), clock.ns(clock.now()))
+        }
+    }
 }
 
 /// Registers a call with its file, and so with the engine.
@@ -405,15 +482,4 @@ fn is_within_size_limit(request: &OpRequest) -> bool {
         || rustix::process::getrlimit(rustix::process::Resource::Fsize)
             .current
             .is_none_or(|limit| request.offset + u64::from(request.len) <= limit)
-}
-
-impl FileCore {
-    /// Returns whether a thread may carry out an operation of this class itself, as far as the device's scheduler is concerned.
-    #[inline]
-    fn admits_call(&self, class: Class) -> bool {
-        self.scheduler().is_none_or(|scheduler| {
-            let clock = self.engine().clock();
-            scheduler.admits_call(class.index(), clock.ns(clock.now()))
-        })
-    }
 }

@@ -11,6 +11,8 @@
 //!   that shares are of the device's time.
 //! - A class that has had less than its share is admitted at once with one request, even if the budget is
 //!   spent.
+//! - A read that a waiting thread carries out itself goes beside other classes as long as nothing waits and the budget has room,
+//!   and is charged as on a shard. Once in 100 ms one goes to a shard, which finds out whether the others are still there.
 //!
 //! Nothing here allocates, locks or arms a timer for an operation. Shared memory is touched by operations of
 //! contended devices and of capped classes only, and once a turn to check whether the device is still quiet.
@@ -24,7 +26,7 @@ mod queue;
 mod write_cost;
 
 pub(crate) use cost::PIECE_BYTES;
-pub(crate) use device::DeviceScheduler;
+pub(crate) use device::{CallAdmission, CallCharge, DeviceScheduler};
 pub(crate) use device_queue::Counts;
 pub(crate) use device_queues::{Admission, DeviceQueues, ShardContext};
 

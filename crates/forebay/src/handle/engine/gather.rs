@@ -33,6 +33,11 @@ pub(crate) async fn gather(shared: Arc<EngineShared>) -> Result<Stats> {
     }
     stats.wait_calls = shared.calls.count();
     shared.calls.add_walks(&mut stats.walks);
+    for ((class, device), counts) in shared.calls.shares() {
+        if let Some(device) = shared.scheduler_of(device) {
+            add_class(&mut stats.classes, shared.classes.name(Class(class)), device.name.clone(), counts);
+        }
+    }
     shared.calls.flows().into_iter().for_each(|(key, flow)| add_flow(&mut flows, key, flow));
     flows.sort_by_key(|(key, _)| *key);
     for ((class, device), mut flow) in flows {

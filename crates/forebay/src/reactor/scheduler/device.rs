@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::cost::PIECE_COST;
+use super::cost::{PIECE_COST, cost};
 use super::depth_controller::{DepthController, Window};
 use super::device_queue::ACTIVE_NS;
 use super::write_cost::{EVEN, Mix, WriteCost};
-use crate::base::class::{CLASSES_MAX, Spec, TENANTS_MAX};
+use crate::base::class::{CLASSES_MAX, NO_TENANT, Spec, Specs, TENANTS_MAX};
 use crate::device::calibration::Calibration;
 use crate::io::op::OpKind;
 
@@ -68,9 +68,40 @@ pub(crate) struct DeviceScheduler {
     found: Mutex<Found>,
     /// For each class, the time of its last operation that a waiting thread carried out itself, as far as it was noted.
     calls_ns: [AtomicU64; CLASSES_MAX],
+    /// The time at which such an operation last went to a shard to have it look for other classes.
+    looked_ns: AtomicU64,
     /// How often shards wrote `leased`, for the test that says what leases cost.
     #[cfg(test)]
     pub(super) lease_writes: LeaseWrites,
+}
+
+/// The decision on an operation that a thread wants to carry out itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallAdmission {
+    /// It goes and is not counted: no other class uses the device.
+    Pass,
+    /// It goes if the budget has room for it, and is counted.
+    Count,
+    /// It goes to a shard.
+    Shard,
+}
+
+/// The amounts that such an operation was charged.
+#[derive(Debug)]
+pub(crate) struct CallCharge {
+    kind: OpKind,
+    cost: u64,
+    /// What it takes from its class's share.
+    pub(crate) weight: u64,
+}
+
+/// Returns the index of the virtual time that counts for a class, its own or its tenant's, and the shares
+/// that count there.
+pub(super) fn top(class: usize, specs: &Specs) -> (usize, u64) {
+    match specs.classes[class].tenant {
+        NO_TENANT => (class, u64::from(specs.classes[class].shares.max(1))),
+        tenant => (CLASSES_MAX + usize::from(tenant), u64::from(specs.tenants[usize::from(tenant)].max(1))),
+    }
 }
 
 /// The writes of the line that all shards share.
@@ -155,6 +186,7 @@ impl DeviceScheduler {
             },
             found: Mutex::new(Found { depth_controller, write_cost: WriteCost::new(write_cost) }),
             calls_ns: [const { AtomicU64::new(0) }; CLASSES_MAX],
+            looked_ns: AtomicU64::new(0),
             #[cfg(test)]
             lease_writes: LeaseWrites::default(),
         }
@@ -190,14 +222,78 @@ impl DeviceScheduler {
         had_room
     }
 
-    /// Returns whether an operation of this class may go without a shard's queue: no other class uses the device. Notes the use, so that
-    /// shards with other classes find the device contended.
+    /// Decides whether an operation of this class may go without a shard's queue. Notes the use, so that shards with other classes
+    /// find the device contended.
     #[inline]
-    pub(crate) fn admits_call(&self, class: usize, now_ns: u64) -> bool {
+    pub(crate) fn admit_call(&self, class: usize, now_ns: u64) -> CallAdmission {
         if now_ns.saturating_sub(self.calls_ns[class].load(Ordering::Relaxed)) > CALL_NOTED_NS {
             self.note_call(class, now_ns);
         }
-        self.classes.load(Ordering::Relaxed) & !(1 << class) == 0
+        if self.classes.load(Ordering::Relaxed) & !(1 << class) == 0 {
+            return CallAdmission::Pass;
+        }
+        // Shards alone find out that a class does not use the device any more.
+        let looked_ns = self.looked_ns.load(Ordering::Relaxed);
+        let looks = now_ns.saturating_sub(looked_ns) > ACTIVE_NS
+            && self
+                .looked_ns
+                .compare_exchange(looked_ns, now_ns, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if looks || self.has_backlog() { CallAdmission::Shard } else { CallAdmission::Count }
+    }
+
+    /// Returns whether operations wait for room or for their turn on any shard.
+    fn has_backlog(&self) -> bool {
+        self.backlog.iter().any(|shards| shards.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Begins an operation that a thread carries out itself beside other classes: as on a shard on which nothing waits, if there is
+    /// room for it in the budget. Returns the charge, which [`end_call`](Self::end_call) takes back.
+    pub(crate) fn begin_call(
+        &self,
+        class: usize,
+        kind: OpKind,
+        bytes: u32,
+        specs: &Specs,
+    ) -> Option<CallCharge> {
+        let cost = cost(bytes);
+        if self.has_backlog() || !self.lease(cost, true) {
+            return None;
+        }
+        let weight = self.weigh(kind, cost);
+        self.catch_up(class, specs);
+        self.advance(class, weight, specs);
+        Some(CallCharge { kind, cost, weight })
+    }
+
+    /// Ends such an operation. Returns the shards to wake, one bit each: they wait for room.
+    pub(crate) fn end_call(&self, charge: &CallCharge, now_ns: u64) -> u64 {
+        self.give_back(charge.cost);
+        let mut done = Done::default();
+        done.add(charge.kind, charge.cost);
+        self.completed(done, now_ns);
+        if self.waiting.load(Ordering::Relaxed) == 0 { 0 } else { self.waiting.swap(0, Ordering::Relaxed) }
+    }
+
+    /// Brings an idle class's virtual time up to now: a class does not catch up on a share that it did not
+    /// request.
+    pub(super) fn catch_up(&self, class: usize, specs: &Specs) {
+        let now = self.now[0].load(Ordering::Relaxed);
+        self.tags[top(class, specs).0].fetch_max(now, Ordering::Relaxed);
+        if let Some(now) = self.now.get(1 + usize::from(specs.classes[class].tenant)) {
+            self.tags[class].fetch_max(now.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Advances the virtual times of a class whose operation goes to the device, and of the device.
+    pub(super) fn advance(&self, class: usize, weight: u64, specs: &Specs) {
+        let ((place, shares), spec) = (top(class, specs), &specs.classes[class]);
+        let start = self.tags[place].fetch_add((weight << TAG_SHIFT) / shares, Ordering::Relaxed);
+        self.now[0].fetch_max(start, Ordering::Relaxed);
+        if let Some(now) = self.now.get(1 + usize::from(spec.tenant)) {
+            let takes = (weight << TAG_SHIFT) / u64::from(spec.shares.max(1));
+            now.fetch_max(self.tags[class].fetch_add(takes, Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 
     #[cold]
@@ -359,6 +455,39 @@ mod tests {
             assert!(bytes.abs_diff(10_000_000) < 100_000, "{bytes} bytes, looking every {look_ns} ns");
         }
         assert_eq!(device.cap_opens_ns(3, &spec, true, 0), 0, "writes have no cap");
+    }
+
+    #[test]
+    fn calls_beside_other_classes_take_room_and_shares_and_give_the_room_back() {
+        let (device, specs) = (DeviceScheduler::new("d", 1, None), Specs::default());
+        let (mine, other, now_ns) = (1, 2, 1_000_000_000);
+        assert_eq!(device.admit_call(mine, now_ns), CallAdmission::Pass);
+        device.classes.fetch_or(1 << other, Ordering::Relaxed);
+        assert_eq!(
+            device.admit_call(mine, now_ns),
+            CallAdmission::Shard,
+            "the shard looks for the other class"
+        );
+        assert_eq!(device.admit_call(mine, now_ns), CallAdmission::Count);
+        assert_eq!(device.admit_call(mine, now_ns + ACTIVE_NS + 1), CallAdmission::Shard, "and again");
+        let begin = || device.begin_call(mine, OpKind::Read, 4096, &specs);
+        let charges: Vec<CallCharge> = std::iter::from_fn(begin).collect();
+        assert!(charges.len() > 1 && charges.len() as u64 <= device.budget() / cost(4096));
+        let tag = device.tags[mine].load(Ordering::Relaxed);
+        let shares = u64::from(specs.classes[mine].shares);
+        assert_eq!(tag, charges.len() as u64 * ((cost(4096) << TAG_SHIFT) / shares));
+        device.waiting.store(0b101, Ordering::Relaxed);
+        assert_eq!(device.end_call(&charges[0], now_ns), 0b101, "shards that wait for room");
+        assert_eq!(device.end_call(&charges[1], now_ns), 0, "each is woken once");
+        let again = begin().expect("room");
+        device.end_call(&again, now_ns);
+        device.backlog[other].store(1, Ordering::Relaxed);
+        assert!(begin().is_none(), "what waits goes first");
+        assert_eq!(device.admit_call(mine, now_ns + ACTIVE_NS + 2), CallAdmission::Shard);
+        for charge in &charges[2..] {
+            device.end_call(charge, now_ns);
+        }
+        assert_eq!(device.leased.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cost::{PIECE_BYTES, cost};
-use super::device::{Beat, DeviceScheduler, Done};
+use super::device::{Beat, DeviceScheduler, Done, top};
 use super::device_queues::Admission;
 use super::queue::Queue;
 use crate::base::class::{CLASSES_MAX, NO_TENANT, Specs};
 use crate::io::op::OpKind;
-use crate::reactor::scheduler::device::TAG_SHIFT;
 use crate::reactor::shard::optable::{OpTable, Slot};
 
 mod dispatch;
@@ -97,15 +96,6 @@ fn bits(mask: u32) -> impl Iterator<Item = usize> {
     (0..CLASSES_MAX).filter(move |class| mask & bit(*class) != 0)
 }
 
-/// Returns the index of the virtual time that counts for a class, its own or its tenant's, and the shares
-/// that count there.
-fn top(class: usize, specs: &Specs) -> (usize, u64) {
-    match specs.classes[class].tenant {
-        NO_TENANT => (class, u64::from(specs.classes[class].shares.max(1))),
-        tenant => (CLASSES_MAX + usize::from(tenant), u64::from(specs.tenants[usize::from(tenant)].max(1))),
-    }
-}
-
 impl DeviceQueue {
     pub(super) fn new(shared: Arc<DeviceScheduler>, now_ns: u64) -> DeviceQueue {
         let flow = Flow {
@@ -164,7 +154,7 @@ impl DeviceQueue {
         if !self.contended && request.bytes <= PIECE_BYTES && !spec.is_capped() && self.waiting == 0 {
             return Admission::Pass;
         }
-        self.catch_up(class, view.specs);
+        self.shared.catch_up(class, view.specs);
         if spec.is_capped() && self.shared.cap_opens_ns(class, spec, request.is_write(), view.now_ns) != 0 {
             return Admission::Wait;
         }
@@ -201,16 +191,6 @@ impl DeviceQueue {
             && self.flows[class].in_flight == 0
             && tag(top(class, specs).0) <= now(0)
             && (spec.tenant == NO_TENANT || tag(class) <= now(1 + usize::from(spec.tenant)))
-    }
-
-    /// Brings an idle class's virtual time up to now: a class does not catch up on a share that it did not
-    /// request.
-    fn catch_up(&self, class: usize, specs: &Specs) {
-        let now = self.shared.now[0].load(Ordering::Relaxed);
-        self.shared.tags[top(class, specs).0].fetch_max(now, Ordering::Relaxed);
-        if let Some(now) = self.shared.now.get(1 + usize::from(specs.classes[class].tenant)) {
-            self.shared.tags[class].fetch_max(now.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
     }
 
     /// Puts an operation into its class's queue. One that has already begun goes to the front.
@@ -398,16 +378,10 @@ impl DeviceQueue {
         debug_assert!(self.used <= self.lease, "what is in flight is leased");
         if self.contended {
             self.frees_others = true;
-            let (place, shares) = top(class, specs);
             // Shares are shares of the device's time. The limit on operations in flight is not, so it does
             // not depend on the ratio.
             let weight = self.shared.weigh(request.kind, cost);
-            let start = self.shared.tags[place].fetch_add((weight << TAG_SHIFT) / shares, Ordering::Relaxed);
-            self.shared.now[0].fetch_max(start, Ordering::Relaxed);
-            if let Some(now) = self.shared.now.get(1 + usize::from(spec.tenant)) {
-                let takes = (weight << TAG_SHIFT) / u64::from(spec.shares.max(1));
-                now.fetch_max(self.shared.tags[class].fetch_add(takes, Ordering::Relaxed), Ordering::Relaxed);
-            }
+            self.shared.advance(class, weight, specs);
             self.count_shares(class, weight, specs);
         }
         let flow = &mut self.flows[class];

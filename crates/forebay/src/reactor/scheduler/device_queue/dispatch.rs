@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{DeviceQueue, Request, ShardView, bit, bits, top};
+use super::{DeviceQueue, Request, ShardView, bit, bits};
 use crate::base::class::CLASSES_MAX;
 use crate::reactor::scheduler::cost::PIECE_COST;
-use crate::reactor::scheduler::device::TAG_SHIFT;
+use crate::reactor::scheduler::device::{TAG_SHIFT, top};
 use crate::reactor::shard::optable::{Continuation, OpTable};
 
 /// The longest time for which a shard that is ahead lets others catch up. A share that is not taken is given
@@ -47,7 +47,7 @@ impl DeviceQueue {
                     continue;
                 }
                 if !self.flows[class].backlogged {
-                    self.catch_up(class, specs);
+                    self.shared.catch_up(class, specs);
                     self.set_backlogged(class, true);
                 }
             }
