@@ -1,0 +1,135 @@
+//! Stores that earlier versions of this crate wrote are opened, read and rewritten. Each folder of
+//! `tests/fixtures` is a closed store; its name is the version of the table format.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use common::{dir, engine, key, named};
+use forebay::Engine;
+use forebay_kv::{Batch, Options, Store};
+use forebay_test::live_files::copy;
+
+/// The time at which fixtures were written and are read: between the expiries of the two kinds of values.
+const NOW_S: u64 = 1_000_000;
+/// Keys of the loaded table.
+const LOADED: u64 = 500;
+
+type Values = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    let small = common::options().log_segment_bytes(64 << 10).reserve_bytes(0);
+    small.store_id(0x0f0e_0b0a_0402).clock(|| NOW_S)
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// Returns a value that compresses to less than half: words of one byte each.
+fn text(number: u64, len: usize) -> Vec<u8> {
+    let words = (0u64..).flat_map(|at| [b'a' + (common::random(number ^ at << 32) % 26) as u8; 12]);
+    words.take(len).collect()
+}
+
+/// Returns the contents of the keyspace "default", and those of the keyspace "second".
+fn contents() -> (Values, Values) {
+    let mut first: Values = (0..LOADED).map(|number| (key(number), text(number, 150))).collect();
+    for number in 0..4 {
+        first.insert(format!("long {number}").into_bytes(), text(number, 5_000 + 1_500 * number as usize));
+    }
+    for number in 10..20 {
+        first.remove(&key(number));
+    }
+    first.insert(b"lasts".to_vec(), b"until then".to_vec());
+    for number in 100..120 {
+        first.insert(key(number), format!("newer {number}").into_bytes());
+    }
+    let second = (0..50).map(|number| (key(number), text(number + LOADED, 40))).collect();
+    (first, second)
+}
+
+/// Makes the fixture: a loaded table, a flushed one with long values, deletions and expiries, and a log with
+/// newer records.
+fn make(engine: &Engine, at: &Path, options: Options) {
+    let (first, second) = contents();
+    let store = Store::open(engine, at, options).wait().expect("a new store");
+    let (keys, others) = (store.default_keyspace(), store.keyspace("second").wait().expect("a keyspace"));
+    keys.bulk_load((0..LOADED).map(|number| (key(number), text(number, 150)))).wait().expect("a load");
+    for (name, value) in first.iter().filter(|(name, _)| name.starts_with(b"long")) {
+        keys.put(name, value).wait().expect("a put");
+    }
+    for number in 10..20 {
+        keys.delete(key(number)).wait().expect("a deletion");
+    }
+    keys.put_until("gone", "by now", NOW_S - 1).wait().expect("a put");
+    keys.put_until("lasts", "until then", NOW_S + 1).wait().expect("a put");
+    store.flush().wait().expect("a flush");
+    let mut batch = Batch::new();
+    for (name, value) in &second {
+        batch.put(&others, name, value);
+    }
+    store.write(&batch).wait().expect("a batch");
+    for number in 100..120 {
+        keys.put(key(number), &first[&key(number)]).wait().expect("a put");
+    }
+    store.close().wait().expect("an end");
+}
+
+/// Asserts that an open store has the fixture's contents, by gets and by ranges.
+fn assert_contents(engine: &Engine, store: &Store) {
+    let (first, second) = contents();
+    for (name, expected) in [("default", first), ("second", second)] {
+        let keys = store.keyspace(name).wait().expect("a keyspace");
+        for number in 0..LOADED {
+            let found = keys.get(&key(number)).wait().expect("a get");
+            assert_eq!(found.as_deref(), expected.get(&key(number)).map(|value| &value[..]), "{number}");
+        }
+        let found = engine.block_on(async {
+            let (mut range, mut found) = (keys.iter(), Values::new());
+            while let Some(entry) = range.next().await {
+                let (name, value) = entry.expect("an entry");
+                found.insert(name, value.to_vec());
+            }
+            found
+        });
+        assert!(found.expect("not on a shard") == expected, "a range over {name} has other entries");
+    }
+}
+
+/// Returns the versions of the table format that a store's tables have, from their headers.
+fn versions(at: &Path) -> Vec<u16> {
+    let tables = named(&at.join("tables"), "fkv").into_iter();
+    let mut versions: Vec<u16> = tables
+        .map(|path| {
+            let bytes = std::fs::read(path).expect("a table");
+            assert_eq!(&bytes[18..24], b"FBYKVT");
+            u16::from_le_bytes([bytes[24], bytes[25]])
+        })
+        .collect();
+    versions.sort_unstable();
+    versions.dedup();
+    versions
+}
+
+/// Writes the fixture of the present format. Run it before a change of the format, and commit the folder.
+#[test]
+#[ignore = "writes a folder named by FOREBAY_KV_FIXTURE, and no check needs it"]
+fn make_a_fixture() {
+    let at = std::env::var_os("FOREBAY_KV_FIXTURE").expect("FOREBAY_KV_FIXTURE names a new folder");
+    make(&engine(), Path::new(&at), options());
+}
+
+#[test]
+fn a_store_of_version_1_is_opened_and_read() {
+    let (engine, place) = (engine(), dir());
+    let at = place.path().join("store");
+    copy(&fixture("v1"), &at);
+    assert!(forebay_kv::verify(&engine, &at).wait().expect("a verification").is_whole());
+    assert_eq!(versions(&at), [1]);
+    let store = Store::open(&engine, &at, options()).wait().expect("a store of version 1");
+    assert_contents(&engine, &store);
+    assert!(store.verify().wait().expect("a verification").is_whole());
+    store.close().wait().expect("an end");
+}
