@@ -15,9 +15,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use forebay::{Config, Engine};
-use forebay_kv::{Error, ErrorKind, Keyspace, Options, Range, Store};
+use forebay_kv::{Compression, Error, ErrorKind, Keyspace, Options, Range, Store};
 
 use crate::output::{JsonArgs, print, stderr_line};
 use forebay_measure::cleanup::Cleanup;
@@ -113,6 +113,18 @@ pub(crate) struct StoreArgs {
     /// The most memory of the store, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     memory_mib: u64,
+    /// How new tables are compressed [default: as the newest compressed one, or not]
+    #[arg(long, value_enum)]
+    compression: Option<CompressionName>,
+}
+
+/// A compression of tables.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CompressionName {
+    None,
+    Lz4,
+    #[cfg(feature = "zstd")]
+    Zstd,
 }
 
 /// A part of a store.
@@ -219,7 +231,14 @@ fn execute(command: &KvCommand) -> anyhow::Result<u8> {
 
 impl StoreArgs {
     fn options(&self, create: bool) -> Options {
-        Options::new().memory(self.memory_mib.saturating_mul(1 << 20)).create(create)
+        let options = Options::new().memory(self.memory_mib.saturating_mul(1 << 20)).create(create);
+        match self.compression {
+            None => options,
+            Some(CompressionName::None) => options.compression(Compression::None),
+            Some(CompressionName::Lz4) => options.compression(Compression::Lz4),
+            #[cfg(feature = "zstd")]
+            Some(CompressionName::Zstd) => options.compression(Compression::Zstd(3)),
+        }
     }
 }
 

@@ -181,6 +181,12 @@ impl Budget {
         &self.snapshots
     }
 
+    /// Returns the length of the longest value that is compressed. Compaction holds such a value twice, as it
+    /// was read and as it was.
+    pub(crate) fn packed_value_max(&self) -> usize {
+        self.value / 2
+    }
+
     pub(crate) fn gets_bytes(&self) -> u64 {
         self.gets_under_way.bytes()
     }

@@ -71,6 +71,11 @@ pub enum ErrorKind {
         /// The version found.
         found: u16,
     },
+    /// A table is compressed in a way that this build does not read.
+    MissingFeature {
+        /// The feature of this crate that reads it.
+        feature: &'static str,
+    },
     /// The directory holds something other than a store.
     Foreign,
     /// A keyspace of this name does not exist, or the store itself does not and may not be created.

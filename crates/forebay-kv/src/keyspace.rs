@@ -309,7 +309,8 @@ impl Keyspace {
 
     /// Writes the entries in memory to tables, and compacts the tables with keys in this range to the last
     /// level. Afterwards, entries of the range that were deleted, overwritten or expired before the call take
-    /// no space. Begins at the first poll, and continues if its future is dropped.
+    /// no space, and its tables have the compression of
+    /// [`Options::compression`](crate::Options::compression). Begins at the first poll, and continues if its future is dropped.
     ///
     /// # Errors
     /// Those of [`put`](Keyspace::put).

@@ -52,6 +52,7 @@
 //! | feature | adds | needs |
 //! |---|---|---|
 //! | `stream` | `futures_core::Stream` for ranges | the crate futures-core |
+//! | `zstd` | `Compression::Zstd` | a C compiler |
 //! | `kernel` | `Options::kernel_walk`: table descents inside the kernel; Linux | a C compiler, make, pkg-config, and libelf and zlib with their headers |
 //!
 //! # Guides
@@ -114,7 +115,7 @@ pub use changes::{Changed, ChangedEntry, Changes};
 pub use error::{Error, ErrorKind, Result};
 pub use keyspace::Keyspace;
 pub use load::BulkLoad;
-pub use options::Options;
+pub use options::{Compression, Options};
 pub use range::Range;
 pub use snapshot::Snapshot;
 pub use store::{

@@ -154,6 +154,17 @@ impl Run {
         Run { tables, how, bounds: bounds.clone(), cursor: None, has_begun: false }
     }
 
+    /// Changes how the tables are read; before the first move, and not the direction.
+    pub(crate) fn set_how(&mut self, how: CursorHow) {
+        debug_assert!(self.cursor.is_none() && how.direction == self.how.direction, "a run has not begun");
+        self.how = how;
+    }
+
+    /// Returns the bytes of memory that an unpacked leaf of its tables takes, at most.
+    pub(crate) fn unpacked_leaf_bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.tables.is_empty() && self.cursor.is_none()
     }

@@ -7,6 +7,8 @@ use std::ops::Range;
 
 pub(crate) mod bloom;
 pub(crate) mod build;
+pub(crate) mod codec;
+pub(crate) mod packed;
 pub(crate) mod read;
 #[cfg(test)]
 mod tests;
@@ -97,16 +99,22 @@ impl Child {
 pub(crate) struct BlobAt {
     /// Offset of its first byte in the file.
     pub(crate) offset: u64,
-    /// Length in bytes.
+    /// Length in the file, in bytes.
     pub(crate) len: u32,
-    /// CRC-32C of the bytes.
+    /// CRC-32C of the bytes in the file.
     pub(crate) crc: u32,
+    /// Length of the value in bytes; more than `len` if the blob is packed, and else the same.
+    pub(crate) value_len: u32,
 }
 
 impl BlobAt {
     /// Returns its byte range in the file.
     pub(crate) fn range(&self) -> Range<u64> {
         self.offset..self.offset + u64::from(self.len)
+    }
+
+    pub(crate) fn is_packed(&self) -> bool {
+        self.value_len != self.len
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Options {
     pub(crate) memtable_bytes: Option<u64>,
     pub(crate) log_segment_bytes: Option<u64>,
     pub(crate) leaf_bytes: u32,
+    /// Chosen when the store is opened, if the program chose none.
+    pub(crate) compression: Option<Compression>,
     pub(crate) shard: usize,
     pub(crate) class: Class,
     pub(crate) background: Class,
@@ -48,6 +50,7 @@ impl Options {
             memtable_bytes: None,
             log_segment_bytes: None,
             leaf_bytes: 4096,
+            compression: None,
             shard: 0,
             class: Class::LOG,
             background: Class::BACKGROUND,
@@ -154,6 +157,16 @@ impl Options {
         self
     }
 
+    /// Sets how the tables that are written from now on are compressed. Existing tables stay as they are until
+    /// a compaction rewrites them, so a store may have tables of several kinds;
+    /// [`Store::compact`](crate::Store::compact) rewrites all that differ. Default: the compression of the
+    /// store's newest compressed table (Zstandard at level 3), and [`Compression::None`] if no table is
+    /// compressed.
+    pub fn compression(mut self, compression: Compression) -> Options {
+        self.compression = Some(compression);
+        self
+    }
+
     /// Sets the shard that owns the store's log. Flushes to tables and compaction run on the next shard, if
     /// the engine has several. Default: 0.
     pub fn shard(mut self, shard: usize) -> Options {
@@ -206,6 +219,26 @@ impl Options {
         self.clock = clock;
         self
     }
+}
+
+/// A compression of a table's leaves and of its long values.
+///
+/// A leaf keeps its size on disk and holds up to four times as many bytes of entries, or as many bytes and
+/// fewer pages where leaves are long, so a get reads as much as without compression. Leaves and values that
+/// do not gain are stored as they are, and after some of them only one in 64 is tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Tables are not compressed, and versions of this crate before compression can read them.
+    #[default]
+    None,
+    /// LZ4: the least processor time, about half of the bytes of text and records.
+    Lz4,
+    /// Zstandard of a level from 1 to 9; 3 is usual. Fewer bytes than LZ4 for several times its processor
+    /// time. Each writer of tables takes up to 1 MiB of memory for it from the cache's share. The tables can
+    /// be read only by programs with the feature `zstd`.
+    #[cfg(feature = "zstd")]
+    Zstd(u8),
 }
 
 impl Default for Options {

@@ -211,11 +211,14 @@ impl Work {
             let count =
                 level0.clone().count() + (1..LEVELS).filter(|level| !levels.level(*level).is_empty()).count();
             let share = READ_BYTES_MAX.min(shared.budget.held / 4) / (count.max(1) as u64);
-            how = limit(how, share, u64::from(shared.options.leaf_bytes));
             let runs = level0.map(std::slice::from_ref).chain((1..LEVELS).map(|level| levels.level(level)));
             let runs = runs.map(|tables| Run::new(tables.iter(), bounds, how)).filter(|run| !run.is_empty());
-            sources.extend(runs.map(|run| Source::Run(Box::new(run))));
-            held = how.memory_bytes() * count as u64;
+            let mut runs: Vec<Run> = runs.collect();
+            let unpacked = runs.iter().map(Run::unpacked_leaf_bytes).max().unwrap_or(0);
+            how = limit(how, share.saturating_sub(unpacked), u64::from(shared.options.leaf_bytes));
+            runs.iter_mut().for_each(|run| run.set_how(how));
+            sources.extend(runs.into_iter().map(|run| Source::Run(Box::new(run))));
+            held = (how.memory_bytes() + unpacked) * count as u64;
         }
         let held = HeldShare::new(Some(shared.cache.held()), held);
         let merge = Merge::new(sources, *direction);

@@ -147,7 +147,8 @@ impl Store {
     /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) for a store that is damaged or lost its end,
     ///   unless [`Options::salvage`] is set and enough is left.
     /// - [`ErrorKind::MissingTable`](crate::ErrorKind::MissingTable),
-    ///   [`ErrorKind::Version`](crate::ErrorKind::Version) and
+    ///   [`ErrorKind::Version`](crate::ErrorKind::Version),
+    ///   [`ErrorKind::MissingFeature`](crate::ErrorKind::MissingFeature) and
     ///   [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for options out of range.
     /// - The system's errors.
@@ -482,7 +483,8 @@ impl Store {
     }
 
     /// Flushes the memtables to tables and compacts everything to the last level. Entries that were deleted,
-    /// overwritten or expired before the call then take no space; see [`Keyspace::compact`].
+    /// overwritten or expired before the call then take no space, and all tables have the compression of
+    /// [`Options::compression`](crate::Options::compression); see [`Keyspace::compact`].
     ///
     /// # Errors
     /// As [`Keyspace::put`].

@@ -7,11 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::{Block, Class, File};
+use forebay::{Block, Class, Engine, File};
 
 use crate::cache::{Cache, Pin};
 use crate::error::{Error, ErrorKind, Result};
-use crate::node::{Child, FILTER, Identity, LEAF, UNIT};
+use crate::node::codec::Codec;
+use crate::node::{Child, FILTER, Identity, LEAF, UNIT, VALUE_BYTES_MAX};
+use crate::options::Compression;
 use crate::value::Value;
 
 mod ahead;
@@ -23,6 +25,7 @@ mod open;
 mod pinned;
 #[cfg(test)]
 mod tests;
+mod unpack;
 mod verify;
 mod walk;
 mod write;
@@ -57,6 +60,9 @@ pub(crate) struct TableSpec {
     pub(crate) keyspace: u32,
     /// 4 to 32 KiB, a multiple of 4 KiB.
     pub(crate) leaf_bytes: u32,
+    pub(crate) compression: Compression,
+    /// The length of the longest value that is compressed.
+    pub(crate) packed_value_max: usize,
     /// The I/O class of the writes.
     pub(crate) class: Class,
     /// The home shard of the file; any if `None`.
@@ -65,7 +71,8 @@ pub(crate) struct TableSpec {
     pub(crate) buffer_bytes: usize,
     /// Maximum number of writes in flight.
     pub(crate) depth: usize,
-    /// The cache that is shrunk when the engine has no memory left for a buffer.
+    /// The cache that is shrunk when the engine has no memory left for a buffer, and that lends the memory of
+    /// an encoder.
     pub(crate) cache: Option<Arc<Cache>>,
 }
 
@@ -76,6 +83,8 @@ impl TableSpec {
             id,
             keyspace,
             leaf_bytes: UNIT as u32,
+            compression: Compression::None,
+            packed_value_max: VALUE_BYTES_MAX,
             class: Class::BACKGROUND,
             shard: None,
             buffer_bytes: 256 << 10,
@@ -142,6 +151,8 @@ pub(crate) enum FilterUse {
 
 /// A table that can be read. Its file stays as long as any reader holds it.
 pub(crate) struct Table {
+    /// Has the memory of unpacked leaves and values.
+    engine: Engine,
     meta: TableMeta,
     file: File,
     footer: Footer,
@@ -168,6 +179,24 @@ impl Table {
     /// Returns the length of a leaf of this table in bytes.
     pub(crate) fn leaf_bytes(&self) -> u32 {
         self.footer.leaf_bytes
+    }
+
+    /// Returns the codec of a table with compression.
+    pub(crate) fn codec(&self) -> Option<Codec> {
+        self.footer.packing.as_ref().map(|packing| packing.codec)
+    }
+
+    /// Returns the bytes of memory that an unpacked leaf of this table takes, at most; 0 if no leaf is packed.
+    pub(crate) fn unpacked_leaf_bytes(&self) -> u64 {
+        match &self.footer.packing {
+            Some(packing) => u64::from(packing.leaf_bytes_max).next_power_of_two(),
+            None => 0,
+        }
+    }
+
+    /// Returns the bytes that compression saved in this table's file.
+    pub(crate) fn saved_bytes(&self) -> u64 {
+        self.footer.packing.as_ref().map_or(0, |packing| packing.saved_bytes)
     }
 
     /// Returns the bytes pinned for this table, its metadata included.

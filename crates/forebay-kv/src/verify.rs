@@ -64,6 +64,7 @@ impl Verified {
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) and [`ErrorKind::Foreign`](crate::ErrorKind::Foreign)
 /// if there is none; [`ErrorKind::Unfinished`](crate::ErrorKind::Unfinished),
 /// [`ErrorKind::Version`](crate::ErrorKind::Version),
+/// [`ErrorKind::MissingFeature`](crate::ErrorKind::MissingFeature),
 /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput); the system's. Damage is not an error but a
 /// finding.
 ///

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use common::{dir, engine, key, named, options, value};
 use forebay::Engine;
-use forebay_kv::{Error, ErrorKind, Store};
+use forebay_kv::{Compression, Error, ErrorKind, Store};
 use forebay_test::live_files::copy;
 
 const PAGE: u64 = 4096;
@@ -34,8 +34,8 @@ enum Damage {
 
 /// Makes a closed store with a loaded table of three levels, a flushed one with long values and deletions,
 /// and a log with newer values than both.
-fn made(engine: &Engine, at: &Path) -> Values {
-    let options = options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10);
+fn made(engine: &Engine, at: &Path, compression: Compression) -> Values {
+    let options = options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10).compression(compression);
     let store = Store::open(engine, at, options).wait().expect("a new store");
     let keys = store.default_keyspace();
     let mut values: Values = (0..LOADED).map(|number| (key(number), value(number))).collect();
@@ -292,16 +292,35 @@ fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
 fn all_that_look_at_a_damaged_store_agree() {
     let (engine, place) = (engine(), dir());
     let at = place.path().join("store");
-    let values = made(&engine, &at);
+    let values = made(&engine, &at, Compression::None);
     assert!(read_all(&engine, &at, &values, "the whole store").0.is_empty());
     rows(&engine, &at, &values, &[Damage::Zero, Damage::Flip, Damage::Cut]);
+}
+
+#[test]
+fn all_that_look_at_a_damaged_compressed_store_agree() {
+    let (engine, place) = (engine(), dir());
+    let at = place.path().join("store");
+    let values = made(&engine, &at, Compression::Lz4);
+    assert!(read_all(&engine, &at, &values, "the whole store").0.is_empty());
+    rows(&engine, &at, &values, &[Damage::Zero, Damage::Flip, Damage::Cut]);
+}
+
+#[test]
+#[cfg(feature = "zstd")]
+fn all_that_look_at_a_damaged_store_of_zstd_agree() {
+    let (engine, place) = (engine(), dir());
+    let at = place.path().join("store");
+    let values = made(&engine, &at, Compression::Zstd(3));
+    assert!(read_all(&engine, &at, &values, "the whole store").0.is_empty());
+    rows(&engine, &at, &values, &[Damage::Flip, Damage::Cut]);
 }
 
 #[test]
 fn all_that_look_at_a_damaged_checkpoint_agree() {
     let (engine, place) = (engine(), dir());
     let (at, copy) = (place.path().join("store"), place.path().join("copy"));
-    let values = made(&engine, &at);
+    let values = made(&engine, &at, Compression::None);
     let store = Store::open(&engine, &at, options()).wait().expect("a whole store");
     store.checkpoint(&copy).wait().expect("a checkpoint");
     store.close().wait().expect("an end");

@@ -1,5 +1,5 @@
 //! Stores that earlier versions of this crate wrote are opened, read and rewritten. Each folder of
-//! `tests/fixtures` is a closed store; its name is the version of the table format.
+//! `tests/fixtures` is a closed store; its name has the version of the table format, and the codec.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{dir, engine, key, named};
 use forebay::Engine;
-use forebay_kv::{Batch, Options, Store};
+use forebay_kv::{Batch, Compression, Error, ErrorKind, Options, Store};
 use forebay_test::live_files::copy;
 
 /// The time at which fixtures were written and are read: between the expiries of the two kinds of values.
@@ -113,23 +113,83 @@ fn versions(at: &Path) -> Vec<u16> {
     versions
 }
 
-/// Writes the fixture of the present format. Run it before a change of the format, and commit the folder.
+/// Writes a fixture of the present format. Run it before a change of the format, and commit the folder.
 #[test]
 #[ignore = "writes a folder named by FOREBAY_KV_FIXTURE, and no check needs it"]
 fn make_a_fixture() {
     let at = std::env::var_os("FOREBAY_KV_FIXTURE").expect("FOREBAY_KV_FIXTURE names a new folder");
-    make(&engine(), Path::new(&at), options());
+    let compression = match std::env::var("FOREBAY_KV_COMPRESSION").as_deref() {
+        Ok("lz4") => Compression::Lz4,
+        #[cfg(feature = "zstd")]
+        Ok("zstd") => Compression::Zstd(3),
+        Ok(other) => panic!("this build does not know the compression {other}"),
+        Err(_) => Compression::None,
+    };
+    make(&engine(), Path::new(&at), options().compression(compression));
+}
+
+/// Opens a copy of a fixture, reads it in all ways, and closes it.
+fn assert_is_read(engine: &Engine, at: &Path, fixture: &str, version: u16) {
+    copy(&self::fixture(fixture), at);
+    let verified = forebay_kv::verify(engine, at).wait().expect("a verification");
+    assert!(verified.is_whole(), "{verified:?}");
+    assert_eq!(versions(at), [version]);
+    let store = Store::open(engine, at, options()).wait().expect("a store of an earlier version");
+    assert_contents(engine, &store);
+    assert!(store.verify().wait().expect("a verification").is_whole());
+    store.close().wait().expect("an end");
+}
+
+/// Opens a store, compacts it, reads it in all ways, and closes it. Returns the bytes of its tables.
+fn compacted(engine: &Engine, at: &Path, options: Options) -> u64 {
+    let store = Store::open(engine, at, options).wait().expect("a store");
+    store.compact().wait().expect("a compaction");
+    assert_contents(engine, &store);
+    let stats = store.stats();
+    let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
+    let bytes = levels.map(|level| level.bytes).sum();
+    store.close().wait().expect("an end");
+    let verified = forebay_kv::verify(engine, at).wait().expect("a verification");
+    assert!(verified.is_whole(), "{verified:?}");
+    bytes
 }
 
 #[test]
-fn a_store_of_version_1_is_opened_and_read() {
+fn a_store_of_version_1_is_read_rewritten_and_written_back() {
     let (engine, place) = (engine(), dir());
     let at = place.path().join("store");
-    copy(&fixture("v1"), &at);
-    assert!(forebay_kv::verify(&engine, &at).wait().expect("a verification").is_whole());
+    assert_is_read(&engine, &at, "v1", 1);
+    let plain = compacted(&engine, &at, options());
+    assert_eq!(versions(&at), [1], "a store without compression is one that earlier versions read");
+    let packed = compacted(&engine, &at, options().compression(Compression::Lz4));
+    assert_eq!(versions(&at), [2]);
+    assert!(packed < plain / 10 * 8, "{packed} of {plain} bytes");
+    // Without the option the store stays as it is.
+    assert_eq!(compacted(&engine, &at, options()), packed);
+    assert_eq!(versions(&at), [2]);
+    assert_eq!(compacted(&engine, &at, options().compression(Compression::None)), plain);
     assert_eq!(versions(&at), [1]);
-    let store = Store::open(&engine, &at, options()).wait().expect("a store of version 1");
-    assert_contents(&engine, &store);
-    assert!(store.verify().wait().expect("a verification").is_whole());
-    store.close().wait().expect("an end");
+}
+
+#[test]
+fn a_store_of_version_2_is_read() {
+    let (engine, place) = (engine(), dir());
+    assert_is_read(&engine, &place.path().join("store"), "v2-lz4", 2);
+    let at = place.path().join("other");
+    if cfg!(feature = "zstd") {
+        assert_is_read(&engine, &at, "v2-zstd", 2);
+        return;
+    }
+    copy(&fixture("v2-zstd"), &at);
+    let before = common::files(&at);
+    let error = Store::open(&engine, &at, options()).wait().expect_err("a build without zstd");
+    assert_eq!(*error.kind(), ErrorKind::MissingFeature { feature: "zstd" });
+    assert!(error.to_string().contains("build forebay-kv with its feature `zstd`"), "{error}");
+    assert!(error.path().is_some_and(|path| path.extension().is_some_and(|end| end == "fkv")));
+    let is_known = |error: &Error| *error.kind() == ErrorKind::MissingFeature { feature: "zstd" };
+    let error = forebay_kv::verify(&engine, &at).wait().expect_err("what it cannot read is no damage");
+    assert!(is_known(&error), "{error}");
+    let salvaged = Store::open(&engine, &at, options().salvage(true)).wait();
+    assert!(is_known(&salvaged.expect_err("salvage cannot read it either")));
+    assert!(common::files(&at) == before, "something was changed");
 }

@@ -48,7 +48,7 @@ fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
         let last = life + 1 == LIVES;
         let orderly = last || draw.below(6) == 0;
         let plan = Plan {
-            shape,
+            shape: shape.in_life(life),
             may_cut: !orderly,
             rules: if last { Vec::new() } else { rules(&mut draw, trouble) },
             from_the_start: draw.below(3) == 0,

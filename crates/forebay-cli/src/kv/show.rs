@@ -16,6 +16,11 @@ pub(super) fn table_bytes(stats: &Stats) -> u64 {
 pub(super) fn stats(dir: &Path, stats: &Stats) -> String {
     let mut out = format!("store {}\n", dir.display());
     let _ = writeln!(out, "  tables      {} bytes", table_bytes(stats));
+    let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
+    let saved: u64 = levels.map(|level| level.saved_bytes).sum();
+    if saved > 0 {
+        let _ = writeln!(out, "  compressed  {saved} bytes less than without");
+    }
     let _ = writeln!(out, "  log         {}, in no table yet", counted(stats.replayed, "record"));
     let _ = writeln!(out, "  to compact  {} bytes", stats.pending_bytes);
     if stats.orphans > 0 {
@@ -52,7 +57,11 @@ pub(super) fn stats_json(dir: &Path, stats: &Stats) -> serde_json::Result<String
         let levels = keyspace.levels.iter().enumerate().filter(|(_, level)| level.tables > 0);
         let levels = levels.map(|(number, level)| {
             let (tables, bytes, entries, deleted) = (level.tables, level.bytes, level.entries, level.deleted);
-            json!({ "level": number, "tables": tables, "bytes": bytes, "entries": entries, "deleted": deleted })
+            let saved = level.saved_bytes;
+            json!({
+                "level": number, "tables": tables, "bytes": bytes, "saved_bytes": saved, "entries": entries,
+                "deleted": deleted
+            })
         });
         json!({ "name": keyspace.name, "levels": levels.collect::<Value>() })
     });

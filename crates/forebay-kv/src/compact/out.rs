@@ -33,6 +33,8 @@ impl Output {
         let buffer_bytes = 1 << buffer.ilog2();
         let spec = TableSpec {
             leaf_bytes: shared.options.leaf_bytes,
+            compression: shared.options.compression.unwrap_or_default(),
+            packed_value_max: shared.budget.packed_value_max(),
             class,
             shard: Some(shared.background_shard()),
             buffer_bytes,

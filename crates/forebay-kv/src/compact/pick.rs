@@ -16,6 +16,7 @@ use std::sync::Arc;
 use crate::budget::Budget;
 use crate::manifest::version::{LEVELS, Levels, Version};
 use crate::merge::Bounds;
+use crate::node::codec::Codec;
 use crate::table::{Table, TableMeta};
 
 /// Number of a keyspace's tables in level 0 from which on they are compacted if the store rests, or if they are
@@ -87,7 +88,9 @@ struct Shape<'l> {
 impl<'l> Shape<'l> {
     fn of(levels: &'l Arc<Levels>, how: &How<'_>) -> Shape<'l> {
         let last = levels.bytes(LAST) as f64;
-        let times = last / level0_full(how.budget) as f64;
+        // Memtables are not compressed: a level is worth its tables if these would be without compression.
+        let plain = last + levels.saved_bytes(LAST) as f64;
+        let times = plain / level0_full(how.budget) as f64;
         let growth = |levels: usize| times.powf(1.0 / levels as f64);
         let used = (1..LAST).find(|level| !levels.level(*level).is_empty()).map_or(1, |top| LEVELS - top);
         let fits = |count: &usize| growth(*count) >= if *count <= used { GROWTH_KEPT } else { GROWTH_MIN };
@@ -244,6 +247,8 @@ pub(crate) struct How<'b> {
     pub(crate) now_s: u64,
     /// There is no space on disk, so jobs have to be as small as possible.
     pub(crate) is_full: bool,
+    /// The codec of new tables.
+    pub(crate) codec: Option<Codec>,
 }
 
 /// Returns the approximate bytes of a table's values that have expired. It assumes that expiries are evenly
@@ -309,8 +314,8 @@ pub(crate) fn pending_bytes(version: &Version, how: &How<'_>) -> u64 {
 }
 
 /// Returns the next job that moves a keyspace's keys towards the last level. In level 0, and among tables
-/// to be rewritten without their expired entries, it considers only table numbers below `upto`, so that the
-/// work ends.
+/// to be rewritten without their expired entries or with another codec, it considers only table numbers below
+/// `upto`, so that the work ends.
 pub(crate) fn asked(
     version: &Version,
     how: &How<'_>,
@@ -333,7 +338,9 @@ pub(crate) fn asked(
         return shape.job(keyspace, level, vec![table]);
     }
     let has_expired = |table: &Table| expired_bytes(table.meta(), how.now_s) > 0;
-    let is_stale = |table: &&Arc<Table>| is_old(table) && (table.meta().deleted > 0 || has_expired(table));
+    let is_stale = |table: &&Arc<Table>| {
+        is_old(table) && (table.meta().deleted > 0 || has_expired(table) || table.codec() != how.codec)
+    };
     Some(shape.again(keyspace, shape.levels.level(LAST).iter().find(is_stale)?))
 }
 

@@ -143,7 +143,9 @@ async fn merge(
 ) -> Result<bool> {
     let how = CursorHow { class: shared.options.background, ..CursorHow::merge() };
     let runs = if job.level == 0 { job.upper.len() } else { 1 } + usize::from(!job.lower.is_empty());
-    let how = limit(how, memory / runs as u64, u64::from(shared.options.leaf_bytes));
+    let unpacked = job.inputs().map(|table| table.unpacked_leaf_bytes()).max().unwrap_or(0);
+    let share = (memory / runs as u64).saturating_sub(unpacked);
+    let how = limit(how, share, u64::from(shared.options.leaf_bytes));
     let bounds = Arc::new(bounds);
     let uppers = match job.level {
         0 => job.upper.chunks(1),

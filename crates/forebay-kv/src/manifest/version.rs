@@ -61,6 +61,11 @@ impl Levels {
         self.level(level).iter().map(|table| table.meta().bytes).sum()
     }
 
+    /// Returns the bytes that compression saved in the files of a level.
+    pub(crate) fn saved_bytes(&self, level: usize) -> u64 {
+        self.level(level).iter().map(|table| table.saved_bytes()).sum()
+    }
+
     fn add(&mut self, level: usize, table: Arc<Table>) {
         let Some(tables) = self.levels.get_mut(level) else { return };
         let index = match level {

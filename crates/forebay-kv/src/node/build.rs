@@ -1,6 +1,6 @@
 //! Building leaves and inner nodes.
 
-use super::read::{BLOB, DELETED, EXPIRES};
+use super::read::{BLOB, DELETED, EXPIRES, PACKED};
 use super::{BlobAt, Child, HEADER_BYTES, Identity, NODE_UNITS_MAX, SLOT_BYTES, UNIT, seal};
 
 /// The records of the node under construction, in order. Its memory is used again for the next node.
@@ -39,7 +39,7 @@ impl Content<'_> {
             Content::Deleted => 1,
             Content::Inline { bytes, expires_s: None } => bytes.len(),
             Content::Inline { bytes, expires_s } => 1 + expiry(expires_s) + bytes.len(),
-            Content::Blob { expires_s, .. } => 1 + expiry(expires_s) + 16,
+            Content::Blob { at, expires_s } => 1 + expiry(expires_s) + if at.is_packed() { 20 } else { 16 },
         }
     }
 }
@@ -95,10 +95,13 @@ impl Builder {
                 self.bytes.extend_from_slice(bytes);
             }
             Content::Blob { at, expires_s } => {
-                self.tag(BLOB, expires_s, tagged);
+                self.tag(if at.is_packed() { BLOB | PACKED } else { BLOB }, expires_s, tagged);
                 self.bytes.extend_from_slice(&at.offset.to_le_bytes());
                 self.bytes.extend_from_slice(&at.len.to_le_bytes());
                 self.bytes.extend_from_slice(&at.crc.to_le_bytes());
+                if at.is_packed() {
+                    self.bytes.extend_from_slice(&at.value_len.to_le_bytes());
+                }
             }
         }
         // The records of a node have some 64 KiB at most.
@@ -109,25 +112,33 @@ impl Builder {
     /// Writes the node into `node`, which is zeroed and has as many units as [`len`](Self::len) needs, and
     /// begins the next one. Returns `false` and writes nothing if the node does not fit.
     pub(crate) fn finish(&mut self, node: &mut [u8], identity: Identity) -> bool {
-        let fits = self.len() <= node.len() && node.len() <= usize::from(NODE_UNITS_MAX) * UNIT;
-        if fits && !self.is_empty() {
-            self.lay_out(node);
+        self.finish_first(self.records.len(), node, identity)
+    }
+
+    /// As [`finish`](Self::finish), with the first `count` records; the others begin the next node.
+    pub(crate) fn finish_first(&mut self, count: usize, node: &mut [u8], identity: Identity) -> bool {
+        let most = usize::from(NODE_UNITS_MAX) * UNIT;
+        let fits = self.len_of_first(count) <= node.len() && node.len() <= most;
+        if fits && count > 0 {
+            self.lay_out(count, node);
             seal(node, identity);
         }
-        self.bytes.clear();
-        self.records.clear();
-        self.prefix = 0;
+        self.remove_first(count);
         fits
     }
 
-    fn lay_out(&self, node: &mut [u8]) {
+    /// Writes the first `count` records as a node without an identity into `node`, which is zeroed and has at
+    /// least [`len_of_first`](Self::len_of_first) bytes. The records stay.
+    pub(crate) fn lay_out(&self, count: usize, node: &mut [u8]) {
+        let records = self.records.get(..count).unwrap_or(&self.records);
+        let (count, prefix) = (records.len(), self.prefix_of_first(records.len()));
         let mut slot = HEADER_BYTES;
-        let mut at = HEADER_BYTES + SLOT_BYTES * self.records.len();
-        node[at..at + self.prefix].copy_from_slice(&self.first_key()[..self.prefix]);
-        at += self.prefix;
-        for record in &self.records {
-            let rest = &self.bytes[record.key as usize + self.prefix..record.end as usize];
-            let suffix = (record.value - record.key) as usize - self.prefix;
+        let mut at = HEADER_BYTES + SLOT_BYTES * count;
+        node[at..at + prefix].copy_from_slice(&self.first_key()[..prefix]);
+        at += prefix;
+        for record in records {
+            let rest = &self.bytes[record.key as usize + prefix..record.end as usize];
+            let suffix = (record.value - record.key) as usize - prefix;
             node[slot..slot + 2].copy_from_slice(&(at as u16).to_le_bytes());
             let len = suffix as u16 | u16::from(record.tagged) << 15;
             node[slot + 2..slot + 4].copy_from_slice(&len.to_le_bytes());
@@ -135,9 +146,53 @@ impl Builder {
             slot += SLOT_BYTES;
             at += rest.len();
         }
-        debug_assert_eq!(at, self.len(), "a node takes the room that was counted for it");
-        node[14..16].copy_from_slice(&(self.records.len() as u16).to_le_bytes());
+        debug_assert_eq!(at, self.len_of_first(count), "a node takes the room that was counted for it");
+        node[14..16].copy_from_slice(&(count as u16).to_le_bytes());
         node[16..18].copy_from_slice(&(at as u16).to_le_bytes());
+    }
+
+    /// Returns the length of a node of the first `count` records, in bytes.
+    pub(crate) fn len_of_first(&self, count: usize) -> usize {
+        let end = count.checked_sub(1).and_then(|last| self.records.get(last)).map_or(0, |last| last.end);
+        self.len_of(count, self.prefix_of_first(count), end as usize)
+    }
+
+    /// Returns how many of the first records fit into a node of `bytes_max` bytes, at least 1.
+    pub(crate) fn count_within(&self, bytes_max: usize) -> usize {
+        let (mut low, mut high) = (1, self.records.len());
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if self.len_of_first(middle) <= bytes_max { low = middle } else { high = middle - 1 }
+        }
+        low
+    }
+
+    /// Removes the first `count` records; the others begin the next node.
+    pub(crate) fn remove_first(&mut self, count: usize) {
+        let count = count.min(self.records.len());
+        let begin = self.records.get(count).map_or(self.bytes.len() as u32, |first| first.key);
+        self.records.drain(..count);
+        self.bytes.drain(..begin as usize);
+        for record in &mut self.records {
+            *record = Pending {
+                key: record.key - begin,
+                value: record.value - begin,
+                end: record.end - begin,
+                tagged: record.tagged,
+            };
+        }
+        self.prefix = self.prefix_of_first(self.records.len());
+    }
+
+    /// Returns the key of a record, or an empty slice if there is none.
+    pub(crate) fn key_at(&self, index: usize) -> &[u8] {
+        self.records.get(index).map_or(&[], |record| self.key(record))
+    }
+
+    /// Returns the length of the prefix that the first `count` keys share: keys are sorted, so the first and
+    /// the last of them share no more than all do.
+    fn prefix_of_first(&self, count: usize) -> usize {
+        count.checked_sub(1).map_or(0, |last| common(self.first_key(), self.key_at(last)))
     }
 
     fn tag(&mut self, bits: u8, expires_s: Option<u64>, tagged: bool) {

@@ -9,6 +9,7 @@ use super::{BlobAt, Child, HEADER_BYTES, KEY_BYTES_MAX, SLOT_BYTES, VALUE_BYTES_
 pub(super) const DELETED: u8 = 1;
 pub(super) const BLOB: u8 = 2;
 pub(super) const EXPIRES: u8 = 4;
+pub(super) const PACKED: u8 = 8;
 
 const RECORD: Wrong = "a record's place cannot be right";
 const TAG: Wrong = "a record's tag cannot be right";
@@ -148,7 +149,8 @@ impl<'a> Node<'a> {
         if *tag == DELETED && rest.is_empty() {
             return Ok(Entry { expires_s: None, payload: Payload::Deleted });
         }
-        if tag & !(BLOB | EXPIRES) != 0 {
+        let is_packed = tag & PACKED != 0;
+        if tag & !(BLOB | EXPIRES | PACKED) != 0 || is_packed && tag & BLOB == 0 {
             return Err(TAG);
         }
         let mut expires_s = None;
@@ -159,11 +161,18 @@ impl<'a> Node<'a> {
         if tag & BLOB == 0 {
             return Ok(Entry { expires_s, payload: Payload::Inline(value.end - rest.len()..value.end) });
         }
-        let blob = match <&[u8; 16]>::try_from(rest) {
-            Ok(rest) => BlobAt { offset: u64_at(rest, 0), len: u32_at(rest, 8), crc: u32_at(rest, 12) },
-            Err(_) => return Err(TAG),
+        let (fixed, behind) = rest.split_first_chunk::<16>().ok_or(TAG)?;
+        let len = u32_at(fixed, 8);
+        let value_len = match (is_packed, behind.len()) {
+            (false, 0) => len,
+            (true, 4) => u32_at(behind, 0),
+            _ => return Err(TAG),
         };
-        if blob.len as usize <= VALUE_BYTES_MAX && blob.offset < u64::MAX / 2 {
+        let blob = BlobAt { offset: u64_at(fixed, 0), len, crc: u32_at(fixed, 12), value_len };
+        if blob.value_len as usize <= VALUE_BYTES_MAX
+            && is_packed == (blob.value_len > blob.len)
+            && blob.offset < u64::MAX / 2
+        {
             Ok(Entry { expires_s, payload: Payload::Blob(blob) })
         } else {
             Err(TAG)
@@ -215,7 +224,7 @@ impl<'a> Node<'a> {
 }
 
 #[inline]
-pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u16::from_le_bytes(*word))
 }
 

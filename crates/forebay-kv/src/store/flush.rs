@@ -179,7 +179,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
 /// Opens a table that was just written.
 pub(crate) async fn open(shared: &Shared, meta: &TableMeta, pin_filter: bool) -> Result<Arc<Table>> {
     let how = OpenHow { class: forebay::shard::class(), shard: None, pin_filter };
-    Table::open_in(&shared.tables, meta, &shared.cache, how).await
+    Table::open_in(&shared.engine, &shared.tables, meta, &shared.cache, how).await
 }
 
 /// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is
@@ -190,6 +190,8 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
     let below = shared.with_view(|view| view.version.keyspace(keyspace).cloned());
     let spec = TableSpec {
         leaf_bytes: shared.options.leaf_bytes,
+        compression: shared.options.compression.unwrap_or_default(),
+        packed_value_max: shared.budget.packed_value_max(),
         class: shared.options.class,
         shard: Some(shared.background_shard()),
         // A small buffer and depth: the log's flushes wait for data in flight to the device.

@@ -198,7 +198,7 @@ impl Shared {
                     lookup.admit(permit, is_again);
                     match lookup.walk(forebay::shard::class()).await {
                         Err(error) if self.cache.gives_way(&error) => None,
-                        walked => walked?.take(&table),
+                        walked => walked?.take(&table, key)?,
                     }
                 }
             };
@@ -294,7 +294,7 @@ impl Shared {
             self.check_held()?;
             self.cache.note_free_memory(|| self.engine.memory());
             let (under_way, class) = (self.admit_some(&mut lookups).await, forebay::shard::class());
-            for ((place, candidate), found) in walk_all(under_way, class).await? {
+            for ((place, candidate), found) in walk_all(under_way, class, |(place, _)| keys[*place]).await? {
                 let is_again = found.is_none();
                 match self.go_on(found, &view, keyspace, keys[place], candidate)? {
                     InMemory::Known(answer) => answers[place] = answer,

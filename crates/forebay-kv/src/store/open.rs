@@ -26,7 +26,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::version::{LEVELS, Version};
 use crate::manifest::{Edit, How, Manifest};
 use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
-use crate::options::Options;
+#[cfg(feature = "zstd")]
+use crate::node::codec::ZSTD_LEVELS;
+use crate::options::{Compression, Options};
 use crate::table::{OpenHow, TABLE_GONE, Table};
 
 /// The future of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
@@ -89,6 +91,12 @@ fn check(engine: &Engine, options: &Options) -> Result<()> {
     if !(4096..=32 << 10).contains(&leaf) || !leaf.is_multiple_of(4096) {
         return refused("leaf_bytes must be a multiple of 4,096 from 4 to 32 KiB");
     }
+    #[cfg(feature = "zstd")]
+    if let Some(Compression::Zstd(level)) = options.compression
+        && !ZSTD_LEVELS.contains(&level)
+    {
+        return refused("Compression::Zstd needs a level from 1 to 9");
+    }
     if options.shard >= engine.shard_count() {
         return refused("the engine has no such shard: they are counted from 0");
     }
@@ -148,7 +156,8 @@ impl Scene {
         };
         match self.rest(budget, &manifest, &there).await {
             Ok((cache, version, tables, wal, log, budget, refused)) => {
-                let Scene { engine, dir, options } = self;
+                let Scene { engine, dir, mut options } = self;
+                options.compression.get_or_insert_with(|| compression_of(&version));
                 let (home, dir) = (dir.clone(), dir.path().to_path_buf());
                 let parts =
                     Parts { engine, dir, home, tables, options, budget, cache, wal, manifest, version };
@@ -286,7 +295,7 @@ impl Scene {
             };
             let pin_filter = usize::from(*level) + 1 < LEVELS;
             let how = OpenHow { class: self.options.class, pin_filter, ..OpenHow::default() };
-            tables.push((*level, Table::open_in(home, meta, &cache, how).await?));
+            tables.push((*level, Table::open_in(&self.engine, home, meta, &cache, how).await?));
         }
         version = version.edited(&[], &tables);
         let log = self.dir.path().join(LOG);
@@ -342,6 +351,12 @@ impl Scene {
             None => options,
         }
     }
+}
+
+/// Returns the compression of the newest compressed table.
+fn compression_of(version: &Version) -> Compression {
+    let tables = version.tables().filter_map(|(_, table)| Some((table.id(), table.codec()?)));
+    tables.max_by_key(|(id, _)| *id).map_or(Compression::None, |(_, codec)| codec.compression())
 }
 
 async fn has_segments(dir: &Dir) -> Result<bool> {

@@ -27,6 +27,7 @@ use crate::manifest::version::Version;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::Memtables;
 use crate::names::table_name;
+use crate::node::codec::Codec;
 use crate::options::Options;
 use crate::table::Table;
 use crate::view::View;
@@ -357,7 +358,12 @@ impl Shared {
 
     /// Returns the inputs of picking a compaction other than the tables.
     pub(crate) fn pick_how(&self) -> pick::How<'_> {
-        pick::How { budget: &self.budget, now_s: self.now_s(), is_full: self.full.is_full() }
+        pick::How {
+            budget: &self.budget,
+            now_s: self.now_s(),
+            is_full: self.full.is_full(),
+            codec: Codec::of(self.options.compression.unwrap_or_default()),
+        }
     }
 
     /// Handles an error after which something may have changed on disk: makes the store read-only, unless it

@@ -155,6 +155,8 @@ pub struct LevelStats {
     pub tables: usize,
     /// Bytes of the tables' files.
     pub bytes: u64,
+    /// Bytes that compression saved in these files; without it they would have about as many more.
+    pub saved_bytes: u64,
     /// Number of entries, deletions included.
     pub entries: u64,
     /// Number of deletions.
@@ -190,6 +192,7 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
                 let meta = table.meta();
                 sum.tables += 1;
                 sum.bytes += meta.bytes;
+                sum.saved_bytes += table.saved_bytes();
                 sum.entries += meta.entries;
                 sum.deleted += meta.deleted;
             }

@@ -125,10 +125,15 @@ impl Ahead {
         poll_fn(|context| self.poll(context)).await?;
         let chunk = self.chunks.front_mut()?;
         let answer = match (&chunk.state, chunk.leaves.pop_front()) {
+            // A cached leaf, which may be longer than in the file.
+            (State::Read(block), Some(child)) if chunk.checked => {
+                let (leaf, around) = (block.clone(), ChunkBytes::default());
+                Some(Ok(Arrived { child, leaf, checked: true, around }))
+            }
             (State::Read(block), Some(child)) => {
                 let around = ChunkBytes { begin: chunk.range.start, block: block.clone() };
-                let checked = chunk.checked;
-                around.part(child.range()).map(|leaf| Ok(Arrived { child, leaf, checked, around }))
+                let leaf = around.part(child.range());
+                leaf.map(|leaf| Ok(Arrived { child, leaf, checked: false, around }))
             }
             (State::Failed(error), _) => Some(Err(error.clone())),
             _ => None,

@@ -47,7 +47,7 @@ impl Blob {
         let left = Admission::new(walk).wait().await.map_err(|error| table.walk_error(error))?;
         let Some(block) = left.and_then(Ticket::take) else { return Ok(None) };
         table.check_blob(blob, &block)?;
-        Ok(Some(Value::of_block(block, table.cache.held())))
+        Ok(Some(Value::of_block(table.unpacked_blob(blob, block)?, table.cache.held())))
     }
 }
 
@@ -75,9 +75,10 @@ impl Admitted for Reading {
     }
 }
 
-/// Returns the bytes of I/O memory that a value is read into.
+/// Returns the bytes of I/O memory that a value is read into, and unpacked into if it is packed.
 pub(super) fn memory_bytes(blob: BlobAt) -> u64 {
-    u64::from(blob.len).next_power_of_two().max(4096)
+    let memory = |len: u32| u64::from(len).next_power_of_two().max(4096);
+    memory(blob.len) + if blob.is_packed() { memory(blob.value_len) } else { 0 }
 }
 
 impl PartialEq for Blob {

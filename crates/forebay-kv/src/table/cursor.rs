@@ -58,7 +58,8 @@ impl CursorHow {
         CursorHow { direction, class, cache: false, read_bytes_max, reads_max, ramp: false }
     }
 
-    /// Returns the most bytes of blocks that such a cursor holds, apart from long leaves and long values.
+    /// Returns the most bytes of blocks that such a cursor holds, apart from long leaves, unpacked leaves and
+    /// long values.
     pub(crate) fn memory_bytes(&self) -> u64 {
         u64::from(self.read_bytes_max) * (u64::from(self.reads_max) + 1)
     }
@@ -256,10 +257,13 @@ impl Cursor {
             }
             Payload::Blob(blob) => {
                 table.check_blob_place(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
-                match leaf.around.part(blob.range()) {
+                // A value that is long when it is unpacked needs memory that is counted.
+                let is_short = !blob.is_packed() || blob.value_len <= self.how.read_bytes_max;
+                match leaf.around.part(blob.range()).filter(|_| is_short) {
                     None => Current::Blob(blob, entry.expires_s),
                     Some(block) => {
                         table.check_blob(blob, &block)?;
+                        let block = table.unpacked_blob(blob, block)?;
                         Current::Value { range: 0..block.len(), block, expires_s: entry.expires_s }
                     }
                 }
@@ -277,11 +281,14 @@ impl Cursor {
             self.leaf = None;
             return Ok(false);
         };
-        let arrived = arrived?;
+        let mut arrived = arrived?;
         let wrong = |wrong| self.table.corrupt(arrived.child.offset(), wrong);
         if !arrived.checked {
             check(&arrived.leaf, self.table.identity(arrived.child, LEAF)).map_err(wrong)?;
-            if self.how.cache && self.offers > 0 {
+            // A leaf of a longer read stays out of the cache, also if unpacking gives it memory of its own.
+            let is_alone = arrived.leaf.pinned_bytes() <= 2 * arrived.leaf.len();
+            arrived.leaf = self.table.unpacked_leaf(arrived.child, arrived.leaf)?;
+            if self.how.cache && is_alone && self.offers > 0 {
                 self.offers -= 1;
                 self.table.cache.offer(self.table.meta.id, arrived.child.offset(), &arrived.leaf);
             }
@@ -375,7 +382,8 @@ impl Cursor {
         let held = if self.how.cache { memory_bytes(blob) } else { 0 };
         let _held = HeldShare::new(Some(self.table.cache.held()), held);
         let read = self.table.read(blob.range(), self.how.class).await;
-        let block = self.note(read.and_then(|block| self.table.check_blob(blob, &block).map(|()| block)))?;
+        let checked = read.and_then(|block| self.table.check_blob(blob, &block).map(|()| block));
+        let block = self.note(checked.and_then(|block| self.table.unpacked_blob(blob, block)))?;
         self.current = Current::Value { range: 0..block.len(), block, expires_s };
         Ok(())
     }

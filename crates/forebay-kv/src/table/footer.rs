@@ -3,16 +3,21 @@
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::node::codec::Codec;
+use crate::node::packed::LEAF_BYTES_MAX;
 use crate::node::read::{u32_at, u64_at};
 use crate::node::{Child, FOOTER, HEADER, HEADER_BYTES, Identity, LEAF_BYTES, LEVELS_MAX, UNIT, check, seal};
 
 const MAGIC: [u8; 6] = *b"FBYKVT";
-/// The format version that this crate writes, and the only one that it reads.
-const VERSION: u16 = 1;
+/// The version of tables without compression.
+const PLAIN: u16 = 1;
+/// The version of tables with compression.
+const PACKED: u16 = 2;
 /// The offsets of the content of a header or footer, and of the version in it.
 const AT: usize = HEADER_BYTES;
 const VERSION_AT: usize = AT + MAGIC.len();
 const LEVELS_AT: usize = AT + 64;
+const PACKING_AT: usize = LEVELS_AT + 4 * LEVELS_MAX as usize;
 
 /// The footer: the content of a table's last unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +39,24 @@ pub(crate) struct Footer {
     pub(crate) level_first: [u32; LEVELS_MAX as usize],
     /// The footer's own position: the table's last unit.
     pub(crate) position: u32,
+    /// How leaves and blobs are compressed; `None` if they are not, in a table of version 1.
+    pub(crate) packing: Option<Packing>,
+}
+
+/// The compression of a table's leaves and blobs. Each of them may be packed or plain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packing {
+    pub(crate) codec: Codec,
+    /// Maximum bytes of a packed leaf when it is unpacked.
+    pub(crate) leaf_bytes_max: u32,
+    /// Bytes that the packed leaves and blobs have more when they are unpacked.
+    pub(crate) saved_bytes: u64,
+}
+
+impl Packing {
+    fn version(packing: Option<&Packing>) -> u16 {
+        if packing.is_some() { PACKED } else { PLAIN }
+    }
 }
 
 impl Footer {
@@ -61,7 +84,7 @@ impl Footer {
         if unit.len() < UNIT {
             return;
         }
-        begin(unit, self.keyspace, self.leaf_bytes);
+        begin(unit, Packing::version(self.packing.as_ref()), self.keyspace, self.leaf_bytes);
         let words = [self.root.encode(), self.entries, self.deleted, self.expiring];
         for (index, word) in words.into_iter().enumerate() {
             unit[AT + 16 + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
@@ -70,6 +93,11 @@ impl Footer {
         for (index, word) in words.into_iter().chain(self.level_first).enumerate() {
             unit[AT + 48 + 4 * index..][..4].copy_from_slice(&word.to_le_bytes());
         }
+        if let Some(packing) = &self.packing {
+            unit[PACKING_AT..][..4].copy_from_slice(&(packing.codec as u32).to_le_bytes());
+            unit[PACKING_AT + 4..][..4].copy_from_slice(&packing.leaf_bytes_max.to_le_bytes());
+            unit[PACKING_AT + 8..][..8].copy_from_slice(&packing.saved_bytes.to_le_bytes());
+        }
         seal(unit, Identity { table: self.table, position: self.position, level: FOOTER });
     }
 
@@ -77,13 +105,14 @@ impl Footer {
     /// are consistent.
     ///
     /// # Errors
-    /// `Corruption` and `Version`.
+    /// `Corruption`, `Version`, and `MissingFeature` for a codec that this build lacks.
     pub(crate) fn read(unit: &[u8], table: u32, bytes: u64, path: &Path) -> Result<Footer> {
         let offset = bytes.saturating_sub(UNIT as u64);
         let wrong = |text: &str| Error::corrupt(path, offset, format!("the table's footer: {text}"));
         let position = u32::try_from(offset / UNIT as u64).map_err(|_| wrong("the table is too long"))?;
         check(unit, Identity { table, position, level: FOOTER }).map_err(wrong)?;
-        let (keyspace, leaf_bytes) = front(unit, path)?;
+        let (version, keyspace, leaf_bytes) = front(unit, path)?;
+        let packing = if version == PACKED { Some(packing(unit, path, wrong)?) } else { None };
         let long = |index: usize| u64_at(unit, AT + 16 + 8 * index);
         let word = |index: usize| u32_at(unit, AT + 48 + 4 * index);
         let footer = Footer {
@@ -100,6 +129,7 @@ impl Footer {
             levels: word(3),
             level_first: std::array::from_fn(|index| u32_at(unit, LEVELS_AT + 4 * index)),
             position,
+            packing,
         };
         if footer.fits_together() { Ok(footer) } else { Err(wrong("its fields contradict each other")) }
     }
@@ -131,10 +161,33 @@ impl Footer {
     }
 }
 
+/// Reads the part of a footer of version 2 that is about compression.
+fn packing(unit: &[u8], path: &Path, wrong: impl Fn(&str) -> Error) -> Result<Packing> {
+    let number = u32_at(unit, PACKING_AT);
+    let codec = u8::try_from(number).ok().and_then(Codec::of_number);
+    let codec = codec.ok_or_else(|| wrong(&format!("there is no codec {number}")))?;
+    if let Some(feature) = codec.missing_feature() {
+        let text = format!(
+            "the table is compressed with {feature}; build forebay-kv with its feature `{feature}` to read it"
+        );
+        return Err(Error::at(ErrorKind::MissingFeature { feature }, path, text));
+    }
+    let packing = Packing {
+        codec,
+        leaf_bytes_max: u32_at(unit, PACKING_AT + 4),
+        saved_bytes: u64_at(unit, PACKING_AT + 8),
+    };
+    if packing.leaf_bytes_max as usize <= LEAF_BYTES_MAX {
+        Ok(packing)
+    } else {
+        Err(wrong("compressed leaves cannot be that long"))
+    }
+}
+
 /// Writes a table's first unit into a unit of zeros.
-pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_bytes: u32) {
+pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_bytes: u32, is_packed: bool) {
     if unit.len() == UNIT {
-        begin(unit, keyspace, leaf_bytes);
+        begin(unit, if is_packed { PACKED } else { PLAIN }, keyspace, leaf_bytes);
         seal(unit, Identity { table, position: 0, level: HEADER });
     }
 }
@@ -143,7 +196,7 @@ pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_byte
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFound {
     /// A table of this crate, finished or not.
-    Ours { keyspace: u32, leaf_bytes: u32 },
+    Ours { is_packed: bool, keyspace: u32, leaf_bytes: u32 },
     /// A table of this crate in another version.
     Version(u16),
     /// Nothing was written yet: no bytes, or zeros.
@@ -161,28 +214,35 @@ pub(crate) fn read_header(unit: &[u8], table: u32) -> HeaderFound {
         return HeaderFound::Foreign;
     }
     match version(unit) {
-        VERSION => HeaderFound::Ours { keyspace: u32_at(unit, AT + 8), leaf_bytes: u32_at(unit, AT + 12) },
+        version @ (PLAIN | PACKED) => HeaderFound::Ours {
+            is_packed: version == PACKED,
+            keyspace: u32_at(unit, AT + 8),
+            leaf_bytes: u32_at(unit, AT + 12),
+        },
         other => HeaderFound::Version(other),
     }
 }
 
 /// Writes the fields that header and footer have in common.
-fn begin(unit: &mut [u8], keyspace: u32, leaf_bytes: u32) {
+fn begin(unit: &mut [u8], version: u16, keyspace: u32, leaf_bytes: u32) {
     unit[AT..VERSION_AT].copy_from_slice(&MAGIC);
-    unit[VERSION_AT..VERSION_AT + 2].copy_from_slice(&VERSION.to_le_bytes());
+    unit[VERSION_AT..VERSION_AT + 2].copy_from_slice(&version.to_le_bytes());
     unit[AT + 8..AT + 12].copy_from_slice(&keyspace.to_le_bytes());
     unit[AT + 12..AT + 16].copy_from_slice(&leaf_bytes.to_le_bytes());
 }
 
-/// Returns the keyspace and leaf size of a footer whose checksum is right.
-fn front(unit: &[u8], path: &Path) -> Result<(u32, u32)> {
+/// Returns the version, keyspace and leaf size of a footer whose checksum is right.
+fn front(unit: &[u8], path: &Path) -> Result<(u16, u32, u32)> {
     if !has_magic(unit) {
         return Err(Error::at(ErrorKind::Foreign, path, "this is not a table"));
     }
     match version(unit) {
-        VERSION => Ok((u32_at(unit, AT + 8), u32_at(unit, AT + 12))),
+        version @ (PLAIN | PACKED) => Ok((version, u32_at(unit, AT + 8), u32_at(unit, AT + 12))),
         found => {
-            let text = format!("a table of version {found} of the format; this program reads {VERSION}");
+            let text = format!(
+                "a table of version {found} of the format; this program reads {PLAIN} and {PACKED}. Open the store with \
+                 the version of forebay-kv that wrote it, or a later one"
+            );
             Err(Error::at(ErrorKind::Version { found }, path, text))
         }
     }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use forebay::Block;
 
 use super::blob::{Blob, WALKED_BYTES_MAX};
+use super::unpack::{PackedAt, Part};
 use super::{Cached, FilterUse, Found, GetHow, Table};
 use crate::admission::Permit;
 use crate::error::Result;
 use crate::node::bloom::{self, Hash};
+use crate::node::packed::is_packed;
 use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, checksum, is};
 use crate::value::Value;
 
@@ -34,7 +36,7 @@ pub(crate) struct Lookup {
 
 /// The part of the table to inspect next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+pub(super) enum At {
     /// The partition of the filter at this unit.
     Filter(u32),
     Node(Child, u8),
@@ -42,11 +44,31 @@ enum At {
 }
 
 /// How far a lookup got without reading.
-enum Progress {
+pub(super) enum Progress {
     Done(Option<Found>),
     /// A long value, to be read when there is memory for it.
     Blob(BlobAt),
     Needs(At),
+}
+
+/// How far a lookup got with a block that was read.
+pub(super) enum Looked {
+    Found(Option<Found>),
+    /// There is more to read.
+    Reads,
+    /// The block must be unpacked first, which is not done where reads complete.
+    Packed(PackedAt),
+}
+
+impl Progress {
+    /// Returns the result, or else the value to be read.
+    pub(super) fn blob(self) -> Result<Option<Found>, Option<BlobAt>> {
+        match self {
+            Progress::Done(found) => Ok(found),
+            Progress::Blob(blob) | Progress::Needs(At::Blob(blob)) => Err(Some(blob)),
+            Progress::Needs(_) => Err(None),
+        }
+    }
 }
 
 /// The key of a lookup; short keys need no allocation.
@@ -64,13 +86,15 @@ impl Table {
     pub(crate) async fn get(self: &Arc<Self>, key: &[u8], how: GetHow) -> Result<Option<Found>> {
         let found = match self.get_cached(key, how)? {
             Cached::Pending(found) => found,
-            Cached::NeedsRead(lookup) => lookup.walk(forebay::Class::DEFAULT).await?.take(self).flatten(),
+            Cached::NeedsRead(lookup) => {
+                lookup.walk(forebay::Class::DEFAULT).await?.take(self, key)?.flatten()
+            }
         };
         match found {
             Some(Found::Blob(far)) => {
                 let block = self.read(far.blob.range(), forebay::Class::DEFAULT).await?;
                 self.check_blob(far.blob, &block)?;
-                Ok(Some(self.value(block)))
+                Ok(Some(self.value(self.unpacked_blob(far.blob, block)?)))
             }
             found => Ok(found),
         }
@@ -127,7 +151,7 @@ impl Table {
     }
 
     /// Descends as long as the nodes are in memory.
-    fn advance(&self, key: &[u8], now_s: u64, mut at: At) -> Result<Progress> {
+    pub(super) fn advance(&self, key: &[u8], now_s: u64, mut at: At) -> Result<Progress> {
         loop {
             at = match at {
                 At::Node(child, level) => {
@@ -144,11 +168,11 @@ impl Table {
                     }
                 }
                 At::Blob(blob) => {
-                    if blob.len > WALKED_BYTES_MAX {
+                    if blob.value_len > WALKED_BYTES_MAX {
                         return Ok(Progress::Blob(blob));
                     }
                     let block = self.cache.get(self.meta.id, blob.offset);
-                    return Ok(match block.filter(|block| block.len() == blob.len as usize) {
+                    return Ok(match block.filter(|block| block.len() == blob.value_len as usize) {
                         Some(block) => Progress::Done(Some(self.value(block))),
                         None => Progress::Needs(at),
                     });
@@ -159,7 +183,14 @@ impl Table {
     }
 
     /// Searches a checked node for a key.
-    fn visit(&self, block: &Block, child: Child, level: u8, key: &[u8], now_s: u64) -> Result<Progress> {
+    pub(super) fn visit(
+        &self,
+        block: &Block,
+        child: Child,
+        level: u8,
+        key: &[u8],
+        now_s: u64,
+    ) -> Result<Progress> {
         let wrong = |wrong| self.corrupt(child.offset(), wrong);
         if !is(block, self.identity(child, level)) {
             return Err(wrong("another node than this was kept in memory"));
@@ -239,51 +270,60 @@ impl Lookup {
         &self.table
     }
 
-    /// Continues with the block read at `at`, as far as memory goes. Returns `None` if there is more to
-    /// [read](Lookup::range). Costs a checksum over the block, and a search.
-    pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<Option<Option<Found>>> {
-        let progress = if at == self.range() && block.len() as u64 == at.end - at.start {
-            self.take(block)
-        } else {
-            Err(self.table.corrupt(at.start, "another part of the table was read than was asked for"))
-        };
-        Ok(match progress? {
-            Progress::Done(found) => Some(found),
-            Progress::Blob(blob) => Some(Some(Found::Blob(Blob { table: self.table.clone(), blob }))),
+    /// Continues with the block read at `at`, as far as memory goes. If there is more to read,
+    /// [`range`](Lookup::range) has it. Costs a checksum over the block, and a search.
+    pub(super) fn look_into(&mut self, block: &Block, at: Range<u64>) -> Result<Looked> {
+        if at != self.range() || block.len() as u64 != at.end - at.start {
+            return Err(self
+                .table
+                .corrupt(at.start, "another part of the table was read than was asked for"));
+        }
+        if let Some(part) = self.check(block)? {
+            return Ok(Looked::Packed(PackedAt { part, now_s: self.now_s, fill: self.fill }));
+        }
+        Ok(match self.take(block)? {
+            Progress::Done(found) => Looked::Found(found),
+            Progress::Blob(blob) => {
+                Looked::Found(Some(Found::Blob(Blob { table: self.table.clone(), blob })))
+            }
             Progress::Needs(at) => {
                 self.at = at;
-                None
+                Looked::Reads
             }
         })
     }
 
-    fn take(&mut self, block: &Block) -> Result<Progress> {
+    /// Checks the block that was read. Returns what it is if it is packed.
+    fn check(&self, block: &Block) -> Result<Option<Part>> {
         let table = &self.table;
-        let next = match self.at {
-            At::Filter(position) => {
-                let child = Child { position, units: 1 };
-                check(block, table.identity(child, FILTER))
-                    .map_err(|wrong| table.corrupt(child.offset(), wrong))?;
-                self.keep(child.offset(), block);
-                if !bloom::contains(block, self.hash, table.footer.filter_partitions) {
-                    return Ok(Progress::Done(None));
-                }
-                table.root()
+        let (child, level) = match self.at {
+            At::Filter(position) => (Child { position, units: 1 }, FILTER),
+            At::Node(child, level) => (child, level),
+            At::Blob(blob) => {
+                table.check_blob(blob, block)?;
+                return Ok(blob.is_packed().then_some(Part::Blob(blob)));
             }
+        };
+        check(block, table.identity(child, level)).map_err(|wrong| table.corrupt(child.offset(), wrong))?;
+        Ok((level == LEAF && is_packed(block)).then_some(Part::Leaf(child)))
+    }
+
+    /// Continues with a block that was checked and is plain.
+    fn take(&self, block: &Block) -> Result<Progress> {
+        let table = &self.table;
+        self.keep(self.range().start, block);
+        let next = match self.at {
+            At::Filter(_) if !bloom::contains(block, self.hash, table.footer.filter_partitions) => {
+                return Ok(Progress::Done(None));
+            }
+            At::Filter(_) => table.root(),
             At::Node(child, level) => {
-                check(block, table.identity(child, level))
-                    .map_err(|wrong| table.corrupt(child.offset(), wrong))?;
-                self.keep(child.offset(), block);
                 match table.visit(block, child, level, self.key.bytes(), self.now_s)? {
                     Progress::Needs(next) => next,
                     done => return Ok(done),
                 }
             }
-            At::Blob(blob) => {
-                table.check_blob(blob, block)?;
-                self.keep(blob.offset, block);
-                return Ok(Progress::Done(Some(table.value(block.clone()))));
-            }
+            At::Blob(_) => return Ok(Progress::Done(Some(table.value(block.clone())))),
         };
         table.advance(self.key.bytes(), self.now_s, next)
     }

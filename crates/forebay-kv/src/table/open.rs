@@ -45,8 +45,8 @@ impl Table {
     /// room for: the upper levels from the root down, the filter, then the lowest inner level.
     ///
     /// # Errors
-    /// `MissingTable` if it is not there or has another length; `Corruption`, `Version` and `Foreign`; the
-    /// system's.
+    /// `MissingTable` if it is not there or has another length; `Corruption`, `Version`, `MissingFeature` and
+    /// `Foreign`; the system's.
     pub(crate) async fn open(
         engine: &Engine,
         path: &Path,
@@ -54,11 +54,12 @@ impl Table {
         cache: &Arc<Cache>,
         how: OpenHow,
     ) -> Result<Arc<Table>> {
-        Table::opened(engine.open(path, how.open()), path, meta, cache, how).await
+        Table::opened(engine, engine.open(path, how.open()), path, meta, cache, how).await
     }
 
     /// As [`open`](Table::open), in the directory of an open store's tables.
     pub(crate) async fn open_in(
+        engine: &Engine,
         dir: &Dir,
         meta: &TableMeta,
         cache: &Arc<Cache>,
@@ -66,10 +67,11 @@ impl Table {
     ) -> Result<Arc<Table>> {
         let name = table_name(meta.id);
         let path = dir.path().join(&name);
-        Table::opened(dir.open(name, how.open()), &path, meta, cache, how).await
+        Table::opened(engine, dir.open(name, how.open()), &path, meta, cache, how).await
     }
 
     async fn opened(
+        engine: &Engine,
         file: Pending<File>,
         path: &Path,
         meta: &TableMeta,
@@ -98,6 +100,7 @@ impl Table {
         let reading = Reading { file: &file, footer: &footer, class: how.class };
         let pinned = pin(&reading, cache, how.pin_filter).await?;
         Ok(Arc::new(Table {
+            engine: engine.clone(),
             meta: meta.clone(),
             file,
             footer,

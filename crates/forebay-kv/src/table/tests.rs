@@ -11,6 +11,7 @@ use crate::cache::Cache;
 use crate::error::ErrorKind;
 use crate::node::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
+mod compressed;
 mod cursors;
 mod damage;
 mod writing;
@@ -139,20 +140,32 @@ async fn assert_gets(table: &Arc<Table>, model: &Model, random: &mut Random) {
 async fn all_of_it(engine: &Engine, dir: PathBuf, seed: u64, leaf_bytes: u32) -> Result<()> {
     let mut random = Random(seed);
     let model = model(&mut random, 400, 40, 20_000);
-    let path = dir.join("00000001.fkv");
-    let meta = write(engine, &path, spec(1, leaf_bytes), &model).await?;
+    read_in_all_ways(engine, &dir, spec(1, leaf_bytes), &model, &mut random).await?;
+    Ok(())
+}
+
+/// Writes a table and reads it in all ways.
+async fn read_in_all_ways(
+    engine: &Engine,
+    dir: &Path,
+    spec: TableSpec,
+    model: &Model,
+    random: &mut Random,
+) -> Result<TableMeta> {
+    let (path, entries) = (dir.join("00000001.fkv"), model.len() as u64);
+    let meta = write(engine, &path, spec, model).await?;
     let expiring = model.values().flatten().filter(|(_, expires_s)| expires_s.is_some()).count();
     let deleted = model.values().filter(|value| value.is_none()).count();
-    assert_eq!((meta.entries, meta.deleted, meta.expiring), (400, deleted as u64, expiring as u64));
+    assert_eq!((meta.entries, meta.deleted, meta.expiring), (entries, deleted as u64, expiring as u64));
     assert_eq!(Some(&*meta.smallest), model.keys().next().map(|key| &key[..]));
     assert_eq!(Some(&*meta.largest), model.keys().last().map(|key| &key[..]));
     for cache in caches() {
         let table = open(engine, &path, &meta, &cache).await?;
         let verified = table.verify(Class::BACKGROUND).await?;
-        assert_eq!((verified.entries, verified.bytes), (400, meta.bytes));
+        assert_eq!((verified.entries, verified.bytes), (entries, meta.bytes));
         assert!(verified.blobs > 0);
-        assert_gets(&table, &model, &mut random).await;
-        cursors::assert_cursors(&table, &model, &mut random).await;
+        assert_gets(&table, model, random).await;
+        cursors::assert_cursors(&table, model, random).await;
         let stats = cache.stats();
         assert_eq!(stats.pinned.sum(), table.pinned_bytes());
         // The metadata of a table counts even where there is room for nothing.
@@ -160,7 +173,7 @@ async fn all_of_it(engine: &Engine, dir: PathBuf, seed: u64, leaf_bytes: u32) ->
         drop(table);
         assert_eq!((cache.stats().pinned.sum(), cache.held().get()), (0, 0));
     }
-    Ok(())
+    Ok(meta)
 }
 
 #[test]

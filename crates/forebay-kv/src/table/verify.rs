@@ -43,8 +43,9 @@ impl Table {
         let header = self.read(0..UNIT as u64, class).await?;
         let footer = &self.footer;
         match read_header(&header, self.meta.id) {
-            HeaderFound::Ours { keyspace, leaf_bytes }
-                if (keyspace, leaf_bytes) == (footer.keyspace, footer.leaf_bytes) => {}
+            HeaderFound::Ours { is_packed, keyspace, leaf_bytes }
+                if (is_packed, keyspace, leaf_bytes)
+                    == (footer.packing.is_some(), footer.keyspace, footer.leaf_bytes) => {}
             _ => return Err(self.corrupt(0, "the table's header is damaged")),
         }
         let reading = Reading { file: &self.file, footer, class };

@@ -4,6 +4,7 @@ use std::fmt;
 #[cfg(test)]
 use std::path::Path;
 
+use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Dir, Durability, Engine, Open, shard};
 
 use super::footer::{Footer, write_header};
@@ -12,6 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
 use crate::node::bloom::{self, Hash};
 use crate::node::build::{Content, separator};
+use crate::node::codec::PIECE_BYTES_MAX;
+use crate::node::packed::pack_piece;
 use crate::node::{
     BlobAt, Builder, Child, FILTER, INLINE_BYTES_MAX, Identity, LEAF, LEAF_BYTES, LEVELS_MAX, UNIT,
     VALUE_BYTES_MAX, checksum, seal,
@@ -19,9 +22,11 @@ use crate::node::{
 
 mod inner;
 mod out;
+mod packer;
 
 use inner::Level;
 use out::Out;
+use packer::{Packer, Verdict};
 
 /// Writes a table. After an error, or if one of its futures was dropped unfinished, the only valid call is
 /// [`abandon`](TableWriter::abandon). A writer that is dropped otherwise leaves an unfinished file.
@@ -31,8 +36,11 @@ pub(crate) struct TableWriter {
     name: String,
     out: Out,
     leaf: Builder,
-    /// Maximum bytes of the leaf being built.
+    /// Maximum bytes of the leaf being built, before compression.
     capacity: usize,
+    /// Records of the leaf up to the last one whose value is a blob: blobs lie right before their leaf.
+    fixed: usize,
+    packer: Option<Packer>,
     /// The separator before the leaf being built.
     separator: Vec<u8>,
     /// The last key of the last leaf.
@@ -69,19 +77,22 @@ impl TableWriter {
                 format!("leaves of {} bytes; they may have 4 to 32 KiB, in steps of 4", spec.leaf_bytes);
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
+        let packer = Packer::new(&spec)?;
         let mut open = Open::create_new();
         if let Some(shard) = spec.shard {
             open = open.shard(shard);
         }
         let file = dir.open(name, open).await?;
         let mut out = Out::new(engine, &file, &spec);
-        write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes);
+        write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes, packer.is_some());
         Ok(TableWriter {
             dir: dir.clone(),
             name: name.to_owned(),
             out,
             leaf: Builder::default(),
             capacity: 0,
+            fixed: 0,
+            packer,
             separator: Vec::new(),
             last: Vec::new(),
             first_leaf: None,
@@ -112,14 +123,12 @@ impl TableWriter {
         }
         let (content, blob) = self.content(entry)?;
         let mut needs = self.leaf.len_with(key, content.len());
-        if needs > self.capacity {
-            if !self.leaf.is_empty() {
-                self.close_leaf().await?;
-                needs = self.leaf.len_with(key, content.len());
-            }
-            self.capacity = needs.next_multiple_of(UNIT).max(self.spec.leaf_bytes as usize);
+        while needs > self.capacity && !self.leaf.is_empty() {
+            self.make_room(Some(needs)).await?;
+            needs = self.leaf.len_with(key, content.len());
         }
         if self.leaf.is_empty() {
+            self.capacity = needs.next_multiple_of(UNIT).max(self.target());
             self.separator.clear();
             match self.first_leaf {
                 Some(_) => self.separator.extend_from_slice(separator(&self.last, key)),
@@ -128,9 +137,10 @@ impl TableWriter {
         }
         match blob {
             Some((bytes, expires_s)) => {
-                let at = self.out.blob(bytes).await?;
+                let at = self.write_blob(bytes).await?;
                 debug_assert!(at.range().end <= self.out.position(), "a long value lies before its leaf");
                 self.leaf.push(key, Content::Blob { at, expires_s });
+                self.fixed = self.leaf.count();
             }
             None => self.leaf.push(key, content),
         }
@@ -174,7 +184,9 @@ impl TableWriter {
         if self.entries() == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "a table without entries"));
         }
-        self.close_leaf().await?;
+        while !self.leaf.is_empty() {
+            self.make_room(None).await?;
+        }
         let leaf_end = self.out.unit()?;
         let mut level_first = [0; LEVELS_MAX as usize];
         let (root, levels) = self.write_inner(&mut level_first).await?;
@@ -194,6 +206,7 @@ impl TableWriter {
             levels,
             level_first,
             position: self.out.unit()?,
+            packing: self.packer.as_ref().map(Packer::packing),
         };
         debug_assert!(footer.fits_together(), "an open would refuse the table: {footer:?}");
         debug_assert!(*self.smallest <= *self.last, "a table's keys are sorted");
@@ -233,27 +246,98 @@ impl TableWriter {
         if bytes.len() <= (self.spec.leaf_bytes as usize / 4).min(INLINE_BYTES_MAX) {
             return Ok((Content::Inline { bytes, expires_s }, None));
         }
-        // A placeholder, as long as the blob's place will be.
-        let at = BlobAt { offset: 0, len: 0, crc: 0 };
+        // A placeholder, as long as the blob's place can be.
+        let at = BlobAt { offset: 0, len: 0, crc: 0, value_len: u32::from(self.packer.is_some()) };
         Ok((Content::Blob { at, expires_s }, Some((bytes, expires_s))))
     }
 
-    async fn close_leaf(&mut self) -> Result<()> {
+    /// Returns the planned length of a leaf, before compression.
+    fn target(&self) -> usize {
+        self.packer.as_ref().map_or(self.spec.leaf_bytes as usize, Packer::target)
+    }
+
+    /// Makes room for a record with which the leaf would have `needs` bytes: writes all of its records, or
+    /// the first ones, or lets it grow. Without `needs` it writes.
+    async fn make_room(&mut self, needs: Option<usize>) -> Result<()> {
+        let verdict = match &mut self.packer {
+            Some(packer) => packer.judge(&self.leaf, needs, self.fixed),
+            None => Verdict::Write { count: self.leaf.count(), is_packed: false },
+        };
+        match verdict {
+            Verdict::Fill(bytes) => {
+                debug_assert!(needs.is_some_and(|needs| needs <= bytes), "a leaf grows for the next record");
+                self.capacity = bytes;
+                Ok(())
+            }
+            Verdict::Write { count, is_packed } => self.write_leaf(count, is_packed).await,
+        }
+    }
+
+    /// Writes the first `count` records as a leaf.
+    async fn write_leaf(&mut self, count: usize, is_packed: bool) -> Result<()> {
         self.last.clear();
-        self.last.extend_from_slice(self.leaf.last_key());
+        self.last.extend_from_slice(self.leaf.key_at(count - 1));
         self.out.pad();
-        let len = self.leaf.len().next_multiple_of(UNIT);
+        let packer = self.packer.as_mut();
+        let len = match (&packer, is_packed) {
+            (Some(packer), true) => packer.packed_len(),
+            _ => self.leaf.len_of_first(count),
+        };
+        let len = len.next_multiple_of(UNIT);
         let position = self.out.unit()?;
         let node = self.out.node(len).await?;
         let identity = Identity { table: self.spec.id, position, level: LEAF };
-        if !self.leaf.finish(node, identity) {
+        let fits = match packer {
+            Some(packer) if is_packed => {
+                self.leaf.remove_first(count);
+                packer.pack(node, identity)
+            }
+            _ => self.leaf.finish_first(count, node, identity),
+        };
+        if !fits {
             return Err(Error::new(ErrorKind::InvalidInput, "a leaf with more than a node can have"));
         }
         let child = Child { position, units: (len / UNIT) as u8 };
         self.first_leaf.get_or_insert(child);
         self.inner.push(&self.separator, child, self.spec.id);
+        self.fixed = self.fixed.saturating_sub(count);
+        if !self.leaf.is_empty() {
+            self.separator.clear();
+            self.separator.extend_from_slice(separator(&self.last, self.leaf.first_key()));
+        }
+        if let Some(packer) = &mut self.packer {
+            packer.begin();
+            self.capacity = packer.target();
+        }
         shard::yield_if_needed().await;
         Ok(())
+    }
+
+    /// Writes a value that lies before its leaf, packed if that makes it shorter.
+    async fn write_blob(&mut self, bytes: &[u8]) -> Result<BlobAt> {
+        let packer = self.packer.as_mut().filter(|_| bytes.len() <= self.spec.packed_value_max);
+        let Some(packer) = packer else { return self.out.blob(bytes).await };
+        if !packer.blobs.is_due() {
+            return self.out.blob(bytes).await;
+        }
+        let offset = self.out.position();
+        let (mut crc, mut len) = (Digest::new(CrcAlgorithm::Crc32Iscsi), 0);
+        for (index, piece) in bytes.chunks(PIECE_BYTES_MAX).enumerate() {
+            let stored = pack_piece(&mut packer.encoder, piece);
+            if index == 0 {
+                let has_gained = stored.len() <= piece.len() / 8 * 7;
+                packer.blobs.note(has_gained);
+                if !has_gained {
+                    return self.out.blob(bytes).await;
+                }
+            }
+            crc.update(stored);
+            len += stored.len();
+            self.out.bytes(stored).await?;
+        }
+        debug_assert!(len < bytes.len(), "a packed value is shorter");
+        packer.add_saved(bytes.len() - len);
+        Ok(BlobAt { offset, len: len as u32, crc: crc.finalize() as u32, value_len: bytes.len() as u32 })
     }
 
     /// Writes the inner levels; returns the root and the number of levels.
@@ -352,7 +436,8 @@ impl Hashes {
 /// Returns a blob's place, with its length and checksum.
 fn blob_at(offset: u64, bytes: &[u8]) -> BlobAt {
     // Values have 16 MiB at most.
-    BlobAt { offset, len: bytes.len() as u32, crc: checksum(bytes) }
+    let len = bytes.len() as u32;
+    BlobAt { offset, len, crc: checksum(bytes), value_len: len }
 }
 
 /// Returns `Data`, unless this store was broken on purpose and names tables that are not durable.

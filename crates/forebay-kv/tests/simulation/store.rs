@@ -5,10 +5,16 @@ use std::time::Duration;
 
 use forebay::Engine;
 use forebay::sim;
-use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Result, Snapshot, Store, Value};
+use forebay_kv::{Batch, Compression, Error, ErrorKind, Keyspace, Options, Result, Snapshot, Store, Value};
 use forebay_test::worlds::mix;
 
 use crate::model::{At, KEYS, SPACES, State};
+
+/// The compression that this build has besides LZ4.
+#[cfg(feature = "zstd")]
+const STRONGEST: Compression = Compression::Zstd(3);
+#[cfg(not(feature = "zstd"))]
+const STRONGEST: Compression = Compression::Lz4;
 
 /// Directory of the store.
 pub(crate) const DIR: &str = "/disk/kv";
@@ -19,6 +25,7 @@ pub(crate) struct Shape {
     pub(crate) memtable_bytes: u64,
     pub(crate) segment_bytes: u64,
     pub(crate) leaf_bytes: u32,
+    pub(crate) compression: Compression,
     pub(crate) shard: usize,
     /// Entries up to which ranges are deleted by a batch.
     pub(crate) delete_batch_max: u64,
@@ -31,13 +38,22 @@ impl Shape {
             memtable_bytes: [16 << 10, 16 << 10, 24 << 10, 64 << 10][draw(1, 4) as usize],
             segment_bytes: [64 << 10, 64 << 10, 128 << 10][draw(2, 3) as usize],
             leaf_bytes: [4096, 4096, 8192][draw(3, 3) as usize],
+            compression: [Compression::None, Compression::Lz4, STRONGEST][draw(5, 3) as usize],
             shard: draw(4, 2) as usize,
             delete_batch_max: [0, 2, 256][draw(5, 3) as usize],
         }
     }
 
+    /// Returns the shape of a store's next life: it may write tables in another way.
+    pub(crate) fn in_life(self, life: u64) -> Shape {
+        let compression = [self.compression, Compression::Lz4, Compression::None]
+            [mix(life ^ self.memtable_bytes ^ u64::from(self.leaf_bytes)) as usize % 3];
+        Shape { compression: if life == 0 { self.compression } else { compression }, ..self }
+    }
+
     fn options(self) -> Options {
         Options::new()
+            .compression(self.compression)
             .memory(Options::MEMORY_MIN)
             .memtable_bytes(self.memtable_bytes)
             .log_segment_bytes(self.segment_bytes)
@@ -58,14 +74,16 @@ pub(crate) fn key(writer: u8, at: At) -> Vec<u8> {
     key
 }
 
-/// Returns the bytes of a value: its number, followed by bytes derived from it.
+/// Returns the bytes of a value: its number, followed by bytes derived from it. Those of two values in three
+/// compress.
 pub(crate) fn bytes(value: u64) -> Vec<u8> {
     let len = match mix(value) % 16 {
         0 => 8,
         1 => 3000 + mix(value) as usize % 6000,
         _ => 8 + mix(value) as usize % 1200,
     };
-    let words = (0..).flat_map(|index| mix(value ^ index << 40).to_le_bytes());
+    let repeats = [1, 4, 40][mix(value ^ 1) as usize % 3];
+    let words = (0..).flat_map(|index: u64| mix(value ^ (index / repeats) << 40).to_le_bytes());
     value.to_le_bytes().into_iter().chain(words).take(len).collect()
 }
 

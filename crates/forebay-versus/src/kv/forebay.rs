@@ -1,7 +1,7 @@
 //! forebay-kv: two shards; gets and puts are tasks on them, tasks of Tokio, or threads that wait.
 
 use ::forebay::{Class, Config, Engine};
-use forebay_kv::{Batch, Keyspace, Options, Store};
+use forebay_kv::{Batch, Compression, Keyspace, Options, Store};
 use forebay_wal::Wal;
 use tokio::runtime::Builder;
 
@@ -115,7 +115,8 @@ impl Opened {
         let memory_bytes = work.memory_bytes - (work.memory_bytes / 8).max(BESIDE_BYTES_MIN);
         let config = Config::default().shards(SHARDS).arena_bytes(ARENA_BYTES);
         let engine = Engine::start(config.arena_bytes_max(usize::try_from(memory_bytes)?))?;
-        let mut options = Options::new().memory(memory_bytes);
+        // As the other stores: values here do not compress.
+        let mut options = Options::new().memory(memory_bytes).compression(Compression::None);
         if work.row == NO_CLASSES {
             // The class of the gets: none is dispatched first.
             options = options.class(Class::DEFAULT).background(Class::DEFAULT);

@@ -113,7 +113,7 @@ experiment! {
         cached "fjall", "fjall 3.1, half of the memory as its cache, no compression"
             => |work| drive::sample(work, stores::Fjall::open);
         cached "heed", "LMDB by heed 0.22, no read-ahead" => |work| drive::sample(work, stores::Lmdb::open);
-        direct "rocksdb", "RocksDB 10.4 by rocksdb 0.24, direct I/O, three quarters of the memory as its cache"
+        direct "rocksdb", "RocksDB 10.4 by rocksdb 0.24, direct I/O, three quarters of the memory as its cache, no compression"
             => stores::rocksdb;
     }
     columns {

@@ -26,11 +26,14 @@ impl Table {
 
 impl Lookup {
     /// Returns the inner node to read next, with its level and the key. `None` unless the lookup is at an
-    /// inner node of one unit and leaves are of one unit as well.
+    /// inner node of one unit, leaves are of one unit as well, and the table is not compressed.
     pub(crate) fn descent(&self) -> Option<(Child, u8, &[u8])> {
         match self.at {
             At::Node(child, level)
-                if level != LEAF && child.units == 1 && self.table.leaf_bytes() as usize == UNIT =>
+                if level != LEAF
+                    && child.units == 1
+                    && self.table.leaf_bytes() as usize == UNIT
+                    && self.table.footer.packing.is_none() =>
             {
                 Some((child, level, self.key.bytes()))
             }

@@ -59,6 +59,12 @@ impl Out {
     /// Writes a blob at the current position and returns its place.
     pub(super) async fn blob(&mut self, bytes: &[u8]) -> Result<BlobAt> {
         let at = blob_at(self.position(), bytes);
+        self.bytes(bytes).await?;
+        Ok(at)
+    }
+
+    /// Writes bytes at the current position.
+    pub(super) async fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if self.filled == self.buffer.len() {
@@ -70,7 +76,7 @@ impl Out {
             rest = behind;
             forebay::shard::yield_if_needed().await;
         }
-        Ok(at)
+        Ok(())
     }
 
     /// Pads with zeros up to the next unit.

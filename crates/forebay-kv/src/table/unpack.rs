@@ -1,0 +1,101 @@
+//! Unpacking of leaves and values, into I/O memory of their own.
+//!
+//! It is done where the program polls or waits, never in a step of a walk: a leaf takes microseconds, and a
+//! step holds up its shard. The cache keeps leaves unpacked. Unpacking one takes as long as ten searches of a
+//! cached leaf, so a cache of packed leaves would slow the gets that are fastest.
+
+use std::sync::Arc;
+
+use forebay::Block;
+
+use super::lookup::Progress;
+use super::{Blob, Found, Table};
+use crate::error::{Error, Result};
+use crate::node::packed::{is_packed, unpack, unpack_blob, unpacked_len};
+use crate::node::{BlobAt, Child, LEAF, Wrong};
+
+/// A packed part of a table that a walk read and checked. The lookup goes on with it where it is unpacked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PackedAt {
+    pub(super) part: Part,
+    pub(super) now_s: u64,
+    /// Whether the unpacked part goes into the cache.
+    pub(super) fill: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Leaf(Child),
+    Blob(BlobAt),
+}
+
+const NO_CODEC: Wrong = "a compressed part in a table without compression";
+
+impl Table {
+    /// Returns a checked leaf in the form in which it is searched and cached: the block itself if it is plain.
+    pub(super) fn unpacked_leaf(&self, child: Child, leaf: Block) -> Result<Block> {
+        if !is_packed(&leaf) {
+            return Ok(leaf);
+        }
+        let wrong = |wrong| self.corrupt(child.offset(), wrong);
+        let packing = self.footer.packing.as_ref().ok_or_else(|| wrong(NO_CODEC))?;
+        let len = unpacked_len(&leaf, packing.leaf_bytes_max as usize).map_err(wrong)?;
+        self.filled(len, |bytes| unpack(&leaf, packing.codec, bytes).map_err(wrong))
+    }
+
+    /// Returns a value from its checked blob.
+    pub(super) fn unpacked_blob(&self, blob: BlobAt, stored: Block) -> Result<Block> {
+        if !blob.is_packed() {
+            return Ok(stored);
+        }
+        let wrong = |wrong| self.corrupt(blob.offset, wrong);
+        let packing = self.footer.packing.as_ref().ok_or_else(|| wrong(NO_CODEC))?;
+        self.filled(blob.value_len as usize, |bytes| {
+            unpack_blob(&stored, packing.codec, bytes).map_err(wrong)
+        })
+    }
+
+    /// Goes on with a lookup of `key` from a packed part. A value in a blob that is not in memory is left to
+    /// the caller.
+    pub(crate) fn go_on(self: &Arc<Self>, at: PackedAt, part: Block, key: &[u8]) -> Result<Option<Found>> {
+        let progress = match at.part {
+            Part::Leaf(child) => {
+                let leaf = self.unpacked_leaf(child, part)?;
+                if at.fill {
+                    self.cache.insert(self.meta.id, child.offset(), &leaf);
+                }
+                match self.visit(&leaf, child, LEAF, key, at.now_s)? {
+                    Progress::Needs(next) => self.advance(key, at.now_s, next)?,
+                    done => done,
+                }
+            }
+            Part::Blob(blob) => {
+                let value = self.unpacked_blob(blob, part)?;
+                if at.fill {
+                    self.cache.insert(self.meta.id, blob.offset, &value);
+                }
+                Progress::Done(Some(self.value(value)))
+            }
+        };
+        match progress.blob() {
+            Ok(found) => Ok(found),
+            Err(Some(blob)) => Ok(Some(Found::Blob(Blob { table: self.clone(), blob }))),
+            Err(None) => {
+                let text = "a leaf leads to another node";
+                Err(Error::corrupt(self.path(), 0, text))
+            }
+        }
+    }
+
+    /// Returns I/O memory of `len` bytes that `fill` has filled.
+    fn filled(&self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Block> {
+        let mut block = loop {
+            match self.engine.block(len).map_err(Error::from) {
+                Err(error) if self.cache.gives_way(&error) => {}
+                block => break block?,
+            }
+        };
+        fill(&mut block)?;
+        Ok(block.freeze())
+    }
+}
