@@ -315,6 +315,34 @@ fn stats_and_compact_print_their_figures() {
     ends(0, &["kv", "verify", dir.text()]);
 }
 
+#[test]
+fn compaction_compresses_a_store_and_others_leave_it_so() {
+    let dir = Directory::new("kv-compression");
+    let store = dir.path().join("store");
+    let (store, saved) = (text(&store), |store: &str| {
+        let stats = json(&ends(0, &["kv", "stats", store, "--json"]));
+        let levels = stats["keyspaces"][0]["levels"].as_array().expect("levels").clone();
+        levels.iter().map(|level| level["saved_bytes"].as_u64().expect("a number")).sum::<u64>()
+    });
+    let records: String =
+        (0..2_000).map(|number| format!("key {number:05}\t{}\n", "a record ".repeat(12))).collect();
+    let load = ["kv", "load", store, "-", "--format", "tsv", "--sorted", "--create", "--quiet"];
+    fed(0, &load, records.as_bytes());
+    assert_eq!(saved(store), 0);
+    assert!(!ends(0, &["kv", "stats", store]).out.contains("compressed"));
+    ends(0, &["kv", "compact", store, "--compression", "lz4"]);
+    assert!(saved(store) > 100_000, "{}", saved(store));
+    assert!(ends(0, &["kv", "stats", store]).out.contains("bytes less than without"));
+    let before = saved(store);
+    ends(0, &["kv", "compact", store]);
+    assert_eq!(saved(store), before, "a command without the option decompressed the store");
+    ends(0, &["kv", "verify", store]);
+    assert_eq!(ends(0, &["kv", "get", store, "key 01234"]).out, "a record ".repeat(12));
+    ends(0, &["kv", "compact", store, "--compression", "none"]);
+    assert_eq!(saved(store), 0);
+    ends(2, &["kv", "compact", store, "--compression", "other"]);
+}
+
 /// Overwrites the last pages of a store's log or manifest that are not zeros with zeros.
 fn lose_the_end(dir: &Path) {
     let segments = fs::read_dir(dir).expect("a log").map(|entry| entry.expect("an entry").path());

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{dir, engine, random, value};
 use forebay::Engine;
-use forebay_kv::{Batch, ErrorKind, Keyspace, Snapshot, Stats, Store};
+use forebay_kv::{Batch, Compression, ErrorKind, Keyspace, Snapshot, Stats, Store};
 use futures::executor::block_on;
 
 fn open(engine: &Engine, dir: &Path, kernel_walk: bool) -> Store {
@@ -45,6 +45,28 @@ fn key(number: u64) -> Vec<u8> {
         key.resize(150, b'~');
     }
     key
+}
+
+/// The kernel's program reads plain leaves only: gets of a compressed table take the ordinary way from the
+/// beginning.
+#[test]
+fn compressed_tables_are_not_walked_in_the_kernel() {
+    let (engine, dir) = (engine(), dir());
+    let options = common::options().pinned_bytes(0).kernel_walk(true).kernel_walk_again();
+    let options = options.compression(Compression::Lz4);
+    let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
+    let keyspace = store.default_keyspace();
+    let name = |number: u64| format!("key {number:06}");
+    let all = (0..20_000).map(|number| (name(number), value(number)));
+    keyspace.bulk_load(all).wait().unwrap();
+    for number in (0..20_000).step_by(97) {
+        assert_eq!(keyspace.get(&name(number)).wait().unwrap().unwrap(), value(number)[..]);
+        assert_eq!(keyspace.get(&(name(number) + "x")).wait().unwrap(), None);
+    }
+    let stats = store.stats();
+    assert!(stats.cache_misses > 200, "{stats:?}");
+    assert_eq!((stats.kernel_walks, stats.kernel_fell_back), (0, 0), "{stats:?}");
+    store.close().wait().unwrap();
 }
 
 #[test]
