@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay::Engine;
+use forebay::{Engine, Waitable};
 use forebay_wal::Lsn;
 
 use crate::batch::Batch;
@@ -440,22 +440,24 @@ impl Store {
     /// # store.close().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn transact<T, F>(
+    pub fn transact<T, F>(
         &self,
         isolation: Isolation,
         mut body: impl FnMut(Transaction) -> F,
-    ) -> Result<T>
+    ) -> Waitable<impl Future<Output = Result<T>>>
     where
         F: Future<Output = Result<(Transaction, T)>>,
     {
-        let mut tries = 0;
-        loop {
-            let (transaction, output) = body(self.transaction(isolation)).await?;
-            match transaction.commit().await {
-                Err(error) if *error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => tries += 1,
-                committed => return committed.map(|()| output),
+        Waitable::new("transaction", async move {
+            let mut tries = 0;
+            loop {
+                let (transaction, output) = body(self.transaction(isolation)).await?;
+                match transaction.commit().await {
+                    Err(error) if *error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => tries += 1,
+                    committed => return committed.map(|()| output),
+                }
             }
-        }
+        })
     }
 
     /// Flushes the memtables to tables. Completes when all data that was durable before the call is in tables

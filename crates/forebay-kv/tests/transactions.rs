@@ -203,7 +203,7 @@ fn the_helper_runs_a_transaction_again_until_it_commits() {
                         transaction.put(&keyspace, "sum", (sum + 1).to_string())?;
                         Ok((transaction, sum + 1))
                     });
-                    let sum = engine.block_on(add).unwrap().unwrap();
+                    let sum = add.wait().unwrap();
                     assert!((1..=THREADS * ADDED).contains(&sum));
                 }
             });
