@@ -19,7 +19,7 @@ use crate::node::{BlobAt, Child, LEAF, Wrong};
 pub(crate) struct PackedAt {
     pub(super) part: Part,
     pub(super) now_s: u64,
-    /// Whether the unpacked part goes into the cache.
+    /// Whether the unpacked part is offered to the cache.
     pub(super) fill: bool,
 }
 
@@ -62,7 +62,7 @@ impl Table {
             Part::Leaf(child) => {
                 let leaf = self.unpacked_leaf(child, part)?;
                 if at.fill {
-                    self.cache.insert(self.meta.id, child.offset(), &leaf);
+                    self.cache.offer(self.meta.id, child.offset(), &leaf);
                 }
                 match self.visit(&leaf, child, LEAF, key, at.now_s)? {
                     Progress::Needs(next) => self.advance(key, at.now_s, next)?,
@@ -72,7 +72,7 @@ impl Table {
             Part::Blob(blob) => {
                 let value = self.unpacked_blob(blob, part)?;
                 if at.fill {
-                    self.cache.insert(self.meta.id, blob.offset, &value);
+                    self.cache.offer(self.meta.id, blob.offset, &value);
                 }
                 Progress::Done(Some(self.value(value)))
             }

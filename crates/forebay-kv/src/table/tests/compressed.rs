@@ -203,6 +203,11 @@ fn a_get_reads_one_leaf_and_the_cache_keeps_it_unpacked() {
         let before = reads();
         assert!(table.get(b"user001000", HOW).await.unwrap().is_some());
         assert_eq!(reads() - before, 1);
+        // A leaf that was read once is offered, and not worth its memory yet.
+        let stats = table.cache.stats();
+        assert_eq!((stats.insertions, stats.refusals), (0, 1));
+        assert!(table.get(b"user001002", HOW).await.unwrap().is_some());
+        assert!(reads() - before <= 2);
         // Its neighbour is in the same leaf.
         assert!(matches!(table.get_cached(b"user001001", HOW), Ok(Cached::Pending(Some(Found::Value(_))))));
         assert!(table.cache.stats().block_bytes >= 8192);
