@@ -30,6 +30,7 @@ use crate::wait::Pending;
 
 /// What a transaction is protected from; see [`Store::transaction`](crate::Store::transaction).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Isolation {
     /// Snapshot isolation: reads are as of the beginning, and a commit fails if another write has changed a key that
     /// the transaction writes. Two transactions that each read what the other writes may both commit (write skew).
