@@ -21,6 +21,11 @@ pub(crate) struct Bounds {
 impl Bounds {
     pub(crate) const ALL: Bounds = Bounds { low: Bound::Unbounded, high: Bound::Unbounded };
 
+    /// Returns whether every key lies within the bounds.
+    pub(crate) fn is_all(&self) -> bool {
+        matches!((&self.low, &self.high), (Bound::Unbounded, Bound::Unbounded))
+    }
+
     pub(crate) fn of<K: AsRef<[u8]>>(range: &impl std::ops::RangeBounds<K>) -> Bounds {
         let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         Bounds { low: own(range.start_bound()), high: own(range.end_bound()) }

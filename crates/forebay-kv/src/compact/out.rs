@@ -53,6 +53,12 @@ impl Output {
         }
     }
 
+    /// Lets tables be twice as long as usual. A part of a job rewrites one table with a little more: split at the usual length, it
+    /// would leave a short second table each time, and a table takes space of its own.
+    pub(crate) fn allow_twice(&mut self) {
+        self.bytes_max *= 2;
+    }
+
     /// Adds an entry. Its key has to be above all keys added before.
     pub(crate) async fn add(&mut self, key: &[u8], entry: Entry<'_>) -> Result<()> {
         if let Some(writer) = &self.writer

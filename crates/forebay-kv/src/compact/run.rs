@@ -64,6 +64,9 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
     let memory = shared.budget.tables / 2;
     let _buffers = HeldShare::new(Some(&shared.budget.tables_used), memory);
     let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
+    if !bounds.is_all() {
+        output.allow_twice();
+    }
     let is_done = match merge(shared, job, bounds, memory / 2, &mut output).await {
         Ok(is_whole) => is_whole,
         Err(error) => {
