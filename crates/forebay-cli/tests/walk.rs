@@ -100,6 +100,10 @@ fn check_row(row: &Value, depth: f64, tasks: f64) {
         let metric =
             |name: &str| sample[name].as_f64().unwrap_or_else(|| panic!("each sample has {name}: {row}"));
         let lookups = metric("lookups_per_s") * metric("seconds");
+        // Regression: on a busy machine no lookup ended within a sample of 0.1 s; such a sample has no figures a lookup.
+        if lookups == 0.0 {
+            continue;
+        }
         assert!(metric("wakes_per_lookup") * lookups <= most * lookups + tasks + 0.5, "{row}");
     }
 }
