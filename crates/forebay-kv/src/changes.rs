@@ -37,15 +37,17 @@ impl Feeds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the record from which on the log is needed after a flush up to `last`.
-    pub(crate) fn needed_after(&self, last: u64) -> Lsn {
+    /// Returns the record from which on the log is needed after a flush up to `last`. On a full disk feeds keep nothing.
+    pub(crate) fn needed_after(&self, last: u64, is_full: bool) -> Lsn {
         let mut state = self.lock();
         state.flushed.push_back(last);
-        if state.flushed.len() > FLUSHES_KEPT {
+        // The records kept are those behind the flush before them.
+        if state.flushed.len() > FLUSHES_KEPT + 1 {
             state.flushed.pop_front();
         }
         let kept = match state.flushed.front() {
-            Some(first) if state.flushed.len() == FLUSHES_KEPT => first + 1,
+            _ if is_full => last + 1,
+            Some(before) if state.flushed.len() > FLUSHES_KEPT => before + 1,
             _ => 0,
         };
         let wanted = state.wanted.keys().next().map_or(u64::MAX, |first| *first);

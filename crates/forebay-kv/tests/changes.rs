@@ -132,8 +132,8 @@ fn one_that_is_not_read_lags_and_holds_the_log_for_three_flushes_only() {
     write(&store);
     let from = store.snapshot().lsn().next();
     let mut slow = store.changes(from);
-    (0..2).for_each(|_| write(&store));
-    assert_eq!(next(&mut slow).lsn, from, "two flushes are kept");
+    (0..3).for_each(|_| write(&store));
+    assert_eq!(next(&mut slow).lsn, from, "the records of three flushes are kept");
     let mut lagged = store.changes(from);
     (0..6).for_each(|_| write(&store));
     let error = lagged.next().wait().unwrap().unwrap_err();

@@ -112,7 +112,7 @@ pub(crate) async fn oldest(shared: &Arc<Shared>) -> Result<bool> {
         // gets the error.
         None => drop(shared.check_held()),
     }
-    let needed = shared.feeds.needed_after(last);
+    let needed = shared.feeds.needed_after(last, shared.full.is_full());
     shared.wal.truncate_before(needed).await.map_err(|error| shared.log_error(error))?;
     Ok(true)
 }
