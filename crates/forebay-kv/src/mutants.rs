@@ -21,7 +21,7 @@ pub enum Mutant {
     WritersNotPaced,
     /// A get that was woken because there is room makes all others wait until it comes for it.
     WokenKeepsItsRoom,
-    /// A transaction commits although what it has read was changed.
+    /// A transaction commits although a key that it has read was changed.
     ConflictMissed,
 }
 

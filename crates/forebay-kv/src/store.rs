@@ -359,7 +359,7 @@ impl Store {
     /// Returns a feed of all writes from a record of the log on, in their order: puts, deletes, batches and transactions
     /// that are durable. For caches, indexes and watchers in step with the store.
     ///
-    /// Begin with `snapshot.lsn().next()`, and read that snapshot for what was there before. Writes of keyspaces that are
+    /// Begin with `snapshot.lsn().next()`, and read that snapshot for the state before. Writes of keyspaces that are
     /// not logged are not in it. Bulk loads and removals of ranges and keyspaces end a feed; see
     /// [`Changes::next`]. While a feed is not read, the log keeps the records of up to three flushes for it.
     ///
@@ -386,7 +386,7 @@ impl Store {
     }
 
     /// Begins a transaction: reads as of now, and changes that are applied all at once by
-    /// [`commit`](Transaction::commit), unless another write has changed what the [`Isolation`] protects.
+    /// [`commit`](Transaction::commit), unless another write conflicts at the level of [`Isolation`].
     ///
     /// ```
     /// # use forebay::{Config, Engine};

@@ -265,7 +265,7 @@ impl Shared {
         self.shown.fetch_max(lsn.0, Ordering::AcqRel);
     }
 
-    /// Returns the outcome of a commit whose append has ended with `done`. Its caller reads what it wrote.
+    /// Returns the outcome of a commit whose append has ended with `done`. Its caller's reads see the record.
     pub(super) fn committed(&self, done: forebay_wal::Result<Lsn>) -> Result<()> {
         let lsn = done.map_err(|error| self.log_error(error))?;
         self.insertion.until(lsn.0);
@@ -375,7 +375,7 @@ impl<'a> Write<'a> {
     /// for that, and so does every later write that is not relaxed.
     ///
     /// After a crash it may be missing, with all writes that followed it, but none without those. Reads may then have
-    /// seen what is gone. A log that fails afterwards makes the store read-only.
+    /// seen values that are lost. A log that fails afterwards makes the store read-only.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
