@@ -125,7 +125,7 @@ impl Changes {
     /// # Errors
     /// [`ErrorKind::Lagged`] if the log no longer has the next record, or the store has changed in a way that is not in the
     /// log: by a bulk load, [`delete_range`](crate::Keyspace::delete_range) or [`drop_keyspace`](crate::Store::drop_keyspace).
-    /// Begin again: make a feed at `snapshot.lsn().next()`, and read that snapshot. [`ErrorKind::Corruption`]; the system's.
+    /// Begin again: make a new feed, and then a snapshot to read. [`ErrorKind::Corruption`]; the system's.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Changed>>>> {
         Waitable::new("changes", async move {
@@ -158,7 +158,7 @@ impl Changes {
             };
             if shared.lock().loads != self.loads {
                 let text = "the store was changed by a bulk load or the removal of a range or keyspace, which is not in \
-                            its log; begin again with a feed behind a new snapshot";
+                            its log; begin again with a new feed, and then a snapshot";
                 return Err(Error::new(ErrorKind::Lagged, text));
             }
             let records = match records {
@@ -168,7 +168,7 @@ impl Changes {
             if records.first().is_none_or(|first| first.lsn().0 != self.next) {
                 let text = format!(
                     "the log no longer has record {}, because the feed was not read for several flushes; begin again with \
-                     a feed behind a new snapshot",
+                     a new feed, and then a snapshot",
                     self.next
                 );
                 return Err(Error::new(ErrorKind::Lagged, text));

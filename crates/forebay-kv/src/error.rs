@@ -88,7 +88,7 @@ pub enum ErrorKind {
     /// written since that the store cannot tell. Nothing was written. Run the transaction again from its beginning.
     Conflict,
     /// A feed of changes cannot go on: the log no longer has its next record, or the store has changed in a way that is
-    /// not in the log. Begin again with a feed behind a new snapshot.
+    /// not in the log. Begin again with a new feed, and then a snapshot.
     Lagged,
     /// The store or its engine was closed.
     Closed,

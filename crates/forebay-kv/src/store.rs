@@ -359,7 +359,9 @@ impl Store {
     /// Returns a feed of all writes from a record of the log on, in their order: puts, deletes, batches and transactions
     /// that are durable. For caches, indexes and watchers in step with the store.
     ///
-    /// Begin with `snapshot.lsn().next()`, and read that snapshot for the state before. Writes of keyspaces that are
+    /// Make the feed first, at `store.snapshot().lsn().next()`, and then the snapshot that has the state to begin with: the
+    /// feed repeats writes that this snapshot has already. The other way round it would not see a bulk load that ended
+    /// between the two. Writes of keyspaces that are
     /// not logged are not in it. Bulk loads and removals of ranges and keyspaces end a feed; see
     /// [`Changes::next`]. While a feed is not read, the log keeps the records of up to three flushes for it.
     ///
@@ -372,8 +374,8 @@ impl Store {
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// let users = store.keyspace("users").await?;
+    /// let mut changes = store.changes(store.snapshot().lsn().next());
     /// let snapshot = store.snapshot(); // the state to begin with
-    /// let mut changes = store.changes(snapshot.lsn().next());
     /// users.put("anna", "1").await?;
     /// let changed = changes.next().await.ok_or("the store was closed")??;
     /// assert_eq!((&*changed.entries[0].keyspace, &changed.entries[0].key[..]), ("users", &b"anna"[..]));
