@@ -175,7 +175,8 @@ impl<'a> Checkpoint<'a> {
     }
 
     async fn link_tables(&self, to: &Dir, view: &View) -> Result<()> {
-        let tables: Vec<u32> = view.version.tables().map(|(_, table)| table.id()).collect();
+        let kept = view.version.kept_files().map(|file| file.file.id());
+        let tables: Vec<u32> = view.version.tables().map(|(_, table)| table.id()).chain(kept).collect();
         for some in tables.chunks(LINKS_MAX) {
             self.shared.check_writable()?;
             let link = |id: &u32| self.shared.tables.hard_link(table_name(*id), to, table_name(*id));
@@ -214,6 +215,7 @@ impl<'a> Checkpoint<'a> {
             store_id,
             // At least 1, which records that the log exists.
             next_table: added.iter().map(|(_, meta)| meta.id.saturating_add(1)).max().unwrap_or(1),
+            kept: view.version.kept_files().map(|file| (file.file.id(), file.file.bytes())).collect(),
             log_start: Some(1),
             log_end: None,
             keyspaces: levels.iter().map(|(id, levels)| (*id, levels.name.to_string())).collect(),

@@ -174,7 +174,7 @@ impl Manifest {
         let _turn = self.turn.take().await;
         let mut next = self.state();
         next.apply(edit).map_err(|what| Error::new(ErrorKind::Corruption, format!("an edit: {what}")))?;
-        self.append(&edit.encode()).await?;
+        self.append(edit).await?;
         let edits = {
             let mut inner = self.lock();
             inner.state = next;
@@ -227,17 +227,17 @@ impl Manifest {
 
     /// Writes the whole state and drops the records before it.
     async fn write_down(&self) -> Result<()> {
-        let whole = self.state().to_edit().encode();
-        let first = self.append(&whole).await?;
+        let first = self.append(&self.state().to_edit()).await?;
         self.wal.truncate_before(first).await?;
         self.lock().edits = 0;
         Ok(())
     }
 
     /// Appends one edit in as many records as it needs. Returns the number of the first one.
-    async fn append(&self, bytes: &[u8]) -> Result<Lsn> {
+    async fn append(&self, edit: &Edit) -> Result<Lsn> {
         let mut first = None;
-        for part in frame::parts(bytes) {
+        let version = if edit.has_values() { frame::VALUES } else { frame::PLAIN };
+        for part in frame::parts(&edit.encode(), version) {
             let lsn = self.wal.append_unsynced(&part).await?;
             first.get_or_insert(lsn);
         }

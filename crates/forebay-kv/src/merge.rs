@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use crate::error::Result;
 use crate::memtable::{Found, Memtables};
-use crate::table::{Cursor, CursorHow, Direction, EntryRef, Table};
+use crate::table::{Cursor, CursorHow, Direction, EntryRef, Leave, Table};
 
 /// A range of keys.
 #[derive(Clone, Debug)]
@@ -101,6 +101,8 @@ pub(crate) struct Run {
     how: CursorHow,
     bounds: Arc<Bounds>,
     cursor: Option<Cursor>,
+    /// The values that are not read, if there are such.
+    leave: Option<Arc<Leave>>,
     /// Whether the first table's cursor was made.
     has_begun: bool,
 }
@@ -156,7 +158,13 @@ impl Run {
             }),
             "the tables of a run are sorted and do not overlap"
         );
-        Run { tables, how, bounds: bounds.clone(), cursor: None, has_begun: false }
+        Run { tables, how, bounds: bounds.clone(), cursor: None, leave: None, has_begun: false }
+    }
+
+    /// Leaves long values where they are.
+    pub(crate) fn leaving(mut self, leave: &Arc<Leave>) -> Run {
+        self.leave = Some(leave.clone());
+        self
     }
 
     /// Changes how the tables are read; before the first move, and not the direction.
@@ -179,6 +187,9 @@ impl Run {
             let Some(cursor) = &mut self.cursor else {
                 let Some(table) = self.tables.pop_front() else { return Ok(false) };
                 let mut cursor = table.cursor(self.how);
+                if let Some(leave) = &self.leave {
+                    cursor.leave_values(leave);
+                }
                 if let Some(key) = self.begin(&table) {
                     cursor.seek(key).await?;
                 }

@@ -94,9 +94,11 @@ impl Child {
     }
 }
 
-/// A blob's place in its file, and its checksum.
+/// A blob's place, and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlobAt {
+    /// The number of the table that wrote it, if its leaf is in another table; 0 if it is in the leaf's own file.
+    pub(crate) file: u32,
     /// Offset of its first byte in the file.
     pub(crate) offset: u64,
     /// Length in the file, in bytes.
@@ -115,6 +117,11 @@ impl BlobAt {
 
     pub(crate) fn is_packed(&self) -> bool {
         self.value_len != self.len
+    }
+
+    /// Returns whether it is in another file than its leaf.
+    pub(crate) fn is_far(&self) -> bool {
+        self.file != 0
     }
 }
 

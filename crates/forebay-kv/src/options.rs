@@ -26,6 +26,7 @@ pub struct Options {
     pub(crate) leaf_bytes: u32,
     /// Chosen when the store is opened, if the program chose none.
     pub(crate) compression: Option<Compression>,
+    pub(crate) separation_bytes: u32,
     pub(crate) shard: usize,
     pub(crate) class: Class,
     pub(crate) background: Class,
@@ -51,6 +52,7 @@ impl Options {
             log_segment_bytes: None,
             leaf_bytes: 4096,
             compression: None,
+            separation_bytes: 32 << 10,
             shard: 0,
             class: Class::LOG,
             background: Class::BACKGROUND,
@@ -164,6 +166,18 @@ impl Options {
     /// compressed.
     pub fn compression(mut self, compression: Compression) -> Options {
         self.compression = Some(compression);
+        self
+    }
+
+    /// Sets the length in bytes from which on values are separated from their keys (key-value separation): compaction
+    /// rewrites the keys and leaves such values in the files that they are in. So a value of a busy keyspace is written
+    /// about three times (log, flush, the compaction of short files) instead of once or more for each level, and a range
+    /// reads each such value on its own. Files of which more than half is no longer needed are emptied and removed, at
+    /// rest those of which more than a quarter is not; [`Stats::value_files`](crate::Stats::value_files) counts them. Values
+    /// in leaves, of up to a quarter of [`leaf_bytes`](Options::leaf_bytes), are never separated; `u32::MAX` separates
+    /// none. Default: 32 KiB.
+    pub fn separation_bytes(mut self, bytes: u32) -> Options {
+        self.separation_bytes = bytes;
         self
     }
 

@@ -252,7 +252,7 @@ impl Work {
         match self.merge.entry()? {
             EntryRef::Deleted => return None,
             EntryRef::Value { expires_s, .. } if is_over(expires_s, self.now_s) => return None,
-            EntryRef::Value { .. } => {}
+            EntryRef::Value { .. } | EntryRef::Blob { .. } => {}
         }
         match self.merge.at()? {
             Source::Memory(memory) => self.shared.value_of(memory.found()?, || self.now_s),

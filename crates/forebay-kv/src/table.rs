@@ -3,22 +3,22 @@
 //! `docs/kv-format.md` has the drawing of the file.
 
 use std::fmt;
-use std::path::Path;
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use forebay::{Block, Class, Engine, File};
+use forebay::Class;
 
 use crate::cache::{Cache, Pin};
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::codec::Codec;
-use crate::node::{Child, FILTER, Identity, LEAF, UNIT, VALUE_BYTES_MAX};
+use crate::node::{BlobAt, Child, FILTER, Identity, LEAF, UNIT, VALUE_BYTES_MAX, Wrong};
 use crate::options::Compression;
 use crate::value::Value;
 
 mod ahead;
 mod blob;
 mod cursor;
+mod file;
 mod footer;
 mod lookup;
 mod open;
@@ -31,8 +31,8 @@ mod walk;
 mod write;
 
 pub(crate) use blob::Blob;
-pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef};
-use footer::Footer;
+pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef, Leave};
+pub(crate) use file::{Files, TableFile};
 pub(crate) use footer::{HeaderFound, read_header};
 pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
@@ -50,6 +50,11 @@ pub(crate) enum Entry<'a> {
         /// The second since 1970 from which on the value counts as deleted.
         expires_s: Option<u64>,
     },
+    /// A value that stays in the file of another table.
+    Blob {
+        at: BlobAt,
+        expires_s: Option<u64>,
+    },
     Deleted,
 }
 
@@ -61,6 +66,10 @@ pub(crate) struct TableSpec {
     /// 4 to 32 KiB, a multiple of 4 KiB.
     pub(crate) leaf_bytes: u32,
     pub(crate) compression: Compression,
+    /// Whether values may stay in files of other tables.
+    pub(crate) links: bool,
+    /// The length from which on values may stay in this file for other tables.
+    pub(crate) separation_bytes: u32,
     /// The length of the longest value that is compressed.
     pub(crate) packed_value_max: usize,
     /// The I/O class of the writes.
@@ -84,6 +93,8 @@ impl TableSpec {
             keyspace,
             leaf_bytes: UNIT as u32,
             compression: Compression::None,
+            links: false,
+            separation_bytes: u32::MAX,
             packed_value_max: VALUE_BYTES_MAX,
             class: Class::BACKGROUND,
             shard: None,
@@ -111,6 +122,8 @@ pub(crate) struct TableMeta {
     pub(crate) expires_s: (u64, u64),
     pub(crate) smallest: Box<[u8]>,
     pub(crate) largest: Box<[u8]>,
+    /// The files that have its long values, its own included, and the bytes of these values there, by number.
+    pub(crate) values: Box<[(u32, u64)]>,
 }
 
 /// The entry found for a key. A value that has expired counts as deleted.
@@ -149,31 +162,30 @@ pub(crate) enum FilterUse {
     InMemory,
 }
 
-/// A table that can be read. Its file stays as long as any reader holds it.
+/// A table that can be read. Its file stays as long as any reader holds it. Long values may lie in the files of tables
+/// that were compacted.
 pub(crate) struct Table {
-    /// Has the memory of unpacked leaves and values.
-    engine: Engine,
     meta: TableMeta,
-    file: File,
-    footer: Footer,
+    own: Arc<TableFile>,
+    /// The other files that have values of this table, by number.
+    far: Box<[Arc<TableFile>]>,
     pinned: Pinned,
     /// The pin for the memory of the table's metadata.
     _known: Pin,
-    cache: Arc<Cache>,
-    retired: AtomicBool,
+}
+
+/// The table's own file.
+impl Deref for Table {
+    type Target = TableFile;
+
+    fn deref(&self) -> &TableFile {
+        &self.own
+    }
 }
 
 impl Table {
     pub(crate) fn meta(&self) -> &TableMeta {
         &self.meta
-    }
-
-    pub(crate) fn id(&self) -> u32 {
-        self.meta.id
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.file.path()
     }
 
     /// Returns the length of a leaf of this table in bytes.
@@ -210,42 +222,32 @@ impl Table {
         *self.meta.smallest <= *key && key <= &*self.meta.largest
     }
 
-    /// Marks the file for removal: nothing names the table any more. When its last holder drops it, its path
-    /// goes onto [`Cache::removals`].
-    pub(crate) fn retire(&self) {
-        self.retired.store(true, Ordering::Release);
+    /// Returns the table's own file.
+    pub(crate) fn own_file(&self) -> &Arc<TableFile> {
+        &self.own
+    }
+
+    /// Returns the other files that have values of this table, by number.
+    pub(crate) fn far_files(&self) -> &[Arc<TableFile>] {
+        &self.far
+    }
+
+    /// Returns the file of a blob, in which it can lie.
+    fn file_of(&self, blob: BlobAt) -> Result<&Arc<TableFile>, Wrong> {
+        let file = if blob.is_far() {
+            let found = self.far.binary_search_by_key(&blob.file, |file| file.id());
+            let file = found.ok().and_then(|index| self.far.get(index));
+            file.ok_or("a value is in a file that the manifest does not name for this table")?
+        } else {
+            &self.own
+        };
+        file.check_blob_place(blob)?;
+        Ok(file)
     }
 
     /// Returns the identity that the node at `child` must have.
     fn identity(&self, child: Child, level: u8) -> Identity {
         Identity { table: self.meta.id, position: child.position, level }
-    }
-
-    fn corrupt(&self, offset: u64, text: impl Into<String>) -> Error {
-        Error::corrupt(self.file.path(), offset, text)
-    }
-
-    /// Converts an error of a read; reports a table that is shorter than it was.
-    fn read_error(&self, error: forebay::Error, offset: u64) -> Error {
-        match error.kind() {
-            forebay::ErrorKind::UnexpectedEof { .. } => self.too_short(offset),
-            _ => error.into(),
-        }
-    }
-
-    fn too_short(&self, offset: u64) -> Error {
-        self.corrupt(offset, "the table ends too soon: it was cut after it was written")
-    }
-
-    async fn read(&self, range: std::ops::Range<u64>, class: Class) -> Result<Block> {
-        let offset = range.start;
-        loop {
-            let read = self.file.read(range.clone()).class(class).await;
-            match read.map_err(|error| self.read_error(error, offset)) {
-                Err(error) if self.cache.gives_way(&error) => {}
-                read => return read,
-            }
-        }
     }
 
     /// Returns the range of a level's nodes, in units.
@@ -268,14 +270,6 @@ impl Table {
             .area(level)
             .is_some_and(|area| area.start <= child.position.into() && child.end() <= area.end);
         if fits { Ok(()) } else { Err("a child's place is outside of its level's part of the table") }
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        if *self.retired.get_mut() {
-            self.cache.removals().push(self.file.path().to_path_buf());
-        }
     }
 }
 

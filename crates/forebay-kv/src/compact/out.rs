@@ -35,6 +35,7 @@ impl Output {
             leaf_bytes: shared.options.leaf_bytes,
             compression: shared.options.compression.unwrap_or_default(),
             packed_value_max: shared.budget.packed_value_max(),
+            separation_bytes: shared.options.separation_bytes,
             class,
             shard: Some(shared.background_shard()),
             buffer_bytes,
@@ -51,6 +52,11 @@ impl Output {
             metas: Vec::new(),
             making: None,
         }
+    }
+
+    /// Lets values stay in the files of other tables.
+    pub(crate) fn allow_links(&mut self) {
+        self.spec.links = true;
     }
 
     /// Lets tables be twice as long as usual. A part of a job rewrites one table with a little more: split at the usual length, it

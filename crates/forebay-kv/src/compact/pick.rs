@@ -10,14 +10,15 @@
 //! While the store is written to, level 0 waits for as many bytes as lie below it, so that half of what its
 //! compaction writes is new, but at most for [`LEVEL0_FULL`] tables: each is one more to search.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::budget::Budget;
-use crate::manifest::version::{LEVELS, Levels, Version};
+use crate::manifest::version::{LEVELS, Levels, ValueFile, Version};
 use crate::merge::Bounds;
 use crate::node::codec::Codec;
-use crate::table::{Table, TableMeta};
+use crate::table::{Leave, Table, TableMeta};
 
 /// Number of a keyspace's tables in level 0 from which on they are compacted if the store rests, or if they are
 /// as long as what lies below. `docs/kv.md` has this number and the next.
@@ -35,6 +36,10 @@ const GROWTH_KEPT: f64 = 3.5;
 /// At rest at most `1/REST` of the last level's size lies above it, and at most `1/REST` of a table has
 /// expired.
 const REST: u64 = 8;
+/// A file without keys of which more than `1/SPARSE` is dead is emptied even when the store is busy, and at rest from
+/// `1/SPARSE_AT_REST` on.
+const SPARSE: u64 = 2;
+const SPARSE_AT_REST: u64 = 4;
 /// A table of which more than `1/EXPIRED` has expired is rewritten even when the store is busy.
 const EXPIRED: u64 = 2;
 const LAST: usize = LEVELS - 1;
@@ -51,6 +56,8 @@ pub(crate) struct Job {
     pub(crate) lower: Vec<Arc<Table>>,
     /// The keyspace's levels when the job was picked.
     pub(crate) levels: Arc<Levels>,
+    /// The long values that stay where they are.
+    pub(crate) leave: Arc<Leave>,
 }
 
 /// A part of a job: the keys within bounds.
@@ -62,13 +69,14 @@ pub(crate) struct Piece {
     lower: Arc<Table>,
     pub(crate) bounds: Bounds,
     pub(crate) is_last: bool,
+    leave: Arc<Leave>,
 }
 
 impl Piece {
     /// Returns the piece as a job of the keyspace's present levels.
     pub(crate) fn into_job(self, levels: Arc<Levels>) -> Job {
-        let Piece { keyspace, level, target, upper, lower, .. } = self;
-        Job { keyspace, level, target, upper, lower: vec![lower], levels }
+        let Piece { keyspace, level, target, upper, lower, leave, .. } = self;
+        Job { keyspace, level, target, upper, lower: vec![lower], levels, leave }
     }
 }
 
@@ -83,6 +91,8 @@ struct Shape<'l> {
     now_s: u64,
     /// The limit for bytes of level 0 in one compaction.
     level0_bytes_max: u64,
+    memtable_bytes: u64,
+    separation_bytes: u32,
 }
 
 impl<'l> Shape<'l> {
@@ -106,7 +116,18 @@ impl<'l> Shape<'l> {
             levels.bytes(level) / entries.max(1)
         });
         let level0_bytes_max = if how.is_full { how.budget.memtable } else { u64::MAX };
-        Shape { levels, base, targets, entry_bytes, now_s: how.now_s, level0_bytes_max }
+        let (memtable_bytes, separation_bytes) = (how.budget.memtable, how.separation_bytes);
+        let now_s = how.now_s;
+        Shape {
+            levels,
+            base,
+            targets,
+            entry_bytes,
+            now_s,
+            level0_bytes_max,
+            memtable_bytes,
+            separation_bytes,
+        }
     }
 
     /// Returns a table's bytes plus the bytes that it deletes and the bytes that have expired.
@@ -124,10 +145,42 @@ impl<'l> Shape<'l> {
         worst.map(|(_, table)| table)
     }
 
-    /// Returns a job that rewrites a table of the last level without its expired entries.
-    fn again(&self, keyspace: u32, table: &Arc<Table>) -> Job {
-        let (upper, levels) = (vec![table.clone()], self.levels.clone());
-        Job { keyspace, level: LAST, target: LAST, upper, lower: Vec::new(), levels }
+    /// Returns a job that rewrites a table of a level below the first without its expired entries.
+    fn again(&self, keyspace: u32, level: usize, table: &Arc<Table>) -> Job {
+        let (upper, levels, leave) = (vec![table.clone()], self.levels.clone(), self.leave());
+        Job { keyspace, level, target: level, upper, lower: Vec::new(), levels, leave }
+    }
+
+    /// Returns the values that a job leaves where they are.
+    fn leave(&self) -> Arc<Leave> {
+        let kept = kept(self.levels, self.memtable_bytes);
+        Arc::new(Leave { bytes_min: self.separation_bytes, kept })
+    }
+
+    /// Returns the files without keys of which more than `1/part` is dead.
+    fn sparse_files(&self, part: u64) -> impl Iterator<Item = &ValueFile> {
+        let files = self.levels.value_files().values();
+        files.filter(move |file| file.dead_bytes() > file.file.bytes() / part)
+    }
+
+    /// Returns a job that empties files of which more than `1/part` is dead: it rewrites the table that has most of
+    /// their values. Tables of level 0 are compacted soon, and the order of their numbers counts.
+    fn collect(&self, keyspace: u32, part: u64) -> Option<Job> {
+        let sparse: BTreeSet<u32> = self.sparse_files(part).map(|file| file.file.id()).collect();
+        if sparse.is_empty() {
+            return None;
+        }
+        let bytes_in = |table: &Table| -> u64 {
+            let files = table.meta().values.iter().filter(|(file, _)| sparse.contains(file));
+            files.map(|(_, bytes)| bytes).sum()
+        };
+        let tables =
+            (1..LEVELS).flat_map(|level| self.levels.level(level).iter().map(move |table| (level, table)));
+        let (_, level, table) = tables
+            .map(|(level, table)| (bytes_in(table), level, table))
+            .filter(|(bytes, ..)| *bytes > 0)
+            .reduce(|most, next| if next.0 > most.0 { next } else { most })?;
+        Some(self.again(keyspace, level, table))
     }
 
     fn level_weight(&self, level: usize) -> u64 {
@@ -185,7 +238,8 @@ impl<'l> Shape<'l> {
         let lower = overlap(self.levels, target, smallest, largest).to_vec();
         debug_assert!(level < target && target < LEVELS, "entries go down");
         debug_assert!(level == 0 || upper.len() == 1, "of a level below the first one table goes at a time");
-        Some(Job { keyspace, level, target, lower, upper, levels: self.levels.clone() })
+        let (levels, leave) = (self.levels.clone(), self.leave());
+        Some(Job { keyspace, level, target, lower, upper, levels, leave })
     }
 
     /// Returns the oldest tables of level 0, the newest of them first.
@@ -249,6 +303,20 @@ pub(crate) struct How<'b> {
     pub(crate) is_full: bool,
     /// The codec of new tables.
     pub(crate) codec: Option<Codec>,
+    /// The length from which on values stay where they are.
+    pub(crate) separation_bytes: u32,
+}
+
+/// Returns the files that keep their values when tables that refer to them are rewritten. A file is emptied if more than
+/// a quarter of it is dead once its keys are, as it would be soon in any case, or if it is short: each memtable would
+/// leave a file.
+pub(crate) fn kept(levels: &Levels, memtable_bytes: u64) -> BTreeSet<u32> {
+    let files = levels.value_files().values();
+    let is_kept = |file: &&ValueFile| {
+        let bytes = file.file.bytes();
+        bytes - file.live_bytes.min(bytes) <= bytes / SPARSE_AT_REST && bytes >= memtable_bytes / 2 * 3
+    };
+    files.filter(is_kept).map(|file| file.file.id()).collect()
 }
 
 /// Returns the approximate bytes of a table's values that have expired. It assumes that expiries are evenly
@@ -278,7 +346,10 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
         return shape.pick(keyspace, level);
     }
     let part = if is_resting { REST } else { EXPIRED };
-    let stale = |(keyspace, shape): (u32, Shape<'_>)| Some(shape.again(keyspace, shape.stale(part)?));
+    let stale = |(keyspace, shape): (u32, Shape<'_>)| {
+        let stale = shape.stale(part).map(|table| shape.again(keyspace, LAST, table));
+        stale.or_else(|| shape.collect(keyspace, if is_resting { SPARSE_AT_REST } else { SPARSE }))
+    };
     let deleting = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.deleting()?);
     let restless = |(keyspace, shape): (u32, Shape<'_>)| shape.pick(keyspace, shape.restless()?);
     shapes(version, how)
@@ -289,7 +360,9 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
 
 /// Returns whether there is work that does not wait for rest.
 pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
-    shapes(version, how).any(|(_, shape)| shape.worst(false).0 > 1.0 || shape.stale(EXPIRED).is_some())
+    shapes(version, how).any(|(_, shape)| {
+        shape.worst(false).0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, SPARSE).is_some()
+    })
 }
 
 /// Returns the second from which on expired entries may be worth a compaction that they are not worth yet,
@@ -341,7 +414,11 @@ pub(crate) fn asked(
     let is_stale = |table: &&Arc<Table>| {
         is_old(table) && (table.meta().deleted > 0 || has_expired(table) || table.codec() != how.codec)
     };
-    Some(shape.again(keyspace, shape.levels.level(LAST).iter().find(is_stale)?))
+    let stale = shape.levels.level(LAST).iter().find(is_stale);
+    stale.map(|table| shape.again(keyspace, LAST, table)).or_else(|| {
+        let job = shape.collect(keyspace, SPARSE_AT_REST)?;
+        job.upper.iter().all(|table| is_old(table)).then_some(job)
+    })
 }
 
 /// Returns the next job that moves a keyspace's keys out of level 0.
@@ -382,7 +459,7 @@ impl Job {
     /// keys up to the end of that table. The upper tables stay until the last piece; their keys in common
     /// with earlier pieces have the same entries there.
     pub(crate) fn into_pieces(self) -> impl Iterator<Item = Piece> {
-        let Job { keyspace, level, target, upper, lower, .. } = self;
+        let Job { keyspace, level, target, upper, lower, leave, .. } = self;
         let mut low = Bound::Unbounded;
         let last = lower.len().saturating_sub(1);
         // A piece's table is not held until the next piece, so that its space is free by then.
@@ -391,7 +468,8 @@ impl Job {
             let is_last = index == last;
             let high = if is_last { Bound::Unbounded } else { Bound::Included(end.clone()) };
             let bounds = Bounds { low: std::mem::replace(&mut low, Bound::Excluded(end)), high };
-            Piece { keyspace, level, target, upper: upper.clone(), lower: table, bounds, is_last }
+            let (upper, leave) = (upper.clone(), leave.clone());
+            Piece { keyspace, level, target, upper, lower: table, bounds, is_last, leave }
         })
     }
 

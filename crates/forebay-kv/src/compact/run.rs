@@ -67,6 +67,9 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
     if !bounds.is_all() {
         output.allow_twice();
     }
+    if job.inputs().any(|table| job.leave.is_for(table)) {
+        output.allow_links();
+    }
     let is_done = match merge(shared, job, bounds, memory / 2, &mut output).await {
         Ok(is_whole) => is_whole,
         Err(error) => {
@@ -101,7 +104,7 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
     let mut added = Vec::with_capacity(written.len());
     for meta in &written {
         // Filters of the last level are used only where they are in memory anyway.
-        match flush::open(shared, meta, job.target + 1 < LEVELS).await {
+        match flush::open(shared, meta, job.inputs(), job.target + 1 < LEVELS).await {
             Ok(table) => added.push((job.target as u8, table)),
             Err(error) => {
                 output.abandon().await;
@@ -154,7 +157,8 @@ async fn merge(
         0 => job.upper.chunks(1),
         _ => job.upper.chunks(job.upper.len().max(1)),
     };
-    let runs = uppers.chain([&job.lower[..]]).map(|tables| Run::new(tables.iter(), &bounds, how));
+    let runs = uppers.chain([&job.lower[..]]);
+    let runs = runs.map(|tables| Run::new(tables.iter(), &bounds, how).leaving(&job.leave));
     let sources = runs.filter(|run| !run.is_empty()).map(|run| Source::Run(Box::new(run))).collect();
     let mut merge = Merge::new(sources, Direction::Forward);
     let now_s = shared.now_s();
@@ -167,6 +171,9 @@ async fn merge(
             EntryRef::Value { bytes: value, expires_s } if !is_over(expires_s, now_s) => {
                 bytes += value.len();
                 Some(Entry::Value { bytes: value, expires_s })
+            }
+            EntryRef::Blob { at, expires_s } if !is_over(expires_s, now_s) => {
+                Some(Entry::Blob { at, expires_s })
             }
             // An expired entry hides older ones as a deletion does.
             _ => job.is_below(key).then_some(Entry::Deleted),

@@ -1,13 +1,15 @@
 //! An edit: a change of the store's state, and its encoding.
 //!
 //! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given, bit 2: its end is, bit 3:
-//! keyspaces follow at the end), store
+//! keyspaces follow at the end, bit 4: long values do), store
 //! id u64, next table u32, the log's start u64; with bit 2 the last durable record of the log u64 and its
 //! epoch u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed tables, each id
 //! u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries u64, deleted u64,
 //! expiring u64, seconds of the first and last expiry u64 u64, length u16 and bytes of the smallest and of
 //! the largest key; with bit 3 the next keyspace u32, and count u32 of dropped keyspaces, each id u32,
-//! and as many for keyspaces that are not logged.
+//! and as many for keyspaces that are not logged; with bit 4 count u32 of files that have values and no keys, each
+//! table id u32, bytes u64, and count u32 of the added tables with long values, each table id u32, count u32, and as many
+//! files, each table id u32, bytes u64.
 
 use forebay_wal::{End, Lsn};
 
@@ -36,12 +38,15 @@ pub(crate) struct Edit {
     pub(crate) removed: Vec<u32>,
     /// Levels and tables.
     pub(crate) added: Vec<(u8, TableMeta)>,
+    /// The files that have values of tables but no keys, with their lengths; only a whole edit names them.
+    pub(crate) kept: Vec<(u32, u64)>,
 }
 
 const WHOLE: u8 = 1;
 const LOG_START: u8 = 2;
 const LOG_END: u8 = 4;
 const KEYSPACES: u8 = 8;
+const VALUES: u8 = 16;
 
 impl Edit {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -50,7 +55,9 @@ impl Edit {
         let start = if self.log_start.is_some() { LOG_START } else { 0 };
         let end = if self.log_end.is_some() { LOG_END } else { 0 };
         let has_keyspaces = self.next_keyspace > 0 || !self.dropped.is_empty() || !self.unlogged.is_empty();
-        out.push(whole | start | end | if has_keyspaces { KEYSPACES } else { 0 });
+        let has_values = self.has_values();
+        let values = if has_values { VALUES } else { 0 };
+        out.push(whole | start | end | values | if has_keyspaces { KEYSPACES } else { 0 });
         out.extend_from_slice(&self.store_id.to_le_bytes());
         out.extend_from_slice(&self.next_table.to_le_bytes());
         out.extend_from_slice(&self.log_start.unwrap_or(0).to_le_bytes());
@@ -91,7 +98,21 @@ impl Edit {
                 ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()));
             }
         }
+        if has_values {
+            put_files(&mut out, &self.kept);
+            let with = || self.added.iter().map(|(_, table)| table).filter(|table| !table.values.is_empty());
+            out.extend_from_slice(&(with().count() as u32).to_le_bytes());
+            for table in with() {
+                out.extend_from_slice(&table.id.to_le_bytes());
+                put_files(&mut out, &table.values);
+            }
+        }
         out
+    }
+
+    /// Returns whether the edit is about long values, so that it has another version.
+    pub(super) fn has_values(&self) -> bool {
+        !self.kept.is_empty() || self.added.iter().any(|(_, table)| !table.values.is_empty())
     }
 
     /// Returns `None` if the bytes are not an edit.
@@ -129,6 +150,7 @@ impl Edit {
                 expires_s: (input.u64()?, input.u64()?),
                 smallest: input.key()?,
                 largest: input.key()?,
+                values: Box::default(),
             };
             edit.added.push((level, table));
         }
@@ -140,8 +162,26 @@ impl Edit {
                 }
             }
         }
-        let known = flags & !(WHOLE | LOG_START | LOG_END | KEYSPACES) == 0 && input.0.is_empty();
+        if flags & VALUES != 0 {
+            edit.kept = input.files()?;
+            // They are in the order of the tables.
+            let mut tables = edit.added.iter_mut();
+            for _ in 0..input.u32()? {
+                let (id, files) = (input.u32()?, input.files()?);
+                tables.find(|(_, table)| table.id == id)?.1.values = files.into();
+            }
+        }
+        let known = flags & !(WHOLE | LOG_START | LOG_END | KEYSPACES | VALUES) == 0 && input.0.is_empty();
         known.then_some(edit)
+    }
+}
+
+/// Adds files with bytes to an encoded edit.
+fn put_files(out: &mut Vec<u8>, files: &[(u32, u64)]) {
+    out.extend_from_slice(&(files.len() as u32).to_le_bytes());
+    for (id, bytes) in files {
+        out.extend_from_slice(&id.to_le_bytes());
+        out.extend_from_slice(&bytes.to_le_bytes());
     }
 }
 
@@ -170,6 +210,15 @@ impl<'a> Input<'a> {
         self.word().map(u64::from_le_bytes)
     }
 
+    /// Returns files with bytes, which are in the order of their numbers.
+    fn files(&mut self) -> Option<Vec<(u32, u64)>> {
+        let mut files = Vec::new();
+        for _ in 0..self.u32()? {
+            files.push((self.u32()?, self.u64()?));
+        }
+        files.is_sorted_by(|one, next| one.0 < next.0).then_some(files)
+    }
+
     fn key(&mut self) -> Option<Box<[u8]>> {
         let len = self.word().map(u16::from_le_bytes)?;
         self.bytes(usize::from(len)).map(Box::from)
@@ -191,7 +240,9 @@ mod tests {
             expires_s: (70, 1 << 40),
             smallest: Box::from(&b"a"[..]),
             largest: Box::from(&b"zz"[..]),
+            values: Box::from([(3, 1 << 33), (7, 12)]),
         };
+        let other = TableMeta { id: 8, values: Box::default(), ..table.clone() };
         Edit {
             is_whole: true,
             store_id: 99,
@@ -203,7 +254,8 @@ mod tests {
             dropped: vec![1, 4],
             unlogged: vec![2],
             removed: vec![1, 2],
-            added: vec![(0, table.clone()), (6, table)],
+            added: vec![(0, table), (6, other)],
+            kept: vec![(3, 1 << 34), (4, 9)],
         }
     }
 

@@ -1,28 +1,29 @@
 //! Splits edits into records and joins them again.
 //!
-//! A record is version u8 (1), flags u8 (bit 0: an edit begins here, bit 1: it ends here), and a part of the
+//! A record is version u8 (1, or 2 for edits that are about long values), flags u8 (bit 0: an edit begins here, bit 1: it ends here), and a part of the
 //! edit. An edit without its end was being written when the program ended, and is ignored.
 
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind};
 
-/// Version of the records written.
-const VERSION: u8 = 1;
+/// The versions of the records written: with values, an edit is about files with long values.
+pub(super) const PLAIN: u8 = 1;
+pub(super) const VALUES: u8 = 2;
 const BEGIN: u8 = 1;
 const END: u8 = 2;
 /// Maximum bytes of an edit in one record.
 pub(super) const PART_BYTES: usize = 32 << 10;
 
 /// Returns the records of an edit.
-pub(super) fn parts(edit: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+pub(super) fn parts(edit: &[u8], version: u8) -> impl Iterator<Item = Vec<u8>> {
     let count = edit.len().div_ceil(PART_BYTES).max(1);
     (0..count).map(move |index| {
         let part = &edit[index * PART_BYTES..edit.len().min((index + 1) * PART_BYTES)];
         let begin = if index == 0 { BEGIN } else { 0 };
         let end = if index + 1 == count { END } else { 0 };
         let mut record = Vec::with_capacity(part.len() + 2);
-        record.extend_from_slice(&[VERSION, begin | end]);
+        record.extend_from_slice(&[version, begin | end]);
         record.extend_from_slice(part);
         record
     })
@@ -41,7 +42,10 @@ impl Fault {
             Fault::Version(found) => Error::at(
                 ErrorKind::Version { found: u16::from(found) },
                 dir,
-                format!("the manifest has version {found}; this program knows {VERSION}"),
+                format!(
+                    "the manifest has version {found}; this program reads {PLAIN} and {VALUES}. Open the store with the \
+                     version of forebay-kv that wrote it, or a later one"
+                ),
             ),
             Fault::Nonsense => {
                 let text = format!("record {lsn} of the manifest makes no sense");
@@ -62,8 +66,8 @@ impl Joiner {
     /// Adds the next record. Returns an edit once it is complete.
     pub(super) fn add(&mut self, record: &[u8]) -> Result<Option<&[u8]>, Fault> {
         let (flags, part) = match record {
-            [VERSION, flags, part @ ..] if flags & !(BEGIN | END) == 0 => (*flags, part),
-            [] | [VERSION, ..] => return Err(Fault::Nonsense),
+            [PLAIN | VALUES, flags, part @ ..] if flags & !(BEGIN | END) == 0 => (*flags, part),
+            [] | [PLAIN | VALUES, ..] => return Err(Fault::Nonsense),
             [version, ..] => return Err(Fault::Version(*version)),
         };
         if flags & BEGIN != 0 {
@@ -85,7 +89,7 @@ mod tests {
     fn edits_of_any_length_come_back_whole_or_not_at_all() {
         for len in [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {
             let edit: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-            let records: Vec<_> = parts(&edit).collect();
+            let records: Vec<_> = parts(&edit, PLAIN).collect();
             for whole in 0..=records.len() {
                 let mut joiner = Joiner::default();
                 let mut found = None;
@@ -94,7 +98,7 @@ mod tests {
                 }
                 assert_eq!(found, (whole == records.len()).then(|| edit.clone()));
                 // A new edit after an incomplete one is read on its own.
-                let last = parts(b"next").next().unwrap();
+                let last = parts(b"next", VALUES).next().unwrap();
                 assert_eq!(joiner.add(&last).unwrap(), Some(&b"next"[..]));
             }
         }
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn other_versions_and_nonsense_are_told_apart() {
         let mut joiner = Joiner::default();
-        assert_eq!(joiner.add(&[2, 3]), Err(Fault::Version(2)));
+        assert_eq!(joiner.add(&[3, 3]), Err(Fault::Version(3)));
         assert_eq!(joiner.add(&[]), Err(Fault::Nonsense));
         assert_eq!(joiner.add(&[1, END]), Err(Fault::Nonsense));
     }

@@ -25,6 +25,8 @@ pub(crate) struct ManifestState {
     pub(crate) unlogged: BTreeSet<u32>,
     /// Level and metadata of each table, by its number.
     pub(crate) tables: BTreeMap<u32, (u8, TableMeta)>,
+    /// The lengths of the files that have long values of these tables and no keys any more, by number.
+    pub(crate) kept: BTreeMap<u32, u64>,
 }
 
 impl ManifestState {
@@ -61,8 +63,11 @@ impl ManifestState {
             }
             self.unlogged.insert(*id);
         }
+        let mut without_keys: BTreeMap<u32, u64> = edit.kept.iter().copied().collect();
+        without_keys.append(&mut self.kept);
         for id in &edit.removed {
-            self.tables.remove(id).ok_or("it removes a table that is not there")?;
+            let (_, table) = self.tables.remove(id).ok_or("it removes a table that is not there")?;
+            without_keys.insert(*id, table.bytes);
         }
         for id in &edit.dropped {
             self.keyspaces.remove(id).ok_or("it drops a keyspace that is not there")?;
@@ -84,6 +89,7 @@ impl ManifestState {
             }
             self.next_table = self.next_table.max(table.id.saturating_add(1));
         }
+        self.keep(without_keys)?;
         if let Some(start) = edit.log_start {
             if start < self.log_start {
                 return Err("the log's start goes back");
@@ -97,6 +103,25 @@ impl ManifestState {
         // The end goes back only when a salvage accepts a shorter log.
         self.log_end = edit.log_end.or(self.log_end);
         Ok(())
+    }
+
+    /// Keeps those of these files, which have no keys, to whose values tables refer.
+    fn keep(&mut self, mut files: BTreeMap<u32, u64>) -> Result<(), &'static str> {
+        let tables = self.tables.values().map(|(_, table)| table);
+        let named: BTreeSet<u32> = tables.flat_map(|table| table.values.iter().map(|(id, _)| *id)).collect();
+        files.retain(|id, _| named.contains(id) && !self.tables.contains_key(id));
+        self.kept = files;
+        let is_there = |id: &u32| self.kept.contains_key(id) || self.tables.contains_key(id);
+        if named.iter().all(is_there) {
+            Ok(())
+        } else {
+            Err("a table with values in a file that is not there")
+        }
+    }
+
+    /// Returns whether a table's file belongs to the store.
+    pub(crate) fn names(&self, id: u32) -> bool {
+        self.tables.contains_key(&id) || self.kept.contains_key(&id)
     }
 
     /// Returns the edit that builds this state from nothing.
@@ -114,6 +139,7 @@ impl ManifestState {
             keyspaces: self.keyspaces.iter().map(|(id, name)| (*id, name.clone())).collect(),
             removed: Vec::new(),
             added: self.tables.values().cloned().collect(),
+            kept: self.kept.iter().map(|(id, bytes)| (*id, *bytes)).collect(),
         }
     }
 
@@ -138,6 +164,7 @@ mod tests {
             expires_s: (0, 0),
             smallest: Box::from(&b"a"[..]),
             largest: Box::from(&b"b"[..]),
+            values: Box::default(),
         }
     }
 
@@ -176,6 +203,28 @@ mod tests {
         again.apply(&state.to_edit()).unwrap();
         assert_eq!((again.next_keyspace, again.keyspaces.len()), (3, 2));
         assert_eq!(again, state);
+    }
+
+    #[test]
+    fn a_file_with_values_of_a_table_is_kept_until_none_refers_to_it() {
+        let mut state = begun();
+        let with = |id: u32, values: &[(u32, u64)]| TableMeta { values: values.into(), ..table(id, 0) };
+        state.apply(&Edit { added: vec![(0, with(3, &[(3, 100)]))], ..Edit::default() }).unwrap();
+        assert!(state.kept.is_empty());
+        let edit =
+            Edit { removed: vec![3], added: vec![(6, with(4, &[(3, 70), (4, 9)]))], ..Edit::default() };
+        state.apply(&edit).unwrap();
+        assert_eq!(state.kept, BTreeMap::from([(3, 4096)]));
+        assert!(state.names(3) && state.names(4) && !state.names(5));
+        let mut again = ManifestState::default();
+        again.apply(&Edit::decode(&state.to_edit().encode()).unwrap()).unwrap();
+        assert_eq!(again, state);
+        let stranger = Edit { added: vec![(5, with(5, &[(2, 1)]))], ..Edit::default() };
+        assert!(state.clone().apply(&stranger).is_err(), "file 2 is not there");
+        state
+            .apply(&Edit { removed: vec![4], added: vec![(6, with(5, &[(5, 70)]))], ..Edit::default() })
+            .unwrap();
+        assert!(state.kept.is_empty() && !state.names(3));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The tables of an open store, by keyspace and level.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::table::Table;
+use crate::table::{Table, TableFile};
 
 /// Level 0, whose tables overlap, and six levels of one sorted run each.
 pub(crate) const LEVELS: usize = 7;
@@ -24,11 +24,30 @@ pub(crate) struct Levels {
     pub(crate) is_unlogged: bool,
     /// Level 0 has the newest table first; the other levels are sorted by key.
     levels: [Vec<Arc<Table>>; LEVELS],
+    /// The files with long values of these tables, by number.
+    values: BTreeMap<u32, ValueFile>,
+}
+
+/// A file with long values.
+#[derive(Clone)]
+pub(crate) struct ValueFile {
+    pub(crate) file: Arc<TableFile>,
+    /// The bytes of its values that tables refer to.
+    pub(crate) live_bytes: u64,
+    /// Whether the keyspace has the table that wrote it.
+    pub(crate) is_table: bool,
+}
+
+impl ValueFile {
+    /// Returns the bytes of a file without keys that no table needs.
+    pub(crate) fn dead_bytes(&self) -> u64 {
+        if self.is_table { 0 } else { self.file.bytes().saturating_sub(self.live_bytes) }
+    }
 }
 
 impl Levels {
     pub(crate) fn new(name: &str, is_unlogged: bool) -> Levels {
-        Levels { name: Arc::from(name), is_unlogged, levels: Default::default() }
+        Levels { name: Arc::from(name), is_unlogged, levels: Default::default(), values: BTreeMap::new() }
     }
 
     /// Returns the tables of a level: newest first in level 0, in key order in the others.
@@ -54,6 +73,28 @@ impl Levels {
     /// Returns whether any table may hold this key.
     pub(crate) fn covers(&self, key: &[u8]) -> bool {
         self.candidates(key).next().is_some()
+    }
+
+    /// Returns the files with long values of these tables, by number.
+    pub(crate) fn value_files(&self) -> &BTreeMap<u32, ValueFile> {
+        &self.values
+    }
+
+    /// Finds out which files have the long values, after a change of the tables.
+    fn note_values(&mut self) {
+        let mut files: BTreeMap<u32, ValueFile> = BTreeMap::new();
+        let tables: BTreeSet<u32> = self.levels.iter().flatten().map(|table| table.id()).collect();
+        for table in self.levels.iter().flatten() {
+            for (id, bytes) in &table.meta().values {
+                let own = *id == table.id();
+                let far = || table.far_files().iter().find(|file| file.id() == *id);
+                let Some(file) = (if own { Some(table.own_file()) } else { far() }) else { continue };
+                let is_table = tables.contains(id);
+                let new = || ValueFile { file: file.clone(), live_bytes: 0, is_table };
+                files.entry(*id).or_insert_with(new).live_bytes += bytes;
+            }
+        }
+        self.values = files;
     }
 
     /// Returns the size of the files of a level, in bytes.
@@ -148,6 +189,7 @@ impl Version {
             if levels.levels.iter().flatten().any(is_removed) {
                 let levels = Arc::make_mut(levels);
                 levels.levels.iter_mut().for_each(|tables| tables.retain(|table| !is_removed(table)));
+                levels.note_values();
             }
         }
         for (level, table) in added {
@@ -155,7 +197,23 @@ impl Version {
                 Arc::make_mut(levels).add(usize::from(*level), table.clone());
             }
         }
+        let changed: BTreeSet<u32> = added.iter().map(|(_, table)| table.meta().keyspace).collect();
+        for keyspace in changed {
+            if let Some(levels) = next.keyspaces.get_mut(&keyspace) {
+                Arc::make_mut(levels).note_values();
+            }
+        }
         next
+    }
+
+    /// Returns whether a table of a keyspace refers to values in the file with this number.
+    pub(crate) fn has_values_in(&self, keyspace: u32, file: u32) -> bool {
+        self.keyspaces.get(&keyspace).is_some_and(|levels| levels.values.contains_key(&file))
+    }
+
+    /// Returns the files without keys that have long values.
+    pub(crate) fn kept_files(&self) -> impl Iterator<Item = &ValueFile> {
+        self.keyspaces.values().flat_map(|levels| levels.values.values()).filter(|file| !file.is_table)
     }
 
     /// Returns the largest number of tables in level 0 of any keyspace: the tables that a get has to search.

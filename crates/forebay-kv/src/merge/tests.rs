@@ -29,6 +29,7 @@ fn merged(sources: &[Entries<'_>], bounds: &Bounds, direction: Direction) -> Vec
             let value = match merge.entry().unwrap() {
                 EntryRef::Deleted => None,
                 EntryRef::Value { bytes, .. } => Some(bytes[0]),
+                EntryRef::Blob { .. } => panic!("nothing is left in its file"),
             };
             all.push((merge.key().to_vec(), value));
         }

@@ -1,6 +1,6 @@
 //! Building leaves and inner nodes.
 
-use super::read::{BLOB, DELETED, EXPIRES, PACKED};
+use super::read::{BLOB, DELETED, EXPIRES, FAR, PACKED};
 use super::{BlobAt, Child, HEADER_BYTES, Identity, NODE_UNITS_MAX, SLOT_BYTES, UNIT, seal};
 
 /// The records of the node under construction, in order. Its memory is used again for the next node.
@@ -39,7 +39,10 @@ impl Content<'_> {
             Content::Deleted => 1,
             Content::Inline { bytes, expires_s: None } => bytes.len(),
             Content::Inline { bytes, expires_s } => 1 + expiry(expires_s) + bytes.len(),
-            Content::Blob { at, expires_s } => 1 + expiry(expires_s) + if at.is_packed() { 20 } else { 16 },
+            Content::Blob { at, expires_s } => {
+                let words = 4 + usize::from(at.is_packed()) + usize::from(at.is_far());
+                1 + expiry(expires_s) + 4 * words
+            }
         }
     }
 }
@@ -95,12 +98,17 @@ impl Builder {
                 self.bytes.extend_from_slice(bytes);
             }
             Content::Blob { at, expires_s } => {
-                self.tag(if at.is_packed() { BLOB | PACKED } else { BLOB }, expires_s, tagged);
+                let packed = if at.is_packed() { PACKED } else { 0 };
+                let far = if at.is_far() { FAR } else { 0 };
+                self.tag(BLOB | packed | far, expires_s, tagged);
                 self.bytes.extend_from_slice(&at.offset.to_le_bytes());
                 self.bytes.extend_from_slice(&at.len.to_le_bytes());
                 self.bytes.extend_from_slice(&at.crc.to_le_bytes());
                 if at.is_packed() {
                     self.bytes.extend_from_slice(&at.value_len.to_le_bytes());
+                }
+                if at.is_far() {
+                    self.bytes.extend_from_slice(&at.file.to_le_bytes());
                 }
             }
         }

@@ -10,6 +10,7 @@ pub(super) const DELETED: u8 = 1;
 pub(super) const BLOB: u8 = 2;
 pub(super) const EXPIRES: u8 = 4;
 pub(super) const PACKED: u8 = 8;
+pub(super) const FAR: u8 = 16;
 
 const RECORD: Wrong = "a record's place cannot be right";
 const TAG: Wrong = "a record's tag cannot be right";
@@ -149,8 +150,8 @@ impl<'a> Node<'a> {
         if *tag == DELETED && rest.is_empty() {
             return Ok(Entry { expires_s: None, payload: Payload::Deleted });
         }
-        let is_packed = tag & PACKED != 0;
-        if tag & !(BLOB | EXPIRES | PACKED) != 0 || is_packed && tag & BLOB == 0 {
+        let (is_packed, is_far) = (tag & PACKED != 0, tag & FAR != 0);
+        if tag & !(BLOB | EXPIRES | PACKED | FAR) != 0 || (is_packed || is_far) && tag & BLOB == 0 {
             return Err(TAG);
         }
         let mut expires_s = None;
@@ -163,14 +164,17 @@ impl<'a> Node<'a> {
         }
         let (fixed, behind) = rest.split_first_chunk::<16>().ok_or(TAG)?;
         let len = u32_at(fixed, 8);
-        let value_len = match (is_packed, behind.len()) {
-            (false, 0) => len,
-            (true, 4) => u32_at(behind, 0),
+        let (value_len, file) = match (is_packed, is_far, behind.len()) {
+            (false, false, 0) => (len, 0),
+            (true, false, 4) => (u32_at(behind, 0), 0),
+            (false, true, 4) => (len, u32_at(behind, 0)),
+            (true, true, 8) => (u32_at(behind, 0), u32_at(behind, 4)),
             _ => return Err(TAG),
         };
-        let blob = BlobAt { offset: u64_at(fixed, 0), len, crc: u32_at(fixed, 12), value_len };
+        let blob = BlobAt { file, offset: u64_at(fixed, 0), len, crc: u32_at(fixed, 12), value_len };
         if blob.value_len as usize <= VALUE_BYTES_MAX
             && is_packed == (blob.value_len > blob.len)
+            && is_far == blob.is_far()
             && blob.offset < u64::MAX / 2
         {
             Ok(Entry { expires_s, payload: Payload::Blob(blob) })

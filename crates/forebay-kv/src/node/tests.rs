@@ -45,7 +45,9 @@ impl Thing {
                 let (offset, len) = (random.below(1 << 40), random.below(16 << 20) as u32);
                 let value_len = len + if random.below(2) == 0 { 0 } else { 1 + random.below(1000) as u32 };
                 let value_len = if value_len as usize > VALUE_BYTES_MAX { len } else { value_len };
-                Thing::Blob(BlobAt { offset, len, crc: random.next() as u32, value_len }, expires_s)
+                let file = if random.below(2) == 0 { 0 } else { random.next() as u32 };
+                let crc = random.next() as u32;
+                Thing::Blob(BlobAt { file, offset, len, crc, value_len }, expires_s)
             }
             _ => {
                 let len = random.below(60);

@@ -11,7 +11,7 @@ use super::space::Work;
 use crate::error::{ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::memtable::Memtables;
-use crate::table::{Entry, OpenHow, Table, TableMeta, TableSpec, TableWriter};
+use crate::table::{Entry, Files, OpenHow, Table, TableMeta, TableSpec, TableWriter};
 use crate::value::HeldShare;
 
 /// Entries taken out of a memtable at once.
@@ -150,7 +150,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
     );
     let mut tables: Vec<(u8, Arc<Table>)> = Vec::new();
     for meta in &metas {
-        tables.push((0, open(shared, meta, true).await?));
+        tables.push((0, open(shared, meta, [], true).await?));
     }
     let edit = Edit {
         log_start: Some(last + 1),
@@ -176,10 +176,19 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
     edited
 }
 
-/// Opens a table that was just written.
-pub(crate) async fn open(shared: &Shared, meta: &TableMeta, pin_filter: bool) -> Result<Arc<Table>> {
+/// Opens a table that was just written. `inputs` are tables that share files with it.
+pub(crate) async fn open<'t>(
+    shared: &Shared,
+    meta: &TableMeta,
+    inputs: impl IntoIterator<Item = &'t Arc<Table>>,
+    pin_filter: bool,
+) -> Result<Arc<Table>> {
     let how = OpenHow { class: forebay::shard::class(), shard: None, pin_filter };
-    Table::open_in(&shared.engine, &shared.tables, meta, &shared.cache, how).await
+    let mut files = Files::new(&shared.engine, &shared.tables, &shared.cache);
+    for table in inputs {
+        files.add(std::iter::once(table.own_file()).chain(table.far_files()));
+    }
+    Table::open(&mut files, meta, how).await
 }
 
 /// Writes the newest version of each key of a keyspace to a table. Deletions are left out where there is
@@ -192,6 +201,7 @@ async fn write(shared: &Arc<Shared>, memtables: &Memtables, keyspace: u32) -> Re
         leaf_bytes: shared.options.leaf_bytes,
         compression: shared.options.compression.unwrap_or_default(),
         packed_value_max: shared.budget.packed_value_max(),
+        separation_bytes: shared.options.separation_bytes,
         class: shared.options.class,
         shard: Some(shared.background_shard()),
         // A small buffer and depth: the log's flushes wait for data in flight to the device.

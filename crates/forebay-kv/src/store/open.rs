@@ -29,7 +29,7 @@ use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 #[cfg(feature = "zstd")]
 use crate::node::codec::ZSTD_LEVELS;
 use crate::options::{Compression, Options};
-use crate::table::{OpenHow, TABLE_GONE, Table};
+use crate::table::{Files, OpenHow, TABLE_GONE, Table};
 
 /// The future of [`Store::open`]: await it, or [`wait`](Opening::wait) for it.
 #[must_use = "dropping it closes the store again"]
@@ -288,14 +288,15 @@ impl Scene {
         }
         let home = if there.tables { Some(self.dir.open_dir(TABLES).await?) } else { None };
         let mut tables = Vec::new();
+        let mut files = home.as_ref().map(|home| Files::new(&self.engine, home, &cache).kept(&state.kept));
         for (level, meta) in state.tables.values() {
-            let Some(home) = &home else {
+            let Some(files) = &mut files else {
                 let path = crate::names::table_path(self.dir.path(), meta.id);
                 return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
             };
             let pin_filter = usize::from(*level) + 1 < LEVELS;
             let how = OpenHow { class: self.options.class, pin_filter, ..OpenHow::default() };
-            tables.push((*level, Table::open_in(&self.engine, home, meta, &cache, how).await?));
+            tables.push((*level, Table::open(files, meta, how).await?));
         }
         version = version.edited(&[], &tables);
         let log = self.dir.path().join(LOG);

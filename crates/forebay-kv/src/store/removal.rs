@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use super::flush;
 use super::shared::Shared;
+use crate::compact::pick;
 use crate::compact::{self, Output};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
 use crate::merge::{Bounds, Merge, Run, Source};
 use crate::range::limit;
-use crate::table::{CursorHow, Direction, Entry, EntryRef, Table};
+use crate::table::{CursorHow, Direction, Entry, EntryRef, Leave, Table};
 use crate::value::HeldShare;
 
 /// Runs `work` as a task of the store, which goes on if its caller does not wait for it any more.
@@ -74,12 +75,19 @@ async fn cut(
             }
             let mut output =
                 Output::new(shared, keyspace, shared.options.background, shared.budget.tables / 4);
-            let copied = copy_around(shared, table, bounds, &mut output).await;
+            let leave = Leave {
+                bytes_min: shared.options.separation_bytes,
+                kept: pick::kept(levels, shared.budget.memtable),
+            };
+            if leave.is_for(table) {
+                output.allow_links();
+            }
+            let copied = copy_around(shared, table, bounds, &Arc::new(leave), &mut output).await;
             outputs.push(output);
             copied?;
             if let Some(output) = outputs.last_mut() {
                 for meta in output.finish().await?.to_vec() {
-                    added.push((level as u8, flush::open(shared, &meta, level + 1 < LEVELS).await?));
+                    added.push((level as u8, flush::open(shared, &meta, [table], level + 1 < LEVELS).await?));
                 }
             }
         }
@@ -105,6 +113,7 @@ async fn copy_around(
     shared: &Arc<Shared>,
     table: &Arc<Table>,
     bounds: &Bounds,
+    leave: &Arc<Leave>,
     output: &mut Output,
 ) -> Result<()> {
     let memory = shared.budget.tables / 2;
@@ -119,12 +128,13 @@ async fn copy_around(
     let below = outside(&bounds.low).map(|high| Bounds { low: Bound::Unbounded, high });
     let above = outside(&bounds.high).map(|low| Bounds { low, high: Bound::Unbounded });
     for part in [below, above].into_iter().flatten() {
-        let run = Run::new(std::iter::once(table), &Arc::new(part), how);
+        let run = Run::new(std::iter::once(table), &Arc::new(part), how).leaving(leave);
         let mut entries = Merge::new(vec![Source::Run(Box::new(run))], Direction::Forward);
         while entries.next().await? {
             let Some(entry) = entries.entry() else { continue };
             let entry = match entry {
                 EntryRef::Value { bytes, expires_s } => Entry::Value { bytes, expires_s },
+                EntryRef::Blob { at, expires_s } => Entry::Blob { at, expires_s },
                 EntryRef::Deleted => Entry::Deleted,
             };
             output.add(entries.key(), entry).await?;

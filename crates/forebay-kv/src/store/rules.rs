@@ -85,7 +85,7 @@ impl Entries {
         &'a self,
         state: &'a ManifestState,
     ) -> impl Iterator<Item = &'a (u32, PathBuf)> {
-        self.table_files.iter().filter(|(id, _)| !state.tables.contains_key(id))
+        self.table_files.iter().filter(|(id, _)| !state.names(*id))
     }
 }
 

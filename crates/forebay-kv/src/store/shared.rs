@@ -29,7 +29,7 @@ use crate::memtable::Memtables;
 use crate::names::table_name;
 use crate::node::codec::Codec;
 use crate::options::Options;
-use crate::table::Table;
+use crate::table::{Table, TableFile};
 use crate::view::View;
 
 /// The step in which the cache lends memory.
@@ -363,6 +363,7 @@ impl Shared {
             now_s: self.now_s(),
             is_full: self.full.is_full(),
             codec: Codec::of(self.options.compression.unwrap_or_default()),
+            separation_bytes: self.options.separation_bytes,
         }
     }
 
@@ -384,20 +385,27 @@ impl Shared {
         let edit = &Edit { log_end: Some(self.wal.durable_end()), ..edit.clone() };
         self.manifest.apply(edit).await.map_err(|error| self.unless_closed(error))?;
         self.look_at_logs();
-        let mut retired: Vec<Arc<Table>> = Vec::new();
+        let mut retired: Vec<Arc<TableFile>> = Vec::new();
         {
             let mut commit = self.lock();
             // A table that only changes its level stays.
             let is_moved = |id: u32| edit.added.iter().any(|(_, meta)| meta.id == id);
             let is_removed =
                 |table: &&Arc<Table>| edit.removed.contains(&table.id()) && !is_moved(table.id());
-            retired.extend(commit.version.tables().map(|(_, table)| table).filter(is_removed).cloned());
+            let removed: Vec<_> =
+                commit.version.tables().map(|(_, table)| table).filter(is_removed).cloned().collect();
             let mut next = commit.version.edited(&edit.removed, added);
             for (id, name) in &edit.keyspaces {
                 next = next.with_keyspace(*id, name, edit.unlogged.contains(id));
             }
             if !edit.dropped.is_empty() {
                 next = next.without_keyspaces(&edit.dropped);
+            }
+            for table in &removed {
+                let files = std::iter::once(table.own_file()).chain(table.far_files());
+                // Other tables may have values in them.
+                let is_over = |file: &&Arc<TableFile>| !next.has_values_in(table.meta().keyspace, file.id());
+                retired.extend(files.filter(is_over).cloned());
             }
             commit.version = Arc::new(next);
             let flushed = commit.flushed;
@@ -406,7 +414,7 @@ impl Shared {
             self.show(&commit);
             self.compaction.note_edit();
         }
-        retired.iter().for_each(|table| table.retire());
+        retired.iter().for_each(|file| file.retire());
         self.pace();
         self.changed.notify();
         Ok(())

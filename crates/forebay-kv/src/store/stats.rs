@@ -27,6 +27,13 @@ pub struct Stats {
     pub compaction_read_bytes: u64,
     /// Bytes of the tables that compactions wrote.
     pub compaction_written_bytes: u64,
+    /// Files that have long values of tables, and no keys any more; see
+    /// [`Options::separation_bytes`](crate::Options::separation_bytes).
+    pub value_files: usize,
+    /// Bytes of these files.
+    pub value_file_bytes: u64,
+    /// Bytes of the values in them that tables refer to. The rest is free once compaction has emptied the file.
+    pub value_live_bytes: u64,
     /// Tables that moved to another level without being rewritten.
     pub moved: u64,
     /// Bytes of the tables that bulk loads wrote.
@@ -235,6 +242,9 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         compactions: count(&counters.compactions),
         compaction_read_bytes: count(&counters.compaction_read),
         compaction_written_bytes: count(&counters.compaction_written),
+        value_files: view.version.kept_files().count(),
+        value_file_bytes: view.version.kept_files().map(|file| file.file.bytes()).sum(),
+        value_live_bytes: view.version.kept_files().map(|file| file.live_bytes).sum(),
         moved: count(&counters.moved),
         loaded_bytes: count(&counters.loaded),
         pending_bytes: crate::compact::pick::pending_bytes(&view.version, &shared.pick_how()),

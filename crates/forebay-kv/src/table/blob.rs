@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay::{Block, Class, Step, Walk};
 
-use super::Table;
+use super::file::TableFile;
 use crate::admission::{Admission, Admitted, Permit, Ticket};
 use crate::error::{Error, Result};
 use crate::node::BlobAt;
@@ -18,8 +18,10 @@ pub(super) const WALKED_BYTES_MAX: u32 = 64 << 10;
 /// The place of a value that must still be read.
 #[derive(Clone)]
 pub(crate) struct Blob {
-    pub(super) table: Arc<Table>,
+    pub(super) file: Arc<TableFile>,
     pub(super) blob: BlobAt,
+    /// Whether a value that is not too long is offered to the cache.
+    pub(super) fill: bool,
 }
 
 impl Blob {
@@ -41,13 +43,17 @@ impl Blob {
         held: HeldShare,
         is_again: bool,
     ) -> Result<Option<Value>> {
-        let (table, blob) = (&self.table, self.blob);
+        let (file, blob) = (&self.file, self.blob);
         let read = Reading { permit: Some(permit), held: Some(held), is_again };
-        let walk = table.file.walk(blob.range(), read).class(class);
-        let left = Admission::new(walk).wait().await.map_err(|error| table.walk_error(error))?;
+        let walk = file.file.walk(blob.range(), read).class(class);
+        let left = Admission::new(walk).wait().await.map_err(|error| file.walk_error(error))?;
         let Some(block) = left.and_then(Ticket::take) else { return Ok(None) };
-        table.check_blob(blob, &block)?;
-        Ok(Some(Value::of_block(table.unpacked_blob(blob, block)?, table.cache.held())))
+        file.check_blob(blob, &block)?;
+        let block = file.unpacked_blob(blob, block)?;
+        if self.fill && blob.value_len <= WALKED_BYTES_MAX {
+            file.cache.offer(file.id(), blob.offset, &block);
+        }
+        Ok(Some(Value::of_block(block, file.cache.held())))
     }
 }
 
@@ -83,7 +89,7 @@ pub(super) fn memory_bytes(blob: BlobAt) -> u64 {
 
 impl PartialEq for Blob {
     fn eq(&self, other: &Blob) -> bool {
-        Arc::ptr_eq(&self.table, &other.table) && self.blob == other.blob
+        Arc::ptr_eq(&self.file, &other.file) && self.blob == other.blob
     }
 }
 
@@ -92,7 +98,7 @@ impl Eq for Blob {}
 impl fmt::Debug for Blob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Blob")
-            .field("table", &self.table.meta.id)
+            .field("file", &self.file.id())
             .field("blob", &self.blob)
             .finish_non_exhaustive()
     }

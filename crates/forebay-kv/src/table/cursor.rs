@@ -1,5 +1,6 @@
 //! Cursors: going through a table in the order of its keys, forward or backward.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -78,6 +79,8 @@ pub(crate) struct Cursor {
     window: u64,
     /// Number of leaves that the cursor may still offer to the cache.
     offers: u32,
+    /// The values that are not read, if there are such.
+    leave: Option<Arc<Leave>>,
     /// The key to begin at in the first leaf.
     seek: Option<Vec<u8>>,
     leaf: Option<Leaf>,
@@ -100,6 +103,8 @@ enum Current {
     Deleted,
     /// A value that was not read yet.
     Blob(BlobAt, Option<u64>),
+    /// A value that is not read, with its file's number.
+    Left(BlobAt, Option<u64>),
     Value {
         block: Block,
         range: Range<usize>,
@@ -110,8 +115,36 @@ enum Current {
 /// The entry at a cursor. The caller checks whether it has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryRef<'c> {
-    Value { bytes: &'c [u8], expires_s: Option<u64> },
+    Value {
+        bytes: &'c [u8],
+        expires_s: Option<u64>,
+    },
+    /// A value that was left where it is; only from cursors that leave values.
+    Blob {
+        at: BlobAt,
+        expires_s: Option<u64>,
+    },
     Deleted,
+}
+
+/// Which long values compaction leaves in their files instead of writing them again.
+#[derive(Debug)]
+pub(crate) struct Leave {
+    /// Shorter ones are written again.
+    pub(crate) bytes_min: u32,
+    /// The files that keep their values.
+    pub(crate) kept: BTreeSet<u32>,
+}
+
+impl Leave {
+    /// Returns whether any value of a table may stay where it is.
+    pub(crate) fn is_for(&self, table: &Table) -> bool {
+        table.meta().values.iter().any(|(file, _)| self.kept.contains(file))
+    }
+
+    fn leaves(&self, at: BlobAt) -> bool {
+        at.value_len >= self.bytes_min && self.kept.contains(&at.file)
+    }
 }
 
 impl Table {
@@ -125,6 +158,7 @@ impl Table {
             ahead: Ahead::new(self, how.class),
             window: 0,
             offers: 0,
+            leave: None,
             seek: None,
             leaf: None,
             key: Vec::new(),
@@ -190,6 +224,7 @@ impl Cursor {
         match &self.current {
             Current::None | Current::Blob(..) => None,
             Current::Deleted => Some(EntryRef::Deleted),
+            Current::Left(at, expires_s) => Some(EntryRef::Blob { at: *at, expires_s: *expires_s }),
             Current::Value { block, range, expires_s } => {
                 let bytes = block.get(range.clone()).unwrap_or_default();
                 Some(EntryRef::Value { bytes, expires_s: *expires_s })
@@ -217,6 +252,11 @@ impl Cursor {
     /// Returns whether the cursor is at the first or the last entry of its leaf.
     pub(super) fn is_at_edge(&self) -> bool {
         self.leaf.as_ref().is_some_and(|leaf| leaf.passed == 1 || leaf.passed == leaf.count)
+    }
+
+    /// Has the cursor leave long values where they are; before it is moved.
+    pub(crate) fn leave_values(&mut self, leave: &Arc<Leave>) {
+        self.leave = Some(leave.clone());
     }
 
     fn restart(&mut self) {
@@ -256,10 +296,13 @@ impl Cursor {
                 Current::Value { block: leaf.block.clone(), range, expires_s: entry.expires_s }
             }
             Payload::Blob(blob) => {
-                table.check_blob_place(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
+                let file = table.file_of(blob).map_err(|wrong| table.corrupt(offset, wrong))?;
+                let named = BlobAt { file: file.id(), ..blob };
+                let is_left = self.leave.as_ref().is_some_and(|leave| leave.leaves(named));
                 // A value that is long when it is unpacked needs memory that is counted.
                 let is_short = !blob.is_packed() || blob.value_len <= self.how.read_bytes_max;
-                match leaf.around.part(blob.range()).filter(|_| is_short) {
+                match leaf.around.part(blob.range()).filter(|_| is_short && !blob.is_far()) {
+                    _ if is_left => Current::Left(named, entry.expires_s),
                     None => Current::Blob(blob, entry.expires_s),
                     Some(block) => {
                         table.check_blob(blob, &block)?;
@@ -356,7 +399,9 @@ impl Cursor {
         }
         let Some((child, begin)) = path.next(&self.table, &self.how).await? else { return Ok(None) };
         let all = begin.min(child.offset())..child.range().end;
-        let fits = all.end - all.start <= u64::from(self.how.read_bytes_max);
+        let blobs = child.offset() - all.start;
+        let is_left = self.leave.as_ref().is_some_and(|leave| blobs >= u64::from(leave.bytes_min));
+        let fits = !is_left && all.end - all.start <= u64::from(self.how.read_bytes_max);
         Ok(Some((child, if fits { all } else { child.range() })))
     }
 }
@@ -381,9 +426,11 @@ impl Cursor {
         // for it.
         let held = if self.how.cache { memory_bytes(blob) } else { 0 };
         let _held = HeldShare::new(Some(self.table.cache.held()), held);
-        let read = self.table.read(blob.range(), self.how.class).await;
-        let checked = read.and_then(|block| self.table.check_blob(blob, &block).map(|()| block));
-        let block = self.note(checked.and_then(|block| self.table.unpacked_blob(blob, block)))?;
+        let file = self.table.file_of(blob).map(Arc::clone).map_err(|wrong| self.table.corrupt(0, wrong));
+        let file = self.note(file)?;
+        let read = file.read(blob.range(), self.how.class).await;
+        let checked = read.and_then(|block| file.check_blob(blob, &block).map(|()| block));
+        let block = self.note(checked.and_then(|block| file.unpacked_blob(blob, block)))?;
         self.current = Current::Value { range: 0..block.len(), block, expires_s };
         Ok(())
     }

@@ -13,6 +13,8 @@ const MAGIC: [u8; 6] = *b"FBYKVT";
 const PLAIN: u16 = 1;
 /// The version of tables with compression.
 const PACKED: u16 = 2;
+/// The version of tables, with or without compression, whose values may lie in files of other tables.
+const LINKED: u16 = 3;
 /// The offsets of the content of a header or footer, and of the version in it.
 const AT: usize = HEADER_BYTES;
 const VERSION_AT: usize = AT + MAGIC.len();
@@ -39,8 +41,10 @@ pub(crate) struct Footer {
     pub(crate) level_first: [u32; LEVELS_MAX as usize],
     /// The footer's own position: the table's last unit.
     pub(crate) position: u32,
-    /// How leaves and blobs are compressed; `None` if they are not, in a table of version 1.
+    /// How leaves and blobs are compressed; `None` if they are not.
     pub(crate) packing: Option<Packing>,
+    /// Whether values may lie in files of other tables.
+    pub(crate) links: bool,
 }
 
 /// The compression of a table's leaves and blobs. Each of them may be packed or plain.
@@ -53,9 +57,12 @@ pub(crate) struct Packing {
     pub(crate) saved_bytes: u64,
 }
 
-impl Packing {
-    fn version(packing: Option<&Packing>) -> u16 {
-        if packing.is_some() { PACKED } else { PLAIN }
+/// Returns the version of a table.
+pub(crate) fn version_of(is_packed: bool, links: bool) -> u16 {
+    match (is_packed, links) {
+        (_, true) => LINKED,
+        (true, false) => PACKED,
+        (false, false) => PLAIN,
     }
 }
 
@@ -79,12 +86,16 @@ impl Footer {
         self.levels as u8
     }
 
+    pub(super) fn version(&self) -> u16 {
+        version_of(self.packing.is_some(), self.links)
+    }
+
     /// Writes the footer into a unit of zeros.
     pub(crate) fn write(&self, unit: &mut [u8]) {
         if unit.len() < UNIT {
             return;
         }
-        begin(unit, Packing::version(self.packing.as_ref()), self.keyspace, self.leaf_bytes);
+        begin(unit, self.version(), self.keyspace, self.leaf_bytes);
         let words = [self.root.encode(), self.entries, self.deleted, self.expiring];
         for (index, word) in words.into_iter().enumerate() {
             unit[AT + 16 + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
@@ -112,7 +123,8 @@ impl Footer {
         let position = u32::try_from(offset / UNIT as u64).map_err(|_| wrong("the table is too long"))?;
         check(unit, Identity { table, position, level: FOOTER }).map_err(wrong)?;
         let (version, keyspace, leaf_bytes) = front(unit, path)?;
-        let packing = if version == PACKED { Some(packing(unit, path, wrong)?) } else { None };
+        let is_packed = version == PACKED || version == LINKED && u32_at(unit, PACKING_AT) != 0;
+        let packing = if is_packed { Some(packing(unit, path, wrong)?) } else { None };
         let long = |index: usize| u64_at(unit, AT + 16 + 8 * index);
         let word = |index: usize| u32_at(unit, AT + 48 + 4 * index);
         let footer = Footer {
@@ -130,6 +142,7 @@ impl Footer {
             level_first: std::array::from_fn(|index| u32_at(unit, LEVELS_AT + 4 * index)),
             position,
             packing,
+            links: version == LINKED,
         };
         if footer.fits_together() { Ok(footer) } else { Err(wrong("its fields contradict each other")) }
     }
@@ -161,7 +174,7 @@ impl Footer {
     }
 }
 
-/// Reads the part of a footer of version 2 that is about compression.
+/// Reads the part of a footer that is about compression.
 fn packing(unit: &[u8], path: &Path, wrong: impl Fn(&str) -> Error) -> Result<Packing> {
     let number = u32_at(unit, PACKING_AT);
     let codec = u8::try_from(number).ok().and_then(Codec::of_number);
@@ -185,9 +198,9 @@ fn packing(unit: &[u8], path: &Path, wrong: impl Fn(&str) -> Error) -> Result<Pa
 }
 
 /// Writes a table's first unit into a unit of zeros.
-pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_bytes: u32, is_packed: bool) {
+pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_bytes: u32, version: u16) {
     if unit.len() == UNIT {
-        begin(unit, if is_packed { PACKED } else { PLAIN }, keyspace, leaf_bytes);
+        begin(unit, version, keyspace, leaf_bytes);
         seal(unit, Identity { table, position: 0, level: HEADER });
     }
 }
@@ -196,7 +209,7 @@ pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_byte
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFound {
     /// A table of this crate, finished or not.
-    Ours { is_packed: bool, keyspace: u32, leaf_bytes: u32 },
+    Ours { version: u16, keyspace: u32, leaf_bytes: u32 },
     /// A table of this crate in another version.
     Version(u16),
     /// Nothing was written yet: no bytes, or zeros.
@@ -214,11 +227,9 @@ pub(crate) fn read_header(unit: &[u8], table: u32) -> HeaderFound {
         return HeaderFound::Foreign;
     }
     match version(unit) {
-        version @ (PLAIN | PACKED) => HeaderFound::Ours {
-            is_packed: version == PACKED,
-            keyspace: u32_at(unit, AT + 8),
-            leaf_bytes: u32_at(unit, AT + 12),
-        },
+        version @ (PLAIN | PACKED | LINKED) => {
+            HeaderFound::Ours { version, keyspace: u32_at(unit, AT + 8), leaf_bytes: u32_at(unit, AT + 12) }
+        }
         other => HeaderFound::Version(other),
     }
 }
@@ -237,10 +248,10 @@ fn front(unit: &[u8], path: &Path) -> Result<(u16, u32, u32)> {
         return Err(Error::at(ErrorKind::Foreign, path, "this is not a table"));
     }
     match version(unit) {
-        version @ (PLAIN | PACKED) => Ok((version, u32_at(unit, AT + 8), u32_at(unit, AT + 12))),
+        version @ (PLAIN | PACKED | LINKED) => Ok((version, u32_at(unit, AT + 8), u32_at(unit, AT + 12))),
         found => {
             let text = format!(
-                "a table of version {found} of the format; this program reads {PLAIN} and {PACKED}. Open the store with \
+                "a table of version {found} of the format; this program reads {PLAIN} to {LINKED}. Open the store with \
                  the version of forebay-kv that wrote it, or a later one"
             );
             Err(Error::at(ErrorKind::Version { found }, path, text))

@@ -13,7 +13,7 @@ use crate::admission::Permit;
 use crate::error::Result;
 use crate::node::bloom::{self, Hash};
 use crate::node::packed::is_packed;
-use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, checksum, is};
+use crate::node::{BlobAt, Child, FILTER, LEAF, Node, Payload, UNIT, Wrong, check, is};
 use crate::value::Value;
 
 #[cfg(all(feature = "kernel", target_os = "linux"))]
@@ -92,9 +92,9 @@ impl Table {
         };
         match found {
             Some(Found::Blob(far)) => {
-                let block = self.read(far.blob.range(), forebay::Class::DEFAULT).await?;
-                self.check_blob(far.blob, &block)?;
-                Ok(Some(self.value(self.unpacked_blob(far.blob, block)?)))
+                let block = far.file.read(far.blob.range(), forebay::Class::DEFAULT).await?;
+                far.file.check_blob(far.blob, &block)?;
+                Ok(Some(self.value(far.file.unpacked_blob(far.blob, block)?)))
             }
             found => Ok(found),
         }
@@ -122,7 +122,7 @@ impl Table {
         };
         Ok(match progress {
             Progress::Done(found) => Cached::Pending(found),
-            Progress::Blob(blob) => Cached::Pending(Some(Found::Blob(Blob { table: self.clone(), blob }))),
+            Progress::Blob(blob) => Cached::Pending(Some(Found::Blob(self.blob(blob, how.fill)?))),
             Progress::Needs(at) => Cached::NeedsRead(Lookup {
                 table: self.clone(),
                 key: Key::new(key),
@@ -171,9 +171,12 @@ impl Table {
                     if blob.value_len > WALKED_BYTES_MAX {
                         return Ok(Progress::Blob(blob));
                     }
-                    let block = self.cache.get(self.meta.id, blob.offset);
+                    let file = if blob.is_far() { blob.file } else { self.meta.id };
+                    let block = self.cache.get(file, blob.offset);
                     return Ok(match block.filter(|block| block.len() == blob.value_len as usize) {
                         Some(block) => Progress::Done(Some(self.value(block))),
+                        // A walk stays in one file.
+                        None if blob.is_far() => Progress::Blob(blob),
                         None => Progress::Needs(at),
                     });
                 }
@@ -212,7 +215,7 @@ impl Table {
                 Progress::Done(Some(self.value(value)))
             }
             Payload::Blob(blob) => {
-                self.check_blob_place(blob).map_err(wrong)?;
+                self.file_of(blob).map_err(wrong)?;
                 Progress::Needs(At::Blob(blob))
             }
         })
@@ -230,19 +233,10 @@ impl Table {
         Found::Value(Value::of_block(block, self.cache.held()))
     }
 
-    pub(super) fn check_blob_place(&self, blob: BlobAt) -> Result<(), Wrong> {
-        let (begin, end) = (UNIT as u64, u64::from(self.footer.leaf_end) * UNIT as u64);
-        let fits = blob.offset >= begin && blob.offset + u64::from(blob.len) <= end;
-        if fits { Ok(()) } else { Err("a value's place is outside of the table") }
-    }
-
-    /// Checks the length and the checksum of a blob.
-    pub(super) fn check_blob(&self, blob: BlobAt, bytes: &[u8]) -> Result<()> {
-        if bytes.len() == blob.len as usize && checksum(bytes) == blob.crc {
-            Ok(())
-        } else {
-            Err(self.corrupt(blob.offset, "a value's checksum is wrong"))
-        }
+    /// Returns the place of a value that must still be read.
+    pub(super) fn blob(&self, blob: BlobAt, fill: bool) -> Result<Blob> {
+        let file = self.file_of(blob).map_err(|wrong| self.corrupt(0, wrong))?;
+        Ok(Blob { file: file.clone(), blob, fill })
     }
 }
 
@@ -283,9 +277,7 @@ impl Lookup {
         }
         Ok(match self.take(block)? {
             Progress::Done(found) => Looked::Found(found),
-            Progress::Blob(blob) => {
-                Looked::Found(Some(Found::Blob(Blob { table: self.table.clone(), blob })))
-            }
+            Progress::Blob(blob) => Looked::Found(Some(Found::Blob(self.table.blob(blob, self.fill)?))),
             Progress::Needs(at) => {
                 self.at = at;
                 Looked::Reads

@@ -1,17 +1,14 @@
 //! Opening a table, and pinning the parts of it that the cache has room for.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use forebay::{Class, Dir, Engine, File, Open, Pending};
+use forebay::{Class, Open};
 
-use super::footer::Footer;
+use super::file::Files;
 use super::pinned::{Pinned, Reading};
 use super::{Table, TableMeta};
 use crate::cache::{Cache, Pinning};
-use crate::error::{Error, ErrorKind, Result};
-use crate::names::table_name;
+use crate::error::Result;
 use crate::node::UNIT;
 
 /// Parameters for opening a table.
@@ -32,7 +29,7 @@ impl Default for OpenHow {
 }
 
 impl OpenHow {
-    fn open(self) -> Open {
+    pub(super) fn open(self) -> Open {
         match self.shard {
             Some(shard) => Open::read().shard(shard),
             None => Open::read(),
@@ -41,88 +38,40 @@ impl OpenHow {
 }
 
 impl Table {
-    /// Opens the table at `path` that the manifest describes as `meta`. Pins the parts that the cache has
-    /// room for: the upper levels from the root down, the filter, then the lowest inner level.
+    /// Opens the table that the manifest describes as `meta`, with the other files that have its values. Pins the parts
+    /// that the cache has room for: the upper levels from the root down, the filter, then the lowest inner level.
     ///
     /// # Errors
-    /// `MissingTable` if it is not there or has another length; `Corruption`, `Version`, `MissingFeature` and
+    /// `MissingTable` if a file is not there or has another length; `Corruption`, `Version`, `MissingFeature` and
     /// `Foreign`; the system's.
-    pub(crate) async fn open(
-        engine: &Engine,
-        path: &Path,
-        meta: &TableMeta,
-        cache: &Arc<Cache>,
-        how: OpenHow,
-    ) -> Result<Arc<Table>> {
-        Table::opened(engine, engine.open(path, how.open()), path, meta, cache, how).await
-    }
-
-    /// As [`open`](Table::open), in the directory of an open store's tables.
-    pub(crate) async fn open_in(
-        engine: &Engine,
-        dir: &Dir,
-        meta: &TableMeta,
-        cache: &Arc<Cache>,
-        how: OpenHow,
-    ) -> Result<Arc<Table>> {
-        let name = table_name(meta.id);
-        let path = dir.path().join(&name);
-        Table::opened(engine, dir.open(name, how.open()), &path, meta, cache, how).await
-    }
-
-    async fn opened(
-        engine: &Engine,
-        file: Pending<File>,
-        path: &Path,
-        meta: &TableMeta,
-        cache: &Arc<Cache>,
-        how: OpenHow,
-    ) -> Result<Arc<Table>> {
-        let file = match file.await {
-            Err(error) if error.raw_os_error() == Some(ENOENT) => {
-                return Err(Error::at(ErrorKind::MissingTable, path, TABLE_GONE));
-            }
-            other => other?,
-        };
-        let bytes = file.len().await?;
-        if bytes != meta.bytes || bytes % UNIT as u64 != 0 || bytes < 4 * UNIT as u64 {
-            let text = format!("this table has {bytes} bytes; the manifest says {}", meta.bytes);
-            return Err(Error::at(ErrorKind::MissingTable, path, text));
+    pub(crate) async fn open(files: &mut Files, meta: &TableMeta, how: OpenHow) -> Result<Arc<Table>> {
+        let own = files.open(meta.id, Some(meta.bytes), how).await?;
+        let mut far = Vec::new();
+        for (id, _) in meta.values.iter().filter(|(id, _)| *id != meta.id) {
+            far.push(files.open(*id, None, how).await?);
         }
-        let unit = file.read(bytes - UNIT as u64..bytes).class(how.class).await?;
-        let footer = Footer::read(&unit, meta.id, bytes, path)?;
+        let footer = &own.footer;
         let counts = (footer.keyspace, footer.entries, footer.deleted, footer.expiring);
         if counts != (meta.keyspace, meta.entries, meta.deleted, meta.expiring) {
             let text = "the table's footer and the manifest contradict each other";
-            return Err(Error::corrupt(path, bytes - UNIT as u64, text));
+            return Err(own.corrupt(meta.bytes - UNIT as u64, text));
         }
-        let known = cache.must_pin(Pinning::Tables, known_bytes(meta));
-        let reading = Reading { file: &file, footer: &footer, class: how.class };
-        let pinned = pin(&reading, cache, how.pin_filter).await?;
-        Ok(Arc::new(Table {
-            engine: engine.clone(),
-            meta: meta.clone(),
-            file,
-            footer,
-            pinned,
-            _known: known,
-            cache: cache.clone(),
-            retired: AtomicBool::new(false),
-        }))
+        let known = files.cache.must_pin(Pinning::Tables, known_bytes(meta));
+        let reading = Reading { file: &own.file, footer, class: how.class };
+        let pinned = pin(&reading, &files.cache, how.pin_filter).await?;
+        Ok(Arc::new(Table { meta: meta.clone(), own, far: far.into(), pinned, _known: known }))
     }
 }
 
 /// Returns the bytes of memory that an open table takes apart from its contents, those in the manifest
 /// included: its keys in both, an open file, and the structures that hold them.
 fn known_bytes(meta: &TableMeta) -> u64 {
-    2 * (meta.smallest.len() + meta.largest.len()) as u64 + 2048
+    // Files that only have values belong to several tables; each counts a part of them.
+    2 * (meta.smallest.len() + meta.largest.len()) as u64 + 2048 + 128 * meta.values.len() as u64
 }
 
 /// The error text for a table without a file.
 pub(crate) const TABLE_GONE: &str = "the manifest names this table; it is gone";
-
-/// The error code of open(2) for a file that does not exist.
-const ENOENT: i32 = 2;
 
 async fn pin(reading: &Reading<'_>, cache: &Arc<Cache>, pin_filter: bool) -> Result<Pinned> {
     let mut pinned = Pinned::default();

@@ -213,7 +213,7 @@ mod tests {
     use crate::cache::Cache;
     use crate::node::{FILTER, UNIT};
     use crate::table::{
-        Cached, Entry, FilterUse, Found, GetHow, OpenHow, Table, TableMeta, TableSpec, TableWriter,
+        Cached, Entry, Files, FilterUse, Found, GetHow, OpenHow, Table, TableMeta, TableSpec, TableWriter,
     };
 
     fn scene() -> (Engine, tempfile::TempDir) {
@@ -255,7 +255,8 @@ mod tests {
             let path = dir.path().join("1.fkv");
             let meta = write(&engine, &path, (0..keys).map(|key| (key * 2_u32).to_be_bytes().into())).await;
             let open = async |cache: &Arc<Cache>| {
-                Table::open(&engine, &path, &meta, cache, OpenHow::default()).await.unwrap()
+                let mut files = Files::at(&engine, &path, cache).await;
+                Table::open(&mut files, &meta, OpenHow::default()).await.unwrap()
             };
             let (pinned, free) = (Cache::new(64 << 20, 64 << 20), Cache::new(64 << 20, 0));
             let table = open(&pinned).await;
@@ -301,7 +302,8 @@ mod tests {
                 };
                 let meta = write(&engine, &path, (0..300).map(key)).await;
                 let cache = Cache::new(64 << 20, 64 << 20);
-                let table = Table::open(&engine, &path, &meta, &cache, OpenHow::default()).await.unwrap();
+                let mut files = Files::at(&engine, &path, &cache).await;
+                let table = Table::open(&mut files, &meta, OpenHow::default()).await.unwrap();
                 let known = cache.stats().pinned.sum() - table.pinned.bytes();
                 assert!(known >= (meta.smallest.len() + meta.largest.len()) as u64 * 2);
                 let before = reads(&engine);

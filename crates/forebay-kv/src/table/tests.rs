@@ -82,7 +82,7 @@ fn caches() -> [Arc<Cache>; 3] {
 }
 
 async fn open(engine: &Engine, path: &Path, meta: &TableMeta, cache: &Arc<Cache>) -> Result<Arc<Table>> {
-    Table::open(engine, path, meta, cache, OpenHow::default()).await
+    Table::open(&mut Files::at(engine, path, cache).await, meta, OpenHow::default()).await
 }
 
 /// Returns random keys, and values of all kinds, up to these lengths.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use forebay::Block;
 
+use super::file::NO_CODEC;
 use super::lookup::Progress;
-use super::{Blob, Found, Table};
+use super::{Found, Table};
 use crate::error::{Error, Result};
-use crate::node::packed::{is_packed, unpack, unpack_blob, unpacked_len};
-use crate::node::{BlobAt, Child, LEAF, Wrong};
+use crate::node::packed::{is_packed, unpack, unpacked_len};
+use crate::node::{BlobAt, Child, LEAF};
 
 /// A packed part of a table that a walk read and checked. The lookup goes on with it where it is unpacked.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +30,6 @@ pub(super) enum Part {
     Blob(BlobAt),
 }
 
-const NO_CODEC: Wrong = "a compressed part in a table without compression";
-
 impl Table {
     /// Returns a checked leaf in the form in which it is searched and cached: the block itself if it is plain.
     pub(super) fn unpacked_leaf(&self, child: Child, leaf: Block) -> Result<Block> {
@@ -41,18 +40,6 @@ impl Table {
         let packing = self.footer.packing.as_ref().ok_or_else(|| wrong(NO_CODEC))?;
         let len = unpacked_len(&leaf, packing.leaf_bytes_max as usize).map_err(wrong)?;
         self.filled(len, |bytes| unpack(&leaf, packing.codec, bytes).map_err(wrong))
-    }
-
-    /// Returns a value from its checked blob.
-    pub(super) fn unpacked_blob(&self, blob: BlobAt, stored: Block) -> Result<Block> {
-        if !blob.is_packed() {
-            return Ok(stored);
-        }
-        let wrong = |wrong| self.corrupt(blob.offset, wrong);
-        let packing = self.footer.packing.as_ref().ok_or_else(|| wrong(NO_CODEC))?;
-        self.filled(blob.value_len as usize, |bytes| {
-            unpack_blob(&stored, packing.codec, bytes).map_err(wrong)
-        })
     }
 
     /// Goes on with a lookup of `key` from a packed part. A value in a blob that is not in memory is left to
@@ -79,23 +66,11 @@ impl Table {
         };
         match progress.blob() {
             Ok(found) => Ok(found),
-            Err(Some(blob)) => Ok(Some(Found::Blob(Blob { table: self.clone(), blob }))),
+            Err(Some(blob)) => Ok(Some(Found::Blob(self.blob(blob, at.fill)?))),
             Err(None) => {
                 let text = "a leaf leads to another node";
                 Err(Error::corrupt(self.path(), 0, text))
             }
         }
-    }
-
-    /// Returns I/O memory of `len` bytes that `fill` has filled.
-    fn filled(&self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Block> {
-        let mut block = loop {
-            match self.engine.block(len).map_err(Error::from) {
-                Err(error) if self.cache.gives_way(&error) => {}
-                block => break block?,
-            }
-        };
-        fill(&mut block)?;
-        Ok(block.freeze())
     }
 }

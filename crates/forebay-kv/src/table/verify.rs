@@ -43,9 +43,9 @@ impl Table {
         let header = self.read(0..UNIT as u64, class).await?;
         let footer = &self.footer;
         match read_header(&header, self.meta.id) {
-            HeaderFound::Ours { is_packed, keyspace, leaf_bytes }
-                if (is_packed, keyspace, leaf_bytes)
-                    == (footer.packing.is_some(), footer.keyspace, footer.leaf_bytes) => {}
+            HeaderFound::Ours { version, keyspace, leaf_bytes }
+                if (version, keyspace, leaf_bytes)
+                    == (footer.version(), footer.keyspace, footer.leaf_bytes) => {}
             _ => return Err(self.corrupt(0, "the table's header is damaged")),
         }
         let reading = Reading { file: &self.file, footer, class };
@@ -137,7 +137,9 @@ impl Table {
             verified.entries += 1;
             match cursor.entry() {
                 Some(EntryRef::Deleted) => verified.deleted += 1,
-                Some(EntryRef::Value { expires_s: Some(_), .. }) => verified.expiring += 1,
+                Some(
+                    EntryRef::Value { expires_s: Some(_), .. } | EntryRef::Blob { expires_s: Some(_), .. },
+                ) => verified.expiring += 1,
                 _ => {}
             }
             place.last.clear();
@@ -164,11 +166,14 @@ impl Table {
         let mut blobs = 0;
         for index in 0..node.count() {
             if let Payload::Blob(blob) = node.entry(index).map_err(wrong)?.payload {
+                blobs += 1;
+                if blob.is_far() {
+                    continue;
+                }
                 if blob.offset != place.end {
                     return Err(wrong("a leaf's blobs do not follow each other"));
                 }
                 place.end += u64::from(blob.len);
-                blobs += 1;
             }
         }
         if place.end.next_multiple_of(UNIT as u64) != child.offset() {

@@ -89,19 +89,6 @@ impl Lookup {
     }
 }
 
-impl Table {
-    /// Converts an error of a walk; reports a table that is shorter than it was.
-    pub(super) fn walk_error(&self, error: Error) -> Error {
-        let core = error.core();
-        let is_short =
-            core.is_some_and(|core| matches!(core.kind(), forebay::ErrorKind::UnexpectedEof { .. }));
-        match core.and_then(forebay::Error::range).filter(|_| is_short) {
-            Some((offset, _)) => self.too_short(offset),
-            None => error,
-        }
-    }
-}
-
 /// The lookups in flight of one table.
 struct Batch<T> {
     table: Arc<Table>,

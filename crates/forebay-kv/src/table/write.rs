@@ -1,5 +1,6 @@
 //! Writing a table, from its smallest key to its largest.
 
+use std::collections::BTreeMap;
 use std::fmt;
 #[cfg(test)]
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Dir, Durability, Engine, Open, shard};
 
-use super::footer::{Footer, write_header};
+use super::footer::{Footer, version_of, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
@@ -52,6 +53,8 @@ pub(crate) struct TableWriter {
     deleted: u64,
     expiring: u64,
     expires_s: (u64, u64),
+    /// The bytes of the long values, by the file that has them.
+    values: BTreeMap<u32, u64>,
 }
 
 impl TableWriter {
@@ -84,7 +87,8 @@ impl TableWriter {
         }
         let file = dir.open(name, open).await?;
         let mut out = Out::new(engine, &file, &spec);
-        write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes, packer.is_some());
+        let version = version_of(packer.is_some(), spec.links);
+        write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes, version);
         Ok(TableWriter {
             dir: dir.clone(),
             name: name.to_owned(),
@@ -102,6 +106,7 @@ impl TableWriter {
             deleted: 0,
             expiring: 0,
             expires_s: (0, 0),
+            values: BTreeMap::new(),
             spec,
         })
     }
@@ -141,20 +146,32 @@ impl TableWriter {
                 debug_assert!(at.range().end <= self.out.position(), "a long value lies before its leaf");
                 self.leaf.push(key, Content::Blob { at, expires_s });
                 self.fixed = self.leaf.count();
+                if at.value_len >= self.spec.separation_bytes {
+                    self.note_value(self.spec.id, at);
+                }
             }
-            None => self.leaf.push(key, content),
+            None => {
+                self.leaf.push(key, content);
+                if let Content::Blob { at, .. } = content {
+                    self.note_value(at.file, at);
+                }
+            }
         }
         self.hashes.push(Hash::of(key));
         match entry {
             Entry::Deleted => self.deleted += 1,
-            Entry::Value { expires_s: Some(at), .. } => {
+            Entry::Value { expires_s: Some(at), .. } | Entry::Blob { expires_s: Some(at), .. } => {
                 let (first, last) = if self.expiring == 0 { (at, at) } else { self.expires_s };
                 self.expires_s = (first.min(at), last.max(at));
                 self.expiring += 1;
             }
-            Entry::Value { .. } => {}
+            Entry::Value { .. } | Entry::Blob { .. } => {}
         }
         Ok(())
+    }
+
+    fn note_value(&mut self, file: u32, at: BlobAt) {
+        *self.values.entry(file).or_default() += u64::from(at.len);
     }
 
     /// Returns the approximate length of the table in bytes if it was finished now.
@@ -207,6 +224,7 @@ impl TableWriter {
             level_first,
             position: self.out.unit()?,
             packing: self.packer.as_ref().map(Packer::packing),
+            links: self.spec.links,
         };
         debug_assert!(footer.fits_together(), "an open would refuse the table: {footer:?}");
         debug_assert!(*self.smallest <= *self.last, "a table's keys are sorted");
@@ -223,6 +241,7 @@ impl TableWriter {
             expires_s: self.expires_s,
             smallest: self.smallest,
             largest: self.last.into(),
+            values: self.values.into_iter().collect(),
         })
     }
 
@@ -238,7 +257,14 @@ impl TableWriter {
 
     /// Returns the content of the leaf for an entry, and the value if it is stored outside.
     fn content<'a>(&self, entry: Entry<'a>) -> Result<(Content<'a>, Option<Blob<'a>>)> {
-        let Entry::Value { bytes, expires_s } = entry else { return Ok((Content::Deleted, None)) };
+        let (bytes, expires_s) = match entry {
+            Entry::Value { bytes, expires_s } => (bytes, expires_s),
+            Entry::Blob { at, expires_s } => {
+                debug_assert!(self.spec.links && at.is_far() && at.file != self.spec.id);
+                return Ok((Content::Blob { at, expires_s }, None));
+            }
+            Entry::Deleted => return Ok((Content::Deleted, None)),
+        };
         if bytes.len() > VALUE_BYTES_MAX {
             let text = format!("a value of {} bytes; values may have {VALUE_BYTES_MAX} at most", bytes.len());
             return Err(Error::new(ErrorKind::TooLarge { limit: VALUE_BYTES_MAX }, text));
@@ -247,7 +273,8 @@ impl TableWriter {
             return Ok((Content::Inline { bytes, expires_s }, None));
         }
         // A placeholder, as long as the blob's place can be.
-        let at = BlobAt { offset: 0, len: 0, crc: 0, value_len: u32::from(self.packer.is_some()) };
+        let value_len = u32::from(self.packer.is_some());
+        let at = BlobAt { file: 0, offset: 0, len: 0, crc: 0, value_len };
         Ok((Content::Blob { at, expires_s }, Some((bytes, expires_s))))
     }
 
@@ -337,7 +364,8 @@ impl TableWriter {
         }
         debug_assert!(len < bytes.len(), "a packed value is shorter");
         packer.add_saved(bytes.len() - len);
-        Ok(BlobAt { offset, len: len as u32, crc: crc.finalize() as u32, value_len: bytes.len() as u32 })
+        let (crc, value_len) = (crc.finalize() as u32, bytes.len() as u32);
+        Ok(BlobAt { file: 0, offset, len: len as u32, crc, value_len })
     }
 
     /// Writes the inner levels; returns the root and the number of levels.
@@ -437,7 +465,7 @@ impl Hashes {
 fn blob_at(offset: u64, bytes: &[u8]) -> BlobAt {
     // Values have 16 MiB at most.
     let len = bytes.len() as u32;
-    BlobAt { offset, len, crc: checksum(bytes), value_len: len }
+    BlobAt { file: 0, offset, len, crc: checksum(bytes), value_len: len }
 }
 
 /// Returns `Data`, unless this store was broken on purpose and names tables that are not durable.

@@ -12,13 +12,13 @@ use crate::cache::Cache;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{ManifestState, Replay};
-use crate::names::table_path;
 use crate::names::{LOG, MANIFEST};
+use crate::names::{table_path, tables_dir};
 use crate::record;
 use crate::store::holder;
 use crate::store::rules::{self, Entries};
 use crate::store::shared::Shared;
-use crate::table::{CursorHow, OpenHow, Table};
+use crate::table::{CursorHow, Files, OpenHow, TABLE_GONE, Table};
 use crate::value::HeldShare;
 
 /// The error of open(2) and stat(2) for a missing file.
@@ -204,10 +204,20 @@ impl<P: FnMut(u64, u64)> Verifying<P> {
         let cache = Cache::new(4 << 20, 0);
         let total: u64 = state.tables.values().map(|(_, meta)| meta.bytes).sum();
         (self.progress)(0, total);
+        let home = match self.engine.open_dir(tables_dir(dir)).await {
+            Ok(home) => home,
+            Err(error) if error.raw_os_error() == Some(ENOENT) => {
+                for (_, meta) in state.tables.values() {
+                    self.judge(Error::at(ErrorKind::MissingTable, &table_path(dir, meta.id), TABLE_GONE))?;
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
         for (_, meta) in state.tables.values() {
-            let path = table_path(dir, meta.id);
             let how = OpenHow { pin_filter: false, ..OpenHow::default() };
-            match Table::open(&self.engine, &path, meta, &cache, how).await {
+            let mut files = Files::new(&self.engine, &home, &cache).kept(&state.kept);
+            match Table::open(&mut files, meta, how).await {
                 Ok(table) => self.table(&table, Class::DEFAULT).await?,
                 Err(error) => {
                     (self.found.tables, self.found.table_bytes) =

@@ -26,6 +26,7 @@ pub(crate) struct Shape {
     pub(crate) segment_bytes: u64,
     pub(crate) leaf_bytes: u32,
     pub(crate) compression: Compression,
+    pub(crate) separation_bytes: u32,
     pub(crate) shard: usize,
     /// Entries up to which ranges are deleted by a batch.
     pub(crate) delete_batch_max: u64,
@@ -39,6 +40,7 @@ impl Shape {
             segment_bytes: [64 << 10, 64 << 10, 128 << 10][draw(2, 3) as usize],
             leaf_bytes: [4096, 4096, 8192][draw(3, 3) as usize],
             compression: [Compression::None, Compression::Lz4, STRONGEST][draw(5, 3) as usize],
+            separation_bytes: [u32::MAX, 5000, 1][draw(6, 3) as usize],
             shard: draw(4, 2) as usize,
             delete_batch_max: [0, 2, 256][draw(5, 3) as usize],
         }
@@ -48,12 +50,14 @@ impl Shape {
     pub(crate) fn in_life(self, life: u64) -> Shape {
         let compression = [self.compression, Compression::Lz4, Compression::None]
             [mix(life ^ self.memtable_bytes ^ u64::from(self.leaf_bytes)) as usize % 3];
-        Shape { compression: if life == 0 { self.compression } else { compression }, ..self }
+        let separation_bytes = [self.separation_bytes, 1][mix(life ^ 6 ^ self.memtable_bytes) as usize % 2];
+        if life == 0 { self } else { Shape { compression, separation_bytes, ..self } }
     }
 
     fn options(self) -> Options {
         Options::new()
             .compression(self.compression)
+            .separation_bytes(self.separation_bytes)
             .memory(Options::MEMORY_MIN)
             .memtable_bytes(self.memtable_bytes)
             .log_segment_bytes(self.segment_bytes)
@@ -80,6 +84,8 @@ pub(crate) fn bytes(value: u64) -> Vec<u8> {
     let len = match mix(value) % 16 {
         0 => 8,
         1 => 3000 + mix(value) as usize % 6000,
+        // The values of these writers are long enough to stay in their files.
+        2.. if value >> 56 >= 2 => 1100 + mix(value) as usize % 3000,
         _ => 8 + mix(value) as usize % 1200,
     };
     let repeats = [1, 4, 40][mix(value ^ 1) as usize % 3];

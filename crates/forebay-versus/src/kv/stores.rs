@@ -370,7 +370,7 @@ mod rocks {
                 "rocksdb.num-running-compactions",
             ];
             until_still(|| {
-                let work = WORK.iter().map(|name| self.database.property_int_value(name));
+                let work = WORK.iter().map(|name| self.database.property_int_value(*name));
                 let work: u64 = work.map(|work| work.map(Option::unwrap_or_default)).sum::<Result<_, _>>()?;
                 let tables = self.database.property_int_value("rocksdb.total-sst-files-size")?;
                 Ok(if work > 0 {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use forebay::File;
 
 use super::super::{Found, Table};
-use super::{At, Blob, Lookup, Progress};
+use super::{At, Lookup, Progress};
 use crate::node::read::u32_at;
 use crate::node::{Child, LEAF, Node, Payload, UNIT, check};
 use crate::value::Value;
@@ -73,10 +73,10 @@ impl Lookup {
                 Found::Value(Value::of_bytes(Bytes::copy_from_slice(bytes), bytes.len() as u64, held))
             }
             Payload::Blob(blob) => {
-                table.check_blob_place(blob).ok()?;
+                table.file_of(blob).ok()?;
                 match table.advance(key, self.now_s, At::Blob(blob)).ok()? {
                     Progress::Done(found) => return Some(AtLeaf::Pending(found)),
-                    Progress::Blob(blob) => Found::Blob(Blob { table: table.clone(), blob }),
+                    Progress::Blob(blob) => Found::Blob(table.blob(blob, self.fill).ok()?),
                     Progress::Needs(at) => {
                         self.at = at;
                         return Some(AtLeaf::GoesOn);

@@ -147,12 +147,12 @@ fn a_table_that_is_gone_cut_or_of_another_version_is_told_apart() {
         }
         let mut newer = right.clone();
         let footer = newer.len() - UNIT;
-        newer[footer + 24] = 3;
+        newer[footer + 24] = 4;
         let position = (footer / UNIT) as u32;
         let identity = Identity { table: 1, position, level: crate::node::FOOTER };
         crate::node::seal(&mut newer[footer..], identity);
         std::fs::write(&path, &newer).unwrap();
-        assert_eq!(*open_error(&meta).await.kind(), ErrorKind::Version { found: 3 });
+        assert_eq!(*open_error(&meta).await.kind(), ErrorKind::Version { found: 4 });
 
         std::fs::write(&path, &right).unwrap();
         for meta in [

@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use super::*;
 
 /// Runs a future, as `futures::executor` does.
@@ -57,10 +59,7 @@ fn one_entry_is_a_table() {
             cursors::assert_cursors(&table, &model, &mut Random(1)).await;
         }
         let unit = engine.open(&path, forebay::Open::read()).await.unwrap().read(0..4096).await.unwrap();
-        assert_eq!(
-            read_header(&unit, 1),
-            HeaderFound::Ours { is_packed: false, keyspace: 3, leaf_bytes: 4096 }
-        );
+        assert_eq!(read_header(&unit, 1), HeaderFound::Ours { version: 1, keyspace: 3, leaf_bytes: 4096 });
         assert_eq!(read_header(&unit, 2), HeaderFound::Foreign);
         assert_eq!(read_header(&unit[..100], 1), HeaderFound::Foreign);
         assert_eq!(read_header(&[], 1), HeaderFound::Empty);
