@@ -171,7 +171,7 @@ impl Options {
 
     /// Sets the length in bytes from which on values are separated from their keys (key-value separation): compaction
     /// rewrites the keys and leaves such values in the files that they are in. So a value of a busy keyspace is written
-    /// about three times (log, flush, the compaction of short files) instead of once or more for each level, and a range
+    /// twice (log, flush) and once or twice more while files are joined and emptied, instead of once or more for each level, and a range
     /// reads each such value on its own. Files of which more than half is no longer needed are emptied and removed, at
     /// rest those of which more than a quarter is not; [`Stats::value_files`](crate::Stats::value_files) counts them. Values
     /// in leaves, of up to a quarter of [`leaf_bytes`](Options::leaf_bytes), are never separated; `u32::MAX` separates

@@ -40,6 +40,8 @@ const REST: u64 = 8;
 /// `1/SPARSE_AT_REST` on.
 const SPARSE: u64 = 2;
 const SPARSE_AT_REST: u64 = 4;
+/// Number of files of a keyspace that are about as long as a memtable, above which compaction joins them.
+const SHORT_FILES_MAX: usize = 128;
 /// A table of which more than `1/EXPIRED` has expired is rewritten even when the store is busy.
 const EXPIRED: u64 = 2;
 const LAST: usize = LEVELS - 1;
@@ -308,15 +310,18 @@ pub(crate) struct How<'b> {
 }
 
 /// Returns the files that keep their values when tables that refer to them are rewritten. A file is emptied if more than
-/// a quarter of it is dead once its keys are, as it would be soon in any case, or if it is short: each memtable would
-/// leave a file.
+/// a quarter of it is dead once its keys are, as it would be soon in any case. Short files, as flushes write them, are
+/// emptied where there are many: each is an open file.
 pub(crate) fn kept(levels: &Levels, memtable_bytes: u64) -> BTreeSet<u32> {
-    let files = levels.value_files().values();
+    let files = || levels.value_files().values();
+    let short_bytes = memtable_bytes / 2 * 3;
+    let has_many = files().filter(|file| file.file.bytes() < short_bytes).count() > SHORT_FILES_MAX;
+    let bytes_min = if has_many { short_bytes } else { memtable_bytes / 4 };
     let is_kept = |file: &&ValueFile| {
         let bytes = file.file.bytes();
-        bytes - file.live_bytes.min(bytes) <= bytes / SPARSE_AT_REST && bytes >= memtable_bytes / 2 * 3
+        bytes - file.live_bytes.min(bytes) <= bytes / SPARSE_AT_REST && bytes >= bytes_min
     };
-    files.filter(is_kept).map(|file| file.file.id()).collect()
+    files().filter(is_kept).map(|file| file.file.id()).collect()
 }
 
 /// Returns the approximate bytes of a table's values that have expired. It assumes that expiries are evenly

@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use forebay::{Block, Class};
 use path::Path;
+use values::Values;
 
-use super::Table;
 use super::ahead::{Ahead, ChunkBytes};
+use super::{Table, TableFile};
 use crate::error::{Error, Result};
 use crate::node::{BlobAt, Child, LEAF, Node, Payload, check};
 use crate::table::blob::memory_bytes;
 use crate::value::{HeldShare, Value};
 
 mod path;
+mod values;
 
 /// Number of leaves of a range that are offered to the cache: those of a short one, which may be wanted again.
 const OFFERS_MAX: u32 = 3;
@@ -81,6 +83,7 @@ pub(crate) struct Cursor {
     offers: u32,
     /// The values that are not read, if there are such.
     leave: Option<Arc<Leave>>,
+    values: Values,
     /// The key to begin at in the first leaf.
     seek: Option<Vec<u8>>,
     leaf: Option<Leaf>,
@@ -159,6 +162,7 @@ impl Table {
             window: 0,
             offers: 0,
             leave: None,
+            values: Values::default(),
             seek: None,
             leaf: None,
             key: Vec::new(),
@@ -261,6 +265,7 @@ impl Cursor {
 
     fn restart(&mut self) {
         self.ahead.clear();
+        self.values.clear();
         (self.path, self.upcoming, self.leaf, self.failed) = (None, None, None, None);
         (self.window, self.offers) = (0, 0);
         self.key.clear();
@@ -406,6 +411,27 @@ impl Cursor {
     }
 }
 
+/// Returns the values of the leaf behind the cursor that were not read with it.
+fn following(
+    table: &Table,
+    leaf: &Option<Leaf>,
+    direction: Direction,
+) -> impl Iterator<Item = (Arc<TableFile>, BlobAt)> {
+    let leaf = leaf.as_ref();
+    let passed = leaf.map_or(0..0, |leaf| leaf.passed..leaf.count);
+    let node = leaf.and_then(|leaf| Node::of(&leaf.block).ok());
+    passed.filter_map(move |passed| {
+        let (leaf, node) = (leaf?, node?);
+        let index = if direction == Direction::Forward { passed } else { leaf.count - 1 - passed };
+        match node.entry(index).ok()?.payload {
+            Payload::Blob(blob) if blob.is_far() || leaf.around.part(blob.range()).is_none() => {
+                Some((table.file_of(blob).ok()?.clone(), blob))
+            }
+            _ => None,
+        }
+    })
+}
+
 impl fmt::Debug for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cursor")
@@ -422,15 +448,24 @@ impl Cursor {
     /// As [`next`](Self::next).
     pub(crate) async fn load(&mut self) -> Result<()> {
         let Current::Blob(blob, expires_s) = self.current else { return Ok(()) };
-        // For a range this counts as held by the program, which holds the value next. Compaction has a share
-        // for it.
-        let held = if self.how.cache { memory_bytes(blob) } else { 0 };
-        let _held = HeldShare::new(Some(self.table.cache.held()), held);
         let file = self.table.file_of(blob).map(Arc::clone).map_err(|wrong| self.table.corrupt(0, wrong));
         let file = self.note(file)?;
-        let read = file.read(blob.range(), self.how.class).await;
-        let checked = read.and_then(|block| file.check_blob(blob, &block).map(|()| block));
-        let block = self.note(checked.and_then(|block| file.unpacked_blob(blob, block)))?;
+        // For a range the memory counts as held by the program, which holds the value next. Compaction has a share for
+        // one value, and reads it alone.
+        let block = if self.how.cache {
+            let following = following(&self.table, &self.leaf, self.how.direction);
+            self.values.begin(following, self.how.class).await;
+            match self.values.take(blob).await {
+                Some(read) => read.map(|(block, _)| block),
+                None => {
+                    let _held = HeldShare::new(Some(file.cache.held()), memory_bytes(blob));
+                    values::read(file, blob, self.how.class).await
+                }
+            }
+        } else {
+            values::read(file, blob, self.how.class).await
+        };
+        let block = self.note(block)?;
         self.current = Current::Value { range: 0..block.len(), block, expires_s };
         Ok(())
     }

@@ -8,9 +8,19 @@ use tokio::runtime::Builder;
 use super::{BATCH, BUSY_GETS, BUSY_WRITERS, IN_FLIGHT, LOADED, PUT_BYTES, THREADS};
 use crate::prelude::*;
 
-/// Bytes of a value that is loaded in random order, and entries of a scan beside full ones.
-const RANDOM_BYTES: usize = 200;
+/// Entries of a scan beside full ones.
 const SCAN: usize = 100;
+
+/// What is written in random order.
+struct RandomLoad {
+    value_bytes: usize,
+    /// Entries of a durable batch.
+    batch: usize,
+    /// How often each key is written.
+    rounds: u64,
+}
+const SHORT: RandomLoad = RandomLoad { value_bytes: 200, batch: BATCH, rounds: 1 };
+const LARGE: RandomLoad = RandomLoad { value_bytes: 48_000, batch: 4, rounds: 3 };
 /// A prime above the numbers of keys here: its multiples, modulo their number, are each of them once, in no order.
 const STRIDE: u64 = 2_654_435_761;
 /// Bytes of a key.
@@ -82,7 +92,8 @@ pub(super) fn sample<P: Peer + 'static>(
         }
         "busy" => busy(work, || gets(work, store, BUSY_GETS), |entries| store.put(entries)),
         "puts" => puts(work, &**store),
-        "random" => random(work, store),
+        "random" => random(work, store, &SHORT),
+        "large" => random(work, store, &LARGE),
         other => bail!("there is no workload {other} here"),
     }?;
     store.close()?;
@@ -234,20 +245,24 @@ pub(super) fn busy(
         .figure("idle_gets_per_s", of(&idle, "iops")))
 }
 
-/// Measures a load in random order: durable batches of keys by two writers, each key once; then the wait until the store
-/// has nothing left to do; and then gets and scans. The device's bytes count from the beginning until that wait ends.
-fn random(work: &Work, store: &Arc<impl Peer>) -> Result<Outcome> {
+/// Measures a load in random order: durable batches of keys by two writers, each key as often as there are rounds; then the
+/// wait until the store has nothing left to do; and then gets and scans. The device's bytes count from the beginning until
+/// that wait ends.
+fn random(work: &Work, store: &Arc<impl Peer>, load: &RandomLoad) -> Result<Outcome> {
+    let bytes = load.value_bytes;
     rustix::fs::sync();
     let (used, begun, values) = (Usage::now(), Instant::now(), &Values::new());
     let write = |writer: usize| {
         let mut times_us = Vec::new();
-        let mut entries = Vec::with_capacity(BATCH);
-        for place in (writer as u64..work.keys).step_by(BUSY_WRITERS) {
-            let number = place * STRIDE % work.keys;
-            let mut value = vec![0; RANDOM_BYTES];
+        let mut entries = Vec::with_capacity(load.batch);
+        let writes = work.keys * load.rounds;
+        for place in (writer as u64..writes).step_by(BUSY_WRITERS) {
+            // Each round has another order.
+            let number = (place % work.keys * STRIDE + place / work.keys * (STRIDE / 7)) % work.keys;
+            let mut value = vec![0; bytes];
             values.write(number, &mut value);
             entries.push((key(number), value));
-            if entries.len() == BATCH || place + BUSY_WRITERS as u64 >= work.keys {
+            if entries.len() == load.batch || place + BUSY_WRITERS as u64 >= writes {
                 let begun = Instant::now();
                 store.put(&entries)?;
                 times_us.push(begun.elapsed().as_secs_f64() * 1e6);
@@ -263,7 +278,7 @@ fn random(work: &Work, store: &Arc<impl Peer>) -> Result<Outcome> {
     let settled_s = begun.elapsed().as_secs_f64() - seconds;
     rustix::fs::sync();
     let of_load = Usage::now().since(&used);
-    let data_bytes = (work.keys * (KEY_BYTES + RANDOM_BYTES) as u64) as f64;
+    let data_bytes = (work.keys * (KEY_BYTES + bytes) as u64) as f64;
     let sectors: u64 = files_below(&work.path)?.iter().map(|(_, metadata)| metadata.blocks()).sum();
     times_us.sort_by(f64::total_cmp);
 
@@ -272,7 +287,7 @@ fn random(work: &Work, store: &Arc<impl Peer>) -> Result<Outcome> {
             let mut rng = work.rng(i);
             move || {
                 let number = rng.below(work.keys);
-                store.get(&key(number), |value| values.check(number, value, RANDOM_BYTES))
+                store.get(&key(number), |value| values.check(number, value, bytes))
             }
         });
         threads(work, lanes)?
@@ -282,7 +297,7 @@ fn random(work: &Work, store: &Arc<impl Peer>) -> Result<Outcome> {
     while begun.elapsed().as_secs_f64() < work.seconds {
         let mut number = rng.below(work.keys - SCAN as u64);
         store.scan(&key(number), SCAN, &mut |_, value| {
-            values.check(number, value, RANDOM_BYTES)?;
+            values.check(number, value, bytes)?;
             number += 1;
             Ok(())
         })?;
@@ -291,15 +306,15 @@ fn random(work: &Work, store: &Arc<impl Peer>) -> Result<Outcome> {
     let scans_per_s = f64::from(scans) / begun.elapsed().as_secs_f64();
     let (mut number, begun) = (0, Instant::now());
     store.scan(&key(0), usize::MAX, &mut |_, value| {
-        values.check(number, value, RANDOM_BYTES)?;
+        values.check(number, value, bytes)?;
         number += 1;
         Ok(())
     })?;
     ensure!(number == work.keys, "a scan of all keys gave {number} of {}", work.keys);
     let get = |name| gets.figures.get(name);
     let mut outcome = Outcome::lasting(seconds)
-        .figure("iops", work.keys as f64 / seconds)
-        .figure("ios", work.keys as f64)
+        .figure("iops", (work.keys * load.rounds) as f64 / seconds)
+        .figure("ios", (work.keys * load.rounds) as f64)
         .figure("batch_p99_us", quantile(&times_us, 0.99))
         .figure("batch_max_us", times_us.last().copied())
         .figure("settle_s", settled_s)
@@ -308,8 +323,8 @@ fn random(work: &Work, store: &Arc<impl Peer>) -> Result<Outcome> {
         .figure("scans_per_s", scans_per_s)
         .figure("scan_keys_per_s", work.keys as f64 / begun.elapsed().as_secs_f64())
         .figure("space", (sectors * 512) as f64 / data_bytes)
-        .figure("write_amplification", of_load.0[usage::WRITTEN_BYTES] / data_bytes);
-    of_load.add_to(&mut outcome, work.keys);
+        .figure("write_amplification", of_load.0[usage::WRITTEN_BYTES] / (data_bytes * load.rounds as f64));
+    of_load.add_to(&mut outcome, work.keys * load.rounds);
     Ok(outcome)
 }
 

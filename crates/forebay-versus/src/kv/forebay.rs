@@ -19,6 +19,8 @@ const BOTH: &[usize] = &[0, LAST];
 const BESIDE_BYTES_MIN: u64 = 14 << 20;
 /// The row in which the log and compaction have the class of the gets.
 const NO_CLASSES: &str = "forebay-no-classes";
+/// The row in which compaction rewrites long values with their keys.
+const TOGETHER: &str = "forebay-together";
 /// Bytes of the log's record of a put, and of a segment of the store's log with the default memory.
 const RECORD_BYTES: usize = 16 + PUT_BYTES + 16;
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -28,7 +30,7 @@ const ARENA_BYTES: usize = 4 << 20;
 /// Measures a row.
 pub(super) fn sample(work: &Work) -> Result<Outcome> {
     let (workload, row) = (&*work.workload, &*work.row);
-    if matches!(workload, "load" | "random") || matches!(row, "forebay-wait" | "forebay-threads") {
+    if matches!(workload, "load" | "random" | "large") || matches!(row, "forebay-wait" | "forebay-threads") {
         return drive::sample(work, Opened::open);
     }
     let opened = Opened::open(work)?;
@@ -120,6 +122,9 @@ impl Opened {
         if work.row == NO_CLASSES {
             // The class of the gets: none is dispatched first.
             options = options.class(Class::DEFAULT).background(Class::DEFAULT);
+        }
+        if work.row == TOGETHER {
+            options = options.separation_bytes(u32::MAX);
         }
         let store = Store::open(&engine, work.path.join("forebay"), options).wait()?;
         let keyspace = store.default_keyspace();

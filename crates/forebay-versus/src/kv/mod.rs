@@ -63,7 +63,14 @@ const WORKLOADS: &[(&str, &str, &str)] = &[
         "forebay",
         "a load in random order by durable batches of 100 x 200 B, until compaction rests; gets, scans",
     ),
+    (
+        "large",
+        "forebay forebay-together rocksdb-blobs",
+        "each key three times in random order by durable batches of 4 x 48,000 B, until compaction rests; gets, scans",
+    ),
 ];
+/// Keys of the workload `large`.
+const LARGE_KEYS: &str = "large-keys";
 /// Keys of the workload `random`, which has a store of its own.
 const RANDOM_KEYS: &str = "random-keys";
 /// The other stores.
@@ -76,12 +83,13 @@ const NATIVE: &[&str] = &["forebay-native"];
 // machine.
 experiment! {
     KV "kv", "Gets, loads and durable puts of a key-value store, beside the disk and other stores",
-        compared by "ratio_to_raw", per |work| match &*work.workload { "load" | "random" => "key", "puts" => "put", _ => "get" };
+        compared by "ratio_to_raw", per |work| match &*work.workload { "load" | "random" | "large" => "key", "puts" => "put", _ => "get" };
     options {
-        word("workloads", "What to measure", &["load", "one", "many", "small", "tokio", "busy", "puts", "random"])
-            .list().or("load,one,many,small,tokio,busy,puts,random");
+        word("workloads", "What to measure", &["load", "one", "many", "small", "tokio", "busy", "puts", "random", "large"])
+            .list().or("load,one,many,small,tokio,busy,puts,random,large");
         count("keys", "Keys that are loaded, each with 1,000 bytes; 10,000 at least", 1 << 32).or("4000000");
         count(RANDOM_KEYS, "Keys of the workload `random`, each with 200 bytes; 10,000 at least", 1 << 32).or("1500000");
+        count(LARGE_KEYS, "Keys of the workload `large`, each with 48,000 bytes; 1,000 at least", 1 << 32).or("8000");
         count("repeats", "Interleaved repeats; the targets want five or more. A load is done once", 1000).or("5");
         seconds("2", "2");
         time("busy-seconds", "Seconds of gets beside writers, and as many of the same gets at rest before", 0.01, 86_400.0)
@@ -107,6 +115,7 @@ experiment! {
         direct "forebay-log", "no store: as many appends of that size to a log" => forebay::sample;
         direct "forebay-native", "the gets of `tokio` as tasks on shards" => forebay::sample;
         direct "forebay-threads", "threads that wait for each put" => forebay::sample;
+        direct "forebay-together", "long values rewritten with their keys" => forebay::sample;
         direct "forebay-no-classes", "the log and compaction in the class of the gets" => forebay::sample;
         cached "redb", "redb 4.4, half of the memory as its cache"
             => |work| drive::sample(work, stores::Redb::open);
@@ -115,6 +124,7 @@ experiment! {
         cached "heed", "LMDB by heed 0.22, no read-ahead" => |work| drive::sample(work, stores::Lmdb::open);
         direct "rocksdb", "RocksDB 10.4 by rocksdb 0.24, direct I/O, three quarters of the memory as its cache, no compression"
             => stores::rocksdb;
+        direct "rocksdb-blobs", "the same with values from 32 KiB on in blob files, which it collects" => stores::rocksdb;
     }
     columns {
         "gets_per_s" "gets/s", "gets that completed in a second";
@@ -191,6 +201,8 @@ experiment! {
         "forebay" "scans_per_s" over &["rocksdb"], at_least 2.0, when |table| is(table, "random");
         "forebay" "scan_keys_per_s" at_least 1_500_000.0, when |table| is(table, "random");
         "forebay" "batch_max_us" at_most 30_000.0, when |table| is(table, "random");
+        "forebay" "write_amplification" over &["rocksdb", "rocksdb-blobs"], at_most 1.2, when |table| is(table, "large");
+        "forebay" "space" over &["rocksdb"], at_most 1.2, when |table| is(table, "large");
         "forebay" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
         "forebay-shard" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
         "forebay-other" "puts_per_s" over &["forebay-log"], at_least 0.9, when |table| is(table, "puts");
@@ -213,6 +225,8 @@ fn title(table: &Table) -> String {
     let mut title = format!("kv {workload}: {what}; {memory} of memory");
     if workload == "random" {
         title.push_str(&format!("; {:.1} M keys", keys / 1e6));
+    } else if workload == "large" {
+        title.push_str(&format!("; {keys} keys"));
     } else if workload != "puts" {
         title.push_str(&format!("; {:.1} M keys x 1000 B", keys / 1e6));
         title.push_str(if keys < KEYS_FULL { " (FEWER KEYS than the 4 M of the targets)" } else { "" });
@@ -228,8 +242,8 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     let (mut run, scratch) = Run::in_directory(context, KV.spec.name, true, method)?;
     let (keys, mib) = (options.count("keys"), |name| options.count(name) << 20);
     ensure!(
-        keys >= 10_000 && options.count(RANDOM_KEYS) >= 10_000,
-        "--keys and --random-keys are at least 10,000"
+        keys >= 10_000 && options.count(RANDOM_KEYS) >= 10_000 && options.count(LARGE_KEYS) >= 1000,
+        "--keys and --random-keys are at least 10,000, --large-keys 1,000"
     );
     ensure!(
         options.count("memory-mib") >= 64 && options.count("small-memory-mib") >= 32,
@@ -237,9 +251,9 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
     );
     let mut rows: Vec<String> = KV.spec.ways.iter().map(|way| way.name.to_owned()).collect();
     rows.retain(|row| options.rows.is_empty() || options.rows.contains(row));
-    if !cfg!(feature = "rocksdb") && rows.iter().any(|row| row == "rocksdb") {
-        context.progress.print_line("built without the feature rocksdb: its row is left out");
-        rows.retain(|row| row != "rocksdb");
+    if !cfg!(feature = "rocksdb") && rows.iter().any(|row| row.starts_with("rocksdb")) {
+        context.progress.print_line("built without the feature rocksdb: its rows are left out");
+        rows.retain(|row| !row.starts_with("rocksdb"));
     }
     let groups = groups(options.count("disk-gb"), keys, &rows)?;
     let room = groups.iter().map(|group| bytes_of(group, keys)).max().unwrap_or(0);
@@ -263,6 +277,9 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
             });
             if *workload == "random" {
                 setting["keys"] = json!(options.count(RANDOM_KEYS));
+            }
+            if *workload == "large" {
+                setting["keys"] = json!(options.count(LARGE_KEYS));
             }
             if *workload == "load" {
                 setting["repeats"] = Value::from(1);
@@ -315,7 +332,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
 
 /// Returns whether each sample of a workload begins with an empty store.
 fn is_alone(workload: &str) -> bool {
-    matches!(workload, "puts" | "random")
+    matches!(workload, "puts" | "random" | "large")
 }
 
 fn has_row(setting: &Parameters, row: &str) -> bool {

@@ -321,6 +321,11 @@ mod rocks {
             options.set_use_direct_reads(true);
             options.set_use_direct_io_for_flush_and_compaction(true);
             options.set_write_buffer_size(usize::try_from((work.memory_bytes / 16).min(64 << 20))?);
+            if work.row == "rocksdb-blobs" {
+                options.set_enable_blob_files(true);
+                options.set_min_blob_size(32 << 10);
+                options.set_enable_blob_gc(true);
+            }
             options.increase_parallelism(i32::try_from(cores())?.max(2));
             let database = DB::open(&options, work.path.join("rocksdb"))?;
             Ok(Self { database, options, dir: work.path.clone() })
