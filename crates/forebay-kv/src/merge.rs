@@ -288,6 +288,16 @@ impl Merge {
             self.is_begun = true;
             self.begin().await?;
         }
+        if let ([index], true) = (&self.given[..], self.heap.is_empty()) {
+            // One source is left: its next entry is the next one.
+            let index = *index;
+            if !self.sources[index].advance().await? {
+                self.given.clear();
+                return Ok(false);
+            }
+            self.sources[index].load().await?;
+            return Ok(true);
+        }
         while let Some(index) = self.given.pop() {
             if self.sources[index].advance().await? {
                 self.push(index);

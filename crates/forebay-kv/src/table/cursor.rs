@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use forebay::{Block, Class};
 use path::Path;
 use values::Values;
@@ -20,7 +21,7 @@ mod path;
 mod values;
 
 /// Number of leaves of a range that are offered to the cache: those of a short one, which may be wanted again.
-const OFFERS_MAX: u32 = 3;
+const OFFERS_MAX: u32 = 16;
 
 /// The direction of a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,8 +242,13 @@ impl Cursor {
     pub(crate) fn value(&self) -> Option<Value> {
         match &self.current {
             Current::Value { block, range, .. } => {
-                let block = block.slice(range.clone())?.detach();
-                Some(Value::of_block(block, self.table.cache.held()))
+                let held = self.table.cache.held();
+                if range.len() <= block.pinned_bytes() / 4 {
+                    // Ordinary memory of this length costs less than a block of its own.
+                    let bytes = Bytes::copy_from_slice(block.get(range.clone())?);
+                    return Some(Value::of_bytes(bytes, range.len() as u64, held));
+                }
+                Some(Value::of_block(block.slice(range.clone())?, held))
             }
             _ => None,
         }
@@ -333,12 +339,12 @@ impl Cursor {
         let wrong = |wrong| self.table.corrupt(arrived.child.offset(), wrong);
         if !arrived.checked {
             check(&arrived.leaf, self.table.identity(arrived.child, LEAF)).map_err(wrong)?;
-            // A leaf of a longer read stays out of the cache, also if unpacking gives it memory of its own.
-            let is_alone = arrived.leaf.pinned_bytes() <= 2 * arrived.leaf.len();
             arrived.leaf = self.table.unpacked_leaf(arrived.child, arrived.leaf)?;
-            if self.how.cache && is_alone && self.offers > 0 {
+            if self.how.cache && self.offers > 0 {
                 self.offers -= 1;
-                self.table.cache.offer(self.table.meta.id, arrived.child.offset(), &arrived.leaf);
+                // A leaf of a longer read would keep all of it.
+                let leaf = arrived.leaf.detach();
+                self.table.cache.offer(self.table.meta.id, arrived.child.offset(), &leaf);
             }
         }
         let node = Node::of(&arrived.leaf).map_err(wrong)?;
