@@ -4,9 +4,14 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::{dir, engine, files, key, open, options, random, value};
+use forebay::sim::{self, World};
+use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Stats, Store};
+use forebay_test::worlds::{self, Draw};
 
 /// Returns the bytes of all tables.
 fn bytes(stats: &Stats) -> u64 {
@@ -325,4 +330,143 @@ fn a_damaged_input_is_the_first_cause_and_nothing_is_lost() {
     let after = files(dir.path());
     assert_eq!(after.get(&path), Some(&damaged));
     assert_eq!(after.len(), before.len() + 1, "{:?} {:?}", before.keys(), after.keys());
+}
+
+#[test]
+fn a_large_compaction_is_divided_among_the_shards_but_the_logs() {
+    const KEYS: u64 = 8_000;
+    for shards in [1, 2, 4] {
+        let engine = Engine::start(Config::default().shards(shards)).unwrap();
+        let dir = dir();
+        let store = Store::open(&engine, dir.path(), options()).wait().unwrap();
+        let keyspace = store.default_keyspace();
+        let entries = (0..KEYS).map(|number| (key(number), long(number, 0, 300)));
+        keyspace.bulk_load(entries).wait().unwrap();
+        write(&store, &keyspace, (0..KEYS).step_by(7), 1, 300);
+        store.compact().wait().unwrap();
+        let stats = store.stats();
+        let divided = stats.compaction_parts > stats.compactions;
+        assert_eq!(
+            divided,
+            shards == 4,
+            "{} parts of {} with {shards} shards",
+            stats.compaction_parts,
+            stats.compactions
+        );
+        for number in (0..KEYS).step_by(3) {
+            let round = u64::from(number % 7 == 0);
+            let found = keyspace.get(&key(number)).wait().unwrap();
+            assert_eq!(found.as_deref(), Some(&long(number, round, 300)[..]), "key {number}");
+        }
+        store.close().wait().unwrap();
+        assert!(forebay_kv::verify(&engine, dir.path()).wait().unwrap().is_whole());
+    }
+}
+
+/// The round that wrote each key last, and a round whose batch may be there.
+#[derive(Clone, Default)]
+struct Rounds(Arc<Mutex<(BTreeMap<u64, u64>, Option<(u64, u64)>)>>);
+
+/// Lives with a compaction that was divided.
+static DIVIDED: AtomicU64 = AtomicU64::new(0);
+const WORLD_KEYS: u64 = 5_000;
+
+/// Returns the keys of a round's batch.
+fn of_round(seed: u64) -> impl Iterator<Item = u64> {
+    (0..60).map(move |index| random(seed ^ index << 50) % WORLD_KEYS)
+}
+
+async fn live(engine: Engine, rounds: Rounds, first: u64) -> Result<(), String> {
+    let fails = |error: forebay_kv::Error| format!("{error:?}");
+    let options = options().memtable_bytes(24 << 10).log_segment_bytes(64 << 10).store_id(9);
+    let store = Store::open(&engine, "/disk/kv", options).await.map_err(fails)?;
+    let keyspace = store.default_keyspace();
+    let is_loaded = keyspace.contains_key(&key(0)).await.map_err(fails)?;
+    if first == 0 || !is_loaded {
+        let entries = (0..WORLD_KEYS).map(|number| (key(number), long(number, 0, 220)));
+        keyspace.bulk_load(entries).await.map_err(fails)?;
+    }
+    // A batch that was under way is there as a whole or not at all.
+    let mut is_there = None;
+    for number in 0..WORLD_KEYS {
+        let (last, open) = {
+            let rounds = rounds.0.lock().unwrap();
+            (rounds.0.get(&number).copied().unwrap_or(0), rounds.1)
+        };
+        let found = keyspace.get(&key(number)).await.map_err(fails)?;
+        let found = found.as_deref();
+        match open.filter(|(_, seed)| of_round(*seed).any(|of_round| of_round == number)) {
+            Some((round, _)) => {
+                let is_new = found == Some(&long(number, round, 220)[..]);
+                if *is_there.get_or_insert(is_new) != is_new
+                    || !is_new && found != Some(&long(number, last, 220)[..])
+                {
+                    return Err(format!("key {number}: a batch is there in part"));
+                }
+            }
+            None if found == Some(&long(number, last, 220)[..]) => {}
+            None => return Err(format!("key {number} is not of round {last}")),
+        }
+    }
+    {
+        let mut rounds = rounds.0.lock().unwrap();
+        if let Some((round, seed)) = rounds.1.take().filter(|_| is_there == Some(true)) {
+            rounds.0.extend(of_round(seed).map(|number| (number, round)));
+        }
+    }
+    for step in 0..2 + sim::random(12) {
+        let (round, seed) = (1 + first * 1_000 + step, sim::random(u64::MAX));
+        rounds.0.lock().unwrap().1 = Some((round, seed));
+        let mut batch = Batch::new();
+        for number in of_round(seed) {
+            batch.put(&keyspace, key(number), long(number, round, 220));
+        }
+        store.write(&batch).await.map_err(fails)?;
+        {
+            let mut rounds = rounds.0.lock().unwrap();
+            rounds.0.extend(of_round(seed).map(|number| (number, round)));
+            rounds.1 = None;
+        }
+        if sim::random(4) == 0 {
+            store.compact().await.map_err(fails)?;
+        }
+    }
+    let stats = store.stats();
+    DIVIDED.fetch_add(u64::from(stats.compaction_parts > stats.compactions), Ordering::Relaxed);
+    if sim::random(2) == 0 { store.close().await.map_err(fails) } else { Ok(()) }
+}
+
+fn attempt(world: &mut World) -> Result<(), String> {
+    let mut draw = Draw::new(world.seed());
+    world.add_disk(worlds::disk(&mut draw));
+    let rounds = Rounds::default();
+    for life in 0..4 {
+        world.clear_faults();
+        worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
+        if life > 0 && draw.below(3) > 0 {
+            world.power_cut_after(Duration::from_micros(draw.below(300_000)));
+        }
+        let own = rounds.clone();
+        match world.run(async move |engine| live(engine, own, life).await) {
+            Ok(lived) => lived.map_err(|text| format!("life {life}: {text}"))?,
+            Err(failure) if failure.is_power_cut() => {}
+            Err(failure) => return Err(format!("life {life}: {failure}")),
+        }
+        world.clear_faults();
+        world.power_cut();
+        world.reboot();
+    }
+    Ok(())
+}
+
+#[test]
+fn power_cuts_during_divided_compactions_lose_nothing() {
+    let attempt = |world: &mut World| {
+        let config = Config::default().shards(4);
+        let mut four = World::new(world.seed()).config(config);
+        attempt(&mut four)
+    };
+    worlds::explore(30, attempt);
+    let is_single = std::env::var_os("FOREBAY_SIM_SEED").is_some();
+    assert!(is_single || DIVIDED.load(Ordering::Relaxed) > 20, "{DIVIDED:?} lives had divided compactions");
 }

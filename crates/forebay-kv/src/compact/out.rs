@@ -54,6 +54,11 @@ impl Output {
         }
     }
 
+    /// Sets the shard that the tables are written on.
+    pub(crate) fn set_shard(&mut self, shard: usize) {
+        self.spec.shard = Some(shard);
+    }
+
     /// Lets values stay in the files of other tables.
     pub(crate) fn allow_links(&mut self) {
         self.spec.links = true;
@@ -82,7 +87,7 @@ impl Output {
                 // polls. No file is made once the store is closed, because another process may have it open
                 // by then.
                 let (owned, task, class) = (self.shared.clone(), self.shared.begin_task(), spec.class);
-                let shard = self.shared.background_shard();
+                let shard = spec.shard.unwrap_or(self.shared.background_shard());
                 let making = self.shared.engine.spawn_on_shard(shard, class, move || async move {
                     let _task = task;
                     owned.check_open()?;
@@ -116,6 +121,11 @@ impl Output {
     pub(crate) async fn finish(&mut self) -> Result<&[TableMeta]> {
         self.end().await?;
         Ok(&self.metas)
+    }
+
+    /// Returns the tables that are finished.
+    pub(crate) fn written(&self) -> &[TableMeta] {
+        &self.metas
     }
 
     /// Hands the tables over to the caller, which is responsible for their files from now on.

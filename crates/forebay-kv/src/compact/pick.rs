@@ -20,6 +20,8 @@ use crate::merge::Bounds;
 use crate::node::codec::Codec;
 use crate::table::{Leave, Table, TableMeta};
 
+/// The length above which values are long for compaction, which reads them one by one.
+const LONG_BYTES: u32 = 64 << 10;
 /// Number of a keyspace's tables in level 0 from which on they are compacted if the store rests, or if they are
 /// as long as what lies below. `docs/kv.md` has this number and the next.
 const LEVEL0: usize = 4;
@@ -476,6 +478,31 @@ impl Job {
             let (upper, leave) = (upper.clone(), leave.clone());
             Piece { keyspace, level, target, upper, lower: table, bounds, is_last, leave }
         })
+    }
+
+    /// Returns up to `count` ranges of keys that are about equally long in the target and together all keys, or none if the
+    /// job is too small for two: each has two tables of `table_bytes` at least. A job with long values stays whole: each
+    /// range would hold the longest in memory.
+    pub(crate) fn ranges(&self, count: usize, table_bytes: u64) -> Vec<Bounds> {
+        let has_values =
+            self.leave.bytes_min > LONG_BYTES || self.inputs().any(|table| !table.meta().values.is_empty());
+        let bytes: u64 = self.lower.iter().map(|table| table.meta().bytes).sum();
+        let count = (count as u64).min(bytes / (2 * table_bytes)).min(self.lower.len() as u64);
+        if has_values || count < 2 {
+            return Vec::new();
+        }
+        let (mut low, mut ranges, mut passed) = (Bound::Unbounded, Vec::new(), 0);
+        for table in &self.lower {
+            let part = bytes * (ranges.len() as u64 + 1) / count;
+            passed += table.meta().bytes;
+            if passed >= part && (ranges.len() as u64) + 1 < count {
+                let end = table.meta().largest.to_vec();
+                let low = std::mem::replace(&mut low, Bound::Excluded(end.clone()));
+                ranges.push(Bounds { low, high: Bound::Included(end) });
+            }
+        }
+        ranges.push(Bounds { low, high: Bound::Unbounded });
+        ranges
     }
 
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &Arc<Table>> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::out::Output;
 use super::pick::Job;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::Edit;
 use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Merge, Run, Source};
@@ -63,32 +63,8 @@ pub(super) async fn run(shared: &Arc<Shared>, job: Job) -> Result<bool> {
 async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) -> Result<bool> {
     let memory = shared.budget.tables / 2;
     let _buffers = HeldShare::new(Some(&shared.budget.tables_used), memory);
-    let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
-    if !bounds.is_all() {
-        output.allow_twice();
-    }
-    if job.inputs().any(|table| job.leave.is_for(table)) {
-        output.allow_links();
-    }
-    let is_done = match merge(shared, job, bounds, memory / 2, &mut output).await {
-        Ok(is_whole) => is_whole,
-        Err(error) => {
-            output.abandon().await;
-            return Err(error);
-        }
-    };
-    if !is_done {
-        output.abandon().await;
-        return Ok(false);
-    }
-    let written = output.finish().await.map(<[_]>::to_vec);
-    let written = match written {
-        Ok(written) => written,
-        Err(error) => {
-            output.abandon().await;
-            return Err(error);
-        }
-    };
+    let Some(mut outputs) = outputs(shared, job, bounds, memory).await? else { return Ok(false) };
+    let written: Vec<TableMeta> = outputs.iter().flat_map(Output::written).cloned().collect();
     debug_assert!(
         written.iter().all(|meta| {
             let covers = |input: &TableMeta| input.smallest <= meta.largest && meta.smallest <= input.largest;
@@ -107,7 +83,7 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
         match flush::open(shared, meta, job.inputs(), job.target + 1 < LEVELS).await {
             Ok(table) => added.push((job.target as u8, table)),
             Err(error) => {
-                output.abandon().await;
+                abandon(outputs).await;
                 return Err(error);
             }
         }
@@ -127,16 +103,100 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
             shared.remove_table(table.id()).await;
         }
     }
+    let parts = outputs.len() as u64;
     // Whether the edit succeeds or not, the manifest may name them.
-    drop(output.keep());
+    outputs.iter_mut().for_each(|output| drop(output.keep()));
     shared.edit(&edit, &added, |_| ()).await?;
     let counters = &shared.counters;
     let read: u64 = job.inputs().map(|table| table.meta().bytes).sum();
     counters.compactions.fetch_add(1, Ordering::Relaxed);
+    counters.compaction_parts.fetch_add(parts, Ordering::Relaxed);
     counters.compaction_read.fetch_add(read, Ordering::Relaxed);
     let bytes: u64 = written.iter().map(|meta| meta.bytes).sum();
     counters.compaction_written.fetch_add(bytes, Ordering::Relaxed);
     Ok(true)
+}
+
+/// Writes the tables of a job for the keys within `bounds`: a large one in several ranges of keys, each on a shard of its
+/// own. Returns `None` if the store closes; then, and after an error, no table is left.
+async fn outputs(
+    shared: &Arc<Shared>,
+    job: &Job,
+    bounds: Bounds,
+    memory: u64,
+) -> Result<Option<Vec<Output>>> {
+    let shards: Vec<usize> = shared.compaction_shards().collect();
+    let ranges =
+        if bounds.is_all() { job.ranges(shards.len(), shared.budget.table_bytes_max()) } else { vec![] };
+    if ranges.len() < 2 {
+        let output = write(shared, job, bounds, memory, shared.background_shard()).await?;
+        return Ok(output.map(|output| vec![output]));
+    }
+    let memory = memory / ranges.len() as u64;
+    let writing: Vec<_> = ranges
+        .into_iter()
+        .zip(shards)
+        .map(|(bounds, shard)| {
+            let (owned, job, task) = (shared.clone(), job.clone(), shared.begin_task());
+            shared.engine.spawn_on_shard(shard, shared.options.background, move || async move {
+                let _task = task;
+                write(&owned, &job, bounds, memory, shard).await
+            })
+        })
+        .collect();
+    let (mut outputs, mut failed, mut is_over) = (Vec::new(), None, false);
+    for written in writing {
+        match written.await.map_err(Error::from).and_then(|written| written) {
+            Ok(Some(output)) => outputs.push(output),
+            Ok(None) => is_over = true,
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    match failed {
+        None if !is_over => return Ok(Some(outputs)),
+        _ => abandon(outputs).await,
+    }
+    failed.map_or(Ok(None), Err)
+}
+
+async fn abandon(outputs: Vec<Output>) {
+    for output in outputs {
+        output.abandon().await;
+    }
+}
+
+/// Writes the tables of a job for the keys within `bounds`, on this shard. Returns `None` if the store closes; then, and
+/// after an error, no table is left.
+async fn write(
+    shared: &Arc<Shared>,
+    job: &Job,
+    bounds: Bounds,
+    memory: u64,
+    shard: usize,
+) -> Result<Option<Output>> {
+    let mut output = Output::new(shared, job.keyspace, shared.options.background, memory / 2);
+    output.set_shard(shard);
+    if !bounds.is_all() && job.lower.len() < 2 {
+        output.allow_twice();
+    }
+    if job.inputs().any(|table| job.leave.is_for(table)) {
+        output.allow_links();
+    }
+    let written = match merge(shared, job, bounds, memory / 2, &mut output).await {
+        Ok(true) => output.finish().await,
+        Ok(false) => {
+            output.abandon().await;
+            return Ok(None);
+        }
+        Err(error) => Err(error),
+    };
+    match written {
+        Ok(_) => Ok(Some(output)),
+        Err(error) => {
+            output.abandon().await;
+            Err(error)
+        }
+    }
 }
 
 /// Writes the remaining entries. Returns whether it came to the end.

@@ -329,6 +329,13 @@ impl Shared {
         (self.options.shard + 1) % self.engine.shard_count().max(1)
     }
 
+    /// Returns the shards that a large compaction is divided among: all but the log's, the usual one first.
+    pub(crate) fn compaction_shards(&self) -> impl Iterator<Item = usize> {
+        let (first, count) = (self.background_shard(), self.engine.shard_count().max(1));
+        let others = (first + 1..first + count).map(move |shard| shard % count);
+        std::iter::once(first).chain(others.filter(|shard| *shard != self.options.shard))
+    }
+
     /// Returns the path of a table's file when the store was opened, for messages and as its name among the
     /// removals.
     pub(crate) fn table_path(&self, id: u32) -> PathBuf {

@@ -23,6 +23,9 @@ pub struct Stats {
     pub flushed_bytes: u64,
     /// Compactions that wrote tables.
     pub compactions: u64,
+    /// Ranges of keys that these were divided into: a large compaction runs on several shards at once, where the engine has more
+    /// than two.
+    pub compaction_parts: u64,
     /// Bytes of the tables that compactions read.
     pub compaction_read_bytes: u64,
     /// Bytes of the tables that compactions wrote.
@@ -175,6 +178,7 @@ pub struct LevelStats {
 pub(crate) struct Counters {
     pub(crate) flushes: AtomicU64,
     pub(crate) compactions: AtomicU64,
+    pub(crate) compaction_parts: AtomicU64,
     pub(crate) compaction_read: AtomicU64,
     pub(crate) compaction_written: AtomicU64,
     pub(crate) moved: AtomicU64,
@@ -240,6 +244,7 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         flushes: count(&counters.flushes),
         flushed_bytes: count(&counters.flushed_bytes),
         compactions: count(&counters.compactions),
+        compaction_parts: count(&counters.compaction_parts),
         compaction_read_bytes: count(&counters.compaction_read),
         compaction_written_bytes: count(&counters.compaction_written),
         value_files: view.version.kept_files().count(),
