@@ -124,7 +124,7 @@ impl Changes {
     ///
     /// # Errors
     /// [`ErrorKind::Lagged`] if the log no longer has the next record, or the store has changed in a way that is not in the
-    /// log: by a bulk load, [`delete_range`](crate::Keyspace::delete_range) or [`drop_keyspace`](crate::Store::drop_keyspace).
+    /// log: by a bulk load, an [`ingest`](crate::Store::ingest), [`delete_range`](crate::Keyspace::delete_range) or [`drop_keyspace`](crate::Store::drop_keyspace).
     /// Begin again: make a new feed, and then a snapshot to read. [`ErrorKind::Corruption`]; the system's.
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Changed>>>> {
@@ -157,8 +157,8 @@ impl Changes {
                 Err(error) => Err(error),
             };
             if shared.lock().loads != self.loads {
-                let text = "the store was changed by a bulk load or the removal of a range or keyspace, which is not in \
-                            its log; begin again with a new feed, and then a snapshot";
+                let text = "the store was changed by a bulk load, an ingest or the removal of a range or keyspace, which is \
+                            not in its log; begin again with a new feed, and then a snapshot";
                 return Err(Error::new(ErrorKind::Lagged, text));
             }
             let records = match records {

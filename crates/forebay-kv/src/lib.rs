@@ -39,6 +39,7 @@
 //! | the store as it was at one moment | [`Store::snapshot`] |
 //! | every write in order, as it becomes durable | [`Store::changes`] |
 //! | sorted entries loaded fast | [`Keyspace::bulk_load`], [`Keyspace::loader`] |
+//! | sorted files written elsewhere, taken over as they are | [`SortedFile`], [`Store::ingest`] |
 //! | background work done now | [`Store::flush`], [`Store::compact`], [`Store::settle`] |
 //! | a copy that opens as a store | [`Store::checkpoint`] |
 //! | every byte read and checked | [`Store::verify`], [`verify()`] |
@@ -86,6 +87,7 @@ mod checkpoint;
 mod compact;
 mod error;
 mod event;
+mod ingest;
 #[cfg_attr(not(all(feature = "kernel", target_os = "linux")), path = "kernel/absent.rs")]
 mod kernel;
 mod keyspace;
@@ -102,6 +104,7 @@ mod options;
 mod range;
 mod record;
 mod snapshot;
+mod sorted_file;
 mod store;
 mod table;
 mod transaction;
@@ -113,11 +116,13 @@ mod wait;
 pub use batch::Batch;
 pub use changes::{Changed, ChangedEntry, Changes};
 pub use error::{Error, ErrorKind, Result};
+pub use ingest::{Ingest, Ingested, IngestedFile};
 pub use keyspace::Keyspace;
 pub use load::BulkLoad;
 pub use options::{Compression, Options};
 pub use range::Range;
 pub use snapshot::Snapshot;
+pub use sorted_file::{SortedFile, SortedFileInfo, SortedFileOptions};
 pub use store::{
     Get, KeyspaceStats, LevelStats, MemoryStats, MultiGet, Opening, Recovery, Stats, Store, Swapped, Write,
 };

@@ -12,6 +12,7 @@ use crate::manifest::Edit;
 use crate::manifest::version::{LEVELS, Levels};
 use crate::merge::Bounds;
 use crate::record::{self, Change};
+use crate::sorted_file::Ascending;
 use crate::store::Handle;
 use crate::store::flush;
 use crate::store::shared::Shared;
@@ -31,9 +32,7 @@ pub struct BulkLoad {
     handle: Arc<Handle>,
     keyspace: u32,
     output: Output,
-    last: Vec<u8>,
-    entries: u64,
-    failed: Option<Error>,
+    order: Ascending,
     _held: HeldShare,
 }
 
@@ -42,13 +41,13 @@ impl BulkLoad {
         let shared = &handle.shared;
         let memory = (shared.budget.held / 2).min(MEMORY_MAX);
         let held = HeldShare::new(Some(shared.cache.held()), memory);
+        let mut order = Ascending::default();
+        order.fail(shared.check_held().err());
         BulkLoad {
             handle: handle.clone(),
             keyspace,
             output: Output::new(shared, keyspace, shared.options.background, memory),
-            last: Vec::new(),
-            entries: 0,
-            failed: shared.check_held().err(),
+            order,
             _held: held,
         }
     }
@@ -85,46 +84,25 @@ impl BulkLoad {
 
     /// Returns the number of entries added so far.
     pub fn entries(&self) -> u64 {
-        self.entries
+        self.order.entries()
     }
 
     async fn put(&mut self, key: &[u8], value: &[u8], expires_s: Option<u64>) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let dropped = "an entry of this load was not added to its end, so it cannot go on";
-        self.failed = Some(Error::new(ErrorKind::InvalidInput, dropped));
-        let added = self.try_put(key, value, expires_s).await;
-        self.failed = added.clone().err();
-        added
-    }
-
-    async fn try_put(&mut self, key: &[u8], value: &[u8], expires_s: Option<u64>) -> Result<()> {
-        self.handle.shared.check_writable()?;
-        self.handle.shared.full.check_growth()?;
-        record::check(key, &Change::Put { value, expires_s })?;
-        // Compaction needs the memory to rewrite the value.
-        let limit = self.handle.shared.budget.value;
-        if value.len() > limit {
-            let text =
-                format!("a value of {} bytes; with this memory values have {limit} at most", value.len());
-            return Err(Error::new(ErrorKind::TooLarge { limit }, text));
-        }
-        if key <= &self.last[..] {
-            let text = format!(
-                "entry {} of the load has a key that is not above the one before it: {:?} after {:?}",
-                self.entries,
-                String::from_utf8_lossy(&key[..key.len().min(64)]),
-                String::from_utf8_lossy(&self.last[..self.last.len().min(64)]),
-            );
-            return Err(Error::new(ErrorKind::InvalidInput, text));
-        }
-        self.output.add(key, Entry::Value { bytes: value, expires_s }).await?;
-        self.last.clear();
-        self.last.extend_from_slice(key);
-        self.entries += 1;
-        forebay::shard::yield_if_needed().await;
-        Ok(())
+        let (shared, output) = (&self.handle.shared, &mut self.output);
+        let add = async {
+            shared.check_writable()?;
+            shared.full.check_growth()?;
+            record::check(key, &Change::Put { value, expires_s })?;
+            // Compaction needs the memory to rewrite the value.
+            let limit = shared.budget.value;
+            if value.len() > limit {
+                let text =
+                    format!("a value of {} bytes; with this memory values have {limit} at most", value.len());
+                return Err(Error::new(ErrorKind::TooLarge { limit }, text));
+            }
+            output.add(key, Entry::Value { bytes: value, expires_s }).await
+        };
+        self.order.add("load", key, add).await
     }
 
     /// Makes all added entries visible in one step; durable when it returns. Entries written before this call
@@ -142,8 +120,8 @@ impl BulkLoad {
     }
 
     async fn commit(self) -> Result<()> {
-        let BulkLoad { handle, keyspace, mut output, failed, _held, .. } = self;
-        if let Some(error) = failed {
+        let BulkLoad { handle, keyspace, mut output, order, _held } = self;
+        if let Err(error) = order.check() {
             output.abandon().await;
             return Err(error);
         }
@@ -234,6 +212,6 @@ async fn place(shared: &Arc<Shared>, keyspace: u32, meta: &TableMeta) -> Result<
 
 impl fmt::Debug for BulkLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BulkLoad").field("entries", &self.entries).finish_non_exhaustive()
+        f.debug_struct("BulkLoad").field("entries", &self.entries()).finish_non_exhaustive()
     }
 }

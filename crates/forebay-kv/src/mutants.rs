@@ -23,6 +23,10 @@ pub enum Mutant {
     WokenKeepsItsRoom,
     /// A transaction commits although a key that it has read was changed.
     ConflictMissed,
+    /// Writers commit changes of keys that an ingest has locked.
+    RangesNotLocked,
+    /// An ingest names its files in the manifest one after the other.
+    IngestInParts,
 }
 
 forebay::_mutant_switch!(Mutant);

@@ -162,7 +162,7 @@ impl Options {
     /// Sets how the tables that are written from now on are compressed. Existing tables stay as they are until
     /// a compaction rewrites them, so a store may have tables of several kinds;
     /// [`Store::compact`](crate::Store::compact) rewrites all that differ. Default: the compression of the
-    /// store's newest compressed table (Zstandard at level 3), and [`Compression::None`] if no table is
+    /// newest compressed table that the store has written (Zstandard at level 3), and [`Compression::None`] if no table is
     /// compressed.
     pub fn compression(mut self, compression: Compression) -> Options {
         self.compression = Some(compression);

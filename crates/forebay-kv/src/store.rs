@@ -13,10 +13,12 @@ use crate::changes::Changes;
 use crate::checkpoint;
 use crate::compact;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ingest::Ingest;
 use crate::keyspace::Keyspace;
 use crate::merge::Bounds;
 use crate::options::Options;
 use crate::snapshot::Snapshot;
+use crate::sorted_file::{SortedFile, SortedFileOptions};
 use crate::transaction::{Isolation, Transaction};
 use crate::verify::{self, Verified};
 use crate::wait::Pending;
@@ -28,6 +30,7 @@ pub(crate) mod get;
 pub(crate) mod holder;
 mod insertion;
 pub(crate) mod open;
+pub(crate) mod range_lock;
 mod recover;
 pub(crate) mod removal;
 pub(crate) mod rules;
@@ -327,6 +330,81 @@ impl Store {
         }
     }
 
+    /// Takes over sorted files, which were written with [`SortedFile`] outside of the store's log and memory: all of them,
+    /// of several keyspaces, or none, also after a crash. Durable when the future completes. Their entries are newer than
+    /// all that the store had at that moment, and become visible in one step.
+    ///
+    /// A file goes to the lowest level where nothing overlaps its keys, there and above, and to level 0 if there is none.
+    /// Nothing is rewritten: on the store's file system a file gets another name, and its first name is removed at the
+    /// end, unless [`keep_files`](Ingest::keep_files) is called. From another file system it is copied. The
+    /// files are read once to be [verified](Ingest::unverified). Files of one keyspace must not overlap.
+    ///
+    /// The call waits for a compaction in progress, and flushes memtables that have keys within the files' ranges. Writers
+    /// of such keys wait during the last part of it, usually for milliseconds; all others go on. Snapshots and ranges
+    /// made before do not have the entries. Transactions that are open conflict, and feeds of [`changes`](Store::changes)
+    /// end with [`Lagged`](crate::ErrorKind::Lagged), since the entries are not in the log.
+    ///
+    /// Continues if its future is dropped. If a crash ends it, the files are in the store, or are left under their names
+    /// to be ingested again; they may be in both places after a crash at the very end.
+    ///
+    /// # Errors
+    /// Each names the file and the remedy, and the store and all files are as before.
+    /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) for a file that was not finished, was cut or is damaged.
+    /// - [`ErrorKind::Locked`](crate::ErrorKind::Locked) for a file that is still being written or ingested elsewhere.
+    /// - [`ErrorKind::Version`](crate::ErrorKind::Version), [`ErrorKind::MissingFeature`](crate::ErrorKind::MissingFeature)
+    ///   and [`ErrorKind::Foreign`](crate::ErrorKind::Foreign) for one of another format.
+    /// - [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) for one with a longer value than this store can compact.
+    /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for files of one keyspace that overlap, and for a
+    ///   keyspace of another store.
+    /// - [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) for a missing file, or a keyspace that was dropped.
+    /// - As [`Keyspace::put`]; the system's errors. After [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly) the store
+    ///   has all files or none of them once it is opened again.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory(16 << 20)).wait()?;
+    /// # let (new_users, new_counts) = (dir.path().join("users.sorted"), dir.path().join("counts.sorted"));
+    /// let (users, counts) = (store.keyspace("users").wait()?, store.keyspace("counts").wait()?);
+    /// let mut file = store.sorted_file(&new_users).wait()?; // or SortedFile::create in another process
+    /// file.put("anna", "1").wait()?;
+    /// file.put("bert", "2").wait()?;
+    /// file.finish().wait()?;
+    /// let mut file = store.sorted_file(&new_counts).wait()?;
+    /// file.put("users", "2").wait()?;
+    /// file.finish().wait()?;
+    ///
+    /// let ingested = store.ingest([(&users, &new_users), (&counts, &new_counts)]).wait()?;
+    /// assert_eq!(ingested.files[0].level, 6); // nothing was below it
+    /// assert_eq!(counts.get("users").wait()?.as_deref(), Some(&b"2"[..]));
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn ingest<'a, P: AsRef<Path>>(
+        &'a self,
+        files: impl IntoIterator<Item = (&'a Keyspace, P)>,
+    ) -> Ingest<'a> {
+        Ingest::new(self.shared(), self.handle.number, files)
+    }
+
+    /// Creates a sorted file as [`SortedFile::create`] does, with the leaf size, the compression and the background class
+    /// of this store. The file must not lie in the store's directory.
+    ///
+    /// # Errors
+    /// Those of [`SortedFile::create`].
+    pub fn sorted_file(&self, path: impl AsRef<Path>) -> Pending<'static, SortedFile> {
+        let (shared, options) = (self.shared(), &self.shared().options);
+        let settings = SortedFileOptions::new()
+            .leaf_bytes(options.leaf_bytes)
+            .compression(options.compression.unwrap_or_default())
+            .class(options.background)
+            .cache(&shared.cache);
+        SortedFile::create(&shared.engine, path, settings)
+    }
+
     /// Returns a snapshot of the store as it is now, with all data that is durable. Costs one allocation.
     ///
     /// ```
@@ -360,10 +438,9 @@ impl Store {
     /// that are durable. For caches, indexes and watchers in step with the store.
     ///
     /// Make the feed first, at `store.snapshot().lsn().next()`, and then the snapshot that has the state to begin with: the
-    /// feed repeats writes that this snapshot has already. The other way round it would not see a bulk load that ended
-    /// between the two. Writes of keyspaces that are
-    /// not logged are not in it. Bulk loads and removals of ranges and keyspaces end a feed; see
-    /// [`Changes::next`]. While a feed is not read, the log keeps the records of up to three flushes for it.
+    /// feed repeats writes that this snapshot has already. The other way round it would not see a bulk load or ingest that
+    /// ended between the two. Writes of keyspaces that are not logged are not in it. Bulk loads, ingests and removals of
+    /// ranges and keyspaces end a feed, unless they ended before the store was opened; see [`Changes::next`]. While a feed is not read, the log keeps the records of up to three flushes for it.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

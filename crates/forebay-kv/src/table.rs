@@ -23,6 +23,7 @@ mod footer;
 mod lookup;
 mod open;
 mod pinned;
+mod sorted;
 #[cfg(test)]
 mod tests;
 mod unpack;
@@ -33,7 +34,7 @@ mod write;
 pub(crate) use blob::Blob;
 pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef, Leave};
 pub(crate) use file::{Files, TableFile};
-pub(crate) use footer::{HeaderFound, read_header};
+pub(crate) use footer::{HeaderFound, NO_KEYSPACE, read_header};
 pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(crate) use lookup::descent::AtLeaf;
@@ -206,6 +207,11 @@ impl Table {
         }
     }
 
+    /// Returns whether the table was written outside of a store.
+    pub(crate) fn is_sorted_file(&self) -> bool {
+        self.footer.sorted.is_some()
+    }
+
     /// Returns the bytes that compression saved in this table's file.
     pub(crate) fn saved_bytes(&self) -> u64 {
         self.footer.packing.as_ref().map_or(0, |packing| packing.saved_bytes)
@@ -247,7 +253,7 @@ impl Table {
 
     /// Returns the identity that the node at `child` must have.
     fn identity(&self, child: Child, level: u8) -> Identity {
-        Identity { table: self.meta.id, position: child.position, level }
+        Identity { table: self.footer.table, position: child.position, level }
     }
 
     /// Returns the range of a level's nodes, in units.

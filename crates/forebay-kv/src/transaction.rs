@@ -61,7 +61,7 @@ enum Staged {
 ///
 /// A transaction blocks no other call. It keeps the memtables and the files of its moment, as a snapshot does, and at
 /// most one memtable that was flushed since. It conflicts if more has been flushed, so it should end within seconds
-/// where much is written. A bulk load into the store conflicts with every transaction that is open.
+/// where much is written. A bulk load into the store, or an ingest, conflicts with every transaction that is open.
 pub struct Transaction {
     handle: Arc<Handle>,
     isolation: Isolation,
@@ -249,8 +249,8 @@ impl Transaction {
     /// it has been polled.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if another write has changed what the [`Isolation`] protects, a bulk load has ended, or
-    /// more than one memtable was flushed, since the transaction began. Nothing was written then, and a transaction
+    /// [`ErrorKind::Conflict`] if another write has changed what the [`Isolation`] protects, a bulk load or an ingest
+    /// has ended, or more than one memtable was flushed, since the transaction began. Nothing was written then, and a transaction
     /// that begins now sees that other write. Otherwise those of [`Keyspace::put`].
     pub fn commit(self) -> Pending<'static, ()> {
         let engine = self.handle.shared.engine.clone();
@@ -290,7 +290,10 @@ impl Transaction {
     /// Returns the reason why the transaction must not commit, in the commit section.
     fn conflict(&self, commit: &Commit) -> Option<String> {
         if commit.loads != self.loads {
-            return Some("a bulk load has ended since the transaction began; run it again".to_string());
+            return Some(
+                "a bulk load, an ingest or a removal has ended since the transaction began; run it again"
+                    .to_string(),
+            );
         }
         if self.lsn < commit.forgotten {
             let text = "more than one memtable was flushed since the transaction began, and its reads cannot be \

@@ -32,14 +32,26 @@ enum Damage {
     Delete,
 }
 
-/// Makes a closed store with a loaded table of three levels, a flushed one with long values and deletions,
-/// and a log with newer values than both.
+/// Makes a closed store with a loaded table of three levels, an ingested one, a flushed one with long values and
+/// deletions, and a log with newer values than all of them.
 fn made(engine: &Engine, at: &Path, compression: Compression) -> Values {
     let options = options().memtable_bytes(512 << 10).log_segment_bytes(64 << 10).compression(compression);
     let store = Store::open(engine, at, options).wait().expect("a new store");
     let keys = store.default_keyspace();
     let mut values: Values = (0..LOADED).map(|number| (key(number), value(number))).collect();
     keys.bulk_load(values.clone()).wait().expect("a load");
+    let path = at.with_extension("sorted");
+    let mut file = store.sorted_file(&path).wait().expect("a sorted file");
+    for number in LOADED..LOADED + 400 {
+        let (name, value) = (key(number), value(number));
+        file.put(&name, &value).wait().expect("a put");
+        values.insert(name, value);
+    }
+    let long = vec![7; 9_000];
+    file.put("key long", &long).wait().expect("a put");
+    values.insert(b"key long".to_vec(), long);
+    file.finish().wait().expect("an end");
+    store.ingest([(&keys, &path)]).wait().expect("an ingest");
     let put = |values: &mut Values, name: Vec<u8>, value: Vec<u8>| {
         keys.put(&name, &value).wait().expect("a put");
         values.insert(name, value);

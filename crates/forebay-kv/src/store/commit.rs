@@ -75,6 +75,8 @@ pub(crate) enum Obstacle {
     NoSpace,
     /// The log has no room until a group is written.
     NoRoom,
+    /// It changes keys that are locked while files are ingested.
+    Locked,
     /// The check in the commit section rejected it.
     Refused,
 }
@@ -119,6 +121,9 @@ impl Shared {
             if places.into_iter().any(|(entry, _)| commit.version.is_dropped(entry.keyspace)) {
                 return Err(dropped());
             }
+        }
+        if commit.locked.as_ref().is_some_and(|locked| locked.touches(&ready)) && !is_unlocked() {
+            return Ok(Tried::Not(ready, Obstacle::Locked));
         }
         if check.is_some_and(|check| !check(&commit)) {
             return Ok(Tried::Not(ready, Obstacle::Refused));
@@ -170,7 +175,7 @@ impl Shared {
                 }
                 Tried::Not(ready, Obstacle::Refused) => return Ok(Some(ready)),
                 Tried::Not(ready, obstacle) => {
-                    place = Some(self.wait_for_room(obstacle, &ready, place).await?);
+                    place = self.wait_for_room(obstacle, &ready, place).await?;
                     ready
                 }
             };
@@ -292,15 +297,14 @@ impl Shared {
         }
     }
 
-    /// Waits until there may be room again. Returns the caller's place in the line, which it keeps until its
-    /// record is committed.
+    /// Waits until there may be room again. Returns the caller's place in the line, if it has one, which it keeps until
+    /// its record is committed.
     pub(crate) async fn wait_for_room<'a>(
         &'a self,
         obstacle: Obstacle,
         ready: &Ready,
         place: Option<GatePosition<'a>>,
-    ) -> Result<GatePosition<'a>> {
-        let place = place.unwrap_or_else(|| self.gate.join());
+    ) -> Result<Option<GatePosition<'a>>> {
         let cost = memtable::cost(ready.record.len(), ready.places.len());
         let check = || {
             if ready.grows {
@@ -309,6 +313,13 @@ impl Shared {
                 self.check_writable()
             }
         };
+        if obstacle == Obstacle::Locked {
+            // Others go on meanwhile.
+            drop(place);
+            self.unlocked(ready, check).await?;
+            return Ok(None);
+        }
+        let place = place.unwrap_or_else(|| self.gate.join());
         let is_free = |is_first| match check() {
             Err(error) => Some(Err(error)),
             Ok(()) => {
@@ -326,7 +337,7 @@ impl Shared {
         if obstacle == Obstacle::NoRoom {
             self.wal.room(ready.logged().len()).await.map_err(|error| self.log_error(error))?;
         }
-        Ok(place)
+        Ok(Some(place))
     }
 }
 
@@ -425,7 +436,7 @@ impl<'a> Write<'a> {
                         let shared = self.shared;
                         let room = async move {
                             let place = shared.wait_for_room(obstacle, &ready, place).await?;
-                            Ok((ready, Some(place)))
+                            Ok((ready, place))
                         };
                         self.stage = Stage::Waiting(Box::pin(room));
                     }
@@ -453,7 +464,7 @@ impl<'a> Write<'a> {
     }
 }
 
-pub(super) fn again() -> Error {
+pub(crate) fn again() -> Error {
     Error::new(ErrorKind::InvalidInput, "polled again after it had completed")
 }
 
@@ -469,4 +480,12 @@ impl fmt::Debug for Write<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Write").finish_non_exhaustive()
     }
+}
+
+/// Returns whether this store was broken on purpose and commits changes of locked keys.
+fn is_unlocked() -> bool {
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::RangesNotLocked.is_on();
+    #[cfg(not(feature = "_mutants"))]
+    false
 }

@@ -75,7 +75,7 @@ pub(crate) async fn hold(shared: &Shared) -> Result<Hold<'_>> {
 
 /// Waits until a record is in tables, or until flushes have failed for lack of space more than `patience`
 /// times.
-async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result<()> {
+pub(crate) async fn flushed(shared: &Shared, upto: u64, patience: u64) -> Result<()> {
     shared
         .space
         .until(|| match shared.check_writable() {

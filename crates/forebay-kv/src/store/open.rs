@@ -354,9 +354,10 @@ impl Scene {
     }
 }
 
-/// Returns the compression of the newest compressed table.
+/// Returns the compression of the newest compressed table that the store has written itself.
 fn compression_of(version: &Version) -> Compression {
-    let tables = version.tables().filter_map(|(_, table)| Some((table.id(), table.codec()?)));
+    let own = version.tables().filter(|(_, table)| !table.is_sorted_file());
+    let tables = own.filter_map(|(_, table)| Some((table.id(), table.codec()?)));
     tables.max_by_key(|(id, _)| *id).map_or(Compression::None, |(_, codec)| codec.compression())
 }
 

@@ -19,10 +19,10 @@ use crate::table::{CursorHow, Direction, Entry, EntryRef, Leave, Table};
 use crate::value::HeldShare;
 
 /// Runs `work` as a task of the store, which goes on if its caller does not wait for it any more.
-async fn in_task<F: Future<Output = Result<()>> + 'static>(
+pub(crate) async fn in_task<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(Arc<Shared>) -> F + Send + 'static,
-) -> Result<()> {
+) -> Result<T> {
     let (owned, task, class) = (shared.clone(), shared.begin_task(), shared.options.class);
     let running = shared.engine.spawn_on_shard(shared.options.shard, class, move || async move {
         let _task = task;

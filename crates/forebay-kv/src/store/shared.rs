@@ -12,6 +12,7 @@ use forebay_wal::Wal;
 
 use super::gate::Gate;
 use super::insertion::Insertion;
+use super::range_lock::LockedRanges;
 use super::space::Space;
 use super::stats::Counters;
 use super::write_stall::WriteStall;
@@ -89,6 +90,8 @@ pub(crate) struct Shared {
     /// Notified when the tables changed, or the store closes: compaction checks whether it has work.
     pub(crate) changed: Event,
     pub(crate) end: Event,
+    /// Notified when the lock of ranges is released, or the store failed or closes.
+    pub(super) unlocked: Event,
 }
 
 /// State that only the commit section reads and writes.
@@ -101,7 +104,7 @@ pub(crate) struct Commit {
     pub(crate) last: u64,
     /// The newest record that is in tables.
     pub(crate) flushed: u64,
-    /// Bulk loads so far, which put newer values into tables.
+    /// Bulk loads, ingests and removals so far, which change tables past the log.
     pub(crate) loads: u64,
     /// The moments at which open transactions began, each with their number.
     pub(crate) transactions: BTreeMap<u64, usize>,
@@ -109,6 +112,8 @@ pub(crate) struct Commit {
     pub(crate) recent: Option<Arc<Memtables>>,
     /// The newest record that is neither in a memtable of this state nor in `recent`.
     pub(crate) forgotten: u64,
+    /// Keys that no record may change for now.
+    pub(super) locked: Option<Arc<LockedRanges>>,
 }
 
 impl Commit {
@@ -150,6 +155,11 @@ impl Commit {
             self.forgotten = unneeded.last_lsn();
         }
         unneeded
+    }
+
+    /// Ends the lock of ranges; writers that wait for it are notified when its guard is dropped.
+    pub(crate) fn unlock_ranges(&mut self) {
+        self.locked = None;
     }
 
     pub(super) fn sealed_bytes(&self) -> u64 {
@@ -206,6 +216,7 @@ impl Shared {
             transactions: BTreeMap::new(),
             recent: None,
             forgotten: flushed,
+            locked: None,
         };
         Shared {
             kernel: KernelWalks::new(&options, budget.cache),
@@ -242,6 +253,7 @@ impl Shared {
             space: Event::default(),
             changed: Event::default(),
             end: Event::default(),
+            unlocked: Event::default(),
         }
     }
 
@@ -503,7 +515,7 @@ impl Shared {
     }
 
     pub(in crate::store) fn notify_all(&self) {
-        [&self.work, &self.space, &self.changed, &self.end, &self.full.bell]
+        [&self.work, &self.space, &self.changed, &self.end, &self.unlocked, &self.full.bell]
             .into_iter()
             .for_each(Event::notify);
         self.throttle.notify();

@@ -41,6 +41,8 @@ pub struct Stats {
     pub moved: u64,
     /// Bytes of the tables that bulk loads wrote.
     pub loaded_bytes: u64,
+    /// Bytes of the sorted files that were ingested.
+    pub ingested_bytes: u64,
     /// Bytes that compaction has to rewrite, by its own estimate.
     pub pending_bytes: u64,
     /// Writes that had to wait in line for memory while memtables were written to tables.
@@ -80,9 +82,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Returns the bytes written to tables for each byte that flushes and loads brought; 1 before any.
+    /// Returns the bytes written to tables for each byte that flushes, loads and ingests brought; 1 before any. A sorted
+    /// file was written once before it came.
     pub fn write_amplification(&self) -> f64 {
-        let came = self.flushed_bytes + self.loaded_bytes;
+        let came = self.flushed_bytes + self.loaded_bytes + self.ingested_bytes;
         if came == 0 { 1.0 } else { (came + self.compaction_written_bytes) as f64 / came as f64 }
     }
 }
@@ -183,6 +186,7 @@ pub(crate) struct Counters {
     pub(crate) compaction_written: AtomicU64,
     pub(crate) moved: AtomicU64,
     pub(crate) loaded: AtomicU64,
+    pub(crate) ingested: AtomicU64,
     pub(super) flushed_bytes: AtomicU64,
     pub(super) space_waits: AtomicU64,
     pub(super) slowed: AtomicU64,
@@ -252,6 +256,7 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         value_live_bytes: view.version.kept_files().map(|file| file.live_bytes).sum(),
         moved: count(&counters.moved),
         loaded_bytes: count(&counters.loaded),
+        ingested_bytes: count(&counters.ingested),
         pending_bytes: crate::compact::pick::pending_bytes(&view.version, &shared.pick_how()),
         space_waits: count(&counters.space_waits),
         slowed: count(&counters.slowed),

@@ -108,21 +108,26 @@ impl Files {
         }
         let unit = file.read(found - UNIT as u64..found).class(how.class).await?;
         let footer = Footer::read(&unit, id, found, &path)?;
-        let opened = Arc::new(TableFile {
-            engine: self.engine.clone(),
-            id,
-            bytes: found,
-            file,
-            footer,
-            cache: self.cache.clone(),
-            retired: AtomicBool::new(false),
-        });
+        let opened = TableFile::new(&self.engine, id, file, footer, &self.cache);
         self.open.insert(id, opened.clone());
         Ok(opened)
     }
 }
 
 impl TableFile {
+    /// Returns an open file with its footer.
+    pub(super) fn new(
+        engine: &Engine,
+        id: u32,
+        file: File,
+        footer: Footer,
+        cache: &Arc<Cache>,
+    ) -> Arc<TableFile> {
+        let bytes = (u64::from(footer.position) + 1) * UNIT as u64;
+        let (engine, cache, retired) = (engine.clone(), cache.clone(), AtomicBool::new(false));
+        Arc::new(TableFile { engine, id, bytes, file, footer, cache, retired })
+    }
+
     /// Returns the number of the table that wrote it.
     pub(crate) fn id(&self) -> u32 {
         self.id

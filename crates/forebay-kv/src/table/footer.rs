@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::codec::Codec;
 use crate::node::packed::LEAF_BYTES_MAX;
@@ -15,11 +17,17 @@ const PLAIN: u16 = 1;
 const PACKED: u16 = 2;
 /// The version of tables, with or without compression, whose values may lie in files of other tables.
 const LINKED: u16 = 3;
+/// The bit of the version of a sorted file: a table that was written outside of a store. It bears a number of its own, which its
+/// nodes have, and no keyspace.
+const SORTED: u16 = 0x100;
+/// The keyspace of a sorted file.
+pub(crate) const NO_KEYSPACE: u32 = u32::MAX;
 /// The offsets of the content of a header or footer, and of the version in it.
 const AT: usize = HEADER_BYTES;
 const VERSION_AT: usize = AT + MAGIC.len();
 const LEVELS_AT: usize = AT + 64;
 const PACKING_AT: usize = LEVELS_AT + 4 * LEVELS_MAX as usize;
+const SORTED_AT: usize = PACKING_AT + 16;
 
 /// The footer: the content of a table's last unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +53,26 @@ pub(crate) struct Footer {
     pub(crate) packing: Option<Packing>,
     /// Whether values may lie in files of other tables.
     pub(crate) links: bool,
+    /// The facts about a sorted file that a store needs; the manifest has them of its other tables.
+    pub(crate) sorted: Option<Sorted>,
+}
+
+/// The part of a footer that only sorted files have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sorted {
+    /// The times of the first and the last expiry, in seconds since 1970; 0 if no value expires.
+    pub(crate) expires_s: (u64, u64),
+    /// The hash of the smallest and the largest key.
+    pub(crate) ends_hash: u64,
+    /// Bytes of the longest value.
+    pub(crate) value_bytes_max: u32,
+}
+
+impl Sorted {
+    /// Returns the hash of a table's smallest and largest key.
+    pub(crate) fn hash_of(smallest: &[u8], largest: &[u8]) -> u64 {
+        xxh3_64(smallest).rotate_left(1) ^ xxh3_64(largest)
+    }
 }
 
 /// The compression of a table's leaves and blobs. Each of them may be packed or plain.
@@ -58,8 +86,9 @@ pub(crate) struct Packing {
 }
 
 /// Returns the version of a table.
-pub(crate) fn version_of(is_packed: bool, links: bool) -> u16 {
+pub(crate) fn version_of(is_packed: bool, links: bool, keyspace: u32) -> u16 {
     match (is_packed, links) {
+        _ if keyspace == NO_KEYSPACE => SORTED | if is_packed { PACKED } else { PLAIN },
         (_, true) => LINKED,
         (true, false) => PACKED,
         (false, false) => PLAIN,
@@ -87,7 +116,7 @@ impl Footer {
     }
 
     pub(super) fn version(&self) -> u16 {
-        version_of(self.packing.is_some(), self.links)
+        version_of(self.packing.is_some(), self.links, self.keyspace)
     }
 
     /// Writes the footer into a unit of zeros.
@@ -109,11 +138,17 @@ impl Footer {
             unit[PACKING_AT + 4..][..4].copy_from_slice(&packing.leaf_bytes_max.to_le_bytes());
             unit[PACKING_AT + 8..][..8].copy_from_slice(&packing.saved_bytes.to_le_bytes());
         }
+        if let Some(Sorted { expires_s: (first_s, last_s), ends_hash, value_bytes_max }) = self.sorted {
+            for (index, word) in [first_s, last_s, ends_hash, value_bytes_max.into()].into_iter().enumerate()
+            {
+                unit[SORTED_AT + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
+            }
+        }
         seal(unit, Identity { table: self.table, position: self.position, level: FOOTER });
     }
 
     /// Reads the footer from the last unit of a table of `bytes` bytes, and accepts it only if all its fields
-    /// are consistent.
+    /// are consistent. A sorted file may have any number.
     ///
     /// # Errors
     /// `Corruption`, `Version`, and `MissingFeature` for a codec that this build lacks.
@@ -121,9 +156,11 @@ impl Footer {
         let offset = bytes.saturating_sub(UNIT as u64);
         let wrong = |text: &str| Error::corrupt(path, offset, format!("the table's footer: {text}"));
         let position = u32::try_from(offset / UNIT as u64).map_err(|_| wrong("the table is too long"))?;
+        let table = number(unit, table);
         check(unit, Identity { table, position, level: FOOTER }).map_err(wrong)?;
         let (version, keyspace, leaf_bytes) = front(unit, path)?;
-        let is_packed = version == PACKED || version == LINKED && u32_at(unit, PACKING_AT) != 0;
+        let has_codec = version == LINKED && u32_at(unit, PACKING_AT) != 0;
+        let is_packed = version & !SORTED == PACKED || has_codec;
         let packing = if is_packed { Some(packing(unit, path, wrong)?) } else { None };
         let long = |index: usize| u64_at(unit, AT + 16 + 8 * index);
         let word = |index: usize| u32_at(unit, AT + 48 + 4 * index);
@@ -143,6 +180,11 @@ impl Footer {
             position,
             packing,
             links: version == LINKED,
+            sorted: (version & SORTED != 0).then(|| Sorted {
+                expires_s: (u64_at(unit, SORTED_AT), u64_at(unit, SORTED_AT + 8)),
+                ends_hash: u64_at(unit, SORTED_AT + 16),
+                value_bytes_max: u32_at(unit, SORTED_AT + 24),
+            }),
         };
         if footer.fits_together() { Ok(footer) } else { Err(wrong("its fields contradict each other")) }
     }
@@ -171,6 +213,7 @@ impl Footer {
             && (levels == 0 || u64::from(self.root.position) == root_area.start)
             && self.entries > 0
             && self.deleted.checked_add(self.expiring).is_some_and(|some| some <= self.entries)
+            && self.sorted.is_some() == (self.keyspace == NO_KEYSPACE)
     }
 }
 
@@ -208,7 +251,7 @@ pub(crate) fn write_header(unit: &mut [u8], table: u32, keyspace: u32, leaf_byte
 /// The kind of file, by its first unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderFound {
-    /// A table of this crate, finished or not.
+    /// A table of this crate, finished or not. A sorted file has the keyspace [`NO_KEYSPACE`].
     Ours { version: u16, keyspace: u32, leaf_bytes: u32 },
     /// A table of this crate in another version.
     Version(u16),
@@ -218,19 +261,24 @@ pub(crate) enum HeaderFound {
     Foreign,
 }
 
-/// Classifies a file by its first unit, or by the part of it that exists. The file bears the name of `table`.
+/// Classifies a file by its first unit, or by the part of it that exists. The file bears the name of `table`; a sorted file may
+/// have any number.
 pub(crate) fn read_header(unit: &[u8], table: u32) -> HeaderFound {
     if unit.iter().all(|&byte| byte == 0) {
         return HeaderFound::Empty;
     }
+    let table = number(unit, table);
     if check(unit, Identity { table, position: 0, level: HEADER }).is_err() || !has_magic(unit) {
         return HeaderFound::Foreign;
     }
-    match version(unit) {
-        version @ (PLAIN | PACKED | LINKED) => {
-            HeaderFound::Ours { version, keyspace: u32_at(unit, AT + 8), leaf_bytes: u32_at(unit, AT + 12) }
-        }
-        other => HeaderFound::Version(other),
+    let keyspace = u32_at(unit, AT + 8);
+    let version = version(unit);
+    if !is_known(version) {
+        HeaderFound::Version(version)
+    } else if (version & SORTED != 0) == (keyspace == NO_KEYSPACE) {
+        HeaderFound::Ours { version, keyspace, leaf_bytes: u32_at(unit, AT + 12) }
+    } else {
+        HeaderFound::Foreign
     }
 }
 
@@ -248,15 +296,27 @@ fn front(unit: &[u8], path: &Path) -> Result<(u16, u32, u32)> {
         return Err(Error::at(ErrorKind::Foreign, path, "this is not a table"));
     }
     match version(unit) {
-        version @ (PLAIN | PACKED | LINKED) => Ok((version, u32_at(unit, AT + 8), u32_at(unit, AT + 12))),
+        version if is_known(version) => Ok((version, u32_at(unit, AT + 8), u32_at(unit, AT + 12))),
         found => {
             let text = format!(
-                "a table of version {found} of the format; this program reads {PLAIN} to {LINKED}. Open the store with \
-                 the version of forebay-kv that wrote it, or a later one"
+                "a table of version {found} of the format; this program reads {PLAIN}, {PACKED}, {LINKED}, {} and {}. Use the version \
+                 of forebay-kv that wrote it, or a later one",
+                SORTED | PLAIN,
+                SORTED | PACKED
             );
             Err(Error::at(ErrorKind::Version { found }, path, text))
         }
     }
+}
+
+fn is_known(version: u16) -> bool {
+    matches!(version, PLAIN | PACKED | LINKED) || matches!(version ^ SORTED, PLAIN | PACKED)
+}
+
+/// Returns the number that the nodes of a table have: that of its name, or a sorted file's own.
+fn number(unit: &[u8], table: u32) -> u32 {
+    let is_sorted = unit.len() == UNIT && has_magic(unit) && version(unit) & SORTED != 0;
+    if is_sorted { u32_at(unit, 4) } else { table }
 }
 
 fn has_magic(unit: &[u8]) -> bool {

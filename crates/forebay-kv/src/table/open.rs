@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forebay::{Class, Open};
 
 use super::file::Files;
+use super::footer::Sorted;
 use super::pinned::{Pinned, Reading};
 use super::{Table, TableMeta};
 use crate::cache::{Cache, Pinning};
@@ -51,8 +52,16 @@ impl Table {
             far.push(files.open(*id, None, how).await?);
         }
         let footer = &own.footer;
-        let counts = (footer.keyspace, footer.entries, footer.deleted, footer.expiring);
-        if counts != (meta.keyspace, meta.entries, meta.deleted, meta.expiring) {
+        let counts = (footer.entries, footer.deleted, footer.expiring);
+        // A sorted file has no number of the store's, so it is known by more.
+        let is_it = match &footer.sorted {
+            None => footer.keyspace == meta.keyspace,
+            Some(sorted) => {
+                let ends_hash = Sorted::hash_of(&meta.smallest, &meta.largest);
+                (sorted.expires_s, sorted.ends_hash) == (meta.expires_s, ends_hash)
+            }
+        };
+        if !is_it || counts != (meta.entries, meta.deleted, meta.expiring) {
             let text = "the table's footer and the manifest contradict each other";
             return Err(own.corrupt(meta.bytes - UNIT as u64, text));
         }
@@ -65,7 +74,7 @@ impl Table {
 
 /// Returns the bytes of memory that an open table takes apart from its contents, those in the manifest
 /// included: its keys in both, an open file, and the structures that hold them.
-fn known_bytes(meta: &TableMeta) -> u64 {
+pub(super) fn known_bytes(meta: &TableMeta) -> u64 {
     // Files that only have values belong to several tables; each counts a part of them.
     2 * (meta.smallest.len() + meta.largest.len()) as u64 + 2048 + 128 * meta.values.len() as u64
 }

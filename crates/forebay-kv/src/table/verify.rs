@@ -42,7 +42,7 @@ impl Table {
     pub(crate) async fn verify(self: &Arc<Self>, class: Class) -> Result<Verified> {
         let header = self.read(0..UNIT as u64, class).await?;
         let footer = &self.footer;
-        match read_header(&header, self.meta.id) {
+        match read_header(&header, footer.table) {
             HeaderFound::Ours { version, keyspace, leaf_bytes }
                 if (version, keyspace, leaf_bytes)
                     == (footer.version(), footer.keyspace, footer.leaf_bytes) => {}

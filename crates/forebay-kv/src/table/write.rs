@@ -1,6 +1,7 @@
 //! Writing a table, from its smallest key to its largest.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 #[cfg(test)]
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::path::Path;
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Dir, Durability, Engine, Open, shard};
 
-use super::footer::{Footer, version_of, write_header};
+use super::footer::{Footer, NO_KEYSPACE, Sorted, version_of, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
@@ -34,7 +35,7 @@ use packer::{Packer, Verdict};
 pub(crate) struct TableWriter {
     spec: TableSpec,
     dir: Dir,
-    name: String,
+    name: OsString,
     out: Out,
     leaf: Builder,
     /// Maximum bytes of the leaf being built, before compression.
@@ -55,6 +56,7 @@ pub(crate) struct TableWriter {
     expires_s: (u64, u64),
     /// The bytes of the long values, by the file that has them.
     values: BTreeMap<u32, u64>,
+    value_bytes_max: usize,
 }
 
 impl TableWriter {
@@ -64,17 +66,23 @@ impl TableWriter {
     /// The system's; `InvalidInput` for a leaf size that is not allowed.
     pub(crate) async fn create_in(engine: &Engine, dir: &Dir, spec: TableSpec) -> Result<TableWriter> {
         let name = table_name(spec.id);
-        TableWriter::named(engine, dir, &name, spec).await
+        TableWriter::named(engine, dir, name.as_ref(), spec).await
     }
 
     /// Creates the file at a path.
     #[cfg(test)]
     pub(crate) async fn create(engine: &Engine, path: &Path, spec: TableSpec) -> Result<TableWriter> {
         let dir = engine.open_dir(path.parent().unwrap()).await?;
-        TableWriter::named(engine, &dir, path.file_name().unwrap().to_str().unwrap(), spec).await
+        TableWriter::named(engine, &dir, path.file_name().unwrap(), spec).await
     }
 
-    async fn named(engine: &Engine, dir: &Dir, name: &str, spec: TableSpec) -> Result<TableWriter> {
+    /// As [`create_in`](TableWriter::create_in), under another name.
+    pub(crate) async fn named(
+        engine: &Engine,
+        dir: &Dir,
+        name: &OsStr,
+        spec: TableSpec,
+    ) -> Result<TableWriter> {
         if !LEAF_BYTES.contains(&spec.leaf_bytes) || !spec.leaf_bytes.is_multiple_of(UNIT as u32) {
             let text =
                 format!("leaves of {} bytes; they may have 4 to 32 KiB, in steps of 4", spec.leaf_bytes);
@@ -87,7 +95,7 @@ impl TableWriter {
         }
         let file = dir.open(name, open).await?;
         let mut out = Out::new(engine, &file, &spec);
-        let version = version_of(packer.is_some(), spec.links);
+        let version = version_of(packer.is_some(), spec.links, spec.keyspace);
         write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes, version);
         Ok(TableWriter {
             dir: dir.clone(),
@@ -107,6 +115,7 @@ impl TableWriter {
             expiring: 0,
             expires_s: (0, 0),
             values: BTreeMap::new(),
+            value_bytes_max: 0,
             spec,
         })
     }
@@ -158,6 +167,9 @@ impl TableWriter {
             }
         }
         self.hashes.push(Hash::of(key));
+        if let Entry::Value { bytes, .. } = entry {
+            self.value_bytes_max = self.value_bytes_max.max(bytes.len());
+        }
         match entry {
             Entry::Deleted => self.deleted += 1,
             Entry::Value { expires_s: Some(at), .. } | Entry::Blob { expires_s: Some(at), .. } => {
@@ -225,6 +237,11 @@ impl TableWriter {
             position: self.out.unit()?,
             packing: self.packer.as_ref().map(Packer::packing),
             links: self.spec.links,
+            sorted: (self.spec.keyspace == NO_KEYSPACE).then(|| Sorted {
+                expires_s: self.expires_s,
+                ends_hash: Sorted::hash_of(&self.smallest, &self.last),
+                value_bytes_max: self.value_bytes_max as u32,
+            }),
         };
         debug_assert!(footer.fits_together(), "an open would refuse the table: {footer:?}");
         debug_assert!(*self.smallest <= *self.last, "a table's keys are sorted");

@@ -1,6 +1,6 @@
 //! The program of a world's life: opens the store, works on it from several tasks, and closes it or not.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::Engine;
@@ -233,7 +233,7 @@ struct Past {
 async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), Stop> {
     let mut pasts: Vec<Past> = Vec::new();
     for _ in 0..steps {
-        match sim::random(20) {
+        match sim::random(21) {
             0..=4 => {
                 let change = change(shared, me, any_place());
                 write(open, shared, me, vec![change]).await?;
@@ -284,6 +284,7 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
             16 => unless_full(open.store.settle().await)?,
             17 if shared.lock().open(me) < OPEN_MAX => load(open, shared, me).await?,
             18 if shared.lock().open(me) < OPEN_MAX => delete_range(open, shared, me).await?,
+            19 if shared.lock().open(me) < OPEN_MAX => ingest(open, shared, me).await?,
             _ => read(open, shared, me).await?,
         }
         for past in &mut pasts {
@@ -324,6 +325,28 @@ async fn load(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     match open.load(me, &entries).await {
         Ok(()) => shared.lock().acknowledge(me, number),
         Err(error) if is_full(&error) => shared.lock().refused(me, number),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Ingests sorted files with some of the writer's keys, of one keyspace or both, in one step.
+async fn ingest(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+    let changes: BTreeMap<At, Option<u64>> = batch(shared, me).into_iter().collect();
+    let changes: Vec<_> = changes.into_iter().collect();
+    let files = shared.lock().value(me);
+    let files = match open.sorted_files(me, &changes, files).await {
+        Ok(files) => files,
+        // No store has failed with them.
+        Err(error) if is_failure(&error) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let number = shared.lock().begin(me, changes);
+    match open.ingest(&files).await {
+        Ok(_) => shared.lock().acknowledge(me, number),
+        Err(error) if *error.kind() == ErrorKind::ReadOnly => return Err(error.into()),
+        // Files that could not be read or named: nothing was changed, and the store goes on.
+        Err(error) if is_failure(&error) => shared.lock().refused(me, number),
         Err(error) => return Err(error.into()),
     }
     Ok(())

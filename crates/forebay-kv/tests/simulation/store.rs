@@ -1,11 +1,14 @@
 //! The store as seen by the simulated programs: the only place with its calls, and with the format of keys
 //! and values.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay::Engine;
 use forebay::sim;
-use forebay_kv::{Batch, Compression, Error, ErrorKind, Keyspace, Options, Result, Snapshot, Store, Value};
+use forebay_kv::{
+    Batch, Compression, Error, ErrorKind, Ingest, Keyspace, Options, Result, Snapshot, Store, Value,
+};
 use forebay_test::worlds::mix;
 
 use crate::model::{At, KEYS, SPACES, State};
@@ -169,6 +172,39 @@ impl Open {
             entries.iter().map(|(at, value)| (key(writer, *at), bytes(*value))).collect();
         sorted.sort_unstable();
         self.space(*at).bulk_load(sorted).await.map(drop)
+    }
+
+    /// Writes a sorted file for each keyspace with changes; returns their paths, by the index of the keyspace.
+    pub(crate) async fn sorted_files(
+        &self,
+        writer: u8,
+        changes: &[(At, Option<u64>)],
+        number: u64,
+    ) -> Result<Vec<(u8, String)>> {
+        let mut files = Vec::new();
+        for space in 0..SPACES {
+            let of_space = changes.iter().filter(|(at, _)| at.0 == space);
+            let entries: BTreeMap<_, _> = of_space.map(|(at, value)| (key(writer, *at), *value)).collect();
+            if entries.is_empty() {
+                continue;
+            }
+            let path = format!("/disk/sorted {number} {space}");
+            let mut file = self.store.sorted_file(&path).await?;
+            for (key, value) in entries {
+                match value {
+                    Some(value) => file.put(key, bytes(value)).await?,
+                    None => file.delete(key).await?,
+                }
+            }
+            file.finish().await?;
+            files.push((space, path));
+        }
+        Ok(files)
+    }
+
+    /// Takes sorted files over.
+    pub(crate) fn ingest(&self, files: &[(u8, String)]) -> Ingest<'_> {
+        self.store.ingest(files.iter().map(|(space, path)| (self.space((*space, 0)), path)))
     }
 
     /// Reads all entries of a writer in one keyspace, by a range.

@@ -1,0 +1,518 @@
+//! Ingest of sorted files: a store takes files over that were written outside of it, in one edit of the manifest.
+//!
+//! The order: the files are checked; they get a second name among the store's tables; the ranges of their keys are
+//! locked for writers, and memtables that have such keys are flushed; one edit names all of them; they become visible
+//! and the lock ends in the same step; their first names are removed.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use forebay::{Dir, Durability, File, Lock, Open};
+use forebay_wal::Lsn;
+
+use crate::checkpoint::parent_of;
+use crate::compact::{self, pick};
+use crate::error::{Error, ErrorKind, Result};
+use crate::keyspace::{Keyspace, other_store};
+use crate::manifest::Edit;
+use crate::manifest::version::LEVELS;
+use crate::merge::Bounds;
+use crate::names::table_name;
+use crate::store::commit::again;
+use crate::store::flush;
+use crate::store::range_lock::{LockedRanges, between};
+use crate::store::removal::{dropped, in_task};
+use crate::store::shared::Shared;
+use crate::store::space::Work;
+use crate::table::{Table, TableMeta};
+use crate::value::HeldShare;
+use crate::wait::{Boxed, block_on};
+
+/// Memory of the buffers of a verification or a copy.
+const MEMORY: u64 = 1 << 20;
+/// Bytes of one read of a copy.
+const COPY_BYTES: u64 = 256 << 10;
+/// A file with more deletions than this part of its entries stays above the last level, so that compaction drops them.
+const DELETED_PART: u64 = 8;
+/// EPERM, EXDEV, EMLINK, ENOSYS and EOPNOTSUPP: the file cannot have a second name there.
+const NO_LINK: [i32; 5] = [1, 18, 31, 38, 95];
+const LAST: usize = LEVELS - 1;
+
+/// The future of [`Store::ingest`](crate::Store::ingest): completes when the files are durable parts of the store. The
+/// ingest begins at the first poll, and continues if the future is dropped.
+#[must_use = "nothing is ingested unless this is awaited or waited for"]
+pub struct Ingest<'a> {
+    shared: &'a Arc<Shared>,
+    state: State<'a>,
+}
+
+enum State<'a> {
+    Ready(Result<Request>),
+    Running(Boxed<'a, Ingested>),
+    Over,
+}
+
+struct Request {
+    files: Vec<Source>,
+    is_verified: bool,
+    keeps_files: bool,
+}
+
+/// A file to be ingested, with its keyspace.
+struct Source {
+    keyspace: u32,
+    name: Arc<str>,
+    path: PathBuf,
+}
+
+/// What an ingest has brought into a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ingested {
+    /// The files, in the order of the call.
+    pub files: Vec<IngestedFile>,
+    /// The newest record of the log when the files became visible. Writes with higher numbers are newer than their
+    /// entries; others are older, or have other keys.
+    pub lsn: Lsn,
+}
+
+/// A file that a store has taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IngestedFile {
+    /// Its path before.
+    pub path: PathBuf,
+    /// The name of its keyspace.
+    pub keyspace: String,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The number of its entries, deletions included.
+    pub entries: u64,
+    /// The level of the keyspace where it lies; 0 if it overlaps entries of level 1 or above.
+    pub level: usize,
+    /// Whether it was copied, because it lies on another file system or the file system has no hard links.
+    pub is_copied: bool,
+    /// Whether it is still under its path: it was to stay, or could not be removed.
+    pub is_left: bool,
+}
+
+impl<'a> Ingest<'a> {
+    pub(crate) fn new<P: AsRef<Path>>(
+        shared: &'a Arc<Shared>,
+        number: u64,
+        files: impl IntoIterator<Item = (&'a Keyspace, P)>,
+    ) -> Ingest<'a> {
+        let source = |(keyspace, path): (&Keyspace, P)| {
+            if keyspace.store_number() != number {
+                return Err(other_store());
+            }
+            let (keyspace, name) = (keyspace.id(), Arc::from(keyspace.name()));
+            Ok(Source { keyspace, name, path: path.as_ref().to_path_buf() })
+        };
+        let files: Result<Vec<Source>> = files.into_iter().map(source).collect();
+        let request = files.map(|files| Request { files, is_verified: true, keeps_files: false });
+        Ingest { shared, state: State::Ready(request) }
+    }
+
+    /// Skips the verification of the files, which reads all of their bytes once. Their two ends are still checked. For
+    /// files that this machine has just written: damage elsewhere in them is found only when it is read.
+    pub fn unverified(mut self) -> Ingest<'a> {
+        if let State::Ready(Ok(request)) = &mut self.state {
+            request.is_verified = false;
+        }
+        self
+    }
+
+    /// Leaves the files where they are, so that other stores can ingest them too. They share their bytes with the store,
+    /// as a second name of the same file, and must not be written to.
+    pub fn keep_files(mut self) -> Ingest<'a> {
+        if let State::Ready(Ok(request)) = &mut self.state {
+            request.keeps_files = true;
+        }
+        self
+    }
+
+    /// Blocks the calling thread until the files are durable parts of the store.
+    ///
+    /// # Errors
+    /// Those of the operation; [`ErrorKind::WaitOnShard`] on a shard's thread and [`ErrorKind::WaitInWorld`]
+    /// in a simulated world: use `.await` there.
+    pub fn wait(self) -> Result<Ingested> {
+        block_on(&self.shared.engine, self)
+    }
+}
+
+impl Future for Ingest<'_> {
+    type Output = Result<Ingested>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Ingested>> {
+        loop {
+            match std::mem::replace(&mut self.state, State::Over) {
+                State::Ready(request) => {
+                    let shared = self.shared;
+                    self.state = State::Running(Box::pin(async move {
+                        let request = request?;
+                        in_task(shared, move |shared| async move { ingest(&shared, request).await }).await
+                    }));
+                }
+                State::Running(mut running) => {
+                    let polled = running.as_mut().poll(context);
+                    if polled.is_pending() {
+                        self.state = State::Running(running);
+                    }
+                    return polled;
+                }
+                State::Over => return Poll::Ready(Err(again())),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Ingest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ingest").finish_non_exhaustive()
+    }
+}
+
+/// A file that was checked.
+struct Candidate {
+    source: Source,
+    dir: Dir,
+    file: File,
+    meta: TableMeta,
+    is_copied: bool,
+}
+
+impl Candidate {
+    fn bounds(&self) -> Bounds {
+        between(&self.meta.smallest, &self.meta.largest)
+    }
+
+    /// Removes the file's first name. Returns whether it is gone.
+    async fn remove(&self) -> bool {
+        let Some(name) = self.source.path.file_name() else { return false };
+        match self.dir.remove_file(name).await {
+            Ok(()) => true,
+            // It was given twice.
+            Err(_) => self.dir.metadata(name).await.is_err(),
+        }
+    }
+}
+
+/// A file that this ingest has locked, with its device and inode: one file may be given for several keyspaces.
+struct Locked {
+    file: File,
+    identity: ((u32, u32), u64),
+}
+
+async fn ingest(shared: &Arc<Shared>, request: Request) -> Result<Ingested> {
+    let mut locked = Vec::new();
+    let done = locked_by(shared, request, &mut locked).await;
+    // Released before the call returns: the files may be ingested elsewhere then.
+    for Locked { file, .. } in locked {
+        let _ = file.unlock().await;
+    }
+    done
+}
+
+async fn locked_by(shared: &Arc<Shared>, request: Request, locked: &mut Vec<Locked>) -> Result<Ingested> {
+    shared.check_writable()?;
+    shared.full.check_growth()?;
+    let mut candidates = Vec::with_capacity(request.files.len());
+    for source in request.files {
+        candidates.push(check(shared, source, request.is_verified, locked).await?);
+    }
+    check_order(&candidates)?;
+    if candidates.is_empty() {
+        return Ok(Ingested { files: Vec::new(), lsn: Lsn(shared.lock().last) });
+    }
+    let mut staged = Vec::new();
+    let placed = async {
+        for candidate in &mut candidates {
+            staged.push(candidate.meta.id);
+            candidate.is_copied = stage(shared, candidate).await?;
+        }
+        place(shared, &mut candidates, &mut staged).await
+    };
+    let (levels, lsn) = match placed.await {
+        Ok(placed) => placed,
+        Err(error) => {
+            for id in staged {
+                shared.remove_table(id).await;
+            }
+            return Err(error);
+        }
+    };
+    let mut files = Vec::with_capacity(candidates.len());
+    for (candidate, level) in candidates.into_iter().zip(levels) {
+        let is_left = request.keeps_files || !candidate.remove().await;
+        shared.counters.ingested.fetch_add(candidate.meta.bytes, Ordering::Relaxed);
+        let Candidate { source, meta, is_copied, .. } = candidate;
+        files.push(IngestedFile {
+            path: source.path,
+            keyspace: source.name.to_string(),
+            bytes: meta.bytes,
+            entries: meta.entries,
+            level,
+            is_copied,
+            is_left,
+        });
+    }
+    Ok(Ingested { files, lsn: Lsn(lsn) })
+}
+
+/// Checks a file, and makes its bytes durable: it may have come here by a copy.
+async fn check(
+    shared: &Arc<Shared>,
+    source: Source,
+    is_verified: bool,
+    locked: &mut Vec<Locked>,
+) -> Result<Candidate> {
+    let (engine, path, class) = (&shared.engine, &source.path, shared.options.background);
+    let Some(name) = path.file_name() else {
+        return Err(Error::at(ErrorKind::InvalidInput, path, "this is no file to ingest"));
+    };
+    let dir = engine.open_dir(parent_of(path)).await?;
+    let (above, tables) = (dir.own_metadata().await?, shared.tables.own_metadata().await?);
+    if (above.device(), above.inode()) == (tables.device(), tables.inode()) {
+        let text =
+            "the directory of the store's own tables has no files to ingest: write sorted files elsewhere";
+        return Err(Error::at(ErrorKind::InvalidInput, path, text));
+    }
+    let file = lock(&dir, name, path, locked).await?;
+    let held = shared.budget.held / 2;
+    let _held = HeldShare::new(Some(shared.cache.held()), MEMORY.min(held));
+    shared.check_held()?;
+    let identity = (shared.next_table(), source.keyspace);
+    let table = Table::open_sorted(engine, &file, identity, &shared.cache, class).await?;
+    let limit = shared.budget.value;
+    if table.sorted_value_bytes_max() > limit as u64 {
+        let text = format!(
+            "this sorted file has a value of {} bytes; with this memory values have {limit} at most. Open the store with a \
+             larger `Options::memory`, or write the file without that value",
+            table.sorted_value_bytes_max()
+        );
+        return Err(Error::at(ErrorKind::TooLarge { limit }, path, text));
+    }
+    if is_verified {
+        table.verify(class).await?;
+        shared.check_writable()?;
+    }
+    file.sync(Durability::All).await?;
+    let meta = table.meta().clone();
+    Ok(Candidate { source, dir, file, meta, is_copied: false })
+}
+
+/// Opens a file and locks it, unless this ingest has it already.
+async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) -> Result<File> {
+    let file = match dir.open(name, Open::read()).await {
+        Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
+            return Err(Error::at(ErrorKind::NotFound, path, "there is no such file to ingest"));
+        }
+        file => file?,
+    };
+    let metadata = file.metadata().await?;
+    let identity = (metadata.device(), metadata.inode());
+    if let Some(known) = locked.iter().find(|known| known.identity == identity) {
+        return Ok(known.file.clone());
+    }
+    match file.try_lock(Lock::Exclusive).await {
+        Err(error) if error.kind() == forebay::ErrorKind::Locked => {
+            let text =
+                "this sorted file is still being written, or is ingested elsewhere: finish it there first";
+            return Err(Error::at(ErrorKind::Locked, path, text));
+        }
+        // A file system without locks has no such protection.
+        _ => locked.push(Locked { file: file.clone(), identity }),
+    }
+    Ok(file)
+}
+
+/// Checks that files of the same keyspace do not overlap.
+fn check_order(candidates: &[Candidate]) -> Result<()> {
+    let mut sorted: Vec<&Candidate> = candidates.iter().collect();
+    sorted.sort_by(|one, other| {
+        let order = one.source.keyspace.cmp(&other.source.keyspace);
+        order.then_with(|| one.meta.smallest.cmp(&other.meta.smallest))
+    });
+    for pair in sorted.windows(2) {
+        let [one, other] = pair else { continue };
+        if one.source.keyspace == other.source.keyspace && one.meta.largest >= other.meta.smallest {
+            let text = format!(
+                "this sorted file has keys within those of {} in the keyspace {:?}, and nothing says which are newer: \
+                 ingest one after the other",
+                one.source.path.display(),
+                one.source.name
+            );
+            return Err(Error::at(ErrorKind::InvalidInput, &other.source.path, text));
+        }
+    }
+    Ok(())
+}
+
+/// Gives a file a name among the store's tables, durably. Returns whether that took a copy.
+async fn stage(shared: &Arc<Shared>, candidate: &Candidate) -> Result<bool> {
+    shared.check_writable()?;
+    let (name, file) = (table_name(candidate.meta.id), &candidate.file);
+    let Some(from) = candidate.source.path.file_name() else { return Ok(false) };
+    let links = file.metadata().await?.links();
+    match candidate.dir.hard_link(from, &shared.tables, &name).await {
+        Ok(()) if file.metadata().await?.links() > links => return Ok(false),
+        // The name is not that of the file that was checked: it was replaced, or is a symbolic link.
+        Ok(()) => shared.tables.remove_file(&name).await?,
+        Err(error) if error.raw_os_error().is_some_and(|errno| NO_LINK.contains(&errno)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let class = shared.options.background;
+    let copy = shared.tables.open(&name, Open::create_new().shard(shared.background_shard())).await?;
+    let mut append = copy.append().buffer(COPY_BYTES as usize).depth(1).class(class).start();
+    let mut at = 0;
+    while at < candidate.meta.bytes {
+        let end = (at + COPY_BYTES).min(candidate.meta.bytes);
+        append.write_block(file.read(at..end).class(class).await?).await?;
+        shared.check_writable()?;
+        at = end;
+    }
+    append.sync(Durability::All).await?;
+    append.close().await?;
+    shared.tables.sync().await?;
+    Ok(true)
+}
+
+/// Gives the files their levels and makes them a part of the store, all in one step. Returns the levels and the newest
+/// record at that moment.
+async fn place(
+    shared: &Arc<Shared>,
+    candidates: &mut [Candidate],
+    staged: &mut Vec<u32>,
+) -> Result<(Vec<usize>, u64)> {
+    // Only the holder of this turn changes the levels below the first, and removes keyspaces.
+    let _turn = shared.compaction.turn.take().await;
+    let unlogged: Vec<u32> = shared.with_view(|view| {
+        let unlogged = view.version.keyspaces().filter(|(_, levels)| levels.is_unlogged);
+        unlogged.map(|(id, _)| id).collect()
+    });
+    let mut ranges: Vec<(u32, Bounds)> =
+        candidates.iter().map(|candidate| (candidate.source.keyspace, candidate.bounds())).collect();
+    if candidates.iter().any(|candidate| unlogged.contains(&candidate.source.keyspace)) {
+        // After a crash these are as of one flush: nothing older than the files may be in memory only.
+        ranges.extend(unlogged.into_iter().map(|keyspace| (keyspace, Bounds::ALL)));
+    }
+    let ranges = Arc::new(LockedRanges(ranges));
+    make_room(shared, candidates).await?;
+    // Before the lock, so that little is left to be flushed while writers wait.
+    if shared.has_in_memtables(&ranges) {
+        flush::everything(shared).await?;
+    }
+    let mut tables = Vec::with_capacity(candidates.len());
+    for candidate in &*candidates {
+        tables.push(open(shared, candidate).await?);
+    }
+    let patience = shared.full.patience(Work::Flush);
+    let lock = shared.lock_ranges(&ranges);
+    if lock.is_sealed {
+        flush::flushed(shared, lock.last, patience).await?;
+    }
+    // Relaxed writes from before must not be lost where the files are not.
+    if shared.wal.durable_lsn().0 < lock.last {
+        shared.wal.sync().await.map_err(|error| shared.log_error(error))?;
+    }
+    let mut levels = Vec::with_capacity(candidates.len());
+    for (candidate, table) in candidates.iter_mut().zip(&mut tables) {
+        let level = level_of(shared, candidate)?;
+        if level == 0 && is_behind(shared, candidate) {
+            // In level 0 higher numbers are newer.
+            let (old, new) = (candidate.meta.id, shared.next_table());
+            staged.push(new);
+            shared.tables.rename(table_name(old), table_name(new)).await?;
+            candidate.meta.id = new;
+            *table = open(shared, candidate).await?;
+        }
+        levels.push(level);
+    }
+    shared.check_writable()?;
+    shared.full.check_growth()?;
+    shared.manifest.check_room()?;
+    let added: Vec<_> = levels.iter().map(|level| *level as u8).zip(tables).collect();
+    let mut lsn = 0;
+    for part in added.chunks(if is_in_parts() { 1 } else { added.len() }) {
+        let edit = Edit {
+            next_table: part.iter().map(|(_, table)| table.id() + 1).max().unwrap_or(0),
+            added: part.iter().map(|(level, table)| (*level, table.meta().clone())).collect(),
+            ..Edit::default()
+        };
+        // The manifest may name the files even if the edit fails, so they are kept.
+        staged.clear();
+        let shown = |commit: &mut crate::store::shared::Commit| {
+            commit.loads += 1;
+            commit.unlock_ranges();
+            lsn = commit.last;
+        };
+        shared.edit(&edit, part, shown).await?;
+    }
+    drop(lock);
+    Ok((levels, lsn))
+}
+
+/// Compacts tables that are in the way if more files would go to level 0 than it should have.
+async fn make_room(shared: &Arc<Shared>, candidates: &[Candidate]) -> Result<()> {
+    loop {
+        let mut upper: BTreeMap<u32, Vec<&Candidate>> = BTreeMap::new();
+        for candidate in candidates {
+            if level_of(shared, candidate)? == 0 {
+                upper.entry(candidate.source.keyspace).or_default().push(candidate);
+            }
+        }
+        let is_crowded = |(keyspace, upper): &(u32, Vec<&Candidate>)| {
+            let tables = shared
+                .with_view(|view| view.version.keyspace(*keyspace).map_or(0, |levels| levels.level(0).len()));
+            upper.len() > 1 && tables + upper.len() > pick::LEVEL0_FULL
+        };
+        let Some((keyspace, crowded)) = upper.into_iter().find(is_crowded) else { return Ok(()) };
+        let smallest = crowded.iter().map(|candidate| &candidate.meta.smallest).min();
+        let largest = crowded.iter().map(|candidate| &candidate.meta.largest).max();
+        let (Some(smallest), Some(largest)) = (smallest, largest) else { return Ok(()) };
+        if !compact::clear(shared, keyspace, &between(smallest, largest)).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Returns the lowest level where a file hides nothing newer; 0 if it overlaps a table there or in level 1.
+fn level_of(shared: &Shared, candidate: &Candidate) -> Result<usize> {
+    let meta = &candidate.meta;
+    let found = shared.with_view(|view| {
+        let levels = view.version.keyspace(meta.keyspace)?;
+        Some(pick::place(levels, &meta.smallest, &meta.largest).unwrap_or(0))
+    });
+    let level = found.ok_or_else(dropped)?;
+    if level == LAST && meta.deleted > meta.entries / DELETED_PART { Ok(LAST - 1) } else { Ok(level) }
+}
+
+/// Returns whether level 0 has a table with a higher number.
+fn is_behind(shared: &Shared, candidate: &Candidate) -> bool {
+    shared.with_view(|view| {
+        let levels = view.version.keyspace(candidate.meta.keyspace);
+        levels.is_some_and(|levels| levels.level(0).iter().any(|table| table.id() > candidate.meta.id))
+    })
+}
+
+async fn open(shared: &Shared, candidate: &Candidate) -> Result<Arc<Table>> {
+    let is_last = level_of(shared, candidate)? == LAST;
+    flush::open(shared, &candidate.meta, [], !is_last).await
+}
+
+/// Returns whether this store was broken on purpose and names the files one after the other.
+fn is_in_parts() -> bool {
+    #[cfg(feature = "_mutants")]
+    return crate::mutants::Mutant::IngestInParts.is_on();
+    #[cfg(not(feature = "_mutants"))]
+    false
+}
