@@ -1,18 +1,24 @@
-//! A store with four writers: batches over two keyspaces, deletions, tables, compactions.
+//! A store with four writers: batches over two keyspaces, deletions, long values, compressed tables, compactions.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay::Engine;
-use forebay_kv::{Batch, Keyspace, Options, Store};
+use forebay_kv::{Batch, Compression, Keyspace, Options, Store};
 
-use crate::random::mix;
-use crate::subject::{self, Say, Writer, bytes, difference, ended, number, words};
+use crate::random::{Random, mix};
+use crate::subject::{self, Say, Writer, difference, ended, number};
 
 const WRITERS: u64 = 4;
 /// Number of keys per writer, each in both keyspaces.
 const KEYS: u64 = 150;
+/// Bytes that a value may have beside the words that say whose it is.
 const EXTRA: u64 = 1_500;
+/// The same for long values, whose least length is that above which a store reads a value by itself; one value in
+/// `LONG_PART` is long.
+const LONG: u64 = 64 << 10;
+const LONG_EXTRA: u64 = 64 << 10;
+const LONG_PART: u64 = 16;
 
 /// Returns the key of the count-th operation, and whether the operation removes it.
 fn op(life: u64, writer: u64, count: u64) -> (u64, bool) {
@@ -24,6 +30,36 @@ fn key(writer: u64, number: u64) -> Vec<u8> {
     format!("writer {writer} key {number:04}").into_bytes()
 }
 
+/// Returns the value that an operation writes. Half of them compress.
+fn value(words: [u64; 3]) -> Vec<u8> {
+    let luck = mix(&[words[0], words[1], words[2], 1]);
+    let len = match luck % LONG_PART {
+        0 => LONG + 1 + (luck >> 8) % LONG_EXTRA,
+        _ => 24 + (luck >> 8) % EXTRA,
+    };
+    let begin = words.map(u64::to_le_bytes).concat();
+    if luck >> 4 & 1 == 0 {
+        begin.into_iter().cycle().take(len as usize).collect()
+    } else {
+        let mut random = Random::new(luck);
+        let rest = std::iter::repeat_with(move || random.next().to_le_bytes()).flatten();
+        begin.into_iter().chain(rest).take(len as usize).collect()
+    }
+}
+
+/// Returns the words that [`value`] was called with, if `found` is exactly its result.
+fn words(found: &[u8]) -> Option<[u64; 3]> {
+    let word = |at: usize| found.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    let words = [word(0)?, word(8)?, word(16)?];
+    (found == value(words)).then_some(words)
+}
+
+/// Returns the options of the store: small memtables, which hold a batch of two long values.
+fn options() -> Options {
+    let options = Options::new().memory(Options::MEMORY_MIN).compression(Compression::Lz4);
+    options.memtable_bytes(512 << 10).log_segment_bytes(256 << 10)
+}
+
 struct Open {
     store: Store,
     one: Keyspace,
@@ -31,9 +67,7 @@ struct Open {
 }
 
 pub(crate) fn recover(engine: &Engine, dir: &Path, say: Say<'_>) -> Result<impl Writer + 'static, String> {
-    let options =
-        Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(256 << 10);
-    let store = Store::open(engine, dir, options).wait().map_err(|error| format!("opening: {error:?}"))?;
+    let store = Store::open(engine, dir, options()).wait().map_err(|error| format!("opening: {error:?}"))?;
     let one = store.default_keyspace();
     let two = store.keyspace("two").wait().map_err(|error| format!("the keyspace: {error:?}"))?;
     say("first");
@@ -53,7 +87,7 @@ pub(crate) fn recover(engine: &Engine, dir: &Path, say: Say<'_>) -> Result<impl 
             }
             let Some(value) = got else { continue };
             known += 1;
-            match words(&value, EXTRA) {
+            match words(&value) {
                 Some([life, of, count]) if of == writer => {
                     say(&format!("has {writer} {number} {life} {count}"));
                 }
@@ -98,7 +132,7 @@ impl Open {
     fn put(&self, life: u64, writer: u64, say: Say<'_>) -> Result<(), String> {
         for count in 0.. {
             let (number, removes) = op(life, writer, count);
-            let (key, value) = (key(writer, number), bytes([life, writer, count], EXTRA));
+            let (key, value) = (key(writer, number), value([life, writer, count]));
             let mut batch = Batch::new();
             if removes {
                 batch.delete(&self.one, &key).delete(&self.two, &key);
@@ -225,5 +259,59 @@ mod tests {
             hear(&mut model, &acks).expect("acknowledged");
             assert_eq!(hear(&mut model, &lines(done)).is_ok(), (acked..=acked + 1).contains(&done), "{done}");
         }
+    }
+
+    #[test]
+    fn values_tell_whose_they_are() {
+        let mut lens = Vec::new();
+        for count in 0..200 {
+            let made = value([1, 2, count]);
+            assert_eq!(words(&made), Some([1, 2, count]));
+            assert_eq!(words(&made[..made.len() - 1]), None);
+            let mut torn = made.clone();
+            torn[made.len() - 1] ^= 1;
+            assert_eq!(words(&torn), None);
+            lens.push(made.len() as u64);
+        }
+        let long = lens.iter().filter(|len| **len > LONG).count();
+        assert!((5..30).contains(&long), "{long} of 200 values are long");
+        assert_eq!(words(&[]), None);
+    }
+
+    /// The guest's and the host's half together, on this machine, over two lives without a cut: the workload has what it
+    /// is to have, and the model knows it.
+    #[test]
+    fn a_store_has_what_its_model_says() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory");
+        let engine = Engine::start(forebay::Config::default()).expect("an engine");
+        let (model, most) = (std::sync::Mutex::new(Model::default()), 1_500);
+        let say = |line: &str| {
+            let mut model = model.lock().expect("no thread has panicked");
+            model.hear(&line.split(' ').collect::<Vec<_>>()).expect("the model knows it");
+            model.acknowledged() % most != 0
+        };
+        for life in 1..3 {
+            let open = recover(&engine, dir.path(), &say).expect("a store");
+            model.lock().expect("no thread has panicked").began(life);
+            // The other threads end with their next line.
+            let ended = std::sync::atomic::AtomicBool::new(false);
+            let say = |line: &str| {
+                let goes_on = say(line);
+                ended.fetch_or(!goes_on, std::sync::atomic::Ordering::Relaxed);
+                !ended.load(std::sync::atomic::Ordering::Relaxed)
+            };
+            Box::new(open).write(life, &say).expect("a life");
+        }
+        drop(recover(&engine, dir.path(), &say).expect("a store"));
+        let store = Store::open(&engine, dir.path(), options()).wait().expect("a store");
+        store.flush().wait().expect("a flush");
+        let (stats, verified) = (store.stats(), store.verify().wait().expect("a verification"));
+        let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
+        let (bytes, saved) =
+            levels.fold((0, 0), |(bytes, saved), level| (bytes + level.bytes, saved + level.saved_bytes));
+        assert!(saved > bytes / 20, "{saved} bytes saved by compression beside {bytes}");
+        assert!(verified.blobs > 10, "{} long values", verified.blobs);
+        assert!(stats.flushes > 0 && verified.is_whole());
+        store.close().wait().expect("an end");
     }
 }
