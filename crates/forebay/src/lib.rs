@@ -103,7 +103,7 @@ pub use base::error::{Error, ErrorKind, Result};
 pub use base::health::{Degradation, Health};
 pub use base::pending::Pending;
 pub use base::priority::{Priority, polite_worker};
-pub use base::wait::{FromError, Waitable};
+pub use base::wait::{FromError, Waitable, thread_waker};
 pub use device::Alignment;
 pub use device::calibration::{Calibration, Rates};
 pub use driver::meta::{Advice, Lock};

@@ -3,9 +3,8 @@
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::Duration;
 
 use forebay::shard;
@@ -42,23 +41,10 @@ enum Timer {
     Thread(u64),
 }
 
-/// Wakes a thread.
-struct Parker(Thread);
-
-impl Wake for Parker {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 impl Idle {
     /// Returns the state for a log whose own thread is the calling one.
     pub(super) fn of_thread() -> Idle {
-        Idle { parker: Some(Waker::from(Arc::new(Parker(thread::current())))), ..Idle::default() }
+        Idle { parker: Some(forebay::thread_waker()), ..Idle::default() }
     }
 
     /// Returns the next group; `None` after a quiet period, if the last group had records.

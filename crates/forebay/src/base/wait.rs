@@ -61,11 +61,33 @@ pub(crate) fn block_in_turn_on_any<F: Future>(future: F) -> F::Output {
     run(Waits::InTurn, future)
 }
 
-fn run<F: Future>(waits: Waits, future: F) -> F::Output {
+/// Returns the waker that unparks the calling thread: for a thread that polls a future itself and sleeps in
+/// [`std::thread::park`] or [`park_timeout`](std::thread::park_timeout) in between. A wake-up before the sleep ends that
+/// sleep at once. Allocates in the first call of a thread only.
+///
+/// ```
+/// use std::future::Future;
+/// use std::pin::pin;
+/// use std::task::Context;
+///
+/// # fn main() -> forebay::Result<()> {
+/// # let engine = forebay::Engine::start(forebay::Config::default())?;
+/// let waker = forebay::thread_waker();
+/// let mut future = pin!(engine.nop());
+/// while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+///     std::thread::park_timeout(std::time::Duration::from_secs(1)); // or do something else first
+/// }
+/// # Ok(()) }
+/// ```
+pub fn thread_waker() -> Waker {
     thread_local! {
         static PARKER: Waker = Waker::from(Arc::new(Parker(thread::current())));
     }
-    let waker = PARKER.with(Waker::clone);
+    PARKER.with(Waker::clone)
+}
+
+fn run<F: Future>(waits: Waits, future: F) -> F::Output {
+    let waker = thread_waker();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     let _waiting = Waiting(here::set_waits(waits));
