@@ -1,5 +1,6 @@
 //! Parts that the tests of several crates share: counted allocations, calls that are kept unpolled, files of
-//! directories at work, histories of transactions, worlds with random disks and faults, and processes that are killed.
+//! directories at work, histories of transactions, worlds with random disks and faults, processes that are killed,
+//! and system calls that are refused or counted.
 //!
 //! It is a development dependency only and is not published.
 
@@ -9,5 +10,7 @@ pub mod frozen;
 pub mod history;
 pub mod killed;
 pub mod live_files;
+#[cfg(target_os = "linux")]
+pub mod system_calls;
 #[cfg(feature = "sim")]
 pub mod worlds;
