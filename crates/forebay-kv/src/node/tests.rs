@@ -5,6 +5,7 @@ use super::build::{Content, common, separator};
 use super::*;
 
 mod packed;
+mod packed_fuzz;
 
 /// SplitMix64.
 struct Random(u64);
