@@ -2,7 +2,7 @@
 //! to remove.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use forebay::{Block, MemoryStats};
@@ -262,11 +262,24 @@ impl std::fmt::Debug for Cache {
 #[derive(Default)]
 pub(crate) struct Removals {
     files: Mutex<Vec<PathBuf>>,
+    /// Files that were added and are not removed yet, on the list or taken.
+    pending: AtomicUsize,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Removals {
-    /// Removes and returns all files on the list.
+    /// Returns whether every file that was added has been removed.
+    pub(crate) fn is_done(&self) -> bool {
+        self.pending.load(Ordering::Acquire) == 0
+    }
+
+    /// Notes that so many of the files taken were removed.
+    pub(crate) fn removed(&self, files: usize) {
+        let before = self.pending.fetch_sub(files, Ordering::AcqRel);
+        debug_assert!(before >= files, "files are removed once");
+    }
+
+    /// Takes all files off the list; the caller removes them and calls [`removed`](Self::removed).
     pub(crate) fn take(&self) -> Vec<PathBuf> {
         std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -279,6 +292,7 @@ impl Removals {
     }
 
     pub(crate) fn push(&self, file: PathBuf) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
         self.files.lock().unwrap_or_else(PoisonError::into_inner).push(file);
         if let Some(bell) = self.bell.get() {
             bell();

@@ -154,7 +154,8 @@ async fn reason(shared: &Arc<Shared>, looked: Option<u64>) -> Reason {
     }
 }
 
-/// Waits until nothing is left to compact, not even work that only saves space.
+/// Waits until nothing is left to compact, not even work that only saves space, and the files of replaced tables are
+/// removed.
 pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
     let compaction = &shared.compaction;
     // Entries may have expired without a change of the tables.
@@ -166,7 +167,8 @@ pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
         if let Err(error) = shared.check_writable() {
             return Some(Err(error));
         }
-        if shared.lock().sealed.is_empty() && compaction.has_rested() {
+        let has_rested = shared.lock().sealed.is_empty() && compaction.has_rested();
+        if has_rested && shared.cache.removals().is_done() {
             return Some(Ok(()));
         }
         let tries = [(Work::Flush, of_flushes), (Work::Compaction, of_compactions)];
@@ -174,7 +176,7 @@ pub(crate) async fn settle(shared: &Arc<Shared>) -> Result<()> {
             return Some(Err(error));
         }
         // Tables flushed in the meantime need another request.
-        if !compaction.is_awaited.swap(true, Ordering::AcqRel) {
+        if !has_rested && !compaction.is_awaited.swap(true, Ordering::AcqRel) {
             shared.changed.notify();
         }
         None

@@ -597,7 +597,8 @@ impl Store {
     }
 
     /// Completes when compaction has nothing left to do. Work that compaction otherwise does only after a
-    /// second without writes is done now. The memtables are not flushed.
+    /// second without writes is done now. The files of tables that nothing needs any more are gone by then; those that
+    /// snapshots, ranges or reads keep stay. The memtables are not flushed.
     ///
     /// # Errors
     /// As [`Keyspace::put`].

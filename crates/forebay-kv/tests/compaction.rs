@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{dir, engine, files, key, open, options, random, value};
-use forebay::sim::{self, World};
+use forebay::sim::{self, Profile, World};
 use forebay::{Config, Engine};
 use forebay_kv::{Batch, ErrorKind, Keyspace, Stats, Store};
 use forebay_test::worlds::{self, Draw};
@@ -365,7 +365,10 @@ fn a_large_compaction_is_divided_among_the_shards_but_the_logs() {
 
 /// The round that wrote each key last, and a round whose batch may be there.
 #[derive(Clone, Default)]
-struct Rounds(Arc<Mutex<(BTreeMap<u64, u64>, Option<(u64, u64)>)>>);
+struct Rounds(Arc<Mutex<Written>>);
+
+/// Rounds by key; the round and the seed of a batch under way.
+type Written = (BTreeMap<u64, u64>, Option<(u64, u64)>);
 
 /// Lives with a compaction that was divided.
 static DIVIDED: AtomicU64 = AtomicU64::new(0);
@@ -469,4 +472,77 @@ fn power_cuts_during_divided_compactions_lose_nothing() {
     worlds::explore(30, attempt);
     let is_single = std::env::var_os("FOREBAY_SIM_SEED").is_some();
     assert!(is_single || DIVIDED.load(Ordering::Relaxed) > 20, "{DIVIDED:?} lives had divided compactions");
+}
+
+/// A last level and four tables above it that are together a twentieth as long. At rest they once were merged because they
+/// were four, which wrote the last level again for little: 2.02 bytes for each byte that came. The rule for rest is the
+/// space: an eighth of the last level. By their number they are merged from ten on, because each is one more to search.
+#[test]
+fn few_short_tables_do_not_make_a_store_at_rest_write_its_last_level_again() {
+    const KEYS: u64 = 10_000;
+    let (engine, dir) = (engine(), dir());
+    let store = Store::open(&engine, dir.path(), options().memtable_bytes(256 << 10)).wait().unwrap();
+    let keyspace = store.default_keyspace();
+    keyspace.bulk_load((0..KEYS).map(|number| (key(number), long(number, 0, 500)))).wait().unwrap();
+    let flushed = |round: u64, keys: u64| {
+        write(&store, &keyspace, (0..keys).map(|index| random(index + round * KEYS) % KEYS), round, 500);
+        store.flush().wait().unwrap();
+        store.settle().wait().unwrap();
+        store.stats()
+    };
+    let mut stats = store.stats();
+    for round in 1..=4 {
+        stats = flushed(round, KEYS / 80);
+    }
+    println!("{:.2} bytes written for each, {:?}", stats.write_amplification(), levels(&stats));
+    assert_eq!(
+        (levels(&stats)[0].0, stats.compactions, stats.write_amplification()),
+        (4, 0, 1.0),
+        "{stats:?}"
+    );
+    // Many tables, however short they are.
+    for round in 5..=10 {
+        stats = flushed(round, 1);
+    }
+    assert_eq!((levels(&stats)[0].0, stats.compactions), (0, 1), "{stats:?}");
+    // Two tables of more than an eighth.
+    for round in 11..=12 {
+        stats = flushed(round, KEYS / 12);
+    }
+    assert_eq!((levels(&stats)[0].0, stats.compactions), (0, 2), "{stats:?}");
+    let before = bytes(&stats);
+    store.compact().wait().unwrap();
+    assert!(bytes(&store.stats()) <= before);
+}
+
+/// Space is measured right after a settle. It once returned when the last compaction had ended, while the files that this
+/// one had replaced were still being removed.
+#[test]
+fn replaced_files_are_gone_when_a_store_has_settled() {
+    for seed in 0..10 {
+        let mut world = World::new(seed).disk(Profile::nand().at("/disk"));
+        let settled = world.run(async |engine| {
+            let options = options().memtable_bytes(16 << 10).store_id(7).clock(|| 1_000);
+            let store = Store::open(&engine, "/disk/store", options).await.expect("a store");
+            let keyspace = store.default_keyspace();
+            for round in 0..3 {
+                for number in 0..150 {
+                    keyspace.put(key(number), long(number, round, 700)).await.expect("a put");
+                }
+                store.flush().await.expect("a flush");
+                store.settle().await.expect("rest");
+                let files = engine.read_dir("/disk/store/tables").await.expect("files").len();
+                let tables = tables(&store.stats());
+                assert_eq!(files, tables, "seed {seed}, round {round}: files of {tables} tables");
+            }
+            assert!(store.stats().compactions > 0, "nothing was replaced");
+            // A snapshot keeps its files, and no one waits for them.
+            let snapshot = store.snapshot();
+            store.compact().await.expect("a compaction");
+            store.settle().await.expect("rest");
+            drop(snapshot);
+            store.close().await.expect("an end");
+        });
+        settled.expect("a world without faults");
+    }
 }

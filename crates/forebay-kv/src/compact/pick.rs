@@ -22,8 +22,8 @@ use crate::table::{Leave, Table, TableMeta};
 
 /// The length above which values are long for compaction, which reads them one by one.
 const LONG_BYTES: u32 = 64 << 10;
-/// Number of a keyspace's tables in level 0 from which on they are compacted if the store rests, or if they are
-/// as long as what lies below. `docs/kv.md` has this number and the next.
+/// Number of a keyspace's tables in level 0 from which on they are compacted if they are as long as what lies below.
+/// `docs/kv.md` has this number and the next.
 const LEVEL0: usize = 4;
 /// Number of tables in level 0 from which on they are compacted in any case. The throttle's `LEVEL0_SLOW` must
 /// stay above it.
@@ -192,11 +192,11 @@ impl<'l> Shape<'l> {
     }
 
     /// Returns the ratio of a level's size to its target. Levels above 1 are compacted.
-    fn score(&self, level: usize, is_resting: bool) -> f64 {
+    fn score(&self, level: usize) -> f64 {
         let tables = self.levels.level(level).len();
         match level {
             0 => {
-                let is_worth = is_resting || self.levels.bytes(0) >= self.levels.bytes(self.target(0));
+                let is_worth = self.levels.bytes(0) >= self.levels.bytes(self.target(0));
                 tables as f64 / (if is_worth { LEVEL0 } else { LEVEL0_FULL } as f64 - 0.5)
             }
             LAST => 0.0,
@@ -207,8 +207,8 @@ impl<'l> Shape<'l> {
         }
     }
 
-    fn worst(&self, is_resting: bool) -> (f64, usize) {
-        let scores = (0..LEVELS).map(|level| (self.score(level, is_resting), level));
+    fn worst(&self) -> (f64, usize) {
+        let scores = (0..LEVELS).map(|level| (self.score(level), level));
         scores.fold((0.0, 0), |worst, next| if next.0 > worst.0 { next } else { worst })
     }
 
@@ -345,7 +345,7 @@ fn shapes<'v>(version: &'v Version, how: &How<'_>) -> impl Iterator<Item = (u32,
 /// Returns the most urgent job. With `is_resting` it also considers jobs that only save space. Where the
 /// disk has no space left, it also considers all levels that have deletions.
 pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option<Job> {
-    let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(is_resting), keyspace, shape));
+    let worst = shapes(version, how).map(|(keyspace, shape)| (shape.worst(), keyspace, shape));
     let worst = worst.reduce(|worst, next| if next.0.0 > worst.0.0 { next } else { worst });
     if let Some(((score, level), keyspace, shape)) = worst
         && score > 1.0
@@ -368,7 +368,7 @@ pub(crate) fn next(version: &Version, how: &How<'_>, is_resting: bool) -> Option
 /// Returns whether there is work that does not wait for rest.
 pub(crate) fn is_urgent(version: &Version, how: &How<'_>) -> bool {
     shapes(version, how).any(|(_, shape)| {
-        shape.worst(false).0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, SPARSE).is_some()
+        shape.worst().0 > 1.0 || shape.stale(EXPIRED).is_some() || shape.collect(0, SPARSE).is_some()
     })
 }
 

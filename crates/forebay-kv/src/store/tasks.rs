@@ -132,7 +132,10 @@ async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
     for name in files.iter().filter_map(|file| file.file_name()) {
         let _ = shared.tables.remove_file(name).await;
     }
+    shared.cache.removals().removed(files.len());
     shared.gave_space_back();
+    // Those that settle wait for it.
+    shared.changed.notify();
 }
 
 /// Waits until the store has ended. Returns the failure that made it read-only, if there was one.
