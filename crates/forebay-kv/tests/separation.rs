@@ -273,7 +273,10 @@ fn a_missing_or_damaged_file_of_values_is_named() {
 /// The contents that a world's store must have: of each key the version that was acknowledged last, and the one that is
 /// being written, if any. Version 0 is a key that is not there.
 #[derive(Clone, Default)]
-struct Expected(Arc<Mutex<BTreeMap<u64, (u64, Option<u64>)>>>);
+struct Expected(Arc<Mutex<Versions>>);
+
+/// The version written last and the one under way, by key.
+type Versions = BTreeMap<u64, (u64, Option<u64>)>;
 
 impl Expected {
     fn begin(&self, number: u64, version: u64) {
@@ -333,7 +336,7 @@ async fn live(engine: Engine, expected: Expected, steps: u64, has_separation: bo
             2 => store.settle().await.map_err(fails)?,
             3..=5 => {
                 expected.begin(number, 0);
-                keys.delete(&key(number)).await.map_err(fails)?;
+                keys.delete(key(number)).await.map_err(fails)?;
                 expected.end(number);
             }
             6 => expected.judge(number, keys.get(&key(number)).await.map_err(fails)?.as_deref())?,
@@ -342,7 +345,7 @@ async fn live(engine: Engine, expected: Expected, steps: u64, has_separation: bo
                 let number = if sim::random(3) > 0 { number / 4 * 4 } else { number };
                 let version = 1 + step + sim::random(1 << 20) * 1_000;
                 expected.begin(number, version);
-                keys.put(&key(number), &value(number, version)).await.map_err(fails)?;
+                keys.put(key(number), value(number, version)).await.map_err(fails)?;
                 expected.end(number);
             }
         }
