@@ -102,6 +102,40 @@ fn metadata_agrees_with_std() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn metadata_is_known_at_once_where_the_kernel_has_the_names() {
+    let (engine, dir) = (engine(), tempfile::tempdir().unwrap());
+    let [data, link, loop_, none] = ["data", "link", "loop", "none"].map(|name| dir.path().join(name));
+    fs::write(&data, b"abc").unwrap();
+    std::os::unix::fs::symlink(&data, &link).unwrap();
+    std::os::unix::fs::symlink(&loop_, &loop_).unwrap();
+    let Some(found) = engine.try_metadata(&data) else {
+        // Only before Linux 5.12, or where a seccomp profile refuses openat2(2).
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        assert!((numbers.next(), numbers.next()) < (Some(5), Some(12)), "{release}");
+        return;
+    };
+    assert_eq!(found.unwrap(), engine.metadata(&data).wait().unwrap());
+    assert_eq!(engine.try_metadata(&link).unwrap().unwrap(), engine.metadata(&data).wait().unwrap());
+    assert!(engine.try_metadata(dir.path()).unwrap().unwrap().is_dir());
+    // A name that was looked up before is known not to be there.
+    assert_eq!(engine.metadata(&none).wait().unwrap_err().kind(), ErrorKind::NotFound);
+    let missing = engine.try_metadata(&none).unwrap().unwrap_err();
+    assert_eq!((missing.kind(), missing.operation()), (ErrorKind::NotFound, "try_metadata"));
+    // Another file under the same name is seen at once.
+    let other = dir.path().join("other");
+    fs::write(&other, b"other").unwrap();
+    fs::rename(&other, &data).unwrap();
+    assert_eq!(engine.try_metadata(&data).unwrap().unwrap().len(), 5);
+    // All other errors are left to the ordinary call.
+    assert!(engine.try_metadata(&loop_).is_none());
+    assert_eq!(engine.metadata(&loop_).wait().unwrap_err().raw_os_error(), Some(40)); // ELOOP
+    engine.clone().close().wait().unwrap();
+    assert_eq!(engine.try_metadata(&data).unwrap().unwrap_err().kind(), ErrorKind::EngineClosed);
+}
+
+#[test]
 fn many_calls_at_once_are_all_answered() {
     let (engine, dir) = (engine(), tempfile::tempdir().unwrap());
     // More than the pool queues: the rest waits with its callers, whose threads are few here.

@@ -19,7 +19,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 pub(crate) use at::At;
-pub(crate) use file::is_removed;
+pub(crate) use file::{is_removed, metadata_now};
 
 use crate::base::error::{Error, Result};
 use crate::io::metadata::{DirEntry, Metadata};
@@ -159,6 +159,16 @@ pub(crate) enum MetaRequest {
         from: At,
         to: At,
     },
+    /// As `Rename`, without a sync.
+    RenameUnsynced {
+        from: At,
+        to: At,
+    },
+    /// As `HardLink`, without a sync.
+    HardLinkUnsynced {
+        from: At,
+        to: At,
+    },
     RemoveFile {
         path: At,
     },
@@ -181,6 +191,10 @@ pub(crate) enum MetaRequest {
     /// Follows symbolic links; returns [`MetaReply::Metadata`].
     Metadata {
         path: At,
+    },
+    /// Follows symbolic links; returns [`MetaReply::MetadataMany`], with a result for each path.
+    MetadataMany {
+        paths: Vec<At>,
     },
     /// Returns [`MetaReply::Metadata`].
     FileMetadata {
@@ -234,6 +248,7 @@ pub(crate) enum MetaReply {
     Opened(Descriptor),
     Entries(Vec<DirEntry>),
     Metadata(Metadata),
+    MetadataMany(Vec<Result<Metadata>>),
     /// Bytes copied.
     Copied(u64),
 }
@@ -247,6 +262,8 @@ impl MetaRequest {
             MetaRequest::TempFile { .. } => "temp_file",
             MetaRequest::Rename { .. } => "rename",
             MetaRequest::HardLink { .. } => "hard_link",
+            MetaRequest::RenameUnsynced { .. } => "rename_unsynced",
+            MetaRequest::HardLinkUnsynced { .. } => "hard_link_unsynced",
             MetaRequest::RemoveFile { .. } => "remove_file",
             MetaRequest::RemoveDir { .. } => "remove_dir",
             MetaRequest::CreateDir { .. } => "create_dir",
@@ -254,6 +271,7 @@ impl MetaRequest {
             MetaRequest::SyncDir { .. } => "sync_dir",
             MetaRequest::ReadDir { .. } => "read_dir",
             MetaRequest::Metadata { .. } | MetaRequest::FileMetadata { .. } => "metadata",
+            MetaRequest::MetadataMany { .. } => "metadata_many",
             MetaRequest::Allocate { .. } => "allocate",
             MetaRequest::PunchHole { .. } => "punch_hole",
             MetaRequest::Truncate { .. } => "truncate",
@@ -281,13 +299,18 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
         MetaRequest::TempFile { dir, direct } => open::temp_file(dir, *direct).map(opened),
         MetaRequest::Rename { from, to } => names::rename(from, to).map(done),
         MetaRequest::HardLink { from, to } => names::hard_link(from, to).map(done),
+        MetaRequest::RenameUnsynced { from, to } => names::rename_unsynced(from, to).map(done),
+        MetaRequest::HardLinkUnsynced { from, to } => names::hard_link_unsynced(from, to).map(done),
         MetaRequest::RemoveFile { path } => names::remove(operation, path, AtFlags::empty()).map(done),
         MetaRequest::RemoveDir { path } => names::remove(operation, path, AtFlags::REMOVEDIR).map(done),
         MetaRequest::CreateDir { path } => names::create_dir(path).map(done),
         MetaRequest::CreateDirAll { path } => names::create_dir_all(path).map(done),
         MetaRequest::SyncDir { path } => names::sync_dir(path).map(done),
         MetaRequest::ReadDir { path } => names::read_dir(path).map(MetaReply::Entries),
-        MetaRequest::Metadata { path } => file::metadata_at(path).map(MetaReply::Metadata),
+        MetaRequest::Metadata { path } => file::metadata_at(operation, path).map(MetaReply::Metadata),
+        MetaRequest::MetadataMany { paths } => {
+            Ok(MetaReply::MetadataMany(paths.iter().map(|path| file::metadata_at(operation, path)).collect()))
+        }
         MetaRequest::FileMetadata { file } => file::metadata(fd(file)).map(MetaReply::Metadata),
         MetaRequest::Allocate { file, offset, len } => file::allocate(fd(file), *offset, *len).map(done),
         MetaRequest::PunchHole { file, offset, len } => file::punch_hole(fd(file), *offset, *len).map(done),

@@ -4,8 +4,9 @@ mod handle;
 
 use std::path::Path;
 
+use crate::base::error::Result;
 use crate::base::pending::Pending;
-use crate::driver::meta::{At, MetaReply, MetaRequest, done};
+use crate::driver::meta::{At, MetaReply, MetaRequest, done, metadata_now};
 use crate::handle::engine::Engine;
 use crate::io::metadata::{DirEntry, Metadata};
 
@@ -56,6 +57,46 @@ impl Engine {
     /// ```
     pub fn hard_link(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
         self.ask(MetaRequest::HardLink { from: at(from), to: at(to) }, done)
+    }
+
+    /// Renames the file or directory `from` to `to` as [`rename`](Engine::rename) does, without a sync: after a power failure the file
+    /// may have either name, or none if its own bytes were not synced. [`sync_dir`](Engine::sync_dir) on both directories makes it durable.
+    ///
+    /// # Errors
+    /// Those of rename(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (part, whole) = (dir.path().join("scratch.part"), dir.path().join("scratch"));
+    /// # std::fs::write(&part, b"recomputed after a crash").unwrap();
+    /// engine.rename_unsynced(&part, &whole).wait()?;
+    /// assert!(!part.exists() && whole.exists());
+    /// # Ok(()) }
+    /// ```
+    pub fn rename_unsynced(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
+        self.ask(MetaRequest::RenameUnsynced { from: at(from), to: at(to) }, done)
+    }
+
+    /// Gives the file `from` the second name `to` as [`hard_link`](Engine::hard_link) does, without a sync. Fails when `to` exists.
+    ///
+    /// # Errors
+    /// Those of link(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open(dir.path().join("data"), Open::create()).wait()?;
+    /// engine.hard_link_unsynced(dir.path().join("data"), dir.path().join("second name")).wait()?;
+    /// assert_eq!(file.metadata().wait()?.links(), 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn hard_link_unsynced(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Pending<()> {
+        self.ask(MetaRequest::HardLinkUnsynced { from: at(from), to: at(to) }, done)
     }
 
     /// Removes a file's name; the file itself goes with its last name and its last open handle.
@@ -206,6 +247,72 @@ impl Engine {
     /// ```
     pub fn metadata(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
         self.ask(MetaRequest::Metadata { path: at(path) }, metadata)
+    }
+
+    /// Returns the metadata of the files at `paths`, in their order, as one call: a directory of thousands of files costs one hand-over
+    /// to the pool, not one for each. Symbolic links are followed.
+    ///
+    /// One thread looks up all paths: give it some hundreds at a time.
+    ///
+    /// # Errors
+    /// Each path has its own result, with the errors of stat(2). The call as a whole fails only if the engine is closed.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # std::fs::write(dir.path().join("data"), [7; 100])?;
+    /// let paths = engine.read_dir(dir.path()).wait()?.into_iter().map(|entry| dir.path().join(entry.name()));
+    /// let mut bytes = 0;
+    /// for metadata in engine.metadata_many(paths).wait()? {
+    ///     bytes += metadata?.len();
+    /// }
+    /// assert_eq!(bytes, 100);
+    /// # Ok(()) }
+    /// ```
+    pub fn metadata_many<P: AsRef<Path>>(
+        &self,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Pending<Vec<Result<Metadata>>> {
+        let paths = paths.into_iter().map(at).collect();
+        self.ask(MetaRequest::MetadataMany { paths }, |reply| match reply {
+            MetaReply::MetadataMany(found) => Some(found),
+            _ => None,
+        })
+    }
+
+    /// Returns the metadata of the file at `path` at once, on the calling thread, if the kernel has the whole path in memory; `None`
+    /// if not, where [`metadata`](Engine::metadata) may have to read. Symbolic links are followed.
+    ///
+    /// Costs 1 to 2 us instead of a hand-over to the pool: openat2(2) with `RESOLVE_CACHED`, which needs Linux 5.12 (`None` before
+    /// that, and in a simulated world). The path's names are looked up without waiting; a network file system may wait for the
+    /// attributes of the file.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound) when the kernel knows that there is no such file, and the errors of a closed engine.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # #[tokio::main]
+    /// # async fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// let metadata = match engine.try_metadata("Cargo.toml") {
+    ///     Some(found) => found?,
+    ///     None => engine.metadata("Cargo.toml").await?,
+    /// };
+    /// assert!(metadata.is_file());
+    /// # Ok(()) }
+    /// ```
+    pub fn try_metadata(&self, path: impl AsRef<Path>) -> Option<Result<Metadata>> {
+        const OPERATION: &str = "try_metadata";
+        if let Err(error) = self.shared().check(OPERATION) {
+            return Some(Err(error));
+        }
+        if self.shared().is_simulated() {
+            return None;
+        }
+        metadata_now(OPERATION, path.as_ref())
     }
 
     fn ask<T: Send + 'static>(

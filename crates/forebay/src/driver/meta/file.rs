@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::path::Path;
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -24,9 +25,14 @@ pub(super) fn metadata(file: BorrowedFd<'_>) -> Result<Metadata> {
 }
 
 /// Returns the metadata of the file under a name; symbolic links are followed.
-pub(super) fn metadata_at(at: &At) -> Result<Metadata> {
+pub(super) fn metadata_at(operation: &'static str, at: &At) -> Result<Metadata> {
     use rustix::fs::{Mode, OFlags};
-    const OPERATION: &str = "metadata";
+    if at.dir().is_none() {
+        // One system call.
+        return std::fs::metadata(at.path())
+            .map(|found| Metadata::from_std(&found))
+            .map_err(|cause| Error::io(operation, cause).with_path(at.path()));
+    }
     // An `O_PATH` descriptor (open(2)) refers to the file without opening it and needs no read permission. On
     // other systems the file is opened, without waiting for the other end of a pipe.
     #[cfg(target_os = "linux")]
@@ -34,11 +40,34 @@ pub(super) fn metadata_at(at: &At) -> Result<Metadata> {
     #[cfg(not(target_os = "linux"))]
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = retry(|| rustix::fs::openat(at.fd(), at.name(), flags, Mode::empty()))
-        .map_err(|cause| errno(OPERATION, cause).with_path(at.path()))?;
+        .map_err(|cause| errno(operation, cause).with_path(at.path()))?;
     File::from(file)
         .metadata()
         .map(|found| Metadata::from_std(&found))
-        .map_err(|cause| Error::io(OPERATION, cause).with_path(at.path()))
+        .map_err(|cause| Error::io(operation, cause).with_path(at.path()))
+}
+
+/// Returns the metadata of the file at a path, on this thread, if the kernel can find it without any read or request: `None` if not.
+/// Symbolic links are followed.
+#[cfg(target_os = "linux")]
+pub(crate) fn metadata_now(operation: &'static str, path: &Path) -> Option<Result<Metadata>> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+    // openat2(2), Linux 5.12: RESOLVE_CACHED fails with EAGAIN unless all of the path's names are in the kernel's cache. Systems
+    // without it, or that refuse the call, have the ordinary way.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
+        Ok(file) => {
+            let found = File::from(file).metadata().map(|found| Metadata::from_std(&found));
+            Some(found.map_err(|cause| Error::io(operation, cause).with_path(path)))
+        }
+        Err(Errno::NOENT) => Some(Err(errno(operation, Errno::NOENT).with_path(path))),
+        Err(_) => None,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn metadata_now(_: &'static str, _: &Path) -> Option<Result<Metadata>> {
+    None
 }
 
 /// Returns whether an open file or directory has no name any more. It blocks on network file systems only:

@@ -43,6 +43,26 @@ pub(super) fn hard_link(from: &At, to: &At) -> Result<()> {
     sync(OPERATION, &to_dir, to.path())
 }
 
+/// Renames as rename(2) does.
+pub(super) fn rename_unsynced(from: &At, to: &At) -> Result<()> {
+    retry(|| rustix::fs::renameat(from.fd(), from.name(), to.fd(), to.name())).map_err(|cause| {
+        errno("rename_unsynced", cause)
+            .with_path(from.path())
+            .with_note(format!("to {}", to.path().display()))
+    })
+}
+
+/// Adds a name as link(2) does.
+pub(super) fn hard_link_unsynced(from: &At, to: &At) -> Result<()> {
+    retry(|| rustix::fs::linkat(from.fd(), from.name(), to.fd(), to.name(), AtFlags::empty())).map_err(
+        |cause| {
+            errno("hard_link_unsynced", cause)
+                .with_path(from.path())
+                .with_note(format!("as {}", to.path().display()))
+        },
+    )
+}
+
 /// Removes a name: unlink(2), or rmdir(2) with `AT_REMOVEDIR`.
 pub(super) fn remove(operation: &'static str, at: &At, flags: AtFlags) -> Result<()> {
     failing(operation, at, || rustix::fs::unlinkat(at.fd(), at.name(), flags))
@@ -187,7 +207,7 @@ mod tests {
     fn errors_name_both_ends() {
         let dir = tempfile::tempdir().unwrap();
         let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
-        for call in [rename, hard_link] {
+        for call in [rename, hard_link, rename_unsynced, hard_link_unsynced] {
             let error = call(&at(&from), &at(&to)).unwrap_err();
             let text = error.to_string();
             assert_eq!(error.raw_os_error(), Some(libc::ENOENT));

@@ -46,22 +46,26 @@ impl Machine {
 
     /// Returns the disk that a call goes to first.
     fn disk_of(&self, request: &MetaRequest) -> usize {
+        let disk_at = |path: &At| match path.dir() {
+            Some(dir) => self.handle_of(dir).map_or(0, |(_, handle)| handle.disk),
+            None => self.mounted(&components(path.path())).map_or(0, |(disk, _)| disk),
+        };
         match request {
             MetaRequest::Open { path, .. }
             | MetaRequest::OpenDir { path }
             | MetaRequest::TempFile { dir: path, .. }
             | MetaRequest::Rename { from: path, .. }
             | MetaRequest::HardLink { from: path, .. }
+            | MetaRequest::RenameUnsynced { from: path, .. }
+            | MetaRequest::HardLinkUnsynced { from: path, .. }
             | MetaRequest::RemoveFile { path }
             | MetaRequest::RemoveDir { path }
             | MetaRequest::CreateDir { path }
             | MetaRequest::CreateDirAll { path }
             | MetaRequest::SyncDir { path }
             | MetaRequest::ReadDir { path }
-            | MetaRequest::Metadata { path } => match path.dir() {
-                Some(dir) => self.handle_of(dir).map_or(0, |(_, handle)| handle.disk),
-                None => self.mounted(&components(path.path())).map_or(0, |(disk, _)| disk),
-            },
+            | MetaRequest::Metadata { path } => disk_at(path),
+            MetaRequest::MetadataMany { paths } => paths.first().map_or(0, disk_at),
             MetaRequest::FileMetadata { file }
             | MetaRequest::Allocate { file, .. }
             | MetaRequest::PunchHole { file, .. }
@@ -164,6 +168,12 @@ impl Machine {
                 fate.history
                     .note(What::Meta, &[found.inode(), found.len(), found.links(), found.blocks_bytes()]);
             }
+            Ok(MetaReply::MetadataMany(all)) => {
+                for found in all {
+                    let (inode, len) = found.as_ref().map_or((0, 0), |found| (found.inode(), found.len()));
+                    fate.history.note(What::Meta, &[inode, len]);
+                }
+            }
             Ok(MetaReply::Copied(bytes)) => fate.history.note(What::Meta, &[*bytes]),
             _ => {}
         }
@@ -180,14 +190,15 @@ impl Machine {
             Ok(()) => Ok(Acted::Done(MetaReply::Done)),
             Err(errno) => Err(Error::os(operation, errno).with_path(path.path())),
         };
+        let both = |errno, from: &At, word, to: &At| {
+            Error::os(operation, errno)
+                .with_path(from.path())
+                .with_note(format!("{word} {}", to.path().display()))
+        };
         match request {
             MetaRequest::Rename { from, to } => {
                 let (from_dir, to_dir) = (self.parent(operation, from)?, self.parent(operation, to)?);
-                self.rename(from, to, now_ns).map_err(|errno| {
-                    Error::os(operation, errno)
-                        .with_path(from.path())
-                        .with_note(format!("to {}", to.path().display()))
-                })?;
+                self.rename(from, to, now_ns).map_err(|errno| both(errno, from, "to", to))?;
                 // The new name first: when power fails between the two syncs the file should have both names.
                 let mut syncs = VecDeque::from([dir_sync(&to_dir, to.path(), true)]);
                 if from_dir.0 != to_dir.0 {
@@ -197,12 +208,16 @@ impl Machine {
             }
             MetaRequest::HardLink { from, to } => {
                 let to_dir = self.parent(operation, to)?;
-                self.hard_link(from, to, now_ns).map_err(|errno| {
-                    Error::os(operation, errno)
-                        .with_path(from.path())
-                        .with_note(format!("as {}", to.path().display()))
-                })?;
+                self.hard_link(from, to, now_ns).map_err(|errno| both(errno, from, "as", to))?;
                 Ok(Acted::Syncs(VecDeque::from([dir_sync(&to_dir, to.path(), true)])))
+            }
+            MetaRequest::RenameUnsynced { from, to } => {
+                self.rename(from, to, now_ns).map_err(|errno| both(errno, from, "to", to))?;
+                Ok(Acted::Done(MetaReply::Done))
+            }
+            MetaRequest::HardLinkUnsynced { from, to } => {
+                self.hard_link(from, to, now_ns).map_err(|errno| both(errno, from, "as", to))?;
+                Ok(Acted::Done(MetaReply::Done))
             }
             MetaRequest::SyncDir { path } => {
                 let (spot, path) = (self.find_dir(path), path.path());
@@ -230,6 +245,13 @@ impl Machine {
                 Ok(found) => Ok(Acted::Done(MetaReply::Metadata(found))),
                 Err(errno) => at(path, Err(errno)),
             },
+            MetaRequest::MetadataMany { paths } => {
+                let found = paths.iter().map(|path| {
+                    let found = self.find(path).and_then(|spot| self.metadata(spot));
+                    found.map_err(|errno| Error::os(operation, errno).with_path(path.path()))
+                });
+                Ok(Acted::Done(MetaReply::MetadataMany(found.collect())))
+            }
             other => self.act_on_file(id, other, now_ns, fate).map(Acted::Done),
         }
     }
@@ -319,5 +341,8 @@ fn operation_number(request: &MetaRequest) -> u64 {
         MetaRequest::TryLock { .. } => 18,
         MetaRequest::Unlock { .. } => 19,
         MetaRequest::OpenDir { .. } => 20,
+        MetaRequest::RenameUnsynced { .. } => 21,
+        MetaRequest::HardLinkUnsynced { .. } => 22,
+        MetaRequest::MetadataMany { .. } => 23,
     }
 }

@@ -14,6 +14,8 @@ super::group! { "names":
     a_rename_moves_and_replaces [FileSystem],
     an_open_file_stays_the_same_whatever_its_name [FileSystem],
     hard_links_are_the_same_file [FileSystem],
+    names_change_without_a_sync_as_well [FileSystem],
+    metadata_of_many_names_is_that_of_each [FileSystem],
     directories_are_made_listed_and_removed [FileSystem],
     unnamed_files_are_private [FileSystem],
     many_calls_at_once_are_all_answered [FileSystem],
@@ -131,6 +133,54 @@ async fn hard_links_are_the_same_file(env: &Env) -> Outcome {
     engine.remove_file(&one).await?;
     same_bytes("by the other name", &content(env, &two).await?, b"aXc")?;
     same("its names", engine.metadata(&two).await?.links(), 1)
+}
+
+async fn names_change_without_a_sync_as_well(env: &Env) -> Outcome {
+    let engine = env.engine();
+    let (from, to) = (put_bytes(env, "from", b"new").await?, put_bytes(env, "to", b"old").await?);
+    engine.rename_unsynced(&from, &to).await?;
+    same_bytes("replaced", &content(env, &to).await?, b"new")?;
+    for operation in ["rename_unsynced", "hard_link_unsynced"] {
+        let gone = match operation {
+            "rename_unsynced" => engine.rename_unsynced(&from, &to).await,
+            _ => engine.hard_link_unsynced(&from, env.path("other")).await,
+        };
+        let error = fails_os(operation, gone, libc::ENOENT)?;
+        same("the operation of the error", error.operation(), operation)?;
+        same("the path of the error", error.path(), Some(&*from))?;
+    }
+    or_skip("hard_link_unsynced", engine.hard_link_unsynced(&to, &from).await)?;
+    same("its names", engine.metadata(&to).await?.links(), 2)?;
+    fails_os("a name that is taken", engine.hard_link_unsynced(&to, &from).await, libc::EEXIST)?;
+    engine.create_dir(env.path("below")).await?;
+    engine.rename_unsynced(&from, env.path("below").join("there")).await?;
+    same_bytes("moved", &content(env, env.path("below").join("there")).await?, b"new")
+}
+
+async fn metadata_of_many_names_is_that_of_each(env: &Env) -> Outcome {
+    let engine = env.engine();
+    let mut paths = Vec::new();
+    for number in 0..20_usize {
+        paths.push(put_bytes(env, &number.to_string(), &vec![1; number]).await?);
+    }
+    paths[7] = env.path("none");
+    paths.push(paths[3].clone());
+    let found = engine.metadata_many(&paths).await?;
+    same("results", found.len(), paths.len())?;
+    for (path, found) in paths.iter().zip(found) {
+        if path.ends_with("none") {
+            let error = fails_os("no such file", found, libc::ENOENT)?;
+            same("the path of the error", error.path(), Some(&**path))?;
+        } else {
+            same("metadata", found?, engine.metadata(path).await?)?;
+        }
+    }
+    same("of no names", engine.metadata_many::<&std::path::Path>([]).await?.len(), 0)?;
+    // What is known at once is the same. A simulated world, or an older kernel, may know nothing.
+    if let Some(found) = engine.try_metadata(&paths[3]) {
+        same("at once", found?, engine.metadata(&paths[3]).await?)?;
+    }
+    Ok(())
 }
 
 async fn directories_are_made_listed_and_removed(env: &Env) -> Outcome {

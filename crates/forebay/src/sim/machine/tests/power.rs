@@ -396,6 +396,31 @@ fn the_classic_replacement_without_a_sync_may_leave_an_empty_file() {
 }
 
 #[test]
+fn a_rename_without_a_sync_lasts_once_its_directory_is_synced() {
+    let story = |synced: bool| {
+        move |rig: &mut Rig| {
+            base(rig);
+            let file = rig.open("/new", BUFFERED);
+            rig.write(file, 0, &fill('n', 1));
+            rig.sync(OpKind::SyncData, file);
+            rig.done(MetaRequest::RenameUnsynced { from: path("/new"), to: path("/f") });
+            rig.done(MetaRequest::HardLinkUnsynced { from: path("/f"), to: path("/g") });
+            if synced {
+                rig.done(MetaRequest::SyncDir { path: path("/") });
+            }
+            rig.cut();
+            format!("{} {}", sectors(rig, "/f"), sectors(rig, "/g"))
+        }
+    };
+    assert_eq!(outcomes(&Profile::ideal(), story(true)), set(["n n"]));
+    let unsynced = outcomes(&Profile::ideal(), story(false));
+    assert!(
+        unsynced.contains("oooo none") && unsynced.contains("n none") && unsynced.contains("n n"),
+        "{unsynced:?}"
+    );
+}
+
+#[test]
 fn removed_names_may_come_back_with_their_content() {
     let seen = outcomes(&Profile::ideal(), |rig| {
         let file = base(rig);
