@@ -96,6 +96,31 @@ fn results_are_in_the_order_of_the_ranges_whatever_their_shape() {
 }
 
 #[test]
+fn detached_results_keep_little_beside_their_own_bytes() {
+    let (engine, dir) = (engine(), dir());
+    let path = dir.path().join("a");
+    write_file(&path, 8 << 20);
+    // Short and long, alone and merged, whole blocks and parts of them.
+    let mut ranges = mixed_ranges(1500, 8 << 20, 9000);
+    ranges.extend([0..0, 0..1 << 20, 5..6, 4096..8192, 100..900_000]);
+    for open in [Open::read(), Open::read().buffered(), Open::read().adaptive()] {
+        let file = engine.open(&path, open).wait().unwrap();
+        let batch = || file.read_many(ranges.clone());
+        let (attached, results) = (batch().wait().unwrap(), batch().detached().wait().unwrap());
+        check(&ranges, &results);
+        let pinned = |block: &Block| block.pinned_bytes() > block.len() + 4096;
+        assert!(results.iter().flatten().all(|block| !pinned(block)), "{open:?}");
+        assert!(attached.iter().flatten().any(pinned), "{open:?}: otherwise this test shows nothing");
+        drop((attached, results));
+        let mut stream = batch().detached().stream();
+        while let Some((number, result)) = stream.next().wait() {
+            let block = result.unwrap();
+            assert!(!pinned(&block) && block[..] == bytes_of(ranges[number].clone())[..]);
+        }
+    }
+}
+
+#[test]
 fn merging_keeps_to_gap_amplification_and_size() {
     let (engine, dir) = (engine(), dir());
     let path = dir.path().join("a");

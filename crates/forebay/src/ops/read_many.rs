@@ -151,6 +151,7 @@ struct Ask {
     limits: Limits,
     depth: u32,
     class: Option<Class>,
+    detached: bool,
 }
 
 /// The default of requests of one batch in flight at once.
@@ -159,7 +160,9 @@ const DEPTH: u32 = 128;
 impl ReadMany {
     fn new(files: Box<[Arc<FileCore>]>, ranges: Ranges) -> ReadMany {
         let limits = Limits::default();
-        ReadMany { state: State::New(Ask { files, ranges, limits, depth: DEPTH, class: None }) }
+        ReadMany {
+            state: State::New(Ask { files, ranges, limits, depth: DEPTH, class: None, detached: false }),
+        }
     }
 
     /// Changes the settings of a batch that has not begun.
@@ -195,6 +198,25 @@ impl ReadMany {
     /// Sets the class. Default: that of the task that begins the batch, [`Class::DEFAULT`] outside of shards.
     pub fn class(self, class: Class) -> Self {
         self.set(|ask| ask.class = Some(class))
+    }
+
+    /// Lets each result keep at most 4 KiB from other use beside its own length, for results that are kept one by one: in a cache, or
+    /// by several consumers. Results of merged requests, and those from the page cache, are copied into memory of their own then,
+    /// which costs an allocation each; one that fills its request's buffer stays there, up to 16 MiB of them.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let file = engine.open("Cargo.toml", Open::read()).wait()?;
+    /// for block in file.read_many([1..8, 0..9]).detached().wait()? {
+    ///     let block = block?;
+    ///     assert!(block.pinned_bytes() <= block.len() + 4096);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn detached(self) -> Self {
+        self.set(|ask| ask.detached = true)
     }
 
     /// Returns a read of the same ranges into `memory`, side by side in their order. Awaited, it returns the memory; no block is
@@ -318,7 +340,10 @@ impl Ask {
         let class = self.class.unwrap_or_else(shard::class);
         let ranges = std::mem::take(&mut self.ranges);
         let plan = self.plan(ranges);
-        Some(Run { batch: Batch::new(self.files, plan, class, self.depth, queue), sent: false })
+        Some(Run {
+            batch: Batch::new(self.files, plan, class, self.depth, queue, self.detached),
+            sent: false,
+        })
     }
 }
 

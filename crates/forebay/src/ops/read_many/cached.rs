@@ -10,7 +10,7 @@ use crate::io::op::OpFailure;
 use crate::memory::arena::Packer;
 use crate::memory::block::Block;
 use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX};
-use crate::reactor::read_many::{COLLECT_SLAB_BYTES, STREAM_SLAB_BYTES};
+use crate::reactor::read_many::slab_bytes;
 
 /// The bytes that one poll copies before it lets the runtime go on: about 0.3 ms.
 const POLL_BYTES: u64 = 2 << 20;
@@ -37,14 +37,13 @@ impl Cached {
         // A batch without ranges has its failures, too.
         let tries = ask.ranges.len() > 0 && ask.files.iter().any(|core| core.is_adaptive());
         let Some(first) = ask.files.first().filter(|_| tries) else { return Err(ask) };
-        let slab_bytes = if streams { STREAM_SLAB_BYTES } else { COLLECT_SLAB_BYTES };
         Ok(Box::new(Cached {
             next: 0,
             missed: Vec::new(),
             packer: Packer::new(
                 &first.engine().arena,
-                slab_bytes,
-                !streams && !first.engine().is_simulated(),
+                slab_bytes(streams, ask.detached),
+                !streams && !ask.detached && !first.engine().is_simulated(),
             ),
             sequences: vec![Sequence::NEW; ask.files.len()].into(),
             ask,

@@ -44,6 +44,8 @@ pub(crate) struct Batch {
     files: Box<[Arc<FileCore>]>,
     pub(crate) class: Class,
     pub(crate) depth: u32,
+    /// Each result keeps little from other use beside its own bytes.
+    pub(crate) detached: bool,
     pub(crate) plan: Plan,
     /// For streams: results on their way to the consumer.
     queue: Option<Results>,
@@ -100,6 +102,7 @@ impl Batch {
         class: Class,
         depth: u32,
         queue: Option<usize>,
+        detached: bool,
     ) -> Arc<Batch> {
         let mut collected = Vec::new();
         if queue.is_none() {
@@ -117,6 +120,7 @@ impl Batch {
             files,
             class,
             depth,
+            detached,
             plan,
             queue: queue.map(ArrayQueue::new),
             gate,

@@ -200,11 +200,14 @@ fn copies_pay(batch: &Batch, members: &[u32], pinned_bytes: usize) -> bool {
     let ranges = members.iter().map(|&number| batch.plan.ranges.get(number));
     let wanted_bytes: u64 = ranges.map(|range| range.end - range.start).sum();
     let spared_bytes = (pinned_bytes as u64).saturating_sub(wanted_bytes);
+    if batch.detached && (members.len() > 1 || spared_bytes > DETACHED_SPARED_BYTES) {
+        return true;
+    }
     if !batch.collects() {
         // The consumer of a stream is likely to be done with a result soon.
         return spared_bytes >= pinned_bytes as u64 / STREAM_SPARED_PART * (STREAM_SPARED_PART - 1);
     }
-    if spared_bytes > pinned_bytes as u64 / COLLECT_SPARED_PART {
+    if !batch.detached && spared_bytes > pinned_bytes as u64 / COLLECT_SPARED_PART {
         return true;
     }
     // SAFETY: on the batch's shard; the reference ends with this function.
@@ -231,10 +234,10 @@ fn kept_bytes_max(arena: &Arena) -> usize {
 fn packed(batch: &Batch, part: &Block) -> Option<Block> {
     // SAFETY: on the batch's shard; the reference ends with this function.
     let packer = unsafe { &mut (*batch.progress.get()).packer };
-    let slab_bytes = if batch.collects() { COLLECT_SLAB_BYTES } else { STREAM_SLAB_BYTES };
+    let slab_bytes = slab_bytes(!batch.collects(), batch.detached);
     let engine = batch.engine();
     // A simulated world repeats itself: nothing in it may depend on how long something takes here.
-    let may_be_huge = batch.collects() && !engine.is_simulated();
+    let may_be_huge = batch.collects() && !batch.detached && !engine.is_simulated();
     packer.get_or_insert_with(|| Packer::new(&engine.arena, slab_bytes, may_be_huge)).copy(part)
 }
 
@@ -248,9 +251,22 @@ const KEPT_BYTES_MAX: usize = 16 << 20;
 const KEPT_BYTES_UNASKED: usize = 1 << 20;
 /// Memory for the copies of collected results, which a program is likely to drop together. A little less than 64 pages: the
 /// allocator's own bytes fit beside it.
-pub(crate) const COLLECT_SLAB_BYTES: usize = (256 << 10) - 256;
+const COLLECT_SLAB_BYTES: usize = (256 << 10) - 256;
 /// Memory for the copies of a stream's results: one that is kept keeps this much from other use.
-pub(crate) const STREAM_SLAB_BYTES: usize = (16 << 10) - 256;
+const STREAM_SLAB_BYTES: usize = (16 << 10) - 256;
+/// Memory that a detached result may keep from other use beside its own length.
+const DETACHED_SPARED_BYTES: u64 = 4 << 10;
+/// Memory for the copies of detached results: short ones share it.
+const DETACHED_SLAB_BYTES: usize = DETACHED_SPARED_BYTES as usize - 256;
+
+/// Returns the bytes of memory in which the copies of a batch's results lie side by side.
+pub(crate) fn slab_bytes(streams: bool, detached: bool) -> usize {
+    match (detached, streams) {
+        (true, _) => DETACHED_SLAB_BYTES,
+        (false, true) => STREAM_SLAB_BYTES,
+        (false, false) => COLLECT_SLAB_BYTES,
+    }
+}
 
 /// Delivers results, begins further requests while there is room, and ends the batch when nothing is left.
 fn go_on(shard: &Shard, batch: &Arc<Batch>) {
