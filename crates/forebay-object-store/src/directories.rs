@@ -1,0 +1,99 @@
+//! Directories that objects need: made where they are missing, and durable before a put returns.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay::Engine;
+
+use crate::failure::Result;
+
+/// The most directories that are remembered; beyond that they are synced once more.
+const KNOWN_MAX: usize = 4096;
+
+/// Which directories are certainly durable: their names were synced while they existed.
+///
+/// A directory that another task has just made, or another program, may not be durable yet, although it is there. So a durable put
+/// syncs the names of all directories above its object, each once. A directory that another program removes and makes again
+/// without a sync is taken for the first one.
+#[derive(Default)]
+pub(crate) struct Directories {
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    durable: HashSet<PathBuf>,
+    /// Changes with each directory that is forgotten: a sync that began before that counts for nothing.
+    forgotten: u64,
+}
+
+impl Directories {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the directory `path` below `root`, and those above it that are missing.
+    ///
+    /// # Errors
+    /// Those of mkdir(2).
+    pub(crate) async fn make(&self, engine: &Engine, root: &Path, path: &Path) -> Result<()> {
+        self.forget_up_to(root, path);
+        Ok(engine.create_dir_all(path).await?)
+    }
+
+    /// Makes the names of the directory `path` and of those between it and `root` durable. All of them exist.
+    ///
+    /// # Errors
+    /// Those of fsync(2) on a directory.
+    pub(crate) async fn sync(&self, engine: &Engine, root: &Path, path: &Path) -> Result<()> {
+        for dir in up_to(root, path).into_iter().rev() {
+            let forgotten = {
+                let known = self.known();
+                if known.durable.contains(dir) {
+                    continue;
+                }
+                known.forgotten
+            };
+            if let Some(above) = dir.parent() {
+                engine.sync_dir(above).await?;
+            }
+            let mut known = self.known();
+            if known.durable.len() >= KNOWN_MAX {
+                known.durable.clear();
+            }
+            if known.forgotten == forgotten {
+                known.durable.insert(dir.to_path_buf());
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the directory `path` and those above it below `root` that are empty.
+    pub(crate) async fn remove_empty(&self, engine: &Engine, root: &Path, path: &Path) {
+        for dir in up_to(root, path) {
+            self.forget(dir);
+            let removed = engine.remove_dir(dir).await;
+            // A put may have synced it in between.
+            self.forget(dir);
+            if removed.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn forget(&self, dir: &Path) {
+        let mut known = self.known();
+        known.durable.remove(dir);
+        known.forgotten += 1;
+    }
+
+    fn forget_up_to(&self, root: &Path, path: &Path) {
+        up_to(root, path).into_iter().for_each(|dir| self.forget(dir));
+    }
+}
+
+/// Returns the directory `path` and those above it, without `root`.
+fn up_to<'a>(root: &Path, path: &'a Path) -> Vec<&'a Path> {
+    path.ancestors().take_while(|dir| *dir != root && dir.starts_with(root)).collect()
+}

@@ -1,0 +1,108 @@
+//! The files that stay open for further reads.
+//!
+//! A name is looked up again for each read, and the open file is used only if it still is the file of that name: device and inode
+//! are the same. Because it is open, its inode's number cannot be given to another file. So a file that anybody replaced, by a rename
+//! of the file itself or of a directory or symbolic link above it, is seen by the next read.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use forebay::{Engine, ErrorKind, File, Metadata, Open};
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
+
+use crate::failure::{Failure, Result};
+
+/// A file that is open to be read.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) file: File,
+    identity: Identity,
+}
+
+/// The file system and the number of a file in it.
+type Identity = ((u32, u32), u64);
+
+/// Open files by their location.
+pub(crate) struct Handles {
+    files: Cache<String, Arc<Handle>>,
+    open: Open,
+}
+
+impl Handles {
+    pub(crate) fn new(files_max: usize, open: Open) -> Handles {
+        let mut options = OptionsBuilder::new();
+        options.shards(1).estimated_items_capacity(files_max).weight_capacity(files_max as u64);
+        let (weighter, hasher, lifecycle) =
+            (UnitWeighter, DefaultHashBuilder::default(), DefaultLifecycle::default());
+        let files = match options.build() {
+            Ok(options) => Cache::with_options(options, weighter, hasher, lifecycle),
+            // Cannot happen: all required settings are set.
+            Err(_) => Cache::new(files_max),
+        };
+        Handles { files, open }
+    }
+
+    /// Returns the open file of an object and its metadata of this moment; `None` without a file where `path` has no bytes to
+    /// read: it is a pipe, for example.
+    ///
+    /// # Errors
+    /// There is no such file, or a directory in its place.
+    pub(crate) async fn open(
+        &self,
+        engine: &Engine,
+        location: &str,
+        path: &Path,
+    ) -> Result<(Option<Arc<Handle>>, Metadata)> {
+        let found = look_up(engine, path).await?;
+        if !found.is_file() {
+            return Ok((None, found));
+        }
+        if let Some(handle) = self.files.get(location).filter(|handle| handle.identity == identity(&found)) {
+            return Ok((Some(handle), found));
+        }
+        let file = engine.open(path, self.open).await.map_err(|error| Failure::of_file(path, error))?;
+        // Of the open file: the name may have become another file's meanwhile.
+        let found = file.metadata().await?;
+        let handle = Arc::new(Handle { file, identity: identity(&found) });
+        self.files.insert(location.to_string(), handle.clone());
+        // The file may have been deleted before it was put here, and a handle would keep its space.
+        if handle.file.is_removed().unwrap_or(false) {
+            self.forget(location);
+        }
+        Ok((Some(handle), found))
+    }
+
+    /// Closes the file of an object that was deleted or replaced, once no read uses it: an open file keeps its space.
+    pub(crate) fn forget(&self, location: &str) {
+        self.files.remove(location);
+    }
+
+    /// Closes all files that no read uses.
+    pub(crate) fn clear(&self) {
+        self.files.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.files.len()
+    }
+}
+
+/// Returns the metadata of the file at `path`: at once where the kernel has its name in memory.
+///
+/// # Errors
+/// There is no such file.
+pub(crate) async fn look_up(engine: &Engine, path: &Path) -> Result<Metadata> {
+    let found = match engine.try_metadata(path) {
+        Some(found) => found,
+        None => engine.metadata(path).await,
+    };
+    found.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::not_found(path, error),
+        _ => error.into(),
+    })
+}
+
+fn identity(metadata: &Metadata) -> Identity {
+    (metadata.device(), metadata.inode())
+}

@@ -1,0 +1,255 @@
+//! Lists: directories are read one at a time, and the attributes of their files some hundreds at a time.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::{DirEntry, ErrorKind, FileKind, Metadata};
+use futures_core::Stream;
+use futures_util::stream;
+
+use crate::attributes::Attributes;
+use crate::failure::{Failure, Result};
+use crate::location;
+use crate::store::{ForebayStore, Shared};
+
+/// Files whose attributes are looked up with one call.
+const LOOKED_UP_MAX: usize = 512;
+
+/// An object in a list.
+pub(crate) struct Listed {
+    pub(crate) location: String,
+    pub(crate) attributes: Attributes,
+}
+
+/// What is directly below a prefix.
+#[derive(Default)]
+pub(crate) struct Level {
+    /// Locations of directories, in order.
+    pub(crate) directories: Vec<String>,
+    pub(crate) objects: Vec<Listed>,
+}
+
+impl ForebayStore {
+    /// Returns the objects below a prefix, in all directories. With `offset`, those whose locations come after it.
+    pub(crate) fn list_all(
+        &self,
+        prefix: &str,
+        offset: Option<String>,
+    ) -> impl Stream<Item = Result<Listed>> + Send + use<> {
+        let top = Dir {
+            path: location::below(&self.shared.root, prefix),
+            location: prefix.to_string(),
+            above: None,
+        };
+        let walk = Walk {
+            shared: self.shared.clone(),
+            offset,
+            dirs: vec![Arc::new(top)],
+            names: Names::default(),
+            ready: VecDeque::new(),
+        };
+        stream::try_unfold(walk, async |mut walk| Ok(walk.next().await?.map(|listed| (listed, walk))))
+    }
+
+    /// Returns the objects and directories directly below a prefix.
+    pub(crate) async fn list_level(&self, prefix: &str) -> Result<Level> {
+        let top = Dir {
+            path: location::below(&self.shared.root, prefix),
+            location: prefix.to_string(),
+            above: None,
+        };
+        let top = Arc::new(top);
+        let mut names = Names::of(&self.shared, &top).await?;
+        let mut level = Level::default();
+        while let Some(found) = names.look_up(&self.shared, &top).await? {
+            for (name, metadata) in found {
+                match metadata {
+                    Some(metadata) if !metadata.is_dir() => {
+                        if location::may_be_object(&name.location) {
+                            let attributes = Attributes::of(&metadata);
+                            level.objects.push(Listed { location: name.location, attributes });
+                        }
+                    }
+                    _ => level.directories.push(name.location),
+                }
+            }
+        }
+        Ok(level)
+    }
+}
+
+/// A directory on the way of a walk.
+struct Dir {
+    path: PathBuf,
+    location: String,
+    /// The directory that it was found in; `None` for the first one.
+    above: Option<Arc<Dir>>,
+}
+
+/// A walk through all directories below one.
+struct Walk {
+    shared: Arc<Shared>,
+    offset: Option<String>,
+    /// Directories to read, the next one last.
+    dirs: Vec<Arc<Dir>>,
+    /// Names of the directory that was read last.
+    names: Names,
+    /// Objects to return.
+    ready: VecDeque<Listed>,
+}
+
+impl Walk {
+    async fn next(&mut self) -> Result<Option<Listed>> {
+        loop {
+            if let Some(listed) = self.ready.pop_front() {
+                return Ok(Some(listed));
+            }
+            if let Some(dir) = self.names.dir.clone() {
+                if let Some(found) = self.names.look_up(&self.shared, &dir).await? {
+                    self.take(&dir, found);
+                    continue;
+                }
+                self.names = Names::default();
+            }
+            let Some(dir) = self.dirs.pop() else { return Ok(None) };
+            self.names = Names::of(&self.shared, &dir).await?;
+            // Before the attributes are looked up: objects before the offset cost none.
+            if let Some(offset) = &self.offset {
+                self.names.waiting.retain(|name| name.kind != FileKind::File || name.location > *offset);
+            }
+            self.names.waiting.retain(|name| match name.kind {
+                FileKind::File => location::may_be_object(&name.location),
+                FileKind::Symlink => true,
+                _ => false,
+            });
+            let below = std::mem::take(&mut self.names.dirs);
+            self.dirs.extend(below.into_iter().rev().map(|name| Arc::new(name.into_dir(&dir))));
+        }
+    }
+
+    fn take(&mut self, dir: &Arc<Dir>, found: Vec<(Name, Option<Metadata>)>) {
+        for (name, metadata) in found {
+            let Some(metadata) = metadata else { continue };
+            if metadata.is_dir() {
+                self.dirs.push(Arc::new(name.into_dir(dir)));
+            } else if metadata.is_file()
+                && location::may_be_object(&name.location)
+                && self.offset.as_ref().is_none_or(|offset| name.location > *offset)
+            {
+                let attributes = Attributes::of(&metadata);
+                self.ready.push_back(Listed { location: name.location, attributes });
+            }
+        }
+    }
+}
+
+/// A name in a directory.
+struct Name {
+    path: PathBuf,
+    location: String,
+    kind: FileKind,
+}
+
+impl Name {
+    fn into_dir(self, above: &Arc<Dir>) -> Dir {
+        Dir { path: self.path, location: self.location, above: Some(above.clone()) }
+    }
+}
+
+/// The names of a directory.
+#[derive(Default)]
+struct Names {
+    dir: Option<Arc<Dir>>,
+    dirs: Vec<Name>,
+    /// Names whose attributes are to be looked up.
+    waiting: VecDeque<Name>,
+}
+
+impl Names {
+    /// Reads a directory. One that is gone has no names.
+    async fn of(shared: &Shared, dir: &Arc<Dir>) -> Result<Names> {
+        let entries = match shared.engine.read_dir(&dir.path).await {
+            Ok(entries) => entries,
+            Err(error) => return is_empty(shared, dir, error).await.map(|()| Names::default()),
+        };
+        let name = |entry: &DirEntry| -> Result<Name> {
+            let location = location::child(&dir.location, entry.name())?;
+            Ok(Name { path: dir.path.join(entry.name()), location, kind: entry.kind() })
+        };
+        let mut names = Names { dir: Some(dir.clone()), ..Names::default() };
+        for entry in &entries {
+            let name = name(entry)?;
+            match name.kind {
+                FileKind::Dir => names.dirs.push(name),
+                _ => names.waiting.push_back(name),
+            }
+        }
+        Ok(names)
+    }
+
+    /// Returns further names with their metadata: first the directories, without, then all others, some hundreds at a time. Names that
+    /// are gone are left out, and symbolic links that lead nowhere. `None` at the end.
+    async fn look_up(
+        &mut self,
+        shared: &Shared,
+        dir: &Arc<Dir>,
+    ) -> Result<Option<Vec<(Name, Option<Metadata>)>>> {
+        if !self.dirs.is_empty() {
+            return Ok(Some(std::mem::take(&mut self.dirs).into_iter().map(|name| (name, None)).collect()));
+        }
+        if self.waiting.is_empty() {
+            return Ok(None);
+        }
+        let count = self.waiting.len().min(LOOKED_UP_MAX);
+        let names: Vec<Name> = self.waiting.drain(..count).collect();
+        let looked_up = shared.engine.metadata_many(names.iter().map(|name| &name.path)).await?;
+        let mut found = Vec::with_capacity(count);
+        for (name, metadata) in names.into_iter().zip(looked_up) {
+            match metadata {
+                Ok(metadata) => {
+                    if name.kind == FileKind::Symlink && metadata.is_dir() {
+                        check_loop(shared, dir, &name, &metadata).await?;
+                    }
+                    found.push((name, Some(metadata)));
+                }
+                Err(error) if name.kind == FileKind::Symlink && error.kind() != ErrorKind::NotFound => {
+                    return Err(error.into());
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(Some(found))
+    }
+}
+
+/// Returns whether a directory that cannot be read counts as an empty one: it is gone, or the prefix is that of a file.
+async fn is_empty(shared: &Shared, dir: &Dir, error: forebay::Error) -> Result<()> {
+    match error.kind() {
+        ErrorKind::NotFound => Ok(()),
+        ErrorKind::NotADirectory if dir.above.is_none() => {
+            // The name itself, or one above it?
+            shared.engine.metadata(&dir.path).await?;
+            Ok(())
+        }
+        _ => Err(error.into()),
+    }
+}
+
+/// Fails for a symbolic link to a directory that it lies in: the list would have no end.
+async fn check_loop(shared: &Shared, dir: &Arc<Dir>, link: &Name, target: &Metadata) -> Result<()> {
+    let above = std::iter::successors(Some(dir), |dir| dir.above.as_ref());
+    let above: Vec<&Path> = above.map(|dir| &*dir.path).collect();
+    for (path, found) in above.iter().zip(shared.engine.metadata_many(&above).await?) {
+        let is_same =
+            found.is_ok_and(|found| (found.device(), found.inode()) == (target.device(), target.inode()));
+        if is_same {
+            return Err(Failure::text(format!(
+                "the symbolic link {} leads to {}, in which it lies; remove one of them",
+                link.path.display(),
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! From an object's location to its file, by the rules of object_store's `LocalFileSystem`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+
+/// Returns the path of a file or directory below `root`. A location never has a segment `.` or `..`, and no control characters:
+/// object_store's `Path` refuses or encodes them.
+pub(crate) fn below(root: &Path, location: &str) -> PathBuf {
+    if location.is_empty() { root.to_path_buf() } else { root.join(location) }
+}
+
+/// Returns the path of an object.
+///
+/// # Errors
+/// The location is that of the root, or the name of a staged file.
+pub(crate) fn object(root: &Path, location: &str) -> Result<PathBuf> {
+    if !may_be_object(location) {
+        return Err(Failure::text(format!(
+            "the location `{location}` cannot be that of an object: a name that ends in # and digits belongs to a file that is \
+             being written, and the root is a directory; choose another name"
+        )));
+    }
+    Ok(below(root, location))
+}
+
+/// Returns whether an object may have this location: its last segment is a name, and not the name of a staged file.
+pub(crate) fn may_be_object(location: &str) -> bool {
+    let name = location.rsplit('/').next().unwrap_or_default();
+    match name.split_once('#') {
+        _ if name.is_empty() => false,
+        Some((_, suffix)) => suffix.is_empty() || !suffix.bytes().all(|byte| byte.is_ascii_digit()),
+        None => true,
+    }
+}
+
+/// Returns the name under which a file is written before it gets the name `path`; `number` makes it a free one.
+pub(crate) fn staged(path: &Path, number: u64) -> PathBuf {
+    let mut name = OsString::from(path.as_os_str());
+    name.push(format!("#{number}"));
+    name.into()
+}
+
+/// Returns the location of a name in the directory at `parent`.
+///
+/// # Errors
+/// The name is not UTF-8, so that no location can have it.
+pub(crate) fn child(parent: &str, name: &OsStr) -> Result<String> {
+    let Some(text) = name.to_str() else {
+        return Err(Failure::text(format!(
+            "the name {name:?} in `{parent}/` is not UTF-8, so it is no object's; rename the file, or move it out of the store"
+        )));
+    };
+    Ok(if parent.is_empty() { text.to_string() } else { format!("{parent}/{text}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_names_are_no_objects() {
+        for (location, expected) in [
+            ("a", true),
+            ("", false),
+            ("a#", true),
+            ("a#1", false),
+            ("a#123", false),
+            ("a#1x", true),
+            ("a#1#2", true),
+            ("a#x#2", true),
+            ("#7", false),
+            ("a#1/b", true),
+            ("a#1/b#2", false),
+            ("a/😁#3", false),
+            ("a/b#😁4", true),
+        ] {
+            assert_eq!(may_be_object(location), expected, "{location}");
+        }
+        assert!(!may_be_object(&staged(Path::new("a/b"), 1).display().to_string()));
+    }
+
+    #[test]
+    fn locations_are_names_below_the_root() {
+        let root = Path::new("/r");
+        assert_eq!(below(root, ""), root);
+        assert_eq!(below(root, "a/b%2E c"), Path::new("/r/a/b%2E c"));
+        assert_eq!(child("", OsStr::new("a")).unwrap(), "a");
+        assert_eq!(child("a/b", OsStr::new("c")).unwrap(), "a/b/c");
+    }
+}

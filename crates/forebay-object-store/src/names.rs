@@ -1,0 +1,136 @@
+//! Copies, renames and deletions: changes of names only.
+
+use std::path::Path;
+
+use forebay::ErrorKind;
+
+use crate::failure::{Failure, Result};
+use crate::finish::{Finish, finish};
+use crate::location;
+use crate::store::{ForebayStore, Shared};
+use crate::write::{make_parents, sync_parents};
+
+impl ForebayStore {
+    /// Gives an object a second name; with `creates`, only if there is no object of that name.
+    pub(crate) fn copy(&self, from: &str, to: &str, creates: bool) -> Result<Finish<Result<()>>> {
+        let (source, target) =
+            (location::object(&self.shared.root, from)?, location::object(&self.shared.root, to)?);
+        let (shared, location) = (self.shared.clone(), to.to_string());
+        Ok(finish(&self.shared.engine, async move {
+            let result = if creates {
+                link(&shared, &source, &target).await
+            } else {
+                replace_by_link(&shared, &source, &target).await
+            };
+            shared.handles.forget(&location);
+            result
+        }))
+    }
+
+    /// Moves an object; with `creates`, only if there is no object of the new name.
+    pub(crate) fn rename(&self, from: &str, to: &str, creates: bool) -> Result<Finish<Result<()>>> {
+        let (source, target) =
+            (location::object(&self.shared.root, from)?, location::object(&self.shared.root, to)?);
+        let (shared, locations) = (self.shared.clone(), [from.to_string(), to.to_string()]);
+        Ok(finish(&self.shared.engine, async move {
+            let result = if creates {
+                // A rename that replaces nothing is not to be had on every file system; a link is.
+                match link(&shared, &source, &target).await {
+                    Ok(()) => delete(&shared, &source, shared.is_durable()).await,
+                    failed => failed,
+                }
+            } else {
+                move_over(&shared, &source, &target).await
+            };
+            locations.iter().for_each(|location| shared.handles.forget(location));
+            result
+        }))
+    }
+
+    /// Deletes an object.
+    pub(crate) fn delete(&self, location: &str) -> Result<Finish<Result<()>>> {
+        let path = location::object(&self.shared.root, location)?;
+        let (shared, location) = (self.shared.clone(), location.to_string());
+        Ok(finish(&self.shared.engine, async move {
+            let result = delete(&shared, &path, false).await;
+            shared.handles.forget(&location);
+            result
+        }))
+    }
+}
+
+/// Gives the file `from` the second name `to`, which nothing has.
+async fn link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+    loop {
+        match shared.hard_link(from, to).await {
+            Ok(()) => return sync_parents(shared, to).await,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make_parents_of_target(shared, from, to, error).await?;
+            }
+            Err(error) => return Err(Failure::of_new_name(to, error)),
+        }
+    }
+}
+
+/// Gives the file `from` the second name `to`, in place of the object that has it: by way of a staged name.
+async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+    let mut number = 0;
+    loop {
+        let staged = location::staged(to, number);
+        let error = match shared.engine.hard_link_unsynced(from, &staged).await {
+            Ok(()) => {
+                let renamed = shared.rename(&staged, to).await;
+                // rename(2): of two names of one file none is removed. So the staged one is still there where the object was a
+                // copy already, and where the rename failed.
+                let _ = shared.engine.remove_file(&staged).await;
+                renamed?;
+                return sync_parents(shared, to).await;
+            }
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::AlreadyExists => number += 1,
+            ErrorKind::NotFound => make_parents_of_target(shared, from, to, error).await?,
+            _ => return Err(error.into()),
+        }
+    }
+}
+
+/// Moves the file `from` to `to`, in place of the object there.
+async fn move_over(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+    loop {
+        match shared.rename(from, to).await {
+            Ok(()) => return sync_parents(shared, to).await,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make_parents_of_target(shared, from, to, error).await?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Makes the directories above `to`, whose lack is the reason of `error` if `from` exists.
+async fn make_parents_of_target(
+    shared: &Shared,
+    from: &Path,
+    to: &Path,
+    error: forebay::Error,
+) -> Result<()> {
+    match shared.engine.metadata(from).await {
+        Ok(_) => make_parents(shared, to).await,
+        Err(_) => Err(Failure::not_found(from, error)),
+    }
+}
+
+/// Removes a name, and the directories that it leaves empty if the store does that.
+async fn delete(shared: &Shared, path: &Path, is_durable: bool) -> Result<()> {
+    shared.engine.remove_file(path).await.map_err(|error| Failure::of_file(path, error))?;
+    let Some(above) = path.parent() else { return Ok(()) };
+    if is_durable {
+        shared.engine.sync_dir(above).await?;
+    }
+    if shared.settings.automatic_cleanup {
+        shared.directories.remove_empty(&shared.engine, &shared.root, above).await;
+    }
+    Ok(())
+}

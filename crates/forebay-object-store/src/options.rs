@@ -1,0 +1,153 @@
+//! How a store reads and writes, and its start.
+
+use std::path::{Path, PathBuf};
+
+use forebay::{Class, Engine, Open, Waitable};
+
+use crate::store::{ForebayStore, Shared};
+
+/// Where the bytes of reads come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReadPolicy {
+    /// The page cache where it has all bytes of a range, else the device, past the page cache; see
+    /// [`Open::adaptive`]. The default.
+    #[default]
+    Adaptive,
+    /// The device, past the page cache; see [`Open::direct`].
+    Direct,
+    /// The page cache, which loads what it has not; see [`Open::buffered`].
+    Buffered,
+}
+
+impl ReadPolicy {
+    pub(crate) fn open(self) -> Open {
+        match self {
+            ReadPolicy::Adaptive => Open::read().adaptive(),
+            ReadPolicy::Direct => Open::read().direct(),
+            ReadPolicy::Buffered => Open::read().buffered(),
+        }
+    }
+}
+
+/// What is safe from a power failure once a put has returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PutDurability {
+    /// Nothing: the kernel writes when it likes. After a power failure an object may be missing, empty or torn.
+    None,
+    /// The object, its name, and the directories that were made for it. The default.
+    ///
+    /// An object is there whole or not at all after a power failure, also one that was replaced: then the old or the new one is there.
+    /// Copies and renames are durable as well; deletions are not.
+    #[default]
+    Data,
+}
+
+/// The settings of a [`ForebayStore`] to open; made by [`ForebayStore::new`].
+///
+/// ```
+/// use forebay::{Class, Config, Engine};
+/// use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+///
+/// # #[tokio::main]
+/// # async fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let root = dir.path();
+/// let engine = Engine::start(Config::default())?;
+/// let store = ForebayStore::new(&engine, root)
+///     .read_policy(ReadPolicy::Adaptive)
+///     .put_durability(PutDurability::None)
+///     .class(engine.class("reports", 50)?)
+///     .open()
+///     .await?;
+/// # drop(store);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a store is there once `open` has returned"]
+pub struct ForebayStoreBuilder {
+    engine: Engine,
+    root: PathBuf,
+    settings: Settings,
+}
+
+/// The settings of a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) read_policy: ReadPolicy,
+    pub(crate) put_durability: PutDurability,
+    pub(crate) open_files_max: usize,
+    pub(crate) gap_bytes_max: u64,
+    pub(crate) automatic_cleanup: bool,
+    pub(crate) class: Option<Class>,
+}
+
+impl ForebayStoreBuilder {
+    pub(crate) fn new(engine: &Engine, root: &Path) -> ForebayStoreBuilder {
+        let settings = Settings {
+            read_policy: ReadPolicy::default(),
+            put_durability: PutDurability::default(),
+            open_files_max: 256,
+            gap_bytes_max: 16 << 10,
+            automatic_cleanup: false,
+            class: None,
+        };
+        ForebayStoreBuilder { engine: engine.clone(), root: root.to_path_buf(), settings }
+    }
+
+    /// Sets where the bytes of reads come from. Default: [`ReadPolicy::Adaptive`].
+    pub fn read_policy(mut self, policy: ReadPolicy) -> Self {
+        self.settings.read_policy = policy;
+        self
+    }
+
+    /// Sets what is safe from a power failure once a put has returned. Default: [`PutDurability::Data`].
+    pub fn put_durability(mut self, durability: PutDurability) -> Self {
+        self.settings.put_durability = durability;
+        self
+    }
+
+    /// Sets the files that stay open for further reads, at least 1. Default: 256.
+    ///
+    /// An adaptive file takes two descriptors, any other takes one. A file in use by a read or a stream is open beside
+    /// them if it had to give way meanwhile.
+    pub fn open_files_max(mut self, files: usize) -> Self {
+        self.settings.open_files_max = files.max(1);
+        self
+    }
+
+    /// Sets the most bytes between two ranges of `get_ranges` that are read with one request. Default: 16 KiB; 0 merges only ranges
+    /// that touch or overlap. See [`ReadMany::max_gap`](forebay::ReadMany::max_gap).
+    pub fn gap_bytes_max(mut self, bytes: u64) -> Self {
+        self.settings.gap_bytes_max = bytes;
+        self
+    }
+
+    /// Sets whether a directory that a deletion leaves empty is removed, and those above it up to the root. Default: no.
+    pub fn automatic_cleanup(mut self, cleans: bool) -> Self {
+        self.settings.automatic_cleanup = cleans;
+        self
+    }
+
+    /// Sets the class of the store's reads and writes. Default: that of the task that polls; see
+    /// [`Class::scope`](forebay::Class::scope).
+    pub fn class(mut self, class: Class) -> Self {
+        self.settings.class = Some(class);
+        self
+    }
+
+    /// Opens the store. A relative root is below the working directory of this moment.
+    ///
+    /// # Errors
+    /// [`NotFound`](forebay::ErrorKind::NotFound) when the root does not exist, [`NotADirectory`](forebay::ErrorKind::NotADirectory)
+    /// when it is no directory, and the errors of a closed engine.
+    pub fn open(self) -> Waitable<impl Future<Output = forebay::Result<ForebayStore>>> {
+        Waitable::new("open_store", async move {
+            let root = std::path::absolute(&self.root).unwrap_or(self.root);
+            // Fails with ENOTDIR if it is none.
+            self.engine.open_dir(&root).await?;
+            Ok(ForebayStore::of(Shared::new(self.engine, root, self.settings)))
+        })
+    }
+}

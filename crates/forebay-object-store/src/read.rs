@@ -1,0 +1,189 @@
+//! Reads: the open object, its ranges in one batch, and streams.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use forebay::{Class, Scan};
+use futures_core::Stream;
+use futures_util::stream;
+
+use crate::attributes::Attributes;
+use crate::failure::{Failure, Result};
+use crate::handles::{Handle, look_up};
+use crate::location;
+use crate::store::ForebayStore;
+
+/// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a copy.
+const CHUNK_BYTES_MAX: u64 = 2 << 20;
+/// A longer range of a batch is read by itself, in parts.
+const BATCHED_BYTES_MAX: u64 = 4 << 20;
+/// Chunks of streams stay in the engine's memory while less than one part of this many is in use. Beyond that they are copied: the
+/// consumer may keep them for as long as it likes, and other reads need that memory.
+const HELD_PART: u64 = 4;
+
+/// An object that is open to be read.
+pub(crate) struct Object {
+    handle: Option<Arc<Handle>>,
+    path: PathBuf,
+    pub(crate) attributes: Attributes,
+}
+
+impl ForebayStore {
+    /// Returns the attributes of an object, without opening it.
+    pub(crate) async fn head(&self, location: &str) -> Result<Attributes> {
+        let path = location::object(&self.shared.root, location)?;
+        let found = look_up(&self.shared.engine, &path).await?;
+        if found.is_dir() {
+            return Err(is_directory(&path));
+        }
+        Ok(Attributes::of(&found))
+    }
+
+    /// Opens an object.
+    pub(crate) async fn open_object(&self, location: &str) -> Result<Object> {
+        let path = location::object(&self.shared.root, location)?;
+        let (handle, found) = self.shared.handles.open(&self.shared.engine, location, &path).await?;
+        if found.is_dir() {
+            return Err(is_directory(&path));
+        }
+        Ok(Object { handle, path, attributes: Attributes::of(&found) })
+    }
+
+    /// Reads ranges of an object as one batch; the results are in their order.
+    pub(crate) async fn read_ranges(&self, location: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let path = location::object(&self.shared.root, location)?;
+        let (handle, found) = self.shared.handles.open(&self.shared.engine, location, &path).await?;
+        for range in ranges {
+            check(&path, range, found.len())?;
+        }
+        let Some(handle) = handle else {
+            // There is nothing to read in it, and of a directory nothing can be read.
+            let is_all_empty = ranges.iter().all(Range::is_empty);
+            return if is_all_empty {
+                Ok(vec![Bytes::new(); ranges.len()])
+            } else {
+                Err(Failure::text(format!("{} has no bytes to read: it is no regular file", path.display())))
+            };
+        };
+        let is_long = |range: &Range<u64>| range.end - range.start > BATCHED_BYTES_MAX;
+        let batched = ranges.iter().filter(|range| !is_long(range)).cloned();
+        let gap_bytes_max = self.shared.settings.gap_bytes_max;
+        let batch = handle.file.read_many(batched).max_gap(gap_bytes_max).amplify_at_most(4 * gap_bytes_max);
+        let class = self.class();
+        let mut batched = batch.class(class).detached().await?.into_iter();
+        let mut results = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            results.push(if is_long(range) {
+                read_whole(&handle, range.clone(), class).await?
+            } else {
+                batched.next().transpose()?.map(Bytes::from).unwrap_or_default()
+            });
+        }
+        Ok(results)
+    }
+
+    /// Returns the bytes of a range of an open object as they arrive.
+    pub(crate) fn stream(
+        &self,
+        object: Object,
+        range: Range<u64>,
+    ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
+        let (engine, class) = (self.shared.engine.clone(), self.class());
+        let next = match object.handle {
+            Some(handle) if range.end - range.start > CHUNK_BYTES_MAX => {
+                let scan = handle.file.scan().range(range.clone()).class(class).start();
+                Next::Scanned { scan, _handle: handle, at: range.start, end: range.end }
+            }
+            Some(handle) if !range.is_empty() => Next::Whole(handle, range),
+            _ => Next::Nothing,
+        };
+        let path = object.path;
+        stream::try_unfold(next, move |next| {
+            let (engine, path) = (engine.clone(), path.clone());
+            async move {
+                match next {
+                    Next::Nothing => Ok(None),
+                    Next::Whole(handle, range) => {
+                        let bytes = read_whole(&handle, range, class).await?;
+                        Ok(Some((bytes, Next::Nothing)))
+                    }
+                    Next::Scanned { mut scan, _handle, at, end } => match scan.next().await {
+                        None if at < end => Err(Failure::text(format!(
+                            "{} became shorter while it was read: it ended at byte {at} of {end}; read it again",
+                            path.display()
+                        ))),
+                        None => Ok(None),
+                        Some(block) => {
+                            let block = block?;
+                            let at = at + block.len() as u64;
+                            let memory = engine.memory();
+                            let is_little = memory.held_bytes < memory.arena_bytes_max / HELD_PART;
+                            let bytes =
+                                if is_little { Bytes::from(block) } else { Bytes::copy_from_slice(&block) };
+                            Ok(Some((bytes, Next::Scanned { scan, _handle, at, end })))
+                        }
+                    },
+                }
+            }
+        })
+    }
+}
+
+/// What comes next in a stream.
+enum Next {
+    Whole(Arc<Handle>, Range<u64>),
+    /// The scan has returned all bytes before `at`. It keeps the file open itself; the handle stays in use beside it.
+    Scanned {
+        scan: Scan,
+        _handle: Arc<Handle>,
+        at: u64,
+        end: u64,
+    },
+    Nothing,
+}
+
+/// Reads a range into memory of its own.
+async fn read_whole(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
+    let len_bytes = range.end - range.start;
+    let Ok(len) = usize::try_from(len_bytes) else {
+        return Err(Failure::text(format!(
+            "{len_bytes} bytes do not fit into memory; read them as a stream"
+        )));
+    };
+    let (result, bytes) = handle.file.read_into(range.start, vec![0; len]).class(class).await;
+    if result? < len {
+        return Err(Failure::text(format!(
+            "{} became shorter than {} bytes while it was read; read it again",
+            handle.file.path().display(),
+            range.end
+        )));
+    }
+    Ok(bytes.into())
+}
+
+/// Fails for a range that the file does not have. An empty range is always there.
+fn check(path: &Path, range: &Range<u64>, size_bytes: u64) -> Result<()> {
+    if range.start > range.end {
+        return Err(Failure::text(format!(
+            "the range {}..{} of {} ends before it begins",
+            range.start,
+            range.end,
+            path.display()
+        )));
+    }
+    if !range.is_empty() && range.end > size_bytes {
+        return Err(Failure::text(format!(
+            "the range {}..{} is not in {}, which has {size_bytes} bytes",
+            range.start,
+            range.end,
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn is_directory(path: &Path) -> Failure {
+    Failure::not_found(path, "there is a directory of this name, and no object")
+}

@@ -1,0 +1,156 @@
+//! The store: what its clones share, and what programs hold.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::{Class, Engine, Pending, shard};
+
+use crate::directories::Directories;
+use crate::handles::Handles;
+use crate::options::{ForebayStoreBuilder, PutDurability, Settings};
+
+/// An `ObjectStore` for files below a directory, which reads and writes with a Forebay engine.
+///
+/// It implements `object_store::ObjectStore` of object_store 0.14, and of 0.13 with the feature `object_store_013`. Objects,
+/// locations, symbolic links, staged files and directories are those of object_store's `LocalFileSystem`: both may work on the same
+/// tree at the same time, and either can replace the other. [`docs/object-store.md`] has the differences.
+///
+/// Clones share the store. Any executor will do; no call blocks its thread, or needs a thread of the runtime's blocking pool.
+///
+/// - **`get_ranges`** is one batch: ranges are sorted, merged over small gaps, and all in flight at once. A result keeps at most 4
+///   KiB from other use beside its own bytes.
+/// - **`get_opts`** returns a stream: one chunk up to 2 MiB, else a scan with read-ahead.
+/// - **A file that was replaced** is seen by the next read, whoever replaced it: names are looked up for each read (1 to 2 us), only
+///   the open is spared. A stream goes on with the file that it began with.
+/// - **Changes run to their end**: one whose future is dropped after its first poll goes on as a task of the engine's, so that no staged
+///   file is left. Dropping a `MultipartUpload` removes its staged file.
+///
+/// ```
+/// use forebay::{Config, Engine};
+/// use forebay_object_store::ForebayStore;
+/// use object_store::{ObjectStore, ObjectStoreExt, path::Path};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let root = dir.path();
+/// let engine = Engine::start(Config::default())?;
+/// let store = ForebayStore::new(&engine, root).open().await?;
+///
+/// let location = Path::from("tables/2026/part-0.parquet");
+/// store.put(&location, "PAR1 columns PAR1".into()).await?; // durable
+/// let parts = store.get_ranges(&location, &[0..4, 13..17]).await?;
+/// assert_eq!(parts, ["PAR1", "PAR1"]);
+/// # Ok(()) }
+/// ```
+///
+/// [`docs/object-store.md`]: https://github.com/forebay-rs/forebay/blob/main/docs/object-store.md
+#[derive(Clone)]
+pub struct ForebayStore {
+    pub(crate) shared: Arc<Shared>,
+    class: Option<Class>,
+}
+
+/// What the clones of a store share.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) root: PathBuf,
+    pub(crate) settings: Settings,
+    pub(crate) handles: Handles,
+    pub(crate) directories: Directories,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> Shared {
+        let handles = Handles::new(settings.open_files_max, settings.read_policy.open());
+        Shared { engine, root, settings, handles, directories: Directories::default() }
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.settings.put_durability == PutDurability::Data
+    }
+
+    /// Renames a file, and makes that durable if the store's puts are.
+    pub(crate) fn rename(&self, from: &Path, to: &Path) -> Pending<()> {
+        if self.is_durable() { self.engine.rename(from, to) } else { self.engine.rename_unsynced(from, to) }
+    }
+
+    /// Gives a file a second name, and makes that durable if the store's puts are.
+    pub(crate) fn hard_link(&self, from: &Path, to: &Path) -> Pending<()> {
+        if self.is_durable() {
+            self.engine.hard_link(from, to)
+        } else {
+            self.engine.hard_link_unsynced(from, to)
+        }
+    }
+}
+
+impl ForebayStore {
+    /// Returns the settings of a store for the files below `root`; [`open`](ForebayStoreBuilder::open) opens it.
+    #[expect(clippy::new_ret_no_self, reason = "the settings come first")]
+    pub fn new(engine: &Engine, root: impl AsRef<Path>) -> ForebayStoreBuilder {
+        ForebayStoreBuilder::new(engine, root.as_ref())
+    }
+
+    pub(crate) fn of(shared: Shared) -> ForebayStore {
+        let class = shared.settings.class;
+        ForebayStore { shared: Arc::new(shared), class }
+    }
+
+    /// Returns the same store for work of another class: a query, a tenant. Both share open files.
+    ///
+    /// ```
+    /// # use forebay::{Class, Config, Engine};
+    /// # use forebay_object_store::ForebayStore;
+    /// # #[tokio::main]
+    /// # async fn main() -> forebay::Result<()> {
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// let store = ForebayStore::new(&engine, dir.path()).open().await?;
+    /// let compaction = store.with_class(Class::BACKGROUND);
+    /// # let _ = compaction;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_class(&self, class: Class) -> ForebayStore {
+        ForebayStore { shared: self.shared.clone(), class: Some(class) }
+    }
+
+    /// Returns the class of an operation that begins now.
+    pub(crate) fn class(&self) -> Class {
+        self.class.unwrap_or_else(shard::class)
+    }
+
+    /// Returns the directory that the store's objects are below.
+    pub fn root(&self) -> &Path {
+        &self.shared.root
+    }
+
+    /// Returns the number of files that stay open for further reads.
+    pub fn open_files(&self) -> usize {
+        self.shared.handles.len()
+    }
+
+    /// Closes all files that no read uses. A file that another program deletes keeps its space while it is open here: at most until
+    /// this call, or until other files take its place.
+    pub fn close_files(&self) {
+        self.shared.handles.clear();
+    }
+}
+
+impl fmt::Display for ForebayStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ForebayStore({})", self.shared.root.display())
+    }
+}
+
+impl fmt::Debug for ForebayStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForebayStore")
+            .field("root", &self.shared.root)
+            .field("settings", &self.shared.settings)
+            .field("class", &self.class)
+            .finish_non_exhaustive()
+    }
+}

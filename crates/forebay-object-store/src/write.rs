@@ -1,0 +1,343 @@
+//! Puts: an object is written under a staged name, and gets its own name when it is whole.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use forebay::{Class, Durability, ErrorKind, File, Open};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+
+use crate::attributes::Attributes;
+use crate::failure::{Failure, Result};
+use crate::finish::{Finish, finish};
+use crate::location;
+use crate::store::{ForebayStore, Shared};
+
+/// Bytes of one request.
+const REQUEST_BYTES_MAX: usize = 8 << 20;
+/// Shorter chunks are put together, which copies them; longer ones are written from their place.
+const JOINED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of chunks that are put together at a time.
+const RUN_BYTES_MAX: usize = 4 << 20;
+/// Requests of one put in flight. Those of a file through the page cache take turns in the kernel.
+const DEPTH: usize = 4;
+
+impl ForebayStore {
+    /// Puts an object; with `creates`, only if there is none. Returns its entity tag.
+    pub(crate) fn put(
+        &self,
+        location: &str,
+        chunks: Vec<Bytes>,
+        creates: bool,
+    ) -> Result<Finish<Result<String>>> {
+        let path = location::object(&self.shared.root, location)?;
+        let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
+        Ok(finish(&self.shared.engine, async move {
+            let (file, staged) = stage(&shared, &path).await?;
+            let put = async {
+                let durability = if shared.is_durable() { Durability::Data } else { Durability::None };
+                write(&file, 0, chunks, durability, class).await?;
+                let e_tag = Attributes::of(&file.metadata().await?).e_tag;
+                publish(&shared, &staged, &path, creates).await?;
+                Ok(e_tag)
+            };
+            let result = put.await;
+            if result.is_err() {
+                let _ = shared.engine.remove_file(&staged).await;
+            }
+            shared.handles.forget(&location);
+            result
+        }))
+    }
+
+    /// Begins an object that is put in parts.
+    pub(crate) fn begin_upload(&self, location: &str) -> Result<Finish<Result<Upload>>> {
+        let path = location::object(&self.shared.root, location)?;
+        let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
+        Ok(finish(&self.shared.engine, async move {
+            let (file, staged) = stage(&shared, &path).await?;
+            Ok(Upload {
+                shared,
+                class,
+                location,
+                path,
+                staged: Some(staged),
+                parts: Arc::new(Parts { file: Mutex::new(Some(file)), written_bytes: AtomicU64::new(0) }),
+                begun_bytes: 0,
+            })
+        }))
+    }
+}
+
+/// An object that is put in parts. Dropping it removes what was written.
+pub(crate) struct Upload {
+    shared: Arc<Shared>,
+    class: Class,
+    location: String,
+    path: PathBuf,
+    /// None once it was completed or aborted.
+    staged: Option<PathBuf>,
+    parts: Arc<Parts>,
+    /// Bytes of all parts so far: the offset of the next one.
+    begun_bytes: u64,
+}
+
+/// What the parts of an upload share.
+struct Parts {
+    /// None once the upload was completed or aborted.
+    file: Mutex<Option<File>>,
+    written_bytes: AtomicU64,
+}
+
+impl Parts {
+    fn file(&self) -> MutexGuard<'_, Option<File>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Upload {
+    /// Returns the write of the next part. Parts may be written in any order, and at the same time.
+    pub(crate) fn put_part(&mut self, chunks: Vec<Bytes>) -> Finish<Result<()>> {
+        let offset = self.begun_bytes;
+        let bytes: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+        self.begun_bytes += bytes;
+        let (parts, class) = (self.parts.clone(), self.class);
+        finish(&self.shared.engine, async move {
+            let file = parts.file().clone().ok_or_else(has_ended)?;
+            write(&file, offset, chunks, Durability::None, class).await?;
+            parts.written_bytes.fetch_add(bytes, Ordering::AcqRel);
+            Ok(())
+        })
+    }
+
+    /// Gives the object its name. Returns its entity tag.
+    pub(crate) fn complete(&mut self) -> impl Future<Output = Result<String>> + Send + use<> {
+        let change = self.begin_complete();
+        async move { change?.await }
+    }
+
+    fn begin_complete(&mut self) -> Result<Finish<Result<String>>> {
+        let missing_bytes = self.begun_bytes.saturating_sub(self.parts.written_bytes.load(Ordering::Acquire));
+        if self.staged.is_some() && missing_bytes > 0 {
+            return Err(Failure::text(format!(
+                "{missing_bytes} bytes of the parts of {} are not written; await all parts, then complete it",
+                self.path.display()
+            )));
+        }
+        let (Some(staged), Some(file)) = (self.staged.take(), self.parts.file().take()) else {
+            return Err(has_ended());
+        };
+        let (shared, path, location) = (self.shared.clone(), self.path.clone(), self.location.clone());
+        let class = self.class;
+        Ok(finish(&self.shared.engine, async move {
+            let complete = async {
+                let e_tag = Attributes::of(&file.metadata().await?).e_tag;
+                if shared.is_durable() {
+                    file.sync(Durability::Data).class(class).await?;
+                }
+                publish(&shared, &staged, &path, false).await?;
+                Ok(e_tag)
+            };
+            let result = complete.await;
+            if result.is_err() {
+                let _ = shared.engine.remove_file(&staged).await;
+            }
+            shared.handles.forget(&location);
+            result
+        }))
+    }
+
+    /// Removes what was written.
+    pub(crate) fn abort(&mut self) -> impl Future<Output = Result<()>> + Send + use<> {
+        let staged = self.staged.take();
+        self.parts.file().take();
+        let engine = self.shared.engine.clone();
+        let change = staged
+            .ok_or_else(has_ended)
+            .map(|staged| finish(&engine.clone(), async move { Ok(engine.remove_file(&staged).await?) }));
+        async move { change?.await }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(staged) = self.staged.take() {
+            let engine = self.shared.engine.clone();
+            drop(self.shared.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+                let _ = engine.remove_file(&staged).await;
+            }));
+        }
+    }
+}
+
+fn has_ended() -> Failure {
+    Failure::text("the upload was completed or aborted before; begin another one")
+}
+
+/// Makes a file under a free staged name of the object at `path`, and the directories above it that are missing.
+async fn stage(shared: &Shared, path: &Path) -> Result<(File, PathBuf)> {
+    let mut number = 1;
+    loop {
+        let staged = location::staged(path, number);
+        let error = match shared.engine.open(&staged, Open::create_new().buffered()).await {
+            Ok(file) => return Ok((file, staged)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::AlreadyExists => number += 1,
+            ErrorKind::NotFound => make_parents(shared, path).await?,
+            _ => return Err(error.into()),
+        }
+    }
+}
+
+/// Makes the missing directories above `path`.
+pub(crate) async fn make_parents(shared: &Shared, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(above) => shared.directories.make(&shared.engine, &shared.root, above).await,
+        None => Ok(()),
+    }
+}
+
+/// Makes the names of all directories above `path` durable, if the store's puts are.
+pub(crate) async fn sync_parents(shared: &Shared, path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(above) if shared.is_durable() => {
+            shared.directories.sync(&shared.engine, &shared.root, above).await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives a staged file, whose bytes are durable if the store's puts are, the name `path`.
+async fn publish(shared: &Shared, staged: &Path, path: &Path, creates: bool) -> Result<()> {
+    // First, so that no name in a directory that may go is ever returned. The staged file keeps the directories from being removed.
+    sync_parents(shared, path).await?;
+    if !creates {
+        shared.rename(staged, path).await?;
+        return Ok(());
+    }
+    shared.hard_link(staged, path).await.map_err(|error| Failure::of_new_name(path, error))?;
+    // It is published: a staged name that stays is hidden, and in nobody's way.
+    let _ = shared.engine.remove_file(staged).await;
+    Ok(())
+}
+
+/// Writes chunks one behind the other.
+async fn write(
+    file: &File,
+    offset: u64,
+    chunks: Vec<Bytes>,
+    durability: Durability,
+    class: Class,
+) -> Result<()> {
+    let mut runs = runs(offset, chunks);
+    // The usual small object: one request, with its sync.
+    let alone = if runs.len() <= 1 { durability } else { Durability::None };
+    if let [Run::One(..)] = runs[..]
+        && let Some(Run::One(offset, bytes)) = runs.pop()
+    {
+        return write_one(file, offset, bytes, alone, class).await;
+    }
+    let written = stream::iter(runs).map(|run| async move {
+        match run {
+            Run::One(offset, bytes) => write_one(file, offset, bytes, Durability::None, class).await,
+            Run::Joined(pieces) => {
+                let written = file.write_many(pieces).class(class).await?;
+                written.into_iter().try_for_each(|result| Ok(result?))
+            }
+        }
+    });
+    written.buffer_unordered(DEPTH).try_collect::<()>().await?;
+    if durability != Durability::None {
+        file.sync(durability).class(class).await?;
+    }
+    Ok(())
+}
+
+async fn write_one(
+    file: &File,
+    offset: u64,
+    bytes: Bytes,
+    durability: Durability,
+    class: Class,
+) -> Result<()> {
+    file.write(offset, bytes).durable(durability).class(class).await?;
+    Ok(())
+}
+
+/// Chunks that are written with one call.
+enum Run {
+    One(u64, Bytes),
+    Joined(Vec<(u64, Bytes)>),
+}
+
+/// Divides chunks that lie one behind the other, the first at `offset`.
+fn runs(mut offset: u64, chunks: Vec<Bytes>) -> Vec<Run> {
+    let mut runs = Vec::new();
+    let mut joined_bytes = 0;
+    for mut chunk in chunks {
+        while !chunk.is_empty() {
+            let bytes = chunk.split_to(chunk.len().min(REQUEST_BYTES_MAX));
+            let (at, len) = (offset, bytes.len());
+            offset += len as u64;
+            if len > JOINED_BYTES_MAX {
+                runs.push(Run::One(at, bytes));
+                continue;
+            }
+            match runs.last_mut() {
+                Some(Run::Joined(pieces)) if joined_bytes + len <= RUN_BYTES_MAX => {
+                    joined_bytes += len;
+                    pieces.push((at, bytes));
+                }
+                _ => {
+                    joined_bytes = len;
+                    runs.push(Run::Joined(vec![(at, bytes)]));
+                }
+            }
+        }
+    }
+    for run in &mut runs {
+        if let Run::Joined(pieces) = run
+            && pieces.len() == 1
+            && let Some((at, bytes)) = pieces.pop()
+        {
+            *run = Run::One(at, bytes);
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_written_in_requests_of_a_bounded_length() {
+        let chunks = [0, 1, 100_000, 3, 4, 0, 20 << 20, 5].map(|len| Bytes::from(vec![7; len]));
+        let (mut at, mut shape) = (1_000, Vec::new());
+        for run in runs(at, chunks.to_vec()) {
+            let pieces = match run {
+                Run::One(offset, bytes) => vec![(offset, bytes)],
+                Run::Joined(pieces) => pieces,
+            };
+            shape.push(pieces.len());
+            for (offset, bytes) in pieces {
+                assert_eq!(offset, at);
+                assert!(bytes.len() <= REQUEST_BYTES_MAX && !bytes.is_empty());
+                at += bytes.len() as u64;
+            }
+        }
+        assert_eq!(at, 1_000 + 1 + 100_000 + 7 + (20 << 20) + 5);
+        assert_eq!(shape, [1, 1, 2, 1, 1, 1, 1]);
+        let many = runs(0, vec![Bytes::from_static(&[1; 60_000]); 100]);
+        assert_eq!(many.len(), 2, "4 MiB at a time");
+        assert!(runs(0, vec![Bytes::new()]).is_empty());
+    }
+}

@@ -1,0 +1,89 @@
+//! Helpers shared by the tests.
+#![allow(dead_code, reason = "each test crate uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay::{Config, DriverChoice, Engine, WorkerRings};
+use forebay_object_store::{ForebayStore, ForebayStoreBuilder};
+
+/// Returns a directory on a real file system beside the build, where O_DIRECT works; `/tmp` is often memory.
+pub(crate) fn dir() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("forebay-object-store-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .expect("a directory")
+}
+
+/// Returns the settings of engines that take each of the ways to the kernel, with their names.
+pub(crate) fn configs() -> Vec<(&'static str, Config)> {
+    let config = || Config::default().shards(2);
+    vec![
+        ("rings", config().driver(DriverChoice::Uring)),
+        ("rings of shards only", config().driver(DriverChoice::Uring).worker_rings(WorkerRings::Off)),
+        ("threads", config().driver(DriverChoice::Threads).worker_rings(WorkerRings::Off)),
+    ]
+}
+
+/// Starts an engine on the driver that `FOREBAY_TEST_DRIVER` names.
+pub(crate) fn engine() -> Engine {
+    let driver = match std::env::var("FOREBAY_TEST_DRIVER").as_deref() {
+        Ok("uring") => DriverChoice::Uring,
+        Ok("threads") => DriverChoice::Threads,
+        _ => DriverChoice::Auto,
+    };
+    Engine::start(Config::default().shards(2).driver(driver)).expect("an engine")
+}
+
+pub(crate) fn settings(root: &Path) -> ForebayStoreBuilder {
+    ForebayStore::new(&engine(), root)
+}
+
+pub(crate) async fn store(root: &Path) -> ForebayStore {
+    settings(root).open().await.expect("a store")
+}
+
+/// Returns the byte at a place of every test's object: no two 4 KiB pages are equal.
+pub(crate) fn byte_at(at: u64) -> u8 {
+    let mixed = (at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> (8 * (at % 8))) as u8
+}
+
+pub(crate) fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
+    range.map(byte_at).collect()
+}
+
+/// Returns what is below a directory: each path with the bytes of its file, `None` for a directory. Links are named by their target.
+pub(crate) fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut dirs = vec![root.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(root).expect("below the root").display().to_string();
+            let kind = std::fs::symlink_metadata(&path).expect("metadata").file_type();
+            if kind.is_symlink() {
+                let target = std::fs::read_link(&path).expect("a link");
+                found.insert(format!("{name} -> {}", target.display()), None);
+            } else if kind.is_dir() {
+                found.insert(name, None);
+                dirs.push(path);
+            } else {
+                found.insert(name, Some(std::fs::read(&path).unwrap_or_default()));
+            }
+        }
+    }
+    found
+}
+
+/// Numbers from a seed (xorshift64), so that a failing run can be repeated.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
