@@ -23,7 +23,10 @@ pub(super) fn open(at: &At, how: &OpenHow) -> Result<OwnedFd> {
             "creating or truncating a file needs it opened for writing",
         )));
     }
-    refuse_special(at).map_err(named)?;
+    // A new file is an ordinary one, and O_EXCL opens no other.
+    if !how.create_new {
+        refuse_special(at).map_err(named)?;
+    }
     let mut flags = OFlags::CLOEXEC | access(how.read, how.write);
     flags.set(OFlags::CREATE, how.create || how.create_new);
     flags.set(OFlags::EXCL, how.create_new);

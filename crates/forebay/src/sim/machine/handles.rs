@@ -53,7 +53,7 @@ impl Machine {
             return Err(invalid("creating or truncating a file needs it opened for writing"));
         }
         let found = self.find(at);
-        if found.is_ok_and(|spot| self.inode(spot).is_some_and(|inode| inode.is_dir)) {
+        if !how.create_new && found.is_ok_and(|spot| self.inode(spot).is_some_and(|inode| inode.is_dir)) {
             return Err(invalid("it is a directory, but only regular files and block devices have offsets"));
         }
         let failed = |errno: i32| {

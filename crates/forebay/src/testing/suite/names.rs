@@ -35,6 +35,8 @@ async fn files_are_opened_as_asked(env: &Env) -> Outcome {
         holds("offsets are aligned to a power of two", file.alignment().offset.is_power_of_two())?;
         file.write(0, bytes_of(0..4096)).await?;
         fails_os("create_new of what is there", engine.open(&path, open).await, libc::EEXIST)?;
+        // A directory of the name was reported as an invalid argument, so a caller that looked for a free name gave up.
+        fails_os("create_new of a directory", engine.open(env.dir(), open).await, libc::EEXIST)?;
     }
     for open in modes(env, Open::create()) {
         let file = engine.open(env.path("0"), open).await?;
