@@ -1,7 +1,7 @@
 //! Lists: directories are read one at a time, and the attributes of their files some hundreds at a time.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay::{DirEntry, ErrorKind, FileKind, Metadata};
@@ -15,6 +15,8 @@ use crate::store::{ForebayStore, Shared};
 
 /// Files whose attributes are looked up with one call.
 const LOOKED_UP_MAX: usize = 512;
+/// Directories above a prefix to which a link may lead back. Above the file system's root there is the root again.
+const ABOVE_MAX: usize = 64;
 
 /// An object in a list.
 pub(crate) struct Listed {
@@ -236,10 +238,13 @@ async fn is_empty(shared: &Shared, dir: &Dir, error: forebay::Error) -> Result<(
     }
 }
 
-/// Fails for a symbolic link to a directory that it lies in: the list would have no end.
+/// Fails for a symbolic link to a directory that it lies in, below the prefix or above it: the list would have no end.
 async fn check_loop(shared: &Shared, dir: &Arc<Dir>, link: &Name, target: &Metadata) -> Result<()> {
-    let above = std::iter::successors(Some(dir), |dir| dir.above.as_ref());
-    let above: Vec<&Path> = above.map(|dir| &*dir.path).collect();
+    let walked = std::iter::successors(Some(dir), |dir| dir.above.as_ref());
+    let mut above: Vec<PathBuf> = walked.map(|dir| dir.path.clone()).collect();
+    // The kernel resolves `..` by the directories themselves, whatever links the path has.
+    let top = above.last().cloned().unwrap_or_default();
+    above.extend(std::iter::successors(Some(top), |dir| Some(dir.join(".."))).skip(1).take(ABOVE_MAX));
     for (path, found) in above.iter().zip(shared.engine.metadata_many(&above).await?) {
         let is_same =
             found.is_ok_and(|found| (found.device(), found.inode()) == (target.device(), target.inode()));

@@ -62,14 +62,19 @@ impl ForebayStore {
 /// Gives the file `from` the second name `to`, which nothing has.
 async fn link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
     loop {
-        match shared.hard_link(from, to).await {
-            Ok(()) => return sync_parents(shared, to).await,
+        // Synced afterwards: a durable link would look at the directory of `to` before it looks for `from`.
+        match shared.engine.hard_link_unsynced(from, to).await {
+            Ok(()) => break,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                make_parents_of_target(shared, from, to, error).await?;
+                make_parents_of_target(shared, from, to).await?;
             }
             Err(error) => return Err(Failure::of_new_name(to, error)),
         }
     }
+    if let Some(above) = to.parent().filter(|_| shared.is_durable()) {
+        shared.engine.sync_dir(above).await?;
+    }
+    sync_parents(shared, to).await
 }
 
 /// Gives the file `from` the second name `to`, in place of the object that has it: by way of a staged name.
@@ -90,7 +95,7 @@ async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> 
         };
         match error.kind() {
             ErrorKind::AlreadyExists => number += 1,
-            ErrorKind::NotFound => make_parents_of_target(shared, from, to, error).await?,
+            ErrorKind::NotFound => make_parents_of_target(shared, from, to).await?,
             _ => return Err(error.into()),
         }
     }
@@ -102,24 +107,17 @@ async fn move_over(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
         match shared.rename(from, to).await {
             Ok(()) => return sync_parents(shared, to).await,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                make_parents_of_target(shared, from, to, error).await?;
+                make_parents_of_target(shared, from, to).await?;
             }
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Makes the directories above `to`, whose lack is the reason of `error` if `from` exists.
-async fn make_parents_of_target(
-    shared: &Shared,
-    from: &Path,
-    to: &Path,
-    error: forebay::Error,
-) -> Result<()> {
-    match shared.engine.metadata(from).await {
-        Ok(_) => make_parents(shared, to).await,
-        Err(_) => Err(Failure::not_found(from, error)),
-    }
+/// Makes the directories above `to`. If `from` does not exist, that was the reason why a call on both failed.
+async fn make_parents_of_target(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
+    shared.engine.metadata(from).await.map_err(|error| Failure::of_file(from, error))?;
+    make_parents(shared, to).await
 }
 
 /// Removes a name, and the directories that it leaves empty if the store does that.

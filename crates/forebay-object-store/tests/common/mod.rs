@@ -58,10 +58,12 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![root.to_path_buf()];
     while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(&dir).expect("a directory") {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten() {
             let path = entry.expect("an entry").path();
             let name = path.strip_prefix(root).expect("below the root").display().to_string();
-            let kind = std::fs::symlink_metadata(&path).expect("metadata").file_type();
+            // The staged file of a dropped upload goes at any time.
+            let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+            let kind = metadata.file_type();
             if kind.is_symlink() {
                 let target = std::fs::read_link(&path).expect("a link");
                 found.insert(format!("{name} -> {}", target.display()), None);
