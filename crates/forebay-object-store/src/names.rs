@@ -114,10 +114,14 @@ async fn move_over(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Makes the directories above `to`. If `from` does not exist, that was the reason why a call on both failed.
+/// Makes the directories above `to`. If `from` does not exist, or is a link that leads nowhere, that was the reason why a call on
+/// both failed.
 async fn make_parents_of_target(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
-    shared.engine.metadata(from).await.map_err(|error| Failure::of_file(from, error))?;
-    make_parents(shared, to).await
+    match shared.engine.metadata(from).await {
+        Ok(_) => make_parents(shared, to).await,
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(error.into()),
+        Err(error) => Err(Failure::not_found(from, error)),
+    }
 }
 
 /// Removes a name, and the directories that it leaves empty if the store does that.
