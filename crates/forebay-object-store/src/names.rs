@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay::ErrorKind;
+use forebay::{ErrorKind, FileKind};
 
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
@@ -80,25 +80,46 @@ async fn link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
 /// Gives the file `from` the second name `to`, in place of the object that has it: by way of a staged name.
 async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> {
     let mut number = 0;
-    loop {
+    let staged = loop {
         let staged = location::staged(to, number);
-        let error = match shared.engine.hard_link_unsynced(from, &staged).await {
-            Ok(()) => {
-                let renamed = shared.rename(&staged, to).await;
-                // rename(2): of two names of one file none is removed. So the staged one is still there where the object was a
-                // copy already, and where the rename failed.
-                let _ = shared.engine.remove_file(&staged).await;
-                renamed?;
-                return sync_parents(shared, to).await;
-            }
-            Err(error) => error,
-        };
+        let Err(error) = shared.engine.hard_link_unsynced(from, &staged).await else { break staged };
         match error.kind() {
             ErrorKind::AlreadyExists => number += 1,
             ErrorKind::NotFound => make_parents_of_target(shared, from, to).await?,
             _ => return Err(error.into()),
         }
+    };
+    // rename(2): of two names of one file none is removed, so the staged one would stay. It is removed only where it is certainly
+    // there: after a rename another copy may have taken it.
+    let is_there = is_one_file(shared, from, to).await;
+    if let Ok(false) = is_there {
+        match shared.rename(&staged, to).await {
+            Ok(()) => return sync_parents(shared, to).await,
+            // It was renamed, and the sync has failed: see `Engine::rename`.
+            Err(error) if shared.engine.metadata(&staged).await.is_err() => return Err(error.into()),
+            Err(error) => {
+                let _ = shared.engine.remove_file(&staged).await;
+                return Err(error.into());
+            }
+        }
     }
+    let _ = shared.engine.remove_file(&staged).await;
+    is_there?;
+    sync_parents(shared, to).await
+}
+
+/// Returns whether both names are of one file. Of symbolic links, which are copied themselves, only equal names are.
+async fn is_one_file(shared: &Shared, from: &Path, to: &Path) -> Result<bool> {
+    if from == to {
+        return Ok(true);
+    }
+    let [Ok(one), Ok(other)] = &shared.engine.metadata_many([from, to]).await?[..] else { return Ok(false) };
+    if (one.device(), one.inode()) != (other.device(), other.inode()) {
+        return Ok(false);
+    }
+    let (Some(above), Some(name)) = (from.parent(), from.file_name()) else { return Ok(false) };
+    let entries = shared.engine.read_dir(above).await?;
+    Ok(entries.iter().any(|entry| entry.name() == name && entry.kind() == FileKind::File))
 }
 
 /// Moves the file `from` to `to`, in place of the object there.

@@ -45,7 +45,7 @@ impl ForebayStore {
             };
             let result = put.await;
             if result.is_err() {
-                let _ = shared.engine.remove_file(&staged).await;
+                discard(&shared, &file, &staged).await;
             }
             shared.handles.forget(&location);
             result
@@ -142,7 +142,7 @@ impl Upload {
             };
             let result = complete.await;
             if result.is_err() {
-                let _ = shared.engine.remove_file(&staged).await;
+                discard(&shared, &file, &staged).await;
             }
             shared.handles.forget(&location);
             result
@@ -227,6 +227,15 @@ async fn publish(shared: &Shared, staged: &Path, path: &Path, creates: bool) -> 
     // It is published: a staged name that stays is hidden, and in nobody's way.
     let _ = shared.engine.remove_file(staged).await;
     Ok(())
+}
+
+/// Removes a staged file whose object was not put. If it was renamed before the failure, another put may have the name by now.
+async fn discard(shared: &Shared, file: &File, staged: &Path) {
+    if let (Ok(own), Ok(found)) = (file.metadata().await, shared.engine.metadata(staged).await)
+        && (own.device(), own.inode()) == (found.device(), found.inode())
+    {
+        let _ = shared.engine.remove_file(staged).await;
+    }
 }
 
 /// Writes chunks one behind the other.

@@ -1,5 +1,6 @@
 //! Shows: reads return the object's bytes of the moment, whoever replaced it; results keep only their own bytes; streams may be dropped
 //! anywhere; open files have a limit. How: real files, the engine's counters, and the descriptors of the process.
+#![allow(clippy::single_range_in_vec_init, reason = "a batch of one range")]
 
 mod common;
 
