@@ -4,12 +4,15 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use forebay::Engine;
+use forebay::{Engine, ErrorKind};
 
 use crate::failure::Result;
+use crate::is_broken;
 
 /// The most directories that are remembered; beyond that they are synced once more.
 const KNOWN_MAX: usize = 4096;
+/// Times that a directory is made while others remove those above it.
+const TRIES_MAX: u32 = 100;
 
 /// Which directories are certainly durable: their names were synced while they existed.
 ///
@@ -39,7 +42,15 @@ impl Directories {
     /// Those of mkdir(2).
     pub(crate) async fn make(&self, engine: &Engine, root: &Path, path: &Path) -> Result<()> {
         self.forget_up_to(root, path);
-        Ok(engine.create_dir_all(path).await?)
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match engine.create_dir_all(path).await {
+                // One above it was there and has just been removed, by a deletion that leaves no empty directory.
+                Err(error) if error.kind() == ErrorKind::NotFound && tries < TRIES_MAX => {}
+                made => return Ok(made?),
+            }
+        }
     }
 
     /// Makes the names of the directory `path` and of those between it and `root` durable. All of them exist.
@@ -83,6 +94,9 @@ impl Directories {
     }
 
     fn forget(&self, dir: &Path) {
+        if is_broken!(RemovedDirectoryKnown) {
+            return;
+        }
         let mut known = self.known();
         known.durable.remove(dir);
         known.forgotten += 1;

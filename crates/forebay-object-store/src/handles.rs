@@ -4,12 +4,13 @@
 //! are the same. Because it is open, its inode's number cannot be given to another file. So a file that anybody replaced, by a rename
 //! of the file itself or of a directory or symbolic link above it, is seen by the next read.
 
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::path::Path;
 use std::sync::Arc;
 
 use forebay::{Engine, ErrorKind, File, Metadata, Open};
 use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, OptionsBuilder, UnitWeighter};
+use quick_cache::{OptionsBuilder, UnitWeighter};
 
 use crate::failure::{Failure, Result};
 
@@ -23,9 +24,12 @@ pub(crate) struct Handle {
 /// The file system and the number of a file in it.
 type Identity = ((u32, u32), u64);
 
+/// The same in every run, as a simulated world has to be.
+type Hashing = BuildHasherDefault<DefaultHasher>;
+
 /// Open files by their location.
 pub(crate) struct Handles {
-    files: Cache<String, Arc<Handle>>,
+    files: Cache<String, Arc<Handle>, UnitWeighter, Hashing>,
     open: Open,
 }
 
@@ -33,12 +37,11 @@ impl Handles {
     pub(crate) fn new(files_max: usize, open: Open) -> Handles {
         let mut options = OptionsBuilder::new();
         options.shards(1).estimated_items_capacity(files_max).weight_capacity(files_max as u64);
-        let (weighter, hasher, lifecycle) =
-            (UnitWeighter, DefaultHashBuilder::default(), DefaultLifecycle::default());
+        let (hasher, lifecycle) = (Hashing::default(), DefaultLifecycle::default());
         let files = match options.build() {
-            Ok(options) => Cache::with_options(options, weighter, hasher, lifecycle),
+            Ok(options) => Cache::with_options(options, UnitWeighter, hasher, lifecycle),
             // Cannot happen: all required settings are set.
-            Err(_) => Cache::new(files_max),
+            Err(_) => Cache::with(files_max, files_max as u64, UnitWeighter, hasher, lifecycle),
         };
         Handles { files, open }
     }

@@ -10,6 +10,9 @@ mod finish;
 mod handles;
 mod list;
 mod location;
+#[cfg(feature = "_mutants")]
+#[doc(hidden)]
+pub mod mutants;
 mod names;
 mod options;
 mod read;
@@ -19,3 +22,15 @@ mod write;
 
 pub use options::{ForebayStoreBuilder, PutDurability, ReadPolicy};
 pub use store::ForebayStore;
+
+/// Returns whether a fault is put in on purpose; never outside of this crate's own tests.
+macro_rules! is_broken {
+    ($mutant:ident) => {{
+        #[cfg(feature = "_mutants")]
+        let is_on = crate::mutants::Mutant::$mutant.is_on();
+        #[cfg(not(feature = "_mutants"))]
+        let is_on = false;
+        is_on
+    }};
+}
+use is_broken;

@@ -89,37 +89,53 @@ async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> 
             _ => return Err(error.into()),
         }
     };
-    // rename(2): of two names of one file none is removed, so the staged one would stay. It is removed only where it is certainly
-    // there: after a rename another copy may have taken it.
-    let is_there = is_one_file(shared, from, to).await;
-    if let Ok(false) = is_there {
-        match shared.rename(&staged, to).await {
-            Ok(()) => return sync_parents(shared, to).await,
-            // It was renamed, and the sync has failed: see `Engine::rename`.
-            Err(error) if shared.engine.metadata(&staged).await.is_err() => return Err(error.into()),
-            Err(error) => {
+    match replace(shared, from, &staged, to).await {
+        Ok(()) => sync_parents(shared, to).await,
+        Err(error) => {
+            // A rename that has happened and could not be synced leaves no staged name: another copy may have it by now.
+            if is_one_file(shared, from, &staged).await {
                 let _ = shared.engine.remove_file(&staged).await;
-                return Err(error.into());
             }
+            Err(error)
         }
     }
-    let _ = shared.engine.remove_file(&staged).await;
-    is_there?;
-    sync_parents(shared, to).await
 }
 
-/// Returns whether both names are of one file. Of symbolic links, which are copied themselves, only equal names are.
-async fn is_one_file(shared: &Shared, from: &Path, to: &Path) -> Result<bool> {
-    if from == to {
-        return Ok(true);
+/// Renames `staged`, which is a name of the file `from`, to `to`.
+async fn replace(shared: &Shared, from: &Path, staged: &Path, to: &Path) -> Result<()> {
+    // rename(2): of two names of one file none is removed, so the staged one would stay.
+    if from != to && !is_one_file(shared, from, to).await {
+        return Ok(shared.rename(staged, to).await?);
     }
-    let [Ok(one), Ok(other)] = &shared.engine.metadata_many([from, to]).await?[..] else { return Ok(false) };
-    if (one.device(), one.inode()) != (other.device(), other.inode()) {
-        return Ok(false);
+    if kind(shared, from).await? == Some(FileKind::Symlink) {
+        // What it leads to is one file with `to`; the link itself may be another one.
+        shared.rename(staged, to).await?;
+        if kind(shared, staged).await?.is_none() {
+            return Ok(());
+        }
     }
-    let (Some(above), Some(name)) = (from.parent(), from.file_name()) else { return Ok(false) };
+    shared.engine.remove_file(staged).await?;
+    // The copy that made them one file may have failed to make that durable.
+    if let Some(above) = to.parent().filter(|_| shared.is_durable()) {
+        shared.engine.sync_dir(above).await?;
+    }
+    Ok(())
+}
+
+/// Returns whether two names lead to one file, or both nowhere.
+async fn is_one_file(shared: &Shared, one: &Path, other: &Path) -> bool {
+    match shared.engine.metadata_many([one, other]).await.as_deref() {
+        Ok([Ok(one), Ok(other)]) => (one.device(), one.inode()) == (other.device(), other.inode()),
+        Ok([Err(_), Err(_)]) => true,
+        _ => false,
+    }
+}
+
+/// Returns the kind of the file that has this name; of a symbolic link its own.
+async fn kind(shared: &Shared, path: &Path) -> Result<Option<FileKind>> {
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
     let entries = shared.engine.read_dir(above).await?;
-    Ok(entries.iter().any(|entry| entry.name() == name && entry.kind() == FileKind::File))
+    Ok(entries.iter().find(|entry| entry.name() == name).map(|entry| entry.kind()))
 }
 
 /// Moves the file `from` to `to`, in place of the object there.

@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay::{Class, Engine, Pending, shard};
+use forebay::{Class, Durability, Engine, Pending, shard};
 
 use crate::directories::Directories;
 use crate::handles::Handles;
+use crate::is_broken;
 use crate::options::{ForebayStoreBuilder, PutDurability, Settings};
 
 /// An `ObjectStore` for files below a directory, which reads and writes with a Forebay engine.
@@ -71,14 +72,23 @@ impl Shared {
         self.settings.put_durability == PutDurability::Data
     }
 
+    /// Returns what a put does with its bytes before they get their name.
+    pub(crate) fn durability(&self) -> Durability {
+        if self.is_durable() && !is_broken!(BytesNotSynced) { Durability::Data } else { Durability::None }
+    }
+
     /// Renames a file, and makes that durable if the store's puts are.
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> Pending<()> {
-        if self.is_durable() { self.engine.rename(from, to) } else { self.engine.rename_unsynced(from, to) }
+        if self.is_durable() && !is_broken!(NameNotSynced) {
+            self.engine.rename(from, to)
+        } else {
+            self.engine.rename_unsynced(from, to)
+        }
     }
 
     /// Gives a file a second name, and makes that durable if the store's puts are.
     pub(crate) fn hard_link(&self, from: &Path, to: &Path) -> Pending<()> {
-        if self.is_durable() {
+        if self.is_durable() && !is_broken!(NameNotSynced) {
             self.engine.hard_link(from, to)
         } else {
             self.engine.hard_link_unsynced(from, to)

@@ -12,6 +12,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use crate::attributes::Attributes;
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
+use crate::is_broken;
 use crate::location;
 use crate::store::{ForebayStore, Shared};
 
@@ -37,7 +38,7 @@ impl ForebayStore {
         Ok(finish(&self.shared.engine, async move {
             let (file, staged) = stage(&shared, &path).await?;
             let put = async {
-                let durability = if shared.is_durable() { Durability::Data } else { Durability::None };
+                let durability = shared.durability();
                 write(&file, 0, chunks, durability, class).await?;
                 let e_tag = Attributes::of(&file.metadata().await?).e_tag;
                 publish(&shared, &staged, &path, creates).await?;
@@ -134,8 +135,8 @@ impl Upload {
         Ok(finish(&self.shared.engine, async move {
             let complete = async {
                 let e_tag = Attributes::of(&file.metadata().await?).e_tag;
-                if shared.is_durable() {
-                    file.sync(Durability::Data).class(class).await?;
+                if shared.durability() != Durability::None {
+                    file.sync(shared.durability()).class(class).await?;
                 }
                 publish(&shared, &staged, &path, false).await?;
                 Ok(e_tag)
@@ -182,6 +183,11 @@ fn has_ended() -> Failure {
 
 /// Makes a file under a free staged name of the object at `path`, and the directories above it that are missing.
 async fn stage(shared: &Shared, path: &Path) -> Result<(File, PathBuf)> {
+    if is_broken!(PutInPlace)
+        && let Ok(file) = shared.engine.open(path, Open::create().truncate().buffered()).await
+    {
+        return Ok((file, path.to_path_buf()));
+    }
     let mut number = 1;
     loop {
         let staged = location::staged(path, number);
@@ -208,7 +214,7 @@ pub(crate) async fn make_parents(shared: &Shared, path: &Path) -> Result<()> {
 /// Makes the names of all directories above `path` durable, if the store's puts are.
 pub(crate) async fn sync_parents(shared: &Shared, path: &Path) -> Result<()> {
     match path.parent() {
-        Some(above) if shared.is_durable() => {
+        Some(above) if shared.is_durable() && !is_broken!(DirectoriesNotSynced) => {
             shared.directories.sync(&shared.engine, &shared.root, above).await
         }
         _ => Ok(()),

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{configs, dir};
-use forebay::Engine;
+use forebay::{Config, Engine};
 use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
 
 /// Runs every function that applies to a store of local files.
@@ -43,19 +43,29 @@ suite!(v13, object_store_013);
 fn on_each_way(policy: ReadPolicy, durability: PutDurability) {
     for (name, config) in configs() {
         println!("{name}");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        runtime.unwrap().block_on(async {
-            let engine = Engine::start(config).unwrap();
-            let dirs = [dir(), dir()];
-            let store = async |number: usize| {
-                let settings = ForebayStore::new(&engine, dirs[number].path());
-                Arc::new(settings.read_policy(policy).put_durability(durability).open().await.unwrap())
-            };
-            v14(store(0).await).await;
-            #[cfg(feature = "object_store_013")]
-            v13(store(1).await).await;
-        });
+        on(config, policy, durability);
     }
+}
+
+fn on(config: Config, policy: ReadPolicy, durability: PutDurability) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.unwrap().block_on(async {
+        let engine = Engine::start(config).unwrap();
+        let dirs = [dir(), dir()];
+        let store = async |number: usize| {
+            let settings = ForebayStore::new(&engine, dirs[number].path());
+            Arc::new(settings.read_policy(policy).put_durability(durability).open().await.unwrap())
+        };
+        v14(store(0).await).await;
+        #[cfg(feature = "object_store_013")]
+        v13(store(1).await).await;
+    });
+}
+
+/// What an engine takes without being asked for one way.
+#[test]
+fn automatic() {
+    on(Config::default(), ReadPolicy::Adaptive, PutDurability::None);
 }
 
 #[test]

@@ -7,7 +7,6 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path as FsPath;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use common::{Numbers, bytes_of, dir, engine, settings, store};
@@ -16,16 +15,13 @@ use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
+use tokio::sync::Mutex;
 
 const MIB: u64 = 1 << 20;
 const POLICIES: [ReadPolicy; 3] = [ReadPolicy::Adaptive, ReadPolicy::Direct, ReadPolicy::Buffered];
 
-/// Tests that count descriptors, and those that open many, go one after the other.
-static DESCRIPTORS: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Tests that count descriptors go one after the other.
+static DESCRIPTORS: Mutex<()> = Mutex::const_new(());
 
 fn write(root: &FsPath, name: &str, len: u64) {
     fs::write(root.join(name), bytes_of(0..len)).unwrap();
@@ -256,7 +252,7 @@ async fn chunks_may_be_kept_beyond_the_engines_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_may_be_dropped_at_any_point() {
-    let _alone = alone();
+    let _alone = DESCRIPTORS.lock().await;
     let root = dir();
     write(root.path(), "a", 12 * MIB);
     let location = Path::from("a");
@@ -298,7 +294,7 @@ async fn a_stream_may_be_dropped_at_any_point() {
 /// An adaptive file has two descriptors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_files_have_a_limit() {
-    let _alone = alone();
+    let _alone = DESCRIPTORS.lock().await;
     let root = dir();
     for number in 0..300 {
         write(root.path(), &number.to_string(), 9000);

@@ -1,0 +1,21 @@
+//! Faults put into a store on purpose, to check that the tests catch them.
+//!
+//! The switch belongs to the calling thread. A simulated world runs on one thread and so is broken as a whole.
+
+/// The fault to put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mutant {
+    /// An object gets its name before its bytes are durable.
+    BytesNotSynced,
+    /// A put, copy or rename returns before the name is durable.
+    NameNotSynced,
+    /// A put returns before the directories are durable that were made for it.
+    DirectoriesNotSynced,
+    /// A directory that was removed and made again counts as durable.
+    RemovedDirectoryKnown,
+    /// The bytes go where the object is, not under a staged name.
+    PutInPlace,
+}
+
+forebay::_mutant_switch!(Mutant);
