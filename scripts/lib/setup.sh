@@ -65,8 +65,8 @@ features_without() {
     awk -v left_out=" $* " '
         FNR == 1 { section = ""; crate = FILENAME; sub(/.*crates\//, "", crate); sub(/\/.*/, "", crate) }
         /^\[/ { section = $0 }
-        section == "[features]" && /^[a-z_]+ *=/ && !index(left_out, " " $1 " ") && $1 != "default" { printf "%s/%s,", crate, $1 }
-    ' crates/{forebay,forebay-cache,forebay-wal,forebay-kv,forebay-report,forebay-measure,forebay-cli}/Cargo.toml
+        section == "[features]" && /^[a-z0-9_]+ *=/ && !index(left_out, " " $1 " ") && $1 != "default" { printf "%s/%s,", crate, $1 }
+    ' crates/{forebay,forebay-cache,forebay-wal,forebay-kv,forebay-object-store,forebay-report,forebay-measure,forebay-cli}/Cargo.toml
 }
 
 # The folder that cargo builds into, as an absolute path.

@@ -34,3 +34,11 @@ macro_rules! is_broken {
     }};
 }
 use is_broken;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeCode;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/object-store.md")]
+struct GuideCode;

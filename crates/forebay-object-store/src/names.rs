@@ -92,8 +92,10 @@ async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> 
     match replace(shared, from, &staged, to).await {
         Ok(()) => sync_parents(shared, to).await,
         Err(error) => {
-            // A rename that has happened and could not be synced leaves no staged name: another copy may have it by now.
-            if is_one_file(shared, from, &staged).await {
+            // A rename that has happened and could not be synced leaves no staged name: another copy may have it by now. A relative link
+            // leads elsewhere from there.
+            let is_link = matches!(kind(shared, from).await, Ok(Some(FileKind::Symlink)));
+            if is_link || is_one_file(shared, from, &staged).await {
                 let _ = shared.engine.remove_file(&staged).await;
             }
             Err(error)

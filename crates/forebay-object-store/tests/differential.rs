@@ -347,7 +347,7 @@ async fn compare(seed: u64, steps: usize) {
         let kinds = (one.as_ref().map_err(|error| kind(error)), two.as_ref().map_err(|error| kind(error)));
         let names: Vec<_> = without_staged(&theirs).into_keys().collect();
         assert!(kinds.0 == kinds.1, "ours: {one:?}\ntheirs: {two:?}\n{names:?}\n{}", story());
-        assert!(!has_staged(&ours), "{}", story());
+        assert!(!has_staged(&ours), "{:?}\n{}", tree(&ours).keys(), story());
         let (one, two) = (without_staged(&ours), without_staged(&theirs));
         let names: Vec<_> = one.keys().zip(two.keys()).collect();
         assert!(one == two, "the trees differ: {names:?}\n{}", story());

@@ -3,7 +3,7 @@
 use syn::{ImplItem, Item, ItemImpl, Path, Token, Type, Visibility, punctuated::Punctuated, visit::Visit};
 
 use crate::{
-    ALLOWED_TRAITS,
+    ALLOWED_TRAITS, OWN_TRAITS,
     foreign::segments,
     listing::{Listing, shown_attributes},
     render::{line, signature},
@@ -138,7 +138,10 @@ impl Listing<'_> {
             .chain(&block.attrs)
             .any(|attribute| attribute.path().is_ident("cfg") && line(attribute).contains("feature"));
         let allowed = match self.krate.resolve(module, &segments(of_trait)) {
-            Some(Target::External(krate)) => behind_feature && ALLOWED_TRAITS.contains(&krate.as_str()),
+            Some(Target::External(krate)) => {
+                (behind_feature && ALLOWED_TRAITS.contains(&krate.as_str()))
+                    || OWN_TRAITS.contains(&(self.krate.name.as_str(), krate.as_str()))
+            }
             _ => false,
         };
         let mut types = crate::foreign::ForeignTypes::in_module(self.krate, module);

@@ -281,7 +281,11 @@ fn module_file(folder: &Path, name: &str, attributes: &[Attribute]) -> Result<Pa
             && pair.path.is_ident("path")
             && let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(path), .. }) = &pair.value
         {
-            return Ok(folder.join(path.value()));
+            // Relative to the folder of the file that has the attribute: for `a.rs` that is above `a`.
+            let above = folder.parent().unwrap_or(folder);
+            let found = [folder, above].map(|folder| folder.join(path.value()));
+            let [first, _] = &found;
+            return Ok(found.iter().find(|file| file.exists()).unwrap_or(first).clone());
         }
     }
     let candidates = [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")];
