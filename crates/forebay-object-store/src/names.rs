@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay::{ErrorKind, FileKind};
+use forebay::ErrorKind;
 
 use crate::failure::{Failure, Result};
 use crate::finish::{Finish, finish};
@@ -92,10 +92,8 @@ async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> 
     match replace(shared, from, &staged, to).await {
         Ok(()) => sync_parents(shared, to).await,
         Err(error) => {
-            // A rename that has happened and could not be synced leaves no staged name: another copy may have it by now. A relative link
-            // leads elsewhere from there.
-            let is_link = matches!(kind(shared, from).await, Ok(Some(FileKind::Symlink)));
-            if is_link || is_one_file(shared, from, &staged).await {
+            // A rename that has happened and could not be synced leaves no staged name: another copy may have it by now.
+            if is_one_file(shared, from, &staged).await {
                 let _ = shared.engine.remove_file(&staged).await;
             }
             Err(error)
@@ -105,17 +103,10 @@ async fn replace_by_link(shared: &Shared, from: &Path, to: &Path) -> Result<()> 
 
 /// Renames `staged`, which is a name of the file `from`, to `to`.
 async fn replace(shared: &Shared, from: &Path, staged: &Path, to: &Path) -> Result<()> {
-    // rename(2): of two names of one file none is removed, so the staged one would stay.
-    if from != to && !is_one_file(shared, from, to).await {
+    if !is_one_file(shared, from, to).await {
         return Ok(shared.rename(staged, to).await?);
     }
-    if kind(shared, from).await? == Some(FileKind::Symlink) {
-        // What it leads to is one file with `to`; the link itself may be another one.
-        shared.rename(staged, to).await?;
-        if kind(shared, staged).await?.is_none() {
-            return Ok(());
-        }
-    }
+    // rename(2): of two names of one file none is removed, so the staged one would stay.
     shared.engine.remove_file(staged).await?;
     // The copy that made them one file may have failed to make that durable.
     if let Some(above) = to.parent().filter(|_| shared.is_durable()) {
@@ -124,20 +115,10 @@ async fn replace(shared: &Shared, from: &Path, staged: &Path, to: &Path) -> Resu
     Ok(())
 }
 
-/// Returns whether two names lead to one file, or both nowhere.
+/// Returns whether both are names of one file, or of one symbolic link.
 async fn is_one_file(shared: &Shared, one: &Path, other: &Path) -> bool {
-    match shared.engine.metadata_many([one, other]).await.as_deref() {
-        Ok([Ok(one), Ok(other)]) => (one.device(), one.inode()) == (other.device(), other.inode()),
-        Ok([Err(_), Err(_)]) => true,
-        _ => false,
-    }
-}
-
-/// Returns the kind of the file that has this name; of a symbolic link its own.
-async fn kind(shared: &Shared, path: &Path) -> Result<Option<FileKind>> {
-    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
-    let entries = shared.engine.read_dir(above).await?;
-    Ok(entries.iter().find(|entry| entry.name() == name).map(|entry| entry.kind()))
+    let both = (shared.engine.symlink_metadata(one).await, shared.engine.symlink_metadata(other).await);
+    matches!(both, (Ok(one), Ok(other)) if (one.device(), one.inode()) == (other.device(), other.inode()))
 }
 
 /// Moves the file `from` to `to`, in place of the object there.

@@ -119,6 +119,10 @@ fn metadata_is_known_at_once_where_the_kernel_has_the_names() {
     assert_eq!(found.unwrap(), engine.metadata(&data).wait().unwrap());
     assert_eq!(engine.try_metadata(&link).unwrap().unwrap(), engine.metadata(&data).wait().unwrap());
     assert!(engine.try_metadata(dir.path()).unwrap().unwrap().is_dir());
+    assert_eq!(engine.symlink_metadata(&link).wait().unwrap().kind(), FileKind::Symlink);
+    assert_eq!(engine.symlink_metadata(&data).wait().unwrap(), engine.metadata(&data).wait().unwrap());
+    let missing = engine.symlink_metadata(&none).wait().unwrap_err();
+    assert_eq!((missing.kind(), missing.operation()), (ErrorKind::NotFound, "symlink_metadata"));
     // A name that was looked up before is known not to be there.
     assert_eq!(engine.metadata(&none).wait().unwrap_err().kind(), ErrorKind::NotFound);
     let missing = engine.try_metadata(&none).unwrap().unwrap_err();

@@ -192,6 +192,10 @@ pub(crate) enum MetaRequest {
     Metadata {
         path: At,
     },
+    /// Does not follow a symbolic link of the last name; returns [`MetaReply::Metadata`].
+    SymlinkMetadata {
+        path: At,
+    },
     /// Follows symbolic links; returns [`MetaReply::MetadataMany`], with a result for each path.
     MetadataMany {
         paths: Vec<At>,
@@ -271,6 +275,7 @@ impl MetaRequest {
             MetaRequest::SyncDir { .. } => "sync_dir",
             MetaRequest::ReadDir { .. } => "read_dir",
             MetaRequest::Metadata { .. } | MetaRequest::FileMetadata { .. } => "metadata",
+            MetaRequest::SymlinkMetadata { .. } => "symlink_metadata",
             MetaRequest::MetadataMany { .. } => "metadata_many",
             MetaRequest::Allocate { .. } => "allocate",
             MetaRequest::PunchHole { .. } => "punch_hole",
@@ -308,6 +313,9 @@ pub(crate) fn execute(request: &MetaRequest) -> Result<MetaReply> {
         MetaRequest::SyncDir { path } => names::sync_dir(path).map(done),
         MetaRequest::ReadDir { path } => names::read_dir(path).map(MetaReply::Entries),
         MetaRequest::Metadata { path } => file::metadata_at(operation, path).map(MetaReply::Metadata),
+        MetaRequest::SymlinkMetadata { path } => {
+            file::symlink_metadata(operation, path).map(MetaReply::Metadata)
+        }
         MetaRequest::MetadataMany { paths } => {
             Ok(MetaReply::MetadataMany(paths.iter().map(|path| file::metadata_at(operation, path)).collect()))
         }

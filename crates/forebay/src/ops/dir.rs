@@ -249,6 +249,25 @@ impl Engine {
         self.ask(MetaRequest::Metadata { path: at(path) }, metadata)
     }
 
+    /// Returns the metadata of the file at `path`; of a symbolic link its own, not that of the file that it leads to.
+    ///
+    /// # Errors
+    /// Those of lstat(2).
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, FileKind};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let link = dir.path().join("current");
+    /// std::os::unix::fs::symlink("release-7", &link)?;
+    /// assert_eq!(engine.symlink_metadata(&link).wait()?.kind(), FileKind::Symlink);
+    /// # Ok(()) }
+    /// ```
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Pending<Metadata> {
+        self.ask(MetaRequest::SymlinkMetadata { path: at(path) }, metadata)
+    }
+
     /// Returns the metadata of the files at `paths`, in their order, as one call: a directory of thousands of files costs one hand-over
     /// to the pool, not one for each. Symbolic links are followed.
     ///

@@ -47,6 +47,13 @@ pub(super) fn metadata_at(operation: &'static str, at: &At) -> Result<Metadata> 
         .map_err(|cause| Error::io(operation, cause).with_path(at.path()))
 }
 
+/// Returns the metadata of the file or symbolic link with this path, which is not one in an open directory.
+pub(super) fn symlink_metadata(operation: &'static str, at: &At) -> Result<Metadata> {
+    std::fs::symlink_metadata(at.path())
+        .map(|found| Metadata::from_std(&found))
+        .map_err(|cause| Error::io(operation, cause).with_path(at.path()))
+}
+
 /// Returns the metadata of the file at a path, on this thread, if the kernel can find it without any read or request: `None` if not.
 /// Symbolic links are followed.
 #[cfg(target_os = "linux")]

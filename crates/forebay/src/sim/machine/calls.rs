@@ -64,7 +64,8 @@ impl Machine {
             | MetaRequest::CreateDirAll { path }
             | MetaRequest::SyncDir { path }
             | MetaRequest::ReadDir { path }
-            | MetaRequest::Metadata { path } => disk_at(path),
+            | MetaRequest::Metadata { path }
+            | MetaRequest::SymlinkMetadata { path } => disk_at(path),
             MetaRequest::MetadataMany { paths } => paths.first().map_or(0, disk_at),
             MetaRequest::FileMetadata { file }
             | MetaRequest::Allocate { file, .. }
@@ -241,10 +242,13 @@ impl Machine {
                 Ok(spot) => Ok(Acted::Done(MetaReply::Entries(self.entries(spot)))),
                 Err(errno) => at(path, Err(errno)),
             },
-            MetaRequest::Metadata { path } => match self.find(path).and_then(|spot| self.metadata(spot)) {
-                Ok(found) => Ok(Acted::Done(MetaReply::Metadata(found))),
-                Err(errno) => at(path, Err(errno)),
-            },
+            // There are no symbolic links.
+            MetaRequest::Metadata { path } | MetaRequest::SymlinkMetadata { path } => {
+                match self.find(path).and_then(|spot| self.metadata(spot)) {
+                    Ok(found) => Ok(Acted::Done(MetaReply::Metadata(found))),
+                    Err(errno) => at(path, Err(errno)),
+                }
+            }
             MetaRequest::MetadataMany { paths } => {
                 let found = paths.iter().map(|path| {
                     let found = self.find(path).and_then(|spot| self.metadata(spot));
@@ -344,5 +348,6 @@ fn operation_number(request: &MetaRequest) -> u64 {
         MetaRequest::RenameUnsynced { .. } => 21,
         MetaRequest::HardLinkUnsynced { .. } => 22,
         MetaRequest::MetadataMany { .. } => 23,
+        MetaRequest::SymlinkMetadata { .. } => 24,
     }
 }

@@ -177,6 +177,7 @@ async fn metadata_of_many_names_is_that_of_each(env: &Env) -> Outcome {
             same("metadata", found?, engine.metadata(path).await?)?;
         }
     }
+    same("of a name itself", engine.symlink_metadata(&paths[3]).await?, engine.metadata(&paths[3]).await?)?;
     same("of no names", engine.metadata_many::<&std::path::Path>([]).await?.len(), 0)?;
     // What is known at once is the same. A simulated world, or an older kernel, may know nothing.
     if let Some(found) = engine.try_metadata(&paths[3]) {
