@@ -17,8 +17,10 @@ use crate::store::ForebayStore;
 
 /// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a copy.
 const CHUNK_BYTES_MAX: u64 = 2 << 20;
-/// A longer range of a batch is read by itself, in parts.
+/// A longer range of a batch is read by itself, in parts of this many bytes, so many at a time.
 const BATCHED_BYTES_MAX: u64 = 4 << 20;
+const PART_BYTES: usize = 1 << 20;
+const PARTS: u32 = 8;
 /// Chunks of streams stay in the engine's memory while less than one part of this many is in use. Beyond that they are copied: the
 /// consumer may keep them for as long as it likes, and other reads need that memory.
 const HELD_PART: u64 = 4;
@@ -147,18 +149,22 @@ enum Next {
 /// Reads a range into memory of its own.
 async fn read_whole(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
     let len_bytes = range.end - range.start;
+    if len_bytes <= BATCHED_BYTES_MAX {
+        let mut read = handle.file.read_many([range]).class(class).detached().await?;
+        return Ok(read.pop().transpose()?.map(Bytes::from).unwrap_or_default());
+    }
     let Ok(len) = usize::try_from(len_bytes) else {
         return Err(Failure::text(format!(
             "{len_bytes} bytes do not fit into memory; read them as a stream"
         )));
     };
-    let (result, bytes) = handle.file.read_into(range.start, vec![0; len]).class(class).await;
-    if result? < len {
-        return Err(Failure::text(format!(
-            "{} became shorter than {} bytes while it was read; read it again",
-            handle.file.path().display(),
-            range.end
-        )));
+    let mut bytes = vec![0; len];
+    let starts = range.clone().step_by(PART_BYTES);
+    let parts = starts.map(|start| start..range.end.min(start + PART_BYTES as u64));
+    let mut read = handle.file.read_many(parts).class(class).depth(PARTS).stream();
+    while let Some((number, part)) = read.next().await {
+        let (part, start) = (part?, number * PART_BYTES);
+        bytes[start..start + part.len()].copy_from_slice(&part);
     }
     Ok(bytes.into())
 }

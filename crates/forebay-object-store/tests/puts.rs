@@ -250,7 +250,7 @@ async fn puts_beside_deletions_that_clean_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_leaves_nothing_behind() {
+async fn a_put_that_fails_leaves_nothing_behind() {
     let root = dir();
     let engine = engine();
     let store = ForebayStore::new(&engine, root.path()).open().await.unwrap();

@@ -5,13 +5,14 @@
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use forebay::Engine;
 use forebay::sim::{self, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::{Engine, FileKind};
 use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
 use forebay_test::worlds::{self, Draw};
 use futures::TryStreamExt;
@@ -176,6 +177,8 @@ struct Plan {
     after_cut: bool,
     is_durable: bool,
     cleans: bool,
+    /// No call fails, so nothing staged may stay.
+    is_orderly: bool,
     steps: u64,
 }
 
@@ -281,6 +284,20 @@ async fn task(
     Ok(())
 }
 
+/// Returns the number of staged files.
+async fn staged(engine: &Engine, root: PathBuf) -> Result<usize, String> {
+    let (mut dirs, mut staged) = (vec![root], 0);
+    while let Some(dir) = dirs.pop() {
+        for entry in engine.read_dir(&dir).await.map_err(|error| error.to_string())? {
+            match entry.kind() {
+                FileKind::Dir => dirs.push(dir.join(entry.name())),
+                _ => staged += usize::from(entry.name().as_encoded_bytes().contains(&b'#')),
+            }
+        }
+    }
+    Ok(staged)
+}
+
 async fn live(engine: Engine, shared: Shared, plan: Plan, seed: u64) -> Result<(), String> {
     let text = |error: forebay::Error| error.to_string();
     engine.create_dir_all(ROOT).await.map_err(text)?;
@@ -304,6 +321,11 @@ async fn live(engine: Engine, shared: Shared, plan: Plan, seed: u64) -> Result<(
     let there = shared.lock().objects.values().filter(|possible| possible.known != 0).count();
     if listed.len() != there {
         return Err(format!("{} objects are listed, and {there} are there", listed.len()));
+    }
+    // After a crash they may be there for ever.
+    let staged = if plan.after_cut { 0 } else { staged(&engine, PathBuf::from(ROOT)).await? };
+    if staged > 0 && plan.is_orderly {
+        return Err(format!("{staged} staged files are left"));
     }
     Ok(())
 }
@@ -330,7 +352,9 @@ fn attempt(world: &mut World, trouble: Trouble, seen: &Rc<Mutex<u64>>) -> Result
             rules.extend(worlds::reported_faults(&mut draw, 5_000, 80));
         }
         let rules = if last { Vec::new() } else { rules };
-        let plan = Plan { rules, after_cut, is_durable: true, cleans, steps: if last { 3 } else { 15 } };
+        let is_orderly = trouble == Trouble::Crashes && life == 0;
+        let plan =
+            Plan { rules, after_cut, is_durable: true, cleans, is_orderly, steps: if last { 3 } else { 15 } };
         if !last {
             match draw.below(4) {
                 0 => world.power_cut_after(Duration::from_micros(draw.below(40_000))),
