@@ -8,6 +8,7 @@ mod fio;
 mod kv;
 mod meter;
 mod nop;
+mod objects;
 mod peers;
 mod prelude;
 mod random;
@@ -39,8 +40,16 @@ use forebay_report::result::{Experiment as Table, Report, Row};
 static ALLOCATOR: usage::CountingAllocator = usage::CountingAllocator;
 
 /// Every experiment.
-static ALL: [&dyn Experiment; 7] =
-    [&random::RANDOM, &scan::SCAN, &ranges::RANGES, &nop::NOP, &wal::WAL, &kv::KV, &cache::CACHE];
+static ALL: [&dyn Experiment; 8] = [
+    &random::RANDOM,
+    &scan::SCAN,
+    &ranges::RANGES,
+    &objects::OBJECT_STORE,
+    &nop::NOP,
+    &wal::WAL,
+    &kv::KV,
+    &cache::CACHE,
+];
 
 fn main() -> ExitCode {
     match run(&command().get_matches()) {

@@ -179,7 +179,7 @@ fn batch(
 }
 
 /// Checks `got` against the test file's content at `range`: its length, its first and its last bytes.
-fn check(range: &Range<u64>, got: &[u8]) -> Result<()> {
+pub(crate) fn check(range: &Range<u64>, got: &[u8]) -> Result<()> {
     ensure!(got.len() as u64 == range.end - range.start, "range {range:?} gave {} bytes", got.len());
     files::check_start(got, range.start)?;
     let tail = got.len().saturating_sub(8);
@@ -309,7 +309,7 @@ fn read_many(work: &Work, open: Open, streams: bool) -> Result<Outcome> {
 }
 
 /// Returns the ranges of a sample's batch, in random order, the same for the same seed.
-fn ranges(work: &Work) -> Vec<Range<u64>> {
+pub(crate) fn ranges(work: &Work) -> Vec<Range<u64>> {
     let (shape, count, file_bytes) = (&*work.shape, work.ranges, work.file_bytes);
     let mut rng = work.rng(0);
     let mut ranges = Vec::with_capacity(count);
