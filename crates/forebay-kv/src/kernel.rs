@@ -86,8 +86,8 @@ impl KernelWalks {
         if is_hot || key.len() > TABLE_KEY_BYTES_MAX {
             return None;
         }
-        let descent =
-            Descent { table: lookup.table().id(), position: child.position, level, key: key.to_vec() };
+        let table = lookup.table().number();
+        let descent = Descent { table, position: child.position, level, key: key.to_vec() };
         let at_leaf = self.at_leaf(shared, lookup, &descent);
         let (count, found) = match at_leaf {
             AtLeaf::Pending(found) => (&self.walks, Some(found)),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::key;
 use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, Keyspace, Options, Store, verify};
+use forebay_kv::{Batch, Keyspace, Options, SortedFile, SortedFileOptions, Store, verify};
 use forebay_test::frozen::{self, Named, Scene as _, begin, freeze, in_time, resume};
 
 mod common;
@@ -147,6 +147,20 @@ impl frozen::Scene for Scene {
             let from = 4_000_000 + scene.number() * 20;
             let entries = (from..from + 20).map(|number| (key(number), value(number)));
             scene.loads.default_keyspace().bulk_load(entries).await.map_err(text)?;
+        });
+        call!("ingest", scene => {
+            // Around all keys that the other calls write, so that these wait for the end of the ingest.
+            let number = scene.number();
+            let path = scene.dir.join(format!("sorted-{number}"));
+            let mut file = SortedFile::create(&scene.engine, &path, SortedFileOptions::new()).await.map_err(text)?;
+            let ends = ["1", "9"].map(|end| format!("key {end} {number:06}"));
+            file.put(&ends[0], b"first").await.map_err(text)?;
+            file.put(&ends[1], b"last").await.map_err(text)?;
+            file.finish().await.map_err(text)?;
+            scene.store.ingest([(&scene.keyspace, &path)]).await.map_err(text)?;
+            if scene.keyspace.get(&ends[0]).await.map_err(text)?.is_none() {
+                return Err("what was ingested is not there".to_string());
+            }
         });
         call!("flush", scene => { scene.store.flush().await.map_err(text)?; });
         call!("compact", scene => { scene.keyspace.compact(key(100)..key(120)).await.map_err(text)?; });

@@ -107,6 +107,29 @@ fn present_and_absent_keys_are_answered_alike() {
     assert_eq!(*keyspace.get(&keys[0]).wait().unwrap_err().kind(), ErrorKind::Closed);
 }
 
+/// The nodes of a sorted file have a number of their own, by which the kernel's program knows them.
+#[test]
+fn sorted_files_are_walked_in_the_kernel_too() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir.path().join("store"), true);
+    let keyspace = store.default_keyspace();
+    let name = |number: u64| format!("key {number:06}");
+    let path = dir.path().join("file");
+    let mut file = store.sorted_file(&path).wait().unwrap();
+    for number in 0..20_000 {
+        file.put(name(number), value(number)).wait().unwrap();
+    }
+    file.finish().wait().unwrap();
+    // A verification would leave all inner nodes in the cache.
+    store.ingest([(&keyspace, &path)]).unverified().wait().unwrap();
+    for number in (0..20_000).step_by(97) {
+        assert_eq!(keyspace.get(&name(number)).wait().unwrap().unwrap(), value(number)[..]);
+        assert_eq!(keyspace.get(&(name(number) + "x")).wait().unwrap(), None);
+    }
+    check_engine(&store.stats());
+    store.close().wait().unwrap();
+}
+
 /// Returns the value of a key's version.
 fn versioned(number: u64, version: u64) -> Vec<u8> {
     let mut bytes = [number.to_le_bytes(), version.to_le_bytes()].concat();

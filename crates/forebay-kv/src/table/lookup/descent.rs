@@ -22,6 +22,11 @@ impl Table {
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
+
+    /// Returns the number that the table's nodes have: a sorted file's own.
+    pub(crate) fn number(&self) -> u32 {
+        self.footer.table
+    }
 }
 
 impl Lookup {
