@@ -236,8 +236,7 @@ impl Manifest {
     /// Appends one edit in as many records as it needs. Returns the number of the first one.
     async fn append(&self, edit: &Edit) -> Result<Lsn> {
         let mut first = None;
-        let version = if edit.has_values() { frame::VALUES } else { frame::PLAIN };
-        for part in frame::parts(&edit.encode(), version) {
+        for part in frame::parts(&edit.encode(), edit.is_extended()) {
             let lsn = self.wal.append_unsynced(&part).await?;
             first.get_or_insert(lsn);
         }

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::options::Compression;
 use crate::record::{self, Change};
 use crate::store::open::random_id;
-use crate::table::{Entry, NO_KEYSPACE, TableMeta, TableSpec, TableWriter};
+use crate::table::{Entry, NO_KEYSPACE, SORTED_NUMBER, TableMeta, TableSpec, TableWriter};
 use crate::wait::Pending;
 
 /// Bytes of one write, and the number of writes in flight.
@@ -20,8 +20,6 @@ const BUFFER_BYTES: usize = 128 << 10;
 const DEPTH: usize = 2;
 /// The longest value that is compressed: every store can compact such values.
 const PACKED_VALUE_MAX: usize = 1 << 20;
-/// The bit of the number of every sorted file. Stores number their own tables from 1.
-const NUMBER_BIT: u32 = 1 << 31;
 const EEXIST: i32 = 17;
 
 /// The settings of a [`SortedFile`].
@@ -229,7 +227,7 @@ impl SortedFile {
         let Some(name) = path.file_name().map(|name| name.to_os_string()) else {
             return Err(Error::at(ErrorKind::InvalidInput, &path, "a sorted file needs a name"));
         };
-        let number = random_id(engine, &path) as u32 | NUMBER_BIT;
+        let number = random_id(engine, &path) as u32 | SORTED_NUMBER;
         let spec = TableSpec {
             leaf_bytes: options.leaf_bytes,
             compression: options.compression,

@@ -34,7 +34,7 @@ mod write;
 pub(crate) use blob::Blob;
 pub(crate) use cursor::{Cursor, CursorHow, Direction, EntryRef, Leave};
 pub(crate) use file::{Files, TableFile};
-pub(crate) use footer::{HeaderFound, NO_KEYSPACE, read_header};
+pub(crate) use footer::{HeaderFound, NO_KEYSPACE, SORTED_NUMBER, read_header};
 pub(crate) use lookup::Lookup;
 #[cfg(all(feature = "kernel", target_os = "linux"))]
 pub(crate) use lookup::descent::AtLeaf;
@@ -110,6 +110,8 @@ impl TableSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TableMeta {
     pub(crate) id: u32,
+    /// The number that its nodes have: `id`, or a sorted file's own.
+    pub(crate) number: u32,
     pub(crate) keyspace: u32,
     /// The file's length.
     pub(crate) bytes: u64,

@@ -1,7 +1,7 @@
 //! An edit: a change of the store's state, and its encoding.
 //!
 //! Little endian: flags u8 (bit 0: from nothing, bit 1: the log's start is given, bit 2: its end is, bit 3:
-//! keyspaces follow at the end, bit 4: long values do), store
+//! keyspaces follow at the end, bit 4: long values do, bit 7: sorted files do, in this order), store
 //! id u64, next table u32, the log's start u64; with bit 2 the last durable record of the log u64 and its
 //! epoch u64; count u32 of keyspaces, each id u32, name length u8, name; count u32 of removed tables, each id
 //! u32; count u32 of added tables, each level u8, id u32, keyspace u32, bytes u64, entries u64, deleted u64,
@@ -9,7 +9,8 @@
 //! the largest key; with bit 3 the next keyspace u32, and count u32 of dropped keyspaces, each id u32,
 //! and as many for keyspaces that are not logged; with bit 4 count u32 of files that have values and no keys, each
 //! table id u32, bytes u64, and count u32 of the added tables with long values, each table id u32, count u32, and as many
-//! files, each table id u32, bytes u64.
+//! files, each table id u32, bytes u64; with bit 7 count u32 of those added tables that are sorted files, each id
+//! u32 and the number u32 that its nodes have. The records of an edit with bit 4 or 7 are of version 2.
 
 use forebay_wal::{End, Lsn};
 
@@ -47,6 +48,7 @@ const LOG_START: u8 = 2;
 const LOG_END: u8 = 4;
 const KEYSPACES: u8 = 8;
 const VALUES: u8 = 16;
+const SORTED: u8 = 128;
 
 impl Edit {
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -55,9 +57,12 @@ impl Edit {
         let start = if self.log_start.is_some() { LOG_START } else { 0 };
         let end = if self.log_end.is_some() { LOG_END } else { 0 };
         let has_keyspaces = self.next_keyspace > 0 || !self.dropped.is_empty() || !self.unlogged.is_empty();
+        let sorted: Vec<&TableMeta> = self.sorted().collect();
         let has_values = self.has_values();
         let values = if has_values { VALUES } else { 0 };
-        out.push(whole | start | end | values | if has_keyspaces { KEYSPACES } else { 0 });
+        let has_sorted = if sorted.is_empty() { 0 } else { SORTED };
+        let keyspaces = if has_keyspaces { KEYSPACES } else { 0 };
+        out.push(whole | start | end | keyspaces | values | has_sorted);
         out.extend_from_slice(&self.store_id.to_le_bytes());
         out.extend_from_slice(&self.next_table.to_le_bytes());
         out.extend_from_slice(&self.log_start.unwrap_or(0).to_le_bytes());
@@ -107,12 +112,28 @@ impl Edit {
                 put_files(&mut out, &table.values);
             }
         }
+        if !sorted.is_empty() {
+            out.extend_from_slice(&(sorted.len() as u32).to_le_bytes());
+            for table in sorted {
+                out.extend_from_slice(&table.id.to_le_bytes());
+                out.extend_from_slice(&table.number.to_le_bytes());
+            }
+        }
         out
     }
 
-    /// Returns whether the edit is about long values, so that it has another version.
-    pub(super) fn has_values(&self) -> bool {
+    /// Returns whether programs that know neither long values in other files nor sorted files must refuse the edit.
+    pub(super) fn is_extended(&self) -> bool {
+        self.has_values() || self.sorted().next().is_some()
+    }
+
+    fn has_values(&self) -> bool {
         !self.kept.is_empty() || self.added.iter().any(|(_, table)| !table.values.is_empty())
+    }
+
+    /// Returns the added tables that are sorted files.
+    fn sorted(&self) -> impl Iterator<Item = &TableMeta> {
+        self.added.iter().map(|(_, table)| table).filter(|table| table.number != table.id)
     }
 
     /// Returns `None` if the bytes are not an edit.
@@ -140,8 +161,10 @@ impl Edit {
         }
         for _ in 0..input.u32()? {
             let level = input.u8()?;
+            let id = input.u32()?;
             let table = TableMeta {
-                id: input.u32()?,
+                id,
+                number: id,
                 keyspace: input.u32()?,
                 bytes: input.u64()?,
                 entries: input.u64()?,
@@ -171,7 +194,14 @@ impl Edit {
                 tables.find(|(_, table)| table.id == id)?.1.values = files.into();
             }
         }
-        let known = flags & !(WHOLE | LOG_START | LOG_END | KEYSPACES | VALUES) == 0 && input.0.is_empty();
+        if flags & SORTED != 0 {
+            for _ in 0..input.u32()? {
+                let (id, number) = (input.u32()?, input.u32()?);
+                edit.added.iter_mut().find(|(_, table)| table.id == id)?.1.number = number;
+            }
+        }
+        let known =
+            flags & !(WHOLE | LOG_START | LOG_END | KEYSPACES | VALUES | SORTED) == 0 && input.0.is_empty();
         known.then_some(edit)
     }
 }
@@ -232,6 +262,7 @@ mod tests {
     fn edit() -> Edit {
         let table = TableMeta {
             id: 7,
+            number: 7,
             keyspace: 2,
             bytes: 1 << 40,
             entries: 3,
@@ -242,7 +273,7 @@ mod tests {
             largest: Box::from(&b"zz"[..]),
             values: Box::from([(3, 1 << 33), (7, 12)]),
         };
-        let other = TableMeta { id: 8, values: Box::default(), ..table.clone() };
+        let other = TableMeta { id: 8, number: 8, values: Box::default(), ..table.clone() };
         Edit {
             is_whole: true,
             store_id: 99,
@@ -259,19 +290,31 @@ mod tests {
         }
     }
 
+    /// Returns an edit that also adds a sorted file.
+    fn edit_with_sorted() -> Edit {
+        let mut edit = edit();
+        let (_, table) = edit.added[0].clone();
+        edit.added.push((5, TableMeta { id: 9, number: 0x8000_0001, values: Box::default(), ..table }));
+        edit
+    }
+
     #[test]
     fn edits_come_back() {
-        for edit in [edit(), Edit::default()] {
+        for edit in [edit(), edit_with_sorted(), Edit::default()] {
+            assert_eq!(edit.sorted().count(), usize::from(edit.added.len() > 2));
+            assert_eq!(edit.is_extended(), edit.added.len() > 1, "it has long values");
             assert_eq!(Edit::decode(&edit.encode()), Some(edit));
         }
     }
 
     #[test]
     fn cut_and_extended_edits_are_none() {
-        let bytes = edit().encode();
-        for len in 0..bytes.len() {
-            assert_eq!(Edit::decode(&bytes[..len]), None, "cut at {len}");
+        for edit in [edit(), edit_with_sorted()] {
+            let bytes = edit.encode();
+            for len in 0..bytes.len() {
+                assert_eq!(Edit::decode(&bytes[..len]), None, "cut at {len}");
+            }
+            assert_eq!(Edit::decode(&[&bytes[..], &[0]].concat()), None);
         }
-        assert_eq!(Edit::decode(&[&bytes[..], &[0]].concat()), None);
     }
 }

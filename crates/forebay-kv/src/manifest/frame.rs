@@ -1,22 +1,25 @@
 //! Splits edits into records and joins them again.
 //!
-//! A record is version u8 (1, or 2 for edits that are about long values), flags u8 (bit 0: an edit begins here, bit 1: it ends here), and a part of the
+//! A record is version u8 (1, or 2 if the edit has long values in other files or sorted files), flags u8 (bit 0: an edit begins
+//! here, bit 1: it ends here), and a part of the
 //! edit. An edit without its end was being written when the program ended, and is ignored.
 
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind};
 
-/// The versions of the records written: with values, an edit is about files with long values.
-pub(super) const PLAIN: u8 = 1;
-pub(super) const VALUES: u8 = 2;
+/// Version of the records written.
+const VERSION: u8 = 1;
+/// Version of the records of an edit with long values in other files, or with sorted files.
+const VERSION_EXTENDED: u8 = 2;
 const BEGIN: u8 = 1;
 const END: u8 = 2;
 /// Maximum bytes of an edit in one record.
 pub(super) const PART_BYTES: usize = 32 << 10;
 
 /// Returns the records of an edit.
-pub(super) fn parts(edit: &[u8], version: u8) -> impl Iterator<Item = Vec<u8>> {
+pub(super) fn parts(edit: &[u8], is_extended: bool) -> impl Iterator<Item = Vec<u8>> {
+    let version = if is_extended { VERSION_EXTENDED } else { VERSION };
     let count = edit.len().div_ceil(PART_BYTES).max(1);
     (0..count).map(move |index| {
         let part = &edit[index * PART_BYTES..edit.len().min((index + 1) * PART_BYTES)];
@@ -43,8 +46,8 @@ impl Fault {
                 ErrorKind::Version { found: u16::from(found) },
                 dir,
                 format!(
-                    "the manifest has version {found}; this program reads {PLAIN} and {VALUES}. Open the store with the \
-                     version of forebay-kv that wrote it, or a later one"
+                    "the manifest has version {found}; this program knows {VERSION} and {VERSION_EXTENDED}. Use the version \
+                     of forebay-kv that wrote it, or a later one"
                 ),
             ),
             Fault::Nonsense => {
@@ -66,8 +69,8 @@ impl Joiner {
     /// Adds the next record. Returns an edit once it is complete.
     pub(super) fn add(&mut self, record: &[u8]) -> Result<Option<&[u8]>, Fault> {
         let (flags, part) = match record {
-            [PLAIN | VALUES, flags, part @ ..] if flags & !(BEGIN | END) == 0 => (*flags, part),
-            [] | [PLAIN | VALUES, ..] => return Err(Fault::Nonsense),
+            [VERSION | VERSION_EXTENDED, flags, part @ ..] if flags & !(BEGIN | END) == 0 => (*flags, part),
+            [] | [VERSION | VERSION_EXTENDED, ..] => return Err(Fault::Nonsense),
             [version, ..] => return Err(Fault::Version(*version)),
         };
         if flags & BEGIN != 0 {
@@ -89,7 +92,7 @@ mod tests {
     fn edits_of_any_length_come_back_whole_or_not_at_all() {
         for len in [0, 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES] {
             let edit: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-            let records: Vec<_> = parts(&edit, PLAIN).collect();
+            let records: Vec<_> = parts(&edit, len % 2 == 0).collect();
             for whole in 0..=records.len() {
                 let mut joiner = Joiner::default();
                 let mut found = None;
@@ -98,7 +101,7 @@ mod tests {
                 }
                 assert_eq!(found, (whole == records.len()).then(|| edit.clone()));
                 // A new edit after an incomplete one is read on its own.
-                let last = parts(b"next", VALUES).next().unwrap();
+                let last = parts(b"next", false).next().unwrap();
                 assert_eq!(joiner.add(&last).unwrap(), Some(&b"next"[..]));
             }
         }

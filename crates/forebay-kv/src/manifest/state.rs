@@ -156,6 +156,7 @@ mod tests {
     fn table(id: u32, keyspace: u32) -> TableMeta {
         TableMeta {
             id,
+            number: id,
             keyspace,
             bytes: 4096,
             entries: 1,

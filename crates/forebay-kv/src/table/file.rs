@@ -81,12 +81,18 @@ impl Files {
         self.open.extend(files.into_iter().map(|file| (file.id, file.clone())));
     }
 
-    /// Returns the file of a table.
+    /// Returns the file of a table; `number` is the one that its nodes have.
     ///
     /// # Errors
     /// `MissingTable` if it is not there or has another length; `Corruption`, `Version`, `MissingFeature`
     /// and `Foreign` from its footer; the system's.
-    pub(super) async fn open(&mut self, id: u32, bytes: Option<u64>, how: OpenHow) -> Result<Arc<TableFile>> {
+    pub(super) async fn open(
+        &mut self,
+        id: u32,
+        number: u32,
+        bytes: Option<u64>,
+        how: OpenHow,
+    ) -> Result<Arc<TableFile>> {
         if let Some(known) = self.open.get(&id) {
             return Ok(known.clone());
         }
@@ -107,7 +113,7 @@ impl Files {
             return Err(Error::at(ErrorKind::MissingTable, &path, text));
         }
         let unit = file.read(found - UNIT as u64..found).class(how.class).await?;
-        let footer = Footer::read(&unit, id, found, &path)?;
+        let footer = Footer::read(&unit, number, found, &path)?;
         let opened = TableFile::new(&self.engine, id, file, footer, &self.cache);
         self.open.insert(id, opened.clone());
         Ok(opened)

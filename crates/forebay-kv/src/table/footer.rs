@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::node::codec::Codec;
 use crate::node::packed::LEAF_BYTES_MAX;
@@ -20,6 +18,8 @@ const LINKED: u16 = 3;
 /// The bit of the version of a sorted file: a table that was written outside of a store. It bears a number of its own, which its
 /// nodes have, and no keyspace.
 const SORTED: u16 = 0x100;
+/// The bit that the number of every sorted file has. Stores number their own tables from 1.
+pub(crate) const SORTED_NUMBER: u32 = 1 << 31;
 /// The keyspace of a sorted file.
 pub(crate) const NO_KEYSPACE: u32 = u32::MAX;
 /// The offsets of the content of a header or footer, and of the version in it.
@@ -62,17 +62,8 @@ pub(crate) struct Footer {
 pub(crate) struct Sorted {
     /// The times of the first and the last expiry, in seconds since 1970; 0 if no value expires.
     pub(crate) expires_s: (u64, u64),
-    /// The hash of the smallest and the largest key.
-    pub(crate) ends_hash: u64,
     /// Bytes of the longest value.
     pub(crate) value_bytes_max: u32,
-}
-
-impl Sorted {
-    /// Returns the hash of a table's smallest and largest key.
-    pub(crate) fn hash_of(smallest: &[u8], largest: &[u8]) -> u64 {
-        xxh3_64(smallest).rotate_left(1) ^ xxh3_64(largest)
-    }
 }
 
 /// The compression of a table's leaves and blobs. Each of them may be packed or plain.
@@ -138,9 +129,8 @@ impl Footer {
             unit[PACKING_AT + 4..][..4].copy_from_slice(&packing.leaf_bytes_max.to_le_bytes());
             unit[PACKING_AT + 8..][..8].copy_from_slice(&packing.saved_bytes.to_le_bytes());
         }
-        if let Some(Sorted { expires_s: (first_s, last_s), ends_hash, value_bytes_max }) = self.sorted {
-            for (index, word) in [first_s, last_s, ends_hash, value_bytes_max.into()].into_iter().enumerate()
-            {
+        if let Some(Sorted { expires_s: (first_s, last_s), value_bytes_max }) = self.sorted {
+            for (index, word) in [first_s, last_s, value_bytes_max.into()].into_iter().enumerate() {
                 unit[SORTED_AT + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
             }
         }
@@ -148,7 +138,7 @@ impl Footer {
     }
 
     /// Reads the footer from the last unit of a table of `bytes` bytes, and accepts it only if all its fields
-    /// are consistent. A sorted file may have any number.
+    /// are consistent. `table` is the number that the table's nodes have.
     ///
     /// # Errors
     /// `Corruption`, `Version`, and `MissingFeature` for a codec that this build lacks.
@@ -156,7 +146,6 @@ impl Footer {
         let offset = bytes.saturating_sub(UNIT as u64);
         let wrong = |text: &str| Error::corrupt(path, offset, format!("the table's footer: {text}"));
         let position = u32::try_from(offset / UNIT as u64).map_err(|_| wrong("the table is too long"))?;
-        let table = number(unit, table);
         check(unit, Identity { table, position, level: FOOTER }).map_err(wrong)?;
         let (version, keyspace, leaf_bytes) = front(unit, path)?;
         let has_codec = version == LINKED && u32_at(unit, PACKING_AT) != 0;
@@ -182,8 +171,7 @@ impl Footer {
             links: version == LINKED,
             sorted: (version & SORTED != 0).then(|| Sorted {
                 expires_s: (u64_at(unit, SORTED_AT), u64_at(unit, SORTED_AT + 8)),
-                ends_hash: u64_at(unit, SORTED_AT + 16),
-                value_bytes_max: u32_at(unit, SORTED_AT + 24),
+                value_bytes_max: u32_at(unit, SORTED_AT + 16),
             }),
         };
         if footer.fits_together() { Ok(footer) } else { Err(wrong("its fields contradict each other")) }
@@ -214,6 +202,7 @@ impl Footer {
             && self.entries > 0
             && self.deleted.checked_add(self.expiring).is_some_and(|some| some <= self.entries)
             && self.sorted.is_some() == (self.keyspace == NO_KEYSPACE)
+            && self.sorted.is_some() == (self.table & SORTED_NUMBER != 0)
     }
 }
 
@@ -313,8 +302,8 @@ fn is_known(version: u16) -> bool {
     matches!(version, PLAIN | PACKED | LINKED) || matches!(version ^ SORTED, PLAIN | PACKED)
 }
 
-/// Returns the number that the nodes of a table have: that of its name, or a sorted file's own.
-fn number(unit: &[u8], table: u32) -> u32 {
+/// Returns the number that the nodes of a table have, by its header or footer: that of its name, or a sorted file's own.
+pub(super) fn number(unit: &[u8], table: u32) -> u32 {
     let is_sorted = unit.len() == UNIT && has_magic(unit) && version(unit) & SORTED != 0;
     if is_sorted { u32_at(unit, 4) } else { table }
 }

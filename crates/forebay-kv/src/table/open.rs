@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay::{Class, Open};
 
 use super::file::Files;
-use super::footer::Sorted;
+use super::footer::NO_KEYSPACE;
 use super::pinned::{Pinned, Reading};
 use super::{Table, TableMeta};
 use crate::cache::{Cache, Pinning};
@@ -46,22 +46,15 @@ impl Table {
     /// `MissingTable` if a file is not there or has another length; `Corruption`, `Version`, `MissingFeature` and
     /// `Foreign`; the system's.
     pub(crate) async fn open(files: &mut Files, meta: &TableMeta, how: OpenHow) -> Result<Arc<Table>> {
-        let own = files.open(meta.id, Some(meta.bytes), how).await?;
+        let own = files.open(meta.id, meta.number, Some(meta.bytes), how).await?;
         let mut far = Vec::new();
         for (id, _) in meta.values.iter().filter(|(id, _)| *id != meta.id) {
-            far.push(files.open(*id, None, how).await?);
+            far.push(files.open(*id, *id, None, how).await?);
         }
         let footer = &own.footer;
-        let counts = (footer.entries, footer.deleted, footer.expiring);
-        // A sorted file has no number of the store's, so it is known by more.
-        let is_it = match &footer.sorted {
-            None => footer.keyspace == meta.keyspace,
-            Some(sorted) => {
-                let ends_hash = Sorted::hash_of(&meta.smallest, &meta.largest);
-                (sorted.expires_s, sorted.ends_hash) == (meta.expires_s, ends_hash)
-            }
-        };
-        if !is_it || counts != (meta.entries, meta.deleted, meta.expiring) {
+        let keyspace = if meta.number == meta.id { meta.keyspace } else { NO_KEYSPACE };
+        let counts = (footer.keyspace, footer.entries, footer.deleted, footer.expiring);
+        if counts != (keyspace, meta.entries, meta.deleted, meta.expiring) {
             let text = "the table's footer and the manifest contradict each other";
             return Err(own.corrupt(meta.bytes - UNIT as u64, text));
         }

@@ -237,11 +237,8 @@ impl TableWriter {
             position: self.out.unit()?,
             packing: self.packer.as_ref().map(Packer::packing),
             links: self.spec.links,
-            sorted: (self.spec.keyspace == NO_KEYSPACE).then(|| Sorted {
-                expires_s: self.expires_s,
-                ends_hash: Sorted::hash_of(&self.smallest, &self.last),
-                value_bytes_max: self.value_bytes_max as u32,
-            }),
+            sorted: (self.spec.keyspace == NO_KEYSPACE)
+                .then(|| Sorted { expires_s: self.expires_s, value_bytes_max: self.value_bytes_max as u32 }),
         };
         debug_assert!(footer.fits_together(), "an open would refuse the table: {footer:?}");
         debug_assert!(*self.smallest <= *self.last, "a table's keys are sorted");
@@ -250,6 +247,7 @@ impl TableWriter {
         self.dir.sync().await?;
         Ok(TableMeta {
             id: self.spec.id,
+            number: self.spec.id,
             keyspace: self.spec.keyspace,
             bytes,
             entries: footer.entries,

@@ -156,7 +156,7 @@ fn a_table_that_is_gone_cut_or_of_another_version_is_told_apart() {
 
         std::fs::write(&path, &right).unwrap();
         for meta in [
-            TableMeta { id: 2, ..meta.clone() },
+            TableMeta { number: 2, ..meta.clone() },
             TableMeta { keyspace: 4, ..meta.clone() },
             TableMeta { entries: 5, ..meta.clone() },
         ] {
