@@ -1,5 +1,5 @@
 //! Stores that earlier versions of this crate wrote are opened, read and rewritten. Each folder of
-//! `tests/fixtures` is a closed store; its name has the version of the table format, and the codec.
+//! `tests/fixtures` is a closed store, and each file a sorted file; the name has the version of the table format, and the codec.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{dir, engine, key, named};
 use forebay::Engine;
-use forebay_kv::{Batch, Compression, Error, ErrorKind, Options, Store};
+use forebay_kv::{Batch, Compression, Error, ErrorKind, Options, SortedFile, SortedFileOptions, Store};
 use forebay_test::live_files::copy;
 
 /// The time at which fixtures were written and are read: between the expiries of the two kinds of values.
@@ -113,7 +113,8 @@ fn versions(at: &Path) -> Vec<u16> {
     versions
 }
 
-/// Writes a fixture of the present format. Run it before a change of the format, and commit the folder.
+/// Writes a fixture of the present format: a store, or a sorted file if the name ends with `.fkv`. Run it before a change of
+/// the format, and commit the folder or file.
 #[test]
 #[ignore = "writes a folder named by FOREBAY_KV_FIXTURE, and no check needs it"]
 fn make_a_fixture() {
@@ -125,7 +126,11 @@ fn make_a_fixture() {
         Ok(other) => panic!("this build does not know the compression {other}"),
         Err(_) => Compression::None,
     };
-    make(&engine(), Path::new(&at), options().compression(compression));
+    if Path::new(&at).extension().is_some_and(|end| end == "fkv") {
+        make_sorted(&engine(), Path::new(&at), compression);
+    } else {
+        make(&engine(), Path::new(&at), options().compression(compression));
+    }
 }
 
 /// Opens a copy of a fixture, reads it in all ways, and closes it.
@@ -152,6 +157,55 @@ fn compacted(engine: &Engine, at: &Path, options: Options) -> u64 {
     let verified = forebay_kv::verify(engine, at).wait().expect("a verification");
     assert!(verified.is_whole(), "{verified:?}");
     bytes
+}
+
+/// Writes the fixture of a sorted file: values inside and outside of leaves, a deletion, an expiry.
+fn make_sorted(engine: &Engine, path: &Path, compression: Compression) {
+    let options = SortedFileOptions::new().compression(compression);
+    let mut file = SortedFile::create(engine, path, options).wait().expect("a new file");
+    for number in 0..100 {
+        match number {
+            7 => file.delete(key(number)).wait().expect("a deletion"),
+            8 => file.put_until(key(number), text(number, 30), NOW_S).wait().expect("a put"),
+            9 => file.put_until(key(number), text(number, 30), NOW_S + 1).wait().expect("a put"),
+            50 => file.put(key(number), text(number, 6_000)).wait().expect("a put"),
+            _ => file.put(key(number), text(number, 100)).wait().expect("a put"),
+        }
+    }
+    file.finish().wait().expect("an end");
+}
+
+/// Sorted files that were written by another version of the crate are ingested and read.
+#[test]
+fn sorted_files_of_versions_257_and_258_are_ingested() {
+    let (engine, place) = (engine(), dir());
+    for (name, version) in [("sorted-v257.fkv", 257), ("sorted-v258-lz4.fkv", 258)] {
+        let path = place.path().join(name);
+        std::fs::copy(fixture(name), &path).expect("a fixture");
+        let at = place.path().join(version.to_string());
+        let store = Store::open(&engine, &at, options()).wait().expect("a store");
+        let keys = store.default_keyspace();
+        keys.put(key(7), "before").wait().expect("a put");
+        store.ingest([(&keys, &path)]).wait().expect("an ingest");
+        for reopened in [false, true] {
+            let store = if reopened {
+                assert!(versions(&at).contains(&version));
+                Store::open(&engine, &at, options()).wait().expect("a store")
+            } else {
+                store.clone()
+            };
+            let keys = store.default_keyspace();
+            for number in 0..100 {
+                let len =
+                    [(9, 30), (50, 6_000)].iter().find(|(of, _)| *of == number).map_or(100, |(_, len)| *len);
+                let expected = (![7, 8].contains(&number)).then(|| text(number, len));
+                let found = keys.get(&key(number)).wait().expect("a get");
+                assert_eq!(found.as_deref(), expected.as_deref(), "{number} of {name}");
+            }
+            assert!(store.verify().wait().expect("a verification").is_whole());
+            store.close().wait().expect("an end");
+        }
+    }
 }
 
 #[test]

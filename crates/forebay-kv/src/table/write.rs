@@ -237,8 +237,10 @@ impl TableWriter {
             position: self.out.unit()?,
             packing: self.packer.as_ref().map(Packer::packing),
             links: self.spec.links,
-            sorted: (self.spec.keyspace == NO_KEYSPACE)
-                .then(|| Sorted { expires_s: self.expires_s, value_bytes_max: self.value_bytes_max as u32 }),
+            sorted: (self.spec.keyspace == NO_KEYSPACE).then_some(Sorted {
+                expires_s: self.expires_s,
+                value_bytes_max: self.value_bytes_max as u32,
+            }),
         };
         debug_assert!(footer.fits_together(), "an open would refuse the table: {footer:?}");
         debug_assert!(*self.smallest <= *self.last, "a table's keys are sorted");
