@@ -12,13 +12,14 @@ use forebay::{Engine, ErrorKind, File, Metadata, Open};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 
+use crate::crowd::{Counted, Crowd};
 use crate::failure::{Failure, Result};
 
 /// A file that is open to be read.
-#[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) file: File,
     identity: Identity,
+    _counted: Counted,
 }
 
 /// The file system and the number of a file in it.
@@ -31,10 +32,11 @@ type Hashing = BuildHasherDefault<DefaultHasher>;
 pub(crate) struct Handles {
     files: Cache<String, Arc<Handle>, UnitWeighter, Hashing>,
     open: Open,
+    crowd: Arc<Crowd>,
 }
 
 impl Handles {
-    pub(crate) fn new(files_max: usize, open: Open) -> Handles {
+    pub(crate) fn new(files_max: usize, open: Open, crowd: Arc<Crowd>) -> Handles {
         let mut options = OptionsBuilder::new();
         options.shards(1).estimated_items_capacity(files_max).weight_capacity(files_max as u64);
         let (hasher, lifecycle) = (Hashing::default(), DefaultLifecycle::default());
@@ -43,37 +45,35 @@ impl Handles {
             // Cannot happen: all required settings are set.
             Err(_) => Cache::with(files_max, files_max as u64, UnitWeighter, hasher, lifecycle),
         };
-        Handles { files, open }
+        Handles { files, open, crowd }
     }
 
-    /// Returns the open file of an object and its metadata of this moment; `None` without a file where `path` has no bytes to
-    /// read: it is a pipe, for example.
+    /// Returns the file of an object that is open already, if it is the one with this metadata.
+    pub(crate) fn get(&self, location: &str, found: &Metadata) -> Option<Arc<Handle>> {
+        self.files.get(location).filter(|handle| handle.identity == identity(found))
+    }
+
+    /// Opens the file of an object, which is a regular one, and returns it with its metadata.
     ///
     /// # Errors
-    /// There is no such file, or a directory in its place.
+    /// There is no such file.
     pub(crate) async fn open(
         &self,
         engine: &Engine,
         location: &str,
         path: &Path,
-    ) -> Result<(Option<Arc<Handle>>, Metadata)> {
-        let found = look_up(engine, path).await?;
-        if !found.is_file() {
-            return Ok((None, found));
-        }
-        if let Some(handle) = self.files.get(location).filter(|handle| handle.identity == identity(&found)) {
-            return Ok((Some(handle), found));
-        }
+    ) -> Result<(Arc<Handle>, Metadata)> {
+        let counted = self.crowd.count();
         let file = engine.open(path, self.open).await.map_err(|error| Failure::of_file(path, error))?;
         // Of the open file: the name may have become another file's meanwhile.
         let found = file.metadata().await?;
-        let handle = Arc::new(Handle { file, identity: identity(&found) });
+        let handle = Arc::new(Handle { file, identity: identity(&found), _counted: counted });
         self.files.insert(location.to_string(), handle.clone());
         // The file may have been deleted before it was put here, and a handle would keep its space.
         if handle.file.is_removed().unwrap_or(false) {
             self.forget(location);
         }
-        Ok((Some(handle), found))
+        Ok((handle, found))
     }
 
     /// Closes the file of an object that was deleted or replaced, once no read uses it: an open file keeps its space.

@@ -110,8 +110,8 @@ impl ForebayStoreBuilder {
 
     /// Sets the files that stay open for further reads, at least 1. Default: 256.
     ///
-    /// An adaptive file takes two descriptors, any other takes one. A file in use by a read or a stream is open beside
-    /// them if it had to give way meanwhile.
+    /// An adaptive file takes two descriptors, any other takes one. Calls have up to 64 files open beside them, and 64 more while
+    /// others wait for their turn; each unfinished stream and upload has one as well.
     pub fn open_files_max(mut self, files: usize) -> Self {
         self.settings.open_files_max = files.max(1);
         self

@@ -46,21 +46,29 @@ impl ForebayStore {
     /// Opens an object.
     pub(crate) async fn open_object(&self, location: &str) -> Result<Object> {
         let path = location::object(&self.shared.root, location)?;
-        let (handle, found) = self.shared.handles.open(&self.shared.engine, location, &path).await?;
+        let mut found = look_up(&self.shared.engine, &path).await?;
         if found.is_dir() {
             return Err(is_directory(&path));
         }
+        let mut handle = self.shared.handles.get(location, &found);
+        if handle.is_none() && found.is_file() {
+            let (opened, opened_found) =
+                self.shared.handles.open(&self.shared.engine, location, &path).await?;
+            (handle, found) = (Some(opened), opened_found);
+        }
+        // A pipe, for example, has no bytes to read, and needs no other end.
         Ok(Object { handle, path, attributes: Attributes::of(&found) })
     }
 
     /// Reads ranges of an object as one batch; the results are in their order.
     pub(crate) async fn read_ranges(&self, location: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let path = location::object(&self.shared.root, location)?;
-        let (handle, found) = self.shared.handles.open(&self.shared.engine, location, &path).await?;
-        for range in ranges {
-            check(&path, range, found.len())?;
+        let found = look_up(&self.shared.engine, &path).await?;
+        let (class, gap_bytes_max) = (self.class(), self.shared.settings.gap_bytes_max);
+        if let Some(handle) = self.shared.handles.get(location, &found) {
+            return read_batch(&handle, &path, found.len(), ranges, gap_bytes_max, class).await;
         }
-        let Some(handle) = handle else {
+        if !found.is_file() {
             // There is nothing to read in it, and of a directory nothing can be read.
             let is_all_empty = ranges.iter().all(Range::is_empty);
             return if is_all_empty {
@@ -68,22 +76,13 @@ impl ForebayStore {
             } else {
                 Err(Failure::text(format!("{} has no bytes to read: it is no regular file", path.display())))
             };
-        };
-        let is_long = |range: &Range<u64>| range.end - range.start > BATCHED_BYTES_MAX;
-        let batched = ranges.iter().filter(|range| !is_long(range)).cloned();
-        let gap_bytes_max = self.shared.settings.gap_bytes_max;
-        let batch = handle.file.read_many(batched).max_gap(gap_bytes_max).amplify_at_most(4 * gap_bytes_max);
-        let class = self.class();
-        let mut batched = batch.class(class).detached().await?.into_iter();
-        let mut results = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            results.push(if is_long(range) {
-                read_whole(&handle, range.clone(), class).await?
-            } else {
-                batched.next().transpose()?.map(Bytes::from).unwrap_or_default()
-            });
         }
-        Ok(results)
+        let (shared, location, ranges) = (self.shared.clone(), location.to_string(), ranges.to_vec());
+        let read = async move {
+            let (handle, found) = shared.handles.open(&shared.engine, &location, &path).await?;
+            read_batch(&handle, &path, found.len(), &ranges, gap_bytes_max, class).await
+        };
+        self.shared.crowd.run(&self.shared.engine, class, read).await
     }
 
     /// Returns the bytes of a range of an open object as they arrive.
@@ -144,6 +143,33 @@ enum Next {
         end: u64,
     },
     Nothing,
+}
+
+/// Reads ranges of an open file of `size_bytes` bytes.
+async fn read_batch(
+    handle: &Handle,
+    path: &Path,
+    size_bytes: u64,
+    ranges: &[Range<u64>],
+    gap_bytes_max: u64,
+    class: Class,
+) -> Result<Vec<Bytes>> {
+    for range in ranges {
+        check(path, range, size_bytes)?;
+    }
+    let is_long = |range: &Range<u64>| range.end - range.start > BATCHED_BYTES_MAX;
+    let batched = ranges.iter().filter(|range| !is_long(range)).cloned();
+    let batch = handle.file.read_many(batched).max_gap(gap_bytes_max).amplify_at_most(4 * gap_bytes_max);
+    let mut batched = batch.class(class).detached().await?.into_iter();
+    let mut results = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        results.push(if is_long(range) {
+            read_whole(handle, range.clone(), class).await?
+        } else {
+            batched.next().transpose()?.map(Bytes::from).unwrap_or_default()
+        });
+    }
+    Ok(results)
 }
 
 /// Reads a range into memory of its own.

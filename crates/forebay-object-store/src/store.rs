@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use forebay::{Class, Durability, Engine, Pending, shard};
 
+use crate::crowd::Crowd;
 use crate::directories::Directories;
 use crate::handles::Handles;
 use crate::is_broken;
@@ -58,14 +59,16 @@ pub(crate) struct Shared {
     pub(crate) engine: Engine,
     pub(crate) root: PathBuf,
     pub(crate) settings: Settings,
+    pub(crate) crowd: Arc<Crowd>,
     pub(crate) handles: Handles,
     pub(crate) directories: Directories,
 }
 
 impl Shared {
     pub(crate) fn new(engine: Engine, root: PathBuf, settings: Settings) -> Shared {
-        let handles = Handles::new(settings.open_files_max, settings.read_policy.open());
-        Shared { engine, root, settings, handles, directories: Directories::default() }
+        let crowd = Arc::new(Crowd::new(settings.open_files_max));
+        let handles = Handles::new(settings.open_files_max, settings.read_policy.open(), crowd.clone());
+        Shared { engine, root, settings, crowd, handles, directories: Directories::default() }
     }
 
     pub(crate) fn is_durable(&self) -> bool {

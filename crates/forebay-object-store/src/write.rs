@@ -35,7 +35,9 @@ impl ForebayStore {
     ) -> Result<Finish<Result<String>>> {
         let path = location::object(&self.shared.root, location)?;
         let (shared, class, location) = (self.shared.clone(), self.class(), location.to_string());
-        Ok(finish(&self.shared.engine, async move {
+        let engine = self.shared.engine.clone();
+        let put = async move {
+            let _counted = shared.crowd.count();
             let (file, staged) = stage(&shared, &path).await?;
             let put = async {
                 let durability = shared.durability();
@@ -50,7 +52,9 @@ impl ForebayStore {
             }
             shared.handles.forget(&location);
             result
-        }))
+        };
+        let crowd = self.shared.crowd.clone();
+        Ok(finish(&self.shared.engine, async move { crowd.run(&engine, class, put).await }))
     }
 
     /// Begins an object that is put in parts.

@@ -411,3 +411,67 @@ async fn reads_and_writes_are_of_the_stores_class() {
     let (_, background, default) = counts().await;
     assert!(background.0 >= 1 && default == (0, 0), "{background:?} {default:?}");
 }
+
+/// Thousands at once: the first open their files where they are polled, all others take turns as tasks of the engine's. Those that are
+/// kept unpolled hold up none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_beyond_the_limit_of_open_files_take_turns() {
+    let _alone = DESCRIPTORS.lock().await;
+    let root = dir();
+    for number in 0..1500 {
+        write(root.path(), &number.to_string(), 5000);
+    }
+    let engine = engine();
+    let settings = ForebayStore::new(&engine, root.path()).open_files_max(4);
+    let store = settings.put_durability(PutDurability::None).open().await.unwrap();
+    let read = |number: usize| {
+        let store = store.clone();
+        async move {
+            let parts = store.get_ranges(&Path::from(number.to_string()), &[5..4000, 0..1]).await?;
+            assert!(parts[0] == bytes_of(5..4000));
+            Ok::<_, Error>(())
+        }
+    };
+    // Some wait for the look-up of a name or the open of a file, some for a task.
+    let mut kept = Vec::new();
+    for number in 0..300 {
+        let mut call = Box::pin(read(number));
+        if futures::poll!(&mut call).is_pending() {
+            kept.push(call);
+        }
+    }
+    assert!(kept.len() > 200, "{} are kept", kept.len());
+    let mut peak = 0;
+    let mut calls: futures::stream::FuturesUnordered<_> = (300..1500).map(read).collect();
+    let mut done = 0;
+    while let Some(result) = calls.next().await {
+        result.unwrap();
+        done += 1;
+        if done % 25 == 0 {
+            peak = peak.max(descriptors(root.path()));
+        }
+    }
+    // Two for each: 4 that stay, 64 that were polled, 64 that took turns; and some that the shards have not closed yet.
+    assert!(peak <= 2 * (4 + 64 + 64) + 60, "{peak} descriptors");
+    let puts =
+        (0..1500).map(|number| {
+            let store = store.clone();
+            async move {
+                store.put(&Path::from(format!("put/{number}")), bytes_of(0..3000).into()).await.map(drop)
+            }
+        });
+    let mut puts: futures::stream::FuturesUnordered<_> = puts.collect();
+    let mut peak = 0;
+    while let Some(result) = puts.next().await {
+        result.unwrap();
+        done += 1;
+        if done % 25 == 0 {
+            peak = peak.max(descriptors(root.path()));
+        }
+    }
+    assert!(peak <= 2 * (4 + 64 + 64) + 60, "{peak} descriptors");
+    for result in futures::future::join_all(kept).await {
+        result.unwrap();
+    }
+    assert_eq!(fs::read_dir(root.path().join("put")).unwrap().count(), 1500);
+}
