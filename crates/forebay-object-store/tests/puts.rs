@@ -268,3 +268,39 @@ async fn a_put_that_fails_leaves_nothing_behind() {
     assert_eq!(settled(&engine, root.path()).await, 0);
     assert_eq!(tree(root.path()).len(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_engines_end_every_call_fails() {
+    let root = dir();
+    let engine = engine();
+    let store = ForebayStore::new(&engine, root.path()).open().await.unwrap();
+    let location = Path::from("a");
+    store.put(&location, bytes_of(0..5 << 20).into()).await.unwrap();
+    store.get_ranges(&location, &[0..1, 5..6]).await.unwrap();
+    let mut upload = store.put_multipart(&location).await.unwrap();
+    let mut stream = store.get(&location).await.unwrap().into_stream();
+    stream.try_next().await.unwrap().unwrap();
+    engine.close().await.unwrap();
+
+    let results = [
+        ("get", store.get(&location).await.map(drop)),
+        ("get_ranges", store.get_ranges(&location, &[0..1, 5..6]).await.map(drop)),
+        ("head", store.head(&location).await.map(drop)),
+        ("put", store.put(&location, "b".into()).await.map(drop)),
+        ("put_multipart", store.put_multipart(&location).await.map(drop)),
+        ("put_part", upload.put_part("b".into()).await),
+        ("complete", upload.complete().await.map(drop)),
+        ("copy", store.copy(&location, &Path::from("b")).await),
+        ("rename", store.rename(&location, &Path::from("b")).await),
+        ("delete", store.delete(&location).await),
+        ("list", store.list(None).try_collect::<Vec<_>>().await.map(drop)),
+        ("list_with_delimiter", store.list_with_delimiter(None).await.map(drop)),
+    ];
+    for (call, result) in results {
+        let error = result.expect_err(call);
+        assert!(matches!(error, Error::Generic { .. }), "{call}: {error}");
+    }
+    while let Ok(Some(_)) = stream.try_next().await {}
+    drop((upload, stream));
+    assert_eq!(fs::read(root.path().join("a")).unwrap().len(), 5 << 20, "the object is as it was");
+}

@@ -390,12 +390,12 @@ fn explore(trouble: Trouble, seeds: u64) {
 
 #[test]
 fn an_object_is_there_whole_or_not_at_all_after_a_power_cut() {
-    explore(Trouble::Crashes, 150);
+    explore(Trouble::Crashes, 80);
 }
 
 #[test]
 fn the_same_on_disks_that_fail() {
-    explore(Trouble::Errors, 150);
+    explore(Trouble::Errors, 80);
 }
 
 #[test]
@@ -445,7 +445,7 @@ mod broken {
 
     fn is_caught(mutant: Mutant) {
         let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, 150, broken, |world| attempt(world, Trouble::Crashes, &Rc::default()));
+        worlds::is_caught(mutant, 80, broken, |world| attempt(world, Trouble::Crashes, &Rc::default()));
     }
 
     #[test]
