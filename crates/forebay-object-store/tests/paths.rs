@@ -282,6 +282,27 @@ async fn a_list_goes_through_directories_of_thousands_and_skips_before_the_offse
     rest.try_collect::<Vec<_>>().await.unwrap();
 }
 
+#[tokio::test]
+async fn names_above_the_root_may_be_any_and_so_may_files_that_are_there_already() {
+    let above = dir();
+    let root = above.path().join("a %20#1 🙀");
+    fs::create_dir(&root).unwrap();
+    let (store, local) = (store(&root).await, LocalFileSystem::new_with_prefix(&root).unwrap());
+    let object = Path::from("directory/child.txt");
+    store.put(&object, "arbitrary".into()).await.unwrap();
+    assert_eq!(local.get(&object).await.unwrap().bytes().await.unwrap(), "arbitrary");
+    for name in ["💀", "L%3ABC.parquet", "a b", "a\\b", "{x}", "~", "a#b"] {
+        fs::write(root.join(name), name).unwrap();
+        let location = Path::parse(name).unwrap();
+        assert_eq!(store.get(&location).await.unwrap().bytes().await.unwrap(), name.as_bytes());
+        assert_eq!(fate(&store, &location).await, fate(&local, &location).await, "{name}");
+    }
+    assert_eq!(list(&store, "").await.unwrap().len(), 8);
+    assert_eq!(list(&store, "").await, list(&local, "").await);
+    let level = store.list_with_delimiter(Some(&Path::from("directory"))).await.unwrap();
+    assert_eq!((level.common_prefixes.len(), level.objects[0].location.as_ref()), (0, "directory/child.txt"));
+}
+
 /// As root every directory can be read.
 #[tokio::test]
 async fn a_directory_that_may_not_be_read_fails_a_list() {

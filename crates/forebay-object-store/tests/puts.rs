@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FsPath;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -267,6 +268,24 @@ async fn a_put_that_fails_leaves_nothing_behind() {
     drop(upload);
     assert_eq!(settled(&engine, root.path()).await, 0);
     assert_eq!(tree(root.path()).len(), 2);
+}
+
+/// A directory that may be changed and not opened cannot be synced: the failure is reported, though the object has moved. As root every
+/// directory can be opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sync_that_fails_is_reported() {
+    let root = dir();
+    let store = store(root.path()).await;
+    let (from, to) = (Path::from("from/object"), Path::from("to/object"));
+    store.put(&from, "data".into()).await.unwrap();
+    let above = root.path().join("from");
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o300)).unwrap();
+    let may_open = fs::File::open(&above).is_ok();
+    let renamed = store.rename_if_not_exists(&from, &to).await;
+    fs::set_permissions(&above, fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(renamed.is_ok(), may_open, "{renamed:?}");
+    assert_eq!(store.get(&to).await.unwrap().bytes().await.unwrap(), "data");
+    assert!(matches!(store.head(&from).await, Err(Error::NotFound { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
