@@ -85,12 +85,12 @@ impl Session {
                     node.may_grow(end);
                 });
             }
-            Step::Rename { from, to } if from != to => {
+            Step::Rename { from, to } | Step::RenameUnsynced { from, to } if from != to => {
                 let nodes: Vec<usize> = self.names[usize::from(*from)].nodes().collect();
                 self.names[usize::from(*from)].perhaps(None);
                 nodes.into_iter().for_each(|node| self.names[usize::from(*to)].perhaps(Some(node)));
             }
-            Step::HardLink { from, to } => {
+            Step::HardLink { from, to } | Step::HardLinkUnsynced { from, to } => {
                 let nodes: Vec<usize> = self.names[usize::from(*from)].nodes().collect();
                 nodes.into_iter().for_each(|node| self.names[usize::from(*to)].perhaps(Some(node)));
             }

@@ -94,8 +94,14 @@ impl Generator<'_> {
                 to: self.handle(),
                 offset: self.offset(),
             },
-            55 => Step::Rename { from: self.name(), to: self.name() },
-            56 => Step::HardLink { from: self.name(), to: self.name() },
+            55 => match (self.one_in(3), self.name(), self.name()) {
+                (false, from, to) => Step::Rename { from, to },
+                (true, from, to) => Step::RenameUnsynced { from, to },
+            },
+            56 => match (self.one_in(3), self.name(), self.name()) {
+                (false, from, to) => Step::HardLink { from, to },
+                (true, from, to) => Step::HardLinkUnsynced { from, to },
+            },
             57 => Step::Remove { name: self.name() },
             58 => Step::SyncDir,
             59..61 => Step::Metadata { handle },

@@ -208,19 +208,23 @@ impl Session {
         }
     }
 
-    pub(super) async fn rename(&mut self, engine: &Engine, from: u8, to: u8) -> Checked<bool> {
+    pub(super) async fn rename(&mut self, engine: &Engine, from: u8, to: u8, syncs: bool) -> Checked<bool> {
         let (Some(source), Some(target)) = (self.settle(engine, from).await?, self.settle(engine, to).await?)
         else {
             return Ok(false);
         };
-        let result = engine.rename(self.path(from), self.path(to)).await;
+        let (old, new) = (self.path(from), self.path(to));
+        let renamed = if syncs { engine.rename(old, new) } else { engine.rename_unsynced(old, new) };
+        let result = renamed.await;
         if self.judge_name(result, source.is_none().then_some(libc::ENOENT))? {
             // rename(2): two names of the same file stay as they are.
             if source != target {
                 self.names[usize::from(from)].set(None);
                 self.names[usize::from(to)].set(source);
             }
-            self.names.iter_mut().for_each(Name::sync);
+            if syncs {
+                self.names.iter_mut().for_each(Name::sync);
+            }
         } else if source.is_some() && source != target {
             self.names[usize::from(from)].perhaps(None);
             self.names[usize::from(to)].perhaps(source);
@@ -228,7 +232,13 @@ impl Session {
         Ok(true)
     }
 
-    pub(super) async fn hard_link(&mut self, engine: &Engine, from: u8, to: u8) -> Checked<bool> {
+    pub(super) async fn hard_link(
+        &mut self,
+        engine: &Engine,
+        from: u8,
+        to: u8,
+        syncs: bool,
+    ) -> Checked<bool> {
         let (Some(source), Some(target)) = (self.settle(engine, from).await?, self.settle(engine, to).await?)
         else {
             return Ok(false);
@@ -238,10 +248,14 @@ impl Session {
             (_, Some(_)) => Some(libc::EEXIST),
             _ => None,
         };
-        let result = engine.hard_link(self.path(from), self.path(to)).await;
+        let (old, new) = (self.path(from), self.path(to));
+        let linked = if syncs { engine.hard_link(old, new) } else { engine.hard_link_unsynced(old, new) };
+        let result = linked.await;
         if self.judge_name(result, errno)? {
             self.names[usize::from(to)].set(source);
-            self.names.iter_mut().for_each(Name::sync);
+            if syncs {
+                self.names.iter_mut().for_each(Name::sync);
+            }
         } else if errno.is_none() {
             self.names[usize::from(to)].perhaps(source);
         }

@@ -155,8 +155,10 @@ impl Session {
             Step::CopyRange { from, range, to, offset } => {
                 self.copy_range(*from, range.clone(), *to, *offset).await
             }
-            Step::Rename { from, to } => self.rename(engine, *from, *to).await,
-            Step::HardLink { from, to } => self.hard_link(engine, *from, *to).await,
+            Step::Rename { from, to } => self.rename(engine, *from, *to, true).await,
+            Step::HardLink { from, to } => self.hard_link(engine, *from, *to, true).await,
+            Step::RenameUnsynced { from, to } => self.rename(engine, *from, *to, false).await,
+            Step::HardLinkUnsynced { from, to } => self.hard_link(engine, *from, *to, false).await,
             Step::Remove { name } => self.remove(engine, *name).await,
             Step::SyncDir => self.sync_dir(engine).await,
             Step::Metadata { handle } => self.metadata(*handle).await,

@@ -43,6 +43,10 @@ pub enum Step {
     Rename { from: u8, to: u8 },
     /// Gives a file a second name.
     HardLink { from: u8, to: u8 },
+    /// Renames a file without a sync.
+    RenameUnsynced { from: u8, to: u8 },
+    /// Gives a file a second name without a sync.
+    HardLinkUnsynced { from: u8, to: u8 },
     /// Removes a name.
     Remove { name: u8 },
     /// Makes all names durable.

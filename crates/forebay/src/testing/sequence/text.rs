@@ -37,6 +37,12 @@ impl fmt::Display for Step {
             }
             Step::Rename { from, to } => write!(f, "rename {} {}", letter(*from), letter(*to)),
             Step::HardLink { from, to } => write!(f, "link {} {}", letter(*from), letter(*to)),
+            Step::RenameUnsynced { from, to } => {
+                write!(f, "rename-unsynced {} {}", letter(*from), letter(*to))
+            }
+            Step::HardLinkUnsynced { from, to } => {
+                write!(f, "link-unsynced {} {}", letter(*from), letter(*to))
+            }
             Step::Remove { name } => write!(f, "remove {}", letter(*name)),
             Step::SyncDir => f.write_str("sync-dir"),
             Step::Metadata { handle } => write!(f, "metadata h{handle}"),
@@ -248,6 +254,8 @@ impl<'l> Words<'l> {
             },
             "rename" => Step::Rename { from: self.name()?, to: self.name()? },
             "link" => Step::HardLink { from: self.name()?, to: self.name()? },
+            "rename-unsynced" => Step::RenameUnsynced { from: self.name()?, to: self.name()? },
+            "link-unsynced" => Step::HardLinkUnsynced { from: self.name()?, to: self.name()? },
             "remove" => Step::Remove { name: self.name()? },
             "sync-dir" => Step::SyncDir,
             "metadata" => Step::Metadata { handle: self.handle()? },

@@ -176,6 +176,9 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         engine.open(own.join("a"), Open::create()).await?.close().await?;
         engine.hard_link(own.join("a"), own.join("b")).await?;
         engine.rename(own.join("b"), own.join("c")).await?;
+        engine.hard_link_unsynced(own.join("a"), own.join("b")).await?;
+        engine.rename_unsynced(own.join("b"), own.join("d")).await?;
+        engine.remove_file(own.join("d")).await?;
         engine.remove_file(own.join("a")).await?;
         engine.remove_file(own.join("c")).await?;
         engine.remove_dir(&own).await?;
@@ -203,6 +206,8 @@ pub(super) fn operations(env: &Env, engine: &Engine, scene: &Scene) -> Vec<Opera
         engine.sync_dir(&dir).await?;
         holds("names", engine.read_dir(&dir).await?.len() >= 5)?;
         holds("a directory", engine.metadata(&dir).await?.is_dir())?;
+        holds("itself", engine.symlink_metadata(&dir).await?.is_dir())?;
+        same("many", engine.metadata_many([&dir, &dir]).await?.len(), 2)?;
     });
     list
 }
