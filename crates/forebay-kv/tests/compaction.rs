@@ -76,7 +76,8 @@ fn overwritten_stores_stay_small_and_deletes_give_space_back() {
     let amplification = bytes(&stats) as f64 / bytes(&fresh.stats()) as f64;
     println!("space {amplification:.3}, written {:.2}, {:?}", stats.write_amplification(), levels(&stats));
     assert!(amplification <= 1.15, "{amplification}, {stats:?}");
-    assert!(stats.keyspaces[0].levels[0].tables < 4 && stats.pending_bytes == 0, "{stats:?}");
+    // Level 0 may keep tables that are together at most an eighth of the last level, and ten in no case.
+    assert!(stats.keyspaces[0].levels[0].tables < 10 && stats.pending_bytes == 0, "{stats:?}");
     assert!(stats.write_amplification() < 12.0, "{stats:?}");
     for (number, round) in newest.iter().step_by(7) {
         let found = keyspace.get(&key(*number)).wait().unwrap();
