@@ -130,6 +130,7 @@ fn plan<'c>(options: &Values, context: &'c Context) -> Result<Run<'c>> {
         run::fill(context, &root.join(LARGE), file_bytes)?;
     }
     if wants(&["parquet", "gets"]) {
+        std::fs::create_dir_all(root.join("files"))?;
         for number in 0..FILES {
             run::fill(context, &root.join(file(number)), FILE_BYTES)?;
         }

@@ -80,7 +80,7 @@ pub(crate) struct Cursor {
     ahead: Ahead,
     /// Maximum bytes of the next read.
     window: u64,
-    /// Number of leaves that the cursor may still offer to the cache.
+    /// Number of leaves ahead that the cursor may offer to the cache.
     offers: u32,
     /// The values that are not read, if there are such.
     leave: Option<Arc<Leave>>,
@@ -337,11 +337,13 @@ impl Cursor {
         };
         let mut arrived = arrived?;
         let wrong = |wrong| self.table.corrupt(arrived.child.offset(), wrong);
+        // Leaves that are in the cache already count: else a long range would bring in more of itself each time.
+        let is_offered = self.offers > 0;
+        self.offers = self.offers.saturating_sub(1);
         if !arrived.checked {
             check(&arrived.leaf, self.table.identity(arrived.child, LEAF)).map_err(wrong)?;
             arrived.leaf = self.table.unpacked_leaf(arrived.child, arrived.leaf)?;
-            if self.how.cache && self.offers > 0 {
-                self.offers -= 1;
+            if self.how.cache && is_offered {
                 // A leaf of a longer read would keep all of it.
                 let leaf = arrived.leaf.detach();
                 self.table.cache.offer(self.table.meta.id, arrived.child.offset(), &leaf);
