@@ -72,7 +72,7 @@ struct Source {
     path: PathBuf,
 }
 
-/// What an ingest has brought into a store.
+/// The result of an ingest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ingested {

@@ -487,7 +487,7 @@ fn refused_files_are_named_and_nothing_has_changed() {
         store.ingest([(&keyspace, &good), (&gone, &second)]).wait().expect_err("it is gone")
     });
     assert_eq!(*error.kind(), ErrorKind::NotFound, "{error}");
-    // After all of that the good files come in, and damage that nobody looked for is found when it is read.
+    // After all of that the good files come in, and damage that no check looked for is found when it is read.
     let space = store.keyspace("second").wait().expect("a keyspace");
     store.ingest([(&keyspace, &good), (&space, &second)]).wait().expect("good files");
     let damaged = from.join("leaf");
@@ -508,7 +508,7 @@ fn a_file_under_the_name_of_another_is_refused() {
     let at = dir.path().join("store");
     let store = Store::open(&engine, &at, options()).wait().expect("a store");
     let (keyspace, second) = (store.default_keyspace(), store.keyspace("second").wait().expect("a keyspace"));
-    // With the same keys, lengths and counts: nothing but the number tells them apart.
+    // With the same keys, lengths and counts: only the number distinguishes them.
     for keyspace in [&keyspace, &second] {
         let path = dir.path().join("file");
         let all = (100..200).map(|number| (key(number), Some(b"value".to_vec()))).collect();

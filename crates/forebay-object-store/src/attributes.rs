@@ -1,4 +1,4 @@
-//! What a store knows of an object without its bytes.
+//! The attributes of an object: all that a store returns without reading it.
 
 use std::time::{Duration, SystemTime};
 

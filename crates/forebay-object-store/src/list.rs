@@ -24,7 +24,7 @@ pub(crate) struct Listed {
     pub(crate) attributes: Attributes,
 }
 
-/// What is directly below a prefix.
+/// The entries directly below a prefix.
 #[derive(Default)]
 pub(crate) struct Level {
     /// Locations of directories, in order.

@@ -157,8 +157,7 @@ impl<'l> Shape<'l> {
 
     /// Returns the values that a job leaves where they are.
     fn leave(&self) -> Arc<Leave> {
-        let kept = kept(self.levels, self.memtable_bytes);
-        Arc::new(Leave { bytes_min: self.separation_bytes, kept })
+        leave(self.levels, self.memtable_bytes, self.separation_bytes)
     }
 
     /// Returns the files without keys of which more than `1/part` is dead.
@@ -311,10 +310,15 @@ pub(crate) struct How<'b> {
     pub(crate) separation_bytes: u32,
 }
 
+/// Returns the values that stay where they are when tables of a keyspace are rewritten.
+pub(crate) fn leave(levels: &Levels, memtable_bytes: u64, separation_bytes: u32) -> Arc<Leave> {
+    Arc::new(Leave { bytes_min: separation_bytes, kept: kept(levels, memtable_bytes) })
+}
+
 /// Returns the files that keep their values when tables that refer to them are rewritten. A file is emptied if more than
 /// a quarter of it is dead once its keys are, as it would be soon in any case. Short files, as flushes write them, are
 /// emptied where there are many: each is an open file.
-pub(crate) fn kept(levels: &Levels, memtable_bytes: u64) -> BTreeSet<u32> {
+fn kept(levels: &Levels, memtable_bytes: u64) -> BTreeSet<u32> {
     let files = || levels.value_files().values();
     let short_bytes = memtable_bytes / 2 * 3;
     let has_many = files().filter(|file| file.file.bytes() < short_bytes).count() > SHORT_FILES_MAX;

@@ -66,6 +66,7 @@ async fn cut(
     outputs: &mut Vec<Output>,
 ) -> Result<()> {
     let (mut removed, mut added) = (Vec::new(), Vec::new());
+    let leave = pick::leave(levels, shared.budget.memtable, shared.options.separation_bytes);
     for level in 1..LEVELS {
         for table in levels.level(level).iter().filter(|table| bounds.meet(table)) {
             removed.push(table.id());
@@ -75,14 +76,10 @@ async fn cut(
             }
             let mut output =
                 Output::new(shared, keyspace, shared.options.background, shared.budget.tables / 4);
-            let leave = Leave {
-                bytes_min: shared.options.separation_bytes,
-                kept: pick::kept(levels, shared.budget.memtable),
-            };
             if leave.is_for(table) {
                 output.allow_links();
             }
-            let copied = copy_around(shared, table, bounds, &Arc::new(leave), &mut output).await;
+            let copied = copy_around(shared, table, bounds, &leave, &mut output).await;
             outputs.push(output);
             copied?;
             if let Some(output) = outputs.last_mut() {
