@@ -92,6 +92,8 @@ const TABLE_BYTES_MAX: u64 = 64 * MIB;
 const TABLE_BYTES_MIN: u64 = 256 << 10;
 /// The upper limit of the default reserve.
 const RESERVE_MAX: u64 = 192 * MIB;
+/// The steps in which it grows with the store.
+const RESERVE_STEPS: u64 = 16;
 /// Budgets up to this size give the cache the larger part.
 const SMALL: u64 = 40 * MIB;
 /// The smallest memtable that can be configured.
@@ -209,18 +211,37 @@ impl Budget {
         (self.memtable * 4).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)
     }
 
-    /// Returns the bytes of a segment of the log.
+    /// Returns the bytes of a segment of the log. Up to four lie beside the records of the memtables, so they are
+    /// no longer than a record needs, or a quarter of a memtable.
     pub(crate) fn log_segment_bytes(&self, options: &Options) -> u64 {
-        let usual = (self.record as u64 + (64 << 10)).max(self.memtable).next_power_of_two();
+        let usual = (self.record as u64 + (64 << 10)).max(self.memtable / 4).next_multiple_of(MIB);
         options.log_segment_bytes.unwrap_or(usual.clamp(MIB, 64 * MIB))
     }
 
-    /// Returns the space on disk that a full store needs to go on. Everything in memory goes to tables, one
-    /// table of the last level is rewritten, and either log gets its next segment. With deletions each such
-    /// step frees more than it takes.
-    pub(crate) fn reserve(&self, options: &Options) -> u64 {
+    /// Returns the space on disk that a full store needs to go on, with so many bytes in memtables and in tables.
+    /// Everything in memory goes to tables, one table of the last level is rewritten, and either log gets its next
+    /// segment. With deletions each such step frees more than it takes.
+    ///
+    /// It is a multiple of a sixteenth of what the largest store needs, and one more, which is room until the
+    /// reserve has grown.
+    pub(crate) fn reserve(&self, options: &Options, memtables: u64, tables: u64) -> u64 {
+        let needed = self.space_to_go_on(options, memtables, tables);
+        let step = self.reserve_step(options);
+        (needed.next_multiple_of(step) + step).min(self.reserve_max(options))
+    }
+
+    /// Returns the bytes by which the reserve grows.
+    pub(crate) fn reserve_step(&self, options: &Options) -> u64 {
+        (self.reserve_max(options) / RESERVE_STEPS).next_multiple_of(4096)
+    }
+
+    fn reserve_max(&self, options: &Options) -> u64 {
+        self.space_to_go_on(options, self.memtables, u64::MAX).next_multiple_of(4096).min(RESERVE_MAX)
+    }
+
+    fn space_to_go_on(&self, options: &Options, memtables: u64, tables: u64) -> u64 {
         let logs = self.log_segment_bytes(options) + MANIFEST_BYTES;
-        (self.memtables + self.table_bytes_max() + logs).next_multiple_of(4096).min(RESERVE_MAX)
+        memtables + tables.min(self.table_bytes_max()) + logs
     }
 
     pub(crate) fn exhausted(&self, held: u64) -> Error {

@@ -134,8 +134,9 @@ impl Options {
         self
     }
 
-    /// Sets the bytes of one segment file of the log, a multiple of 4,096 from 64 KiB to 1 GiB. Default:
-    /// about [`memtable_bytes`](Options::memtable_bytes), from 1 to 64 MiB.
+    /// Sets the bytes of one segment file of the log, a multiple of 4,096 from 64 KiB to 1 GiB. Up to three lie
+    /// beside those with records of memtables. Default: room for the longest record, and a quarter of
+    /// [`memtable_bytes`](Options::memtable_bytes) at least: 17 MiB with 256 MiB of memory, 23 MiB with 1 GiB.
     pub fn log_segment_bytes(mut self, bytes: u64) -> Options {
         self.log_segment_bytes = Some(bytes);
         self
@@ -144,10 +145,10 @@ impl Options {
     /// Sets the bytes of the reserve: a file in the store's directory that occupies space and has no data.
     /// When the file system is full, the store gives up the reserve, so that deletions can be written to
     /// tables and compacted, which frees space; then it allocates the reserve again. With 0 there is none,
-    /// and deletes may not shrink a full store. At most 1 TiB. Default: the share of memtables, one table and
-    /// a segment of either log, at most 192 MiB (161 MiB with 256 MiB of memory, 8 MiB with 16). The default
-    /// is halved or quartered if there is less space when the store is opened. File systems without
-    /// fallocate(2) have no reserve.
+    /// and deletes may not shrink a full store. At most 1 TiB. Default: it grows with the store: the bytes in
+    /// memtables, one table, a segment of either log, and up to an eighth of the most, which is 146 MiB with
+    /// 256 MiB of memory and 192 MiB with more. At an open it is halved or quartered if there is less space;
+    /// if it cannot grow later, the store is full. File systems without fallocate(2) have no reserve.
     pub fn reserve_bytes(mut self, bytes: u64) -> Options {
         self.reserve_bytes = Some(bytes);
         self

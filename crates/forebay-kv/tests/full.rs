@@ -6,6 +6,8 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 use common::random;
@@ -51,19 +53,24 @@ struct Model {
 impl Model {
     /// Puts until the store is full.
     async fn fill(&mut self, store: &Store) -> Error {
-        let keyspace = store.default_keyspace();
         loop {
-            let mut batch = Batch::new();
-            let numbers = self.next..self.next + 4;
-            for number in numbers.clone() {
-                batch.put(&keyspace, key(number), value(number));
+            if let Err(error) = self.fill_some(store).await {
+                return error;
             }
-            match store.write(&batch).await {
-                Ok(()) => self.there.extend(numbers.map(|number| (number, true))),
-                Err(error) => return error,
-            }
-            self.next += 4;
         }
+    }
+
+    async fn fill_some(&mut self, store: &Store) -> forebay_kv::Result<()> {
+        let keyspace = store.default_keyspace();
+        let mut batch = Batch::new();
+        let numbers = self.next..self.next + 4;
+        for number in numbers.clone() {
+            batch.put(&keyspace, key(number), value(number));
+        }
+        store.write(&batch).await?;
+        self.there.extend(numbers.map(|number| (number, true)));
+        self.next += 4;
+        Ok(())
     }
 
     /// Deletes every second key, each as soon as the store accepts it.
@@ -246,6 +253,93 @@ fn space_that_others_free_ends_the_state_within_about_a_second() {
         store.close().await.unwrap();
     });
     ran.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Returns the bytes that the files below a directory take on disk.
+fn taken_bytes(dir: &Path) -> u64 {
+    let entries = dir.read_dir().expect("a directory").map(|entry| entry.expect("an entry"));
+    let each = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => taken_bytes(&entry.path()),
+        Ok(found) => found.blocks() * 512,
+        Err(_) => 0, // removed meanwhile
+    });
+    each.sum()
+}
+
+/// Waits until the reserve has at least so many bytes.
+async fn reserve_reaches(store: &Store, bytes: u64) {
+    while store.stats().reserve_bytes < bytes {
+        assert!(store.stats().full.is_none());
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Regression: a new store took 203 MB of disk by default, 169 of them for the reserve of the largest one.
+#[tokio::test]
+async fn a_small_store_takes_little_space_and_its_reserve_grows_with_it() {
+    let (engine, dir) = (common::engine(), common::dir());
+    let options = || Options::new().memory(256 << 20);
+    let store = Store::open(&engine, dir.path(), options()).await.unwrap();
+    reserve_reaches(&store, 1).await;
+    let (taken, first) = (taken_bytes(dir.path()), store.stats().reserve_bytes);
+    assert!(taken < 72 << 20, "{taken} bytes for an empty store, {first} of them its reserve");
+    // In a memtable, then in tables as well: what the store needs to flush and to compact is reserved.
+    let keyspace = store.default_keyspace();
+    let segment = 17 << 20;
+    let mut written = 0;
+    for number in 0..100_u64 {
+        let mut batch = Batch::new();
+        for part in 0..100 {
+            batch.put(&keyspace, key(number * 100 + part), vec![7; 10_000]);
+        }
+        store.write(&batch).await.unwrap();
+        written += 1_000_000;
+        let used = store.stats().memory.memtables;
+        reserve_reaches(&store, used.min(written) + segment).await;
+    }
+    store.settle().await.unwrap();
+    let tables: u64 = store.stats().keyspaces[0].levels.iter().map(|level| level.bytes).sum();
+    assert!(tables > 64 << 20, "{tables}");
+    reserve_reaches(&store, segment + (64 << 20)).await;
+    assert!(store.stats().reserve_bytes > 2 * first);
+    // Smaller again once the store is.
+    keyspace.delete_range::<&str>(..).await.unwrap();
+    store.compact().await.unwrap();
+    store.close().await.unwrap();
+    let store = Store::open(&engine, dir.path(), options()).await.unwrap();
+    reserve_reaches(&store, 1).await;
+    assert!(store.stats().reserve_bytes <= first, "{} of {first}", store.stats().reserve_bytes);
+}
+
+/// The reserve that grows finds no space: the store is full while deletions can still free some.
+#[test]
+fn a_reserve_that_cannot_grow_makes_the_store_full() {
+    for seed in 0..2 {
+        let ran = world(seed).run(async |engine| {
+            let (store, mut model) = (open(&engine).await, Model::default());
+            let keyspace = store.default_keyspace();
+            keyspace.put("first", "1").await.unwrap();
+            pause(50).await;
+            let first = store.stats().reserve_bytes;
+            // Room for the log, and not for the reserve to grow.
+            take_all_but(&engine, 0).await;
+            is_the_sentence(&model.fill(&store).await);
+            assert!(model.there.len() < 300, "{} keys", model.there.len());
+            let full = store.stats().full.expect("it is full");
+            assert!(full.to_string().contains("for a reserve of"), "{full}");
+            // What was the reserve is enough for deletions.
+            model.delete_half(&store).await;
+            model.check(&store).await;
+            engine.remove_file(FILLER).await.unwrap();
+            puts_are_taken(&keyspace, Duration::from_secs(3)).await;
+            while store.stats().reserve_bytes <= first {
+                model.fill_some(&store).await.expect("there is space");
+            }
+            model.check(&store).await;
+            store.close().await.unwrap();
+        });
+        ran.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
 }
 
 /// Regression: a writer waiting for memory waited for a flush that could not continue.

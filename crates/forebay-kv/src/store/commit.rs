@@ -145,6 +145,7 @@ impl Shared {
             commit.sealed.is_empty() || commit.sealed_used() + commit.active.used() <= self.budget.memtables,
             "the memtables keep their share of the memory"
         );
+        self.full.note_memtables(commit.sealed_used() + commit.active.used());
         self.insertion.push(Committed { memtables: commit.active.clone(), ready, lsn });
         drop((commit, turn));
         self.insertion.run_unless_busy();

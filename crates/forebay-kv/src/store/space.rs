@@ -6,6 +6,8 @@
 //! level. It retries the work whenever space may be free again, and twice a second. It ends the state when
 //! the reserve can be allocated again. That takes more space than the work had lacked, so the state does not
 //! flap.
+//!
+//! Unless its size was chosen, the reserve grows with the store, so that a small store takes little space.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,6 +61,12 @@ pub(crate) struct Space {
     /// reserve.
     reserve: AtomicU64,
     goal: AtomicU64,
+    /// Whether the reserve grows with the store.
+    grows: AtomicBool,
+    /// Bytes in memtables from which the reserve has to be longer.
+    outgrown_at: AtomicU64,
+    /// Whether the reserve may have to be longer.
+    is_outgrown: AtomicBool,
     /// Whether space may have become free.
     is_rung: AtomicBool,
     /// Notified when the store becomes full, when space may have become free, and when the store ends.
@@ -118,6 +126,22 @@ impl Space {
     /// Returns the size of the reserve in bytes.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         self.reserve.load(Ordering::Relaxed)
+    }
+
+    /// Lets the reserve grow if so many bytes in memtables are too many for it.
+    #[inline]
+    pub(super) fn note_memtables(&self, bytes: u64) {
+        if self.grows.load(Ordering::Relaxed) && bytes >= self.outgrown_at.load(Ordering::Relaxed) {
+            self.look_at_reserve();
+        }
+    }
+
+    #[cold]
+    fn look_at_reserve(&self) {
+        self.outgrown_at.store(u64::MAX, Ordering::Relaxed);
+        if self.grows.load(Ordering::Relaxed) && !self.is_outgrown.swap(true, Ordering::AcqRel) {
+            self.bell.notify();
+        }
     }
 
     fn lacks_something(&self) -> bool {
@@ -188,6 +212,8 @@ impl Shared {
         if let Some(tries) = self.full.tries(work) {
             tries.is_lacking.store(false, Ordering::Release);
         }
+        // There are new tables.
+        self.full.look_at_reserve();
         self.full.ring();
     }
 
@@ -245,10 +271,48 @@ impl Shared {
         done
     }
 
+    /// Returns the size that the reserve should have now.
+    fn reserve_wanted(&self) -> u64 {
+        if let Some(bytes) = self.options.reserve_bytes {
+            return bytes;
+        }
+        let (memtables, tables) = {
+            let commit = self.lock();
+            let tables = commit.version.tables().map(|(_, table)| table.meta().bytes).sum();
+            (commit.sealed_used() + commit.active.used(), tables)
+        };
+        let step = self.budget.reserve_step(&self.options);
+        self.full.outgrown_at.store(memtables + step / 2, Ordering::Relaxed);
+        self.budget.reserve(&self.options, memtables, tables)
+    }
+
+    /// Makes the reserve as long as the store has become. If there is no space for that, the store is full.
+    async fn grow_reserve(&self) {
+        let space = &self.full;
+        space.is_outgrown.store(false, Ordering::Release);
+        let wanted = self.reserve_wanted();
+        if wanted <= space.reserve_bytes() {
+            return;
+        }
+        match self.allocate_reserve(wanted).await {
+            Ok(()) => space.goal.store(wanted, Ordering::Release),
+            Err(error) if *error.kind() == ErrorKind::NoSpace => {
+                space.goal.store(wanted, Ordering::Release);
+                self.lacks_space(Work::Other, &error);
+            }
+            // As where it cannot be allocated at the open: there is none.
+            Err(_) => {
+                space.reserve.store(0, Ordering::Release);
+                space.goal.store(0, Ordering::Release);
+                space.grows.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Allocates the reserve of a store that was opened, or takes over an existing one. Where space is short
     /// it is smaller.
     async fn begin_reserve(&self) {
-        let wanted = self.options.reserve_bytes.unwrap_or_else(|| self.budget.reserve(&self.options));
+        let wanted = self.reserve_wanted();
         if let Ok(found) = self.home.metadata(RESERVE).await {
             if found.is_file() && found.len() == wanted && wanted > 0 && found.blocks_bytes() >= wanted {
                 self.full.reserve.store(wanted, Ordering::Release);
@@ -284,7 +348,8 @@ impl Shared {
         }
         match self.full.goal.load(Ordering::Acquire) {
             0 => true,
-            bytes => match self.allocate_reserve(bytes).await {
+            // Less is enough for what is in memory and in tables by now.
+            bytes => match self.allocate_reserve(bytes.min(self.reserve_wanted())).await {
                 Err(error) => *error.kind() != ErrorKind::NoSpace,
                 Ok(()) => true,
             },
@@ -306,11 +371,18 @@ impl Shared {
 pub(super) async fn run(shared: &Arc<Shared>) {
     let space = &shared.full;
     shared.begin_reserve().await;
+    let grows = shared.options.reserve_bytes.is_none() && space.goal.load(Ordering::Acquire) > 0;
+    space.grows.store(grows, Ordering::Relaxed);
     loop {
-        let is_woken = || space.is_full() || shared.is_over();
+        let is_outgrown = || grows && space.is_outgrown.load(Ordering::Acquire);
+        let is_woken = || space.is_full() || shared.is_over() || is_outgrown();
         space.bell.until(|| is_woken().then_some(())).await;
         if shared.is_over() {
             return;
+        }
+        if !space.is_full() {
+            shared.grow_reserve().await;
+            continue;
         }
         shared.release_reserve().await;
         shrink(shared).await;
