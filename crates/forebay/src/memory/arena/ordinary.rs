@@ -3,6 +3,7 @@
 //! (results, copies, its own vectors: as long as they are).
 
 use std::alloc::{self, Layout};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,14 +11,20 @@ use std::sync::atomic::Ordering;
 use super::header::Header;
 use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, Shared};
 
-/// A buffer's record. The header is first, so that a pointer to it is a pointer to the record.
+/// A buffer's record. The header is first, so that a pointer to it is a pointer to the record. It lies in front of data that need no
+/// page of their own, in one allocation with them, else by itself.
 #[repr(C)]
 struct Record {
     header: Header,
-    data: NonNull<u8>,
+    /// What the allocator returned, and its layout: of the data, or of both.
+    allocated: NonNull<u8>,
     layout: Layout,
+    is_apart: bool,
     counted: Counted,
 }
+
+/// The alignment that an allocator gives without a search; a multiple costs half of a short allocation more.
+const PLAIN_ALIGN: usize = 16;
 
 /// The figure that counts a buffer's bytes until it is freed.
 pub(super) enum Counted {
@@ -64,20 +71,65 @@ pub(super) fn allocate_exact(bytes: usize, align: usize, counted: Counted, zeroe
 
 /// # Safety
 /// The layout's size is not zero. The bytes are counted already; where there is no memory, `Result` bytes are uncounted.
-unsafe fn allocate(layout: Layout, counted: Counted, zeroed: bool) -> Option<Buffer> {
+unsafe fn allocate(data: Layout, counted: Counted, zeroed: bool) -> Option<Buffer> {
+    let is_apart = data.align() > align_of::<Record>();
     // SAFETY: the caller's promise.
-    let data = unsafe { if zeroed { alloc::alloc_zeroed(layout) } else { alloc::alloc(layout) } };
-    let Some(data) = NonNull::new(data) else {
+    let made = unsafe { if is_apart { apart(data, zeroed) } else { beside(data, zeroed) } };
+    let Some(Made { record, data: start, allocated, layout }) = made else {
         if let Counted::Result(shared) = counted {
-            shared.result_bytes.fetch_sub(layout.size(), Ordering::Relaxed);
+            shared.result_bytes.fetch_sub(data.size(), Ordering::Relaxed);
         }
         return None;
     };
-    let header = Header::ordinary(layout.size(), data.as_ptr());
-    let record = Box::new(Record { header, data, layout, counted });
-    let record = NonNull::from(Box::leak(record));
+    let header = Header::ordinary(data.size(), start.as_ptr());
+    // SAFETY: memory for a record that no other code has.
+    unsafe { record.write(Record { header, allocated, layout, is_apart, counted }) };
     // SAFETY: a new buffer that no other code has; its pointer may be used for the whole record.
     Some(unsafe { Buffer::from_header(record.cast()) })
+}
+
+/// Memory for a record and its data.
+struct Made {
+    record: NonNull<Record>,
+    data: NonNull<u8>,
+    allocated: NonNull<u8>,
+    layout: Layout,
+}
+
+/// Returns memory for a record with its data behind it.
+///
+/// # Safety
+/// The layout's size is not zero, and its alignment at most a record's.
+unsafe fn beside(data: Layout, zeroed: bool) -> Option<Made> {
+    let (both, offset) = Layout::new::<Record>().extend(data).ok()?;
+    let bytes = both.size().checked_add(both.align() - PLAIN_ALIGN)?;
+    let layout = Layout::from_size_align(bytes, PLAIN_ALIGN).ok()?;
+    // SAFETY: the size is not zero.
+    let allocated = unsafe { system_memory(layout, zeroed) }?;
+    // SAFETY: there is room for `both` at the next multiple of its alignment, and `offset` lies within it.
+    let (record, data) = unsafe {
+        let record = allocated.add(allocated.align_offset(both.align()));
+        (record.cast(), record.add(offset))
+    };
+    Some(Made { record, data, allocated, layout })
+}
+
+/// Returns memory for data, and for a record apart from them.
+///
+/// # Safety
+/// The layout's size is not zero.
+unsafe fn apart(layout: Layout, zeroed: bool) -> Option<Made> {
+    // SAFETY: the caller's promise.
+    let data = unsafe { system_memory(layout, zeroed) }?;
+    let record = NonNull::from(Box::leak(Box::<Record>::new_uninit())).cast();
+    Some(Made { record, data, allocated: data, layout })
+}
+
+/// # Safety
+/// The layout's size is not zero.
+unsafe fn system_memory(layout: Layout, zeroed: bool) -> Option<NonNull<u8>> {
+    // SAFETY: the caller's promise.
+    NonNull::new(unsafe { if zeroed { alloc::alloc_zeroed(layout) } else { alloc::alloc(layout) } })
 }
 
 /// Returns the arena that counts a buffer's bytes.
@@ -96,12 +148,18 @@ pub(super) unsafe fn shared<'a>(header: NonNull<Header>) -> Option<&'a Arc<Share
 /// The caller owns the buffer alone and does not use it afterwards.
 #[cold]
 pub(super) unsafe fn free(header: NonNull<Header>) {
-    // SAFETY: leaked by `allocate`, and the caller is its last owner.
-    let record = unsafe { Box::from_raw(header.cast::<Record>().as_ptr()) };
-    // SAFETY: allocated with this layout.
-    unsafe { alloc::dealloc(record.data.as_ptr(), record.layout) };
-    let bytes = record.layout.size();
-    let (used, what) = match &record.counted {
+    // SAFETY: the caller's last use of the header.
+    let bytes = unsafe { header.as_ref() }.capacity();
+    let record = header.cast::<Record>();
+    // SAFETY: written by `allocate`, and the caller is its last owner.
+    let Record { header: _, allocated, layout, is_apart, counted } = unsafe { record.read() };
+    if is_apart {
+        // SAFETY: leaked by `apart`, and moved out of above.
+        drop(unsafe { Box::from_raw(record.cast::<MaybeUninit<Record>>().as_ptr()) });
+    }
+    // SAFETY: allocated with this layout. A record in front of its data is gone with them.
+    unsafe { alloc::dealloc(allocated.as_ptr(), layout) };
+    let (used, what) = match &counted {
         Counted::Overflow(shared) => {
             let used = shared.overflow_bytes.fetch_sub(bytes, Ordering::SeqCst);
             shared.waiting.wake();
