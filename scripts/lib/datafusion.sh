@@ -1,0 +1,23 @@
+# Queries of DataFusion over parquet files with both stores in turn: sourced by scripts/bench.
+# shellcheck shell=bash
+
+# compare_datafusion [--dir DIR] [--scale FACTOR] [options of the example's `compare`]
+compare_datafusion() {
+    local dir=$here scale=6 target program options=()
+    while [ $# -gt 0 ]; do
+        case $1 in
+            --dir) dir=$2 && shift 2 ;;
+            --scale) scale=$2 && shift 2 ;;
+            *) options+=("$1") && shift ;;
+        esac
+    done
+    target=$(target_dir)/datafusion
+    say "building examples/datafusion in release mode (DataFusion has some 300 dependencies: many minutes the first time) ..."
+    cargo build --release --locked --manifest-path "$root/examples/datafusion/Cargo.toml" --target-dir "$target"
+    program=$target/release/forebay-datafusion-example
+    work=$(mktemp -d "$dir/forebay-datafusion.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    say "writing the tables of TPC-H at scale $scale ..."
+    "$program" make "$work/tables" --scale "$scale"
+    "$program" compare "$work/tables" "${options[@]}"
+}
