@@ -493,8 +493,64 @@ fn memory_of_the_programs_own_is_filled_from_the_page_cache_and_from_the_device(
         let now = (choices(&engine).0 - before.0, device_reads(&engine) > before.1);
         assert_eq!(now, (u64::from(is_cached), !is_cached), "{range:?}");
     }
-    // A batch into memory goes to the device.
-    let (result, vec) = file.read_many([100..5_000, 200_000..200_100]).into_memory(vec![0; 5_000]).wait();
+    // A batch copies what is cached into its places and reads the rest, also with an empty range and one past the end between them.
+    // From the back to the front: a range that goes on behind the one before it looks at read-ahead, too.
+    let cached = [60_000..65_536, 100..5_000, 0..3];
+    let cold = [200_000..200_100, 300_000..300_001];
+    for (ranges, hits, reads) in [
+        (cached.to_vec(), 3, false),
+        (cold.to_vec(), 0, true),
+        (vec![cold[0].clone(), cached[0].clone(), 9..9, cached[1].clone(), cold[1].clone()], 2, true),
+    ] {
+        let expected: Vec<u8> = ranges.iter().cloned().flat_map(bytes_of).collect();
+        let before = (choices(&engine).0, device_reads(&engine));
+        let (result, vec) = file.read_many(ranges.clone()).into_memory(vec![0; expected.len() + 3]).wait();
+        result.unwrap();
+        assert!(vec[..expected.len()] == expected && vec[expected.len()..] == [0; 3], "{ranges:?}");
+        let now = (choices(&engine).0 - before.0, device_reads(&engine) > before.1);
+        assert_eq!(now, (hits, reads), "{ranges:?}");
+    }
+    let (result, vec) = file.read_many([0..3, MIB - 1..MIB + 1, 5..9]).into_memory(vec![0; 9]).wait();
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof { got: 1 });
+    assert_eq!(
+        (&vec[..3], &vec[5..]),
+        (&bytes_of(0..3)[..], &bytes_of(5..9)[..]),
+        "the others have been read"
+    );
+    let (result, vec) = file.read_many([0..3, 5..9]).into_memory(vec![1; 6]).wait();
+    assert_eq!(
+        (result.unwrap_err().kind(), vec),
+        (ErrorKind::InvalidInput, vec![1; 6]),
+        "too short: untouched"
+    );
+}
+
+/// A batch into memory that copies from the page cache gives its runtime a turn in between; dropped there it gives the memory up.
+#[test]
+fn a_batch_into_memory_yields_while_it_copies() {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+    let (dir, engine) = (dir(), engine());
+    let path = cold(dir.path(), 4 * MIB);
+    load(&path, 0..4 * MIB / PAGE);
+    let file = open(&engine, &path);
+    let ranges: Vec<_> = (0..2000).map(|n| n * 2000..n * 2000 + 2000).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut batch = std::pin::pin!(file.read_many(ranges.clone()).into_memory(vec![0; 4_000_000]));
+    let mut polls = 1;
+    let (result, vec) = loop {
+        match batch.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(end) => break end,
+            std::task::Poll::Pending => polls += 1,
+        }
+    };
     result.unwrap();
-    assert!(vec == [bytes_of(100..5_000), bytes_of(200_000..200_100)].concat());
+    assert!((4..20).contains(&polls), "{polls} polls");
+    assert!(vec == bytes_of(0..4_000_000));
+    let leaked = engine.memory().leaked_lends;
+    let mut dropped = Box::pin(file.read_many(ranges).into_memory(vec![0; 4_000_000]));
+    assert!(dropped.as_mut().poll(&mut context).is_pending());
+    drop(dropped);
+    assert_eq!(engine.memory().leaked_lends, leaked);
+    file.close().wait().unwrap();
 }

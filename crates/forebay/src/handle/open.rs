@@ -124,8 +124,7 @@ impl Open {
     /// - all, until 64 attempts on the file in a row were in vain;
     /// - then one in 2, in 3, 5, ... up to one in 65, so that a cold file's attempts cost 6 ns a read on average; the first that is served brings all
     ///   attempts back;
-    /// - none of more than 4 MiB, none of [`into_memory`](crate::ReadMany::into_memory), and none of [`read_into`](crate::File::read_into) with
-    ///   whole blocks into a `BlockMut`;
+    /// - none of more than 4 MiB, and none of [`read_into`](crate::File::read_into) with whole blocks into a `BlockMut`;
     /// - a read that goes on where the one before it ended is served only if the next two read-ahead windows of the device are
     ///   cached as well, or the rest of the file. Otherwise it would carry on the read-ahead of another program, and load the file.
     ///   A lone read may meet the one page at which such a read-ahead goes on; it then begins, as by that program's own read.

@@ -25,7 +25,7 @@ use crate::reactor::visited;
 
 mod cached;
 
-use cached::{Cached, Hits};
+use cached::{Cached, CachedInto, Hits};
 
 impl File {
     /// Returns a read of many ranges in one message: sorted, merged where that pays, all in flight at once.
@@ -223,7 +223,8 @@ impl ReadMany {
     /// made and no I/O memory kept.
     ///
     /// A range that has a request of its own, of whole blocks of the device, and whose place in the memory is aligned, is read
-    /// into its place; all others are copied from I/O memory.
+    /// into its place; all others are copied from I/O memory. Of an adaptive file, ranges that the page cache has are copied from
+    /// there.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};
@@ -236,7 +237,7 @@ impl ReadMany {
     /// # Ok(()) }
     /// ```
     pub fn into_memory<B: IoMemory>(self, memory: B) -> ReadManyInto<B> {
-        ReadManyInto { batch: self, memory: Memory::Owned(Some(memory)), lender: None }
+        ReadManyInto { batch: self, memory: Memory::Owned(Some(memory)), lender: None, cached: None }
     }
 
     /// Returns the requests that the batch will make, for a look at its settings; `None` once it has begun. For an adaptive file
@@ -444,6 +445,8 @@ pub struct ReadManyInto<B: IoMemory> {
     batch: ReadMany,
     memory: Memory<B>,
     lender: Option<Arc<Lender<B>>>,
+    /// Between the first poll and the request to the shard.
+    cached: Option<Box<CachedInto>>,
 }
 
 enum Memory<B> {
@@ -467,20 +470,30 @@ impl<B: IoMemory> ReadManyInto<B> {
     fn lend(&mut self) -> Result<()> {
         let Memory::Owned(owner) = &mut self.memory else { return Ok(()) };
         let State::New(ask) = &mut self.batch.state else { return Ok(()) };
-        let Some(mut run) = ask.take().start(None) else { return Ok(()) };
+        let ask = ask.take();
+        let Some(first) = ask.files.first() else { return Ok(()) };
         let owner = owner.take().unwrap_or_default();
-        let (lender, lent, len) = Lender::new(owner, &run.batch.engine().releases);
-        let fits = run.batch.read_into(lent, len);
+        let (lender, lent, len) = Lender::new(owner, &first.engine().releases);
         self.lender = Some(lender);
         self.memory = Memory::Lent;
-        if !fits {
-            return Err(Error::invalid(
-                "read_many",
-                format!("the ranges do not fit into {len} bytes of memory"),
-            ));
-        }
-        self.batch.state = State::Begun(run);
+        self.cached = Some(CachedInto::new(ask, lent, len)?);
         Ok(())
+    }
+
+    /// Copies what the page cache has, and begins the batch of the rest. Returns true where there is no rest.
+    fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let Some(cached) = &mut self.cached else { return Poll::Ready(false) };
+        std::task::ready!(cached.poll(context));
+        let Some(cached) = self.cached.take() else { return Poll::Ready(false) };
+        let (ask, lent, starts) = cached.into_rest();
+        if starts.is_empty() && ask.ranges.len() > 0 {
+            return Poll::Ready(true);
+        }
+        if let Some(mut run) = ask.start(None) {
+            run.batch.read_into(lent, starts);
+            self.batch.state = State::Begun(run);
+        }
+        Poll::Ready(false)
     }
 
     /// Returns the memory; the default while the engine has it.
@@ -506,6 +519,9 @@ impl<B: IoMemory> Future for ReadManyInto<B> {
         let this = self.get_mut();
         if let Err(error) = this.lend() {
             return Poll::Ready((Err(error), this.take_memory()));
+        }
+        if std::task::ready!(this.poll_cached(context)) {
+            return Poll::Ready((Ok(()), this.take_memory()));
         }
         let results = std::task::ready!(Pin::new(&mut this.batch).poll(context));
         let result = results.and_then(|results| results.into_iter().try_for_each(|result| result.map(drop)));

@@ -1,14 +1,16 @@
 //! The part of a batch that comes out of the page cache: copied on the caller's thread, straight into result memory, before the
 //! rest is planned and goes to its shard.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 
 use super::Ask;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::io::op::OpFailure;
 use crate::memory::arena::Packer;
 use crate::memory::block::Block;
+use crate::memory::lent::Lent;
 use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX};
 use crate::reactor::read_many::slab_bytes;
 
@@ -85,16 +87,11 @@ impl Cached {
 
     fn try_one(&mut self, number: u32, spent_bytes: &mut u64) -> Option<Block> {
         *spent_bytes += SKIP_BYTES;
-        let range = self.ask.ranges.get(number);
-        let len = range.end.checked_sub(range.start).filter(|len| *len > 0)?;
-        // Beyond what a file can have: the plan knows the error.
-        i64::try_from(range.end).ok()?;
+        // The plan knows the errors of the others.
+        let range = tryable(&self.ask, number)?;
+        let len = range.end - range.start;
         let file = self.ask.ranges.file(number) as usize;
-        let core = &self.ask.files[file];
-        if !core.is_adaptive() {
-            return None;
-        }
-        let attempt = core.try_page_cache(range, &mut self.sequences[file])?;
+        let attempt = self.ask.files[file].try_page_cache(range, &mut self.sequences[file])?;
         debug_assert!(len <= TRY_BYTES_MAX);
         *spent_bytes += ATTEMPT_BYTES + len;
         let place: NonNull<u8> = self.packer.reserve(len as usize)?;
@@ -113,6 +110,90 @@ impl Cached {
         }
         (ask, missed)
     }
+}
+
+/// A batch into the program's memory on its way through the page cache, from where ranges are copied into their places.
+pub(super) struct CachedInto {
+    ask: Ask,
+    memory: Lent,
+    /// The place of each range in the memory.
+    starts: Vec<u64>,
+    next: u32,
+    missed: Vec<u32>,
+    /// For each file, where its last range ended; empty where no file is adaptive.
+    sequences: Box<[Sequence]>,
+}
+
+impl CachedInto {
+    /// Lays the ranges side by side into `memory`, which has `bytes` bytes.
+    ///
+    /// # Errors
+    /// When they do not fit.
+    pub(super) fn new(ask: Ask, memory: Lent, bytes: usize) -> Result<Box<CachedInto>> {
+        let mut end = 0u64;
+        let mut starts = Vec::with_capacity(ask.ranges.len());
+        for number in 0..ask.ranges.len() as u32 {
+            let range = ask.ranges.get(number);
+            starts.push(end);
+            end = end.saturating_add(range.end.saturating_sub(range.start));
+        }
+        if end > bytes as u64 {
+            let text = format!("the ranges do not fit into {bytes} bytes of memory");
+            return Err(Error::invalid("read_many", text));
+        }
+        let files = if ask.files.iter().any(|core| core.is_adaptive()) { ask.files.len() } else { 0 };
+        let sequences = vec![Sequence::NEW; files].into();
+        Ok(Box::new(CachedInto { ask, memory, starts, next: 0, missed: Vec::new(), sequences }))
+    }
+
+    /// Copies what the page cache has. Pending when this poll has copied enough: the task is woken at once.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut spent_bytes = 0;
+        while !self.sequences.is_empty() && (self.next as usize) < self.ask.ranges.len() {
+            if spent_bytes >= POLL_BYTES {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let number = self.next;
+            self.next += 1;
+            if !self.try_one(number, &mut spent_bytes) {
+                self.missed.push(number);
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn try_one(&mut self, number: u32, spent_bytes: &mut u64) -> bool {
+        *spent_bytes += SKIP_BYTES;
+        let Some(range) = tryable(&self.ask, number) else { return false };
+        let file = self.ask.ranges.file(number) as usize;
+        let Some(attempt) = self.ask.files[file].try_page_cache(range, &mut self.sequences[file]) else {
+            return false;
+        };
+        *spent_bytes += ATTEMPT_BYTES + (range.end - range.start);
+        let place = self.memory.from(self.starts[number as usize] as usize).start();
+        // SAFETY: the ranges fit into the memory side by side, and no request for it has been made yet.
+        unsafe { attempt.read(place) }
+    }
+
+    /// Returns what is left for the device, the memory, and the places of the ranges that are left.
+    pub(super) fn into_rest(self) -> (Ask, Lent, Vec<u64>) {
+        let CachedInto { mut ask, memory, mut starts, missed, sequences, .. } = self;
+        if !sequences.is_empty() && missed.len() < ask.ranges.len() {
+            starts = missed.iter().map(|number| starts[*number as usize]).collect();
+            if !missed.is_empty() {
+                ask.ranges = ask.ranges.pick(&missed);
+            }
+        }
+        (ask, memory, starts)
+    }
+}
+
+/// Returns a range for which the page cache may be tried: not empty, not beyond all files, and of an adaptive file.
+fn tryable(ask: &Ask, number: u32) -> Option<&Range<u64>> {
+    let range = ask.ranges.get(number);
+    let is_valid = range.start < range.end && i64::try_from(range.end).is_ok();
+    (is_valid && ask.files[ask.ranges.file(number) as usize].is_adaptive()).then_some(range)
 }
 
 /// Results that the page cache had, until those of the device are there.

@@ -2,7 +2,6 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -132,25 +131,14 @@ impl Batch {
         })
     }
 
-    /// Has the results read into `memory`, side by side in the order of the ranges; for a batch that was just made. Returns false,
-    /// and changes nothing, if they do not fit into `bytes` bytes.
-    pub(crate) fn read_into(self: &mut Arc<Self>, memory: Lent, bytes: usize) -> bool {
-        let Some(batch) = Arc::get_mut(self) else { return false };
-        let mut end = 0u64;
-        let ranges = &batch.plan.ranges;
-        let place = |number| {
-            let range: &Range<u64> = ranges.get(number);
-            let start = end;
-            end = end.saturating_add(range.end.saturating_sub(range.start));
-            start
-        };
-        let starts: Vec<u64> = (0..ranges.len() as u32).map(place).collect();
-        if end > bytes as u64 {
-            return false;
-        }
+    /// Has the result of each range read to its place in `memory`; for a batch that was just made.
+    pub(crate) fn read_into(self: &mut Arc<Self>, memory: Lent, starts: Vec<u64>) {
+        let batch = Arc::get_mut(self);
+        debug_assert!(batch.is_some(), "a batch gets its memory before it is shared");
+        let Some(batch) = batch else { return };
+        debug_assert_eq!(starts.len(), batch.plan.ranges.len(), "every range has its place");
         batch.starts = starts;
         *batch.destination.get_mut() = Some(memory);
-        true
     }
 
     /// Returns the place of a range in the program's memory; on the batch's shard.
