@@ -26,6 +26,11 @@ use hit_rate::HitRate;
 
 /// The longest range that is copied at once: about half a millisecond. Longer ranges of adaptive files go to the device.
 pub(crate) const TRY_BYTES_MAX: u64 = 4 << 20;
+/// A read of at least this many bytes tries whatever happened to those before it: a failed attempt is a hundredth of the device's
+/// time, and a file may have few such reads (a footer, a column).
+const TRY_ALWAYS_BYTES: u64 = 256 << 10;
+/// The part of a file that one look costs less for than a look for each read: at worst 15 ns a page.
+const LOOK_BYTES_A_READ: u64 = 16 * 4096;
 /// A read that begins this far behind the end of the one before it goes on with it.
 const GAP_BYTES: u64 = 64 << 10;
 
@@ -63,15 +68,26 @@ pub(crate) struct Sequence {
     end: u64,
     /// Pages up to here were cached at the last look.
     known_until: u64,
+    /// Where that look began, in a sequence that is over before pages go; `u64::MAX` in others, whose reads look each for itself.
+    known_from: u64,
 }
 
 impl Sequence {
     /// Returns a sequence without a read.
-    pub(crate) const NEW: Sequence = Sequence { end: u64::MAX, known_until: 0 };
+    pub(crate) const NEW: Sequence = Sequence { end: u64::MAX, known_until: 0, known_from: u64::MAX };
+
+    /// Returns a sequence without a read, whose reads follow one another at once: what one look has found holds for all.
+    pub(crate) const BATCH: Sequence = Sequence { known_from: 0, ..Sequence::NEW };
 
     /// Returns a sequence whose first read goes on at `offset`.
     pub(crate) fn at(offset: u64) -> Sequence {
-        Sequence { end: offset, known_until: 0 }
+        Sequence { end: offset, ..Sequence::NEW }
+    }
+
+    /// Returns whether all pages of a range were cached at a look that holds.
+    #[inline]
+    fn knows(&self, range: &Range<u64>) -> bool {
+        self.known_from <= range.start && range.end <= self.known_until
     }
 
     /// Adds a read, whether it tries the page cache or not. Returns whether it goes on where the one before it ended.
@@ -113,7 +129,9 @@ impl PageCache {
         if self.tries == Tries::All {
             return true;
         }
-        let tries = len <= TRY_BYTES_MAX && !self.is_off.load(Ordering::Relaxed) && self.rate.tries();
+        let tries = len <= TRY_BYTES_MAX
+            && !self.is_off.load(Ordering::Relaxed)
+            && (len >= TRY_ALWAYS_BYTES || self.rate.tries());
         if !tries {
             self.counts.skips.fetch_add(1, Ordering::Relaxed);
         }
@@ -144,10 +162,8 @@ impl PageCache {
     }
 
     fn lone(&self) -> Sequence {
-        Sequence {
-            end: self.end.load(Ordering::Relaxed),
-            known_until: self.known_until.load(Ordering::Relaxed),
-        }
+        let known_until = self.known_until.load(Ordering::Relaxed);
+        Sequence { end: self.end.load(Ordering::Relaxed), known_until, ..Sequence::NEW }
     }
 
     fn set_lone(&self, sequence: Sequence) {
@@ -169,6 +185,24 @@ impl FileCore {
     /// Returns whether batches and scans of the file try the page cache.
     pub(crate) fn is_adaptive(&self) -> bool {
         self.page_cache().is_some_and(PageCache::is_adaptive)
+    }
+
+    /// Returns the sequence of `reads` reads of a batch within `span`. Where they are many for its length, one look finds out whether
+    /// the page cache has all of it.
+    pub(crate) fn begin_page_cache_batch(&self, span: &Range<u64>, reads: u64) -> Sequence {
+        let mut sequence = Sequence::BATCH;
+        let is_dense = || span.end.saturating_sub(span.start) / LOOK_BYTES_A_READ < reads;
+        if let Some(cache) = self.page_cache()
+            && cache.tries == Tries::Checked
+            && cache.rate.is_trying()
+            && !span.is_empty()
+            && is_dense()
+            && !self.is_closed()
+        {
+            let fd = cache.view.as_ref().map_or_else(|| self.fd(), std::os::fd::AsFd::as_fd);
+            cache.look(fd, span, &mut sequence);
+        }
+        sequence
     }
 
     /// Returns an attempt to read a range, which is not empty, out of the page cache; `None` if that is not worth a try, or the
@@ -272,7 +306,7 @@ impl PageCache {
     /// Returns whether all pages of a range are cached; of one that goes on with the read before it, also those that its
     /// read-ahead would reach.
     fn has(&self, fd: BorrowedFd<'_>, range: &Range<u64>, goes_on: bool, sequence: &mut Sequence) -> bool {
-        if !view::is_cached(fd, range.start, range.end) {
+        if !sequence.knows(range) && !view::is_cached(fd, range.start, range.end) {
             return false;
         }
         if !goes_on || range.end.saturating_add(self.window_bytes) <= sequence.known_until {
@@ -289,7 +323,17 @@ impl PageCache {
             true => until,
             false => 0,
         };
+        if sequence.known_from != u64::MAX {
+            sequence.known_from = range.start;
+        }
         has
+    }
+
+    /// Looks once for all reads of a batch.
+    fn look(&self, fd: BorrowedFd<'_>, span: &Range<u64>, sequence: &mut Sequence) {
+        if view::is_cached(fd, span.start, span.end) {
+            (sequence.known_from, sequence.known_until) = (span.start, span.end);
+        }
     }
 }
 
@@ -298,6 +342,8 @@ impl PageCache {
     fn has(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: bool, _: &mut Sequence) -> bool {
         false
     }
+
+    fn look(&self, _: BorrowedFd<'_>, _: &Range<u64>, _: &mut Sequence) {}
 }
 
 #[cfg(target_os = "linux")]

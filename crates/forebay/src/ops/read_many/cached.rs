@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Ask;
@@ -11,6 +12,7 @@ use crate::io::op::OpFailure;
 use crate::memory::arena::Packer;
 use crate::memory::block::Block;
 use crate::memory::lent::Lent;
+use crate::reactor::open_file::FileCore;
 use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX};
 use crate::reactor::read_many::slab_bytes;
 
@@ -47,7 +49,7 @@ impl Cached {
                 slab_bytes(streams, ask.detached),
                 !streams && !ask.detached && !first.engine().is_simulated(),
             ),
-            sequences: vec![Sequence::NEW; ask.files.len()].into(),
+            sequences: sequences(&ask),
             ask,
         }))
     }
@@ -141,8 +143,8 @@ impl CachedInto {
             let text = format!("the ranges do not fit into {bytes} bytes of memory");
             return Err(Error::invalid("read_many", text));
         }
-        let files = if ask.files.iter().any(|core| core.is_adaptive()) { ask.files.len() } else { 0 };
-        let sequences = vec![Sequence::NEW; files].into();
+        let is_any_adaptive = ask.files.iter().any(|core| core.is_adaptive());
+        let sequences = if is_any_adaptive { sequences(&ask) } else { Box::default() };
         Ok(Box::new(CachedInto { ask, memory, starts, next: 0, missed: Vec::new(), sequences }))
     }
 
@@ -187,6 +189,21 @@ impl CachedInto {
         }
         (ask, memory, starts)
     }
+}
+
+/// Returns the sequence of each file's reads.
+fn sequences(ask: &Ask) -> Box<[Sequence]> {
+    let mut spans = vec![(u64::MAX..0, 0); ask.files.len()];
+    for number in 0..ask.ranges.len() as u32 {
+        let range = ask.ranges.get(number);
+        let (span, reads) = &mut spans[ask.ranges.file(number) as usize];
+        *span = span.start.min(range.start)..span.end.max(range.end);
+        *reads += 1;
+    }
+    let begin = |(core, (span, reads)): (&Arc<FileCore>, (Range<u64>, u64))| {
+        core.begin_page_cache_batch(&span, reads)
+    };
+    ask.files.iter().zip(spans).map(begin).collect()
 }
 
 /// Returns a range for which the page cache may be tried: not empty, not beyond all files, and of an adaptive file.

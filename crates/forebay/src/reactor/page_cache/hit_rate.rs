@@ -26,10 +26,15 @@ impl HitRate {
         HitRate { failures: AtomicU32::new(0), pause: AtomicU32::new(0) }
     }
 
+    /// Returns whether all reads try.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) < FAILURES_MAX
+    }
+
     /// Returns whether the next read should try the page cache.
     #[inline]
     pub(crate) fn tries(&self) -> bool {
-        if self.failures.load(Ordering::Relaxed) < FAILURES_MAX {
+        if self.is_trying() {
             return true;
         }
         match self.pause.load(Ordering::Relaxed) {
