@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use forebay::{Class, Scan};
 use futures_core::Stream;
-use futures_util::stream;
+use futures_util::future::try_join;
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::attributes::Attributes;
 use crate::failure::{Failure, Result};
@@ -16,11 +17,14 @@ use crate::location;
 use crate::store::ForebayStore;
 
 /// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a copy.
-const CHUNK_BYTES_MAX: u64 = 2 << 20;
+const CHUNK_BYTES_MAX: u64 = 8 << 20;
 /// A longer range of a batch is read by itself, in parts of this many bytes, so many at a time.
-const BATCHED_BYTES_MAX: u64 = 4 << 20;
-const PART_BYTES: usize = 1 << 20;
+const BATCHED_BYTES_MAX: u64 = 1 << 20;
+/// A little less than a power of two, which is the length of I/O memory: whole blocks around a part fit into it.
+const PART_BYTES: usize = (1 << 20) - 8192;
 const PARTS: u32 = 8;
+/// The number of such ranges that are read at the same time.
+const LONG_RANGES: usize = 2;
 /// Chunks of streams stay in the engine's memory while less than one part of this many is in use. Beyond that they are copied: the
 /// consumer may keep them for as long as it likes, and other reads need that memory.
 const HELD_PART: u64 = 4;
@@ -107,7 +111,7 @@ impl ForebayStore {
                 match next {
                     Next::Nothing => Ok(None),
                     Next::Whole(handle, range) => {
-                        let bytes = read_whole(&handle, range, class).await?;
+                        let bytes = read_one(&handle, range, class).await?;
                         Ok(Some((bytes, Next::Nothing)))
                     }
                     Next::Scanned { mut scan, _handle, at, end } => match scan.next().await {
@@ -160,39 +164,43 @@ async fn read_batch(
     let is_long = |range: &Range<u64>| range.end - range.start > BATCHED_BYTES_MAX;
     let batched = ranges.iter().filter(|range| !is_long(range)).cloned();
     let batch = handle.file.read_many(batched).max_gap(gap_bytes_max).amplify_at_most(4 * gap_bytes_max);
-    let mut batched = batch.class(class).detached().await?.into_iter();
+    let batch = async { Ok(batch.class(class).detached().await?) };
+    let long: Vec<Range<u64>> = ranges.iter().filter(|range| is_long(range)).cloned().collect();
+    let long = stream::iter(long).map(move |range| read_long(handle, range, class));
+    let (batched, long) = try_join(batch, long.buffered(LONG_RANGES).try_collect::<Vec<_>>()).await?;
+    let (mut batched, mut long) = (batched.into_iter(), long.into_iter());
     let mut results = Vec::with_capacity(ranges.len());
     for range in ranges {
-        results.push(if is_long(range) {
-            read_whole(handle, range.clone(), class).await?
-        } else {
-            batched.next().transpose()?.map(Bytes::from).unwrap_or_default()
-        });
+        let next = if is_long(range) { long.next() } else { batched.next().transpose()?.map(Bytes::from) };
+        results.push(next.unwrap_or_default());
     }
     Ok(results)
 }
 
 /// Reads a range into memory of its own.
-async fn read_whole(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
-    let len_bytes = range.end - range.start;
-    if len_bytes <= BATCHED_BYTES_MAX {
-        let mut read = handle.file.read_many([range]).class(class).detached().await?;
-        return Ok(read.pop().transpose()?.map(Bytes::from).unwrap_or_default());
+async fn read_one(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
+    if range.end - range.start > BATCHED_BYTES_MAX {
+        return read_long(handle, range, class).await;
     }
-    let Ok(len) = usize::try_from(len_bytes) else {
+    let mut read = handle.file.read_many([range]).class(class).detached().await?;
+    Ok(read.pop().transpose()?.map(Bytes::from).unwrap_or_default())
+}
+
+/// Reads a long range into memory of its own. What the page cache has not comes by way of I/O memory: the kernel would have to find the
+/// pages of new memory before a request can begin, while a copy happens beside the others.
+async fn read_long(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
+    let Ok(len) = usize::try_from(range.end - range.start) else {
         return Err(Failure::text(format!(
-            "{len_bytes} bytes do not fit into memory; read them as a stream"
+            "{} bytes do not fit into memory; read them as a stream",
+            range.end - range.start
         )));
     };
-    let mut bytes = vec![0; len];
-    let starts = range.clone().step_by(PART_BYTES);
-    let parts = starts.map(|start| start..range.end.min(start + PART_BYTES as u64));
-    let mut read = handle.file.read_many(parts).class(class).depth(PARTS).stream();
-    while let Some((number, part)) = read.next().await {
-        let (part, start) = (part?, number * PART_BYTES);
-        bytes[start..start + part.len()].copy_from_slice(&part);
-    }
-    Ok(bytes.into())
+    let parts =
+        range.clone().step_by(PART_BYTES).map(|start| start..range.end.min(start + PART_BYTES as u64));
+    let batch = handle.file.read_many(parts).class(class).depth(PARTS);
+    let (result, bytes) = batch.into_memory(BytesMut::zeroed(len)).await;
+    result?;
+    Ok(bytes.freeze())
 }
 
 /// Fails for a range that the file does not have. An empty range is always there.
