@@ -193,17 +193,18 @@ impl CachedInto {
 
 /// Returns the sequence of each file's reads.
 fn sequences(ask: &Ask) -> Box<[Sequence]> {
-    let mut spans = vec![(u64::MAX..0, 0); ask.files.len()];
+    let mut spans: Vec<Option<Range<u64>>> = vec![None; ask.files.len()];
+    let mut reads = vec![0; ask.files.len()];
     for number in 0..ask.ranges.len() as u32 {
-        let range = ask.ranges.get(number);
-        let (span, reads) = &mut spans[ask.ranges.file(number) as usize];
+        let (range, file) = (ask.ranges.get(number), ask.ranges.file(number) as usize);
+        let span = spans[file].get_or_insert(range.clone());
         *span = span.start.min(range.start)..span.end.max(range.end);
-        *reads += 1;
+        reads[file] += 1;
     }
-    let begin = |(core, (span, reads)): (&Arc<FileCore>, (Range<u64>, u64))| {
-        core.begin_page_cache_batch(&span, reads)
+    let begin = |((core, span), reads): ((&Arc<FileCore>, Option<Range<u64>>), u64)| {
+        core.begin_page_cache_batch(&span.unwrap_or_default(), reads)
     };
-    ask.files.iter().zip(spans).map(begin).collect()
+    ask.files.iter().zip(spans).zip(reads).map(begin).collect()
 }
 
 /// Returns a range for which the page cache may be tried: not empty, not beyond all files, and of an adaptive file.
