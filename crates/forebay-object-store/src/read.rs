@@ -17,12 +17,12 @@ use crate::location;
 use crate::store::ForebayStore;
 
 /// A stream returns up to this many bytes as one chunk, so that a caller who wants one `Bytes` gets it without a copy.
-const CHUNK_BYTES_MAX: u64 = 8 << 20;
+const CHUNK_BYTES_MAX: u64 = 2 << 20;
 /// A longer range of a batch is read by itself, in parts of this many bytes, so many at a time.
 const BATCHED_BYTES_MAX: u64 = 1 << 20;
 /// A little less than a power of two, which is the length of I/O memory: whole blocks around a part fit into it.
 const PART_BYTES: usize = (1 << 20) - 8192;
-const PARTS: u32 = 8;
+const PARTS: u32 = 4;
 /// The number of such ranges that are read at the same time.
 const LONG_RANGES: usize = 2;
 /// Chunks of streams stay in the engine's memory while less than one part of this many is in use. Beyond that they are copied: the
