@@ -1,0 +1,155 @@
+"""Files, with the calls for asyncio beside those that wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Union, overload
+
+from forebay import _forebay
+from forebay._aio import end, place
+from forebay._forebay import _begin_read_many, read_many
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, TypeVar
+
+    Out = TypeVar("Out")
+
+    Ranges = Union[Sequence[tuple[int, int]], Iterable[tuple[int, int]], Buffer]
+    Mode = Literal["adaptive", "direct", "buffered", "uncached"]
+
+__all__ = ["File", "aread_many", "open", "read_many"]
+
+
+class File(_forebay.File):
+    """An open file, made by forebay.open.
+
+    Every call may come from any thread, several at a time. Calls that wait release the interpreter meanwhile, and Ctrl-C ends
+    them. Their twins whose names begin with an `a` are for asyncio.
+
+    A buffer that is read into stays exported until the kernel is done with it, also after a call that ended early: until then
+    Python neither resizes nor frees it.
+
+    In a forked child the file opens itself again at its first use, by its inherited descriptor, so it stays the same file
+    although its path was replaced or removed. Pickled, it is opened again by its path.
+    """
+
+    __slots__ = ()
+
+    async def aread(self, offset: int, length: int | None = None) -> bytes:
+        """Returns the bytes at `offset`, as `read` does."""
+        data: bytes = await end(self._begin_read(*place(), offset, length))
+        return data
+
+    async def aread_into(self, offset: int, buffer: Buffer) -> int:
+        """Reads into a writable buffer, as `read_into` does."""
+        count: int = await end(self._begin_read_into(*place(), offset, buffer))
+        return count
+
+    @overload
+    async def aread_many(
+        self, ranges: Ranges, out: None = None, *, depth: int | None = None, max_gap: int | None = None
+    ) -> list[memoryview]: ...
+
+    @overload
+    async def aread_many(
+        self, ranges: Ranges, out: Out, *, depth: int | None = None, max_gap: int | None = None
+    ) -> Out: ...
+
+    async def aread_many(
+        self, ranges: Ranges, out: Any = None, *, depth: int | None = None, max_gap: int | None = None
+    ) -> Any:
+        """Reads many ranges as one batch, as `read_many` does."""
+        value = await end(self._begin_read_many(*place(), ranges, out, depth=depth, max_gap=max_gap))
+        return value if out is None else out
+
+    async def awrite(self, offset: int, data: Buffer, durable: bool = False) -> int:
+        """Writes all of `data` at `offset`, as `write` does."""
+        count: int = await end(self._begin_write(*place(), offset, data, durable))
+        return count
+
+    async def aappend(self, data: Buffer, durable: bool = False) -> int:
+        """Writes all of `data` behind the last byte, as `append` does."""
+        offset: int = await end(self._begin_append(*place(), data, durable))
+        return offset
+
+    async def afsync(self, data_only: bool = False) -> None:
+        """Makes all writes that have returned durable, as `sync` does."""
+        await end(self._begin_sync(*place(), data_only))
+
+    async def ascan(
+        self, start: int = 0, stop: int | None = None, block: int = 1 << 20, depth: int | None = None
+    ) -> AsyncIterator[memoryview]:
+        """Yields the blocks of the file from front to back, as `scan` does: `async for block in file.ascan()`."""
+        scan = self.scan(start, stop, block, depth)
+        while True:
+            try:
+                view: memoryview = await end(scan._begin_next(*place()))
+            except StopAsyncIteration:
+                return
+            yield view
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, self._arguments()
+
+
+def open(
+    path: str | os.PathLike[str],
+    mode: Mode = "adaptive",
+    write: bool = False,
+    create: bool = False,
+    *,
+    truncate: bool = False,
+    exclusive: bool = False,
+    permissions: int = 0o666,
+) -> File:
+    """Opens a file, to read, or with `write` to read and write.
+
+    `mode` says where bytes come from: "adaptive" takes what the page cache has from it and reads all else past it, "direct" reads
+    past it, "buffered" reads through it, "uncached" reads through it and leaves nothing there.
+
+    `create` makes a file that does not exist, `exclusive` fails where one does, `truncate` empties it; all need `write`.
+
+    Raises FileNotFoundError, PermissionError and the other kinds of OSError; ValueError for arguments that do not fit.
+    """
+    return File(
+        path,
+        mode,
+        write,
+        create,
+        truncate=truncate,
+        exclusive=exclusive,
+        permissions=permissions,
+    )
+
+
+@overload
+async def aread_many(
+    requests: Iterable[tuple[_forebay.File, int, int]],
+    out: None = None,
+    *,
+    depth: int | None = None,
+    max_gap: int | None = None,
+) -> list[memoryview]: ...
+
+
+@overload
+async def aread_many(
+    requests: Iterable[tuple[_forebay.File, int, int]],
+    out: Out,
+    *,
+    depth: int | None = None,
+    max_gap: int | None = None,
+) -> Out: ...
+
+
+async def aread_many(
+    requests: Iterable[tuple[_forebay.File, int, int]],
+    out: Any = None,
+    *,
+    depth: int | None = None,
+    max_gap: int | None = None,
+) -> Any:
+    """Reads ranges of several files as one batch, as `read_many` does."""
+    value = await end(_begin_read_many(*place(), requests, out, depth=depth, max_gap=max_gap))
+    return value if out is None else out

@@ -1,0 +1,110 @@
+//! Errors of the core as the exceptions that Python programs expect.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay::ErrorKind;
+use pyo3::exceptions::{PyEOFError, PyException, PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+pyo3::create_exception!(
+    forebay,
+    Error,
+    PyException,
+    "A failure that is neither the operating system's nor a wrong argument. `kind` is its kind, as a word."
+);
+
+/// A failure of an operation, on its way to the thread that may make an exception of it.
+pub(crate) struct Fault {
+    error: forebay::Error,
+    /// The file's name for Python, and the name by which the core opened it if that is another one.
+    file: Option<(Arc<Path>, Option<PathBuf>)>,
+}
+
+impl Fault {
+    pub(crate) fn new(error: forebay::Error) -> Fault {
+        Fault { error, file: None }
+    }
+
+    /// Names the file, which the core may know by another name.
+    pub(crate) fn of_file(error: forebay::Error, path: &Arc<Path>) -> Fault {
+        let other = error.path().filter(|named| *named != &**path).map(Path::to_path_buf);
+        Fault { error, file: Some((path.clone(), other)) }
+    }
+
+    fn text(&self) -> String {
+        let text = self.error.to_string();
+        match &self.file {
+            Some((path, Some(other))) if other.starts_with("/proc/self/fd") => {
+                text.replace(&*other.to_string_lossy(), &path.to_string_lossy())
+            }
+            _ => text,
+        }
+    }
+
+    fn filename(&self) -> Option<&Path> {
+        match &self.file {
+            Some((path, _)) => Some(path),
+            None => self.error.path(),
+        }
+    }
+
+    pub(crate) fn into_py(self, py: Python<'_>) -> PyErr {
+        let text = self.text();
+        if let Some(errno) = errno(&self.error) {
+            // The constructor of OSError chooses the subclass by the number.
+            return match self.filename() {
+                Some(path) => PyOSError::new_err((errno, text, path.to_path_buf().into_os_string())),
+                None => PyOSError::new_err((errno, text)),
+            };
+        }
+        match self.error.kind() {
+            ErrorKind::UnexpectedEof { .. } => PyEOFError::new_err(text),
+            ErrorKind::InvalidInput | ErrorKind::FileClosed | ErrorKind::Misaligned { .. } => {
+                PyValueError::new_err(text)
+            }
+            kind => {
+                let error = Error::new_err(text);
+                // Without the attribute the exception still says everything.
+                let _ = error.value(py).setattr("kind", word(kind));
+                error
+            }
+        }
+    }
+}
+
+impl From<forebay::Error> for Fault {
+    fn from(error: forebay::Error) -> Fault {
+        Fault::new(error)
+    }
+}
+
+/// Returns the system's number of an error that is the system's, also where the core has found it by itself.
+fn errno(error: &forebay::Error) -> Option<i32> {
+    let of_kind = match error.kind() {
+        ErrorKind::Io => Some(libc::EIO),
+        ErrorKind::NotFound => Some(libc::ENOENT),
+        ErrorKind::PermissionDenied => Some(libc::EACCES),
+        ErrorKind::AlreadyExists => Some(libc::EEXIST),
+        ErrorKind::NoSpace => Some(libc::ENOSPC),
+        ErrorKind::ReadOnlyFilesystem => Some(libc::EROFS),
+        ErrorKind::IsADirectory => Some(libc::EISDIR),
+        ErrorKind::NotADirectory => Some(libc::ENOTDIR),
+        ErrorKind::DirectoryNotEmpty => Some(libc::ENOTEMPTY),
+        ErrorKind::Locked => Some(libc::EWOULDBLOCK),
+        _ => None,
+    };
+    error.raw_os_error().or(of_kind)
+}
+
+/// Returns a kind as a word in the style of Python: `ArenaExhausted { held: 5 }` is `"arena_exhausted"`.
+fn word(kind: ErrorKind) -> String {
+    let mut word = String::new();
+    for letter in format!("{kind:?}").chars().take_while(|letter| letter.is_ascii_alphanumeric()) {
+        if letter.is_ascii_uppercase() && !word.is_empty() {
+            word.push('_');
+        }
+        word.push(letter.to_ascii_lowercase());
+    }
+    word
+}

@@ -1,0 +1,205 @@
+//! The operations, as futures that neither know a waiting thread nor an asyncio loop.
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use forebay::{Durability, ReadMany};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyMemoryView};
+
+use crate::fault::Fault;
+use crate::memory::{Aligned, Block, BlockBytes, Destination, Memory};
+
+/// An operation on its way.
+pub(crate) type Job = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// The end of an operation, for a thread that is attached to the interpreter.
+pub(crate) struct Outcome {
+    /// The memory that it had.
+    pub(crate) memory: Destination,
+    pub(crate) result: Result<Value, Fault>,
+}
+
+/// The result of an operation.
+pub(crate) enum Value {
+    None,
+    Number(u64),
+    /// The memory is a bytes object, of which this many bytes were read.
+    Bytes(usize),
+    /// Results side by side, of these lengths.
+    Views(Arc<Aligned>, Vec<usize>),
+    /// The next block of a scan.
+    Block(BlockBytes),
+    /// The end of a scan.
+    End,
+}
+
+impl Outcome {
+    pub(crate) fn new(result: Result<Value, Fault>) -> Outcome {
+        Outcome { memory: Destination::default(), result }
+    }
+
+    /// Returns the Python value, or raises; `None` at the end of a scan.
+    pub(crate) fn into_py(self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let Outcome { memory, result } = self;
+        let value = match result {
+            Ok(Value::Bytes(len)) => return Ok(Some(memory.into_bytes(py, len))),
+            Ok(value) => value,
+            Err(fault) => {
+                memory.release(py);
+                return Err(fault.into_py(py));
+            }
+        };
+        memory.release(py);
+        match value {
+            Value::None | Value::Bytes(_) => Ok(Some(py.None())),
+            Value::Number(number) => Ok(Some(number.into_pyobject(py)?.into_any().unbind())),
+            Value::Views(aligned, lens) => {
+                views(py, aligned, &lens).map(|list| Some(list.into_any().unbind()))
+            }
+            Value::Block(bytes) => {
+                let block = Bound::new(py, Block::new(bytes))?;
+                Ok(Some(PyMemoryView::from(&block.into_any())?.into_any().unbind()))
+            }
+            Value::End => Ok(None),
+        }
+    }
+}
+
+/// Returns memoryviews of parts of `aligned` side by side, which share it.
+fn views<'py>(py: Python<'py>, aligned: Arc<Aligned>, lens: &[usize]) -> PyResult<Bound<'py, PyList>> {
+    let memory = Bound::new(py, Memory::new(aligned))?.into_any();
+    let all = PyMemoryView::from(&memory)?;
+    let list = PyList::empty(py);
+    let mut start = 0;
+    for len in lens {
+        let end = start + len;
+        // SAFETY: attached, and the view lives; a failure is null with an exception.
+        let part = unsafe {
+            Bound::from_owned_ptr_or_err(
+                py,
+                ffi::PySequence_GetSlice(all.as_ptr(), start as isize, end as isize),
+            )?
+        };
+        list.append(part)?;
+        start = end;
+    }
+    Ok(list)
+}
+
+/// Reads into `memory`; the result is the number of bytes, or the memory's bytes object.
+pub(crate) fn read(
+    file: forebay::File,
+    path: Arc<Path>,
+    offset: u64,
+    memory: Destination,
+    as_bytes: bool,
+) -> Job {
+    let read = file.read_into(offset, memory).owned();
+    Box::pin(async move {
+        let (result, memory) = read.await;
+        let result = match result {
+            Ok(bytes) if as_bytes => Ok(Value::Bytes(bytes)),
+            Ok(bytes) => Ok(Value::Number(bytes as u64)),
+            Err(error) => Err(Fault::of_file(error, &path)),
+        };
+        Outcome { memory, result }
+    })
+}
+
+/// Reads a batch into `memory`; `path` names its one file.
+pub(crate) fn read_many(batch: ReadMany, path: Option<Arc<Path>>, memory: Destination, value: Value) -> Job {
+    let read = batch.into_memory(memory);
+    Box::pin(async move {
+        let (result, memory) = read.await;
+        let result = result.map(|()| value).map_err(|error| match &path {
+            Some(path) => Fault::of_file(error, path),
+            None => Fault::new(error),
+        });
+        Outcome { memory, result }
+    })
+}
+
+/// Writes all of `memory`; the result is the number of bytes.
+pub(crate) fn write(
+    file: forebay::File,
+    path: Arc<Path>,
+    offset: u64,
+    memory: Destination,
+    durable: bool,
+) -> Job {
+    let len = memory.len() as u64;
+    let write = file.write_from(offset, memory).durable(durability(durable)).owned();
+    Box::pin(async move {
+        let (result, memory) = write.await;
+        let result = result.map(|()| Value::Number(len)).map_err(|error| Fault::of_file(error, &path));
+        Outcome { memory, result }
+    })
+}
+
+/// The files by which one file is written: one of its mode, and one through the page cache for bytes that are not whole blocks of
+/// the device. The kernel keeps both views the same.
+pub(crate) struct Writers {
+    pub(crate) main: forebay::File,
+    pub(crate) buffered: Option<forebay::File>,
+}
+
+impl Writers {
+    /// Returns the file for a write.
+    pub(crate) fn into_file(self, offset: u64, len: usize) -> forebay::File {
+        match self.buffered {
+            Some(buffered) if !is_whole(&self.main, offset, len) => buffered,
+            _ => self.main,
+        }
+    }
+}
+
+/// Returns whether a write to a direct file is of whole blocks.
+pub(crate) fn is_whole(file: &forebay::File, offset: u64, len: usize) -> bool {
+    let block = u64::from(file.alignment().offset.max(1));
+    offset.is_multiple_of(block) && (len as u64).is_multiple_of(block)
+}
+
+/// Writes `memory` behind the last byte; the result is its offset. `line` lets one append at a time look for the end.
+pub(crate) fn append(
+    writers: Writers,
+    line: Arc<async_lock::Mutex<()>>,
+    path: Arc<Path>,
+    memory: Destination,
+    durable: bool,
+) -> Job {
+    Box::pin(async move {
+        let _first = line.lock_arc().await;
+        let end = match writers.main.len().await {
+            Ok(end) => end,
+            Err(error) => return Outcome { memory, result: Err(Fault::of_file(error, &path)) },
+        };
+        let file = writers.into_file(end, memory.len());
+        let (result, memory) = file.write_from(end, memory).durable(durability(durable)).owned().await;
+        let result = result.map(|()| Value::Number(end)).map_err(|error| Fault::of_file(error, &path));
+        Outcome { memory, result }
+    })
+}
+
+/// Syncs the file.
+pub(crate) fn sync(file: forebay::File, path: Arc<Path>, durability: Durability) -> Job {
+    let sync = file.sync(durability).owned();
+    Box::pin(async move {
+        Outcome::new(sync.await.map(|()| Value::None).map_err(|error| Fault::of_file(error, &path)))
+    })
+}
+
+/// Sets the file's length.
+pub(crate) fn truncate(file: forebay::File, path: Arc<Path>, len: u64) -> Job {
+    Box::pin(async move {
+        let result = file.truncate(len).await;
+        Outcome::new(result.map(|()| Value::None).map_err(|error| Fault::of_file(error, &path)))
+    })
+}
+
+fn durability(durable: bool) -> Durability {
+    if durable { Durability::Data } else { Durability::None }
+}

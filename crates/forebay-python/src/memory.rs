@@ -1,0 +1,326 @@
+//! Memory of Python objects that the kernel may write into or read from, and the owners that keep it where it is meanwhile.
+//!
+//! An object is exported (`Py_buffer`, or a DLPack capsule) before its operation begins, and the export travels with the
+//! operation. Whatever happens to the caller, it ends only when the engine has given the memory back: until then Python neither
+//! frees nor resizes the object. An export may end on an attached thread only, so one that comes back elsewhere waits in
+//! [`Process::give_back`](crate::process::Process::give_back).
+
+use std::alloc::Layout;
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use forebay::IoMemory;
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::process;
+
+mod block;
+mod dlpack;
+
+pub(crate) use block::{Block, BlockBytes};
+
+/// A value that belongs to the process which made it. A forked child leaves it alone: its parts are shared with threads that the
+/// child does not have.
+pub(crate) struct Here<T> {
+    value: ManuallyDrop<T>,
+    generation: u64,
+}
+
+impl<T> Here<T> {
+    pub(crate) fn new(value: T) -> Here<T> {
+        Here { value: ManuallyDrop::new(value), generation: process::generation() }
+    }
+
+    /// Returns the value; `None` in a forked child.
+    pub(crate) fn get(&self) -> Option<&T> {
+        (self.generation == process::generation()).then_some(&*self.value)
+    }
+}
+
+impl<T> Drop for Here<T> {
+    fn drop(&mut self) {
+        if self.generation == process::generation() {
+            // SAFETY: dropped once, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
+    }
+}
+
+/// The owner of memory that an operation has.
+#[derive(Default)]
+pub(crate) enum Owner {
+    #[default]
+    None,
+    /// In a box, because an exporter may let it point into itself.
+    Export(Box<ffi::Py_buffer>),
+    Tensor(dlpack::Tensor),
+    /// A bytes object that no Python code has seen yet.
+    Bytes(Py<PyBytes>),
+    Aligned(#[expect(dead_code, reason = "it keeps the memory")] Arc<Aligned>),
+}
+
+// SAFETY: an export is only moved between threads, and ended on an attached one (`Destination::drop`). The other owners are `Send`.
+unsafe impl Send for Owner {}
+
+impl Owner {
+    /// Ends the export.
+    pub(crate) fn release(self, _: Python<'_>) {
+        match self {
+            // SAFETY: attached, and the view was filled by the interpreter and is released once.
+            Owner::Export(mut view) => unsafe { ffi::PyBuffer_Release(&mut *view) },
+            Owner::Tensor(tensor) => tensor.delete(),
+            Owner::None | Owner::Bytes(_) | Owner::Aligned(_) => {}
+        }
+    }
+
+    /// Returns whether only an attached thread may drop it. (pyo3 defers the drop of a `Py` by itself.)
+    fn needs_interpreter(&self) -> bool {
+        matches!(self, Owner::Export(_) | Owner::Tensor(_))
+    }
+}
+
+/// A part of an object's memory that one operation has; the default has none.
+pub(crate) struct Destination {
+    owner: Owner,
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the memory is touched by the operation alone, and the owner is `Send`.
+unsafe impl Send for Destination {}
+// SAFETY: a shared reference gives nothing but the length.
+unsafe impl Sync for Destination {}
+
+impl Default for Destination {
+    fn default() -> Destination {
+        Destination { owner: Owner::None, start: ptr::null_mut(), len: 0 }
+    }
+}
+
+// SAFETY: the owner keeps the bytes where they are: an exported object is neither resized nor freed, and the others are not either
+// while they have owners. Python code may look at them meanwhile, as it may with every buffer that the interpreter itself reads
+// into. Fresh memory is not initialised; reads only write to it, and writes are made of exported memory alone.
+unsafe impl IoMemory for Destination {
+    fn memory(&mut self) -> (*mut u8, usize) {
+        (self.start, self.len)
+    }
+}
+
+impl Destination {
+    /// Exports an object that can be written to: anything with a contiguous buffer, or a tensor in the memory of this machine.
+    pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Destination> {
+        Destination::export(object, ffi::PyBUF_CONTIG, "a writable, contiguous buffer")
+    }
+
+    /// Exports an object whose bytes are read.
+    pub(crate) fn readable(object: &Bound<'_, PyAny>) -> PyResult<Destination> {
+        Destination::export(object, ffi::PyBUF_CONTIG_RO, "a contiguous buffer")
+    }
+
+    fn export(object: &Bound<'_, PyAny>, flags: c_int, need: &str) -> PyResult<Destination> {
+        // SAFETY: attached, and the object lives.
+        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 0 {
+            return match dlpack::export(object)? {
+                Some((tensor, start, len)) => Ok(Destination { owner: Owner::Tensor(tensor), start, len }),
+                None => Err(PyTypeError::new_err(format!(
+                    "{} has no buffer; give {need}, such as a bytearray, a numpy array or a CPU tensor",
+                    object.get_type().name()?
+                ))),
+            };
+        }
+        let mut view = Box::new(ffi::Py_buffer::new());
+        // SAFETY: attached; the view stays in its box until it is released.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, flags) } != 0 {
+            let error = PyErr::fetch(object.py());
+            let text = format!("{}; give {need}", error.value(object.py()));
+            let refusal = PyBufferError::new_err(text);
+            refusal.set_cause(object.py(), Some(error));
+            return Err(refusal);
+        }
+        let (start, len) = (view.buf.cast(), usize::try_from(view.len).unwrap_or(0));
+        Ok(Destination { owner: Owner::Export(view), start, len })
+    }
+
+    /// Returns the memory of a new bytes object, and the object. No code may see the object before the operation has ended.
+    pub(crate) fn bytes(py: Python<'_>, len: usize) -> PyResult<Destination> {
+        let size = isize::try_from(len).map_err(|_| PyMemoryError::new_err(()))?;
+        // SAFETY: attached; the bytes of the new object are not initialised, and are not read before they are.
+        let object = unsafe {
+            let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size);
+            Bound::from_owned_ptr_or_err(py, object)?.cast_into_unchecked::<PyBytes>()
+        };
+        // SAFETY: a bytes object, which is new.
+        let start = unsafe { ffi::PyBytes_AsString(object.as_ptr()) }.cast();
+        Ok(Destination { owner: Owner::Bytes(object.unbind()), start, len })
+    }
+
+    /// Returns the memory of `aligned` from `skip` on.
+    pub(crate) fn aligned(aligned: Arc<Aligned>, skip: usize) -> Destination {
+        let skip = skip.min(aligned.len);
+        let start = aligned.start.as_ptr().wrapping_add(skip);
+        Destination { len: aligned.len - skip, start, owner: Owner::Aligned(aligned) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Leaves only the first bytes to the operation.
+    pub(crate) fn cut(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Ends the export, on an attached thread.
+    pub(crate) fn release(mut self, py: Python<'_>) {
+        std::mem::take(&mut self.owner).release(py);
+    }
+
+    /// Returns the bytes object that was read into; of fewer bytes a copy, as the file's end rarely comes.
+    pub(crate) fn into_bytes(mut self, py: Python<'_>, len: usize) -> Py<PyAny> {
+        let object = match std::mem::take(&mut self.owner) {
+            Owner::Bytes(object) if len == self.len => return object.into_any(),
+            Owner::Bytes(_object) => {
+                // SAFETY: the object lives, and its first `len` bytes were read into it.
+                PyBytes::new(py, unsafe { std::slice::from_raw_parts(self.start, len.min(self.len)) })
+            }
+            _ => PyBytes::new(py, &[]),
+        };
+        object.into_any().unbind()
+    }
+}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        if self.owner.needs_interpreter() {
+            process::current().give_back(std::mem::take(&mut self.owner));
+        }
+    }
+}
+
+/// Ordinary memory that begins at a page, so that devices can write into it without a copy; of 8 MiB and more at a huge page.
+pub(crate) struct Aligned {
+    start: NonNull<u8>,
+    len: usize,
+    layout: Layout,
+}
+
+// SAFETY: nothing but a piece of memory; its users see to who writes when, as with every buffer of Python.
+unsafe impl Send for Aligned {}
+// SAFETY: as above.
+unsafe impl Sync for Aligned {}
+
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+
+impl Aligned {
+    /// Allocates `len` bytes, which are not initialised unless `zeroed`.
+    pub(crate) fn new(len: usize, zeroed: bool) -> PyResult<Arc<Aligned>> {
+        let is_large = len >= 4 * HUGE_PAGE;
+        let layout = Layout::from_size_align(len.max(1), if is_large { HUGE_PAGE } else { PAGE });
+        let layout = layout.map_err(|_| PyMemoryError::new_err(format!("no memory has {len} bytes")))?;
+        // SAFETY: the layout has a length.
+        let start = unsafe { std::alloc::alloc(layout) };
+        let Some(start) = NonNull::new(start) else {
+            return Err(PyMemoryError::new_err(format!("there is no memory for {len} bytes")));
+        };
+        if is_large {
+            // SAFETY: advice about pages of our own; it changes no byte, and a refusal costs speed only.
+            unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        }
+        if zeroed {
+            // SAFETY: as long as the allocation.
+            unsafe { start.as_ptr().write_bytes(0, len) };
+        }
+        Ok(Arc::new(Aligned { start, len, layout }))
+    }
+
+    /// Returns new memory with these bytes.
+    pub(crate) fn of(bytes: &[u8]) -> PyResult<Arc<Aligned>> {
+        let aligned = Aligned::new(bytes.len(), false)?;
+        // SAFETY: new memory of the same length, which no other code has.
+        unsafe { aligned.start.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(aligned)
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Aligned {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and the last owner is gone.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// Fills a view of an object's memory.
+///
+/// # Safety
+/// `view` is the one that the interpreter asks to be filled; the memory stays while `object` lives.
+unsafe fn fill(
+    object: Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    (start, len): (*mut u8, usize),
+    is_read_only: bool,
+    flags: c_int,
+) -> PyResult<()> {
+    let size = isize::try_from(len).map_err(|_| PyBufferError::new_err("too long for a buffer"))?;
+    let read_only = c_int::from(is_read_only);
+    // SAFETY: the caller's promise; the view takes a reference to the object.
+    match unsafe { ffi::PyBuffer_FillInfo(view, object.as_ptr(), start.cast(), size, read_only, flags) } {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(object.py())),
+    }
+}
+
+/// Writable memory that begins at a page, for reads without a copy. It has the buffer protocol: use memoryview(memory),
+/// numpy.frombuffer(memory, dtype) or torch.frombuffer(memory, dtype=...).
+#[pyclass(frozen, module = "forebay")]
+pub(crate) struct Memory {
+    aligned: Arc<Aligned>,
+}
+
+impl Memory {
+    pub(crate) fn new(aligned: Arc<Aligned>) -> Memory {
+        Memory { aligned }
+    }
+}
+
+#[pymethods]
+impl Memory {
+    fn __len__(&self) -> usize {
+        self.aligned.len
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<forebay.Memory of {} bytes>", self.aligned.len)
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let memory = (slf.get().aligned.start(), slf.get().aligned.len());
+        // SAFETY: the interpreter's view, and the object owns the memory.
+        unsafe { fill(slf.into_any(), view, memory, false, flags) }
+    }
+}
+
+/// Returns `nbytes` bytes of new memory that begins at a page, for use as a destination: direct reads of whole blocks then need
+/// no copy. It is filled with zeros, unless `zeroed` is false: then its bytes are arbitrary. Of 8 MiB and more it lies in huge pages
+/// where the system has them.
+#[pyfunction]
+#[pyo3(signature = (nbytes, *, zeroed=true))]
+pub(crate) fn allocate(nbytes: isize, zeroed: bool) -> PyResult<Memory> {
+    let Ok(len) = usize::try_from(nbytes) else {
+        return Err(PyValueError::new_err(format!("nbytes is {nbytes}; it must not be negative")));
+    };
+    Ok(Memory::new(Aligned::new(len, zeroed)?))
+}
