@@ -1,0 +1,345 @@
+"""Tensors of safetensors files, read as one batch for a file instead of through a memory map.
+
+>>> from forebay.safetensors import load_file, safe_open
+>>> weights = load_file("model.safetensors", framework="np")        # or "pt"
+>>> with safe_open("model.safetensors", framework="np") as file:
+...     bias = file.get_tensor("bias")
+...     rows = file.get_slice("embedding")[1000:2000]
+
+A file is accepted if the crate safetensors accepts it: its header is checked before any tensor is read.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import forebay
+from forebay._forebay import Memory, parse_header, slice_ranges
+
+__all__ = ["SafeOpen", "TensorSlice", "load_file", "safe_open"]
+
+_HEADER_BYTES_MAX = 100_000_000
+# The first read has the whole header of most files.
+_FIRST_READ_BYTES = 256 << 10
+_PAGE = 4096
+
+_NUMPY = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+}
+# Types that numpy knows with the package ml_dtypes only.
+_ML_DTYPES = {
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+_TORCH = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "BOOL": "bool",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F4": "float4_e2m1fn_x2",
+}
+
+
+class _Info:
+    __slots__ = ("begin", "dtype", "end", "shape")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], begin: int, end: int) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.begin = begin
+        self.end = end
+
+
+class _Numpy:
+    """Arrays of numpy."""
+
+    def __init__(self, device: str | int | None) -> None:
+        import numpy
+
+        if device not in (None, "cpu"):
+            raise ValueError(f"device is {device!r}; arrays of numpy are on the device \"cpu\"")
+        self.numpy = numpy
+
+    def dtype(self, name: str) -> Any:
+        if name in _NUMPY:
+            return self.numpy.dtype(_NUMPY[name])
+        if name in _ML_DTYPES:
+            try:
+                import ml_dtypes
+            except ImportError:
+                raise TypeError(
+                    f"numpy has no type for {name}; install the package ml_dtypes, or use framework=\"pt\""
+                ) from None
+            return self.numpy.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        raise TypeError(f"numpy has no type for {name}")
+
+    def tensor(self, memory: Any, offset: int, info_dtype: str, shape: Sequence[int], nbytes: int) -> Any:
+        dtype = self.dtype(info_dtype)
+        if nbytes == 0:
+            return self.numpy.empty(tuple(shape), dtype)
+        flat = self.numpy.frombuffer(memory, dtype, nbytes // dtype.itemsize, offset)
+        return flat.reshape(tuple(shape))
+
+
+class _Torch:
+    """Tensors of torch."""
+
+    def __init__(self, device: str | int | None) -> None:
+        import torch
+
+        self.torch = torch
+        self.device = torch.device("cpu" if device is None else device)
+
+    def dtype(self, name: str) -> Any:
+        dtype = getattr(self.torch, _TORCH.get(name, ""), None)
+        if dtype is None:
+            raise TypeError(f"this version of torch has no type for {name}")
+        return dtype
+
+    def tensor(self, memory: Any, offset: int, info_dtype: str, shape: Sequence[int], nbytes: int) -> Any:
+        dtype = self.dtype(info_dtype)
+        if info_dtype == "F4":
+            # Two elements of torch's type are one byte.
+            shape = [*shape[:-1], shape[-1] // 2]
+        if nbytes == 0:
+            return self.torch.empty(tuple(shape), dtype=dtype, device=self.device)
+        item = self.torch.empty((), dtype=dtype).element_size()
+        if offset % item:
+            # Tensors must begin at a multiple of their elements.
+            memory, offset = bytearray(memoryview(memory)[offset : offset + nbytes]), 0
+        flat = self.torch.frombuffer(memory, dtype=dtype, count=nbytes // item, offset=offset)
+        return flat.reshape(tuple(shape)).to(self.device)
+
+
+def _framework(name: str, device: str | int | None) -> _Numpy | _Torch:
+    if name in ("np", "numpy"):
+        return _Numpy(device)
+    if name in ("pt", "torch", "pytorch"):
+        return _Torch(device)
+    raise ValueError(f"framework is {name!r}; use \"np\" or \"pt\"")
+
+
+class SafeOpen:
+    """An open safetensors file, whose tensors are read one by one; made by safe_open."""
+
+    def __init__(self, filename: str | os.PathLike[str], framework: str, device: str | int | None = "cpu") -> None:
+        self._framework = _framework(framework, device)
+        self._file = forebay.open(filename)
+        try:
+            self._size = self._file.size
+            self._metadata, self._tensors = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self) -> tuple[dict[str, str] | None, dict[str, _Info]]:
+        first = self._file.read(0, min(_FIRST_READ_BYTES, self._size))
+        if len(first) < 8:
+            raise ValueError(f"{self._file.path} is no valid safetensors file: it has {len(first)} bytes")
+        (length,) = struct.unpack("<Q", first[:8])
+        if length > _HEADER_BYTES_MAX:
+            raise ValueError(
+                f"{self._file.path} is no valid safetensors file: its header would have {length} bytes, "
+                f"and {_HEADER_BYTES_MAX} are allowed"
+            )
+        if length + 8 > self._size:
+            raise ValueError(
+                f"{self._file.path} is no valid safetensors file: its header would have {length} bytes, "
+                f"and the file has {self._size}"
+            )
+        header = first[8 : 8 + length] if 8 + length <= len(first) else self._file.read(8, length)
+        metadata, tensors = parse_header(header, self._size)
+        return metadata, {name: _Info(dtype, shape, begin, end) for name, dtype, shape, begin, end in tensors}
+
+    def __enter__(self) -> SafeOpen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file. Tensors that were read stay."""
+        self._file.close()
+
+    def keys(self) -> list[str]:
+        """Returns the names of the tensors, sorted."""
+        return sorted(self._tensors)
+
+    def offset_keys(self) -> list[str]:
+        """Returns the names of the tensors in the order of the file."""
+        return list(self._tensors)
+
+    def metadata(self) -> dict[str, str] | None:
+        """Returns the texts that were saved with the tensors; None without any."""
+        return self._metadata
+
+    def _info(self, name: str) -> _Info:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise KeyError(f"{self._file.path} has no tensor {name!r}") from None
+
+    def _read(self, begin: int, end: int) -> tuple[Memory, int]:
+        # Memory and file are aligned alike, so that the device writes into its place.
+        skip = begin % _PAGE
+        memory = forebay.allocate(skip + end - begin, zeroed=False)
+        if self._file.read_into(begin, memoryview(memory)[skip:]) != end - begin:
+            raise ValueError(f"{self._file.path} became shorter while it was read")
+        return memory, skip
+
+    def get_tensor(self, name: str) -> Any:
+        """Reads one tensor."""
+        info = self._info(name)
+        memory, skip = self._read(info.begin, info.end)
+        return self._framework.tensor(memory, skip, info.dtype, info.shape, info.end - info.begin)
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """Returns a tensor that reads only those of its parts that it is indexed with."""
+        return TensorSlice(self, self._info(name))
+
+    def get_tensors(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Reads several tensors, or all, as one batch. They share one piece of memory."""
+        infos = [(name, self._info(name)) for name in (self._tensors if names is None else names)]
+        if names is None:
+            begin = min((info.begin for _, info in infos), default=0)
+            end = max((info.end for _, info in infos), default=0)
+            memory, skip = self._read(begin, end)
+            places = [skip + info.begin - begin for _, info in infos]
+        else:
+            places, total = [], 0
+            for _, info in infos:
+                # An element of any type may begin at a multiple of 16.
+                total += -total % 16
+                places.append(total)
+                total += info.end - info.begin
+            memory = forebay.allocate(total, zeroed=False)
+            view = memoryview(memory)
+            if all(place == 0 or (infos[i - 1][1].end - infos[i - 1][1].begin) % 16 == 0 for i, place in enumerate(places)):
+                self._file.read_many([(info.begin, info.end - info.begin) for _, info in infos], view)
+            else:
+                parts = self._file.read_many([(info.begin, info.end - info.begin) for _, info in infos])
+                for place, part in zip(places, parts):
+                    view[place : place + len(part)] = part
+        return {
+            name: self._framework.tensor(memory, place, info.dtype, info.shape, info.end - info.begin)
+            for (name, info), place in zip(infos, places)
+        }
+
+
+class TensorSlice:
+    """A tensor in a file, of which an index reads a part: one batch for the rows that it needs."""
+
+    def __init__(self, file: SafeOpen, info: _Info) -> None:
+        self._owner = file
+        self._info = info
+
+    def get_shape(self) -> list[int]:
+        """Returns the shape of the whole tensor."""
+        return list(self._info.shape)
+
+    def get_dtype(self) -> str:
+        """Returns the type of the elements by its name in the file, such as "F32"."""
+        return self._info.dtype
+
+    def __getitem__(self, index: Any) -> Any:
+        info = self._info
+        slices: list[int | tuple[int, int, int]] = []
+        shape: list[int] = []
+        for dimension, part in enumerate(_expand(index, len(info.shape))):
+            size = info.shape[dimension]
+            if isinstance(part, slice):
+                start, stop, step = part.indices(size)
+                if step < 0:
+                    raise ValueError("the step of a slice must be positive")
+                count = len(range(start, stop, step))
+                shape.append(count)
+                slices.append((start, stop, step))
+            else:
+                number = part.__index__()
+                if not -size <= number < size:
+                    raise IndexError(f"index {number} is out of range for a dimension of {size}")
+                slices.append(number % size)
+        framework = self._owner._framework
+        if 0 in shape or 0 in info.shape:
+            return framework.tensor(b"", 0, info.dtype, shape, 0)
+        ranges, shape = slice_ranges(info.dtype, info.shape, slices)
+        shape = shape if isinstance(shape, list) else list(shape)
+        if len(ranges) == 1:
+            offset, length = ranges[0]
+            memory, skip = self._owner._read(info.begin + offset, info.begin + offset + length)
+            return framework.tensor(memory, skip, info.dtype, shape, length)
+        total = sum(length for _, length in ranges)
+        memory = forebay.allocate(total, zeroed=False)
+        self._owner._file.read_many([(info.begin + offset, length) for offset, length in ranges], memory)
+        return framework.tensor(memory, 0, info.dtype, shape, total)
+
+
+def _expand(index: Any, dimensions: int) -> list[Any]:
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if parts.count(Ellipsis) > 1:
+        raise IndexError("an index has one ellipsis at most")
+    if Ellipsis in parts:
+        place = parts.index(Ellipsis)
+        parts[place : place + 1] = [slice(None)] * (dimensions - len(parts) + 1)
+    if len(parts) > dimensions:
+        raise IndexError(f"the tensor has {dimensions} dimensions, and {len(parts)} were indexed")
+    return parts + [slice(None)] * (dimensions - len(parts))
+
+
+def safe_open(
+    filename: str | os.PathLike[str], framework: str = "np", device: str | int | None = "cpu"
+) -> SafeOpen:
+    """Opens a safetensors file for single tensors. `framework` is "np" (numpy) or "pt" (torch)."""
+    return SafeOpen(filename, framework, device)
+
+
+def load_file(
+    filename: str | os.PathLike[str], device: str | int | None = "cpu", *, framework: str | None = None
+) -> dict[str, Any]:
+    """Reads all tensors of a file at once, into one piece of memory that they share.
+
+    `framework` is "np" (numpy) or "pt" (torch). The default is torch where the program has imported it or asks for another device
+    than "cpu", else numpy. Raises ValueError for a file that is not valid.
+    """
+    if framework is None:
+        framework = "pt" if "torch" in sys.modules or device not in (None, "cpu") else "np"
+    with SafeOpen(filename, framework, device) as file:
+        return file.get_tensors()

@@ -1,0 +1,15 @@
+"""`load_file` as in `safetensors.torch`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from forebay import safetensors
+
+__all__ = ["load_file"]
+
+
+def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, Any]:
+    """Reads all tensors of a file as tensors of torch on `device`."""
+    return safetensors.load_file(filename, device, framework="pt")
