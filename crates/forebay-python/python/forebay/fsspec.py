@@ -1,0 +1,192 @@
+"""The fsspec file system `forebay`: local files for pandas, pyarrow, zarr, dask and others.
+
+>>> import pandas
+>>> table = pandas.read_parquet("forebay:///srv/tables/part-0.parquet")
+
+Paths, listings, writes, moves and removals are those of fsspec's local file system. Reads go through Forebay: the ranges of
+`cat_ranges` are one batch, and open files read ahead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractBufferedFile
+
+import forebay
+
+__all__ = ["ForebayFileSystem", "ForebayFile"]
+
+
+class ForebayFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """fsspec's local file system with reads by Forebay.
+
+    `mode` is that of forebay.open, `block_size` the bytes that an open file reads at once (4 MiB by default).
+    """
+
+    protocol = ("forebay",)
+    root_marker = "/"
+    cachable = True
+
+    def __init__(
+        self, auto_mkdir: bool = False, mode: str = "adaptive", block_size: int = 4 << 20, **options: Any
+    ) -> None:
+        super().__init__(auto_mkdir=auto_mkdir, **options)
+        self.mode = mode
+        self.block_size = block_size
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        if isinstance(path, list):
+            return [cls._strip_protocol(part) for part in path]
+        text = os.fspath(path)
+        if text.startswith("forebay://"):
+            text = text[len("forebay://") :]
+        elif text.startswith("forebay:"):
+            text = text[len("forebay:") :]
+        return LocalFileSystem._strip_protocol(text)
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Returns a path with the protocol in front."""
+        return f"forebay://{self._strip_protocol(name)}"
+
+    def _open_to_read(self, path: str) -> forebay.File:
+        if os.path.isdir(path):
+            raise IsADirectoryError(21, "Is a directory", path)
+        return forebay.open(path, cast(Any, self.mode))
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_type: str = "readahead",
+        cache_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        path = self._strip_protocol(path)
+        if mode != "rb":
+            return super()._open(path, mode, block_size=block_size, autocommit=autocommit, **options)
+        return ForebayFile(
+            self,
+            path,
+            mode,
+            block_size=block_size or self.block_size,
+            cache_type=cache_type,
+            cache_options=cache_options,
+        )
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        """Reads a file, or a part of it."""
+        with self._open_to_read(self._strip_protocol(path)) as file:
+            start, end = _bounds(file, start, end)
+            return file.read(start, max(end - start, 0))
+
+    def cat_ranges(
+        self,
+        paths: Sequence[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **options: Any,
+    ) -> list[Any]:
+        """Reads ranges of files as one batch. Ranges that end behind the end of their file are cut there.
+
+        With `on_error` "return" a file that cannot be read gives its exception for each of its ranges, otherwise it raises.
+        """
+        if max_gap is not None and max_gap < 0:
+            raise ValueError(f"max_gap is {max_gap}; it must not be negative")
+        count = len(paths)
+        starts = list(starts) if isinstance(starts, (list, tuple)) or hasattr(starts, "__iter__") else [starts] * count
+        ends = list(ends) if isinstance(ends, (list, tuple)) or hasattr(ends, "__iter__") else [ends] * count
+        if len(starts) != count or len(ends) != count:
+            raise ValueError(f"there are {count} paths, {len(starts)} starts and {len(ends)} ends")
+        files: dict[str, Any] = {}
+        sizes: dict[str, int] = {}
+        results: list[Any] = [b""] * count
+        requests: list[tuple[forebay.File, int, int]] = []
+        places: list[int] = []
+        try:
+            for number, (path, start, end) in enumerate(zip(paths, starts, ends)):
+                name = self._strip_protocol(path)
+                if name not in files:
+                    try:
+                        files[name] = self._open_to_read(name)
+                        sizes[name] = files[name].size
+                    except OSError as error:
+                        if on_error != "return":
+                            raise
+                        files[name] = error
+                file = files[name]
+                if isinstance(file, OSError):
+                    results[number] = file
+                    continue
+                start, end = _bounds(file, start, end, sizes[name])
+                if end > start:
+                    requests.append((file, start, end - start))
+                    places.append(number)
+            try:
+                views = forebay.read_many(requests, max_gap=max_gap)
+            except (OSError, EOFError):
+                # One by one, so that each failure goes to its range.
+                for number, (file, start, length) in zip(places, requests):
+                    try:
+                        results[number] = file.read(start, length)
+                    except OSError as error:
+                        if on_error != "return":
+                            raise
+                        results[number] = error
+            else:
+                for number, view in zip(places, views):
+                    results[number] = bytes(view)
+        finally:
+            for file in files.values():
+                if isinstance(file, forebay.File):
+                    file.close()
+        return results
+
+
+def _bounds(
+    file: forebay.File, start: int | None, end: int | None, size: int | None = None
+) -> tuple[int, int]:
+    """Returns the bounds of a range, of which negative numbers count from the end of the file."""
+    size = file.size if size is None else size
+    start = 0 if start is None else max(start + size, 0) if start < 0 else start
+    end = size if end is None else end + size if end < 0 else min(end, size)
+    return start, end
+
+
+class ForebayFile(AbstractBufferedFile):  # type: ignore[misc]
+    """An open file of the file system, to read."""
+
+    def __init__(self, fs: ForebayFileSystem, path: str, mode: str = "rb", **options: Any) -> None:
+        self._file = fs._open_to_read(path)
+        super().__init__(fs, path, mode, size=self._file.size, **options)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._file.read(start, end - start)
+
+    def fileno(self) -> int:
+        """Returns the descriptor of the file."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Closes the file."""
+        super().close()
+        file = getattr(self, "_file", None)
+        if file is not None:
+            file.close()
+
+    def __reduce__(self) -> Any:
+        return _reopen, (self.fs, self.path, self.blocksize, self.tell())
+
+
+def _reopen(fs: ForebayFileSystem, path: str, block_size: int, position: int) -> Any:
+    file = fs.open(path, "rb", block_size=block_size)
+    file.seek(position)
+    return file

@@ -1,0 +1,64 @@
+"""A data set of byte ranges for torch's DataLoader: one batch of samples is one batch of reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import forebay
+
+if TYPE_CHECKING:
+    from forebay._file import Mode
+
+__all__ = ["RangeDataset"]
+
+
+class RangeDataset:
+    """A map-style data set whose samples are ranges of files.
+
+    `paths` are the files, `ranges` for each sample a file's number, an offset and a length: tuples, or an array of shape (n, 3).
+    With a single file they may be pairs of offset and length. `transform` makes the sample out of a memoryview of its bytes, such
+    as `lambda view: torch.frombuffer(view, dtype=torch.float32)`; without one the samples are memoryviews.
+
+    It works with every start method of worker processes, also with fork: a worker opens the files again at its first sample.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        ranges: Sequence[Sequence[int]],
+        transform: Callable[[memoryview], Any] | None = None,
+        mode: Mode = "adaptive",
+    ) -> None:
+        if isinstance(paths, (str, os.PathLike)):
+            paths = [paths]
+        self._files = [forebay.open(path, mode) for path in paths]
+        self._ranges = ranges
+        self._transform = transform
+        width = len(ranges[0]) if len(ranges) else 3
+        if width not in (2, 3) or (width == 2 and len(self._files) != 1):
+            raise ValueError(
+                "a range is a file's number, an offset and a length; the number may be missing with a single file only"
+            )
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Reads the samples with these numbers as one batch."""
+        requests = []
+        for index in indices:
+            number = int(index)
+            *file, offset, length = self._ranges[number]
+            requests.append((self._files[int(file[0]) if file else 0], int(offset), int(length)))
+        views = forebay.read_many(requests)
+        return views if self._transform is None else [self._transform(view) for view in views]
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files:
+            file.close()
