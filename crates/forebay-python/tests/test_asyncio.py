@@ -1,0 +1,268 @@
+"""The calls for asyncio."""
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import forebay
+from conftest import SIZE
+from forebay import _aio
+
+HOLES = 1 << 40
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request):
+    """Runs a coroutine on a loop of its own."""
+    if request.param == "asyncio":
+        return asyncio.run
+    uvloop = pytest.importorskip("uvloop")
+
+    def run(work):
+        loop = uvloop.new_event_loop()
+        try:
+            return loop.run_until_complete(work)
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    return run
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """A file and a batch that takes many seconds."""
+    path = tmp_path / "holes"
+    with open(path, "wb") as holes:
+        holes.truncate(HOLES)
+    count = 300_000
+    numbers = b"".join((number << 18).to_bytes(8, "little") + (1).to_bytes(8, "little") for number in range(count))
+    with forebay.open(path, "direct") as file:
+        yield file, memoryview(numbers).cast("Q", (count, 2)), count
+
+
+def test_every_call_has_its_twin(data, content, tmp_path, mode, run):
+    async def work():
+        with forebay.open(data, mode) as file:
+            assert await file.aread(5, 100) == content[5:105]
+            assert await file.aread(SIZE - 3) == content[-3:]
+            assert await file.aread(100_000, 900_000) == content[100_000:1_000_000]
+            room = bytearray(5000)
+            assert await file.aread_into(7, room) == 5000
+            assert room == content[7:5007]
+            views = await file.aread_many([(1, 2), (500_000, 70_000)])
+            assert list(map(bytes, views)) == [content[1:3], content[500_000:570_000]]
+            out = bytearray(4)
+            assert await file.aread_many([(1, 2), (9, 2)], out) is out
+            assert out == content[1:3] + content[9:11]
+            assert list(map(bytes, await forebay.aread_many([(file, 3, 4)]))) == [content[3:7]]
+            assert await forebay.aread_many([(file, 3, 4)], out) is out
+            blocks = [bytes(block) async for block in file.ascan(10, SIZE - 10, 100_000)]
+            assert b"".join(blocks) == content[10 : SIZE - 10]
+            with pytest.raises(EOFError):
+                await file.aread_many([(SIZE, 1)])
+            with pytest.raises(BufferError):
+                await file.aread_into(0, b"constant")
+        with pytest.raises(ValueError, match="is closed"):
+            await file.aread(0, 1)
+        with forebay.open(tmp_path / "new", mode, write=True, create=True) as file:
+            assert await file.awrite(0, b"hello") == 5
+            assert await file.aappend(b" world", durable=True) == 5
+            await file.afsync()
+            assert await file.aread(0) == b"hello world"
+
+    run(work())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10**6), tasks=st.integers(1, 200))
+def test_many_calls_at_once(data, content, run, evict, seed, tasks):
+    evict(data)
+
+    async def read(file, number):
+        offset = (seed + number * 104729) % SIZE
+        assert await file.aread(offset, 3000) == content[offset : offset + 3000]
+
+    async def work():
+        with forebay.open(data) as file:
+            await asyncio.gather(*(read(file, number) for number in range(tasks)))
+            assert len(_aio.place()[0]) == 0
+
+    run(work())
+
+
+def test_no_thread_is_made_for_a_call(slow, run):
+    file, ranges, count = slow
+
+    async def work():
+        await file.aread(0, 1)
+        before = set(os.listdir("/proc/self/task"))
+        tasks = [asyncio.ensure_future(file.aread_many(ranges, bytearray(count), depth=1, max_gap=0)) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        during = set(os.listdir("/proc/self/task"))
+        for task in tasks:
+            assert task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert len(during - before) <= 1, "one thread for memory that comes back"
+
+    run(work())
+
+
+def test_the_loop_goes_on_during_a_call(slow, run):
+    file, ranges, count = slow
+
+    async def work():
+        task = asyncio.ensure_future(file.aread_many(ranges, depth=1, max_gap=0))
+        turns, end = 0, time.monotonic() + 0.5
+        while time.monotonic() < end:
+            await asyncio.sleep(0.001)
+            turns += 1
+        assert turns > 50 and not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(work())
+
+
+def test_a_cancelled_task_gives_its_call_up(slow, run, eventually):
+    file, ranges, count = slow
+    out = bytearray(count)
+
+    async def work():
+        hub, _ = _aio.place()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(file.aread_many(ranges, out, depth=1, max_gap=0), 0.2)
+        assert len(hub) == 0
+        assert await file.aread(0, 5) == bytes(5)
+
+    run(work())
+
+    def resizable():
+        try:
+            out.clear()
+            return True
+        except BufferError:
+            return False
+
+    eventually(resizable)
+
+
+def test_a_loop_that_closes_with_calls_in_flight(slow, eventually):
+    file, ranges, count = slow
+    out = bytearray(count)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(file.aread_many(ranges, out, depth=1, max_gap=0))
+    loop.run_until_complete(asyncio.sleep(0.1))
+    loop.close()
+    hub = _aio._hubs[loop]
+    assert len(hub) == 1
+    task._log_destroy_pending = False
+    gone = weakref.ref(loop)
+    del task, hub, loop
+
+    def ended():
+        gc.collect()
+        try:
+            out.clear()
+        except BufferError:
+            return False
+        return gone() is None
+
+    async def another():
+        assert await file.aread(0, 2) == bytes(2)
+
+    asyncio.run(another())
+    eventually(ended)
+
+
+def test_several_loops_in_several_threads(data, content):
+    failures = []
+    with forebay.open(data) as file:
+
+        async def work(seed):
+            for number in range(50):
+                offset = (seed * 7919 + number * 104729) % SIZE
+                part = await file.aread(offset, 2000)
+                views = await file.aread_many([(offset, 10), (seed, 10)])
+                if part != content[offset : offset + 2000] or bytes(views[1]) != content[seed : seed + 10]:
+                    failures.append(offset)
+
+        def in_thread(seed):
+            try:
+                asyncio.run(work(seed))
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=in_thread, args=(seed,)) for seed in range(5)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    assert not failures
+
+
+def test_descriptors_of_loops_are_closed(data):
+    async def work():
+        with forebay.open(data) as file:
+            await file.aread(0, 1)
+
+    asyncio.run(work())
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        asyncio.run(work())
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_forked_child_makes_a_loop_of_its_own(data, content):
+    from test_forks import in_child
+
+    with forebay.open(data) as file:
+        asyncio.run(file.aread(0, 1))
+        assert in_child(lambda: asyncio.run(file.aread(5, 5)) == content[5:10]) == "True"
+
+        async def fork_inside():
+            await file.aread(0, 1)
+            # The child has no running loop; one of its own works.
+            return in_child(lambda: asyncio.run(file.aread(5, 5)) == content[5:10])
+
+        assert asyncio.run(fork_inside()) == "True"
+
+
+def test_without_a_loop_there_is_a_clear_error(data):
+    with forebay.open(data) as file:
+        call = file.aread(0, 1)
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            call.send(None)
+
+
+def test_an_interrupted_loop(program, tmp_path):
+    program(
+        """
+        import asyncio, os, signal, sys, threading, forebay
+        with open(sys.argv[1], "wb") as holes:
+            holes.truncate(1 << 40)
+        file = forebay.open(sys.argv[1], "direct")
+        ranges = [(number << 18, 1) for number in range(300_000)]
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        async def work():
+            await asyncio.gather(*(file.aread_many(ranges, depth=1, max_gap=0) for _ in range(3)))
+        try:
+            asyncio.run(work())
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise SystemExit("not interrupted")
+        """,
+        tmp_path / "holes",
+    )
+
+

@@ -1,0 +1,71 @@
+"""The data set of ranges."""
+
+import pickle
+
+import pytest
+
+import forebay
+from forebay.torch import RangeDataset
+from conftest import known
+
+
+@pytest.fixture
+def paths(tmp_path):
+    paths = [tmp_path / str(number) for number in range(3)]
+    for number, path in enumerate(paths):
+        path.write_bytes(known(number * 5000, number * 5000 + 50_000))
+    return paths
+
+
+RANGES = [(number % 3, number * 100, 50 + number) for number in range(90)]
+EXPECTED = [known(file * 5000 + offset, file * 5000 + offset + length) for file, offset, length in RANGES]
+
+
+def test_samples_are_the_bytes_of_their_ranges(paths):
+    numpy = pytest.importorskip("numpy")
+    for ranges in (RANGES, numpy.array(RANGES)):
+        samples = RangeDataset(paths, ranges)
+        assert len(samples) == 90
+        assert bytes(samples[7]) == EXPECTED[7]
+        assert list(map(bytes, samples.__getitems__([5, 80, 5]))) == [EXPECTED[5], EXPECTED[80], EXPECTED[5]]
+        samples.close()
+    single = RangeDataset(paths[1], [(100, 5), (0, 9)], transform=bytes)
+    assert single.__getitems__([0, 1]) == [known(5100, 5105), known(5000, 5009)]
+    with pickle_of(single) as again:
+        assert again[0] == known(5100, 5105)
+    with pytest.raises(ValueError, match="single file"):
+        RangeDataset(paths, [(1, 2)])
+    with pytest.raises(FileNotFoundError):
+        RangeDataset("none", [(1, 2)])
+
+
+class pickle_of:
+    def __init__(self, samples):
+        self.samples = pickle.loads(pickle.dumps(samples))
+
+    def __enter__(self):
+        return self.samples
+
+    def __exit__(self, *_):
+        self.samples.close()
+
+
+def test_a_batch_of_samples_is_one_batch_of_reads(paths, monkeypatch):
+    calls = []
+    read_many = forebay.read_many
+    monkeypatch.setattr(forebay, "read_many", lambda requests: calls.append(len(requests)) or read_many(requests))
+    samples = RangeDataset(paths, RANGES)
+    samples.__getitems__(list(range(64)))
+    assert calls == [64]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_loaders_of_torch(paths, method):
+    torch = pytest.importorskip("torch")
+    samples = RangeDataset(paths, RANGES, transform=bytes)
+    samples[0]
+    loader = torch.utils.data.DataLoader(
+        samples, batch_size=8, num_workers=2, multiprocessing_context=method, collate_fn=list
+    )
+    assert [sample for batch in loader for sample in batch] == EXPECTED

@@ -1,0 +1,314 @@
+"""Opening, reading, writing and closing."""
+
+import array
+import errno
+import mmap
+import os
+import pickle
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import forebay
+from conftest import SIZE
+
+slow_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+
+def test_a_file_says_what_it_is(data):
+    with forebay.open(data) as file:
+        assert isinstance(file, forebay.File)
+        assert file.size == SIZE
+        assert os.fspath(file.path) == os.fspath(data)
+        assert (file.mode, file.writable, file.closed) == ("adaptive", False, False)
+        assert repr(file) == f'<forebay.File "{data}", adaptive>'
+        assert os.fstat(file.fileno()).st_ino == os.stat(data).st_ino
+        assert file.alignment >= 1
+    assert file.closed
+    assert repr(file).endswith(", adaptive, closed>")
+    file.close()
+    with pytest.raises(ValueError, match="is closed"):
+        file.read(0, 1)
+    with pytest.raises(ValueError, match="is closed"):
+        with file:
+            pass
+
+
+@slow_fixture
+@given(offset=st.integers(0, SIZE + 5000), length=st.integers(0, 300_000) | st.none())
+def test_reads_are_those_of_the_file(data, content, mode, offset, length):
+    with forebay.open(data, mode) as file:
+        expected = content[offset:] if length is None else content[offset : offset + length]
+        assert file.read(offset, length) == expected
+        room = bytearray(b"\xff" * (1000 if length is None else length))
+        count = file.read_into(offset, room)
+        expected = content[offset : offset + len(room)]
+        assert count == len(expected) and room[:count] == expected
+
+
+def test_every_kind_of_buffer_is_a_destination(data, content, mode):
+    numpy = pytest.importorskip("numpy")
+    with forebay.open(data, mode) as file:
+        for make in (
+            lambda: bytearray(5000),
+            lambda: memoryview(bytearray(5000)),
+            lambda: array.array("Q", bytes(5000)),
+            lambda: mmap.mmap(-1, 5000),
+            lambda: numpy.zeros((50, 100), "u1"),
+            lambda: numpy.zeros(1250, "f4"),
+            lambda: forebay.allocate(5000),
+        ):
+            out = make()
+            assert file.read_into(777, out) == 5000
+            assert bytes(memoryview(out).cast("B") if not isinstance(out, mmap.mmap) else out) == content[777:5777]
+
+
+def test_aligned_memory_is_read_into_without_a_copy(data, content, evict):
+    memory = forebay.allocate(64 << 10)
+    with forebay.open(data, "direct") as file:
+        evict(data)
+        assert file.read_into(4096, memory) == 64 << 10
+        assert bytes(memory) == content[4096 : 4096 + (64 << 10)]
+    assert len(memory) == 64 << 10 and "65536" in repr(memory)
+    with pytest.raises(ValueError, match="negative"):
+        forebay.allocate(-1)
+
+
+class Tensor:
+    """Memory without the buffer protocol, as torch's tensors are."""
+
+    def __init__(self, array, device=(1, 0)):
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self):
+        return self.array.__dlpack__()
+
+
+def test_tensors_are_destinations_by_dlpack(data, content):
+    numpy = pytest.importorskip("numpy")
+    import sys
+
+    array = numpy.zeros((10, 100), "i4")
+    count = sys.getrefcount(array)
+    with forebay.open(data) as file:
+        assert file.read_into(13, Tensor(array)) == 4000
+        assert array.tobytes() == content[13:4013]
+        part = numpy.zeros((10, 100), "i4")[2:5]
+        assert file.read_many([(5, 1000), (99, 200)], Tensor(part)).array is part
+        assert part.tobytes() == content[5:1005] + content[99:299]
+        with pytest.raises(BufferError, match="contiguous"):
+            file.read_into(0, Tensor(array[:, ::2]))
+        with pytest.raises(ValueError, match="not in the memory of this machine"):
+            file.read_into(0, Tensor(array, (2, 0)))
+    assert sys.getrefcount(array) == count, "the exports have ended"
+
+
+def test_what_is_no_destination_is_refused(data):
+    numpy = pytest.importorskip("numpy")
+    with forebay.open(data) as file:
+        with pytest.raises(BufferError, match="writable"):
+            file.read_into(0, b"constant")
+        with pytest.raises(BufferError, match="contiguous"):
+            file.read_into(0, numpy.zeros((10, 10), "u1")[:, ::2])
+        with pytest.raises(BufferError, match="contiguous"):
+            file.read_into(0, numpy.zeros((10, 10), "u1", order="F"))
+        with pytest.raises(TypeError, match="int has no buffer"):
+            file.read_into(0, 5)
+        with pytest.raises(ValueError, match="offset is -1"):
+            file.read(-1, 5)
+        with pytest.raises(ValueError, match="length is -5"):
+            file.read(0, -5)
+
+
+def test_errors_are_those_that_python_programs_expect(tmp_path, data):
+    with pytest.raises(FileNotFoundError) as caught:
+        forebay.open(tmp_path / "none")
+    assert caught.value.errno == errno.ENOENT
+    assert os.fspath(caught.value.filename) == os.fspath(tmp_path / "none")
+    assert "open" in caught.value.strerror
+    with pytest.raises(FileExistsError):
+        forebay.open(data, write=True, exclusive=True)
+    with pytest.raises(NotADirectoryError):
+        forebay.open(data / "below")
+    with pytest.raises(ValueError, match="mode is 'fast'|mode is \"fast\""):
+        forebay.open(data, "fast")
+    with pytest.raises(ValueError, match="write=True"):
+        forebay.open(data, create=True)
+    with forebay.open(data) as file:
+        with pytest.raises(OSError) as caught:
+            file.write(0, b"x")
+        assert caught.value.errno == errno.EBADF
+        with pytest.raises(OSError):
+            file.truncate(0)
+    assert issubclass(forebay.Error, Exception)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_permissions_are_kept(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(b"x")
+    path.chmod(0)
+    with pytest.raises(PermissionError):
+        forebay.open(path)
+
+
+@slow_fixture
+@given(
+    pieces=st.lists(
+        st.tuples(st.integers(0, 40_000), st.integers(0, 20_000), st.booleans()).map(
+            lambda piece: (piece[0] // 4096 * 4096, piece[1] // 4096 * 4096) if piece[2] else piece[:2]
+        ),
+        max_size=6,
+    ),
+    appended=st.lists(st.integers(0, 9000), max_size=3),
+)
+def test_writes_of_any_place_and_length_are_those_of_a_plain_file(tmp_path_factory, mode, pieces, appended):
+    path = tmp_path_factory.mktemp("write") / "file"
+    expected = bytearray()
+    with forebay.open(path, mode, write=True, create=True) as file:
+        for number, (offset, length) in enumerate(pieces):
+            piece = bytes([number + 1]) * length
+            assert file.write(offset, piece, durable=number == 2) == length
+            if length:
+                expected.extend(bytes(max(0, offset + length - len(expected))))
+                expected[offset : offset + length] = piece
+        for number, length in enumerate(appended):
+            assert file.append(bytes([200 + number]) * length) == len(expected)
+            expected.extend(bytes([200 + number]) * length)
+        file.sync()
+        file.sync(data_only=True)
+        assert file.size == len(expected)
+        assert file.read(0) == expected
+        file.truncate(10_000)
+        expected = expected[:10_000] + bytes(max(0, 10_000 - len(expected)))
+        assert file.read(0) == expected
+    assert path.read_bytes() == expected
+
+
+def test_appends_of_many_threads_do_not_overlap(tmp_path, mode):
+    path = tmp_path / "log"
+    with forebay.open(path, mode, write=True, create=True) as file:
+        offsets = []
+
+        def append(letter):
+            for _ in range(20):
+                offsets.append((file.append(letter * 1001), letter))
+
+        threads = [threading.Thread(target=append, args=(bytes([65 + number]),)) for number in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    text = path.read_bytes()
+    assert len(text) == 80 * 1001
+    for offset, letter in offsets:
+        assert text[offset : offset + 1001] == letter * 1001
+
+
+def test_a_file_is_made_emptied_and_kept(tmp_path):
+    path = tmp_path / "new"
+    with forebay.open(path, write=True, create=True, permissions=0o640) as file:
+        file.write(0, b"old content")
+    assert path.stat().st_mode & 0o777 & ~0o640 == 0
+    with forebay.open(path, write=True, create=True) as file:
+        assert file.read(0) == b"old content"
+    with forebay.open(path, write=True, truncate=True) as file:
+        assert file.size == 0
+
+
+def test_pickled_files_open_again(data, content):
+    with forebay.open(data, "buffered") as file:
+        with pickle.loads(pickle.dumps(file)) as again:
+            assert (again.mode, again.writable) == ("buffered", False)
+            assert again.read(5, 5) == content[5:10]
+
+
+def test_reads_of_many_threads(data, content):
+    failures = []
+    with forebay.open(data) as file:
+
+        def read(seed):
+            for number in range(200):
+                offset = (seed * 7919 + number * 104729) % (SIZE - 5000)
+                if file.read(offset, 4999) != content[offset : offset + 4999]:
+                    failures.append(offset)
+
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    assert not failures
+
+
+def test_a_closed_file_lets_calls_end(data, content):
+    file = forebay.open(data)
+    results = []
+
+    def read():
+        try:
+            while True:
+                results.append(file.read(100, 100_000) == content[100:100_100])
+        except ValueError:
+            results.append(True)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    [thread.start() for thread in threads]
+    file.close()
+    [thread.join(20) for thread in threads]
+    assert not any(thread.is_alive() for thread in threads) and all(results)
+
+
+def test_figures(data):
+    with forebay.open(data, "direct") as file:
+        before = sum(part["reads"] for part in forebay.stats()["devices"])
+        file.read(0, 4096)
+        stats = forebay.stats()
+    assert sum(part["reads"] for part in stats["devices"]) > before
+    assert stats["memory"]["arena_bytes_max"] > 0
+    doctor = forebay.doctor()
+    assert doctor["driver"] == stats["driver"] and doctor["shards"] >= 1
+    for part in doctor["degraded"]:
+        assert part["what"] and part["why"] and part["remedy"]
+    assert isinstance(doctor["text"], str)
+
+
+def test_settings_come_before_the_engine(program, data):
+    with pytest.raises(ValueError, match="shards is 0"):
+        forebay.configure(shards=0)
+    with pytest.raises(ValueError, match="driver"):
+        forebay.configure(driver="magic")
+    program(
+        """
+        import sys, threading, forebay
+        forebay.configure(arena_bytes=32 << 20, shards=2, driver="threads")
+        with forebay.open(sys.argv[1]) as file:
+            file.read(0, 10)
+        stats = forebay.stats()
+        assert len(stats["shards"]) == 2 and stats["driver"] == "threads", stats
+        assert stats["memory"]["arena_bytes_max"] <= 64 << 20, stats
+        try:
+            forebay.configure(shards=1)
+        except RuntimeError as error:
+            assert "runs already" in str(error)
+        else:
+            raise SystemExit("it was configured twice")
+        """,
+        data,
+    )
+
+
+def test_an_import_starts_nothing(program):
+    program(
+        """
+        import os
+        before = len(os.listdir("/proc/self/task"))
+        import forebay
+        assert len(os.listdir("/proc/self/task")) == before
+        assert not any("io_uring" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                       if os.path.islink(f"/proc/self/fd/{fd}"))
+        import sys
+        assert "numpy" not in sys.modules and "asyncio" in sys.modules
+        """
+    )

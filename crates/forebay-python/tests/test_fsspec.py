@@ -1,0 +1,143 @@
+"""The fsspec file system: fsspec's own suite, differences to its local file system, and zarr on top."""
+
+import os
+import pickle
+
+import pytest
+
+fsspec = pytest.importorskip("fsspec")
+import fsspec.tests.abstract as abstract  # noqa: E402
+
+import forebay  # noqa: E402
+from conftest import SIZE  # noqa: E402
+from forebay.fsspec import ForebayFileSystem  # noqa: E402
+
+
+class Fixtures(abstract.AbstractFixtures):
+    @pytest.fixture
+    def fs(self):
+        return ForebayFileSystem(auto_mkdir=True)
+
+    @pytest.fixture
+    def fs_path(self, tmpdir):
+        return str(tmpdir)
+
+
+class TestCopy(abstract.AbstractCopyTests, Fixtures):
+    pass
+
+
+class TestGet(abstract.AbstractGetTests, Fixtures):
+    pass
+
+
+class TestPut(abstract.AbstractPutTests, Fixtures):
+    pass
+
+
+class TestOpen(abstract.AbstractOpenTests, Fixtures):
+    pass
+
+
+class TestPipe(abstract.AbstractPipeTests, Fixtures):
+    pass
+
+
+@pytest.fixture
+def fs():
+    return fsspec.filesystem("forebay")
+
+
+def test_the_name_leads_here(fs, data):
+    assert isinstance(fs, ForebayFileSystem)
+    with fsspec.open(f"forebay://{data}") as file:
+        assert file.read(5)
+    assert fs.unstrip_protocol(str(data)) == f"forebay://{data}"
+    for path in (f"forebay://{data}", f"forebay:{data}", str(data), data):
+        assert fs.exists(path) and fs.info(path)["size"] == SIZE
+    assert fs.ls(f"forebay://{data.parent}", detail=False) == [str(data)]
+    assert pickle.loads(pickle.dumps(fs)) == fs
+
+
+def test_ranges_are_those_of_the_local_file_system(fs, data, tmp_path, content):
+    local = fsspec.filesystem("file")
+    other = tmp_path / "other"
+    other.write_bytes(b"short")
+    cases = [
+        ([str(data)] * 3, [0, 5, 100], [10, 5, 190]),
+        ([str(data), str(other)] * 2, [0, 1, -10, -3], [10, 4, None, None]),
+        ([str(data)] * 2, 10, 20),
+        ([str(data), str(other)], [None, None], [3, 2]),
+        ([str(data)], [SIZE - 4], [SIZE + 10]),
+        ([str(other)], [100], [110]),
+        ([], [], []),
+    ]
+    for paths, starts, ends in cases:
+        assert fs.cat_ranges(paths, starts, ends) == local.cat_ranges(paths, starts, ends), (paths, starts, ends)
+    missing = fs.cat_ranges([str(data), str(tmp_path / "none")], [0, 0], [3, 3])
+    assert missing[0] == content[:3] and isinstance(missing[1], FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        fs.cat_ranges([str(tmp_path / "none")], [0], [3], on_error="raise")
+    with pytest.raises(ValueError):
+        fs.cat_ranges([str(data)] * 2, [0], [3, 3])
+    for start, end in ((None, None), (5, 10), (-5, None), (-10, -2), (SIZE, SIZE + 1), (10, 5)):
+        assert fs.cat_file(str(data), start, end) == content[slice(start, end)]
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file(str(tmp_path / "none"))
+    with pytest.raises(IsADirectoryError):
+        fs.cat_file(str(tmp_path))
+
+
+def test_cat_ranges_is_one_batch(fs, data, monkeypatch):
+    calls = []
+    read_many = forebay.read_many
+    monkeypatch.setattr(
+        forebay, "read_many", lambda requests, **more: calls.append(len(requests)) or read_many(requests, **more)
+    )
+    fs.cat_ranges([str(data)] * 50, list(range(0, 50_000, 1000)), list(range(10, 50_010, 1000)))
+    assert calls == [50]
+
+
+def test_open_files(fs, data, content, tmp_path):
+    with fs.open(str(data)) as file:
+        assert file.read(10) == content[:10]
+        file.seek(1_000_000)
+        assert file.read(100) == content[1_000_000:1_000_100]
+        assert file.tell() == 1_000_100
+        again = pickle.loads(pickle.dumps(file))
+        assert again.read(5) == content[1_000_100:1_000_105]
+        again.close()
+        file.seek(-3, 2)
+        assert file.read() == content[-3:]
+        assert file.readable() and not file.writable()
+        assert os.fstat(file.fileno()).st_size == SIZE
+    with fs.open(str(data), "r", encoding="latin-1") as text:
+        assert text.read(3) == content[:3].decode("latin-1")
+    with pytest.raises(FileNotFoundError):
+        fs.open(str(tmp_path / "none"))
+    with pytest.raises(IsADirectoryError):
+        fs.open(str(tmp_path))
+    with fs.open(str(tmp_path / "new"), "wb") as file:
+        file.write(b"written")
+    with fs.open(str(tmp_path / "new"), "ab") as file:
+        file.write(b" more")
+    assert fs.cat(str(tmp_path / "new")) == b"written more"
+    with fs.transaction:
+        with fs.open(str(tmp_path / "later"), "wb") as file:
+            file.write(b"later")
+        assert not fs.exists(str(tmp_path / "later"))
+    assert fs.cat(str(tmp_path / "later")) == b"later"
+
+
+def test_readers_of_tables(fs, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"number": list(range(10_000)), "text": [str(number) for number in range(10_000)]})
+    with fs.open(str(tmp_path / "table.parquet"), "wb") as file:
+        parquet.write_table(table, file)
+    with fs.open(str(tmp_path / "table.parquet")) as file:
+        assert parquet.read_table(file, columns=["text"])["text"].to_pylist()[-1] == "9999"
+    assert parquet.read_table(str(tmp_path / "table.parquet"), filesystem=fs).equals(table)
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(f"forebay://{tmp_path}/table.parquet")
+    assert frame["number"].sum() == sum(range(10_000))

@@ -1,0 +1,147 @@
+"""Ctrl-C in the middle of a call, and the end of the interpreter with calls in flight."""
+
+import signal
+
+import pytest
+
+# A file of holes, and a batch that takes many seconds of it: one request at a time.
+SLOW = """
+import gc, os, signal, sys, threading, time
+import forebay
+from forebay import _forebay
+
+path = sys.argv[1]
+if not os.path.exists(path):
+    with open(path, "wb") as holes:
+        holes.truncate(1 << 40)
+file = forebay.open(path, "direct")
+COUNT = 2_000_000
+ranges = memoryview(b"".join((number << 18).to_bytes(8, "little") + (1).to_bytes(8, "little") for number in range(COUNT)))
+ranges = ranges.cast("Q", (COUNT, 2))
+slow = dict(depth=1, max_gap=0)
+"""
+
+
+def test_ctrl_c_ends_a_call_soon_and_the_buffer_stays_until_the_kernel_is_done(program, tmp_path):
+    program(
+        SLOW
+        + """
+out = bytearray(b"x" * COUNT)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+begun = time.monotonic()
+try:
+    file.read_many(ranges, out, **slow)
+except KeyboardInterrupt:
+    pass
+else:
+    raise SystemExit("the call was not slow enough, or not interrupted")
+took = time.monotonic() - begun
+assert took < 2, f"it took {took} s"
+# Until the engine has given the memory back, the bytearray cannot be resized; then it can, without another call of the package.
+end = time.monotonic() + 20
+while True:
+    try:
+        out.clear()
+        break
+    except BufferError:
+        assert time.monotonic() < end, "the buffer never came back"
+        time.sleep(0.001)
+assert file.read(0, 10) == bytes(10), "the file works still"
+assert forebay.stats()["memory"]["leaked_lends"] == 0
+""",
+        tmp_path / "holes",
+    )
+
+
+def test_an_exception_of_a_signal_handler_ends_a_call(program, tmp_path):
+    program(
+        SLOW
+        + """
+class Stop(Exception):
+    pass
+
+def handler(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    file.read_many(ranges, **slow)
+except Stop:
+    pass
+else:
+    raise SystemExit("not stopped")
+# A handler that returns does not end it.
+seen = []
+signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+views = file.read_many([(number << 18, 1) for number in range(200_000)], **slow)
+assert seen and len(views) == 200_000
+""",
+        tmp_path / "holes",
+    )
+
+
+def test_the_interpreter_ends_with_a_daemon_thread_in_a_call(program, tmp_path):
+    program(
+        SLOW
+        + """
+out = bytearray(COUNT)
+thread = threading.Thread(target=lambda: file.read_many(ranges, out, **slow), daemon=True)
+thread.start()
+scan = forebay.open(path, "direct").scan()
+threading.Thread(target=lambda: [None for _ in scan], daemon=True).start()
+time.sleep(0.3)
+assert thread.is_alive()
+""",
+        tmp_path / "holes",
+        timeout=30,
+    )
+
+
+def test_calls_at_exit_still_work(program, tmp_path):
+    output = program(
+        SLOW
+        + """
+import atexit
+atexit.register(lambda: print("at exit:", file.read(0, 3)))
+""",
+        tmp_path / "holes",
+    )
+    assert "at exit: b'\\x00\\x00\\x00'" in output
+
+
+def test_a_killed_process_is_just_gone(program, tmp_path):
+    program(
+        SLOW
+        + """
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+file.read_many(ranges, **slow)
+""",
+        tmp_path / "holes",
+        code=-signal.SIGTERM,
+    )
+
+
+@pytest.mark.parametrize("kind", ["own_gil", "shared_gil"])
+def test_another_interpreter_of_the_process_is_refused_with_a_sentence(program, kind):
+    output = program(
+        f"""
+        import forebay
+        try:
+            import _interpreters as interpreters
+            create = lambda: interpreters.create("isolated" if "{kind}" == "own_gil" else "legacy")
+        except ImportError:
+            try:
+                import _xxsubinterpreters as interpreters
+            except ImportError:
+                raise SystemExit("nothing to try")
+            create = lambda: interpreters.create()
+        number = create()
+        code = "try:\\n  import forebay\\nexcept ImportError as error:\\n  print('refused:', error, flush=True)\\nelse:\\n  print('accepted')"
+        failure = interpreters.run_string(number, code)
+        if failure:
+            print("refused:", failure)
+        """
+    )
+    assert "accepted" not in output and "refused: " in output and "interpreter" in output, output

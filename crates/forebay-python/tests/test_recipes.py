@@ -1,0 +1,44 @@
+"""The code on docs/python.md, and the settings file of the package."""
+
+import pathlib
+import re
+
+import pytest
+
+from conftest import known
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
+
+
+def recipes():
+    text = PAGE.read_text()
+    found = []
+    for block in re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S):
+        heading = re.findall(r"^## (.*)", text[: block.start()], re.M)[-1]
+        found.append(pytest.param(block[1], id=f"{heading} {len(found)}"))
+    return found
+
+
+def test_every_recipe_is_found():
+    assert len(recipes()) >= 7
+
+
+@pytest.mark.parametrize("code", recipes())
+def test_the_code_on_the_page_runs(code, tmp_path, monkeypatch, capsys):
+    numpy = pytest.importorskip("numpy")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "samples.bin").write_bytes(known(0, 4_100_000))
+    (tmp_path / "big.bin").write_bytes(known(0, 3_000_000))
+    if "safetensors" in code:
+        saving = pytest.importorskip("safetensors.numpy")
+        saving.save_file(
+            {"bias": numpy.ones(7, "f4"), "embedding": numpy.ones((1000, 16), "f2")}, tmp_path / "model.safetensors"
+        )
+    if "parquet" in code:
+        pytest.importorskip("fsspec")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        import pyarrow
+
+        parquet.write_table(pyarrow.table({"price": [1.0, 2.0], "name": ["a", "b"]}), tmp_path / "table.parquet")
+    exec(compile(code, str(PAGE), "exec"), {"__name__": "__recipe__"})
+    assert capsys.readouterr().out.strip(), "each recipe prints something"
