@@ -19,17 +19,25 @@ pub(crate) struct Fault {
     error: forebay::Error,
     /// The file's name for Python, and the name by which the core opened it if that is another one.
     file: Option<(Arc<Path>, Option<PathBuf>)>,
+    /// The core refuses directories as it does pipes; Python programs know them as an error of the system.
+    is_directory: bool,
 }
 
 impl Fault {
     pub(crate) fn new(error: forebay::Error) -> Fault {
-        Fault { error, file: None }
+        Fault { error, file: None, is_directory: false }
+    }
+
+    /// Names the file that could not be opened.
+    pub(crate) fn of_open(error: forebay::Error, path: &Arc<Path>) -> Fault {
+        let is_directory = error.kind() == ErrorKind::InvalidInput && path.is_dir();
+        Fault { is_directory, ..Fault::of_file(error, path) }
     }
 
     /// Names the file, which the core may know by another name.
     pub(crate) fn of_file(error: forebay::Error, path: &Arc<Path>) -> Fault {
         let other = error.path().filter(|named| *named != &**path).map(Path::to_path_buf);
-        Fault { error, file: Some((path.clone(), other)) }
+        Fault { error, file: Some((path.clone(), other)), is_directory: false }
     }
 
     fn text(&self) -> String {
@@ -51,7 +59,8 @@ impl Fault {
 
     pub(crate) fn into_py(self, py: Python<'_>) -> PyErr {
         let text = self.text();
-        if let Some(errno) = errno(&self.error) {
+        let number = if self.is_directory { Some(libc::EISDIR) } else { errno(&self.error) };
+        if let Some(errno) = number {
             // The constructor of OSError chooses the subclass by the number.
             return match self.filename() {
                 Some(path) => PyOSError::new_err((errno, text, path.to_path_buf().into_os_string())),

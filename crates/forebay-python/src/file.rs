@@ -139,28 +139,33 @@ impl File {
         let engine = process::engine(py)?;
         let open = with_mode(if self.is_writable { Open::write() } else { Open::read() }, mode);
         let inherited: RawFd = self.descriptor.load(Ordering::Relaxed);
-        let open_one = |path: &Path| engine.open(path, open).wait();
-        py.detach(|| {
-            let by_descriptor = open_one(Path::new(&format!("/proc/self/fd/{inherited}")));
-            if let Ok(file) = by_descriptor
-                && identity(&file).ok() == Some(self.identity)
-            {
-                return Ok(file);
-            }
-            let file = open_one(&self.absolute).map_err(|error| Ok::<Fault, ()>(Fault::of_file(error, &self.path)))?;
-            match identity(&file) {
-                Ok(identity) if identity == self.identity => Ok(file),
-                _ => Err(Err(())),
-            }
-        })
-        .map_err(|fault: Result<Fault, ()>| match fault {
-            Ok(fault) => fault.into_py(py),
-            Err(()) => PyOSError::new_err((
+        let open_one = |path: &Path| drive::wait_for(py, engine, Box::pin(engine.open(path, open)), false);
+        let by_descriptor = open_one(Path::new(&format!("/proc/self/fd/{inherited}")))?;
+        if let Ok(file) = by_descriptor
+            && identity(&file).ok() == Some(self.identity)
+        {
+            return Ok(file);
+        }
+        let file = open_one(&self.absolute)?.map_err(|error| self.fault(error).into_py(py))?;
+        match identity(&file) {
+            Ok(identity) if identity == self.identity => Ok(file),
+            _ => Err(PyOSError::new_err((
                 libc::ESTALE,
                 "the path leads to another file than the one that was opened, and its inherited descriptor is gone; open it again",
                 self.path.to_path_buf().into_os_string(),
-            )),
-        })
+            ))),
+        }
+    }
+
+    /// Returns the file's length.
+    fn len(&self, py: Python<'_>, file: &forebay::File) -> PyResult<u64> {
+        match regular_len(file) {
+            Some(len) => Ok(len),
+            None => {
+                let len = drive::wait_for(py, process::engine(py)?, Box::pin(file.len()), false)?;
+                len.map_err(|error| self.fault(error).into_py(py))
+            }
+        }
     }
 
     /// Returns the files for a write, for which the bytes and the place are known or not.
@@ -190,11 +195,7 @@ impl File {
         let length = match length {
             Some(length) if length < CHECK_LENGTH_FROM => length,
             length => {
-                let end = match regular_len(&file) {
-                    Some(end) => end,
-                    None => py.detach(|| file.len().wait()).map_err(|error| self.fault(error).into_py(py))?,
-                };
-                let most = end.saturating_sub(offset);
+                let most = self.len(py, &file)?.saturating_sub(offset);
                 length.map_or(most, |length| length.min(most))
             }
         };
@@ -335,8 +336,8 @@ impl File {
         let engine = process::engine(py)?;
         process::current().release_returned(py);
         let shown: Arc<Path> = path.as_path().into();
-        let main = py.detach(|| engine.open(&path, open).wait());
-        let main = main.map_err(|error| Fault::of_file(error, &shown).into_py(py))?;
+        let main = drive::wait_for(py, engine, Box::pin(engine.open(&path, open)), false)?;
+        let main = main.map_err(|error| Fault::of_open(error, &shown).into_py(py))?;
         let looked = identity(&main).and_then(|identity| Ok((identity, std::path::absolute(&path)?)));
         let (identity, absolute) = looked.map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -376,10 +377,7 @@ impl File {
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         let file = self.opened(py)?.main;
-        match regular_len(&file) {
-            Some(len) => Ok(len),
-            None => py.detach(|| file.len().wait()).map_err(|error| self.fault(error).into_py(py)),
-        }
+        self.len(py, &file)
     }
 
     /// The file's bytes that a direct read or write must begin and end at to need no copy.
@@ -419,13 +417,8 @@ impl File {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.is_closed.store(true, Ordering::Relaxed);
         let Some(opened) = opened.as_ref().and_then(Here::get).cloned() else { return Ok(()) };
-        py.detach(|| {
-            if let Some(buffered) = opened.buffered {
-                buffered.close().wait()?;
-            }
-            opened.main.close().wait()
-        })
-        .map_err(|error| self.fault(error).into_py(py))
+        let files = opened.buffered.into_iter().chain([opened.main]).collect();
+        drive::run(py, process::engine(py)?, job::close(files, self.path.clone()), false).map(drop)
     }
 
     /// Returns the bytes at `offset`: `length` of them, or fewer where the file ends; all up to its end without a length.

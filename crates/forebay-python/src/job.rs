@@ -200,6 +200,18 @@ pub(crate) fn truncate(file: forebay::File, path: Arc<Path>, len: u64) -> Job {
     })
 }
 
+/// Closes the files by which one file is open, once their calls have ended.
+pub(crate) fn close(files: Vec<forebay::File>, path: Arc<Path>) -> Job {
+    Box::pin(async move {
+        for file in files {
+            if let Err(error) = file.close().await {
+                return Outcome::new(Err(Fault::of_file(error, &path)));
+            }
+        }
+        Outcome::new(Ok(Value::None))
+    })
+}
+
 fn durability(durable: bool) -> Durability {
     if durable { Durability::Data } else { Durability::None }
 }

@@ -135,6 +135,14 @@ def test_errors_are_those_that_python_programs_expect(tmp_path, data):
         forebay.open(data, write=True, exclusive=True)
     with pytest.raises(NotADirectoryError):
         forebay.open(data / "below")
+    with pytest.raises(IsADirectoryError):
+        forebay.open(tmp_path, write=True)
+    with pytest.raises(IsADirectoryError) as caught:
+        forebay.open(tmp_path)
+    assert os.fspath(caught.value.filename) == os.fspath(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="regular files"):
+        forebay.open(tmp_path / "pipe")
     with pytest.raises(ValueError, match="mode is 'fast'|mode is \"fast\""):
         forebay.open(data, "fast")
     with pytest.raises(ValueError, match="write=True"):

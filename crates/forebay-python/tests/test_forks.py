@@ -100,11 +100,17 @@ def test_without_the_descriptor_only_the_same_file_is_opened(tmp_path):
     with forebay.open(path) as file:
 
         def closed_before():
-            os.close(file.fileno() if False else descriptor)
+            os.close(descriptor)
             return file.read(0)
+
+        def taken_by_another():
+            with open(__file__, "rb") as another:
+                os.dup2(another.fileno(), descriptor)
+                return file.read(0)
 
         descriptor = file.fileno()
         assert in_child(closed_before) == "b'the first file'"
+        assert in_child(taken_by_another) == "b'the first file'"
         (tmp_path / "other").write_bytes(b"another file..")
         os.replace(tmp_path / "other", path)
 

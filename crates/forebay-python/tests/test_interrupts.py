@@ -53,6 +53,32 @@ assert forebay.stats()["memory"]["leaked_lends"] == 0
     )
 
 
+def test_a_buffer_in_use_can_be_neither_resized_nor_freed(program, tmp_path):
+    program(
+        SLOW
+        + """
+out = bytearray(COUNT)
+thread = threading.Thread(target=lambda: file.read_many(ranges, out, **slow), daemon=True)
+thread.start()
+time.sleep(0.2)
+assert thread.is_alive()
+for change in (out.clear, lambda: out.extend(b"more"), lambda: out.pop()):
+    try:
+        change()
+    except BufferError:
+        pass
+    else:
+        raise SystemExit("a buffer that the kernel writes into was resized")
+# Dropped by the program, it stays: the operation has it.
+del out, change
+gc.collect()
+time.sleep(0.2)
+assert thread.is_alive()
+""",
+        tmp_path / "holes",
+    )
+
+
 def test_an_exception_of_a_signal_handler_ends_a_call(program, tmp_path):
     program(
         SLOW
