@@ -201,17 +201,34 @@ impl File {
         };
         let len = usize::try_from(length)
             .map_err(|_| PyValueError::new_err(format!("length is {length}, more than memory can be")))?;
-        let memory = Destination::bytes(py, len)?;
+        Ok(self.read_to(file, offset, Destination::bytes(py, len)?, true))
+    }
+
+    /// Returns the read of all of `memory`, and whether the caller's thread may make it itself.
+    fn read_to(
+        &self,
+        file: forebay::File,
+        offset: u64,
+        mut memory: Destination,
+        as_bytes: bool,
+    ) -> (Job, bool) {
+        let len = memory.len();
+        if self.mode == Mode::Adaptive
+            && len as u64 > job::CACHED_BYTES_MAX
+            && let Some(end) = regular_len(&file)
+            && end > offset
+        {
+            memory.cut(usize::try_from(end - offset).unwrap_or(usize::MAX));
+            return (job::read_in_parts(file, self.path.clone(), offset, memory, as_bytes), false);
+        }
         let in_turn = self.is_in_turn(len);
-        Ok((job::read(file, self.path.clone(), offset, memory, true), in_turn))
+        (job::read(file, self.path.clone(), offset, memory, as_bytes), in_turn)
     }
 
     fn read_into_job(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<(Job, bool)> {
         let offset = position(offset, "offset")?;
         let file = self.opened(py)?.main;
-        let memory = Destination::writable(buffer)?;
-        let in_turn = self.is_in_turn(memory.len());
-        Ok((job::read(file, self.path.clone(), offset, memory, false), in_turn))
+        Ok(self.read_to(file, offset, Destination::writable(buffer)?, false))
     }
 
     fn read_many_job(

@@ -110,6 +110,50 @@ pub(crate) fn read(
     })
 }
 
+/// The longest range that an adaptive file looks for in the page cache.
+pub(crate) const CACHED_BYTES_MAX: u64 = 4 << 20;
+/// The bytes of a part of a long read: of memory that the device can write into, and of other memory, which is copied.
+const PART_BYTES: u64 = CACHED_BYTES_MAX;
+const COPIED_PART_BYTES: u64 = 256 << 10;
+/// The parts of a long read in flight: as many bytes as a device has in flight at its full speed, and more.
+const PARTS: u32 = 16;
+
+/// Reads all of `memory` from an adaptive file that has so many bytes there, in parts: each comes from the page cache if that has it.
+/// A read of one piece would go to the device for all of it.
+pub(crate) fn read_in_parts(
+    file: forebay::File,
+    path: Arc<Path>,
+    offset: u64,
+    mut memory: Destination,
+    as_bytes: bool,
+) -> Job {
+    let page = u64::from(file.alignment().memory.max(1));
+    let address = forebay::IoMemory::memory(&mut memory).0.addr() as u64;
+    let is_aligned = address % page == offset % page;
+    let part = if is_aligned { PART_BYTES } else { COPIED_PART_BYTES };
+    let end = offset + memory.len() as u64;
+    // All parts but the first begin at whole blocks, of the file as well as of the memory.
+    let ends = std::iter::successors(Some(offset), move |start| {
+        (*start < end).then(|| ((start / part + 1) * part).min(end))
+    });
+    let mut starts = offset;
+    let ranges: Vec<_> = ends.skip(1).map(|end| std::mem::replace(&mut starts, end)..end).collect();
+    Box::pin(async move {
+        let parts =
+            file.read_many(ranges).depth(PARTS).max_gap(0).request_bytes_max(part).into_memory(memory);
+        let (result, memory) = parts.await;
+        match result {
+            Ok(()) if as_bytes => Outcome { result: Ok(Value::Bytes(memory.len())), memory },
+            Ok(()) => Outcome { result: Ok(Value::Number(memory.len() as u64)), memory },
+            // The file became shorter meanwhile.
+            Err(error) if matches!(error.kind(), forebay::ErrorKind::UnexpectedEof { .. }) => {
+                read(file, path, offset, memory, as_bytes).await
+            }
+            Err(error) => Outcome { memory, result: Err(Fault::of_file(error, &path)) },
+        }
+    })
+}
+
 /// Reads a batch into `memory`; `path` names its one file.
 pub(crate) fn read_many(batch: ReadMany, path: Option<Arc<Path>>, memory: Destination, value: Value) -> Job {
     let read = batch.into_memory(memory);

@@ -8,6 +8,12 @@ import time
 
 import pytest
 
+import forebay
+
+# As the tests of the core: the same tests with every engine on the pool of threads, as where io_uring is refused.
+if os.environ.get("FOREBAY_TEST_DRIVER"):
+    forebay.configure(driver=os.environ["FOREBAY_TEST_DRIVER"])
+
 
 def pytest_addoption(parser):
     parser.addoption("--torch", action="store_true", help="also run the tests that need torch")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import forebay
-from conftest import SIZE
+from conftest import SIZE, known
 
 slow_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 
@@ -46,6 +46,72 @@ def test_reads_are_those_of_the_file(data, content, mode, offset, length):
         count = file.read_into(offset, room)
         expected = content[offset : offset + len(room)]
         assert count == len(expected) and room[:count] == expected
+
+
+@pytest.fixture(scope="session")
+def long(tmp_path_factory):
+    """A file of some requests of every size, and a bit."""
+    path = tmp_path_factory.mktemp("long") / "data.bin"
+    path.write_bytes(known(0, (13 << 20) + 777))
+    return path
+
+
+@pytest.mark.parametrize("is_cold", [True, False])
+def test_long_reads(long, mode, evict, is_cold):
+    content = long.read_bytes()
+    with forebay.open(long, mode) as file:
+        for offset, length in ((0, len(content)), (1, 9 << 20), (4096, 5 << 20), (3 << 20, 50 << 20), (777, (4 << 20) + 1)):
+            if is_cold:
+                evict(long)
+            expected = content[offset : offset + length]
+            assert file.read(offset, length) == expected
+            memory = forebay.allocate(length + 4096)
+            for skip in (0, offset % 4096):
+                room = memoryview(memory)[skip : skip + length]
+                assert file.read_into(offset, room) == len(expected)
+                assert room[: len(expected)] == expected
+        assert file.read_into(len(content) + 5, bytearray(5 << 20)) == 0
+        assert file.read(len(content) + 5, 5 << 20) == b""
+
+
+def test_long_reads_of_a_warm_file_come_from_the_page_cache(long):
+    """The core looks for at most 4 MiB in the page cache, so a model that was in memory was read from the device each time."""
+    room = forebay.allocate(13 << 20)
+    served = 0
+    # The kernel may find a page busy once; then the file is left alone for a while.
+    for _ in range(20):
+        long.read_bytes()
+        with forebay.open(long) as file:
+            before = forebay.stats()["page_cache"]["bytes"]
+            assert file.read_into(0, room) == 13 << 20
+            assert len(file.read(5, 12 << 20)) == 12 << 20
+            served = max(served, forebay.stats()["page_cache"]["bytes"] - before)
+        if served == 25 << 20:
+            break
+    if any("adaptive" in part["what"] for part in forebay.doctor()["degraded"]):
+        pytest.skip("this file system has no page cache that can be asked")
+    assert served == 25 << 20
+
+
+def test_a_file_that_becomes_shorter_during_a_long_read(tmp_path):
+    path = tmp_path / "shrinks"
+    stop = threading.Event()
+    path.write_bytes(b"a" * (9 << 20))
+
+    def change():
+        while not stop.is_set():
+            os.truncate(path, 5 << 20)
+            os.truncate(path, 9 << 20)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        with forebay.open(path) as file:
+            for _ in range(30):
+                assert 5 << 20 <= len(file.read(0)) <= 9 << 20
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_every_kind_of_buffer_is_a_destination(data, content, mode):
