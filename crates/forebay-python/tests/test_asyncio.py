@@ -156,6 +156,49 @@ def test_a_cancelled_task_gives_its_call_up(slow, run, eventually):
     eventually(resizable)
 
 
+def test_tasks_cancelled_at_any_moment(data, content, run, evict, eventually):
+    import random
+
+    choose = random.Random(7)
+    outs = []
+
+    async def one(file, number):
+        out = bytearray(60_000)
+        outs.append(out)
+        places = [(choose.randrange(SIZE - 3000), 3000) for _ in range(20)]
+        await file.aread_many(places, out)
+        assert out == b"".join(content[offset : offset + length] for offset, length in places)
+        assert await file.aread_into(number, memoryview(out)[:10_000]) == 10_000
+        assert out[:10_000] == content[number : number + 10_000]
+        async for block in file.ascan(block=64 << 10):
+            assert len(block)
+
+    async def work():
+        with forebay.open(data, "direct") as file:
+            tasks = [asyncio.ensure_future(one(file, number)) for number in range(150)]
+            while left := [task for task in tasks if not task.done()]:
+                for task in choose.sample(left, min(3, len(left))):
+                    task.cancel()
+                await asyncio.sleep(choose.choice([0, 0, 0.0005, 0.002]))
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results), results
+            assert len(_aio.place()[0]) == 0
+            assert await file.aread(3, 3) == content[3:6]
+
+    evict(data)
+    run(work())
+
+    def all_back():
+        try:
+            for out in outs:
+                out.clear()
+            return True
+        except BufferError:
+            return False
+
+    eventually(all_back)
+
+
 def test_a_loop_that_closes_with_calls_in_flight(slow, eventually):
     file, ranges, count = slow
     out = bytearray(count)

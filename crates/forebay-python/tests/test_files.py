@@ -342,6 +342,7 @@ def test_figures(data):
     assert sum(part["reads"] for part in stats["devices"]) > before
     assert stats["memory"]["arena_bytes_max"] > 0
     doctor = forebay.doctor()
+    assert stats["driver"] == os.environ.get("FOREBAY_TEST_DRIVER", stats["driver"])
     assert doctor["driver"] == stats["driver"] and doctor["shards"] >= 1
     for part in doctor["degraded"]:
         assert part["what"] and part["why"] and part["remedy"]
