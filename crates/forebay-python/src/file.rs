@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use forebay::{Durability, Mode, Open};
+use forebay::{Class, Durability, Mode, Open};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyTuple};
 
 use crate::fault::Fault;
 use crate::hub::{Call, Hub};
-use crate::job::{self, Job, Value, Writers};
+use crate::job::{self, Handle, Job, Value, Writers};
 use crate::memory::{Aligned, Destination, Here};
 use crate::ranges::{Ranges, position};
 use crate::scan::Scan;
@@ -34,6 +34,8 @@ pub(crate) struct File {
     absolute: PathBuf,
     mode: Mode,
     is_writable: bool,
+    /// Its I/O gives way to that of other files.
+    is_background: bool,
     /// Device and inode.
     identity: (u64, u64),
     /// The descriptor, which forked children inherit.
@@ -185,7 +187,16 @@ impl File {
                 *here = Here::new(opened.clone());
             }
         }
-        Ok((Writers { main: opened.main.clone(), buffered: opened.buffered.clone() }, opened))
+        let main = self.handle(opened.main.clone());
+        Ok((Writers { main, buffered: opened.buffered.clone() }, opened))
+    }
+
+    fn class(&self) -> Class {
+        if self.is_background { Class::BACKGROUND } else { Class::DEFAULT }
+    }
+
+    fn handle(&self, file: forebay::File) -> Handle {
+        Handle { file, path: self.path.clone(), class: self.class() }
     }
 
     fn read_job(&self, py: Python<'_>, offset: i64, length: Option<i64>) -> PyResult<(Job, bool)> {
@@ -219,10 +230,10 @@ impl File {
             && end > offset
         {
             memory.cut(usize::try_from(end - offset).unwrap_or(usize::MAX));
-            return (job::read_in_parts(file, self.path.clone(), offset, memory, as_bytes), false);
+            return (job::read_in_parts(self.handle(file), offset, memory, as_bytes), false);
         }
         let in_turn = self.is_in_turn(len);
-        (job::read(file, self.path.clone(), offset, memory, as_bytes), in_turn)
+        (job::read(self.handle(file), offset, memory, as_bytes), in_turn)
     }
 
     fn read_into_job(&self, py: Python<'_>, offset: i64, buffer: &Bound<'_, PyAny>) -> PyResult<(Job, bool)> {
@@ -241,7 +252,7 @@ impl File {
         let ranges = Ranges::of(ranges)?;
         let file = self.opened(py)?.main;
         let (memory, value) = destination(&ranges, out)?;
-        let batch = settings.set(file.read_many(ranges.each));
+        let batch = settings.set(file.read_many(ranges.each)).class(self.class());
         Ok(job::read_many(batch, Some(self.path.clone()), memory, value))
     }
 
@@ -256,14 +267,14 @@ impl File {
         let memory = Destination::readable(data)?;
         let in_turn = self.is_in_turn(memory.len());
         let (writers, _) = self.writers(py, Some((offset, memory.len())))?;
-        let file = writers.into_file(offset, memory.len());
-        Ok((job::write(file, self.path.clone(), offset, memory, durable), in_turn && !durable))
+        let handle = writers.into_handle(offset, memory.len());
+        Ok((job::write(handle, offset, memory, durable), in_turn && !durable))
     }
 
     fn append_job(&self, py: Python<'_>, data: &Bound<'_, PyAny>, durable: bool) -> PyResult<Job> {
         let memory = Destination::readable(data)?;
         let (writers, opened) = self.writers(py, None)?;
-        Ok(job::append(writers, opened.line, self.path.clone(), memory, durable))
+        Ok(job::append(writers, opened.line, memory, durable))
     }
 
     fn sync_job(&self, py: Python<'_>, data_only: bool) -> PyResult<Job> {
@@ -324,7 +335,7 @@ impl Settings {
 #[pymethods]
 impl File {
     #[new]
-    #[pyo3(signature = (path, mode="adaptive", write=false, create=false, *, truncate=false, exclusive=false, permissions=0o666))]
+    #[pyo3(signature = (path, mode="adaptive", write=false, create=false, *, truncate=false, exclusive=false, permissions=0o666, background=false))]
     #[expect(clippy::too_many_arguments, reason = "the keywords of a Python function")]
     fn new(
         py: Python<'_>,
@@ -335,6 +346,7 @@ impl File {
         truncate: bool,
         exclusive: bool,
         permissions: u32,
+        background: bool,
     ) -> PyResult<File> {
         let mode = parse_mode(mode)?;
         if !write && (create || truncate || exclusive) {
@@ -365,6 +377,7 @@ impl File {
             absolute,
             mode,
             is_writable: write,
+            is_background: background,
             identity,
             descriptor: AtomicI32::new(main.as_fd().as_raw_fd()),
             is_closed: AtomicBool::new(false),
@@ -409,7 +422,8 @@ impl File {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Returns the file's descriptor, which stays the file's.
+    /// Returns the file's descriptor, which stays the file's. In the modes "adaptive" and "direct" it has O_DIRECT, so that other
+    /// calls on it need aligned memory.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.opened(py)?.main.as_fd().as_raw_fd())
     }
@@ -533,7 +547,7 @@ impl File {
         if block == 0 || depth == Some(0) {
             return Err(PyValueError::new_err("block and depth must be at least 1"));
         }
-        let scan = self.opened(py)?.main.scan().buffer(block);
+        let scan = self.opened(py)?.main.scan().buffer(block).class(self.class());
         let scan = match stop {
             Some(stop) => scan.range(start..stop.max(start)),
             None => scan.range(start..),
@@ -618,9 +632,9 @@ impl File {
         drive::run(py, process::engine(py)?, job::truncate(file, self.path.clone(), size), false).map(drop)
     }
 
-    /// The arguments that open the same path in another process.
-    fn _arguments(&self) -> (PathBuf, &'static str, bool) {
-        (self.absolute.clone(), mode_name(self.mode), self.is_writable)
+    /// Path, mode, write and background, by which another process opens the same file.
+    fn _arguments(&self) -> (PathBuf, &'static str, bool, bool) {
+        (self.absolute.clone(), mode_name(self.mode), self.is_writable, self.is_background)
     }
 }
 
@@ -636,6 +650,7 @@ fn read_many_job(
     let mut places: HashMap<*mut pyo3::ffi::PyObject, usize> = HashMap::new();
     let mut of: Vec<usize> = Vec::new();
     let mut kept: Vec<Bound<'_, File>> = Vec::new();
+    let mut class = Class::BACKGROUND;
     for (number, request) in PyIterator::from_object(requests)?.enumerate() {
         let (file, offset, len): (Bound<'_, File>, i64, i64) =
             request?.extract().map_err(|error: PyErr| {
@@ -646,6 +661,9 @@ fn read_many_job(
             Some(place) => *place,
             None => {
                 files.push(file.get().opened(py)?.main);
+                if !file.get().is_background {
+                    class = Class::DEFAULT;
+                }
                 places.insert(file.as_ptr(), files.len() - 1);
                 // An object that is gone could have the address of another one.
                 kept.push(file);
@@ -657,7 +675,8 @@ fn read_many_job(
     }
     let (memory, value) = destination(&ranges, out)?;
     let requests = of.iter().zip(ranges.each).map(|(place, range)| (&files[*place], range));
-    Ok(job::read_many(settings.set(engine.read_many(requests)), None, memory, value))
+    let batch = settings.set(engine.read_many(requests)).class(class);
+    Ok(job::read_many(batch, None, memory, value))
 }
 
 /// Reads ranges of several files as one batch: as File.read_many, for tuples of file, offset and length.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use forebay::{Durability, ReadMany};
+use forebay::{Class, Durability, ReadMany};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMemoryView};
@@ -90,15 +90,17 @@ fn views<'py>(py: Python<'py>, aligned: Arc<Aligned>, lens: &[usize]) -> PyResul
     Ok(list)
 }
 
+/// The file of one operation, with its name for errors and the class of its I/O.
+pub(crate) struct Handle {
+    pub(crate) file: forebay::File,
+    pub(crate) path: Arc<Path>,
+    pub(crate) class: Class,
+}
+
 /// Reads into `memory`; the result is the number of bytes, or the memory's bytes object.
-pub(crate) fn read(
-    file: forebay::File,
-    path: Arc<Path>,
-    offset: u64,
-    memory: Destination,
-    as_bytes: bool,
-) -> Job {
-    let read = file.read_into(offset, memory).owned();
+pub(crate) fn read(handle: Handle, offset: u64, memory: Destination, as_bytes: bool) -> Job {
+    let Handle { file, path, class } = handle;
+    let read = file.read_into(offset, memory).class(class).owned();
     Box::pin(async move {
         let (result, memory) = read.await;
         let result = match result {
@@ -120,14 +122,8 @@ const PARTS: u32 = 16;
 
 /// Reads all of `memory` from an adaptive file that has so many bytes there, in parts: each comes from the page cache if that has it.
 /// A read of one piece would go to the device for all of it.
-pub(crate) fn read_in_parts(
-    file: forebay::File,
-    path: Arc<Path>,
-    offset: u64,
-    mut memory: Destination,
-    as_bytes: bool,
-) -> Job {
-    let page = u64::from(file.alignment().memory.max(1));
+pub(crate) fn read_in_parts(handle: Handle, offset: u64, mut memory: Destination, as_bytes: bool) -> Job {
+    let page = u64::from(handle.file.alignment().memory.max(1));
     let address = forebay::IoMemory::memory(&mut memory).0.addr() as u64;
     let is_aligned = address % page == offset % page;
     let part = if is_aligned { PART_BYTES } else { COPIED_PART_BYTES };
@@ -139,17 +135,23 @@ pub(crate) fn read_in_parts(
     let mut starts = offset;
     let ranges: Vec<_> = ends.skip(1).map(|end| std::mem::replace(&mut starts, end)..end).collect();
     Box::pin(async move {
-        let parts =
-            file.read_many(ranges).depth(PARTS).max_gap(0).request_bytes_max(part).into_memory(memory);
+        let parts = handle
+            .file
+            .read_many(ranges)
+            .class(handle.class)
+            .depth(PARTS)
+            .max_gap(0)
+            .request_bytes_max(part)
+            .into_memory(memory);
         let (result, memory) = parts.await;
         match result {
             Ok(()) if as_bytes => Outcome { result: Ok(Value::Bytes(memory.len())), memory },
             Ok(()) => Outcome { result: Ok(Value::Number(memory.len() as u64)), memory },
             // The file became shorter meanwhile.
             Err(error) if matches!(error.kind(), forebay::ErrorKind::UnexpectedEof { .. }) => {
-                read(file, path, offset, memory, as_bytes).await
+                read(handle, offset, memory, as_bytes).await
             }
-            Err(error) => Outcome { memory, result: Err(Fault::of_file(error, &path)) },
+            Err(error) => Outcome { memory, result: Err(Fault::of_file(error, &handle.path)) },
         }
     })
 }
@@ -168,15 +170,10 @@ pub(crate) fn read_many(batch: ReadMany, path: Option<Arc<Path>>, memory: Destin
 }
 
 /// Writes all of `memory`; the result is the number of bytes.
-pub(crate) fn write(
-    file: forebay::File,
-    path: Arc<Path>,
-    offset: u64,
-    memory: Destination,
-    durable: bool,
-) -> Job {
+pub(crate) fn write(handle: Handle, offset: u64, memory: Destination, durable: bool) -> Job {
+    let Handle { file, path, class } = handle;
     let len = memory.len() as u64;
-    let write = file.write_from(offset, memory).durable(durability(durable)).owned();
+    let write = file.write_from(offset, memory).class(class).durable(durability(durable)).owned();
     Box::pin(async move {
         let (result, memory) = write.await;
         let result = result.map(|()| Value::Number(len)).map_err(|error| Fault::of_file(error, &path));
@@ -187,17 +184,17 @@ pub(crate) fn write(
 /// The files by which one file is written: one of its mode, and one through the page cache for bytes that are not whole blocks of
 /// the device. The kernel keeps both views the same.
 pub(crate) struct Writers {
-    pub(crate) main: forebay::File,
+    pub(crate) main: Handle,
     pub(crate) buffered: Option<forebay::File>,
 }
 
 impl Writers {
     /// Returns the file for a write.
-    pub(crate) fn into_file(self, offset: u64, len: usize) -> forebay::File {
-        match self.buffered {
-            Some(buffered) if !is_whole(&self.main, offset, len) => buffered,
-            _ => self.main,
+    pub(crate) fn into_handle(mut self, offset: u64, len: usize) -> Handle {
+        if let Some(buffered) = self.buffered.filter(|_| !is_whole(&self.main.file, offset, len)) {
+            self.main.file = buffered;
         }
+        self.main
     }
 }
 
@@ -211,20 +208,17 @@ pub(crate) fn is_whole(file: &forebay::File, offset: u64, len: usize) -> bool {
 pub(crate) fn append(
     writers: Writers,
     line: Arc<async_lock::Mutex<()>>,
-    path: Arc<Path>,
     memory: Destination,
     durable: bool,
 ) -> Job {
     Box::pin(async move {
         let _first = line.lock_arc().await;
-        let end = match writers.main.len().await {
+        let end = match writers.main.file.len().await {
             Ok(end) => end,
-            Err(error) => return Outcome { memory, result: Err(Fault::of_file(error, &path)) },
+            Err(error) => return Outcome { memory, result: Err(Fault::of_file(error, &writers.main.path)) },
         };
-        let file = writers.into_file(end, memory.len());
-        let (result, memory) = file.write_from(end, memory).durable(durability(durable)).owned().await;
-        let result = result.map(|()| Value::Number(end)).map_err(|error| Fault::of_file(error, &path));
-        Outcome { memory, result }
+        let written = write(writers.into_handle(end, memory.len()), end, memory, durable).await;
+        Outcome { result: written.result.map(|_| Value::Number(end)), ..written }
     })
 }
 

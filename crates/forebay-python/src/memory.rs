@@ -78,9 +78,10 @@ impl Owner {
         }
     }
 
-    /// Returns whether only an attached thread may drop it. (pyo3 defers the drop of a `Py` by itself.)
+    /// Returns whether only an attached thread may drop it. (pyo3 would take a bytes object anywhere, but into a list behind a lock that a
+    /// forked child could find locked.)
     fn needs_interpreter(&self) -> bool {
-        matches!(self, Owner::Export(_) | Owner::Tensor(_))
+        matches!(self, Owner::Export(_) | Owner::Tensor(_) | Owner::Bytes(_))
     }
 }
 

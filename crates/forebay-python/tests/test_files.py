@@ -349,6 +349,19 @@ def test_figures(data):
     assert isinstance(doctor["text"], str)
 
 
+def test_background_files_have_a_class_of_their_own(data, content):
+    with forebay.open(data, "direct", background=True) as file:
+        again = pickle.loads(pickle.dumps(file))
+        for each in (file, again):
+            assert each.read(4096, 4096) == content[4096:8192]
+            assert bytes(each.read_many([(0, 512)])[0]) == content[:512]
+            assert b"".join(each.scan()) == content
+        again.close()
+        assert bytes(forebay.read_many([(file, 0, 512)])[0]) == content[:512]
+    classes = {part["class"]: part["reads"] for part in forebay.stats()["devices"] if part["reads"]}
+    assert classes.get("background", 0) >= 6, classes
+
+
 def test_settings_come_before_the_engine(program, data):
     with pytest.raises(ValueError, match="shards is 0"):
         forebay.configure(shards=0)

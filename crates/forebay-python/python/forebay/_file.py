@@ -90,7 +90,11 @@ class File(_forebay.File):
             yield view
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open, self._arguments()
+        return _reopen, self._arguments()
+
+
+def _reopen(path: os.PathLike[str], mode: Mode, write: bool, background: bool) -> File:
+    return open(path, mode, write, background=background)
 
 
 def open(
@@ -102,6 +106,7 @@ def open(
     truncate: bool = False,
     exclusive: bool = False,
     permissions: int = 0o666,
+    background: bool = False,
 ) -> File:
     """Opens a file, to read, or with `write` to read and write.
 
@@ -109,6 +114,7 @@ def open(
     past it, "buffered" reads through it, "uncached" reads through it and leaves nothing there.
 
     `create` makes a file that does not exist, `exclusive` fails where one does, `truncate` empties it; all need `write`.
+    The reads and writes of a `background` file give way to those of other files of the process on the same device.
 
     Raises FileNotFoundError, PermissionError and the other kinds of OSError; ValueError for arguments that do not fit.
     """
@@ -120,6 +126,7 @@ def open(
         truncate=truncate,
         exclusive=exclusive,
         permissions=permissions,
+        background=background,
     )
 
 
