@@ -184,8 +184,11 @@ impl Destination {
     /// Returns the bytes object that was read into; of fewer bytes a copy, as the file's end rarely comes.
     pub(crate) fn into_bytes(mut self, py: Python<'_>, len: usize) -> Py<PyAny> {
         let object = match std::mem::take(&mut self.owner) {
-            Owner::Bytes(object) if len == self.len => return object.into_any(),
-            Owner::Bytes(_object) => {
+            Owner::Bytes(object) => {
+                // SAFETY: attached, and the object is one of bytes. Its length may be more than was left to the operation (`cut`).
+                if usize::try_from(unsafe { ffi::PyBytes_Size(object.as_ptr()) }) == Ok(len) {
+                    return object.into_any();
+                }
                 // SAFETY: the object lives, and its first `len` bytes were read into it.
                 PyBytes::new(py, unsafe { std::slice::from_raw_parts(self.start, len.min(self.len)) })
             }
