@@ -211,10 +211,10 @@ impl Budget {
         (self.memtable * 4).clamp(TABLE_BYTES_MIN, TABLE_BYTES_MAX)
     }
 
-    /// Returns the bytes of a segment of the log. Up to four lie beside the records of the memtables, so they are
-    /// no longer than a record needs, or a quarter of a memtable.
+    /// Returns the bytes of a segment of the log. About as long as a memtable: a flush then gives up few segments at once, and
+    /// the log uses those again instead of writing new ones through.
     pub(crate) fn log_segment_bytes(&self, options: &Options) -> u64 {
-        let usual = (self.record as u64 + (64 << 10)).max(self.memtable / 4).next_multiple_of(MIB);
+        let usual = (self.record as u64 + (64 << 10)).max(self.memtable).next_power_of_two();
         options.log_segment_bytes.unwrap_or(usual.clamp(MIB, 64 * MIB))
     }
 

@@ -134,9 +134,8 @@ impl Options {
         self
     }
 
-    /// Sets the bytes of one segment file of the log, a multiple of 4,096 from 64 KiB to 1 GiB. Up to three lie
-    /// beside those with records of memtables. Default: room for the longest record, and a quarter of
-    /// [`memtable_bytes`](Options::memtable_bytes) at least: 17 MiB with 256 MiB of memory, 23 MiB with 1 GiB.
+    /// Sets the bytes of one segment file of the log, a multiple of 4,096 from 64 KiB to 1 GiB. Default:
+    /// about [`memtable_bytes`](Options::memtable_bytes), from 1 to 64 MiB.
     pub fn log_segment_bytes(mut self, bytes: u64) -> Options {
         self.log_segment_bytes = Some(bytes);
         self
@@ -146,7 +145,7 @@ impl Options {
     /// When the file system is full, the store gives up the reserve, so that deletions can be written to
     /// tables and compacted, which frees space; then it allocates the reserve again. With 0 there is none,
     /// and deletes may not shrink a full store. At most 1 TiB. Default: it grows with the store: the bytes in
-    /// memtables, one table, a segment of either log, and up to an eighth of the most, which is 146 MiB with
+    /// memtables, one table, a segment of either log, and up to an eighth of the most, which is 161 MiB with
     /// 256 MiB of memory and 192 MiB with more. At an open it is halved or quartered if there is less space;
     /// if it cannot grow later, the store is full. File systems without fallocate(2) have no reserve.
     pub fn reserve_bytes(mut self, bytes: u64) -> Options {
