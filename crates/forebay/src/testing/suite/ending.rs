@@ -112,12 +112,13 @@ async fn closing_answers_a_batch(env: &Env) -> Outcome {
     let (engine, file) = scene(env, |config| config.shards(1)).await?;
     let range = |n: u64| n % 250 * 4096..n % 250 * 4096 + 4096;
     let mut batch = file.read_many((0..10_000).map(range)).max_gap(0).request_bytes_max(4096).into_future();
-    holds("it takes a while", poll_now(&mut batch).is_pending())?;
+    // On a busy machine the whole batch may be there before the poll looks.
+    let first = poll_now(&mut batch);
     engine.nop().await?;
     let report = engine.close().await?;
     same("leaked and lost", (report.leaked_operations, report.lost_shards), (0, 0))?;
-    let Poll::Ready(results) = poll_now(&mut batch) else {
-        return fail("a batch has its answers when close has");
+    let Poll::Ready(results) = (if first.is_ready() { first } else { poll_now(&mut batch) }) else {
+        return fail("a batch has its results when close has");
     };
     for (n, result) in results?.into_iter().enumerate() {
         match result {
