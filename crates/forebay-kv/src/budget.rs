@@ -222,7 +222,7 @@ impl Budget {
     /// Everything in memory goes to tables, one table of the last level is rewritten, and either log gets its next
     /// segment. With deletions each such step frees more than it takes.
     ///
-    /// It is a multiple of a sixteenth of what the largest store needs, and one more, which is room until the
+    /// The result is a multiple of a sixteenth of the largest store's need, with one step more: room until the
     /// reserve has grown.
     pub(crate) fn reserve(&self, options: &Options, memtables: u64, tables: u64) -> u64 {
         let needed = self.space_to_go_on(options, memtables, tables);

@@ -283,7 +283,7 @@ async fn a_small_store_takes_little_space_and_its_reserve_grows_with_it() {
     reserve_reaches(&store, 1).await;
     let (taken, first) = (taken_bytes(dir.path()), store.stats().reserve_bytes);
     assert!(taken < 128 << 20, "{taken} bytes for an empty store, {first} of them its reserve");
-    // In a memtable, then in tables as well: what the store needs to flush and to compact is reserved.
+    // The space for flushes and compactions is reserved while memtables and tables grow.
     let keyspace = store.default_keyspace();
     let segment = 32 << 20;
     let mut written = 0;
@@ -327,7 +327,7 @@ fn a_reserve_that_cannot_grow_makes_the_store_full() {
             assert!(model.there.len() < 300, "{} keys", model.there.len());
             let full = store.stats().full.expect("it is full");
             assert!(full.to_string().contains("for a reserve of"), "{full}");
-            // What was the reserve is enough for deletions.
+            // The space of the reserve is enough for deletions.
             model.delete_half(&store).await;
             model.check(&store).await;
             engine.remove_file(FILLER).await.unwrap();

@@ -186,8 +186,8 @@ async fn read_one(handle: &Handle, range: Range<u64>, class: Class) -> Result<By
     Ok(read.pop().transpose()?.map(Bytes::from).unwrap_or_default())
 }
 
-/// Reads a long range into memory of its own. What the page cache has not comes by way of I/O memory: the kernel would have to find the
-/// pages of new memory before a request can begin, while a copy happens beside the others.
+/// Reads a long range into memory of its own. Bytes that are not in the page cache come by way of I/O memory: for a direct read the
+/// kernel has to find the pages of new memory before the request begins, while a copy happens beside other requests.
 async fn read_long(handle: &Handle, range: Range<u64>, class: Class) -> Result<Bytes> {
     let Ok(len) = usize::try_from(range.end - range.start) else {
         return Err(Failure::text(format!(

@@ -149,7 +149,7 @@ pub(crate) fn started_engine() -> Option<&'static Engine> {
 ///
 /// arena_bytes: the most bytes of I/O memory, 1 GiB by default. overflow_bytes: the most bytes beside it, 64 MiB by default.
 /// shards: the number of storage threads, one to a few by default. queue_depth: requests of one thread in flight.
-/// driver: "auto", "uring" or "threads". What is left out keeps its default.
+/// driver: "auto", "uring" or "threads". An omitted setting keeps its default.
 ///
 /// Raises RuntimeError when the engine of this process runs already. A forked child that has not used the engine yet may set
 /// other values than its parent.

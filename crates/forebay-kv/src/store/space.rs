@@ -348,7 +348,7 @@ impl Shared {
         }
         match self.full.goal.load(Ordering::Acquire) {
             0 => true,
-            // Less is enough for what is in memory and in tables by now.
+            // By now the memtables and tables may need less.
             bytes => match self.allocate_reserve(bytes.min(self.reserve_wanted())).await {
                 Err(error) => *error.kind() != ErrorKind::NoSpace,
                 Ok(()) => true,

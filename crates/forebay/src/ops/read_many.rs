@@ -480,7 +480,7 @@ impl<B: IoMemory> ReadManyInto<B> {
         Ok(())
     }
 
-    /// Copies what the page cache has, and begins the batch of the rest. Returns true where there is no rest.
+    /// Copies the ranges that the page cache has, and begins the batch of the others. Returns true if there are none.
     fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(cached) = &mut self.cached else { return Poll::Ready(false) };
         std::task::ready!(cached.poll(context));

@@ -16,7 +16,7 @@ use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, Shared};
 #[repr(C)]
 struct Record {
     header: Header,
-    /// What the allocator returned, and its layout: of the data, or of both.
+    /// The allocation and its layout: of the data, or of both.
     allocated: NonNull<u8>,
     layout: Layout,
     is_apart: bool,

@@ -148,7 +148,7 @@ impl CachedInto {
         Ok(Box::new(CachedInto { ask, memory, starts, next: 0, missed: Vec::new(), sequences }))
     }
 
-    /// Copies what the page cache has. Pending when this poll has copied enough: the task is woken at once.
+    /// Copies the ranges that the page cache has. Pending when this poll has copied enough: the task is woken at once.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut spent_bytes = 0;
         while !self.sequences.is_empty() && (self.next as usize) < self.ask.ranges.len() {
@@ -178,7 +178,7 @@ impl CachedInto {
         unsafe { attempt.read(place) }
     }
 
-    /// Returns what is left for the device, the memory, and the places of the ranges that are left.
+    /// Returns the batch of the ranges for the device, the memory, and their places in it.
     pub(super) fn into_rest(self) -> (Ask, Lent, Vec<u64>) {
         let CachedInto { mut ask, memory, mut starts, missed, sequences, .. } = self;
         if !sequences.is_empty() && missed.len() < ask.ranges.len() {
