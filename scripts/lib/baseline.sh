@@ -1,4 +1,6 @@
 # Compares every row of `forebay measure baseline` with its job of fio: sourced by scripts/bench. Rows and jobs take turns.
+# shellcheck shell=bash
+: "${root:?the sourcing script says where the checkout is}"
 
 # Prints iops, mean, p50 and p99 in microseconds of a result of `measure baseline --rows ROW --repeats 1 --json`.
 own_figures() {
@@ -85,8 +87,8 @@ compare_baseline() {
         while read -r job; do
             row=${job#*--name=} row=${row%% *}
             [ -z "$chosen" ] || [[ $chosen == *",$row,"* ]] || continue
-            kind=read
-            case $job in *--rw=*write*) kind=write ;; esac
+            kind='read'
+            case $job in *--rw=*write*) kind='write' ;; esac
             # Who begins changes with the round.
             for side in $(((round + 0) % 2)) $(((round + 1) % 2)); do
                 if [ "$side" = 1 ]; then

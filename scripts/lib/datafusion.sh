@@ -1,5 +1,6 @@
 # Queries of DataFusion over parquet files with both stores in turn: sourced by scripts/bench.
 # shellcheck shell=bash
+: "${root:?the sourcing script says where the checkout is}" "${here:?and where its caller stands}"
 
 # compare_datafusion [--dir DIR] [--scale FACTOR] [options of the example's `compare`]
 compare_datafusion() {
