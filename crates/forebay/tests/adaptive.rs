@@ -511,7 +511,7 @@ fn memory_of_the_programs_own_is_filled_from_the_page_cache_and_from_the_device(
         let now = (choices(&engine).0 - before.0, device_reads(&engine) > before.1);
         assert_eq!(now, (u64::from(is_cached), !is_cached), "{range:?}");
     }
-    // A batch copies what is cached into its places and reads the rest, also with an empty range and one past the end between them.
+    // A batch copies cached ranges into their places and reads the others, also with an empty range and one past the end between them.
     // From the back to the front: a range that goes on behind the one before it looks at read-ahead, too.
     let cached = [60_000..65_536, 100..5_000, 0..3];
     let cold = [200_000..200_100, 300_000..300_001];

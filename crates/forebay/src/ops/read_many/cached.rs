@@ -20,6 +20,8 @@ use crate::reactor::read_many::slab_bytes;
 const POLL_BYTES: u64 = 2 << 20;
 /// The time of an attempt, as bytes: a few tenths of a microsecond.
 const ATTEMPT_BYTES: u64 = 4096;
+/// Batches of fewer ranges look for each range: they are not worth the memory for spans.
+const LOOK_RANGES_MIN: usize = 8;
 /// The time of a range that does not try, as bytes.
 const SKIP_BYTES: u64 = 64;
 
@@ -193,6 +195,9 @@ impl CachedInto {
 
 /// Returns the sequence of each file's reads.
 fn sequences(ask: &Ask) -> Box<[Sequence]> {
+    if ask.ranges.len() < LOOK_RANGES_MIN {
+        return vec![Sequence::BATCH; ask.files.len()].into();
+    }
     let mut spans: Vec<Option<Range<u64>>> = vec![None; ask.files.len()];
     let mut reads = vec![0; ask.files.len()];
     for number in 0..ask.ranges.len() as u32 {
