@@ -45,9 +45,15 @@ impl Directories {
         let mut tries = 0;
         loop {
             tries += 1;
+            // A deletion that leaves no empty directory may remove one in the middle of this call: one above it is missing then, or
+            // it was there when it was to be made, and no longer when it was looked at.
             match engine.create_dir_all(path).await {
-                // One above it was there and has just been removed, by a deletion that leaves no empty directory.
                 Err(error) if error.kind() == ErrorKind::NotFound && tries < TRIES_MAX => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && tries < TRIES_MAX => {
+                    if is_no_directory(engine, path).await {
+                        return Err(error.into());
+                    }
+                }
                 made => return Ok(made?),
             }
         }
@@ -105,6 +111,11 @@ impl Directories {
     fn forget_up_to(&self, root: &Path, path: &Path) {
         up_to(root, path).into_iter().for_each(|dir| self.forget(dir));
     }
+}
+
+/// Returns whether something that is no directory has the name `path`.
+async fn is_no_directory(engine: &Engine, path: &Path) -> bool {
+    engine.metadata(path).await.is_ok_and(|there| !there.is_dir())
 }
 
 /// Returns the directory `path` and those above it, without `root`.

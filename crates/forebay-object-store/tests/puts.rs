@@ -7,6 +7,7 @@ use std::fs;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path as FsPath;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -248,6 +249,51 @@ async fn puts_beside_deletions_that_clean_up() {
         task.await.unwrap();
     }
     assert!(tree(root.path()).is_empty(), "{:?}", tree(root.path()));
+}
+
+/// A put failed with EEXIST for its directory: another task had made that directory and removed it again, between the mkdir(2) that
+/// found it there and the stat(2) that looked whether it was a directory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_comes_and_goes_fails_no_put() {
+    let root = dir();
+    let engine = engine();
+    let settings = ForebayStore::new(&engine, root.path()).put_durability(PutDurability::None);
+    let store = settings.automatic_cleanup(true).open().await.unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        // As another program would. Their calls fail where the put's directory is in use, or was just made.
+        threads.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                let _ = std::fs::create_dir(root.path().join("a"));
+                let _ = std::fs::remove_dir(root.path().join("a"));
+                std::thread::yield_now();
+            }
+        });
+        let puts = async {
+            for _ in 0..20 {
+                store.put(&Path::from("a/x"), "x".into()).await?;
+                store.delete(&Path::from("a/x")).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        let done = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(puts));
+        ended.store(true, Ordering::Relaxed);
+        done.unwrap();
+    });
+}
+
+/// A file where a directory is needed fails the put by name; nobody tries for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_in_place_of_a_directory_fails_a_put() {
+    let root = dir();
+    let engine = engine();
+    let store = ForebayStore::new(&engine, root.path()).open().await.unwrap();
+    store.put(&Path::from("a"), "x".into()).await.unwrap();
+    for below in ["a/b", "a/b/c"] {
+        let error = store.put(&Path::from(below), "x".into()).await.unwrap_err().to_string();
+        assert!(error.contains(&*root.path().join("a").to_string_lossy()), "{error}");
+    }
+    assert_eq!(tree(root.path()).len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
