@@ -1,8 +1,18 @@
 """Reads of Python programs: Forebay beside the ways that they have without it. Run by `scripts/bench python`.
 
-Work: `ranges` (a batch of short ranges into one array), `scan` (a file from front to back), `tensors` (a safetensors file), `calls` (single short
-reads, one after the other), `asyncio` (short reads, many at once). Each row is one sample per repeat, in a process of its own, interleaved; the
-destination has been written to before the clock starts. A cold file is dropped from the page cache before each sample, a warm one read before.
+| work | what is read |
+|---|---|
+| `model-300`, `model-18000` | all tensors of a safetensors file of 2 GiB with so many of them |
+| `samples` | batches of 256 samples of 4 to 150 KiB, out of 200,000 |
+| `batches` | batches of 256 random ranges of 4 KiB, also from Rust |
+| `ranges` | one batch of 20,000 such ranges |
+| `scan` | a file from front to back |
+| `calls` | single reads of 4 KiB, one after the other |
+| `asyncio` | the same, 64 at once |
+
+Each row is one sample per repeat, in a process of its own, interleaved. A cold file is dropped from the page cache before each sample; of a warm one
+what will be read is read before. `memory` says what the bytes come into: `touched` memory has been written to before the clock starts, `new`
+memory has not, `mapped` memory is the page cache itself, of which a byte of each page is looked at.
 """
 
 from __future__ import annotations
@@ -10,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import concurrent.futures
+import functools
 import importlib.util
 import json
 import os
@@ -19,15 +30,20 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-WORK = ["ranges", "scan", "tensors", "calls", "asyncio"]
+WORK = ["model-300", "model-18000", "samples", "batches", "ranges", "scan", "calls", "asyncio"]
 CACHES = ["cold", "warm"]
 RANGE_BYTES = 4096
 CALL_BYTES = 4096
 BLOCK_BYTES = 1 << 20
+BATCH = 256
+THREADS = 32
+SAMPLE_BYTES = (4 << 10, 150 << 10)
 SEED = 0x9E3779B97F4A7C15
+# Of tensors that follow each other; most are short, and most bytes are in long ones.
+TENSOR_WEIGHTS = [0.01, 4, 1, 1, 0.01, 4, 8, 0.01, 8, 2]
 
 
 def places(count: int, file_bytes: int, length: int) -> list[int]:
@@ -39,28 +55,75 @@ def places(count: int, file_bytes: int, length: int) -> list[int]:
     return found
 
 
+def sample_ranges(count: int) -> list[tuple[int, int]]:
+    """Returns offset and length of each sample of the file, and behind them its end."""
+    least, most = SAMPLE_BYTES
+    ranges, end = [], 0
+    for number in places(count, most - least + 1, 0):
+        ranges.append((end, least + number))
+        end += least + number
+    return ranges
+
+
 class Sample:
     """What a row gets: the file, the work's numbers, and a place for its result."""
 
-    def __init__(self, path: str, count: int, is_cold: bool) -> None:
+    def __init__(self, path: str, count: int, batches: int, samples: int, core: str, is_cold: bool) -> None:
         self.path = path
         self.count = count
+        self.batches = batches
+        self.samples = samples
+        self.core = core
         self.bytes = os.path.getsize(path)
         self.is_cold = is_cold
 
-    def measured(self, work: Callable[[], Any]) -> dict[str, float]:
-        """Times one call: seconds, and processor seconds of all threads."""
+    def prepare(self, ranges: Iterable[tuple[int, int]] | None = None) -> None:
+        """Drops the file from the page cache, or reads these ranges, or all of it, into it."""
         if self.is_cold:
             evict(self.path)
-        else:
-            with open(self.path, "rb") as file:
-                while file.read(BLOCK_BYTES * 8):
-                    pass
+            return
+        descriptor = os.open(self.path, os.O_RDONLY)
+        if ranges is None:
+            ranges = ((offset, BLOCK_BYTES * 8) for offset in range(0, self.bytes, BLOCK_BYTES * 8))
+        room = bytearray(BLOCK_BYTES * 8)
+        for offset, length in ranges:
+            os.preadv(descriptor, [memoryview(room)[:length]], offset)
+        os.close(descriptor)
+
+    def measured(self, work: Callable[[], Any], ranges: Iterable[tuple[int, int]] | None = None) -> dict[str, Any]:
+        """Times one call: seconds, and processor seconds of all threads."""
+        self.prepare(ranges)
         before, begun = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         moved = work()
         took, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF)
         processor = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
         return {"seconds": took, "processor_seconds": processor, "bytes": moved}
+
+    def each(self, batches: list[Any], read: Callable[[Any], int], ranges: list[Any] | None = None) -> dict[str, Any]:
+        """Times batches one after the other. `ranges` are theirs, if they are not pairs themselves."""
+        took: list[float] = []
+
+        def work() -> int:
+            moved = 0
+            for batch in batches:
+                begun = time.perf_counter()
+                moved += read(batch)
+                took.append(time.perf_counter() - begun)
+            return moved
+
+        result = self.measured(work, [pair for batch in batches for pair in batch] if ranges is None else ranges)
+        return {**result, "each": took}
+
+    def sample_batches(self) -> list[list[tuple[int, int]]]:
+        """Returns batches of random samples."""
+        ranges = sample_ranges(self.samples)
+        picked = [ranges[number] for number in places(BATCH * self.batches, self.samples, 0)]
+        return [picked[start : start + BATCH] for start in range(0, len(picked), BATCH)]
+
+    def range_batches(self) -> list[list[tuple[int, int]]]:
+        """Returns batches of random ranges."""
+        pairs = [(offset, RANGE_BYTES) for offset in places(BATCH * self.batches, self.bytes, RANGE_BYTES)]
+        return [pairs[start : start + BATCH] for start in range(0, len(pairs), BATCH)]
 
 
 def evict(path: str) -> None:
@@ -103,17 +166,33 @@ def of_forebay(mode: str) -> dict[str, Callable[[Sample], dict[str, float]]]:
             file.read(0, 1)
             return sample.measured(lambda: sum(block.nbytes + block[0] * 0 for block in file.scan()))
 
-    def tensors(sample: Sample) -> dict[str, float]:
+    def batches(sample: Sample) -> dict[str, Any]:
         import forebay
-        import numpy  # noqa: F401  (imported by both rows before the clock starts)
-        from forebay.safetensors import SafeOpen
+        import numpy
 
-        def work() -> int:
-            with SafeOpen(sample.path, "np") as file:
-                return sum(touch(tensor) for tensor in file.get_tensors().values())
+        out = touched(BATCH * RANGE_BYTES)
+        with forebay.open(sample.path, mode) as file:
+            file.read(0, 1)
+            pairs = [numpy.array(batch) for batch in sample.range_batches()]
 
-        forebay.stats()
-        return sample.measured(work)
+            def read(batch: Any) -> int:
+                file.read_many(batch, out)
+                return out.nbytes
+
+            return sample.each(pairs, read)
+
+    def samples(sample: Sample) -> dict[str, Any]:
+        import forebay
+
+        out = touched(BATCH * SAMPLE_BYTES[1])
+        with forebay.open(sample.path, mode) as file:
+            file.read(0, 1)
+
+            def read(batch: list[tuple[int, int]]) -> int:
+                file.read_many(batch, out)
+                return sum(length for _, length in batch)
+
+            return sample.each(sample.sample_batches(), read)
 
     def calls(sample: Sample) -> dict[str, float]:
         import forebay
@@ -135,7 +214,52 @@ def of_forebay(mode: str) -> dict[str, Callable[[Sample], dict[str, float]]]:
             file.read(0, 1)
             return sample.measured(lambda: asyncio.run(main(file)))
 
-    return {"ranges": ranges, "scan": scan, "tensors": tensors, "calls": calls, "asyncio": at_once}
+    return {
+        "ranges": ranges,
+        "batches": batches,
+        "samples": samples,
+        "scan": scan,
+        "calls": calls,
+        "asyncio": at_once,
+    }
+
+
+def forebay_model(sample: Sample, is_new: bool) -> dict[str, Any]:
+    import forebay
+    import numpy  # noqa: F401  (imported by all rows before the clock starts)
+    from forebay.safetensors import load_file
+
+    forebay.stats()
+    out = None if is_new else forebay.allocate(sample.bytes + 4096)
+    if out is not None:
+        memoryview(out)[::4096] = b"\1" * len(memoryview(out)[::4096])
+
+    def work() -> int:
+        tensors = load_file(sample.path, framework="np", out=out)
+        return sum(tensor.nbytes for tensor in tensors.values())
+
+    return sample.measured(work)
+
+
+def forebay_data_set(sample: Sample) -> dict[str, Any]:
+    from forebay.torch import RangeDataset
+
+    ranges = [pair for batch in sample.sample_batches() for pair in batch]
+    batches = [list(range(start, start + BATCH)) for start in range(0, len(ranges), BATCH)]
+    samples = RangeDataset([sample.path], ranges)
+    samples._files[0].read(0, 1)
+
+    def read(batch: Any) -> int:
+        return sum(view.nbytes for view in samples.__getitems__(batch))
+
+    return sample.each(batches, read, ranges)
+
+
+def core(sample: Sample, *arguments: str) -> dict[str, Any]:
+    """The same from Rust, in a process of its own."""
+    sample.prepare(None if arguments[0] == "scan" else [pair for batch in sample.range_batches() for pair in batch])
+    done = subprocess.run([sample.core, *arguments], stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout))
 
 
 async def in_lanes(offsets: list[int], read: Callable[[int], Any], lanes: int = 64) -> list[Any]:
@@ -158,23 +282,72 @@ def touch(tensor: Any) -> int:
     return int(tensor.nbytes)
 
 
-def preadv_ranges(sample: Sample) -> dict[str, float]:
-    offsets = places(sample.count, sample.bytes, RANGE_BYTES)
-    out = memoryview(touched(sample.count * RANGE_BYTES))
+def read_by_threads(sample: Sample) -> Callable[[list[tuple[int, int]], memoryview], int]:
+    """Returns a read of pairs side by side, by `preadv` in threads that are there already."""
     descriptor = os.open(sample.path, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-    threads = 32
+    pool = concurrent.futures.ThreadPoolExecutor(THREADS)
+    list(pool.map(lambda _: time.sleep(0.001), range(THREADS)))
 
-    def part(number: int) -> int:
-        moved = 0
-        for place in range(number, sample.count, threads):
-            target = out[place * RANGE_BYTES : (place + 1) * RANGE_BYTES]
-            moved += os.preadv(descriptor, [target], offsets[place])
-        return moved
+    def read(pairs: list[tuple[int, int]], out: memoryview) -> int:
+        starts, end = [], 0
+        for _, length in pairs:
+            starts.append(end)
+            end += length
 
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda _: time.sleep(0.001), range(threads)))
-        return sample.measured(lambda: sum(pool.map(part, range(threads))))
+        def part(number: int) -> int:
+            moved = 0
+            for place in range(number, len(pairs), THREADS):
+                offset, length = pairs[place]
+                moved += os.preadv(descriptor, [out[starts[place] : starts[place] + length]], offset)
+            return moved
+
+        return sum(pool.map(part, range(THREADS)))
+
+    return read
+
+
+def preadv_ranges(sample: Sample) -> dict[str, Any]:
+    pairs = [(offset, RANGE_BYTES) for offset in places(sample.count, sample.bytes, RANGE_BYTES)]
+    out = memoryview(touched(sample.count * RANGE_BYTES))
+    read = read_by_threads(sample)
+    return sample.measured(lambda: read(pairs, out))
+
+
+def preadv_batches(sample: Sample, batches: list[list[tuple[int, int]]], most_bytes: int) -> dict[str, Any]:
+    out = memoryview(touched(BATCH * most_bytes))
+    read = read_by_threads(sample)
+    return sample.each(batches, lambda batch: read(batch, out))
+
+
+def memmap_batches(sample: Sample, batches: list[list[tuple[int, int]]], most_bytes: int) -> dict[str, Any]:
+    import numpy
+
+    mapped = numpy.memmap(sample.path, "u1", "r")
+    out = touched(BATCH * most_bytes)
+
+    def read(batch: list[tuple[int, int]]) -> int:
+        end = 0
+        for offset, length in batch:
+            out[end : end + length] = mapped[offset : offset + length]
+            end += length
+        return end
+
+    return sample.each(batches, read)
+
+
+def obstore_batches(sample: Sample, batches: list[list[tuple[int, int]]]) -> dict[str, Any]:
+    import obstore
+    from obstore.store import LocalStore
+
+    store = LocalStore(os.path.dirname(sample.path))
+    name = os.path.basename(sample.path)
+
+    def read(batch: list[tuple[int, int]]) -> int:
+        starts, lengths = zip(*batch)
+        return sum(map(len, obstore.get_ranges(store, name, starts=list(starts), lengths=list(lengths))))
+
+    return sample.each(batches, read)
 
 
 def memmap_ranges(sample: Sample) -> dict[str, float]:
@@ -244,14 +417,60 @@ def memmap_scan(sample: Sample) -> dict[str, float]:
     return sample.measured(work)
 
 
-def safetensors_tensors(sample: Sample) -> dict[str, float]:
-    import numpy  # noqa: F401
+def safetensors_model(sample: Sample, memory: str) -> dict[str, Any]:
+    import numpy
     import safetensors
     import safetensors.numpy  # noqa: F401
 
+    out = touched(sample.bytes) if memory == "touched" else None
+
     def work() -> int:
+        end = 0
         with safetensors.safe_open(sample.path, "np") as file:
-            return sum(touch(file.get_tensor(name)) for name in file.keys())
+            for name in file.keys():
+                tensor = file.get_tensor(name)
+                if out is not None:
+                    numpy.copyto(out[end : end + tensor.nbytes], tensor.reshape(-1).view("u1"))
+                elif memory == "new":
+                    tensor = tensor.copy()
+                else:
+                    touch(tensor)
+                kept.append(tensor)
+                end += tensor.nbytes
+        return end
+
+    kept: list[Any] = []
+    return sample.measured(work)
+
+
+def direct_model(sample: Sample) -> dict[str, Any]:
+    """The bare reads of such a load: whole blocks, past the page cache, by threads."""
+    import forebay
+
+    length = sample.bytes // 4096 * 4096
+    memory = forebay.allocate(length)
+    room = memoryview(memory)
+    room[::4096] = b"\1" * len(room[::4096])
+    descriptor = os.open(sample.path, os.O_RDONLY | os.O_DIRECT)
+    part_bytes, threads = 4 << 20, 4
+
+    def part(number: int) -> int:
+        starts = range(number * part_bytes, length, part_bytes * threads)
+        return sum(os.preadv(descriptor, [room[start : start + part_bytes]], start) for start in starts)
+
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda _: time.sleep(0.001), range(threads)))
+        return sample.measured(lambda: sum(pool.map(part, range(threads))))
+
+
+def fastsafetensors_model(sample: Sample) -> dict[str, Any]:
+    import torch  # noqa: F401
+    from fastsafetensors import fastsafe_open
+
+    def work() -> int:
+        with fastsafe_open([sample.path], nogds=True, device="cpu") as file:
+            tensors = [file.get_tensor(name).clone() for name in file.keys()]
+            return sum(tensor.nbytes for tensor in tensors)
 
     return sample.measured(work)
 
@@ -298,120 +517,185 @@ def aiofiles_asyncio(sample: Sample) -> dict[str, float]:
     return sample.measured(lambda: asyncio.run(main()))
 
 
-def rows() -> dict[str, dict[str, Callable[[Sample], dict[str, float]]]]:
-    """Returns the rows of each work, those whose packages are here."""
-    table: dict[str, dict[str, Callable[[Sample], dict[str, float]]]] = {
-        "ranges": {"preadv, 32 threads": preadv_ranges, "numpy.memmap": memmap_ranges, "obstore": obstore_ranges},
-        "scan": {"readinto": readinto_scan, "numpy.fromfile": fromfile_scan, "numpy.memmap": memmap_scan},
-        "tensors": {"safetensors": safetensors_tensors},
-        "calls": {"os.pread": pread_calls},
-        "asyncio": {"to_thread, os.pread": threads_asyncio, "aiofiles": aiofiles_asyncio},
+Row = Callable[[Sample], dict[str, Any]]
+
+
+def rows() -> dict[str, dict[tuple[str, str], Row]]:
+    """Returns the rows of each work by name and memory, those whose packages are here."""
+    model: dict[tuple[str, str], Row] = {
+        ("safetensors", "mapped"): functools.partial(safetensors_model, memory="mapped"),
+        ("safetensors, copied", "touched"): functools.partial(safetensors_model, memory="touched"),
+        ("safetensors, copied", "new"): functools.partial(safetensors_model, memory="new"),
+        ("fastsafetensors", "new"): fastsafetensors_model,
+        ("preadv, O_DIRECT", "touched"): direct_model,
+        ("forebay", "touched"): functools.partial(forebay_model, is_new=False),
+        ("forebay", "new"): functools.partial(forebay_model, is_new=True),
+        ("core, scan", "-"): lambda sample: core(sample, "scan", sample.path),
     }
-    for package in ("obstore", "aiofiles", "safetensors"):
+    table: dict[str, dict[tuple[str, str], Row]] = {
+        "model-300": model,
+        "model-18000": model,
+        "samples": {
+            ("preadv, 32 threads", "touched"): lambda sample: preadv_batches(sample, sample.sample_batches(), SAMPLE_BYTES[1]),
+            ("numpy.memmap", "touched"): lambda sample: memmap_batches(sample, sample.sample_batches(), SAMPLE_BYTES[1]),
+            ("obstore", "new"): lambda sample: obstore_batches(sample, sample.sample_batches()),
+            ("forebay.torch.RangeDataset", "new"): forebay_data_set,
+        },
+        "batches": {
+            ("preadv, 32 threads", "touched"): lambda sample: preadv_batches(sample, sample.range_batches(), RANGE_BYTES),
+            ("numpy.memmap", "touched"): lambda sample: memmap_batches(sample, sample.range_batches(), RANGE_BYTES),
+            ("obstore", "new"): lambda sample: obstore_batches(sample, sample.range_batches()),
+        },
+        "ranges": {
+            ("preadv, 32 threads", "touched"): preadv_ranges,
+            ("numpy.memmap", "touched"): memmap_ranges,
+            ("obstore", "new"): obstore_ranges,
+        },
+        "scan": {
+            ("readinto", "touched"): readinto_scan,
+            ("numpy.fromfile", "new"): fromfile_scan,
+            ("numpy.memmap", "mapped"): memmap_scan,
+        },
+        "calls": {("os.pread", "new"): pread_calls},
+        "asyncio": {("to_thread, os.pread", "new"): threads_asyncio, ("aiofiles", "new"): aiofiles_asyncio},
+    }
+    for package in ("obstore", "aiofiles", "safetensors", "fastsafetensors"):
         if importlib.util.find_spec(package) is None:
-            for work in table.values():
-                work.pop(package, None)
-            print(f"{package} is not here: its row is left out", file=sys.stderr)
+            table = {
+                work: {row: run for row, run in own.items() if row[0].split(",")[0] != package}
+                for work, own in table.items()
+            }
+            print(f"{package} is not here: its rows are left out", file=sys.stderr)
     for mode in ("adaptive", "direct", "buffered"):
         for work, row in of_forebay(mode).items():
-            if work != "tensors" or mode == "adaptive":
-                table[work][f"forebay, {mode}"] = row
+            table[work][f"forebay, {mode}", "touched" if work in ("ranges", "batches", "samples") else "-"] = row
+        table["batches"][f"core, {mode}", "touched"] = functools.partial(core_batches, mode=mode)
     return table
 
 
-def make_files(folder: pathlib.Path, mib: int) -> dict[str, str]:
-    """Writes the two files, unless they are there."""
+def core_batches(sample: Sample, mode: str) -> dict[str, Any]:
+    return core(sample, "batches", sample.path, mode, str(BATCH), str(sample.batches))
+
+
+def write_file(path: pathlib.Path, nbytes: int, header: bytes = b"") -> str:
+    """Writes a file of bytes that no device compresses, unless it is there."""
     import numpy
 
-    data, model = folder / f"bench-{mib}.bin", folder / f"bench-{mib}.safetensors"
-    block = numpy.random.default_rng(5).integers(0, 256, BLOCK_BYTES, "u1")
-    if not data.exists():
-        with open(data, "wb") as file:
-            for number in range(mib):
-                block[:8] = numpy.frombuffer(number.to_bytes(8, "little"), "u1")
-                file.write(block.tobytes())
-    if not model.exists():
-        # 4 MiB a tensor, a few of them long, as in a model.
-        names = {f"layer.{number}": (1024, 1024) for number in range(mib // 4)}
-        header: dict[str, Any] = {}
-        end = 0
-        for name, shape in names.items():
-            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + (4 << 20)]}
-            end += 4 << 20
-        encoded = json.dumps(header).encode()
-        encoded += b" " * (-len(encoded) % 8)
-        with open(model, "wb") as file:
-            file.write(len(encoded).to_bytes(8, "little") + encoded)
-            for _ in range(end // BLOCK_BYTES):
-                file.write(block.tobytes())
-    return {"data": str(data), "model": str(model)}
+    if not path.exists():
+        block = numpy.random.default_rng(5).integers(0, 256, BLOCK_BYTES, "u1")
+        with open(path, "wb") as file:
+            file.write(header)
+            for start in range(0, nbytes, BLOCK_BYTES):
+                block[:8] = numpy.frombuffer(start.to_bytes(8, "little"), "u1")
+                file.write(block[: nbytes - start].tobytes())
+            os.fsync(file.fileno())
+    return str(path)
+
+
+def write_model(path: pathlib.Path, nbytes: int, tensors: int) -> str:
+    unit = nbytes / tensors / statistics.mean(TENSOR_WEIGHTS)
+    described: dict[str, Any] = {}
+    end = 0
+    for number in range(tensors):
+        columns = 64
+        lines = max(1, int(TENSOR_WEIGHTS[number % len(TENSOR_WEIGHTS)] * unit / columns / 2))
+        length = lines * columns * 2
+        described[f"model.layers.{number}.weight"] = {
+            "dtype": "F16",
+            "shape": [lines, columns],
+            "data_offsets": [end, end + length],
+        }
+        end += length
+    encoded = json.dumps(described).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    return write_file(path, end, len(encoded).to_bytes(8, "little") + encoded)
+
+
+def make_file(work: str, folder: pathlib.Path, mib: int, samples: int) -> str:
+    """Returns the file of a work, which it writes unless it is there."""
+    if work.startswith("model-"):
+        return write_model(folder / f"bench-{work}.safetensors", mib << 20, int(work.removeprefix("model-")))
+    if work == "samples":
+        return write_file(folder / "bench-samples.bin", sum(length for _, length in sample_ranges(samples)))
+    return write_file(folder / "bench.bin", mib << 20)
 
 
 def one_sample(arguments: argparse.Namespace) -> None:
     """Runs one row once and prints its figures; in a process of its own."""
-    work, name, cache, path, count = arguments.sample
-    print(json.dumps(rows()[work][name](Sample(path, int(count), cache == "cold"))))
+    work, name, memory, cache, path = arguments.sample
+    numbers = (arguments.count, arguments.batches, arguments.samples)
+    print(json.dumps(rows()[work][name, memory](Sample(path, *numbers, arguments.core, cache == "cold"))))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench python", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/bench python", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--work", default=",".join(WORK), help="some of: " + ", ".join(WORK))
     parser.add_argument("--caches", default=",".join(CACHES), help="cold, warm or both")
     parser.add_argument("--rows", default="", help="rows whose names contain one of these words")
-    parser.add_argument("--file-mib", type=int, default=1024)
-    parser.add_argument("--count", type=int, default=20_000, help="ranges of a batch, and single reads")
+    parser.add_argument("--file-mib", type=int, default=2048, help="length of each file but that of the samples")
+    parser.add_argument("--samples", type=int, default=200_000, help="samples in their file: 15.4 GB by default")
+    parser.add_argument("--batches", type=int, default=40, help="batches of a row")
+    parser.add_argument("--count", type=int, default=20_000, help="ranges of the one batch, and single reads")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--dir", default=".", help="the folder for the test files, on the disk to measure")
     parser.add_argument("--json", help="writes every sample to this file")
+    parser.add_argument("--core", default="", help=argparse.SUPPRESS)
     parser.add_argument("--sample", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.sample:
         one_sample(arguments)
         return
     chosen = [work for work in arguments.work.split(",") if work]
-    unknown = set(chosen) - set(WORK) | set(arguments.caches.split(",")) - set(CACHES)
+    caches = arguments.caches.split(",")
+    unknown = set(chosen) - set(WORK) | set(caches) - set(CACHES)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     words = [word for word in arguments.rows.split(",") if word]
     folder = pathlib.Path(arguments.dir).resolve()
-    files = make_files(folder, arguments.file_mib)
-    samples: list[dict[str, Any]] = []
-    try:
-        plan = [
-            (work, cache, name)
-            for work in chosen
-            for cache in arguments.caches.split(",")
-            for name in rows()[work]
-            if not words or any(word in name for word in words)
-        ]
-        for repeat in range(arguments.repeats):
-            for number in range(len(plan)):
-                # Each repeat begins elsewhere, so that no row always follows the same one.
-                work, cache, name = plan[(number + repeat * 7) % len(plan)]
-                path = files["model" if work == "tensors" else "data"]
-                command = [sys.executable, __file__, "--sample", work, name, cache, path, str(arguments.count)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-                if done.returncode:
-                    print(f"{work}, {cache}, {name}: failed", file=sys.stderr)
-                    continue
-                samples.append({"work": work, "cache": cache, "row": name, **json.loads(done.stdout)})
-    finally:
-        for path in files.values():
+    table = rows()
+    options = [f"--{name}={getattr(arguments, name)}" for name in ("count", "batches", "samples", "core")]
+    results: list[dict[str, Any]] = []
+    print("| work | cache | row | memory | ms | least to most | processor ms | MB/s | us a batch |\n|---|---|---|---|---|---|---|---|---|")
+    # One work after the other, as each has a file.
+    for work in chosen:
+        path = make_file(work, folder, arguments.file_mib, arguments.samples)
+        try:
+            plan = [(cache, row) for cache in caches for row in table[work] if not words or any(word in row[0] for word in words)]
+            samples: dict[Any, list[dict[str, Any]]] = {key: [] for key in plan}
+            for repeat in range(arguments.repeats):
+                for number in range(len(plan)):
+                    # Each repeat begins elsewhere, so that no row always follows the same one.
+                    cache, row = plan[(number + repeat * 7) % len(plan)]
+                    command = [sys.executable, __file__, *options, "--sample", work, *row, cache, path]
+                    # The threads of numpy's linear algebra spin for a while when they are made.
+                    alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+                    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=alone)
+                    if done.returncode:
+                        print(f"{work}, {cache}, {row[0]}: failed", file=sys.stderr)
+                        continue
+                    samples[cache, row].append(json.loads(done.stdout))
+        finally:
             os.unlink(path)
-    print("| work | cache | row | ms | least to most | processor ms | MB/s |\n|---|---|---|---|---|---|---|")
-    for work, cache, name in plan:
-        own = [sample for sample in samples if (sample["work"], sample["cache"], sample["row"]) == (work, cache, name)]
-        if own:
-            times = [sample["seconds"] * 1e3 for sample in own]
-            middle = statistics.median(times)
-            processor = statistics.median(sample["processor_seconds"] for sample in own) * 1e3
-            rate = own[0]["bytes"] / 1e3 / middle
-            print(
-                f"| {work} | {cache} | {name} | {middle:,.1f} | {min(times):,.1f} to {max(times):,.1f} "
-                f"| {processor:,.1f} | {rate:,.0f} |"
-            )
+        for (cache, (name, memory)), own in samples.items():
+            results += [{"work": work, "cache": cache, "row": name, "memory": memory, **sample} for sample in own]
+            if own:
+                report(work, cache, name, memory, own)
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps(samples, indent=1) + "\n")
+        pathlib.Path(arguments.json).write_text(json.dumps(results, indent=1) + "\n")
+
+
+def report(work: str, cache: str, name: str, memory: str, own: list[dict[str, Any]]) -> None:
+    times = [sample["seconds"] * 1e3 for sample in own]
+    middle = statistics.median(times)
+    processor = statistics.median(sample["processor_seconds"] for sample in own) * 1e3
+    rate = own[0]["bytes"] / 1e3 / middle
+    each = [took for sample in own for took in sample.get("each", [])]
+    batch = f"{statistics.median(each) * 1e6:,.0f}" if each else ""
+    print(
+        f"| {work} | {cache} | {name} | {memory} | {middle:,.1f} | {min(times):,.1f} to {max(times):,.1f} "
+        f"| {processor:,.1f} | {rate:,.0f} | {batch} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

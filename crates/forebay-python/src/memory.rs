@@ -5,10 +5,9 @@
 //! frees nor resizes the object. An export may end on an attached thread only, so one that comes back elsewhere waits in
 //! [`Process::give_back`](crate::process::Process::give_back).
 
-use std::alloc::Layout;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use forebay::IoMemory;
@@ -19,9 +18,11 @@ use pyo3::types::PyBytes;
 
 use crate::process;
 
+mod aligned;
 mod block;
 mod dlpack;
 
+pub(crate) use aligned::Aligned;
 pub(crate) use block::{Block, BlockBytes};
 
 /// A value that belongs to the process which made it. A forked child leaves it alone: its parts are shared with threads that the
@@ -162,9 +163,9 @@ impl Destination {
 
     /// Returns the memory of `aligned` from `skip` on.
     pub(crate) fn aligned(aligned: Arc<Aligned>, skip: usize) -> Destination {
-        let skip = skip.min(aligned.len);
-        let start = aligned.start.as_ptr().wrapping_add(skip);
-        Destination { len: aligned.len - skip, start, owner: Owner::Aligned(aligned) }
+        let skip = skip.min(aligned.len());
+        let start = aligned.start().wrapping_add(skip);
+        Destination { len: aligned.len() - skip, start, owner: Owner::Aligned(aligned) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -206,67 +207,6 @@ impl Drop for Destination {
     }
 }
 
-/// Ordinary memory that begins at a page, so that devices can write into it without a copy; of 8 MiB and more at a huge page.
-pub(crate) struct Aligned {
-    start: NonNull<u8>,
-    len: usize,
-    layout: Layout,
-}
-
-// SAFETY: nothing but a piece of memory; its users see to who writes when, as with every buffer of Python.
-unsafe impl Send for Aligned {}
-// SAFETY: as above.
-unsafe impl Sync for Aligned {}
-
-const PAGE: usize = 4096;
-const HUGE_PAGE: usize = 2 << 20;
-
-impl Aligned {
-    /// Allocates `len` bytes, which are not initialised unless `zeroed`.
-    pub(crate) fn new(len: usize, zeroed: bool) -> PyResult<Arc<Aligned>> {
-        let is_large = len >= 4 * HUGE_PAGE;
-        let layout = Layout::from_size_align(len.max(1), if is_large { HUGE_PAGE } else { PAGE });
-        let layout = layout.map_err(|_| PyMemoryError::new_err(format!("no memory has {len} bytes")))?;
-        // SAFETY: the layout has a length.
-        let start = unsafe { std::alloc::alloc(layout) };
-        let Some(start) = NonNull::new(start) else {
-            return Err(PyMemoryError::new_err(format!("there is no memory for {len} bytes")));
-        };
-        if is_large {
-            // SAFETY: advice about pages of our own; it changes no byte, and a refusal costs speed only.
-            unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
-        }
-        if zeroed {
-            // SAFETY: as long as the allocation.
-            unsafe { start.as_ptr().write_bytes(0, len) };
-        }
-        Ok(Arc::new(Aligned { start, len, layout }))
-    }
-
-    /// Returns new memory with these bytes.
-    pub(crate) fn of(bytes: &[u8]) -> PyResult<Arc<Aligned>> {
-        let aligned = Aligned::new(bytes.len(), false)?;
-        // SAFETY: new memory of the same length, which no other code has.
-        unsafe { aligned.start.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(aligned)
-    }
-
-    pub(crate) fn start(&self) -> *mut u8 {
-        self.start.as_ptr()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-}
-
-impl Drop for Aligned {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and the last owner is gone.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
-    }
-}
-
 /// Fills a view of an object's memory.
 ///
 /// # Safety
@@ -303,11 +243,11 @@ impl Memory {
 #[pymethods]
 impl Memory {
     fn __len__(&self) -> usize {
-        self.aligned.len
+        self.aligned.len()
     }
 
     fn __repr__(&self) -> String {
-        format!("<forebay.Memory of {} bytes>", self.aligned.len)
+        format!("<forebay.Memory of {} bytes>", self.aligned.len())
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
@@ -319,12 +259,16 @@ impl Memory {
 
 /// Returns `nbytes` bytes of new memory that begins at a page, for use as a destination: direct reads of whole blocks then need
 /// no copy. It is filled with zeros, unless `zeroed` is false: then its bytes are arbitrary. Of 8 MiB and more it lies in huge pages
-/// where the system has them.
+/// where the system has them, and if it is not filled, a thread makes its pages ready while the first reads into it run.
 #[pyfunction]
 #[pyo3(signature = (nbytes, *, zeroed=true))]
 pub(crate) fn allocate(nbytes: isize, zeroed: bool) -> PyResult<Memory> {
     let Ok(len) = usize::try_from(nbytes) else {
         return Err(PyValueError::new_err(format!("nbytes is {nbytes}; it must not be negative")));
     };
-    Ok(Memory::new(Aligned::new(len, zeroed)?))
+    let aligned = Aligned::new(len, zeroed)?;
+    if !zeroed {
+        aligned.populate();
+    }
+    Ok(Memory::new(aligned))
 }

@@ -94,3 +94,36 @@ def test_writes_leak_nothing(tmp_path):
 
         assert grows_by(work) < 8 << 20
     assert sys.getrefcount(b"some bytes") <= references + 1
+
+
+def threads_of_memory():
+    names = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/comm") as text:
+                names.append(text.read().strip())
+        except FileNotFoundError:
+            pass
+    return names.count("forebay-memory")
+
+
+def test_new_memory_gets_ready_beside_its_use(eventually):
+    size = 96 << 20
+    before = resident_bytes()
+    memory = forebay.allocate(size, zeroed=False)
+    view = memoryview(memory)
+    # Its pages come while they are written to; each keeps what was written.
+    for place in range(0, size, 1 << 20):
+        view[place : place + 4] = place.to_bytes(4, "little")
+    eventually(lambda: threads_of_memory() == 0)
+    assert resident_bytes() - before > size * 9 // 10, "all of it is there, although little was written to"
+    assert all(view[place : place + 4] == place.to_bytes(4, "little") for place in range(0, size, 1 << 20))
+
+
+def test_memory_that_is_given_up_at_once_comes_back(eventually):
+    before = resident_bytes()
+    for _ in range(20):
+        forebay.allocate(256 << 20, zeroed=False)
+    eventually(lambda: threads_of_memory() == 0)
+    gc.collect()
+    assert resident_bytes() - before < 256 << 20

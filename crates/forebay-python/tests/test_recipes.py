@@ -1,4 +1,4 @@
-"""The code on docs/python.md, and the settings file of the package."""
+"""The code of the README and of docs/python.md."""
 
 import pathlib
 import re
@@ -7,23 +7,25 @@ import pytest
 
 from conftest import known
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
+ROOT = pathlib.Path(__file__).parents[3]
+PAGES = {"README.md": 1, "docs/python.md": 7}
 
 
-def recipes():
-    text = PAGE.read_text()
+def recipes(page):
+    text = (ROOT / page).read_text()
     found = []
     for block in re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S):
         heading = re.findall(r"^## (.*)", text[: block.start()], re.M)[-1]
-        found.append(pytest.param(block[1], id=f"{heading} {len(found)}"))
+        found.append(pytest.param(block[1], id=f"{page}, {heading} {len(found)}"))
     return found
 
 
-def test_every_recipe_is_found():
-    assert len(recipes()) >= 7
+@pytest.mark.parametrize("page", PAGES)
+def test_every_recipe_is_found(page):
+    assert len(recipes(page)) >= PAGES[page]
 
 
-@pytest.mark.parametrize("code", recipes())
+@pytest.mark.parametrize("code", [recipe for page in PAGES for recipe in recipes(page)])
 def test_the_code_on_the_page_runs(code, tmp_path, monkeypatch, capsys):
     numpy = pytest.importorskip("numpy")
     monkeypatch.chdir(tmp_path)
@@ -40,5 +42,5 @@ def test_the_code_on_the_page_runs(code, tmp_path, monkeypatch, capsys):
         import pyarrow
 
         parquet.write_table(pyarrow.table({"price": [1.0, 2.0], "name": ["a", "b"]}), tmp_path / "table.parquet")
-    exec(compile(code, str(PAGE), "exec"), {"__name__": "__recipe__"})
+    exec(compile(code, "<recipe>", "exec"), {"__name__": "__recipe__"})
     assert capsys.readouterr().out.strip(), "each recipe prints something"

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 import forebay
-from forebay._forebay import Memory, parse_header, slice_ranges
+from forebay._forebay import parse_header, slice_ranges
 
 __all__ = ["SafeOpen", "TensorSlice", "load_file", "safe_open"]
 
@@ -95,8 +95,15 @@ class _Numpy:
         if device not in (None, "cpu"):
             raise ValueError(f"device is {device!r}; arrays of numpy are on the device \"cpu\"")
         self.numpy = numpy
+        self._dtypes: dict[str, Any] = {}
 
     def dtype(self, name: str) -> Any:
+        dtype = self._dtypes.get(name)
+        if dtype is None:
+            dtype = self._dtypes[name] = self._find_dtype(name)
+        return dtype
+
+    def _find_dtype(self, name: str) -> Any:
         if name in _NUMPY:
             return self.numpy.dtype(_NUMPY[name])
         if name in _ML_DTYPES:
@@ -113,8 +120,7 @@ class _Numpy:
         dtype = self.dtype(info_dtype)
         if nbytes == 0:
             return self.numpy.empty(tuple(shape), dtype)
-        flat = self.numpy.frombuffer(memory, dtype, nbytes // dtype.itemsize, offset)
-        return flat.reshape(tuple(shape))
+        return self.numpy.ndarray(shape, dtype, memory, offset)
 
 
 class _Torch:
@@ -217,13 +223,44 @@ class SafeOpen:
         except KeyError:
             raise KeyError(f"{self._file.path} has no tensor {name!r}") from None
 
-    def _read(self, begin: int, end: int) -> tuple[Memory, int]:
+    def _read(self, begin: int, end: int, out: Any = None) -> tuple[Any, int]:
+        """Reads bytes of the file into `out`, or new memory. Returns it, and where in it they begin."""
         # Memory and file are aligned alike, so that the device writes into its place.
         skip = begin % _PAGE
-        memory = forebay.allocate(skip + end - begin, zeroed=False)
-        if self._file.read_into(begin, memoryview(memory)[skip:]) != end - begin:
+        memory = self._room(skip + end - begin, out)
+        if self._file.read_into(begin, memoryview(memory)[skip : skip + end - begin]) != end - begin:
             raise ValueError(f"{self._file.path} became shorter while it was read")
         return memory, skip
+
+    def _room(self, nbytes: int, out: Any) -> Any:
+        if out is None:
+            return forebay.allocate(nbytes, zeroed=False)
+        room = memoryview(out).cast("B")
+        if room.nbytes < nbytes:
+            raise ValueError(f"out has {room.nbytes} bytes; these tensors of {self._file.path} need {nbytes}")
+        return room
+
+    def _places(self, infos: Sequence[_Info]) -> tuple[list[int], int]:
+        """Returns where in one piece of memory each of these tensors begins, and the length of that memory."""
+        places, total = [], 0
+        for info in infos:
+            # An element of any type may begin at a multiple of 16.
+            total += -total % 16
+            places.append(total)
+            total += info.end - info.begin
+        return places, total
+
+    def _span(self) -> tuple[int, int]:
+        infos = self._tensors.values()
+        return min((info.begin for info in infos), default=0), max((info.end for info in infos), default=0)
+
+    def nbytes(self, names: Sequence[str] | None = None) -> int:
+        """Returns the length of the memory that `get_tensors` needs for these tensors, or for all of them: of their bytes, and some for
+        their alignment."""
+        if names is None:
+            begin, end = self._span()
+            return begin % _PAGE + end - begin
+        return self._places([self._info(name) for name in names])[1]
 
     def get_tensor(self, name: str) -> Any:
         """Reads one tensor."""
@@ -235,28 +272,28 @@ class SafeOpen:
         """Returns a tensor that reads only those of its parts that it is indexed with."""
         return TensorSlice(self, self._info(name))
 
-    def get_tensors(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Reads several tensors, or all, as one batch. They share one piece of memory."""
+    def get_tensors(self, names: Sequence[str] | None = None, out: Any = None) -> dict[str, Any]:
+        """Reads several tensors, or all, as one batch. They share one piece of memory.
+
+        That is `out`, if it is given: any writable, contiguous buffer of at least `nbytes(names)` bytes, such as the memory of a model that
+        is no longer used, or the array of a pinned tensor (`tensor.numpy()`). Memory that begins at a page, such as that of
+        `forebay.allocate`, is read into without a copy; new memory may take longer to make than to fill. Raises ValueError if
+        `out` is too short.
+        """
         infos = [(name, self._info(name)) for name in (self._tensors if names is None else names)]
         if names is None:
-            begin = min((info.begin for _, info in infos), default=0)
-            end = max((info.end for _, info in infos), default=0)
-            memory, skip = self._read(begin, end)
+            begin, end = self._span()
+            memory, skip = self._read(begin, end, out)
             places = [skip + info.begin - begin for _, info in infos]
         else:
-            places, total = [], 0
-            for _, info in infos:
-                # An element of any type may begin at a multiple of 16.
-                total += -total % 16
-                places.append(total)
-                total += info.end - info.begin
-            memory = forebay.allocate(total, zeroed=False)
-            view = memoryview(memory)
-            if all(place == 0 or (infos[i - 1][1].end - infos[i - 1][1].begin) % 16 == 0 for i, place in enumerate(places)):
-                self._file.read_many([(info.begin, info.end - info.begin) for _, info in infos], view)
+            places, total = self._places([info for _, info in infos])
+            memory = self._room(total, out)
+            view = memoryview(memory)[:total]
+            ranges = [(info.begin, info.end - info.begin) for _, info in infos]
+            if sum(length for _, length in ranges) == total:
+                self._file.read_many(ranges, view)
             else:
-                parts = self._file.read_many([(info.begin, info.end - info.begin) for _, info in infos])
-                for place, part in zip(places, parts):
+                for place, part in zip(places, self._file.read_many(ranges)):
                     view[place : place + len(part)] = part
         return {
             name: self._framework.tensor(memory, place, info.dtype, info.shape, info.end - info.begin)
@@ -332,14 +369,19 @@ def safe_open(
 
 
 def load_file(
-    filename: str | os.PathLike[str], device: str | int | None = "cpu", *, framework: str | None = None
+    filename: str | os.PathLike[str],
+    device: str | int | None = "cpu",
+    *,
+    framework: str | None = None,
+    out: Any = None,
 ) -> dict[str, Any]:
     """Reads all tensors of a file at once, into one piece of memory that they share.
 
     `framework` is "np" (numpy) or "pt" (torch). The default is torch where the program has imported it or asks for another device
-    than "cpu", else numpy. Raises ValueError for a file that is not valid.
+    than "cpu", else numpy. `out` is memory to read into, as for `SafeOpen.get_tensors`; as many bytes as the file has, and 4,096 more,
+    are enough. Raises ValueError for a file that is not valid.
     """
     if framework is None:
         framework = "pt" if "torch" in sys.modules or device not in (None, "cpu") else "np"
     with SafeOpen(filename, framework, device) as file:
-        return file.get_tensors()
+        return file.get_tensors(out=out)
