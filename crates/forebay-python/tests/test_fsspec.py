@@ -141,3 +141,15 @@ def test_readers_of_tables(fs, tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_parquet(f"forebay://{tmp_path}/table.parquet")
     assert frame["number"].sum() == sum(range(10_000))
+
+
+def test_dask_reads_by_it(fs, tmp_path, content):
+    bag = pytest.importorskip("dask.bag")
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text(f"line {number}\n" * 1000)
+    lines = bag.read_text(f"forebay://{tmp_path}/*.txt", blocksize=2000)
+    # Each block is a task: in threads of this process, and in processes of their own.
+    assert lines.npartitions > 5
+    for scheduler in ("threads", "processes"):
+        counted = dict(lines.frequencies().compute(scheduler=scheduler))
+        assert counted == {f"line {number}\n": 1000 for number in range(5)}
