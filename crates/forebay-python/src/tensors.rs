@@ -25,7 +25,7 @@ pub(crate) fn parse_header<'py>(
     header: &[u8],
     file_bytes: u64,
 ) -> PyResult<(Option<pyo3::Bound<'py, PyDict>>, Vec<Tensor<'py>>)> {
-    let refuse = |why: String| PyValueError::new_err(format!("this is no valid safetensors file: {why}"));
+    let refuse = PyValueError::new_err::<String>;
     let text =
         std::str::from_utf8(header).map_err(|error| refuse(format!("its header is not UTF-8 ({error})")))?;
     let parsed: Metadata =

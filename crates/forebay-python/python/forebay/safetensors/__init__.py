@@ -21,7 +21,7 @@ from typing import Any
 import forebay
 from forebay._forebay import parse_header, slice_ranges
 
-__all__ = ["SafeOpen", "TensorSlice", "load_file", "safe_open"]
+__all__ = ["SafeOpen", "SafetensorError", "TensorSlice", "load_file", "safe_open"]
 
 _HEADER_BYTES_MAX = 100_000_000
 # The first read has the whole header of most files.
@@ -74,6 +74,10 @@ _TORCH = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "F4": "float4_e2m1fn_x2",
 }
+
+
+class SafetensorError(ValueError):
+    """A file is no valid safetensors file, or it is closed."""
 
 
 class _Info:
@@ -177,21 +181,21 @@ class SafeOpen:
     def _read_header(self) -> tuple[dict[str, str] | None, dict[str, _Info]]:
         first = self._file.read(0, min(_FIRST_READ_BYTES, self._size))
         if len(first) < 8:
-            raise ValueError(f"{self._file.path} is no valid safetensors file: it has {len(first)} bytes")
+            raise self._refusal(f"it has {len(first)} bytes")
         (length,) = struct.unpack("<Q", first[:8])
         if length > _HEADER_BYTES_MAX:
-            raise ValueError(
-                f"{self._file.path} is no valid safetensors file: its header would have {length} bytes, "
-                f"and {_HEADER_BYTES_MAX} are allowed"
-            )
+            raise self._refusal(f"its header would have {length} bytes, and {_HEADER_BYTES_MAX} are allowed")
         if length + 8 > self._size:
-            raise ValueError(
-                f"{self._file.path} is no valid safetensors file: its header would have {length} bytes, "
-                f"and the file has {self._size}"
-            )
+            raise self._refusal(f"its header would have {length} bytes, and the file has {self._size}")
         header = first[8 : 8 + length] if 8 + length <= len(first) else self._file.read(8, length)
-        metadata, tensors = parse_header(header, self._size)
+        try:
+            metadata, tensors = parse_header(header, self._size)
+        except ValueError as error:
+            raise self._refusal(str(error)) from None
         return metadata, {name: _Info(dtype, shape, begin, end) for name, dtype, shape, begin, end in tensors}
+
+    def _refusal(self, why: str) -> SafetensorError:
+        return SafetensorError(f"{self._file.path} is no valid safetensors file: {why}")
 
     def __enter__(self) -> SafeOpen:
         return self
@@ -205,21 +209,27 @@ class SafeOpen:
         """Closes the file. Tensors that were read stay."""
         self._file.close()
 
+    def _open_tensors(self) -> dict[str, _Info]:
+        if self._file.closed:
+            raise SafetensorError(f"{self._file.path} is closed; open it again")
+        return self._tensors
+
     def keys(self) -> list[str]:
-        """Returns the names of the tensors, sorted."""
-        return sorted(self._tensors)
+        """Returns the names of the tensors, sorted. Raises SafetensorError once the file is closed, as all methods do."""
+        return sorted(self._open_tensors())
 
     def offset_keys(self) -> list[str]:
         """Returns the names of the tensors in the order of the file."""
-        return list(self._tensors)
+        return list(self._open_tensors())
 
     def metadata(self) -> dict[str, str] | None:
         """Returns the texts that were saved with the tensors; None without any."""
+        self._open_tensors()
         return self._metadata
 
     def _info(self, name: str) -> _Info:
         try:
-            return self._tensors[name]
+            return self._open_tensors()[name]
         except KeyError:
             raise KeyError(f"{self._file.path} has no tensor {name!r}") from None
 
@@ -251,7 +261,7 @@ class SafeOpen:
         return places, total
 
     def _span(self) -> tuple[int, int]:
-        infos = self._tensors.values()
+        infos = self._open_tensors().values()
         return min((info.begin for info in infos), default=0), max((info.end for info in infos), default=0)
 
     def nbytes(self, names: Sequence[str] | None = None) -> int:
@@ -280,7 +290,7 @@ class SafeOpen:
         `forebay.allocate`, is read into without a copy; new memory may take longer to make than to fill. Raises ValueError if
         `out` is too short.
         """
-        infos = [(name, self._info(name)) for name in (self._tensors if names is None else names)]
+        infos = [(name, self._info(name)) for name in (self._open_tensors() if names is None else names)]
         if names is None:
             begin, end = self._span()
             memory, skip = self._read(begin, end, out)
@@ -318,6 +328,10 @@ class TensorSlice:
 
     def __getitem__(self, index: Any) -> Any:
         info = self._info
+        if isinstance(index, list):
+            if index:
+                raise IndexError("a tensor in a file has no list as an index; use slices, or read it and index it then")
+            index = slice(0, 0)
         slices: list[int | tuple[int, int, int]] = []
         shape: list[int] = []
         for dimension, part in enumerate(_expand(index, len(info.shape))):
@@ -361,10 +375,23 @@ def _expand(index: Any, dimensions: int) -> list[Any]:
     return parts + [slice(None)] * (dimensions - len(parts))
 
 
+def _check_backend(backend: str | None) -> None:
+    if backend not in (None, "mmap", "pread"):
+        raise ValueError(f"backend is {backend!r}; it is accepted as safetensors has it, and Forebay reads in its own way")
+
+
 def safe_open(
-    filename: str | os.PathLike[str], framework: str = "np", device: str | int | None = "cpu"
+    filename: str | os.PathLike[str],
+    framework: str = "np",
+    device: str | int | None = "cpu",
+    *,
+    backend: str | None = None,
 ) -> SafeOpen:
-    """Opens a safetensors file for single tensors. `framework` is "np" (numpy) or "pt" (torch)."""
+    """Opens a safetensors file for single tensors. `framework` is "np" (numpy) or "pt" (torch).
+
+    `backend` changes nothing: it is there for programs that pass it to the package safetensors.
+    """
+    _check_backend(backend)
     return SafeOpen(filename, framework, device)
 
 
@@ -374,13 +401,15 @@ def load_file(
     *,
     framework: str | None = None,
     out: Any = None,
+    backend: str | None = None,
 ) -> dict[str, Any]:
     """Reads all tensors of a file at once, into one piece of memory that they share.
 
     `framework` is "np" (numpy) or "pt" (torch). The default is torch where the program has imported it or asks for another device
     than "cpu", else numpy. `out` is memory to read into, as for `SafeOpen.get_tensors`; as many bytes as the file has, and 4,096 more,
-    are enough. Raises ValueError for a file that is not valid.
+    are enough. `backend` is as for `safe_open`. Raises SafetensorError, a ValueError, for a file that is not valid.
     """
+    _check_backend(backend)
     if framework is None:
         framework = "pt" if "torch" in sys.modules or device not in (None, "cpu") else "np"
     with SafeOpen(filename, framework, device) as file:

@@ -10,6 +10,6 @@ from forebay import safetensors
 __all__ = ["load_file"]
 
 
-def load_file(filename: str | os.PathLike[str]) -> dict[str, Any]:
+def load_file(filename: str | os.PathLike[str], *, backend: str | None = None) -> dict[str, Any]:
     """Reads all tensors of a file as arrays of numpy."""
-    return safetensors.load_file(filename, framework="np")
+    return safetensors.load_file(filename, framework="np", backend=backend)

@@ -10,6 +10,8 @@ from forebay import safetensors
 __all__ = ["load_file"]
 
 
-def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, Any]:
+def load_file(
+    filename: str | os.PathLike[str], device: str | int = "cpu", *, backend: str | None = None
+) -> dict[str, Any]:
     """Reads all tensors of a file as tensors of torch on `device`."""
-    return safetensors.load_file(filename, device, framework="pt")
+    return safetensors.load_file(filename, device, framework="pt", backend=backend)
