@@ -17,7 +17,7 @@ use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 use crate::store::flush;
 use crate::store::open::random_id;
 use crate::store::shared::Shared;
-use crate::value::HeldShare;
+use crate::value::{HeldShare, Value};
 use crate::view::View;
 
 /// The file that marks an unfinished checkpoint.
@@ -33,14 +33,26 @@ const EEXIST: i32 = 17;
 const EXDEV: i32 = 18;
 const ENOTEMPTY: i32 = 39;
 
-/// Makes a checkpoint in `dir`. It runs to its end even if no caller waits for it any more.
-pub(crate) async fn checkpoint(shared: &Arc<Shared>, dir: &Path) -> Result<()> {
+/// Makes a checkpoint in `dir` and returns the values that keys of a keyspace have in it. It runs to its end even if no
+/// caller waits for it any more.
+pub(crate) async fn checkpoint(
+    shared: &Arc<Shared>,
+    dir: &Path,
+    keyspace: u32,
+    keys: Vec<Vec<u8>>,
+) -> Result<Vec<Option<Value>>> {
     shared.check_writable()?;
     let (owned, dir, task) = (shared.clone(), dir.to_path_buf(), shared.begin_task());
     let (shard, class) = (shared.options.shard, shared.options.background);
     let making = shared.engine.spawn_on_shard(shard, class, move || async move {
         let _task = task;
-        Checkpoint::of(&owned, &dir)?.make().await
+        let view = Checkpoint::of(&owned, &dir)?.make().await?;
+        let mut values = Vec::with_capacity(keys.len());
+        for key in &keys {
+            // What is in no table of this view is not in the checkpoint.
+            values.push(owned.get_in_tables(&view, keyspace, key).await?);
+        }
+        Ok(values)
     });
     making.await?
 }
@@ -94,7 +106,8 @@ impl<'a> Checkpoint<'a> {
         Ok(Checkpoint { shared, dir, making: dir.with_file_name(making) })
     }
 
-    async fn make(&self) -> Result<()> {
+    /// Makes the checkpoint. Returns the view with its tables.
+    async fn make(&self) -> Result<Arc<View>> {
         let engine = &self.shared.engine;
         for (dir, is_making) in [(self.dir, false), (&*self.making, true)] {
             match engine.metadata(dir).await {
@@ -130,7 +143,7 @@ impl<'a> Checkpoint<'a> {
         if done.is_err() {
             made.remove(making).await;
         }
-        done
+        done.map(|()| view)
     }
 
     fn exists(&self) -> Error {

@@ -20,6 +20,7 @@ use crate::options::Options;
 use crate::snapshot::Snapshot;
 use crate::sorted_file::{SortedFile, SortedFileOptions};
 use crate::transaction::{Isolation, Transaction};
+use crate::value::Value;
 use crate::verify::{self, Verified};
 use crate::wait::Pending;
 
@@ -663,7 +664,49 @@ impl Store {
     /// ```
     pub fn checkpoint(&self, dir: impl AsRef<Path>) -> Pending<'_, ()> {
         let (shared, dir) = (self.shared(), dir.as_ref().to_path_buf());
-        Pending::new(&shared.engine, async move { checkpoint::checkpoint(shared, &dir).await })
+        Pending::new(&shared.engine, async move {
+            checkpoint::checkpoint(shared, &dir, 0, Vec::new()).await.map(drop)
+        })
+    }
+
+    /// Creates a checkpoint as [`checkpoint`](Store::checkpoint) does, and returns the values that keys of a keyspace have in
+    /// it, in the order of the keys.
+    ///
+    /// For programs that keep a position beside their data, such as the index of the last change that was applied: they go
+    /// on writing meanwhile, and know which position the copy has without opening it.
+    ///
+    /// # Errors
+    /// Those of [`checkpoint`](Store::checkpoint) and [`Keyspace::get`];
+    /// [`ErrorKind::InvalidInput`] for a keyspace of another store. If only a get fails, the checkpoint is there.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine};
+    /// # use forebay_kv::{Options, Store};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory(16 << 20)).wait()?;
+    /// let state = store.unlogged_keyspace("state").wait()?;
+    /// state.put("applied", 17u64.to_le_bytes()).wait()?;
+    /// let values = store.checkpoint_and_get(dir.path().join("copy"), &state, ["applied"]).wait()?;
+    /// assert_eq!(values[0].as_deref(), Some(&17u64.to_le_bytes()[..]));
+    /// # drop(values);
+    /// # store.close().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn checkpoint_and_get<'a, K: AsRef<[u8]>>(
+        &'a self,
+        dir: impl AsRef<Path>,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Pending<'a, Vec<Option<Value>>> {
+        let (shared, dir) = (self.shared(), dir.as_ref().to_path_buf());
+        let keys = keys.into_iter().map(|key| key.as_ref().to_vec()).collect();
+        let (id, is_own) = (keyspace.id(), keyspace.check_store(self.handle.number));
+        Pending::new(&shared.engine, async move {
+            is_own?;
+            checkpoint::checkpoint(shared, &dir, id, keys).await
+        })
     }
 
     /// Reads and checks everything that the store has on disk now (all tables, the durable part of the log,

@@ -36,6 +36,61 @@ fn verified(engine: &Engine, dir: &Path) {
     assert!(verified.is_whole(), "{verified:?}");
 }
 
+/// The values that come with a checkpoint are those in it, although others are written meanwhile.
+#[test]
+fn values_of_a_checkpoint_are_those_in_it() {
+    for engine in engines() {
+        let (source, above) = (dir(), dir());
+        let store = open(&engine, &source);
+        let state = store.unlogged_keyspace("state").wait().unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0u64.. {
+                    if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                    let mut batch = Batch::new();
+                    batch.put(&state, "applied", number.to_le_bytes()).put(
+                        &state,
+                        key(number % 100),
+                        value(number),
+                    );
+                    store.write(&batch).wait().unwrap();
+                }
+            });
+            let mut last = None;
+            for number in 0..6 {
+                let copy = above.path().join(number.to_string());
+                let found = store.checkpoint_and_get(&copy, &state, ["applied", "none"]).wait().unwrap();
+                let applied = found[0].as_deref().map(<[u8]>::to_vec);
+                assert!(found[1].is_none());
+                let copied = Store::open(&engine, &copy, options().create(false)).wait().unwrap();
+                let there = copied.unlogged_keyspace("state").wait().unwrap().get("applied").wait().unwrap();
+                assert_eq!(there.as_deref(), applied.as_deref());
+                last = last.max(applied.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())));
+                drop((there, found));
+                copied.close().wait().unwrap();
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(last > Some(0), "nothing was written meanwhile");
+        });
+        store.close().wait().unwrap();
+    }
+}
+
+#[test]
+fn values_of_another_store_are_refused() {
+    let (engine, source, other, above) = (engine(), dir(), dir(), dir());
+    let (store, other) = (open(&engine, &source), open(&engine, &other));
+    let copy = above.path().join("copy");
+    let refused = store.checkpoint_and_get(&copy, &other.default_keyspace(), ["a"]).wait().unwrap_err();
+    assert_eq!(*refused.kind(), ErrorKind::InvalidInput);
+    assert!(!copy.exists());
+    store.close().wait().unwrap();
+    other.close().wait().unwrap();
+}
+
 #[test]
 fn a_checkpoint_is_a_store_of_its_own() {
     for engine in engines() {

@@ -134,7 +134,7 @@ impl Shared {
     }
 
     /// Returns the newest value of a key in tables.
-    pub(super) async fn get_in_tables(
+    pub(crate) async fn get_in_tables(
         &self,
         view: &View,
         keyspace: u32,
