@@ -23,6 +23,7 @@ enum Cause {
     Core(std::sync::Arc<forebay::Error>),
     Log(forebay_wal::Error),
     Store(forebay_kv::Error),
+    Other(std::sync::Arc<io::Error>),
 }
 
 /// The kinds of failure that an [`Error`] reports.
@@ -66,6 +67,12 @@ impl Error {
         Error::new(ErrorKind::Corruption, text)
     }
 
+    pub(crate) fn application(error: io::Error) -> Error {
+        let text = "the state machine of the program failed, so its state is not known; open the store again";
+        let cause = Some(Cause::Other(std::sync::Arc::new(error)));
+        Error { kind: ErrorKind::Application, path: None, text: text.into(), cause }
+    }
+
     /// Returns this failure as the error of a later call.
     pub(crate) fn poisoned(&self) -> Error {
         if self.kind == ErrorKind::Poisoned {
@@ -86,6 +93,7 @@ impl Error {
             Cause::Core(core) => core.path(),
             Cause::Log(log) => log.path(),
             Cause::Store(store) => store.path(),
+            Cause::Other(_) => None,
         })
     }
 
@@ -173,6 +181,7 @@ impl std::error::Error for Error {
             Cause::Core(core) => &**core,
             Cause::Log(log) => log,
             Cause::Store(store) => store,
+            Cause::Other(other) => &**other,
         })
     }
 }

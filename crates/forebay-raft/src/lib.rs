@@ -13,7 +13,9 @@
     )
 )]
 
+mod apply;
 mod codec;
+mod current;
 mod error;
 mod flushes;
 mod log;
@@ -22,10 +24,17 @@ mod log;
 pub mod mutants;
 mod options;
 mod reader;
+mod snapshot;
+mod store;
+mod tree;
 
+pub use apply::Apply;
 pub use error::{Error, ErrorKind, Result};
 pub use log::RaftLog;
 pub use options::LogOptions;
+pub use snapshot::{RaftSnapshot, SnapshotPart, SnapshotReader, SnapshotReceiver};
+pub use store::RaftStore;
+pub use tree::SnapshotFile;
 
 /// Returns whether a fault is put in on purpose; never outside of this crate's own tests.
 macro_rules! is_broken {

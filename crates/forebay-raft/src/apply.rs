@@ -1,0 +1,35 @@
+//! [`Apply`]: the state machine of a program.
+
+use std::future::Future;
+use std::io;
+
+use forebay_kv::{Batch, Keyspace};
+use openraft::RaftTypeConfig;
+
+/// The state machine of a program: how an entry changes its keyspaces, and the response to it.
+///
+/// [`RaftStore`](crate::RaftStore) calls it for each committed entry, in order, one at a time. The changes of an entry, its
+/// log id and its membership are one atomic batch. Results must follow from the entry and the keyspaces alone: no clocks, no
+/// random numbers, nothing of this node. So all nodes have the same state, and an entry that is applied again after a crash
+/// gives the same.
+pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
+    /// Returns the names of the program's keyspaces. They are made when the store is opened; more may be added in later
+    /// versions of the program, at the end. Default: one, `state`.
+    fn keyspaces(&self) -> Vec<String> {
+        vec!["state".to_owned()]
+    }
+
+    /// Adds the changes of an entry to a batch, and returns the response to its client. `keyspaces` are those of
+    /// [`keyspaces`](Self::keyspaces), in that order, with the changes of all earlier entries. Blank and membership entries
+    /// come too: return a response for them.
+    ///
+    /// # Errors
+    /// An error ends this node: the entry is committed, so it cannot be passed over. A request that is not valid is no error,
+    /// but a response.
+    fn apply(
+        &self,
+        entry: C::Entry,
+        keyspaces: &[Keyspace],
+        batch: &mut Batch,
+    ) -> impl Future<Output = io::Result<C::R>> + Send;
+}

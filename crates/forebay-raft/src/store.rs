@@ -1,0 +1,489 @@
+//! [`RaftStore`]: the state machine of a Raft node, and its snapshots.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use forebay::Engine;
+use forebay_kv::{Batch, Keyspace, Options, Store};
+use futures_util::{Stream, StreamExt};
+use openraft::entry::RaftEntry;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use openraft::type_config::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
+use openraft::{OptionalSend, RaftTypeConfig};
+
+use crate::apply::Apply;
+use crate::codec::{decode, encode};
+use crate::current::Current;
+use crate::error::{Error, ErrorKind, Result};
+use crate::is_broken;
+use crate::log::log_id;
+use crate::snapshot::{Held, RaftSnapshot, SnapshotReceiver};
+use crate::tree;
+
+/// The keyspace with the keys below.
+const OWN: &str = "forebay-raft";
+const APPLIED: &str = "applied";
+const MEMBERSHIP: &str = "membership";
+
+/// The state machine of a Raft node: a [`Store`] with the program's keyspaces, changed as its [`Apply`] says, and snapshots
+/// that are checkpoints of it. openraft's [`RaftStateMachine`]; clones are handles of the same state.
+///
+/// Applied entries are in no log but Raft's own: they wait for no device, and are durable with the store's next flush to its
+/// tables. An entry's changes, its log id and its membership are one batch, so after a crash all keyspaces are as of one
+/// entry, and openraft applies the later ones again.
+///
+/// The directory has one state, at most one snapshot, and the file `current` with their names. A new snapshot, or an
+/// installed one, becomes current when that file is replaced; whatever it does not name is removed at once, or by the next
+/// open. A snapshot shares the files of the tables with the state until these are compacted.
+pub struct RaftStore<C: RaftTypeConfig, A> {
+    inner: Arc<Inner<C>>,
+    app: Arc<A>,
+}
+
+struct Inner<C: RaftTypeConfig> {
+    engine: Engine,
+    dir: PathBuf,
+    options: Options,
+    /// The names of the program's keyspaces.
+    names: Vec<String>,
+    /// Directories that are in use, by their numbers.
+    directories: Mutex<Directories>,
+    /// Held while the file `current` is replaced.
+    changing: futures_util::lock::Mutex<()>,
+    open: Mutex<Opened<C>>,
+    failed: OnceLock<Error>,
+}
+
+#[derive(Default)]
+struct Directories {
+    next: u64,
+    held: BTreeMap<u64, Weak<Held>>,
+}
+
+/// The open state with its snapshot.
+struct Opened<C: RaftTypeConfig> {
+    state: OpenState<C>,
+    current: Current<C>,
+    snapshot: Option<RaftSnapshot>,
+}
+
+struct OpenState<C: RaftTypeConfig> {
+    store: Store,
+    keyspaces: Arc<[Keyspace]>,
+    own: Keyspace,
+    applied: Option<LogIdOf<C>>,
+    membership: StoredMembershipOf<C>,
+}
+
+impl<C: RaftTypeConfig> Clone for OpenState<C> {
+    fn clone(&self) -> OpenState<C> {
+        OpenState {
+            store: self.store.clone(),
+            keyspaces: self.keyspaces.clone(),
+            own: self.own.clone(),
+            applied: self.applied.clone(),
+            membership: self.membership.clone(),
+        }
+    }
+}
+
+/// A directory's kind is the beginning of its name.
+const STATE: &str = "state";
+const SNAPSHOT: &str = "snapshot";
+const RECEIVING: &str = "receiving";
+
+fn path_of(dir: &Path, kind: &str, number: u64) -> PathBuf {
+    dir.join(format!("{kind}-{number:08}"))
+}
+
+/// Returns the kind and number of a directory with this name, also of an unfinished checkpoint.
+fn number_of(name: &str) -> Option<(&str, u64)> {
+    let (kind, rest) = name.split_once('-')?;
+    let is_own = [STATE, SNAPSHOT, RECEIVING].contains(&kind);
+    rest.trim_end_matches(".unfinished").parse().ok().filter(|_| is_own).map(|number| (kind, number))
+}
+
+impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
+    /// Opens the state machine in a directory, which is made if it does not exist. `options` are those of the store in it.
+    ///
+    /// What a crash left of snapshots that were built, received or installed is removed. The state is as of the last flush
+    /// before the crash, and openraft applies the later entries again.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Foreign`] if the directory holds something else.
+    /// - [`ErrorKind::Corruption`] if it is damaged.
+    /// - [`ErrorKind::InvalidInput`] for names of keyspaces that are not allowed, or options out of range.
+    /// - [`ErrorKind::Io`] with the store's error as its source, such as that it is open elsewhere.
+    pub async fn open(
+        engine: &Engine,
+        dir: impl AsRef<Path>,
+        options: Options,
+        app: A,
+    ) -> Result<RaftStore<C, A>> {
+        let dir = dir.as_ref().to_path_buf();
+        let names = app.keyspaces();
+        if names.iter().any(|name| name == OWN) {
+            let text = format!("the keyspace {OWN:?} is this crate's own: choose another name");
+            return Err(Error::new(ErrorKind::InvalidInput, text));
+        }
+        let found = Current::<C>::read(engine, &dir).await?;
+        let number = found.as_ref().map_or(0, |current| current.state);
+        // Makes the directories durable as well.
+        let create = options.clone().create(found.is_none());
+        let state = open_state(engine, &path_of(&dir, STATE, number), create, &names).await?;
+        let current = match found {
+            Some(current) => current,
+            None => {
+                let current = Current { state: number, snapshot: None };
+                current.write(engine, &dir).await?;
+                current
+            }
+        };
+        let mut directories = Directories::default();
+        let mut snapshot = None;
+        if let Some((number, _)) = &current.snapshot {
+            let held = directories.hold(&dir, SNAPSHOT, *number);
+            snapshot = Some(RaftSnapshot::of(engine, held, false).await?);
+        }
+        let inner = Inner {
+            engine: engine.clone(),
+            dir,
+            options,
+            names,
+            directories: Mutex::new(directories),
+            changing: futures_util::lock::Mutex::new(()),
+            open: Mutex::new(Opened { state, current, snapshot }),
+            failed: OnceLock::new(),
+        };
+        let store = RaftStore { inner: Arc::new(inner), app: Arc::new(app) };
+        store.inner.sweep().await?;
+        Ok(store)
+    }
+
+    /// Returns the program's keyspaces, in the order of [`Apply::keyspaces`], to read from: they have all entries applied so
+    /// far.
+    ///
+    /// An installed snapshot replaces them: calls on the former ones fail with
+    /// [`Closed`](forebay_kv::ErrorKind::Closed). So call this for each request.
+    pub fn keyspaces(&self) -> Arc<[Keyspace]> {
+        self.inner.lock().state.keyspaces.clone()
+    }
+
+    /// Returns the store below, for its counts. Write nothing to it; an installed snapshot replaces it.
+    pub fn store(&self) -> Store {
+        self.inner.lock().state.store.clone()
+    }
+
+    /// Makes all applied entries durable, so that fewer are applied again after a crash. Not needed for correctness.
+    ///
+    /// # Errors
+    /// Those of [`Store::flush`].
+    pub async fn flush(&self) -> Result<()> {
+        let store = self.store();
+        Ok(store.flush().await?)
+    }
+
+    /// Begins to receive a snapshot from another node. Any number may be received at once.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn receive_snapshot(&self) -> Result<SnapshotReceiver> {
+        self.inner.sweep().await?;
+        let held = self.inner.new_directory(RECEIVING);
+        SnapshotReceiver::new(&self.inner.engine, held).await
+    }
+
+    /// Closes the store for all handles, with all applied entries durable. It can be opened again when the future resolves.
+    ///
+    /// # Errors
+    /// The failure that made it read-only. It is closed all the same.
+    pub async fn close(&self) -> Result<()> {
+        let store = self.store();
+        Ok(store.close().await?)
+    }
+
+    async fn apply_entry(&self, state: &OpenState<C>, entry: C::Entry, batch: &mut Batch) -> Result<C::R> {
+        batch.clear();
+        let (id, membership) = (log_id::<C>(&entry), entry.get_membership());
+        let response = self.app.apply(entry, &state.keyspaces, batch).await.map_err(Error::application)?;
+        if is_broken!(AppliedBehindData) {
+            state.store.write(batch).await?;
+            batch.clear();
+        }
+        batch.put(&state.own, APPLIED, encode("the applied log id", &id)?);
+        let membership =
+            membership.map(|membership| StoredMembershipOf::<C>::new(Some(id.clone()), membership));
+        if let Some(membership) = &membership {
+            batch.put(&state.own, MEMBERSHIP, encode("a membership", membership)?);
+        }
+        state.store.write(batch).await?;
+        let mut open = self.inner.lock();
+        open.state.applied = Some(id);
+        if let Some(membership) = membership {
+            open.state.membership = membership;
+        }
+        Ok(response)
+    }
+}
+
+/// Opens the store of a state.
+async fn open_state<C: RaftTypeConfig>(
+    engine: &Engine,
+    path: &Path,
+    options: Options,
+    names: &[String],
+) -> Result<OpenState<C>> {
+    let store = Store::open(engine, path, options).await?;
+    let mut keyspaces = Vec::with_capacity(names.len());
+    for name in names {
+        keyspaces.push(store.unlogged_keyspace(name).await?);
+    }
+    let own = store.unlogged_keyspace(OWN).await?;
+    let applied = own.get(APPLIED).await?;
+    let membership = own.get(MEMBERSHIP).await?;
+    let (applied, membership) = decode_applied::<C>(applied.as_deref(), membership.as_deref())?;
+    Ok(OpenState { store, keyspaces: keyspaces.into(), own, applied, membership })
+}
+
+fn decode_applied<C: RaftTypeConfig>(
+    applied: Option<&[u8]>,
+    membership: Option<&[u8]>,
+) -> Result<(Option<LogIdOf<C>>, StoredMembershipOf<C>)> {
+    let applied = applied.map(|bytes| decode("the applied log id", bytes)).transpose()?;
+    let membership = membership.map(|bytes| decode("the applied membership", bytes)).transpose()?;
+    Ok((applied, membership.unwrap_or_default()))
+}
+
+impl Directories {
+    /// Notes a directory that is in use while the returned value lives.
+    fn hold(&mut self, dir: &Path, kind: &str, number: u64) -> Arc<Held> {
+        self.next = self.next.max(number + 1);
+        let held = Arc::new(Held { path: path_of(dir, kind, number) });
+        self.held.insert(number, Arc::downgrade(&held));
+        held
+    }
+}
+
+impl<C: RaftTypeConfig> Inner<C> {
+    fn lock(&self) -> MutexGuard<'_, Opened<C>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn directories(&self) -> MutexGuard<'_, Directories> {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.failed.get().map_or(Ok(()), |error| Err(error.poisoned()))
+    }
+
+    /// Notes a failure after which the state in memory is not known.
+    fn fail(&self, error: Error) -> Error {
+        self.failed.get_or_init(|| error.clone());
+        error
+    }
+
+    /// Returns the path of a new directory, which is not made yet.
+    fn new_directory(&self, kind: &str) -> Arc<Held> {
+        let mut directories = self.directories();
+        let number = directories.next;
+        directories.hold(&self.dir, kind, number)
+    }
+
+    fn number_of(&self, held: &Held) -> u64 {
+        let name = held.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        number_of(name).map_or(0, |(_, number)| number)
+    }
+
+    /// Removes the directories that are not in use, and notes the highest number.
+    async fn sweep(&self) -> Result<()> {
+        for entry in self.engine.read_dir(&self.dir).await? {
+            let Some((kind, number)) = entry.name().to_str().and_then(number_of) else { continue };
+            let is_named = {
+                let open = self.lock();
+                match kind {
+                    STATE => open.current.state == number,
+                    SNAPSHOT => open.current.snapshot.as_ref().is_some_and(|(named, _)| *named == number),
+                    _ => false,
+                }
+            };
+            let is_held = {
+                let mut directories = self.directories();
+                directories.next = directories.next.max(number + 1);
+                directories.held.retain(|_, held| held.strong_count() > 0);
+                directories.held.contains_key(&number)
+            };
+            if !is_named && !is_held {
+                // What cannot be removed now is tried again by the next sweep.
+                let _ = tree::remove(&self.engine, &self.dir.join(entry.name())).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn build(&self) -> Result<SnapshotOf<C, RaftSnapshot>> {
+        self.check()?;
+        let _changing = self.changing.lock().await;
+        let (store, own) = {
+            let open = self.lock();
+            (open.state.store.clone(), open.state.own.clone())
+        };
+        let held = self.new_directory(SNAPSHOT);
+        // Entries are applied meanwhile: the checkpoint itself says which ones it has.
+        let values = store.checkpoint_and_get(&held.path, &own, [APPLIED, MEMBERSHIP]).await?;
+        let value = |at: usize| values.get(at).and_then(Option::as_deref);
+        let (last_log_id, last_membership) = decode_applied::<C>(value(0), value(1))?;
+        let meta = SnapshotMetaOf::<C> { last_log_id, last_membership };
+        let number = self.number_of(&held);
+        let snapshot = RaftSnapshot::of(&self.engine, held, false).await?;
+        let state = self.lock().current.state;
+        self.replace(state, number, &meta, &snapshot).await?;
+        self.sweep().await?;
+        Ok(SnapshotOf::<C, RaftSnapshot> { meta, snapshot })
+    }
+
+    /// Names a state and a snapshot as the current ones.
+    async fn replace(
+        &self,
+        state: u64,
+        number: u64,
+        meta: &SnapshotMetaOf<C>,
+        snapshot: &RaftSnapshot,
+    ) -> Result<()> {
+        let current = Current { state, snapshot: Some((number, meta.clone())) };
+        // Whether the old or the new one is on disk is not known after a failure.
+        current.write(&self.engine, &self.dir).await.map_err(|error| self.fail(error))?;
+        let mut open = self.lock();
+        (open.current, open.snapshot) = (current, Some(snapshot.clone()));
+        Ok(())
+    }
+
+    /// Returns a snapshot that was received by this store: this one, or a copy of it.
+    async fn received(&self, snapshot: RaftSnapshot) -> Result<RaftSnapshot> {
+        if snapshot.is_received && snapshot.held.path.parent() == Some(&*self.dir) {
+            return Ok(snapshot);
+        }
+        let (mut reader, held) = (snapshot.reader(), self.new_directory(RECEIVING));
+        let mut receiver = SnapshotReceiver::new(&self.engine, held).await?;
+        while let Some(part) = reader.next().await? {
+            receiver.write(&part).await?;
+        }
+        receiver.finish()
+    }
+
+    /// Replaces the state by a snapshot. Until the file `current` is replaced, a crash leaves the old state.
+    async fn install(&self, meta: &SnapshotMetaOf<C>, snapshot: RaftSnapshot) -> Result<()> {
+        self.check()?;
+        let _changing = self.changing.lock().await;
+        let received = self.received(snapshot).await?;
+        let path = &received.held.path;
+        let verified = forebay_kv::verify(&self.engine, path).await?;
+        if let Some(finding) = verified.findings.first() {
+            let text = format!("the snapshot is damaged: {finding}; have it sent again");
+            return Err(Error::at(ErrorKind::BadSnapshot, path, text));
+        }
+        let state = self.new_directory(STATE);
+        let number = self.number_of(&state);
+        if is_broken!(HalfInstalled) {
+            let current = Current::<C> { state: number, snapshot: None };
+            current.write(&self.engine, &self.dir).await?;
+        }
+        self.engine.rename(path, &state.path).await?;
+        // Two open stores would need twice the memory. From here on a failure leaves none.
+        let old = self.lock().state.store.clone();
+        let _ = old.close().await;
+        let installed = self.open_installed(meta, &state).await.map_err(|error| self.fail(error))?;
+        let built = self.new_directory(SNAPSHOT);
+        let snapshot_number = self.number_of(&built);
+        let checkpoint = installed.store.checkpoint(&built.path).await;
+        checkpoint.map_err(|error| self.fail(error.into()))?;
+        let snapshot =
+            RaftSnapshot::of(&self.engine, built, false).await.map_err(|error| self.fail(error))?;
+        self.replace(number, snapshot_number, meta, &snapshot).await?;
+        self.lock().state = installed;
+        // The received snapshot's name is gone, and the former state is named no more.
+        drop((received, state));
+        self.sweep().await
+    }
+
+    async fn open_installed(&self, meta: &SnapshotMetaOf<C>, state: &Held) -> Result<OpenState<C>> {
+        let options = self.options.clone().create(false);
+        let installed = open_state::<C>(&self.engine, &state.path, options, &self.names).await?;
+        if installed.applied == meta.last_log_id {
+            return Ok(installed);
+        }
+        let text = format!(
+            "the snapshot has the entries up to {:?}, and was said to have those up to {:?}",
+            installed.applied, meta.last_log_id
+        );
+        Err(Error::at(ErrorKind::BadSnapshot, &state.path, text))
+    }
+}
+
+impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
+    type SnapshotData = RaftSnapshot;
+    type SnapshotBuilder = RaftStore<C, A>;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogIdOf<C>>, StoredMembershipOf<C>)> {
+        self.inner.check()?;
+        let open = self.inner.lock();
+        Ok((open.state.applied.clone(), open.state.membership.clone()))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    where
+        Strm: Stream<Item = io::Result<EntryResponder<C>>> + Unpin + OptionalSend,
+    {
+        self.inner.check()?;
+        let (state, mut batch) = (self.inner.lock().state.clone(), Batch::new());
+        while let Some(entry) = entries.next().await {
+            let (entry, responder) = entry?;
+            let applied = self.apply_entry(&state, entry, &mut batch).await;
+            let response = applied.map_err(|error| self.inner.fail(error))?;
+            if let Some(responder) = responder {
+                responder.send(response);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> RaftStore<C, A> {
+        self.clone()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<C>, snapshot: RaftSnapshot) -> io::Result<()> {
+        Ok(self.inner.install(meta, snapshot).await?)
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<C, RaftSnapshot>>> {
+        self.inner.check()?;
+        let open = self.inner.lock();
+        let (Some((_, meta)), Some(snapshot)) = (&open.current.snapshot, &open.snapshot) else {
+            return Ok(None);
+        };
+        Ok(Some(SnapshotOf::<C, RaftSnapshot> { meta: meta.clone(), snapshot: snapshot.clone() }))
+    }
+}
+
+impl<C: RaftTypeConfig, A: Apply<C>> RaftSnapshotBuilder<C> for RaftStore<C, A> {
+    type SnapshotData = RaftSnapshot;
+
+    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<C, RaftSnapshot>> {
+        Ok(self.inner.build().await?)
+    }
+}
+
+impl<C: RaftTypeConfig, A> Clone for RaftStore<C, A> {
+    fn clone(&self) -> RaftStore<C, A> {
+        RaftStore { inner: self.inner.clone(), app: self.app.clone() }
+    }
+}
+
+impl<C: RaftTypeConfig, A> fmt::Debug for RaftStore<C, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftStore").field("dir", &self.inner.dir).finish_non_exhaustive()
+    }
+}
