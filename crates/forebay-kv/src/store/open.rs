@@ -128,11 +128,31 @@ async fn home(engine: &Engine, dir: &Path, options: &Options) -> Result<Dir> {
             let text = "a store needs a directory, and this is none";
             return Err(Error::at(ErrorKind::InvalidInput, dir, text));
         }
-        Err(error) if is_missing(&error) && options.create => engine.create_dir_all(dir).await?,
+        Err(error) if is_missing(&error) && options.create => make_dirs(engine, dir).await?,
         Err(error) if is_missing(&error) => return Err(none(dir)),
         Err(error) => return Err(error.into()),
     }
     Ok(engine.open_dir(dir).await?)
+}
+
+/// Creates a directory and its missing ancestors, each durable in its parent. The store's own name is made durable once more
+/// with its manifest: a crash may have come before that here.
+async fn make_dirs(engine: &Engine, dir: &Path) -> Result<()> {
+    let mut parents = vec![checkpoint::parent_of(dir)];
+    while let Some(last) = parents.last()
+        && let Err(error) = engine.metadata(last).await
+    {
+        let above = checkpoint::parent_of(last);
+        if !is_missing(&error) || above == *last {
+            return Err(error.into());
+        }
+        parents.push(above);
+    }
+    engine.create_dir_all(dir).await?;
+    for parent in parents.iter().rev() {
+        engine.sync_dir(parent).await?;
+    }
+    Ok(())
 }
 
 fn none(dir: &Path) -> Error {
