@@ -212,6 +212,14 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         if is_broken!(AppliedBehindData) {
             state.store.write(batch).await?;
             batch.clear();
+            // Another task may have its turn in between, such as one that flushes.
+            let mut turns = 0;
+            std::future::poll_fn(|context| {
+                turns += 1;
+                context.waker().wake_by_ref();
+                if turns > 3 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            })
+            .await;
         }
         batch.put(&state.own, APPLIED, encode("the applied log id", &id)?);
         let membership =
