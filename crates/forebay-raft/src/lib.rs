@@ -1,6 +1,27 @@
 //! The log and the state machine of a Raft node, for openraft: on `forebay-wal` and `forebay-kv`.
 //!
-//! No consensus of its own: openraft decides, and this crate keeps what it must not forget.
+//! No consensus of its own: openraft decides, and this crate keeps what must not be forgotten. For services that replicate a
+//! state larger than memory, and want one flush for many appends.
+//!
+//! | you want | use |
+//! |---|---|
+//! | entries, votes and what is committed and purged | [`RaftLog`], [`LogOptions`] |
+//! | entries to change your data | [`Apply`] |
+//! | the data, with the log id up to which they are applied | [`RaftStore`] |
+//! | to read the data | [`RaftStore::keyspaces`] |
+//! | a snapshot sent to another node | [`RaftSnapshot::reader`], [`RaftStore::receive_snapshot`], [`SnapshotPart`] |
+//! | an orderly end | [`RaftLog::close`], [`RaftStore::close`] |
+//!
+//! # Features
+//!
+//! The crate has none. openraft's are yours to choose: depend on the same version of it.
+//!
+//! # Guides
+//!
+//! - [Raft](https://github.com/forebay-rs/forebay/blob/main/docs/raft.md): what is durable when, what a crash leaves, snapshots, settings, space
+//! - [The log](https://github.com/forebay-rs/forebay/blob/main/docs/wal.md) and [the store](https://github.com/forebay-rs/forebay/blob/main/docs/kv.md) below
+
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
 #![cfg_attr(
     not(test),
     deny(
@@ -47,3 +68,10 @@ macro_rules! is_broken {
     }};
 }
 use is_broken;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/raft.md")]
+struct Manual;

@@ -29,7 +29,7 @@ impl LogOptions {
     }
 
     /// Sets the length of a segment file in bytes, a multiple of 4,096 from 64 KiB to 1 GiB. A purge gives whole segments
-    /// back, to be used again. The longest entry is a quarter of a segment at least. Default: 64 MiB.
+    /// back, to be used again. An entry must fit into a segment. Default: 64 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> LogOptions {
         self.segment_bytes = bytes;
         self
