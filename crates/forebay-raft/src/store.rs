@@ -71,6 +71,8 @@ struct Opened<C: RaftTypeConfig> {
 }
 
 struct OpenState<C: RaftTypeConfig> {
+    /// Its directory.
+    held: Arc<Held>,
     store: Store,
     keyspaces: Arc<[Keyspace]>,
     own: Keyspace,
@@ -81,6 +83,7 @@ struct OpenState<C: RaftTypeConfig> {
 impl<C: RaftTypeConfig> Clone for OpenState<C> {
     fn clone(&self) -> OpenState<C> {
         OpenState {
+            held: self.held.clone(),
             store: self.store.clone(),
             keyspaces: self.keyspaces.clone(),
             own: self.own.clone(),
@@ -99,11 +102,11 @@ fn path_of(dir: &Path, kind: &str, number: u64) -> PathBuf {
     dir.join(format!("{kind}-{number:08}"))
 }
 
-/// Returns the kind and number of a directory with this name, also of an unfinished checkpoint.
-fn number_of(name: &str) -> Option<(&str, u64)> {
+/// Returns the number of a directory with this name, also of an unfinished checkpoint.
+fn number_of(name: &str) -> Option<u64> {
     let (kind, rest) = name.split_once('-')?;
     let is_own = [STATE, SNAPSHOT, RECEIVING].contains(&kind);
-    rest.trim_end_matches(".unfinished").parse().ok().filter(|_| is_own).map(|number| (kind, number))
+    rest.trim_end_matches(".unfinished").parse().ok().filter(|_| is_own)
 }
 
 impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
@@ -133,7 +136,9 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         let number = found.as_ref().map_or(0, |current| current.state);
         // Makes the directories durable as well.
         let create = options.clone().create(found.is_none());
-        let state = open_state(engine, &path_of(&dir, STATE, number), create, &names).await?;
+        let mut directories = Directories::default();
+        let held = directories.hold(&dir, STATE, number);
+        let state = open_state(engine, held, create, &names).await?;
         let current = match found {
             Some(current) => current,
             None => {
@@ -142,7 +147,6 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
                 current
             }
         };
-        let mut directories = Directories::default();
         let mut snapshot = None;
         if let Some((number, _)) = &current.snapshot {
             let held = directories.hold(&dir, SNAPSHOT, *number);
@@ -240,11 +244,11 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
 /// Opens the store of a state.
 async fn open_state<C: RaftTypeConfig>(
     engine: &Engine,
-    path: &Path,
+    held: Arc<Held>,
     options: Options,
     names: &[String],
 ) -> Result<OpenState<C>> {
-    let store = Store::open(engine, path, options).await?;
+    let store = Store::open(engine, &held.path, options).await?;
     let mut keyspaces = Vec::with_capacity(names.len());
     for name in names {
         keyspaces.push(store.unlogged_keyspace(name).await?);
@@ -253,7 +257,7 @@ async fn open_state<C: RaftTypeConfig>(
     let applied = own.get(APPLIED).await?;
     let membership = own.get(MEMBERSHIP).await?;
     let (applied, membership) = decode_applied::<C>(applied.as_deref(), membership.as_deref())?;
-    Ok(OpenState { store, keyspaces: keyspaces.into(), own, applied, membership })
+    Ok(OpenState { held, store, keyspaces: keyspaces.into(), own, applied, membership })
 }
 
 fn decode_applied<C: RaftTypeConfig>(
@@ -303,28 +307,20 @@ impl<C: RaftTypeConfig> Inner<C> {
 
     fn number_of(&self, held: &Held) -> u64 {
         let name = held.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        number_of(name).map_or(0, |(_, number)| number)
+        number_of(name).unwrap_or_default()
     }
 
-    /// Removes the directories that are not in use, and notes the highest number.
+    /// Removes the directories that are not in use, and notes the highest number. The open state and its snapshot hold theirs.
     async fn sweep(&self) -> Result<()> {
         for entry in self.engine.read_dir(&self.dir).await? {
-            let Some((kind, number)) = entry.name().to_str().and_then(number_of) else { continue };
-            let is_named = {
-                let open = self.lock();
-                match kind {
-                    STATE => open.current.state == number,
-                    SNAPSHOT => open.current.snapshot.as_ref().is_some_and(|(named, _)| *named == number),
-                    _ => false,
-                }
-            };
+            let Some(number) = entry.name().to_str().and_then(number_of) else { continue };
             let is_held = {
                 let mut directories = self.directories();
                 directories.next = directories.next.max(number + 1);
                 directories.held.retain(|_, held| held.strong_count() > 0);
                 directories.held.contains_key(&number)
             };
-            if !is_named && !is_held {
+            if !is_held {
                 // What cannot be removed now is tried again by the next sweep.
                 let _ = tree::remove(&self.engine, &self.dir.join(entry.name())).await;
             }
@@ -403,7 +399,7 @@ impl<C: RaftTypeConfig> Inner<C> {
         // Two open stores would need twice the memory. From here on a failure leaves none.
         let old = self.lock().state.store.clone();
         let _ = old.close().await;
-        let installed = self.open_installed(meta, &state).await.map_err(|error| self.fail(error))?;
+        let installed = self.open_installed(meta, state).await.map_err(|error| self.fail(error))?;
         let built = self.new_directory(SNAPSHOT);
         let snapshot_number = self.number_of(&built);
         let checkpoint = installed.store.checkpoint(&built.path).await;
@@ -411,15 +407,14 @@ impl<C: RaftTypeConfig> Inner<C> {
         let snapshot =
             RaftSnapshot::of(&self.engine, built, false).await.map_err(|error| self.fail(error))?;
         self.replace(number, snapshot_number, meta, &snapshot).await?;
+        // The former state is named no more, and nothing holds it.
         self.lock().state = installed;
-        // The received snapshot's name is gone, and the former state is named no more.
-        drop((received, state));
         self.sweep().await
     }
 
-    async fn open_installed(&self, meta: &SnapshotMetaOf<C>, state: &Held) -> Result<OpenState<C>> {
+    async fn open_installed(&self, meta: &SnapshotMetaOf<C>, state: Arc<Held>) -> Result<OpenState<C>> {
         let options = self.options.clone().create(false);
-        let installed = open_state::<C>(&self.engine, &state.path, options, &self.names).await?;
+        let installed = open_state::<C>(&self.engine, state, options, &self.names).await?;
         if installed.applied == meta.last_log_id {
             return Ok(installed);
         }
@@ -427,7 +422,7 @@ impl<C: RaftTypeConfig> Inner<C> {
             "the snapshot has the entries up to {:?}, and was said to have those up to {:?}",
             installed.applied, meta.last_log_id
         );
-        Err(Error::at(ErrorKind::BadSnapshot, &state.path, text))
+        Err(Error::at(ErrorKind::BadSnapshot, &installed.held.path, text))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::error::Result;
 
 /// A file of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct SnapshotFile {
     /// Its path within the snapshot.
     pub name: String,

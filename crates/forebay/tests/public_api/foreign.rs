@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use syn::visit::{self, Visit};
 
 use crate::{
-    ALLOWED_TYPES,
+    ALLOWED_TYPES, OWN,
     tree::{Krate, Target},
 };
 
@@ -25,6 +25,7 @@ impl<'a> ForeignTypes<'a> {
         let segments = segments(path);
         if let Some(Target::External(krate)) = self.krate.resolve(self.module, &segments)
             && !ALLOWED_TYPES.contains(&krate.as_str())
+            && !OWN.contains(&(self.krate.name.as_str(), krate.as_str()))
         {
             self.found.insert(krate);
         }

@@ -3,7 +3,7 @@
 use syn::{ImplItem, Item, ItemImpl, Path, Token, Type, Visibility, punctuated::Punctuated, visit::Visit};
 
 use crate::{
-    ALLOWED_TRAITS, OWN_TRAITS,
+    ALLOWED_TRAITS, OWN,
     foreign::segments,
     listing::{Listing, shown_attributes},
     render::{line, signature},
@@ -140,7 +140,7 @@ impl Listing<'_> {
         let allowed = match self.krate.resolve(module, &segments(of_trait)) {
             Some(Target::External(krate)) => {
                 (behind_feature && ALLOWED_TRAITS.contains(&krate.as_str()))
-                    || OWN_TRAITS.contains(&(self.krate.name.as_str(), krate.as_str()))
+                    || OWN.contains(&(self.krate.name.as_str(), krate.as_str()))
             }
             _ => false,
         };
