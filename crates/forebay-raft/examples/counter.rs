@@ -19,7 +19,7 @@ use openraft::network::RPCOption;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
 };
-use openraft::{AnyError, BasicNode, Config, EntryPayload, Raft, RaftNetworkFactory, RaftNetworkV2};
+use openraft::{AnyError, BasicNode, EntryPayload, Raft, RaftNetworkFactory, RaftNetworkV2};
 use serde::{Deserialize, Serialize};
 
 /// A request: add to a counter.
@@ -112,7 +112,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let log = RaftLog::<Types>::open(&engine, format!("{dir}/log"), LogOptions::new()).await?;
     let store =
         RaftStore::open(&engine, format!("{dir}/state"), Options::new().memory(64 << 20), Counters).await?;
-    let config = Arc::new(Config::default().validate()?);
+    let config = Arc::new(forebay_raft::config().validate()?);
     let raft = Raft::new(1, config, Alone, log.clone(), store.clone()).await?;
     if !raft.is_initialized().await? {
         raft.initialize(BTreeMap::from([(1, BasicNode::new("here"))])).await?;

@@ -53,6 +53,23 @@ pub use apply::Apply;
 pub use error::{Error, ErrorKind, Result};
 pub use log::RaftLog;
 pub use options::LogOptions;
+
+/// Returns openraft's default settings, but with `enable_leader_restore` off: to begin with, in place of
+/// `openraft::Config::default()`.
+///
+/// With that setting on, which is openraft's default, a node that led before it was started again leads at once, without an
+/// election. It must know then what it had committed, and it does not: [`RaftStore`] flushes nothing when it applies an entry,
+/// and [`RaftLog`] writes the committed log id with the next append. Its linearizable reads are stale until it has learned it.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = openraft::Config { heartbeat_interval: 100, ..forebay_raft::config() }.validate()?;
+/// assert_eq!(config.enable_leader_restore, Some(false));
+/// # Ok(()) }
+/// ```
+pub fn config() -> openraft::Config {
+    openraft::Config { enable_leader_restore: Some(false), ..openraft::Config::default() }
+}
 pub use snapshot::{RaftSnapshot, SnapshotPart, SnapshotReader, SnapshotReceiver};
 pub use store::RaftStore;
 pub use tree::SnapshotFile;
