@@ -27,6 +27,12 @@ pub(crate) enum What {
     Program = 9,
     /// A power cut decided about a sector or a name.
     Kept = 10,
+    /// A node other than the first lost its power: node.
+    NodeCut = 11,
+    /// A message was sent: both addresses, length.
+    Sent = 12,
+    /// A message arrived: number of its copy, time, messages with the same outcome so far.
+    Arrived = 13,
 }
 
 /// A running digest. Only numbers and bytes that the seed decides go in: no addresses, no real time.

@@ -1,28 +1,28 @@
-//! The inside of a world as its shards, files and tasks reach it: the machine, the clock, and the owners of
+//! The inside of a world as its shards, files and tasks reach it: the nodes, the network, the time, and the owners of
 //! the operations in flight.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use crate::base::error::Result;
 use crate::base::here;
-use crate::device::Device;
 use crate::driver::IoRequest;
-use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
-use crate::driver::sim::{SimFile, SimMachine, Transfer};
+use crate::driver::meta::{MetaReply, MetaRequest};
+use crate::driver::sim::{SimMachine, Transfer};
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::world::{self, MetaCallback};
-use crate::sim::Link;
 use crate::sim::history::{Fate, What};
-use crate::sim::machine::{Done, IoId, Machine, OpenedFile, SimIo};
+use crate::sim::machine::{Done, IoId, SimIo};
+use crate::sim::net::Network;
+use crate::sim::node::{self, Cut, NodeState};
 use crate::sim::rings::{Ring, WORKERS};
 use crate::sim::shards::Stepped;
 use crate::sim::tasks::Tasks;
@@ -42,24 +42,20 @@ pub(crate) fn current() -> Option<Rc<Hub>> {
     HUB.with_borrow(Option::clone)
 }
 
-/// The completions of one shard.
-#[derive(Default)]
+/// The node and the completions of one shard.
 struct Port {
+    node: Rc<NodeState>,
     done: VecDeque<(OpKey, i32)>,
-}
-
-/// The power cut that the program has ordered: at a time, at an operation, or at once.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cut {
-    pub(crate) at_ns: Option<u64>,
-    pub(crate) at_operation: Option<u64>,
-    pub(crate) now: bool,
 }
 
 /// The inside of a [`World`](super::World).
 pub(crate) struct Hub {
     number: u64,
-    pub(crate) machine: RefCell<Machine>,
+    /// All nodes in the order of their numbers; node 0 is always there.
+    nodes: RefCell<Vec<Rc<NodeState>>>,
+    /// The node that runs at the moment.
+    here: RefCell<Rc<NodeState>>,
+    pub(crate) net: RefCell<Network>,
     pub(crate) fate: RefCell<Fate>,
     pub(crate) shards: RefCell<Vec<Rc<Stepped>>>,
     pub(crate) rings: RefCell<Vec<Rc<Ring>>>,
@@ -70,17 +66,13 @@ pub(crate) struct Hub {
     pub(crate) tasks: Tasks,
     /// Set when another thread has woken something of this world.
     pub(crate) foreign: Arc<AtomicBool>,
-    pub(crate) cut: Cell<Cut>,
     now_ns: Cell<u64>,
     ports: RefCell<Vec<Port>>,
     owners: RefCell<BTreeMap<IoId, (usize, OpKey)>>,
     ids: RefCell<BTreeMap<(usize, u64), IoId>>,
-    asked: RefCell<BTreeMap<IoId, MetaCallback>>,
+    asked: RefCell<BTreeMap<IoId, (u32, MetaCallback)>>,
     next_id: Cell<u64>,
-    operations: Cell<u64>,
-    closed: Arc<Mutex<Vec<u32>>>,
     null: Arc<OwnedFd>,
-    devices: RefCell<BTreeMap<u64, Arc<Device>>>,
     /// Things that the core did and must never do.
     violations: RefCell<Vec<String>>,
 }
@@ -100,9 +92,13 @@ impl Hub {
     pub(crate) fn new(fate: Fate) -> std::io::Result<Hub> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let foreign = Arc::<AtomicBool>::default();
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let first = Rc::new(NodeState::new(number, node::FIRST));
         Ok(Hub {
-            number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-            machine: RefCell::new(Machine::new()),
+            number,
+            nodes: RefCell::new(vec![first.clone()]),
+            here: RefCell::new(first),
+            net: RefCell::new(Network::new()),
             fate: RefCell::new(fate),
             shards: RefCell::default(),
             rings: RefCell::default(),
@@ -110,17 +106,13 @@ impl Hub {
             worker: Cell::new(None),
             tasks: Tasks::new(foreign.clone()),
             foreign,
-            cut: Cell::default(),
             now_ns: Cell::new(0),
             ports: RefCell::default(),
             owners: RefCell::default(),
             ids: RefCell::default(),
             asked: RefCell::default(),
             next_id: Cell::new(0),
-            operations: Cell::new(0),
-            closed: Arc::default(),
             null: Arc::new(std::fs::File::open("/dev/null")?.into()),
-            devices: RefCell::default(),
             violations: RefCell::default(),
         })
     }
@@ -130,10 +122,80 @@ impl Hub {
         if here::world() != 0 {
             return None;
         }
-        here::set_world(self.number, self.now_ns.get());
-        world::set_current(Some(Arc::new(Link::new(self.number))));
+        here::set_world(self.number, 0);
         HUB.set(Some(self.clone()));
+        self.set_here(self.first());
         Some(Running)
+    }
+
+    /// Returns the node with this number; the first use of a number makes it.
+    pub(crate) fn node(&self, number: u32) -> Rc<NodeState> {
+        let mut nodes = self.nodes.borrow_mut();
+        match nodes.binary_search_by_key(&number, |node| node.number) {
+            Ok(at) => nodes[at].clone(),
+            Err(at) => {
+                let node = Rc::new(NodeState::new(self.number, number));
+                nodes.insert(at, node.clone());
+                node
+            }
+        }
+    }
+
+    /// Returns the node at a place in the list.
+    pub(crate) fn node_at(&self, at: usize) -> Option<Rc<NodeState>> {
+        self.nodes.borrow().get(at).cloned()
+    }
+
+    /// Returns all nodes.
+    pub(crate) fn nodes(&self) -> Vec<Rc<NodeState>> {
+        self.nodes.borrow().clone()
+    }
+
+    /// Returns node 0, where the program of a run begins.
+    pub(crate) fn first(&self) -> Rc<NodeState> {
+        self.nodes.borrow()[0].clone()
+    }
+
+    /// Returns the node that runs at the moment.
+    pub(crate) fn here(&self) -> Rc<NodeState> {
+        self.here.borrow().clone()
+    }
+
+    fn set_here(&self, node: Rc<NodeState>) {
+        if here::world() == self.number {
+            here::set_now_ns(node.clock.get().shows_ns(self.now_ns()));
+            world::set_current(Some(node.link.clone()));
+        }
+        self.here.replace(node);
+    }
+
+    /// Runs code of a node: with its clock, and so that engines, tasks and sockets which it starts are of this node.
+    pub(crate) fn on_node<T>(&self, node: &Rc<NodeState>, run: impl FnOnce() -> T) -> T {
+        struct Back<'a>(&'a Hub, Rc<NodeState>);
+        impl Drop for Back<'_> {
+            fn drop(&mut self) {
+                self.0.set_here(self.1.clone());
+            }
+        }
+        let before = self.here();
+        if Rc::ptr_eq(&before, node) {
+            return run();
+        }
+        let _back = Back(self, before);
+        self.set_here(node.clone());
+        run()
+    }
+
+    /// Has everything that waits for a time look again, because a clock was changed.
+    pub(crate) fn clock_changed(&self, node: &Rc<NodeState>) {
+        self.set_now(self.now_ns());
+        self.tasks.wake_all_sleepers();
+        let shards = self.shards.borrow();
+        shards.iter().filter(|shard| Rc::ptr_eq(shard.node(), node)).for_each(|shard| shard.wake());
+    }
+
+    pub(crate) fn null(&self) -> Arc<OwnedFd> {
+        self.null.clone()
     }
 
     pub(crate) fn now_ns(&self) -> u64 {
@@ -145,7 +207,7 @@ impl Hub {
         let now_ns = now_ns.max(self.now_ns.get());
         self.now_ns.set(now_ns);
         if here::world() == self.number {
-            here::set_now_ns(now_ns);
+            here::set_now_ns(self.here.borrow().clock.get().shows_ns(now_ns));
         }
     }
 
@@ -201,16 +263,12 @@ impl Hub {
     pub(crate) fn pause(&self, pause: Duration) {
         self.set_now(self.now_ns() + u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX));
         let rings = self.rings.borrow().clone();
-        rings.iter().filter(|ring| ring.is_due(self)).for_each(|ring| ring.go_on());
+        let due = rings.iter().filter(|ring| ring.is_due(self));
+        due.for_each(|ring| self.on_node(ring.node(), || ring.go_on()));
     }
 
     pub(crate) fn note(&self, what: What, words: &[u64]) {
         self.fate.borrow_mut().history.note(what, words);
-    }
-
-    /// Returns the number of operations given to the disks so far.
-    pub(crate) fn operations(&self) -> u64 {
-        self.operations.get()
     }
 
     fn id(&self) -> IoId {
@@ -218,30 +276,40 @@ impl Hub {
         IoId(self.next_id.get())
     }
 
-    /// Has the machine carry out a call about files. A machine that is off never replies, so the callback is
+    /// Has a node's machine carry out a call about files. A machine that is off never replies, so the callback is
     /// dropped then.
-    pub(crate) fn ask(&self, request: MetaRequest, answer: MetaCallback) {
-        self.close_files();
-        if !self.machine.borrow().is_on() {
+    pub(crate) fn ask(&self, node: u32, request: MetaRequest, answer: MetaCallback) {
+        let node = self.node(node);
+        node.close_files();
+        if !node.is_on() {
             return drop(answer);
         }
         let id = self.id();
-        self.asked.borrow_mut().insert(id, answer);
-        self.machine.borrow_mut().ask(id, request, self.now_ns(), &mut self.fate.borrow_mut());
+        self.asked.borrow_mut().insert(id, (node.number, answer));
+        node.machine.borrow_mut().ask(id, request, self.now_ns(), &mut self.fate.borrow_mut());
     }
 
-    /// Passes the machine the files that were closed since the last call.
-    pub(crate) fn close_files(&self) {
-        let closed = std::mem::take(&mut *self.closed.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut machine = self.machine.borrow_mut();
-        closed.into_iter().for_each(|file| machine.close(file));
-    }
-
-    /// Delivers everything that the machine has completed by now.
+    /// Delivers everything that the disks have completed by now, and the messages that are due.
     pub(crate) fn deliver(&self) {
-        self.close_files();
+        let mut at = 0;
+        while let Some(node) = self.node_at(at) {
+            self.deliver_of(&node);
+            at += 1;
+        }
         loop {
-            let done = self.machine.borrow_mut().pop_due(self.now_ns(), &mut self.fate.borrow_mut());
+            let arrived = self.net.borrow_mut().arrive(self.now_ns(), &mut self.fate.borrow_mut());
+            // Woken with nothing borrowed.
+            match arrived {
+                None => return,
+                Some(receiver) => receiver.into_iter().for_each(Waker::wake),
+            }
+        }
+    }
+
+    fn deliver_of(&self, node: &Rc<NodeState>) {
+        node.close_files();
+        loop {
+            let done = node.machine.borrow_mut().pop_due(self.now_ns(), &mut self.fate.borrow_mut());
             match done {
                 None => break,
                 Some(Done::Io { id, result }) => {
@@ -252,39 +320,32 @@ impl Hub {
                     }
                 }
                 Some(Done::Opened { id, result }) => {
-                    self.answer(id, result.map(|opened| MetaReply::Opened(self.descriptor(opened))));
+                    self.answer(id, result.map(|opened| MetaReply::Opened(node.descriptor(opened, self))));
                 }
                 Some(Done::Meta { id, result }) => self.answer(id, result),
             }
         }
-        let found = self.machine.borrow_mut().violations();
+        let found = node.machine.borrow_mut().violations();
         self.violations.borrow_mut().extend(found);
     }
 
     fn answer(&self, id: IoId, result: Result<MetaReply>) {
         // Called with nothing borrowed: it wakes the program's tasks, and may drop a file that has no waiter
         // left.
-        let answer = self.asked.borrow_mut().remove(&id);
-        if let Some(answer) = answer {
+        let asked = self.asked.borrow_mut().remove(&id);
+        if let Some((_, answer)) = asked {
             answer(result);
         }
     }
 
-    fn descriptor(&self, opened: OpenedFile) -> Descriptor {
-        let device = self
-            .devices
-            .borrow_mut()
-            .entry(opened.disk_number)
-            .or_insert_with(|| Arc::new(Device::simulated(&opened.disk_name)))
-            .clone();
-        Descriptor::Sim(SimFile {
-            number: opened.number,
-            alignment: opened.alignment,
-            device,
-            device_number: opened.disk_number,
-            closed: self.closed.clone(),
-            null: self.null.clone(),
-        })
+    fn node_of(&self, port: usize) -> Option<Rc<NodeState>> {
+        self.ports.borrow().get(port).map(|port| port.node.clone())
+    }
+
+    /// Returns the time of the world at which `wait` will have passed on a node's clock.
+    pub(crate) fn after_ns(&self, node: &NodeState, wait: Duration) -> u64 {
+        let clock = node.clock.get();
+        clock.world_ns_at(clock.shows_ns(self.now_ns()).saturating_add(node::ns(wait)))
     }
 
     fn push_done(&self, port: usize, key: OpKey, result: i32) {
@@ -293,24 +354,38 @@ impl Hub {
         }
     }
 
-    /// Fails everything in flight after a power cut, so that no task keeps memory for a device that is off.
-    pub(crate) fn kill(&self) {
+    /// Fails everything in flight of a node after a power cut, or of all, so that no task keeps memory for a device that
+    /// is off, and closes its sockets.
+    pub(crate) fn kill(&self, node: Option<u32>) {
+        let is_meant = |number: u32| node.is_none_or(|node| node == number);
         let owners = std::mem::take(&mut *self.owners.borrow_mut());
-        self.ids.borrow_mut().clear();
-        for (port, key) in owners.into_values() {
-            self.push_done(port, key, -libc::EIO);
+        for (id, (port, key)) in owners {
+            if self.ports.borrow().get(port).is_none_or(|port| is_meant(port.node.number)) {
+                self.ids.borrow_mut().remove(&(port, key.to_user_data()));
+                self.push_done(port, key, -libc::EIO);
+            } else {
+                self.owners.borrow_mut().insert(id, (port, key));
+            }
         }
         // Dropped with nothing borrowed: each callback notifies its `Pending` when it is dropped.
         let asked = std::mem::take(&mut *self.asked.borrow_mut());
-        drop(asked);
+        let (killed, others): (BTreeMap<_, _>, _) =
+            asked.into_iter().partition(|(_, (node, _))| is_meant(*node));
+        *self.asked.borrow_mut() = others;
+        drop(killed);
+        let closed = self.net.borrow_mut().close(node);
+        closed.into_iter().filter_map(|bound| bound.waker).for_each(Waker::wake);
     }
 
     /// Forgets everything that belonged to the run that has ended. No shard is left by then.
     pub(crate) fn clear_run(&self) {
-        self.kill();
+        self.kill(None);
+        self.net.borrow_mut().lose_flights();
         self.ports.borrow_mut().clear();
-        self.cut.set(Cut::default());
-        self.close_files();
+        for node in self.nodes() {
+            node.cut.set(Cut::default());
+            node.close_files();
+        }
     }
 
     pub(crate) fn violation(&self, text: String) {
@@ -326,16 +401,17 @@ impl Hub {
 impl SimMachine for Hub {
     fn add_port(&self) -> usize {
         let mut ports = self.ports.borrow_mut();
-        ports.push(Port::default());
+        ports.push(Port { node: self.here(), done: VecDeque::new() });
         ports.len() - 1
     }
 
     fn submit(&self, port: usize, request: &IoRequest, transfer: Option<Transfer>) {
-        self.operations.set(self.operations.get() + 1);
-        if self.cut.get().at_operation == Some(self.operations.get()) {
-            self.cut.set(Cut { now: true, ..self.cut.get() });
+        let Some(node) = self.node_of(port) else { return };
+        node.count_operation();
+        if node.number != node::FIRST {
+            self.first().count_operation();
         }
-        if !self.machine.borrow().is_on() {
+        if !node.is_on() {
             return self.push_done(port, request.key, -libc::EIO);
         }
         let id = self.id();
@@ -352,28 +428,27 @@ impl SimMachine for Hub {
             transfer,
             len: if request.kind == OpKind::Nop { 0 } else { request.len },
         };
-        self.close_files();
-        self.machine.borrow_mut().submit(io, self.now_ns(), &mut self.fate.borrow_mut());
+        node.close_files();
+        node.machine.borrow_mut().submit(io, self.now_ns(), &mut self.fate.borrow_mut());
     }
 
     fn cancel(&self, port: usize, key: OpKey) {
         let id = self.ids.borrow().get(&(port, key.to_user_data())).copied();
-        if let Some(id) = id {
-            self.machine.borrow_mut().cancel(id, self.now_ns(), &mut self.fate.borrow_mut());
+        if let (Some(id), Some(node)) = (id, self.node_of(port)) {
+            node.machine.borrow_mut().cancel(id, self.now_ns(), &mut self.fate.borrow_mut());
         }
     }
 
     /// Lets time pass until this shard has `completions`, or `limit` is over, or nothing more will happen.
     fn wait_for(&self, port: usize, completions: usize, limit: Option<Duration>) {
-        let limit_ns = limit.map_or(u64::MAX, |limit| {
-            self.now_ns().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
-        });
+        let Some(node) = self.node_of(port) else { return };
+        let limit_ns = limit.map_or(u64::MAX, |limit| self.after_ns(&node, limit));
         loop {
             self.deliver();
             if self.done_count(port) >= completions {
                 return;
             }
-            let next = self.machine.borrow().next_event_ns();
+            let next = node.machine.borrow().next_event_ns();
             match next {
                 Some(next) if next <= limit_ns => self.set_now(next),
                 _ if limit_ns < u64::MAX => return self.set_now(limit_ns),

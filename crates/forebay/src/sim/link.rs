@@ -13,16 +13,17 @@ use crate::reactor::world::{MetaCallback, World};
 use crate::sim::hub;
 use crate::sim::shards::Stepped;
 
-/// The name of a world. The world itself is reached only on its own thread, and only while it runs.
+/// The name of a node of a world. The world itself is reached only on its own thread, and only while it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     world: u64,
+    node: u32,
 }
 
 impl Link {
-    /// Returns a link to the world with this number.
-    pub(crate) fn new(world: u64) -> Link {
-        Link { world }
+    /// Returns a link to a node of the world with this number.
+    pub(crate) fn new(world: u64, node: u32) -> Link {
+        Link { world, node }
     }
 }
 
@@ -34,13 +35,13 @@ impl World for Link {
 
     fn ask(&self, request: MetaRequest, answer: MetaCallback) {
         if let Some(hub) = hub::current().filter(|_| self.is_here()) {
-            hub.ask(request, answer);
+            hub.ask(self.node, request, answer);
         }
     }
 
     fn is_removed(&self, file: u32) -> Option<bool> {
         let hub = hub::current().filter(|_| self.is_here())?;
-        hub.machine.borrow().has_no_name(file)
+        hub.node(self.node).machine.borrow().has_no_name(file)
     }
 
     fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) {

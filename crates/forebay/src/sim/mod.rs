@@ -84,6 +84,7 @@
 //! [`Journal`]: MetadataOrder::Journal
 //! [`Posix`]: MetadataOrder::Posix
 
+mod clock;
 mod explore;
 mod failure;
 mod fault;
@@ -91,6 +92,8 @@ mod history;
 mod hub;
 mod link;
 mod machine;
+pub mod net;
+mod node;
 mod profile;
 mod program;
 mod rings;
@@ -105,10 +108,11 @@ pub use explore::{Failing, explore};
 pub use failure::{Failure, FailureKind};
 pub use fault::{Dirty, Fault, Rule};
 pub use machine::Counts;
+pub use node::{Node, current_node, node};
 pub use profile::{Lost, MetadataOrder, Profile};
 pub use program::{
-    Sleep, Task, clear_faults, dropped_after, frozen_after, inject, is_inside, note, now, power_cut, random,
-    sleep, spawn, spawn_local,
+    Interval, Sleep, Task, clear_faults, dropped_after, frozen_after, inject, interval, is_inside, note, now,
+    power_cut, random, sleep, sleep_until, spawn, spawn_local, timeout, world_time,
 };
 pub use shrink::{Schedule, Shrunk, shrink};
 pub use world::World;

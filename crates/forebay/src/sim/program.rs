@@ -14,15 +14,24 @@ use crate::base::pending::{self, Pending, Sender};
 use crate::sim::fault::Rule;
 use crate::sim::history::What;
 use crate::sim::hub;
+use crate::sim::node;
 
 /// Returns whether a world runs on this thread.
 pub fn is_inside() -> bool {
     here::world() != 0
 }
 
-/// Returns the world's time since its beginning; zero outside of a world.
+/// Returns the time that the current node's clock shows; zero outside of a world. That is the world's time since its
+/// beginning, unless [`Node::set_drift_ppm`](super::Node::set_drift_ppm) or
+/// [`Node::advance_clock`](super::Node::advance_clock) changed the clock.
 pub fn now() -> Duration {
     Duration::from_nanos(here::now_ns())
+}
+
+/// Returns the world's time since its beginning, whatever the clocks of its nodes show; zero outside of a world. A
+/// program under test does not use it; the history that a checker judges does.
+pub fn world_time() -> Duration {
+    Duration::from_nanos(hub::current().map_or(0, |hub| hub.now_ns()))
 }
 
 /// Returns a number below `n` (at most 2^32) that the world's seed decides; 0 outside of a world.
@@ -40,30 +49,27 @@ pub fn note(bytes: &[u8]) {
     }
 }
 
-/// Makes faults strike as `rule` describes, from now on; see [`Rule`]. Does nothing outside of a world.
+/// Makes faults strike on the current node's disks as `rule` describes, from now on; see [`Rule`]. Does nothing outside
+/// of a world.
 pub fn inject(rule: Rule) {
-    if let Some(hub) = hub::current() {
-        hub.machine.borrow_mut().inject(rule);
-    }
+    node::current_node().inject(rule);
 }
 
-/// Removes all rules, those of the disks' profiles too. The damage that faults did to the disks stays.
+/// Removes all rules of the current node, those of the disks' profiles too. The damage that faults did to the disks
+/// stays.
 pub fn clear_faults() {
-    if let Some(hub) = hub::current() {
-        hub.machine.borrow_mut().clear_faults();
-    }
+    node::current_node().clear_faults();
 }
 
-/// Cuts the power here and now. It never returns, and the run ends with
-/// [`FailureKind::PowerCut`](super::FailureKind::PowerCut). Outside of a world it waits for ever.
+/// Cuts the power of the current node here and now. It never returns. On node 0, which is where a program begins, the
+/// run ends with [`FailureKind::PowerCut`](super::FailureKind::PowerCut); elsewhere the node's tasks are dropped.
+/// Outside of a world it waits for ever.
 pub async fn power_cut() {
-    if let Some(hub) = hub::current() {
-        hub.cut.set(hub::Cut { now: true, ..hub.cut.get() });
-    }
+    node::current_node().power_cut().await;
     std::future::pending().await
 }
 
-/// Starts a task of the program and returns its handle. The world polls it in seeded order, now outside of
+/// Starts a task of the program on the current node and returns its handle. The world polls it in seeded order, now outside of
 /// all shards and now on one of them, as a multi-threaded runtime might. That moves the operations that it
 /// awaits from thread to thread.
 ///
@@ -74,7 +80,7 @@ where
     F: Future + Send + 'static,
     F::Output: 'static,
 {
-    start(future, true)
+    start(future, true, None)
 }
 
 /// Does the same as [`spawn`] for a task that stays outside of all shards, and so need not be `Send`.
@@ -83,18 +89,25 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    start(future, false)
+    start(future, false, None)
 }
 
-fn start<F>(future: F, wanders: bool) -> Task<F::Output>
+/// Starts a task on the node with this number; `None` for the current one.
+pub(crate) fn start<F>(future: F, wanders: bool, node: Option<u32>) -> Task<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
 {
+    let refused = |error| Task { pending: Pending::ready(Err(error)), abort: Arc::default(), waker: None };
     let Some(hub) = hub::current() else {
-        let error = Error::new(ErrorKind::OutsideWorld, "spawn");
-        return Task { pending: Pending::ready(Err(error)), abort: Arc::default(), waker: None };
+        return refused(Error::new(ErrorKind::OutsideWorld, "spawn"));
     };
+    let node = node.map_or_else(|| hub.here(), |number| hub.node(number));
+    if !node.is_on() {
+        let number = node.number;
+        let note = format!("node {number} has no power: Node::power_on comes first");
+        return refused(Error::invalid("spawn", note));
+    }
     let (answer, pending) = pending::channel("task");
     let abort = Arc::<AtomicBool>::default();
     let answer = CancelOnDrop(Some(answer));
@@ -105,7 +118,7 @@ where
             answer.send(Ok(output));
         }
     };
-    let waker = hub.tasks.add(Box::pin(future), wanders, abort.clone());
+    let waker = hub.tasks.add(node, Box::pin(future), wanders, abort.clone());
     Task { pending, abort, waker: Some(waker) }
 }
 
@@ -154,20 +167,36 @@ impl<T> fmt::Debug for Task<T> {
     }
 }
 
-/// Returns a future that waits in the world's time, which costs no real time. Resolution: a nanosecond.
+/// Returns a future that waits for a time by the current node's clock, which costs no real time. Resolution: a
+/// nanosecond.
 ///
 /// The future's error is [`ErrorKind::OutsideWorld`] where no world runs.
 pub fn sleep(duration: Duration) -> Sleep {
-    Sleep { duration, timer: None }
+    Sleep { wait: Wait::For(duration), timer: None }
 }
 
-/// The future of [`sleep`].
+/// Returns a future that waits until the current node's clock ([`now`]) shows `time`.
+///
+/// The future's error is [`ErrorKind::OutsideWorld`] where no world runs.
+pub fn sleep_until(time: Duration) -> Sleep {
+    Sleep { wait: Wait::UntilNs(node::ns(time)), timer: None }
+}
+
+/// The future of [`sleep`] and [`sleep_until`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Sleep {
-    duration: Duration,
-    /// The time of its wake-up, in nanoseconds, and its number among the sleepers.
+    wait: Wait,
+    /// The time of its wake-up, in nanoseconds of the world, and its number among the sleepers.
     timer: Option<(u64, u64)>,
+}
+
+#[derive(Debug)]
+enum Wait {
+    /// From the first poll on.
+    For(Duration),
+    /// In nanoseconds of the node's clock.
+    UntilNs(u64),
 }
 
 impl Future for Sleep {
@@ -177,16 +206,18 @@ impl Future for Sleep {
         let Some(hub) = hub::current() else {
             return Poll::Ready(Err(Error::new(ErrorKind::OutsideWorld, "sleep")));
         };
-        let duration_ns = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
-        let at_ns = self.timer.map_or_else(|| hub.now_ns().saturating_add(duration_ns), |(at_ns, _)| at_ns);
+        let until_ns = match self.wait {
+            Wait::For(duration) => here::now_ns().saturating_add(node::ns(duration)),
+            Wait::UntilNs(until_ns) => until_ns,
+        };
+        self.wait = Wait::UntilNs(until_ns);
         if let Some((at_ns, number)) = self.timer.take() {
             hub.tasks.forget_sleeper(at_ns, number);
         }
-        if hub.now_ns() >= at_ns {
-            // Polled again it is ready at once.
-            self.duration = Duration::ZERO;
+        if here::now_ns() >= until_ns {
             return Poll::Ready(Ok(()));
         }
+        let at_ns = hub.here().clock.get().world_ns_at(until_ns);
         self.timer = Some((at_ns, hub.tasks.sleep_until(at_ns, context.waker().clone())));
         Poll::Pending
     }
@@ -197,6 +228,53 @@ impl Drop for Sleep {
         if let (Some((at_ns, number)), Some(hub)) = (self.timer, hub::current()) {
             hub.tasks.forget_sleeper(at_ns, number);
         }
+    }
+}
+
+/// Awaits `future` for at most `limit` by the current node's clock, and drops it then.
+///
+/// # Errors
+/// [`ErrorKind::Elapsed`] when the time has passed first; [`ErrorKind::OutsideWorld`] where no world runs and the
+/// future is not ready at once.
+pub async fn timeout<F: IntoFuture>(limit: Duration, future: F) -> Result<F::Output> {
+    let mut future = std::pin::pin!(future.into_future());
+    let mut sleep = sleep(limit);
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(output));
+        }
+        Pin::new(&mut sleep)
+            .poll(context)
+            .map(|slept| Err(slept.err().unwrap_or_else(|| Error::new(ErrorKind::Elapsed, "timeout"))))
+    })
+    .await
+}
+
+/// Returns a clock that ticks every `period` by the current node's clock; the first tick comes after one period.
+pub fn interval(period: Duration) -> Interval {
+    Interval { next: now().saturating_add(period), period }
+}
+
+/// The ticks of [`interval`].
+#[derive(Debug)]
+pub struct Interval {
+    next: Duration,
+    period: Duration,
+}
+
+impl Interval {
+    /// Waits for the next tick. A tick that was missed comes at once, and the one after it a whole period later.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutsideWorld`] where no world runs.
+    pub async fn tick(&mut self) -> Result<()> {
+        sleep_until(self.next).await?;
+        self.next = if now() >= self.next.saturating_add(self.period) {
+            now().saturating_add(self.period)
+        } else {
+            self.next.saturating_add(self.period)
+        };
+        Ok(())
     }
 }
 

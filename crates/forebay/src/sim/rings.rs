@@ -10,6 +10,7 @@ use crate::driver::sim::{SimDriver, SimMachine, SimWake};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::visited::{Interrupted, VisitedShard};
 use crate::sim::hub::Hub;
+use crate::sim::node::NodeState;
 
 /// The workers among which a task that is polled outside of shards moves. Their rings are those of its engine, in turn.
 pub(crate) const WORKERS: u64 = 4;
@@ -24,6 +25,7 @@ const UNDRIVEN_NS_MAX: u64 = 50_000_000;
 /// A visited shard of the world, and the runtime's task that looks after it.
 pub(crate) struct Ring {
     engine: Arc<EngineShared>,
+    node: Rc<NodeState>,
     visited: Arc<VisitedShard>,
     port: usize,
     wake: Arc<SimWake>,
@@ -54,6 +56,7 @@ impl Ring {
         visited.attend(&waker);
         Some(Rc::new(Ring {
             engine: engine.clone(),
+            node: hub.here(),
             visited,
             port,
             wake,
@@ -65,6 +68,11 @@ impl Ring {
 
     pub(crate) fn engine(&self) -> &Arc<EngineShared> {
         &self.engine
+    }
+
+    /// Returns the node on which its engine was started.
+    pub(crate) fn node(&self) -> &Rc<NodeState> {
+        &self.node
     }
 
     pub(crate) fn port(&self) -> usize {

@@ -13,6 +13,7 @@ use crate::io::config::Config;
 use crate::sim::failure::{Failure, FailureKind};
 use crate::sim::history::What;
 use crate::sim::hub::Hub;
+use crate::sim::node::{Cut, FIRST, NodeState};
 use crate::sim::rings::Ring;
 use crate::sim::shards::Stepped;
 use crate::sim::tasks::PROGRAM;
@@ -63,7 +64,7 @@ impl Runner {
     ) -> Result<T, Failure> {
         let hub = self.hub.clone();
         let failure = |kind, text: &str| Failure::new(kind, text, self.seed, hub.now_ns());
-        if !hub.machine.borrow().is_on() {
+        if !hub.first().is_on() {
             return Err(failure(FailureKind::Off, "the power is off: World::reboot switches it on"));
         }
         let Some(running) = hub.enter() else {
@@ -73,7 +74,7 @@ impl Runner {
         let engine = match Engine::start(config) {
             Ok(engine) => engine,
             Err(error) => {
-                self.end();
+                self.end(None);
                 return Err(refused(&error, self.seed));
             }
         };
@@ -84,13 +85,15 @@ impl Runner {
         };
         let at_ns = hub.now_ns();
         if matches!(result, Err((FailureKind::PowerCut, _))) {
-            hub.close_files();
-            hub.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
-            hub.kill();
+            for node in hub.nodes() {
+                node.close_files();
+                node.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
+            }
+            hub.kill(None);
         }
         // Destructors of the program's run inside of the world; one that panics ends nothing more.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(program.take())));
-        self.end();
+        self.end(None);
         drop(running);
         // Checked once more: violations during the end count as well.
         let result = match (result, hub.first_violation()) {
@@ -176,15 +179,36 @@ impl Runner {
                         use sim::spawn and channels within the world, not threads or another runtime's tasks";
             return Err((FailureKind::ForeignThread, text.to_string()));
         }
-        let cut = hub.cut.get();
-        if cut.now || cut.at_ns.is_some_and(|at_ns| hub.now_ns() >= at_ns) {
-            return Err((FailureKind::PowerCut, "the power was cut".to_string()));
+        let mut at = 0;
+        while let Some(node) = hub.node_at(at) {
+            let cut = node.cut.get();
+            if cut.now || cut.at_ns.is_some_and(|at_ns| hub.now_ns() >= at_ns) {
+                if node.number == FIRST {
+                    return Err((FailureKind::PowerCut, "the power was cut".to_string()));
+                }
+                self.cut_node(&node);
+            }
+            at += 1;
         }
         if self.steps >= self.limits.steps_max {
             let text = format!("{} steps and no end: something runs in circles", self.steps);
             return Err((FailureKind::Endless, text));
         }
         Ok(())
+    }
+
+    /// Cuts the power of a node that is not the first: the rest of the world runs on.
+    fn cut_node(&self, node: &Rc<NodeState>) {
+        let hub = &self.hub;
+        node.cut.set(Cut::default());
+        if !node.is_on() {
+            return;
+        }
+        hub.note(What::NodeCut, &[u64::from(node.number)]);
+        node.close_files();
+        node.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
+        hub.kill(Some(node.number));
+        self.end(Some(node.number));
     }
 
     fn deadlock(&self) -> Stop {
@@ -203,15 +227,18 @@ impl Runner {
         let rings = hub.rings.borrow();
         let shards = shards.iter().filter_map(|shard| shard.next_ns(hub));
         let shards = shards.chain(rings.iter().filter_map(|ring| ring.next_ns(hub)));
-        let machine = hub.machine.borrow().next_event_ns();
-        let next = shards.chain(machine).chain(hub.tasks.next_sleeper_ns()).chain(hub.cut.get().at_ns).min();
+        let nodes = hub.nodes();
+        let nodes =
+            nodes.iter().flat_map(|node| [node.machine.borrow().next_event_ns(), node.cut.get().at_ns]);
+        let message = hub.net.borrow().next_event_ns();
+        let next = shards.chain(nodes.flatten()).chain(hub.tasks.next_sleeper_ns()).chain(message).min();
         // An event that is due already (a shard whose patience has run out) does not count.
         next.filter(|&next_ns| next_ns > hub.now_ns())
     }
 
     fn step(&self, shard: &Rc<Stepped>) {
         self.hub.note(What::Turn, &[shard.port() as u64]);
-        shard.step(&self.hub);
+        self.hub.on_node(shard.node(), || shard.step(&self.hub));
     }
 
     /// Has the runtime of a world look after one of its rings.
@@ -220,20 +247,31 @@ impl Runner {
         hub.note(What::Turn, &[ring.port() as u64]);
         // It wakes the program's tasks, and a waker may be the program's own.
         let worker = hub.choose_worker();
-        let stepped = catch_unwind(AssertUnwindSafe(|| hub.on_worker(worker, || ring.step(hub))));
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            hub.on_node(ring.node(), || hub.on_worker(worker, || ring.step(hub)));
+        }));
         stepped.map_err(|panic| {
             (FailureKind::Panicked, format!("a waker panicked: {}", panic_words(panic.as_ref())))
         })
     }
 
-    /// Polls a task outside of all shards, or as a guest of one.
+    /// Polls a task outside of all shards, or as a guest of one of its node.
     fn poll_task(&self, task: u64) {
+        // One that was dropped may still be in the queue.
+        let node = self.hub.tasks.node(task).unwrap_or_else(|| self.hub.first());
+        self.hub.on_node(&node, || self.poll_task_of(&node, task));
+    }
+
+    fn poll_task_of(&self, node: &Rc<NodeState>, task: u64) {
         let hub = &self.hub;
         let host = if hub.tasks.wanders(task) {
             let mut fate = hub.fate.borrow_mut();
             let shards = hub.shards.borrow();
             let wanders = fate.source.ppm(self.limits.wanders_ppm);
-            let hosts: Vec<_> = shards.iter().filter(|shard| wanders && !shard.is_over()).collect();
+            let hosts: Vec<_> = shards
+                .iter()
+                .filter(|shard| wanders && !shard.is_over() && Rc::ptr_eq(shard.node(), node))
+                .collect();
             hosts.get(fate.source.below(hosts.len() as u64) as usize).map(|shard| Rc::clone(shard))
         } else {
             None
@@ -254,18 +292,19 @@ impl Runner {
         }
     }
 
-    /// Drops the rest of the program, closes its engines, and steps their shards to their ends.
-    fn end(&self) {
+    /// Drops the tasks of a node, or of all, closes the engines, and steps their shards to their ends.
+    fn end(&self, node: Option<u32>) {
         let hub = &self.hub;
-        while let Some(task) = hub.tasks.take_first() {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
-        }
-        for shard in hub.shards.borrow().iter() {
-            shard.engine().begin_close();
+        let is_meant = |of: &Rc<NodeState>| node.is_none_or(|node| node == of.number);
+        self.drop_tasks(node);
+        for shard in hub.shards.borrow().iter().filter(|shard| is_meant(shard.node())) {
+            hub.on_node(shard.node(), || shard.engine().begin_close());
         }
         loop {
-            let left: Vec<Rc<Stepped>> =
-                hub.shards.borrow().iter().filter(|shard| !shard.is_over()).cloned().collect();
+            let shards = hub.shards.borrow();
+            let left = shards.iter().filter(|shard| is_meant(shard.node()) && !shard.is_over());
+            let left: Vec<Rc<Stepped>> = left.cloned().collect();
+            drop(shards);
             if left.is_empty() {
                 break;
             }
@@ -276,15 +315,27 @@ impl Runner {
         }
         // What is still inside finds its engine gone.
         let rings = std::mem::take(&mut *hub.rings.borrow_mut());
-        rings.iter().for_each(|ring| ring.go_on());
+        let (rings, others): (Vec<_>, Vec<_>) = rings.into_iter().partition(|ring| is_meant(ring.node()));
+        hub.rings.borrow_mut().extend(others);
+        rings.iter().for_each(|ring| hub.on_node(ring.node(), || ring.go_on()));
         drop(rings);
-        // Replies that arrived during the end are dropped together with their waiters.
-        hub.tasks.forget();
-        while let Some(task) = hub.tasks.take_first() {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(task)));
+        if node.is_none() {
+            // Replies that arrived during the end are dropped together with their waiters.
+            hub.tasks.forget();
         }
+        self.drop_tasks(node);
         let shards = std::mem::take(&mut *hub.shards.borrow_mut());
+        let (shards, others): (Vec<_>, Vec<_>) = shards.into_iter().partition(|shard| is_meant(shard.node()));
+        hub.shards.borrow_mut().extend(others);
         drop(shards);
-        hub.clear_run();
+        if node.is_none() {
+            hub.clear_run();
+        }
+    }
+
+    fn drop_tasks(&self, node: Option<u32>) {
+        while let Some((node, task)) = self.hub.tasks.take_first(node) {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.hub.on_node(&node, || drop(task))));
+        }
     }
 }

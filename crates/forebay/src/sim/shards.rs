@@ -15,10 +15,12 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::{self, Ended, Shard};
 use crate::sim::hub::Hub;
+use crate::sim::node::NodeState;
 
 /// A shard of the world, its I/O memory, and the conditions that it waits for.
 pub(crate) struct Stepped {
     engine: Arc<EngineShared>,
+    node: Rc<NodeState>,
     shard: RefCell<Option<Box<Shard>>>,
     end: Cell<Option<Sender<Ended>>>,
     caches: Cell<Aside>,
@@ -53,6 +55,7 @@ impl Stepped {
         let caches = outside.swap();
         Rc::new(Stepped {
             engine: engine.clone(),
+            node: hub.here(),
             shard: RefCell::new(Some(shard)),
             end: Cell::new(Some(end)),
             caches: Cell::new(caches),
@@ -97,6 +100,16 @@ impl Stepped {
         &self.engine
     }
 
+    /// Returns the node on which its engine was started.
+    pub(crate) fn node(&self) -> &Rc<NodeState> {
+        &self.node
+    }
+
+    /// Has the shard look at its timers again.
+    pub(crate) fn wake(&self) {
+        self.wake.wake();
+    }
+
     /// Runs one turn, or the end when the engine is closing.
     pub(crate) fn step(&self, hub: &Hub) {
         let over = self.enter(|shard| {
@@ -107,11 +120,8 @@ impl Stepped {
             match shard.work() {
                 Wait::Poll => shard.rest(Wait::Poll),
                 Wait::For { completions, patience, limit, .. } => {
-                    let at = |wait: Option<Duration>| {
-                        wait.map_or(u64::MAX, |wait| {
-                            hub.now_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
-                        })
-                    };
+                    let at =
+                        |wait: Option<Duration>| wait.map_or(u64::MAX, |wait| hub.after_ns(&self.node, wait));
                     self.asleep.set(Some(Asleep {
                         completions: completions as usize,
                         patience_ns: at(patience),

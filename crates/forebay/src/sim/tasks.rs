@@ -4,10 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
+
+use crate::sim::node::NodeState;
 
 /// The number of the program itself, which is not in the list.
 pub(crate) const PROGRAM: u64 = 0;
@@ -15,6 +18,7 @@ pub(crate) const PROGRAM: u64 = 0;
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Task {
+    node: Rc<NodeState>,
     /// `None` while it is polled.
     future: Option<TaskFuture>,
     waker: Waker,
@@ -90,14 +94,20 @@ impl Tasks {
         Wakes(Arc::new(TaskWake { task, queued: AtomicBool::new(false), ready: self.ready.clone() }))
     }
 
-    /// Adds a task that is ready to run, and returns its waker.
-    pub(crate) fn add(&self, future: TaskFuture, wanders: bool, abort: Arc<AtomicBool>) -> Waker {
+    /// Adds a task of a node that is ready to run, and returns its waker.
+    pub(crate) fn add(
+        &self,
+        node: Rc<NodeState>,
+        future: TaskFuture,
+        wanders: bool,
+        abort: Arc<AtomicBool>,
+    ) -> Waker {
         let number = self.next.get();
         self.next.set(number + 1);
         let wakes = self.wakes(number);
         let waker = wakes.waker();
         let polled = Polled { wakes, future };
-        let task = Task { future: Some(Box::pin(polled)), waker: waker.clone(), wanders, abort };
+        let task = Task { node, future: Some(Box::pin(polled)), waker: waker.clone(), wanders, abort };
         self.list.borrow_mut().insert(number, task);
         waker.wake_by_ref();
         waker
@@ -111,6 +121,11 @@ impl Tasks {
     /// Takes the task at a place of the queue out of it.
     pub(crate) fn take_ready(&self, place: usize) -> Option<u64> {
         self.ready.queue.lock().unwrap_or_else(PoisonError::into_inner).remove(place)
+    }
+
+    /// Returns the node of a task.
+    pub(crate) fn node(&self, number: u64) -> Option<Rc<NodeState>> {
+        self.list.borrow().get(&number).map(|task| task.node.clone())
     }
 
     pub(crate) fn wanders(&self, number: u64) -> bool {
@@ -142,10 +157,13 @@ impl Tasks {
         self.list.borrow().len()
     }
 
-    /// Takes one task out of the list, for a world that ends.
-    pub(crate) fn take_first(&self) -> Option<Box<dyn std::any::Any>> {
-        let (_, task) = self.list.borrow_mut().pop_first()?;
-        Some(Box::new(task))
+    /// Takes the first task of a node, or of all, out of the list, and returns it with its node.
+    pub(crate) fn take_first(&self, node: Option<u32>) -> Option<(Rc<NodeState>, Box<dyn std::any::Any>)> {
+        let mut list = self.list.borrow_mut();
+        let is_meant = |task: &Task| node.is_none_or(|node| node == task.node.number);
+        let number = *list.iter().find(|(_, task)| is_meant(task))?.0;
+        let task = list.remove(&number)?;
+        Some((task.node.clone(), Box::new(task)))
     }
 
     /// Forgets the ready queue and all sleepers.
@@ -170,6 +188,12 @@ impl Tasks {
 
     pub(crate) fn next_sleeper_ns(&self) -> Option<u64> {
         self.sleeping.borrow().keys().next().map(|&(at_ns, _)| at_ns)
+    }
+
+    /// Wakes all sleepers, which look at their clock then and sleep on.
+    pub(crate) fn wake_all_sleepers(&self) {
+        let sleeping = std::mem::take(&mut *self.sleeping.borrow_mut());
+        sleeping.into_values().for_each(Waker::wake);
     }
 
     pub(crate) fn wake_sleepers(&self, now_ns: u64) {

@@ -10,8 +10,10 @@ use crate::io::config::Config;
 use crate::sim::failure::{Failure, FailureKind};
 use crate::sim::fault::Rule;
 use crate::sim::history::Fate;
-use crate::sim::hub::{Cut, Hub};
+use crate::sim::hub::Hub;
 use crate::sim::machine::Counts;
+use crate::sim::net::{Conditions, Traffic};
+use crate::sim::node::ns;
 use crate::sim::profile::Profile;
 use crate::sim::run;
 use crate::sim::shrink::Schedule;
@@ -77,7 +79,7 @@ impl World {
         }
     }
 
-    /// Adds a disk at its profile's mount point. A second disk at the same place fails the next run.
+    /// Adds a disk to node 0 at its profile's mount point. A second disk at the same place fails the next run.
     pub fn disk(mut self, profile: Profile) -> World {
         self.add_disk(profile);
         self
@@ -86,10 +88,18 @@ impl World {
     /// Does the same as [`disk`](World::disk), for a borrowed world.
     pub fn add_disk(&mut self, profile: Profile) {
         if let Ok(hub) = &self.hub
-            && let Err(error) = hub.machine.borrow_mut().mount(profile)
+            && let Err(error) = hub.first().machine.borrow_mut().mount(profile)
         {
             self.fault = Some(error.to_string());
         }
+    }
+
+    /// Sets the conditions of the network between its nodes. Default: [`Conditions::ideal`].
+    pub fn network(self, conditions: Conditions) -> World {
+        if let Ok(hub) = &self.hub {
+            hub.net.borrow_mut().set_conditions(conditions);
+        }
+        self
     }
 
     /// Sets the configuration of the engine that a run begins with. Default: two shards and 1 MiB of I/O
@@ -147,54 +157,52 @@ impl World {
         result
     }
 
-    /// Cuts the power after a run. Data that was not durable is lost, kept or torn as the disks' profiles and
-    /// the seed decide. The machine stays off until [`reboot`](World::reboot). Does nothing when it is off.
+    /// Cuts the power of all nodes after a run. Data that was not durable is lost, kept or torn as the disks' profiles and
+    /// the seed decide. They stay off until [`reboot`](World::reboot). Does nothing to those that are off.
     pub fn power_cut(&mut self) {
-        if let Ok(hub) = &self.hub
-            && hub.machine.borrow().is_on()
-        {
-            hub.close_files();
-            hub.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
+        let Ok(hub) = &self.hub else { return };
+        for node in hub.nodes().iter().filter(|node| node.is_on()) {
+            node.close_files();
+            node.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
         }
     }
 
-    /// Cuts the power during the next run, after `time` of the world's time from now on.
+    /// Cuts the power of all nodes during the next run, after `time` of the world's time from now on.
     pub fn power_cut_after(&mut self, time: Duration) {
         if let Ok(hub) = &self.hub {
-            let at_ns = hub.now_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-            hub.cut.set(Cut { at_ns: Some(at_ns), ..hub.cut.get() });
+            hub.first().cut_at_ns(hub.now_ns().saturating_add(ns(time)));
         }
     }
 
-    /// Cuts the power during the next run, when the `number`-th operation from now on is given to a disk: the
-    /// first is 1.
+    /// Cuts the power of all nodes during the next run, when the `number`-th operation from now on is given to a
+    /// disk: the first is 1.
     pub fn power_cut_at_operation(&mut self, number: u64) {
         if let Ok(hub) = &self.hub {
-            let at = hub.operations().saturating_add(number);
-            hub.cut.set(Cut { at_operation: Some(at), ..hub.cut.get() });
+            hub.first().cut_at_operation(number);
         }
     }
 
-    /// Switches the machine on again. A machine that is on is restarted in an orderly way, which loses
-    /// nothing. Locks and files without a name are gone.
+    /// Switches all nodes on again. One that is on is restarted in an orderly way, which loses nothing. Locks and
+    /// files without a name are gone.
     pub fn reboot(&mut self) {
-        if let Ok(hub) = &self.hub {
-            hub.close_files();
-            hub.machine.borrow_mut().reboot(&mut hub.fate.borrow_mut());
+        let Ok(hub) = &self.hub else { return };
+        for node in hub.nodes() {
+            node.close_files();
+            node.machine.borrow_mut().reboot(&mut hub.fate.borrow_mut());
         }
     }
 
-    /// Makes faults strike as `rule` describes, from now on.
+    /// Makes faults strike on the disks of node 0 as `rule` describes, from now on.
     pub fn inject(&mut self, rule: Rule) {
         if let Ok(hub) = &self.hub {
-            hub.machine.borrow_mut().inject(rule);
+            hub.first().machine.borrow_mut().inject(rule);
         }
     }
 
-    /// Removes all rules, those of the disks' profiles too.
+    /// Removes all rules of node 0, those of the disks' profiles too.
     pub fn clear_faults(&mut self) {
         if let Ok(hub) = &self.hub {
-            hub.machine.borrow_mut().clear_faults();
+            hub.first().machine.borrow_mut().clear_faults();
         }
     }
 
@@ -205,9 +213,18 @@ impl World {
         self.hub.as_ref().map_or(0, |hub| hub.fate.borrow().history.digest())
     }
 
-    /// Returns the counts of operations and faults so far.
+    /// Returns the counts of operations and faults of all nodes so far.
     pub fn counts(&self) -> Counts {
-        self.hub.as_ref().map(|hub| hub.machine.borrow().counts()).unwrap_or_default()
+        let mut counts = Counts::default();
+        if let Ok(hub) = &self.hub {
+            hub.nodes().iter().for_each(|node| counts.add(&node.machine.borrow().counts()));
+        }
+        counts
+    }
+
+    /// Returns the counts of messages so far.
+    pub fn traffic(&self) -> Traffic {
+        self.hub.as_ref().map(|hub| hub.net.borrow().traffic()).unwrap_or_default()
     }
 
     /// Returns the world's time since its beginning.

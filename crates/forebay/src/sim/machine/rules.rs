@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::sim::fault::{Dirty, Fault, Rule};
 use crate::sim::history::{Fate, What};
 
-/// Counts of the work of a world's disks since the world began.
+/// Counts of the work of disks since the world began: of one node, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
@@ -33,6 +33,18 @@ impl Counts {
     /// Returns how often a fault struck.
     pub fn fired(&self, fault: Fault) -> u64 {
         self.fired[fault.code()]
+    }
+
+    pub(crate) fn add(&mut self, other: &Counts) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.calls += other.calls;
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.splits += other.splits;
+        self.power_cuts += other.power_cuts;
+        self.fired.iter_mut().zip(other.fired).for_each(|(sum, fired)| *sum += fired);
     }
 }
 
