@@ -355,6 +355,30 @@ fn a_message_outlives_its_sender_and_finds_the_restarted_receiver() {
         .unwrap();
 }
 
+#[test]
+fn a_socket_ends_with_the_node_that_bound_it() {
+    World::new(12)
+        .run(async |_| {
+            let (send, socket) = futures::channel::oneshot::channel();
+            let _ = sim::node(1).spawn(async { send.send(Socket::bind(1).unwrap()).unwrap() }).await;
+            let mut socket = socket.await.unwrap();
+            let receiver = sim::spawn_local(async move { (socket.recv().await.unwrap_err(), socket) });
+            sim::sleep(MS).await.unwrap();
+            sim::node(1).power_cut().await;
+            let (error, socket) = receiver.await.unwrap();
+            assert_eq!(error.raw_os_error(), Some(107), "{error}");
+            // The next one with this address is another one.
+            sim::node(1).power_on();
+            let next =
+                sim::node(1).spawn(async { Socket::bind(1).unwrap().recv().await.unwrap().into_bytes() });
+            sim::sleep(MS).await.unwrap();
+            drop(socket);
+            Socket::bind_unnamed().unwrap().send(Address::new(1, 1), "next");
+            assert_eq!(&next.await.unwrap()[..], b"next");
+        })
+        .unwrap();
+}
+
 /// Returns which of the links between the nodes below 4 carry a message.
 async fn links() -> Vec<(u32, u32)> {
     let found = Rc::new(RefCell::new(Vec::new()));
@@ -619,4 +643,23 @@ fn outside_of_a_world_there_are_no_nodes() {
     let closed = world.run(async |_| socket.recv().await.unwrap_err().raw_os_error()).unwrap();
     assert_eq!(closed, Some(107));
     world.run(async |_| drop((Socket::bind(1).unwrap(), socket))).unwrap();
+}
+
+/// The tests above fail when the simulator is broken like this.
+#[cfg(feature = "_mutants")]
+#[test]
+fn each_mutant_is_caught() {
+    use forebay::testing::mutants::{self, Mutant};
+    let cases: [(Mutant, fn()); 5] = [
+        (Mutant::CutReachesOthers, a_cut_node_loses_what_was_not_synced_and_the_others_lose_nothing),
+        (Mutant::SocketsOutliveCut, a_socket_ends_with_the_node_that_bound_it),
+        (Mutant::CutLinkCarries, links_are_cut_one_way_and_partitions_heal),
+        (Mutant::DriftIgnored, clocks_drift_and_are_put_forward),
+        (Mutant::ArrivesAtOnce, a_bad_network_does_everything_and_counts_it),
+    ];
+    for (mutant, test) in cases {
+        let broken = std::panic::catch_unwind(|| mutants::with(mutant, test));
+        assert!(broken.is_err(), "{mutant:?} survives");
+        test();
+    }
 }

@@ -68,6 +68,16 @@ pub enum Mutant {
     WokenUnderLock,
     /// Shard 0 does not look after visited shards that no thread visits.
     RingsUnwatched,
+    /// A power cut of one node of a world takes the volatile data of all.
+    CutReachesOthers,
+    /// Sockets outlive the power of their node.
+    SocketsOutliveCut,
+    /// A cut link carries messages.
+    CutLinkCarries,
+    /// Timers of shards run by the world's time, whatever their node's clock shows.
+    DriftIgnored,
+    /// A message arrives when it is sent.
+    ArrivesAtOnce,
 }
 
 crate::_mutant_switch!(Mutant);

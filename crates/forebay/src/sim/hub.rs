@@ -344,6 +344,10 @@ impl Hub {
 
     /// Returns the time of the world at which `wait` will have passed on a node's clock.
     pub(crate) fn after_ns(&self, node: &NodeState, wait: Duration) -> u64 {
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::DriftIgnored.is_on() {
+            return self.now_ns().saturating_add(node::ns(wait));
+        }
         let clock = node.clock.get();
         clock.world_ns_at(clock.shows_ns(self.now_ns()).saturating_add(node::ns(wait)))
     }
@@ -373,6 +377,10 @@ impl Hub {
             asked.into_iter().partition(|(_, (node, _))| is_meant(*node));
         *self.asked.borrow_mut() = others;
         drop(killed);
+        #[cfg(feature = "_mutants")]
+        if node.is_some() && crate::base::mutants::Mutant::SocketsOutliveCut.is_on() {
+            return;
+        }
         let closed = self.net.borrow_mut().close(node);
         closed.into_iter().filter_map(|bound| bound.waker).for_each(Waker::wake);
     }

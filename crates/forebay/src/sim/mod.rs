@@ -1,4 +1,4 @@
-//! A whole machine from one seed: virtual time, disks with faults, power cuts.
+//! A whole machine from one seed, or several with a network: virtual time, disks with faults, power cuts.
 //!
 //! A [`World`] runs a program, and the core under it, on one thread and in its own time. Everything that is
 //! undetermined is drawn from its seed: the same seed gives the same run, bit for bit, in every process and
@@ -26,6 +26,9 @@
 //! println!("{:016x}", world.history_digest());
 //! # Ok(()) }
 //! ```
+//!
+//! A world has further machines, its [nodes](Node), when the program names them with [`node`](node()): each has disks, a clock and
+//! power of its own, and they talk over [`net`]. What is said of the machine below holds for each.
 //!
 //! Inside a world a program awaits everything: `.wait()` is an error, and so are calls from other threads.
 //! The manual page [The simulator](https://github.com/forebay-rs/forebay/blob/main/docs/simulator.md) goes

@@ -344,6 +344,10 @@ impl Network {
             link.outage_until_ns = now_ns + 1 + fate.source.below(conditions.outage_ns);
             self.traffic.outages += 1;
         }
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::CutLinkCarries.is_on() {
+            link.is_cut = false;
+        }
         if link.is_cut || now_ns < link.outage_until_ns {
             self.traffic.blocked += 1;
             return;
@@ -362,6 +366,8 @@ impl Network {
     fn fly(&mut self, message: Message, now_ns: u64, latency_ns: u64) {
         self.flown += 1;
         let at_ns = now_ns.saturating_add(latency_ns.max(1));
+        #[cfg(feature = "_mutants")]
+        let at_ns = if crate::base::mutants::Mutant::ArrivesAtOnce.is_on() { now_ns + 1 } else { at_ns };
         let flight = Flight { serial: self.messages, sent_ns: now_ns, message };
         self.flights.insert((at_ns, self.flown), flight);
     }

@@ -207,6 +207,15 @@ impl Runner {
         hub.note(What::NodeCut, &[u64::from(node.number)]);
         node.close_files();
         node.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::CutReachesOthers.is_on() {
+            for other in hub.nodes().iter().filter(|other| other.number != FIRST && other.is_on()) {
+                other.machine.borrow_mut().power_cut(&mut hub.fate.borrow_mut());
+                other.machine.borrow_mut().reboot(&mut hub.fate.borrow_mut());
+                hub.kill(Some(other.number));
+                self.end(Some(other.number));
+            }
+        }
         hub.kill(Some(node.number));
         self.end(Some(node.number));
     }
