@@ -109,7 +109,7 @@ pub enum ErrorKind {
     TaskCancelled,
     /// The operation was cancelled while it ran.
     Cancelled,
-    /// The time given to [`shard::timeout`](crate::shard::timeout) has passed.
+    /// The time given to [`shard::timeout`](crate::shard::timeout), or in a simulated world to `sim::timeout`, has passed.
     Elapsed,
     /// A walk did not end within its hops ([`WalkOne::hops_max`](crate::WalkOne::hops_max)).
     TooManyHops {
