@@ -4,6 +4,7 @@
 //! queue's front, on the log's thread, and the callback runs there. It sends a value to openraft and never waits.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -92,7 +93,9 @@ impl<C: RaftTypeConfig> Flushes<C> {
             };
             // An append without entries fails like the others after a failure.
             let result = result.map_err(|error| self.fail(error.into())).and_then(|()| self.check());
-            front.callback.io_completed(result.map_err(Into::into));
+            // The next callbacks are called although this one panics: the log's thread goes on, too.
+            let call = || front.callback.io_completed(result.map_err(Into::into));
+            let _ = catch_unwind(AssertUnwindSafe(call));
             queue = self.lock();
         }
         queue.is_driven = false;

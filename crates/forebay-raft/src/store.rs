@@ -133,6 +133,9 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         let found = Current::<C>::read(engine, &dir).await?;
+        if found.is_none() {
+            check_new(engine, &dir).await?;
+        }
         let number = found.as_ref().map_or(0, |current| current.state);
         // Makes the directories durable as well.
         let create = options.clone().create(found.is_none());
@@ -239,6 +242,21 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         }
         Ok(response)
     }
+}
+
+/// Checks a directory without the file `current`: at most the first open was interrupted there. Otherwise the file is lost, and
+/// without it the state would count as left over.
+async fn check_new(engine: &Engine, dir: &Path) -> Result<()> {
+    let entries = match engine.read_dir(dir).await {
+        Err(error) if error.kind() == forebay::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    if entries.iter().filter_map(|entry| entry.name().to_str().and_then(number_of)).all(|number| number == 0)
+    {
+        return Ok(());
+    }
+    let text = "the file current is gone, which names the state: bring it back, or remove the directory and let the node catch up";
+    Err(Error::at(ErrorKind::Corruption, dir, text))
 }
 
 /// Opens the store of a state.

@@ -49,12 +49,17 @@ async fn open(engine: &Engine, dir: &Path) -> Node {
     loop {
         match try_open(engine, dir).await {
             Ok(node) => return node,
-            Err(error) if begun.elapsed() < Duration::from_secs(20) && error.to_string().contains("open") => {
+            Err(error) if is_locked(&error) && begun.elapsed() < Duration::from_secs(20) => {
                 tokio::task::yield_now().await;
             }
             Err(error) => panic!("opening: {error:?}"),
         }
     }
+}
+
+fn is_locked(error: &forebay_raft::Error) -> bool {
+    error.log().is_some_and(|log| *log.kind() == forebay_wal::ErrorKind::Locked)
+        || error.store().is_some_and(|store| *store.kind() == forebay_kv::ErrorKind::Locked)
 }
 
 async fn try_open(engine: &Engine, dir: &Path) -> forebay_raft::Result<Node> {

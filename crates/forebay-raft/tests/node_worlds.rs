@@ -391,12 +391,12 @@ fn explore(trouble: Trouble, seeds: u64) {
 
 #[test]
 fn a_crash_leaves_one_state_and_whole_snapshots() {
-    explore(Trouble::Crashes, 40);
+    explore(Trouble::Crashes, 30);
 }
 
 #[test]
 fn the_same_on_disks_that_fail() {
-    explore(Trouble::Errors, 40);
+    explore(Trouble::Errors, 30);
 }
 
 /// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct one passes the same ones.
@@ -408,7 +408,7 @@ mod broken {
 
     fn is_caught(mutant: Mutant) {
         let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
-        worlds::is_caught(mutant, 40, broken, |world| {
+        worlds::is_caught(mutant, 30, broken, |world| {
             world_config(world);
             attempt(world, Trouble::Crashes, &Rc::default())
         });

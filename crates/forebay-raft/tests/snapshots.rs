@@ -197,6 +197,31 @@ async fn an_old_snapshot_stays_while_it_is_read() {
 }
 
 #[tokio::test]
+async fn a_lost_name_of_the_state_removes_nothing() {
+    let (engine, one) = (engine(), dir());
+    let mut store = open(&engine, one.path()).await;
+    apply(&mut store, 0..100).await.unwrap();
+    let snapshot = built(&mut store).await;
+    store.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    let (current, before) = (one.path().join("current"), dirs(one.path()));
+    let bytes = std::fs::read(&current).unwrap();
+    std::fs::remove_file(&current).unwrap();
+    let error = RaftStore::<Types, _>::open(&engine, one.path(), options(), Texts).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    // Nor does a damaged one.
+    let mut damaged = bytes.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&current, damaged).unwrap();
+    let error = RaftStore::<Types, _>::open(&engine, one.path(), options(), Texts).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert_eq!(dirs(one.path()), before);
+    std::fs::write(&current, bytes).unwrap();
+    assert_eq!(count(&mut open(&engine, one.path()).await).await, 100);
+}
+
+#[tokio::test]
 async fn an_error_of_the_state_machine_ends_the_node() {
     let (engine, one) = (engine(), dir());
     let mut store = open(&engine, one.path()).await;
