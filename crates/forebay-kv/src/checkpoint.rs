@@ -258,11 +258,14 @@ impl<'a> Checkpoint<'a> {
 }
 
 impl Made {
-    /// Removes the unfinished checkpoint as far as possible. Remaining files are still marked as
-    /// unfinished.
+    /// Removes the unfinished checkpoint as far as possible. Remaining files are marked as unfinished, or are a whole store.
     async fn remove(&self, name: &OsStr) {
         // A rename that returned an error may have happened. Then this is a whole store, and it stays.
         if self.above.metadata(name).await.is_err() {
+            return;
+        }
+        // The last step, which removes the mark, may have failed: then it is there again before a part of the store goes.
+        if self.mark().await.is_err() {
             return;
         }
         for below in [TABLES, MANIFEST, LOG] {
@@ -273,7 +276,15 @@ impl Made {
             }
             let _ = self.dir.remove_dir(below).await;
         }
-        let _ = self.dir.remove_file(MARK).await;
-        let _ = self.above.remove_dir(name).await;
+        // The mark goes after all that it marks.
+        if self.dir.sync().await.is_ok() {
+            let _ = self.dir.remove_file(MARK).await;
+            let _ = self.above.remove_dir(name).await;
+        }
+    }
+
+    async fn mark(&self) -> forebay::Result<()> {
+        self.dir.open(MARK, Open::create().buffered()).await?.sync(Durability::All).await?;
+        self.dir.sync().await
     }
 }

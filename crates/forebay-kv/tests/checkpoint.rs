@@ -269,8 +269,7 @@ enum Call {
 }
 
 /// Returns whether the call was reached, and whether the checkpoint exists.
-fn attempt(call: Call, n: u64) -> (bool, bool) {
-    let order = [MetadataOrder::Journal, MetadataOrder::Posix][(n % 2) as usize];
+fn attempt(call: Call, n: u64, order: MetadataOrder) -> (bool, bool) {
     let mut world = World::new(n).disk(Profile::nand().at("/disk").metadata_order(order)).stalls_ppm(0);
     match call {
         Call::PowerGoes => world.power_cut_at_operation(n),
@@ -310,10 +309,16 @@ fn attempt(call: Call, n: u64) -> (bool, bool) {
     (met, looked.unwrap_or_else(|failure| panic!("{call:?} {n}: {failure}")))
 }
 
+/// Each call is met in both orders of names: the last flush of a checkpoint failed, its files were removed, and with the order of
+/// POSIX a power cut left a part of them without the mark. Calls of even numbers had the other order, where that could not happen.
 fn each_call(call: Call) {
+    [MetadataOrder::Journal, MetadataOrder::Posix].into_iter().for_each(|order| each_call_in(call, order));
+}
+
+fn each_call_in(call: Call, order: MetadataOrder) {
     let (mut n, mut without, mut with, mut in_a_row) = (1, 0, 0, 0);
     loop {
-        let (met, is_there) = attempt(call, n);
+        let (met, is_there) = attempt(call, n, order);
         (without, with) = (without + u32::from(!is_there), with + u32::from(is_there));
         // A log continues without its file `wal.end` where there is no space for it: one success does not end
         // the loop.
@@ -324,7 +329,7 @@ fn each_call(call: Call) {
         }
         n += 1;
     }
-    println!("{call:?}: {n} calls, {with} with a checkpoint, {without} without");
+    println!("{call:?}, {order:?}: {n} calls, {with} with a checkpoint, {without} without");
     assert!(without > 10 && n < 5_000);
 }
 
