@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The disk of a node, if it has one of its own.
 const DISK_BYTES: u64 = 96 << 20;
@@ -175,8 +176,12 @@ impl Drop for Machines {
         self.remove_network();
         for node in 0..self.count {
             // A process that was just killed may hold it for a moment.
-            let dir = self.dir_of(node);
+            let (dir, begun) = (self.dir_of(node), Instant::now());
             while is_mounted(&dir) && !run("umount", &[&dir.to_string_lossy()]) {
+                if begun.elapsed() > Duration::from_secs(20) {
+                    run("umount", &["-l", &dir.to_string_lossy()]);
+                    break;
+                }
                 std::thread::yield_now();
             }
         }
