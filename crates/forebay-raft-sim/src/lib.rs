@@ -23,7 +23,7 @@ use openraft_rt_tokio::{TokioMpsc, TokioMutex, TokioOneshot};
 use rand::TryRng;
 
 pub use instant::SimInstant;
-pub use network::{Connection, SimNetwork, SnapshotBytes, serve};
+pub use network::{Connection, InMemory, SimNetwork, Transfer, serve};
 pub use watch::{SimWatch, WatchReceiver, WatchRef, WatchSender};
 
 /// openraft's runtime in a simulated world.

@@ -2,52 +2,21 @@
 
 mod common;
 
-use std::cell::{Cell, RefCell};
-use std::io::Cursor;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Append, Disk, Machine, Types};
-use forebay::sim::net::{self, Address, Conditions, Socket};
+use common::memory::{Disk, Machine};
+use common::{Defect, History, RAFT, Seen, Types, Work, client, initialize, judge, recovers, serve_clients};
+use forebay::sim::net::{self, Address, Conditions};
 use forebay::sim::{self, World};
-use forebay_raft_sim::{SimNetwork, serve};
-use forebay_test::history::{Fate, Level, Operation, Transaction, check};
-use openraft::{Config, Raft, ReadPolicy, SnapshotPolicy};
-use serde::{Deserialize, Serialize};
+use forebay_raft_sim::{InMemory, SimNetwork, serve};
+use openraft::{Config, Raft, SnapshotPolicy};
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
 const NODES: u32 = 3;
 const CLIENTS: u32 = 2;
-const OPERATIONS: u64 = 12;
-const LISTS: u64 = 2;
+const WORK: Work = Work { operations: 12, pause_us_max: 100_000, text_bytes: 1 };
 /// Twenty times as many as a world needs: a defect may have a node run in circles.
 const STEPS_MAX: u64 = 100_000;
-/// The port of requests between Raft nodes, and that of clients.
-const RAFT: u32 = 1;
-const CLIENT: u32 = 2;
-
-/// A defect of the cluster, which the check must find.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Defect {
-    None,
-    /// A node forgets its vote and log when it loses its power.
-    Forgets,
-    /// A read does not ask the others whether this node still leads.
-    ReadsLocally,
-    /// A write is acknowledged when it is proposed.
-    AcknowledgesEarly,
-}
-
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-enum Request {
-    Append(Append),
-    Read(u64),
-}
-
-/// `None`: this node does not know.
-type Reply = Option<Vec<u64>>;
 
 fn config() -> Config {
     let config = Config {
@@ -65,79 +34,13 @@ fn config() -> Config {
 
 /// One Raft node; it runs until its power goes.
 async fn run_node(number: u32, disk: Disk, defect: Defect) {
-    let network = SimNetwork::<Types, Cursor<Vec<u8>>>::new(|&node, ()| Address::new(node as u32, RAFT));
+    let network = SimNetwork::<Types, _>::new(|&node, ()| Address::new(node as u32, RAFT), InMemory);
     let machine = Machine::open(&disk);
     let raft =
         Raft::new(u64::from(number), Arc::new(config()), network, disk, machine.clone()).await.unwrap();
-    drop(sim::spawn(serve(raft.clone(), RAFT)));
-    if number == 1 && !raft.is_initialized().await.unwrap() {
-        let members =
-            (1..=u64::from(NODES)).map(|node| (node, ())).collect::<std::collections::BTreeMap<_, _>>();
-        // Refused when another node has been faster.
-        let _ = raft.initialize(members).await;
-    }
-    let mut socket = Socket::bind(CLIENT).unwrap();
-    while let Ok(message) = socket.recv().await {
-        let (raft, machine) = (raft.clone(), machine.clone());
-        drop(sim::spawn(async move {
-            let request: Request = serde_json::from_slice(message.bytes()).unwrap();
-            let reply: Reply = match request {
-                Request::Append(append) if defect == Defect::AcknowledgesEarly => {
-                    let raft = raft.clone();
-                    drop(sim::spawn(async move { drop(raft.client_write(append).await) }));
-                    Some(Vec::new())
-                }
-                Request::Append(append) => raft.client_write(append).await.ok().map(|_| Vec::new()),
-                Request::Read(list) => {
-                    let leads = defect == Defect::ReadsLocally
-                        || raft.ensure_linearizable(ReadPolicy::ReadIndex).await.is_ok();
-                    leads.then(|| machine.read(list))
-                }
-            };
-            message.reply(serde_json::to_vec(&reply).unwrap());
-        }));
-    }
-}
-
-type History = Rc<RefCell<Vec<Transaction>>>;
-
-fn now_ns() -> u64 {
-    sim::world_time().as_nanos() as u64
-}
-
-/// Calls nodes until one replies, for a read; a write is sent once, because its outcome is unknown otherwise.
-async fn client(number: u32, history: History) {
-    let mut to = 1 + number % NODES;
-    for at in 0..OPERATIONS {
-        let list = sim::random(LISTS);
-        let element = u64::from(number) * 1_000 + at;
-        let request =
-            if sim::random(2) == 0 { Request::Read(list) } else { Request::Append(Append { list, element }) };
-        let began = now_ns();
-        let bytes = serde_json::to_vec(&request).unwrap();
-        let reply = net::call(Address::new(to, CLIENT), bytes, 300 * MS).await;
-        let reply: Reply = reply.ok().and_then(|bytes| serde_json::from_slice(&bytes).unwrap());
-        if reply.is_none() {
-            to = 1 + to % NODES;
-        }
-        let transaction = match (request, reply) {
-            (Request::Append(_), reply) => Transaction {
-                began,
-                ended: if reply.is_some() { now_ns() } else { u64::MAX },
-                fate: if reply.is_some() { Fate::Committed } else { Fate::Unknown },
-                operations: vec![Operation::Append(list, element)],
-            },
-            (Request::Read(_), Some(seen)) => Transaction {
-                began,
-                ended: now_ns(),
-                fate: Fate::Committed,
-                operations: vec![Operation::Read(list, seen)],
-            },
-            (Request::Read(_), None) => continue,
-        };
-        history.borrow_mut().push(transaction);
-        sim::sleep(Duration::from_micros(sim::random(100_000))).await.unwrap();
-    }
+    drop(sim::spawn(serve(raft.clone(), RAFT, InMemory)));
+    initialize(&raft, number, NODES).await;
+    serve_clients(raft, machine, defect).await;
 }
 
 /// What happens to the nodes of a world.
@@ -184,39 +87,6 @@ async fn trouble(disks: &[Disk], trouble: Trouble, defect: Defect) {
     }
 }
 
-/// Returns when every list can be read, which needs a leader that knows all that was committed.
-async fn recovers(history: &History) -> Result<(), String> {
-    for list in 0..LISTS {
-        let began = sim::world_time();
-        let mut to = 1;
-        loop {
-            if sim::world_time() - began > 30 * SECOND {
-                return Err("no leader within 30 s after all links were healed".to_string());
-            }
-            let (began, bytes) = (now_ns(), serde_json::to_vec(&Request::Read(list)).unwrap());
-            let reply = net::call(Address::new(to, CLIENT), bytes, 300 * MS).await;
-            if let Some(seen) = reply.ok().and_then(|bytes| serde_json::from_slice::<Reply>(&bytes).unwrap())
-            {
-                let operations = vec![Operation::Read(list, seen)];
-                let read = Transaction { began, ended: now_ns(), fate: Fate::Committed, operations };
-                history.borrow_mut().push(read);
-                break;
-            }
-            to = 1 + to % NODES;
-        }
-    }
-    Ok(())
-}
-
-#[derive(Debug, Default)]
-struct Seen {
-    acknowledged: Cell<u32>,
-    reads: Cell<u32>,
-    unknown: Cell<u32>,
-    power_cuts: Cell<u64>,
-    lost: Cell<u64>,
-}
-
 fn attempt(world: &mut World, kind: Trouble, defect: Defect, seen: &Seen) -> Result<(), String> {
     let history = History::default();
     let run = world.run(async |_| {
@@ -228,7 +98,7 @@ fn attempt(world: &mut World, kind: Trouble, defect: Defect, seen: &Seen) -> Res
             drop(sim::node(node).spawn(run_node(node, disks[node as usize - 1].clone(), defect)));
         }
         let clients: Vec<_> = (0..CLIENTS)
-            .map(|number| sim::node(10 + number).spawn_local(client(number, history.clone())))
+            .map(|number| sim::node(10 + number).spawn_local(client(number, NODES, WORK, history.clone())))
             .collect();
         trouble(&disks, kind, defect).await;
         for client in clients {
@@ -236,23 +106,10 @@ fn attempt(world: &mut World, kind: Trouble, defect: Defect, seen: &Seen) -> Res
         }
         net::set_conditions(Conditions::lan());
         net::heal_all();
-        recovers(&history).await
+        recovers(NODES, &history).await
     });
     run.map_err(|failure| failure.to_string())??;
-    let history = history.take();
-    for transaction in &history {
-        let count = match (transaction.fate, &transaction.operations[0]) {
-            (Fate::Committed, Operation::Append(..)) => &seen.acknowledged,
-            (Fate::Committed, Operation::Read(..)) => &seen.reads,
-            _ => &seen.unknown,
-        };
-        count.set(count.get() + 1);
-    }
-    seen.power_cuts.set(seen.power_cuts.get() + world.counts().power_cuts);
-    let traffic = world.traffic();
-    seen.lost.set(seen.lost.get() + traffic.lost + traffic.blocked);
-    // One operation each, so that serializable with the order of time is linearizable.
-    check(&history, Level::Serializable).map_err(|anomaly| anomaly.to_string())
+    judge(world, &history, seen)
 }
 
 /// Runs 100 worlds, and returns what they saw; `None` when one seed or another number of them was asked for.

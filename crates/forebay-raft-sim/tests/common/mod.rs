@@ -1,25 +1,35 @@
-//! A Raft cluster of lists in memory, its clients, and what happens to its nodes.
+//! A Raft cluster of lists, its clients, and their history. Log and state of a node are in [`memory`], or the test's own.
+#![allow(dead_code, reason = "each test crate uses a part of it")]
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::fmt::Debug;
-use std::io::{self, Cursor};
-use std::ops::RangeBounds;
-use std::sync::{Arc, Mutex, MutexGuard};
+pub(crate) mod memory;
 
+use std::cell::{Cell, RefCell};
+use std::fmt::{self, Debug};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay::sim;
+use forebay::sim::net::{self, Address, Socket};
 use forebay_raft_sim::SimRuntime;
-use futures::{Stream, TryStreamExt};
-use openraft::alias::{EntryOf, LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf};
-use openraft::entry::RaftEntry;
-use openraft::storage::{EntryResponder, IOFlushed, LogState, RaftLogStorage, RaftStateMachine};
-use openraft::{EntryPayload, OptionalSend, RaftLogReader, RaftSnapshotBuilder, Snapshot};
+use forebay_test::history::{Fate, Level, Operation, Transaction, check};
+use openraft::storage::RaftStateMachine;
+use openraft::{Raft, ReadPolicy};
 use serde::{Deserialize, Serialize};
 
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const LISTS: u64 = 2;
+/// The port of requests between Raft nodes, and that of clients.
+pub(crate) const RAFT: u32 = 1;
+const CLIENT: u32 = 2;
+
 /// Appends an element, which is never used twice, to a list.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Append {
     pub(crate) list: u64,
     pub(crate) element: u64,
+    /// Makes the entry longer.
+    pub(crate) text: String,
 }
 
 impl fmt::Display for Append {
@@ -36,181 +46,176 @@ openraft::declare_raft_types!(
         AsyncRuntime = SimRuntime,
 );
 
-pub(crate) type Lists = BTreeMap<u64, Vec<u64>>;
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct State {
-    applied: Option<LogIdOf<Types>>,
-    membership: StoredMembershipOf<Types>,
-    lists: Lists,
+/// A defect of the cluster, which the check must find.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Defect {
+    None,
+    /// A node forgets its vote and log when it loses its power.
+    Forgets,
+    /// A read does not ask the others whether this node still leads.
+    ReadsLocally,
+    /// A write is acknowledged when it is proposed.
+    AcknowledgesEarly,
+    /// A leader that was started again leads without an election.
+    RestoresLeader,
 }
 
-#[derive(Debug, Default)]
-struct Kept {
-    vote: Option<VoteOf<Types>>,
-    committed: Option<LogIdOf<Types>>,
-    purged: Option<LogIdOf<Types>>,
-    log: BTreeMap<u64, EntryOf<Types>>,
-    snapshot: Option<(SnapshotMetaOf<Types>, Vec<u8>)>,
+/// A node's lists; `None`: they cannot be read now.
+pub(crate) trait Lists: Clone + Send + 'static {
+    fn read(&self, list: u64) -> impl Future<Output = Option<Vec<u64>>> + Send;
 }
 
-/// A node's durable state, as on a disk that needs no time: it survives the node's power.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Disk(Arc<Mutex<Kept>>);
-
-impl Disk {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap()
-    }
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Request {
+    Append(Append),
+    Read(u64),
 }
 
-/// The state machine: in memory, built again from the snapshot and the log after a restart.
-#[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    disk: Disk,
-    state: Arc<Mutex<State>>,
-}
+/// `None`: this node does not know.
+type Reply = Option<Vec<u64>>;
 
-impl Machine {
-    pub(crate) fn open(disk: &Disk) -> Machine {
-        let snapshot = disk.kept().snapshot.as_ref().map(|(_, bytes)| serde_json::from_slice(bytes).unwrap());
-        Machine { disk: disk.clone(), state: Arc::new(Mutex::new(snapshot.unwrap_or_default())) }
-    }
-
-    pub(crate) fn read(&self, list: u64) -> Vec<u64> {
-        self.state.lock().unwrap().lists.get(&list).cloned().unwrap_or_default()
+/// Makes the first node the leader of a new cluster.
+pub(crate) async fn initialize<SM: RaftStateMachine<Types>>(raft: &Raft<Types, SM>, number: u32, nodes: u32) {
+    if number == 1 && !raft.is_initialized().await.unwrap() {
+        let members =
+            (1..=u64::from(nodes)).map(|node| (node, ())).collect::<std::collections::BTreeMap<_, _>>();
+        // Refused when another node has been faster.
+        let _ = raft.initialize(members).await;
     }
 }
 
-impl RaftLogReader<Types> for Disk {
-    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
-        &mut self,
-        range: RB,
-    ) -> io::Result<Vec<EntryOf<Types>>> {
-        Ok(self.kept().log.range(range).map(|(_, entry)| entry.clone()).collect())
-    }
-
-    async fn read_vote(&mut self) -> io::Result<Option<VoteOf<Types>>> {
-        Ok(self.kept().vote)
-    }
-}
-
-impl RaftLogStorage<Types> for Disk {
-    type LogReader = Disk;
-
-    async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
-        let kept = self.kept();
-        let last = kept.log.values().next_back().map(|entry| entry.log_id());
-        Ok(LogState { last_purged_log_id: kept.purged, last_log_id: last.or(kept.purged) })
-    }
-
-    async fn get_log_reader(&mut self) -> Disk {
-        self.clone()
-    }
-
-    async fn save_vote(&mut self, vote: &VoteOf<Types>) -> io::Result<()> {
-        self.kept().vote = Some(*vote);
-        Ok(())
-    }
-
-    async fn save_committed(&mut self, committed: Option<LogIdOf<Types>>) -> io::Result<()> {
-        self.kept().committed = committed;
-        Ok(())
-    }
-
-    async fn read_committed(&mut self) -> io::Result<Option<LogIdOf<Types>>> {
-        Ok(self.kept().committed)
-    }
-
-    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> io::Result<()>
-    where
-        I: IntoIterator<Item = EntryOf<Types>> + OptionalSend,
-        I::IntoIter: OptionalSend,
-    {
-        self.kept().log.extend(entries.into_iter().map(|entry| (entry.index(), entry)));
-        callback.io_completed(Ok(()));
-        Ok(())
-    }
-
-    async fn truncate_after(&mut self, last: Option<LogIdOf<Types>>) -> io::Result<()> {
-        self.kept().log.split_off(&last.map_or(0, |last| last.index() + 1));
-        Ok(())
-    }
-
-    async fn purge(&mut self, up_to: LogIdOf<Types>) -> io::Result<()> {
-        let mut kept = self.kept();
-        kept.purged = Some(up_to);
-        kept.log = kept.log.split_off(&(up_to.index() + 1));
-        Ok(())
-    }
-}
-
-impl RaftSnapshotBuilder<Types> for Machine {
-    type SnapshotData = Cursor<Vec<u8>>;
-
-    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, Cursor<Vec<u8>>>> {
-        let state = self.state.lock().unwrap().clone();
-        let meta =
-            SnapshotMetaOf::<Types> { last_log_id: state.applied, last_membership: state.membership.clone() };
-        let bytes = serde_json::to_vec(&state)?;
-        self.disk.kept().snapshot = Some((meta.clone(), bytes.clone()));
-        Ok(Snapshot { meta, snapshot: Cursor::new(bytes) })
-    }
-}
-
-impl RaftStateMachine<Types> for Machine {
-    type SnapshotData = Cursor<Vec<u8>>;
-    type SnapshotBuilder = Machine;
-
-    async fn applied_state(&mut self) -> io::Result<(Option<LogIdOf<Types>>, StoredMembershipOf<Types>)> {
-        let state = self.state.lock().unwrap();
-        Ok((state.applied, state.membership.clone()))
-    }
-
-    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
-    where
-        S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
-    {
-        while let Some((entry, responder)) = entries.try_next().await? {
-            let mut state = self.state.lock().unwrap();
-            state.applied = Some(entry.log_id());
-            match entry.payload {
-                EntryPayload::Blank => {}
-                EntryPayload::Normal(Append { list, element }) => {
-                    // A request may arrive twice.
-                    let elements = state.lists.entry(list).or_default();
-                    if !elements.contains(&element) {
-                        elements.push(element);
-                    }
+/// Replies to clients, until the node's power goes.
+pub(crate) async fn serve_clients<SM: RaftStateMachine<Types>>(
+    raft: Raft<Types, SM>,
+    lists: impl Lists,
+    defect: Defect,
+) {
+    let mut socket = Socket::bind(CLIENT).unwrap();
+    while let Ok(message) = socket.recv().await {
+        let (raft, lists) = (raft.clone(), lists.clone());
+        drop(sim::spawn(async move {
+            let request: Request = serde_json::from_slice(message.bytes()).unwrap();
+            let reply: Reply = match request {
+                Request::Append(append) if defect == Defect::AcknowledgesEarly => {
+                    let raft = raft.clone();
+                    drop(sim::spawn(async move { drop(raft.client_write(append).await) }));
+                    Some(Vec::new())
                 }
-                EntryPayload::Membership(membership) => {
-                    state.membership = StoredMembershipOf::<Types>::new(Some(entry.log_id), membership);
+                Request::Append(append) => raft.client_write(append).await.ok().map(|_| Vec::new()),
+                Request::Read(list) => {
+                    let leads = defect == Defect::ReadsLocally
+                        || raft.ensure_linearizable(ReadPolicy::ReadIndex).await.is_ok();
+                    if leads { lists.read(list).await } else { None }
                 }
-            }
-            drop(state);
-            responder.into_iter().for_each(|responder| responder.send(()));
+            };
+            message.reply(serde_json::to_vec(&reply).unwrap());
+        }));
+    }
+}
+
+pub(crate) type History = Rc<RefCell<Vec<Transaction>>>;
+
+fn now_ns() -> u64 {
+    sim::world_time().as_nanos() as u64
+}
+
+/// The requests of a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) operations: u64,
+    /// The longest pause after an operation, in microseconds.
+    pub(crate) pause_us_max: u64,
+    /// Appends have texts below this length in bytes.
+    pub(crate) text_bytes: u64,
+}
+
+/// Calls nodes until one replies, for a read; a write is sent once, because its outcome is unknown otherwise.
+pub(crate) async fn client(number: u32, nodes: u32, work: Work, history: History) {
+    let mut to = 1 + number % nodes;
+    for at in 0..work.operations {
+        let list = sim::random(LISTS);
+        let element = u64::from(number) * 1_000 + at;
+        let request = if sim::random(2) == 0 {
+            Request::Read(list)
+        } else {
+            let text = "x".repeat(sim::random(work.text_bytes) as usize);
+            Request::Append(Append { list, element, text })
+        };
+        let began = now_ns();
+        let bytes = serde_json::to_vec(&request).unwrap();
+        let reply = net::call(Address::new(to, CLIENT), bytes, 300 * MS).await;
+        let reply: Reply = reply.ok().and_then(|bytes| serde_json::from_slice(&bytes).unwrap());
+        if reply.is_none() {
+            to = 1 + to % nodes;
         }
-        Ok(())
+        let transaction = match (request, reply) {
+            (Request::Append(_), reply) => Transaction {
+                began,
+                ended: if reply.is_some() { now_ns() } else { u64::MAX },
+                fate: if reply.is_some() { Fate::Committed } else { Fate::Unknown },
+                operations: vec![Operation::Append(list, element)],
+            },
+            (Request::Read(_), Some(seen)) => Transaction {
+                began,
+                ended: now_ns(),
+                fate: Fate::Committed,
+                operations: vec![Operation::Read(list, seen)],
+            },
+            (Request::Read(_), None) => continue,
+        };
+        history.borrow_mut().push(transaction);
+        sim::sleep(Duration::from_micros(sim::random(work.pause_us_max))).await.unwrap();
     }
+}
 
-    async fn get_snapshot_builder(&mut self) -> Machine {
-        self.clone()
+/// Returns when every list can be read, which needs a leader that knows all that was committed.
+pub(crate) async fn recovers(nodes: u32, history: &History) -> Result<(), String> {
+    for list in 0..LISTS {
+        let began = sim::world_time();
+        let mut to = 1;
+        loop {
+            if sim::world_time() - began > 30 * SECOND {
+                return Err("no leader within 30 s after all links were healed".to_string());
+            }
+            let (began, bytes) = (now_ns(), serde_json::to_vec(&Request::Read(list)).unwrap());
+            let reply = net::call(Address::new(to, CLIENT), bytes, 300 * MS).await;
+            if let Some(seen) = reply.ok().and_then(|bytes| serde_json::from_slice::<Reply>(&bytes).unwrap())
+            {
+                let operations = vec![Operation::Read(list, seen)];
+                let read = Transaction { began, ended: now_ns(), fate: Fate::Committed, operations };
+                history.borrow_mut().push(read);
+                break;
+            }
+            to = 1 + to % nodes;
+        }
     }
+    Ok(())
+}
 
-    async fn install_snapshot(
-        &mut self,
-        meta: &SnapshotMetaOf<Types>,
-        snapshot: Cursor<Vec<u8>>,
-    ) -> io::Result<()> {
-        let bytes = snapshot.into_inner();
-        *self.state.lock().unwrap() = serde_json::from_slice(&bytes)?;
-        self.disk.kept().snapshot = Some((meta.clone(), bytes));
-        Ok(())
-    }
+/// Counts over all worlds of a test.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) acknowledged: Cell<u32>,
+    pub(crate) reads: Cell<u32>,
+    pub(crate) unknown: Cell<u32>,
+    pub(crate) power_cuts: Cell<u64>,
+    pub(crate) lost: Cell<u64>,
+}
 
-    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<Types, Cursor<Vec<u8>>>>> {
-        let kept = self.disk.kept();
-        let snapshot = kept.snapshot.clone();
-        Ok(snapshot.map(|(meta, bytes)| Snapshot { meta, snapshot: Cursor::new(bytes) }))
+/// Counts the transactions of a world, and checks that they are linearizable.
+pub(crate) fn judge(world: &sim::World, history: &History, seen: &Seen) -> Result<(), String> {
+    let history = history.take();
+    for transaction in &history {
+        let count = match (transaction.fate, &transaction.operations[0]) {
+            (Fate::Committed, Operation::Append(..)) => &seen.acknowledged,
+            (Fate::Committed, Operation::Read(..)) => &seen.reads,
+            _ => &seen.unknown,
+        };
+        count.set(count.get() + 1);
     }
+    seen.power_cuts.set(seen.power_cuts.get() + world.counts().power_cuts);
+    let traffic = world.traffic();
+    seen.lost.set(seen.lost.get() + traffic.lost + traffic.blocked);
+    // One operation each, so that serializable with the order of time is linearizable.
+    check(&history, Level::Serializable).map_err(|anomaly| anomaly.to_string())
 }
