@@ -60,6 +60,7 @@ pub use options::LogOptions;
 /// With that setting on, which is openraft's default, a node that led before it was started again leads at once, without an
 /// election. It must know then what it had committed, and it does not: [`RaftStore`] flushes nothing when it applies an entry,
 /// and [`RaftLog`] writes the committed log id with the next append. Its linearizable reads are stale until it has learned it.
+/// It also gives the log ids of entries that it had sent, but that were not durable here yet, to other entries, and nodes diverge.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
