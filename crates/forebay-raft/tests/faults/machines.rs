@@ -65,10 +65,20 @@ impl Machines {
                 && ip(&format!("-n {space} link set eth0 up"))
                 && ip(&format!("-n {space} link set lo up"));
         }
+        is_made = is_made && self.nodes_reach_each_other(name);
         if !is_made {
             self.remove_network();
         }
         is_made
+    }
+
+    /// A firewall may drop what goes over a bridge. Nothing listens yet, so a connection that arrives is refused.
+    fn nodes_reach_each_other(&self, name: &str) -> bool {
+        let connect = format!("echo > /dev/tcp/{}/{PORT}", self.host_of(0));
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &format!("{name}n1"), "timeout", "5", "bash", "-c", &connect]);
+        command.env("LC_ALL", "C");
+        command.output().is_ok_and(|done| String::from_utf8_lossy(&done.stderr).contains("refused"))
     }
 
     fn remove_network(&mut self) {
