@@ -49,7 +49,7 @@ pub(crate) async fn checkpoint(
         let view = Checkpoint::of(&owned, &dir)?.make().await?;
         let mut values = Vec::with_capacity(keys.len());
         for key in &keys {
-            // What is in no table of this view is not in the checkpoint.
+            // A value that no table of this view has is not in the checkpoint.
             values.push(owned.get_in_tables(&view, keyspace, key).await?);
         }
         Ok(values)

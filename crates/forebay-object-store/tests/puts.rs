@@ -282,7 +282,7 @@ async fn a_directory_that_comes_and_goes_fails_no_put() {
     });
 }
 
-/// A file where a directory is needed fails the put by name; nobody tries for ever.
+/// A file where a directory is needed fails the put with an error that names it. The put is not repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_in_place_of_a_directory_fails_a_put() {
     let root = dir();

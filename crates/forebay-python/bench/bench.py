@@ -1,6 +1,6 @@
 """Reads of Python programs: Forebay beside the ways that they have without it. Run by `scripts/bench python`.
 
-| work | what is read |
+| work | reads |
 |---|---|
 | `model-300`, `model-18000` | all tensors of a safetensors file of 2 GiB with so many of them |
 | `samples` | batches of 256 samples of 4 to 150 KiB, out of 200,000 |
@@ -11,7 +11,7 @@
 | `asyncio` | the same, 64 at once |
 
 Each row is one sample per repeat, in a process of its own, interleaved. A cold file is dropped from the page cache before each sample; of a warm one
-what will be read is read before. `memory` says what the bytes come into: `touched` memory has been written to before the clock starts, `new`
+its ranges are read before. `memory` says what the bytes come into: `touched` memory has been written to before the clock starts, `new`
 memory has not, `mapped` memory is the page cache itself, of which a byte of each page is looked at.
 """
 

@@ -1,4 +1,4 @@
-//! The reads of bench/bench.py from Rust, without Python: what the package adds is the difference.
+//! The reads of bench/bench.py from Rust, without Python. The difference is the package's cost.
 //!
 //! `core scan FILE` and `core batches FILE MODE RANGES BATCHES` (MODE: adaptive, direct or buffered) print one line of JSON. The file is
 //! read as it is: whether the page cache has it is the caller's part.

@@ -93,7 +93,7 @@ impl Aligned {
     /// Gives the kernel an advice about a part; returns whether it took it. A refusal costs speed only.
     fn advise(&self, offset: usize, bytes: usize, advice: libc::c_int) -> bool {
         debug_assert!(offset + bytes <= self.len, "the part is ours");
-        // SAFETY: pages of our own, and none of the advices here changes a byte, whoever writes to them meanwhile.
+        // SAFETY: pages of our own, and none of the advices here changes a byte, also while other code writes to them.
         unsafe { libc::madvise(self.start.as_ptr().add(offset).cast(), bytes, advice) == 0 }
     }
 
