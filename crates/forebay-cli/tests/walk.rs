@@ -196,7 +196,8 @@ fn lookups_can_be_counted_as_published() {
 fn tables_name_the_index_and_put_depths_together() {
     let directory = Directory::new("tables");
     let arguments = "--quick --size 1MiB --depth 1,2 --rows forebay-walk,pread --seconds 0.05 --in-flight 3";
-    let mut all = vec!["measure", "walk", directory.text()];
+    // Without it, columns are left out when long figures need the width.
+    let mut all = vec!["measure", "walk", directory.text(), "--verbose"];
     all.extend(arguments.split(' '));
     let outcome = run(&all);
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);

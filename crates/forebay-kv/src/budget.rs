@@ -41,6 +41,7 @@ use forebay::{Engine, MemoryReservation};
 
 use crate::admission::Pool;
 use crate::error::{Error, ErrorKind, Result};
+use crate::memtable::SLACK_BYTES;
 use crate::names::MANIFEST_BYTES;
 use crate::options::Options;
 use crate::record::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -52,6 +53,8 @@ pub(crate) struct Budget {
     pub(crate) total: u64,
     /// Memtables, the active one and sealed ones.
     pub(crate) memtables: u64,
+    /// What they may have allocated beyond that: the rests of pages, which small ones do not leave room for.
+    pub(crate) memtables_slack: u64,
     /// Bytes at which a memtable is sealed.
     pub(crate) memtable: u64,
     /// The log's buffers.
@@ -116,13 +119,15 @@ impl Budget {
             return Err(Error::new(ErrorKind::InvalidInput, text));
         }
         let memtables = memtable * 3;
+        // An empty one takes a record of fifteen sixteenths.
+        let memtables_slack = 3 * SLACK_BYTES.saturating_sub(memtable / 16);
         let log = part(16, 8).min(32 * MIB);
         let manifest = (total / 64).min(MIB);
         let tables = (total / 10).clamp(2 * MIB, 16 * MIB);
         let gets = part(32, 16).min(16 * MIB);
         let held = total / 16;
         let spare = (total.saturating_sub(SMALL) / 4).min(8 * MIB);
-        let cache = total - memtables - manifest - log - tables - gets - held - spare;
+        let cache = total - memtables - memtables_slack - manifest - log - tables - gets - held - spare;
         debug_assert!(cache >= total / 3, "the cache has a third of the memory, or more");
         // A record has its share of a memtable, its copy in the log, and framing.
         let around = KEY_BYTES_MAX as u64 + 64;
@@ -133,6 +138,7 @@ impl Budget {
         Ok(Budget {
             total,
             memtables,
+            memtables_slack,
             memtable,
             log,
             manifest,
@@ -261,7 +267,12 @@ mod tests {
     fn the_shares_add_up_to_the_whole() {
         for total in [Options::MEMORY_MIN, 40 << 20, 256 << 20, 1 << 40] {
             let budget = Budget::new(&Options::new().memory(total)).unwrap();
-            let sum = budget.memtables + budget.log + budget.manifest + budget.tables + budget.gets;
+            let sum = budget.memtables
+                + budget.memtables_slack
+                + budget.log
+                + budget.manifest
+                + budget.tables
+                + budget.gets;
             assert_eq!(sum + budget.held + budget.spare + budget.cache, total);
             assert!(budget.cache >= total / 3, "{budget:?}");
             assert!(budget.record as u64 <= budget.memtable && budget.record > 16 << 10);

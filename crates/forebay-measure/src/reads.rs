@@ -396,7 +396,7 @@ impl Conductor {
         if let Some(counted_by) = &work.system_calls_by {
             let counter = if counted_by == "kernel" { CallCounter::start().ok() } else { None };
             pacer.enter(Phase::Calls);
-            std::thread::sleep(CALLS);
+            pacer.wait_for_calls();
             // The count is read when the phase has ended. It includes every call of reads that begin and end in the phase.
             pacer.enter(Phase::Draining);
             calls = counter.and_then(|mut counter| counter.count().ok());

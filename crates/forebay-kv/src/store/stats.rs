@@ -222,7 +222,7 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
     Stats {
         memory: MemoryStats {
             budget: budget.total,
-            memtables_max: budget.memtables,
+            memtables_max: budget.memtables + budget.memtables_slack,
             memtables,
             log_max: budget.log,
             log: log.pending_bytes as u64,

@@ -1,6 +1,6 @@
 //! A reader: its offsets, the times at which its reads begin, the phases in which they count, and their results.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use super::Work;
 pub(super) const WARM: Duration = Duration::from_millis(100);
 /// The phase after the measured time in which system calls are counted.
 pub(super) const CALLS: Duration = Duration::from_millis(100);
+/// Its longest time.
+const CALLS_MOST: Duration = Duration::from_secs(5);
 /// Open loop: the wait for results after the last read was due. A read without a result by then gets none,
 /// because the device is slower than the offered rate.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,6 +40,8 @@ pub(super) struct Pacer {
     begins: OnceLock<Instant>,
     /// The time from the end of the warm-up after which no due read begins.
     lasts: Duration,
+    /// Whether a read began and ended while system calls were counted.
+    has_calls: AtomicBool,
 }
 
 /// The phases of a sample.
@@ -65,6 +69,24 @@ impl Pacer {
             next: AtomicUsize::new(0),
             begins: OnceLock::new(),
             lasts: seconds + PATIENCE,
+            has_calls: AtomicBool::new(false),
+        }
+    }
+
+    fn note_calls(&self) {
+        // A store by each reader for each read would be a cost of the measurement.
+        if !self.has_calls.load(Ordering::Relaxed) {
+            self.has_calls.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for the time in which system calls are counted, and on a machine so busy that no read began and ended in it, for
+    /// the first one: there is nothing to divide by otherwise.
+    pub(super) fn wait_for_calls(&self) {
+        let given_up = Instant::now() + CALLS_MOST;
+        sleep_until(Instant::now() + CALLS);
+        while !self.has_calls.load(Ordering::Relaxed) && Instant::now() < given_up {
+            sleep_until(Instant::now() + CALLS / 10);
         }
     }
 
@@ -246,7 +268,10 @@ impl Lane for Reader {
         let phase = self.pacer.phase();
         match phase {
             Phase::Counting => self.tally.operations += 1,
-            Phase::Calls => self.tally.operations_of_calls += op.tag,
+            Phase::Calls if op.tag > 0 => {
+                self.tally.operations_of_calls += op.tag;
+                self.pacer.note_calls();
+            }
             _ => {}
         }
         match op.due {
