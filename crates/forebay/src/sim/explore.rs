@@ -11,6 +11,9 @@ const SEED_VARIABLE: &str = "FOREBAY_SIM_SEED";
 /// The environment variable that says how many seeds to try.
 const SEEDS_VARIABLE: &str = "FOREBAY_SIM_SEEDS";
 
+/// The environment variable that says how many seeds to try at most.
+const MAX_VARIABLE: &str = "FOREBAY_SIM_SEEDS_MAX";
+
 /// The first seed that failed; its text says why and how to repeat it.
 #[derive(Clone, Debug)]
 pub struct Failing {
@@ -49,9 +52,10 @@ impl std::error::Error for Failing {}
 /// Calls `attempt` with each seed until one fails, by an error or a panic, and returns the number of seeds
 /// tried.
 ///
-/// Two environment variables replace `seeds`. `FOREBAY_SIM_SEED=17` tries seed 17 alone: that is the command
+/// Three environment variables replace `seeds`. `FOREBAY_SIM_SEED=17` tries seed 17 alone: that is the command
 /// that a failure prints. `FOREBAY_SIM_SEEDS=20000` tries 20,000 seeds: the first of `seeds`, and those after
-/// the last of them when there are fewer.
+/// the last of them when there are fewer. `FOREBAY_SIM_SEEDS_MAX=100` tries the first 100 of `seeds`, or all where
+/// there are fewer.
 ///
 /// ```
 /// use forebay::sim::{self, Profile, World};
@@ -75,7 +79,7 @@ pub fn explore<E: fmt::Display>(
     mut attempt: impl FnMut(u64) -> Result<(), E>,
 ) -> Result<u64, Failing> {
     let mut tried = 0;
-    for seed in chosen(seeds, number(SEED_VARIABLE), number(SEEDS_VARIABLE)) {
+    for seed in chosen(seeds, number(SEED_VARIABLE), number(SEEDS_VARIABLE), number(MAX_VARIABLE)) {
         let why = match catch_unwind(AssertUnwindSafe(|| attempt(seed))) {
             Ok(Ok(())) => {
                 tried += 1;
@@ -93,11 +97,12 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.trim().parse().ok())
 }
 
-/// Returns the seeds to try: `only` one, the first `count`, or those given.
+/// Returns the seeds to try: `only` one, the first `count`, or at most `max` of those given.
 fn chosen<'a>(
     seeds: impl IntoIterator<Item = u64, IntoIter: 'a>,
     only: Option<u64>,
     count: Option<u64>,
+    max: Option<u64>,
 ) -> Box<dyn Iterator<Item = u64> + 'a> {
     let mut given = seeds.into_iter();
     match (only, count) {
@@ -110,7 +115,10 @@ fn chosen<'a>(
                 seed
             }))
         }
-        (None, None) => Box::new(given),
+        (None, None) => match max.and_then(|max| usize::try_from(max).ok()) {
+            Some(max) => Box::new(given.take(max)),
+            None => Box::new(given),
+        },
     }
 }
 
@@ -137,10 +145,13 @@ mod tests {
 
     #[test]
     fn one_seed_or_as_many_as_asked_for_replace_those_given() {
-        let seeds = |only, count| chosen(5..8, only, count).collect::<Vec<_>>();
-        assert_eq!(seeds(None, None), [5, 6, 7]);
-        assert_eq!(seeds(None, Some(2)), [5, 6]);
-        assert_eq!(seeds(None, Some(5)), [5, 6, 7, 8, 9]);
-        assert_eq!(seeds(Some(3), Some(5)), [3]);
+        let seeds = |only, count, max| chosen(5..8, only, count, max).collect::<Vec<_>>();
+        assert_eq!(seeds(None, None, None), [5, 6, 7]);
+        assert_eq!(seeds(None, Some(2), None), [5, 6]);
+        assert_eq!(seeds(None, Some(5), None), [5, 6, 7, 8, 9]);
+        assert_eq!(seeds(Some(3), Some(5), None), [3]);
+        assert_eq!(seeds(None, None, Some(2)), [5, 6]);
+        assert_eq!(seeds(None, None, Some(9)), [5, 6, 7]);
+        assert_eq!(seeds(None, Some(5), Some(2)), [5, 6, 7, 8, 9]);
     }
 }
