@@ -112,23 +112,23 @@ fn attempt(world: &mut World, kind: Trouble, defect: Defect, seen: &Seen) -> Res
     judge(world, &history, seen)
 }
 
-/// Runs 100 worlds, and returns what they saw; `None` when one seed or another number of them was asked for.
+/// Runs 50 worlds, and returns what they saw; `None` when one seed or another number of them was asked for.
 fn explore(kind: Trouble) -> Option<Seen> {
     let seen = Seen::default();
     let attempt = |seed| attempt(&mut World::new(seed).steps_max(STEPS_MAX), kind, Defect::None, &seen);
-    let tried = sim::explore(0..100, attempt).unwrap_or_else(|failing| panic!("{failing}"));
+    let tried = sim::explore(0..50, attempt).unwrap_or_else(|failing| panic!("{failing}"));
     println!("{seen:?}");
-    (tried == 100).then_some(seen)
+    (tried == 50).then_some(seen)
 }
 
 #[test]
 fn a_cluster_is_linearizable_when_links_are_cut() {
     if let Some(seen) = explore(Trouble::Links) {
         assert!(
-            seen.acknowledged.get() > 400 && seen.reads.get() > 400 && seen.unknown.get() > 50,
+            seen.acknowledged.get() > 200 && seen.reads.get() > 200 && seen.unknown.get() > 25,
             "{seen:?}"
         );
-        assert!(seen.lost.get() > 1_000, "{seen:?}");
+        assert!(seen.lost.get() > 500, "{seen:?}");
     }
 }
 
@@ -136,10 +136,10 @@ fn a_cluster_is_linearizable_when_links_are_cut() {
 fn a_cluster_is_linearizable_when_nodes_lose_their_power() {
     if let Some(seen) = explore(Trouble::Power) {
         assert!(
-            seen.acknowledged.get() > 400 && seen.reads.get() > 400 && seen.unknown.get() > 50,
+            seen.acknowledged.get() > 200 && seen.reads.get() > 200 && seen.unknown.get() > 25,
             "{seen:?}"
         );
-        assert!(seen.power_cuts.get() > 200, "{seen:?}");
+        assert!(seen.power_cuts.get() > 100, "{seen:?}");
     }
 }
 
