@@ -175,7 +175,9 @@ pub(crate) async fn recovers(nodes: u32, history: &History) -> Result<(), String
         let mut to = 1;
         loop {
             if sim::world_time() - began > 30 * SECOND {
-                return Err("no leader within 30 s after all links were healed".to_string());
+                let off: Vec<u32> = (1..=nodes).filter(|&node| !sim::node(node).is_on()).collect();
+                let now = sim::world_time();
+                return Err(format!("no leader for 30 s, at {now:?}; without power: {off:?}"));
             }
             let (began, bytes) = (now_ns(), serde_json::to_vec(&Request::Read(list)).unwrap());
             let reply = net::call(Address::new(to, CLIENT), bytes, 300 * MS).await;

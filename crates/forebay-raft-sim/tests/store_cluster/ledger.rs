@@ -32,8 +32,8 @@ pub(crate) struct Ledger {
     pub(crate) voter: Option<u32>,
     /// The nodes that were given entries, while all nodes wait to lose their power by that.
     pub(crate) given: Option<BTreeSet<u32>>,
-    /// Whether nodes lose their power no more.
-    pub(crate) is_over: bool,
+    /// Whether nodes lose their power now: neither before there is a leader, nor after the trouble.
+    pub(crate) is_trouble: bool,
     /// The first violation.
     pub(crate) broken: Option<String>,
 }
@@ -101,7 +101,7 @@ impl Cluster {
         let mut ledger = self.ledger();
         ledger.truncated.insert(node, last);
         note(&self.events.truncations);
-        if self.kind == Trouble::Truncations && !ledger.is_over && sim::random(4) != 0 {
+        if self.kind == Trouble::Truncations && ledger.is_trouble && sim::random(4) != 0 {
             sim::node(node).power_cut_after(Duration::from_micros(1 + sim::random(30)));
         }
     }
@@ -110,7 +110,7 @@ impl Cluster {
     /// or while a new file `current` is made, which says what the state is.
     pub(crate) fn arrived(&self, engine: &Engine) {
         note(&self.events.arrived);
-        if self.ledger().is_over || sim::random(100) >= self.kind.cuts_in_installs_percent() {
+        if !self.ledger().is_trouble || sim::random(100) >= self.kind.cuts_in_installs_percent() {
             return;
         }
         let (node, engine) = (sim::current_node(), engine.clone());

@@ -88,11 +88,12 @@ fn attempt(world: &mut World, worlds: Worlds, counts: &Counts) -> Result<(), Str
                 sim::node(10 + number).spawn_local(client(number, nodes, kind.work(), history.clone()))
             })
             .collect();
+        cluster.ledger().is_trouble = true;
         trouble(&cluster).await;
         for client in clients {
             client.await.unwrap();
         }
-        cluster.ledger().is_over = true;
+        cluster.ledger().is_trouble = false;
         net::set_conditions(Conditions::lan());
         net::heal_all();
         // Those that lose their power in an install meanwhile are started again.

@@ -204,7 +204,7 @@ async fn open_and_serve(number: u32, cluster: &Cluster) -> Result<(), String> {
 async fn flush(store: Store, cluster: Cluster, mut due: UnboundedReceiver<()>) {
     while due.next().await.is_some() {
         let flushed = store.flush().await;
-        if flushed.is_ok() && !cluster.ledger().is_over && sim::random(2) == 0 {
+        if flushed.is_ok() && cluster.ledger().is_trouble && sim::random(2) == 0 {
             sim::current_node().power_cut().await;
         }
     }
