@@ -5,6 +5,7 @@ use std::io;
 
 use forebay_kv::{Batch, Keyspace};
 use openraft::RaftTypeConfig;
+use openraft::type_config::alias::LogIdOf;
 
 /// The state machine of a program: how an entry changes its keyspaces, and the response to it.
 ///
@@ -32,4 +33,22 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
         keyspaces: &[Keyspace],
         batch: &mut Batch,
     ) -> impl Future<Output = io::Result<C::R>> + Send;
+
+    /// Called with the keyspaces of a state that was opened, or that an installed snapshot has put in the place of the former
+    /// one, before any entry is applied to it. A state machine that has something of its state in memory reads it here. Default:
+    /// nothing.
+    ///
+    /// # Errors
+    /// An error fails [`RaftStore::open`](crate::RaftStore::open). After an install it ends this node.
+    fn opened(&self, keyspaces: &[Keyspace]) -> impl Future<Output = io::Result<()>> + Send {
+        let _ = keyspaces;
+        async { Ok(()) }
+    }
+
+    /// Called after each entry, when its changes can be read, before its client has the response and before the next entry is
+    /// applied. A state machine passes its changes on here to those who follow them. Openraft's loop waits meanwhile, so return
+    /// soon. Default: nothing.
+    fn applied(&self, log_id: &LogIdOf<C>) {
+        let _ = log_id;
+    }
 }

@@ -167,6 +167,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         };
         let store = RaftStore { inner: Arc::new(inner), app: Arc::new(app) };
         store.inner.sweep().await?;
+        store.app.opened(&store.keyspaces()).await.map_err(Error::application)?;
         Ok(store)
     }
 
@@ -235,6 +236,7 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
             batch.put(&state.own, MEMBERSHIP, encode("a membership", membership)?);
         }
         state.store.write(batch).await?;
+        self.app.applied(&id);
         let mut open = self.inner.lock();
         open.state.applied = Some(id);
         if let Some(membership) = membership {
@@ -476,7 +478,10 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<C>, snapshot: RaftSnapshot) -> io::Result<()> {
-        Ok(self.inner.install(meta, snapshot).await?)
+        self.inner.install(meta, snapshot).await?;
+        // Others can read the new state already. A failure leaves what is in memory of the old one.
+        let opened = self.app.opened(&self.keyspaces()).await.map_err(Error::application);
+        Ok(opened.map_err(|error| self.inner.fail(error))?)
     }
 
     async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<C, RaftSnapshot>>> {
