@@ -1,0 +1,321 @@
+//! The file format of bbolt, which etcd's snapshots have: [`Writer`].
+//!
+//! A file is pages of 4 KiB: two copies of the meta page, a list of free pages, and a B+ tree for each bucket, whose roots are the values of
+//! the tree of all buckets. An element that is longer than a page has the pages after it too. The writer takes keys in order and
+//! writes each page once, from the beginning to the end, so a snapshot is a stream: only the meta pages need what comes
+//! later, and a first pass without output finds that.
+
+#[cfg(test)]
+use std::io;
+
+// What was written is read in the tests.
+#[cfg(test)]
+mod read;
+
+const PAGE_BYTES: usize = 4096;
+const HEADER_BYTES: usize = 16;
+/// An element's head, in both kinds of pages.
+const ELEMENT_BYTES: usize = 16;
+/// Of the meta page.
+const MAGIC: u32 = 0xED0C_DAED;
+const VERSION: u32 = 2;
+
+const BRANCH: u16 = 0x01;
+const LEAF: u16 = 0x02;
+const META: u16 = 0x04;
+const FREE_LIST: u16 = 0x10;
+/// The value of an element is a bucket.
+const IS_BUCKET: u32 = 1;
+
+/// The pages before the trees: two of meta, and the empty list of free ones.
+const FIRST_PAGES: u64 = 3;
+
+/// The FNV-1a hash of 64 bits, which meta pages end with.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// The contents of the meta pages: known when all else is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    root: u64,
+    pages: u64,
+}
+
+impl Meta {
+    /// Returns the length of the file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.pages * PAGE_BYTES as u64
+    }
+
+    fn page(&self, number: u64) -> Vec<u8> {
+        let mut page = header(number, META, 0, 0).to_vec();
+        for number in [MAGIC, VERSION, PAGE_BYTES as u32, 0] {
+            page.extend(number.to_le_bytes());
+        }
+        // The bucket of all buckets and its sequence, the free list, the number of pages, the transaction.
+        for number in [self.root, 0, 2, self.pages, number] {
+            page.extend(number.to_le_bytes());
+        }
+        let sum = fnv1a(&page[HEADER_BYTES..]);
+        page.extend(sum.to_le_bytes());
+        page.resize(PAGE_BYTES, 0);
+        page
+    }
+
+    /// Returns the pages before the trees.
+    pub(crate) fn first_pages(&self) -> Vec<u8> {
+        let mut pages = [self.page(0), self.page(1)].concat();
+        pages.extend(header(2, FREE_LIST, 0, 0));
+        pages.resize(FIRST_PAGES as usize * PAGE_BYTES, 0);
+        pages
+    }
+}
+
+fn header(number: u64, kind: u16, elements: u16, overflow: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&number.to_le_bytes());
+    header[8..10].copy_from_slice(&kind.to_le_bytes());
+    header[10..12].copy_from_slice(&elements.to_le_bytes());
+    header[12..].copy_from_slice(&overflow.to_le_bytes());
+    header
+}
+
+/// A page that is being filled.
+#[derive(Debug, Default)]
+struct Filling {
+    heads: Vec<[u8; ELEMENT_BYTES]>,
+    /// Keys and values, one after the other, and where each element's begin.
+    data: Vec<u8>,
+    starts: Vec<usize>,
+    first_key: Vec<u8>,
+}
+
+impl Filling {
+    fn bytes(&self) -> usize {
+        HEADER_BYTES + self.heads.len() * ELEMENT_BYTES + self.data.len()
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.heads.is_empty() || self.bytes() + ELEMENT_BYTES + bytes <= PAGE_BYTES
+    }
+
+    /// Adds an element. Its head's place of the data is filled in at the end.
+    fn add(&mut self, head: [u8; ELEMENT_BYTES], key: &[u8], value: &[u8]) {
+        if self.heads.is_empty() {
+            self.first_key = key.to_vec();
+        }
+        self.heads.push(head);
+        self.starts.push(self.data.len());
+        self.data.extend_from_slice(key);
+        self.data.extend_from_slice(value);
+    }
+
+    /// Appends the page to `out`, and returns how many pages it has.
+    fn write(&self, number: u64, kind: u16, out: &mut Vec<u8>) -> u64 {
+        let pages = self.bytes().div_ceil(PAGE_BYTES);
+        let begin = out.len();
+        out.extend(header(number, kind, self.heads.len() as u16, pages as u32 - 1));
+        for (at, (head, start)) in self.heads.iter().zip(&self.starts).enumerate() {
+            // Counted from the element's own head.
+            let place = (self.heads.len() - at) * ELEMENT_BYTES + start;
+            let mut head = *head;
+            let field = if kind == LEAF { 4..8 } else { 0..4 };
+            head[field].copy_from_slice(&(place as u32).to_le_bytes());
+            out.extend(head);
+        }
+        out.extend(&self.data);
+        out.resize(begin + pages * PAGE_BYTES, 0);
+        pages as u64
+    }
+}
+
+fn leaf_head(flags: u32, key: &[u8], value: &[u8]) -> [u8; ELEMENT_BYTES] {
+    let mut head = [0; ELEMENT_BYTES];
+    head[..4].copy_from_slice(&flags.to_le_bytes());
+    head[8..12].copy_from_slice(&(key.len() as u32).to_le_bytes());
+    head[12..].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    head
+}
+
+fn branch_head(key: &[u8], child: u64) -> [u8; ELEMENT_BYTES] {
+    let mut head = [0; ELEMENT_BYTES];
+    head[4..8].copy_from_slice(&(key.len() as u32).to_le_bytes());
+    head[8..].copy_from_slice(&child.to_le_bytes());
+    head
+}
+
+/// Writes a file, one bucket after the other.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    next_page: u64,
+    /// The value of each bucket in the tree of all.
+    buckets: Vec<(Vec<u8>, Vec<u8>)>,
+    leaf: Filling,
+    /// First keys and numbers of the bucket's leaves.
+    leaves: Vec<(Vec<u8>, u64)>,
+}
+
+impl Writer {
+    pub(crate) fn new() -> Writer {
+        Writer { next_page: FIRST_PAGES, buckets: Vec::new(), leaf: Filling::default(), leaves: Vec::new() }
+    }
+
+    /// Adds a pair to the bucket that [`end_bucket`](Self::end_bucket) ends, in the order of the keys. Appends what is
+    /// complete to `out`.
+    pub(crate) fn add(&mut self, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        self.add_element(0, key, value, out);
+    }
+
+    fn add_element(&mut self, flags: u32, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+        if !self.leaf.has_room(key.len() + value.len()) {
+            self.end_leaf(out);
+        }
+        self.leaf.add(leaf_head(flags, key, value), key, value);
+    }
+
+    fn end_leaf(&mut self, out: &mut Vec<u8>) {
+        let leaf = std::mem::take(&mut self.leaf);
+        let pages = leaf.write(self.next_page, LEAF, out);
+        self.leaves.push((leaf.first_key, self.next_page));
+        self.next_page += pages;
+    }
+
+    /// Writes the rest of a tree, and returns the number of its root.
+    fn end_tree(&mut self, out: &mut Vec<u8>) -> u64 {
+        self.end_leaf(out);
+        let mut level = std::mem::take(&mut self.leaves);
+        while level.len() > 1 {
+            let mut above = Vec::new();
+            let mut branch = Filling::default();
+            let mut end = |branch: &mut Filling, next_page: &mut u64| {
+                let full = std::mem::take(branch);
+                let pages = full.write(*next_page, BRANCH, out);
+                above.push((full.first_key, *next_page));
+                *next_page += pages;
+            };
+            for (key, child) in &level {
+                if !branch.has_room(key.len()) {
+                    end(&mut branch, &mut self.next_page);
+                }
+                branch.add(branch_head(key, *child), key, &[]);
+            }
+            end(&mut branch, &mut self.next_page);
+            level = above;
+        }
+        level.first().map_or(0, |(_, root)| *root)
+    }
+
+    /// Ends a bucket. Buckets come in the order of their names.
+    pub(crate) fn end_bucket(&mut self, name: &str, out: &mut Vec<u8>) {
+        let is_empty = self.leaf.heads.is_empty() && self.leaves.is_empty();
+        // An empty bucket has no page: its root is 0, and a page without elements follows.
+        let root = if is_empty { 0 } else { self.end_tree(out) };
+        let mut value = [root.to_le_bytes(), [0; 8]].concat();
+        if is_empty {
+            value.extend(header(0, LEAF, 0, 0));
+        }
+        self.buckets.push((name.as_bytes().to_vec(), value));
+    }
+
+    /// Writes the tree of the buckets, and returns the contents of the meta pages.
+    pub(crate) fn end(mut self, out: &mut Vec<u8>) -> Meta {
+        for (name, value) in std::mem::take(&mut self.buckets) {
+            self.add_element(IS_BUCKET, &name, &value, out);
+        }
+        let root = self.end_tree(out);
+        Meta { root, pages: self.next_page }
+    }
+}
+
+#[cfg(test)]
+fn damaged(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::read::Reader;
+    use super::*;
+
+    type Buckets = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+    fn write(buckets: &Buckets) -> Vec<u8> {
+        let (mut writer, mut out) = (Writer::new(), Vec::new());
+        for (name, pairs) in buckets {
+            pairs.iter().for_each(|(key, value)| writer.add(key, value, &mut out));
+            writer.end_bucket(name, &mut out);
+        }
+        let meta = writer.end(&mut out);
+        let file = [meta.first_pages(), out].concat();
+        assert_eq!(file.len() as u64, meta.file_bytes());
+        file
+    }
+
+    fn read(file: &[u8]) -> io::Result<Buckets> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, file).unwrap();
+        let mut reader = Reader::open(&path)?;
+        let mut buckets = Buckets::new();
+        for name in reader.buckets()? {
+            let mut pairs = BTreeMap::new();
+            reader.each(&name, |key, value| {
+                assert!(pairs.insert(key.to_vec(), value.to_vec()).is_none());
+                Ok(())
+            })?;
+            buckets.insert(name, pairs);
+        }
+        Ok(buckets)
+    }
+
+    fn buckets(pairs: usize, value_bytes: usize) -> Buckets {
+        let pair = |at: usize| {
+            let key = format!("key {:06}", at * 7).into_bytes();
+            (key, vec![at as u8; (at * 37) % (value_bytes + 1)])
+        };
+        let key = ("key".to_owned(), (0..pairs).map(pair).collect());
+        let lease = ("lease".to_owned(), BTreeMap::from([(vec![1], vec![2; 9_000])]));
+        BTreeMap::from([("alarm".to_owned(), BTreeMap::new()), key, lease])
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        for (pairs, value_bytes) in [(0, 0), (1, 10), (40, 200), (3_000, 300), (500, 20_000), (20_000, 20)] {
+            let buckets = buckets(pairs, value_bytes);
+            assert_eq!(read(&write(&buckets)).unwrap(), buckets, "{pairs} of up to {value_bytes}");
+        }
+    }
+
+    /// A reader of files from elsewhere meets any bytes: it returns an error, and neither panics nor goes in circles.
+    #[test]
+    fn damage_is_an_error() {
+        let whole = write(&buckets(300, 3_000));
+        assert!(read(&whole[..PAGE_BYTES]).is_err());
+        assert!(read(&[]).is_err());
+        assert!(read(b"not such a file").is_err());
+        let mut random = 1_u64;
+        for _ in 0..300 {
+            let mut file = whole.clone();
+            for _ in 0..4 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let at = (random >> 20) as usize % file.len();
+                file[at] = (random >> 56) as u8;
+                // The heads of pages more often than what they hold.
+                let page = (random >> 33) as usize % (file.len() / PAGE_BYTES);
+                file[page * PAGE_BYTES + (random >> 11) as usize % 40] = (random >> 50) as u8;
+            }
+            let _ = read(&file);
+        }
+        let mut both = whole.clone();
+        both[20] ^= 1;
+        assert!(read(&both).is_ok(), "the other meta page is whole");
+        both[PAGE_BYTES + 20] ^= 1;
+        assert!(read(&both).is_err());
+    }
+}

@@ -1,0 +1,582 @@
+//! The settings: etcd's flags, and its variables of the environment.
+
+pub(crate) mod flags;
+pub(crate) mod urls;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use flags::{FLAGS, Use};
+use urls::Url;
+
+/// Quota if none is given, as etcd has it.
+const QUOTA_BYTES_DEFAULT: u64 = 2 << 30;
+
+/// A setting that cannot be used: a sentence with the flag, its value and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The request of a command line.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// To serve with these settings.
+    Serve(Box<Config>),
+    /// To print this text.
+    Print(String),
+}
+
+/// How history is compacted automatically.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AutoCompaction {
+    Off,
+    /// Leaves this much time.
+    Periodic(Duration),
+    /// Leaves this many revisions.
+    Revision(i64),
+}
+
+/// Files of certificates and keys of one side: clients or peers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) trusted_ca: Option<PathBuf>,
+    pub(crate) crl: Option<PathBuf>,
+    /// Callers must have a certificate.
+    pub(crate) is_client_cert_required: bool,
+    /// Certificate and key for calls to others, where they differ.
+    pub(crate) client_cert: Option<PathBuf>,
+    pub(crate) client_key: Option<PathBuf>,
+}
+
+/// Versions of TLS that are allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TlsVersions {
+    pub(crate) is_1_2_allowed: bool,
+    pub(crate) is_1_3_allowed: bool,
+}
+
+/// The settings of a server: etcd's flags, parsed and checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub(crate) name: String,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) log_dir: Option<PathBuf>,
+    pub(crate) snapshot_count: u64,
+    pub(crate) catchup_entries: u64,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) election_timeout: Duration,
+    pub(crate) listen_peer_urls: Vec<Url>,
+    pub(crate) listen_client_urls: Vec<Url>,
+    pub(crate) listen_client_http_urls: Vec<Url>,
+    pub(crate) listen_metrics_urls: Vec<Url>,
+    /// Most bytes of the state; 0 is no limit.
+    pub(crate) quota_bytes: u64,
+    pub(crate) max_txn_ops: usize,
+    pub(crate) max_request_bytes: usize,
+    pub(crate) max_concurrent_streams: u32,
+    pub(crate) keepalive_interval: Option<Duration>,
+    pub(crate) keepalive_timeout: Option<Duration>,
+    pub(crate) initial_advertise_peer_urls: Vec<Url>,
+    pub(crate) initial_cluster: BTreeMap<String, Vec<Url>>,
+    pub(crate) is_cluster_existing: bool,
+    pub(crate) initial_cluster_token: String,
+    pub(crate) advertise_client_urls: Vec<Url>,
+    pub(crate) is_reconfig_check_strict: bool,
+    pub(crate) is_pre_vote_on: bool,
+    pub(crate) max_learners: usize,
+    pub(crate) auto_compaction: AutoCompaction,
+    pub(crate) watch_progress_interval: Duration,
+    pub(crate) client_tls: TlsFiles,
+    pub(crate) peer_tls: TlsFiles,
+    pub(crate) tls_versions: TlsVersions,
+    pub(crate) log_level: String,
+    /// Sentences to log before the start.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Config {
+    /// Parses a command line, its program's name included, and variables of the environment, of which those that begin with
+    /// `ETCD_` count. The command line goes before the environment.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn parse<A, V>(arguments: A, variables: V) -> Result<Asked, ConfigError>
+    where
+        A: IntoIterator<Item = String>,
+        V: IntoIterator<Item = (String, String)>,
+    {
+        let given = match Given::parse(arguments, variables)? {
+            Parsed::Values(given) => given,
+            Parsed::Print(text) => return Ok(Asked::Print(text)),
+        };
+        Ok(Asked::Serve(Box::new(given.config()?)))
+    }
+
+    /// Returns the level of log events: `debug`, `info`, `warn` or `error`.
+    pub fn log_level(&self) -> &str {
+        &self.log_level
+    }
+
+    /// Returns the settings that have no effect here.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Returns the directory of everything that this member keeps.
+    pub(crate) fn member_dir(&self) -> PathBuf {
+        self.data_dir.join("member")
+    }
+}
+
+/// Values by the names of their flags.
+struct Given {
+    values: BTreeMap<&'static str, String>,
+    warnings: Vec<String>,
+}
+
+enum Parsed {
+    Values(Given),
+    Print(String),
+}
+
+fn command() -> clap::Command {
+    let version = format!("{} (API of etcd {})", env!("CARGO_PKG_VERSION"), crate::version::ETCD_VERSION);
+    let mut command = clap::Command::new("forebay-etcd")
+        .about("A server for etcd's API, on Forebay")
+        .version(version)
+        .after_help(
+            "Each flag is also a variable: --data-dir is ETCD_DATA_DIR. A flag goes before its variable.",
+        );
+    for flag in FLAGS {
+        let mut argument = clap::Arg::new(flag.name)
+            .long(flag.name)
+            .alias(format!("experimental-{}", flag.name))
+            .value_name("VALUE")
+            .action(clap::ArgAction::Append)
+            .hide(flag.used != Use::Full)
+            .help(match flag.default {
+                "" => flag.help.to_owned(),
+                default => format!("{} [default: {default}]", flag.help),
+            });
+        if flag.is_switch {
+            argument = argument.num_args(0..=1).require_equals(true).default_missing_value("true");
+        }
+        command = command.arg(argument);
+    }
+    command
+}
+
+/// A flag may begin with one dash, as in Go.
+fn with_two_dashes(argument: String) -> String {
+    let name = argument.strip_prefix('-').unwrap_or_default();
+    let is_long = name.len() > 1 && name.starts_with(|first: char| first.is_ascii_lowercase());
+    if is_long { format!("-{argument}") } else { argument }
+}
+
+impl Given {
+    fn parse<A, V>(arguments: A, variables: V) -> Result<Parsed, ConfigError>
+    where
+        A: IntoIterator<Item = String>,
+        V: IntoIterator<Item = (String, String)>,
+    {
+        let arguments = arguments.into_iter().map(with_two_dashes);
+        let matches = match command().try_get_matches_from(arguments) {
+            Ok(matches) => matches,
+            Err(error) => return not_parsed(&error),
+        };
+        let mut given = Given { values: BTreeMap::new(), warnings: Vec::new() };
+        for flag in FLAGS {
+            // The last one counts, as in etcd.
+            if let Some(value) =
+                matches.get_many::<String>(flag.name).and_then(|mut values| values.next_back())
+            {
+                given.values.insert(flag.name, value.clone());
+            }
+        }
+        for (variable, value) in variables {
+            let Some(rest) = variable.strip_prefix("ETCD_") else { continue };
+            let name = rest.to_lowercase().replace('_', "-");
+            match flags::find(&name) {
+                // etcd passes over empty ones.
+                Some(flag) if !value.is_empty() => {
+                    given.values.entry(flag.name).or_insert(value);
+                }
+                Some(_) => {}
+                None => given.warnings.push(format!("the variable {variable} is not of any flag")),
+            }
+        }
+        given.check_unused()?;
+        Ok(Parsed::Values(given))
+    }
+
+    /// Warns of flags without effect, and refuses those that must not be passed over.
+    fn check_unused(&mut self) -> Result<(), ConfigError> {
+        for flag in FLAGS {
+            let Some(value) = self.values.get(flag.name).filter(|value| *value != flag.default) else {
+                continue;
+            };
+            match flag.used {
+                Use::Full => {}
+                Use::None => {
+                    self.warnings.push(format!("--{} has no effect here, and is passed over", flag.name));
+                }
+                Use::Refused(_) if flag.is_switch && value == "false" => {}
+                Use::Refused(why) => return Err(refused(flag.name, value, why)),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_given(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    fn text(&self, name: &'static str) -> &str {
+        let default = || flags::find(name).map_or("", |flag| flag.default);
+        self.values.get(name).map_or_else(default, String::as_str)
+    }
+
+    fn number<T: FromStr + PartialOrd + fmt::Display>(
+        &self,
+        name: &'static str,
+        least: T,
+        most: T,
+    ) -> Result<T, ConfigError> {
+        let text = self.text(name);
+        let number: Option<T> = text.parse().ok();
+        number
+            .filter(|number| (&least..=&most).contains(&number))
+            .ok_or_else(|| refused(name, text, &format!("give a whole number from {least} to {most}")))
+    }
+
+    fn switch(&self, name: &'static str) -> Result<bool, ConfigError> {
+        match self.text(name) {
+            "true" | "1" | "t" | "T" | "TRUE" | "True" => Ok(true),
+            "false" | "0" | "f" | "F" | "FALSE" | "False" => Ok(false),
+            other => Err(refused(name, other, "give true or false")),
+        }
+    }
+
+    fn duration(&self, name: &'static str) -> Result<Duration, ConfigError> {
+        let text = self.text(name);
+        duration(text).ok_or_else(|| refused(name, text, "give a duration such as 300ms, 5s or 1h30m"))
+    }
+
+    fn urls(&self, name: &'static str) -> Result<Vec<Url>, ConfigError> {
+        let text = self.text(name);
+        urls::parse_list(text).map_err(|reason| refused(name, text, &reason))
+    }
+
+    fn listen_urls(&self, name: &'static str) -> Result<Vec<Url>, ConfigError> {
+        let urls = self.urls(name)?;
+        if let Some(url) = urls.iter().find(|url| url.listen_address().is_none()) {
+            let remedy = "give an IP address to listen on, such as 0.0.0.0, or localhost";
+            return Err(refused(name, &url.to_string(), remedy));
+        }
+        Ok(urls)
+    }
+
+    fn some_urls(&self, name: &'static str, urls: Vec<Url>) -> Result<Vec<Url>, ConfigError> {
+        if urls.is_empty() {
+            return Err(refused(name, self.text(name), "give one URL at least"));
+        }
+        Ok(urls)
+    }
+
+    fn path(&self, name: &'static str) -> Option<PathBuf> {
+        Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
+    }
+
+    fn config(mut self) -> Result<Config, ConfigError> {
+        let name = self.text("name").to_owned();
+        if name.is_empty() || name.contains(['=', ',']) {
+            return Err(refused("name", &name, "give a name without commas and equals signs"));
+        }
+        let data_dir = self.path("data-dir").unwrap_or_else(|| PathBuf::from(format!("{name}.etcd")));
+        let heartbeat: u64 = self.number("heartbeat-interval", 1, 60_000)?;
+        let election: u64 = self.number("election-timeout", 10, 50_000)?;
+        if election < 5 * heartbeat {
+            let remedy = format!("give five times --heartbeat-interval at least, which is {heartbeat} ms");
+            return Err(refused("election-timeout", self.text("election-timeout"), &remedy));
+        }
+        let peer_urls = self.urls("initial-advertise-peer-urls")?;
+        let peer_urls = self.some_urls("initial-advertise-peer-urls", peer_urls)?;
+        let is_cluster_existing = match self.text("initial-cluster-state") {
+            "new" => false,
+            "existing" => true,
+            other => {
+                let remedy = "give new, or existing to join a cluster that has this member already";
+                return Err(refused("initial-cluster-state", other, remedy));
+            }
+        };
+        let initial_cluster = self.initial_cluster(&name, &peer_urls)?;
+        let quota: i64 = self.number("quota-backend-bytes", i64::MIN, i64::MAX)?;
+        let quota_bytes = match quota {
+            0 => QUOTA_BYTES_DEFAULT,
+            quota => u64::try_from(quota).unwrap_or(0),
+        };
+        let client_urls = self.listen_urls("listen-client-urls")?;
+        let client_urls = self.some_urls("listen-client-urls", client_urls)?;
+        if self.is_given("listen-client-urls") && !self.is_given("advertise-client-urls") {
+            let remedy = "say with --advertise-client-urls where clients reach this member, since --listen-client-urls is given";
+            return Err(refused("listen-client-urls", self.text("listen-client-urls"), remedy));
+        }
+        self.warn_of_logging();
+        let config = Config {
+            data_dir,
+            log_dir: self.path("wal-dir"),
+            snapshot_count: self.number("snapshot-count", 1, u64::MAX >> 1)?,
+            catchup_entries: self.number("snapshot-catchup-entries", 0, u64::MAX >> 1)?,
+            heartbeat_interval: Duration::from_millis(heartbeat),
+            election_timeout: Duration::from_millis(election),
+            listen_peer_urls: self.some_urls("listen-peer-urls", self.listen_urls("listen-peer-urls")?)?,
+            listen_client_urls: client_urls,
+            listen_client_http_urls: self.listen_urls("listen-client-http-urls")?,
+            listen_metrics_urls: self.listen_urls("listen-metrics-urls")?,
+            quota_bytes,
+            max_txn_ops: self.number("max-txn-ops", 1, 1 << 20)?,
+            max_request_bytes: self.number("max-request-bytes", 1024, MAX_REQUEST_BYTES)?,
+            max_concurrent_streams: self.number("max-concurrent-streams", 1, u32::MAX)?,
+            keepalive_interval: Some(self.duration("grpc-keepalive-interval")?)
+                .filter(|time| !time.is_zero()),
+            keepalive_timeout: Some(self.duration("grpc-keepalive-timeout")?).filter(|time| !time.is_zero()),
+            initial_advertise_peer_urls: peer_urls,
+            initial_cluster,
+            is_cluster_existing,
+            initial_cluster_token: self.text("initial-cluster-token").to_owned(),
+            advertise_client_urls: self
+                .some_urls("advertise-client-urls", self.urls("advertise-client-urls")?)?,
+            is_reconfig_check_strict: self.switch("strict-reconfig-check")?,
+            is_pre_vote_on: self.switch("pre-vote")?,
+            max_learners: self.number("max-learners", 1, 1000)?,
+            auto_compaction: self.auto_compaction()?,
+            watch_progress_interval: self.duration("watch-progress-notify-interval")?,
+            client_tls: self.client_tls()?,
+            peer_tls: self.peer_tls()?,
+            tls_versions: self.tls_versions()?,
+            log_level: self.log_level()?.to_owned(),
+            warnings: std::mem::take(&mut self.warnings),
+            name,
+        };
+        config.check_tls()?;
+        Ok(config)
+    }
+
+    /// Logs go to the standard error output as text, whatever is asked for.
+    fn warn_of_logging(&mut self) {
+        let outputs = self.text("log-outputs").to_owned();
+        if !["default", "stderr", "stdout", "systemd/journal"].contains(&&*outputs) {
+            let text = format!("--log-outputs={outputs} has no effect: logs go to the standard error output");
+            self.warnings.push(text);
+        }
+    }
+
+    fn initial_cluster(
+        &self,
+        name: &str,
+        peer_urls: &[Url],
+    ) -> Result<BTreeMap<String, Vec<Url>>, ConfigError> {
+        if !self.is_given("initial-cluster") {
+            return Ok(BTreeMap::from([(name.to_owned(), peer_urls.to_vec())]));
+        }
+        let text = self.text("initial-cluster");
+        let members =
+            urls::parse_cluster(text).map_err(|reason| refused("initial-cluster", text, &reason))?;
+        let Some(own) = members.get(name) else {
+            let remedy = format!("it must have this member, whose --name is {name:?}");
+            return Err(refused("initial-cluster", text, &remedy));
+        };
+        if own != peer_urls {
+            let listed: Vec<String> = peer_urls.iter().map(Url::to_string).collect();
+            let remedy = format!(
+                "it must have for {name} the same URLs as --initial-advertise-peer-urls, which are {}",
+                listed.join(",")
+            );
+            return Err(refused("initial-cluster", text, &remedy));
+        }
+        Ok(members)
+    }
+
+    fn auto_compaction(&self) -> Result<AutoCompaction, ConfigError> {
+        let (mode, name) = (self.text("auto-compaction-mode"), "auto-compaction-retention");
+        let text = self.text(name);
+        match mode {
+            "periodic" => {
+                // A number alone is hours.
+                let time = match text.parse::<u32>() {
+                    Ok(hours) => Some(Duration::from_secs(u64::from(hours) * 3600)),
+                    Err(_) => duration(text),
+                };
+                let remedy = "give hours as a number, or a duration such as 30m; 0 turns it off";
+                let time = time.ok_or_else(|| refused(name, text, remedy))?;
+                Ok(if time.is_zero() { AutoCompaction::Off } else { AutoCompaction::Periodic(time) })
+            }
+            "revision" => {
+                let remedy = "give a number of revisions; 0 turns it off";
+                let revisions = text.parse::<i64>().ok().filter(|revisions| *revisions >= 0);
+                let revisions = revisions.ok_or_else(|| refused(name, text, remedy))?;
+                Ok(if revisions == 0 { AutoCompaction::Off } else { AutoCompaction::Revision(revisions) })
+            }
+            other => Err(refused("auto-compaction-mode", other, "give periodic or revision")),
+        }
+    }
+
+    fn client_tls(&self) -> Result<TlsFiles, ConfigError> {
+        Ok(TlsFiles {
+            cert: self.path("cert-file"),
+            key: self.path("key-file"),
+            trusted_ca: self.path("trusted-ca-file"),
+            crl: self.path("client-crl-file"),
+            is_client_cert_required: self.switch("client-cert-auth")?,
+            client_cert: None,
+            client_key: None,
+        })
+    }
+
+    fn peer_tls(&self) -> Result<TlsFiles, ConfigError> {
+        Ok(TlsFiles {
+            cert: self.path("peer-cert-file"),
+            key: self.path("peer-key-file"),
+            trusted_ca: self.path("peer-trusted-ca-file"),
+            crl: self.path("peer-crl-file"),
+            is_client_cert_required: self.switch("peer-client-cert-auth")?,
+            client_cert: self.path("peer-client-cert-file"),
+            client_key: self.path("peer-client-key-file"),
+        })
+    }
+
+    fn tls_versions(&self) -> Result<TlsVersions, ConfigError> {
+        let number = |name: &'static str, otherwise: u8| match self.text(name) {
+            "" => Ok(otherwise),
+            "TLS1.2" => Ok(2),
+            "TLS1.3" => Ok(3),
+            other => Err(refused(name, other, "give TLS1.2 or TLS1.3")),
+        };
+        let (least, most) = (number("tls-min-version", 2)?, number("tls-max-version", 3)?);
+        if most < least {
+            let remedy = "give --tls-min-version at least";
+            return Err(refused("tls-max-version", self.text("tls-max-version"), remedy));
+        }
+        Ok(TlsVersions { is_1_2_allowed: least == 2, is_1_3_allowed: most == 3 })
+    }
+
+    fn log_level(&self) -> Result<&str, ConfigError> {
+        match self.text("log-level") {
+            level @ ("debug" | "info" | "warn" | "error") => Ok(level),
+            "panic" | "fatal" | "dpanic" => Ok("error"),
+            other => Err(refused("log-level", other, "give debug, info, warn or error")),
+        }
+    }
+}
+
+/// Entries of the log have 16 MiB at most, with what is around the request.
+const MAX_REQUEST_BYTES: usize = 15 << 20;
+
+impl Config {
+    fn check_tls(&self) -> Result<(), ConfigError> {
+        let sides = [
+            (&self.client_tls, &self.listen_client_urls, "listen-client-urls", ""),
+            (&self.client_tls, &self.listen_client_http_urls, "listen-client-http-urls", ""),
+            (&self.client_tls, &self.listen_metrics_urls, "listen-metrics-urls", ""),
+            (&self.peer_tls, &self.listen_peer_urls, "listen-peer-urls", "peer-"),
+        ];
+        for (files, urls, name, prefix) in sides {
+            if files.cert.is_some() != files.key.is_some() {
+                let text = format!("--{prefix}cert-file and --{prefix}key-file go together: give both");
+                return Err(ConfigError(text));
+            }
+            if let Some(url) = urls.iter().find(|url| url.is_tls && files.cert.is_none()) {
+                let remedy = format!("https needs --{prefix}cert-file and --{prefix}key-file");
+                return Err(refused(name, &url.to_string(), &remedy));
+            }
+            if let Some(url) = urls.iter().find(|url| !url.is_tls && files.is_client_cert_required) {
+                let flag = if prefix.is_empty() { "client-cert-auth" } else { "peer-client-cert-auth" };
+                let remedy = format!("--{flag} needs https, since there are no certificates without it");
+                return Err(refused(name, &url.to_string(), &remedy));
+            }
+            if files.is_client_cert_required && files.trusted_ca.is_none() {
+                let text = format!(
+                    "certificates of callers are required, but no CA is given to check them: \
+                     give --{prefix}trusted-ca-file"
+                );
+                return Err(ConfigError(text));
+            }
+            if files.crl.is_some() && files.trusted_ca.is_none() {
+                let text = format!("a list of revoked certificates needs --{prefix}trusted-ca-file");
+                return Err(ConfigError(text));
+            }
+            if files.client_cert.is_some() != files.client_key.is_some() {
+                let text = "--peer-client-cert-file and --peer-client-key-file go together: give both";
+                return Err(ConfigError(text.to_owned()));
+            }
+        }
+        let mut members = self.initial_cluster.values().flatten().chain(&self.initial_advertise_peer_urls);
+        if let Some(url) = members.find(|url| url.is_tls && self.peer_tls.trusted_ca.is_none()) {
+            let remedy = "https between members needs --peer-trusted-ca-file, to check their certificates";
+            return Err(refused("initial-cluster", &url.to_string(), remedy));
+        }
+        Ok(())
+    }
+}
+
+fn refused(name: &str, value: &str, remedy: &str) -> ConfigError {
+    ConfigError(format!("--{name}={value} cannot be used: {remedy}"))
+}
+
+fn not_parsed(error: &clap::Error) -> Result<Parsed, ConfigError> {
+    use clap::error::{ContextKind, ErrorKind};
+    let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+    let argument = argument.split([' ', '[']).next().unwrap_or_default().trim_end_matches('=');
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Parsed::Print(error.render().to_string())),
+        ErrorKind::UnknownArgument => {
+            Err(ConfigError(format!("{argument} is no flag: --help lists the flags")))
+        }
+        ErrorKind::InvalidValue => Err(ConfigError(format!("{argument} has no value: give one"))),
+        _ => Err(ConfigError(error.render().to_string().lines().next().unwrap_or_default().to_owned())),
+    }
+}
+
+/// Parses a duration as Go writes them: `1h30m`, `1.5s`, `300ms`.
+pub(crate) fn duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let (mut rest, mut total) = (text, 0_f64);
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let seconds = match &rest[..end] {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        total += number * seconds;
+        rest = &rest[end..];
+    }
+    Duration::try_from_secs_f64(total).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The command line and the environment.
+
+use super::*;
+
+fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Asked, ConfigError> {
+    let arguments = std::iter::once("forebay-etcd").chain(arguments.iter().copied());
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Config::parse(arguments.map(str::to_owned), variables)
+}
+
+fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Config {
+    match parse(arguments, variables).unwrap() {
+        Asked::Serve(config) => *config,
+        Asked::Print(text) => panic!("{text}"),
+    }
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    parse(arguments, &[]).unwrap_err().to_string()
+}
+
+fn urls(text: &str) -> Vec<Url> {
+    urls::parse_list(text).unwrap()
+}
+
+#[test]
+fn defaults_are_those_of_etcd() {
+    let config = config(&[], &[]);
+    assert_eq!(config.name, "default");
+    assert_eq!(config.data_dir, PathBuf::from("default.etcd"));
+    assert_eq!(config.listen_client_urls, urls("http://localhost:2379"));
+    assert_eq!(config.listen_peer_urls, urls("http://localhost:2380"));
+    assert_eq!(config.advertise_client_urls, urls("http://localhost:2379"));
+    assert_eq!(
+        config.initial_cluster,
+        BTreeMap::from([("default".to_owned(), urls("http://localhost:2380"))])
+    );
+    assert_eq!(config.heartbeat_interval, Duration::from_millis(100));
+    assert_eq!(config.election_timeout, Duration::from_millis(1000));
+    assert_eq!(config.quota_bytes, 2 << 30);
+    assert_eq!(config.max_request_bytes, 1_572_864);
+    assert_eq!(config.max_txn_ops, 128);
+    assert_eq!(config.auto_compaction, AutoCompaction::Off);
+    assert_eq!(config.keepalive_interval, Some(Duration::from_secs(7200)));
+    assert!(!config.is_cluster_existing && config.is_reconfig_check_strict && config.is_pre_vote_on);
+    assert_eq!(config.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn every_way_to_write_a_flag_is_understood() {
+    let given =
+        [&["--name", "m1"][..], &["--name=m1"], &["-name", "m1"], &["-name=m1"], &["--name=m0", "--name=m1"]];
+    for arguments in given {
+        assert_eq!(config(arguments, &[]).name, "m1", "{arguments:?}");
+    }
+    for (arguments, expected) in [
+        (&["--strict-reconfig-check=false"][..], false),
+        (&["--strict-reconfig-check=true"], true),
+        (&["--strict-reconfig-check"], true),
+    ] {
+        assert_eq!(config(arguments, &[]).is_reconfig_check_strict, expected, "{arguments:?}");
+    }
+    // A value that looks like a flag of Go's.
+    assert_eq!(config(&["--quota-backend-bytes=-1"], &[]).quota_bytes, 0);
+    assert_eq!(
+        config(&["--experimental-watch-progress-notify-interval=5s"], &[]).watch_progress_interval.as_secs(),
+        5
+    );
+}
+
+#[test]
+fn the_environment_counts_unless_the_command_line_says_otherwise() {
+    let variables =
+        [("ETCD_NAME", "env"), ("ETCD_HEARTBEAT_INTERVAL", "50"), ("ETCD_DATA_DIR", ""), ("NAME", "x")];
+    let from_both = config(&["--name=flag"], &variables);
+    assert_eq!(from_both.name, "flag");
+    assert_eq!(from_both.heartbeat_interval, Duration::from_millis(50));
+    // Empty ones are as if they were not set.
+    assert_eq!(from_both.data_dir, PathBuf::from("flag.etcd"));
+    assert_eq!(config(&[], &variables).name, "env");
+    let unknown = config(&[], &[("ETCD_NMAE", "x")]);
+    assert_eq!(unknown.warnings, ["the variable ETCD_NMAE is not of any flag"]);
+}
+
+#[test]
+fn the_flags_of_kubeadm_are_accepted() {
+    let config = config(
+        &[
+            "--advertise-client-urls=http://10.0.0.1:2379",
+            "--data-dir=/var/lib/etcd",
+            "--experimental-initial-corrupt-check=true",
+            "--experimental-watch-progress-notify-interval=5s",
+            "--feature-gates=InitialCorruptCheck=true",
+            "--initial-advertise-peer-urls=http://10.0.0.1:2380",
+            "--initial-cluster=node=http://10.0.0.1:2380",
+            "--listen-client-urls=http://127.0.0.1:2379,http://10.0.0.1:2379",
+            "--listen-metrics-urls=http://127.0.0.1:2381",
+            "--listen-peer-urls=http://10.0.0.1:2380",
+            "--name=node",
+            "--snapshot-count=10000",
+        ],
+        &[],
+    );
+    assert_eq!(config.listen_client_urls.len(), 2);
+    assert_eq!(config.listen_metrics_urls, urls("http://127.0.0.1:2381"));
+    assert_eq!(config.watch_progress_interval, Duration::from_secs(5));
+    // Two of them have no effect, which is said.
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_with_flag_value_and_remedy() {
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--nmae=x"], &["--nmae", "is no flag"]),
+        (&["--name"], &["--name", "has no value"]),
+        (&["--name=a,b"], &["--name=a,b", "without commas"]),
+        (&["--heartbeat-interval=fast"], &["--heartbeat-interval=fast", "whole number"]),
+        (&["--heartbeat-interval=0"], &["--heartbeat-interval=0", "from 1"]),
+        (&["--election-timeout=400"], &["--election-timeout=400", "five times", "100 ms"]),
+        (&["--election-timeout=60000"], &["--election-timeout=60000", "50000"]),
+        (&["--max-request-bytes=99999999999"], &["--max-request-bytes", "15728640"]),
+        (&["--client-cert-auth=maybe"], &["--client-cert-auth=maybe", "true or false"]),
+        (&["--initial-cluster-state=old"], &["--initial-cluster-state=old", "new, or existing"]),
+        (&["--listen-client-urls=localhost:2379"], &["localhost:2379", "no scheme", "http://HOST:PORT"]),
+        (&["--listen-client-urls=ftp://h:1"], &["\"ftp\"", "http://"]),
+        (&["--listen-client-urls=unix://x:1"], &["not supported"]),
+        (&["--listen-client-urls=http://h"], &["no port"]),
+        (&["--listen-client-urls=http://h:70000"], &["\"70000\"", "65535"]),
+        (&["--listen-client-urls=http://::1:1"], &["brackets"]),
+        (&["--listen-client-urls=http://[::g]:1"], &["no IPv6 address"]),
+        (&["--listen-client-urls=http://h:1/path"], &["more than host and port"]),
+        (&["--listen-client-urls=,"], &["one URL at least"]),
+        (
+            &["--listen-peer-urls=http://example.org:2380"],
+            &["--listen-peer-urls=http://example.org:2380", "IP address"],
+        ),
+        (&["--listen-client-urls=http://127.0.0.1:2379"], &["--advertise-client-urls"]),
+        (&["--initial-cluster=a"], &["\"a\" has no name", "NAME=URL"]),
+        (&["--initial-cluster==http://h:1"], &["empty name"]),
+        (&["--initial-cluster=a=h:1"], &["of a is not usable"]),
+        (&["--initial-cluster=a=http://h:1,b=http://h:1"], &["http://h:1 comes twice"]),
+        (&["--initial-cluster=a=http://h:1"], &["must have this member", "\"default\""]),
+        (
+            &["--initial-cluster=default=http://h:1"],
+            &["the same URLs as --initial-advertise-peer-urls", "http://localhost:2380"],
+        ),
+        (&["--auto-compaction-mode=yearly"], &["--auto-compaction-mode=yearly", "periodic or revision"]),
+        (&["--auto-compaction-retention=soon"], &["--auto-compaction-retention=soon", "30m"]),
+        (
+            &["--auto-compaction-mode=revision", "--auto-compaction-retention=1h"],
+            &["--auto-compaction-retention=1h", "number of revisions"],
+        ),
+        (&["--cert-file=c"], &["--cert-file and --key-file go together"]),
+        (&["--peer-cert-file=c"], &["--peer-cert-file and --peer-key-file go together"]),
+        (
+            &["--listen-client-urls=https://127.0.0.1:1", "--advertise-client-urls=https://127.0.0.1:1"],
+            &["https needs --cert-file and --key-file"],
+        ),
+        (&["--client-cert-auth"], &["--client-cert-auth needs https"]),
+        (&["--peer-client-cert-auth"], &["--peer-client-cert-auth needs https"]),
+        (
+            &["--initial-advertise-peer-urls=https://h:1"],
+            &["https between members needs --peer-trusted-ca-file"],
+        ),
+        (&["--tls-min-version=TLS1.1"], &["--tls-min-version=TLS1.1", "TLS1.2 or TLS1.3"]),
+        (&["--tls-min-version=TLS1.3", "--tls-max-version=TLS1.2"], &["--tls-max-version=TLS1.2"]),
+        (&["--log-level=loud"], &["--log-level=loud", "debug, info"]),
+        (&["--force-new-cluster"], &["--force-new-cluster=true", "restore a snapshot"]),
+        (&["--discovery=http://x"], &["--discovery=http://x", "--initial-cluster"]),
+        (&["--auto-tls"], &["--auto-tls=true", "cert-file"]),
+        (&["--peer-cert-allowed-cn=x"], &["--peer-cert-allowed-cn=x", "CA"]),
+        (&["--config-file=x"], &["--config-file=x", "flags"]),
+    ];
+    for (arguments, expected) in cases {
+        let sentence = refusal(arguments);
+        assert!(!sentence.contains('\n'), "{sentence}");
+        for part in *expected {
+            assert!(sentence.contains(part), "{arguments:?}: {sentence} has no {part:?}");
+        }
+    }
+}
+
+#[test]
+fn harmless_flags_are_passed_over_with_a_line() {
+    let config = config(&["--bcrypt-cost=12", "--max-wals=5", "--auto-tls=false", "--unsafe-no-fsync"], &[]);
+    // The default itself needs no line.
+    let expected = ["bcrypt-cost", "unsafe-no-fsync"]
+        .map(|name| format!("--{name} has no effect here, and is passed over"));
+    assert_eq!(config.warnings, expected);
+}
+
+#[test]
+fn compaction_is_by_time_or_by_revision() {
+    let of = |mode: &str, retention: &str| {
+        let arguments =
+            [format!("--auto-compaction-mode={mode}"), format!("--auto-compaction-retention={retention}")];
+        config(&[&arguments[0], &arguments[1]], &[]).auto_compaction
+    };
+    assert_eq!(of("periodic", "2"), AutoCompaction::Periodic(Duration::from_secs(7200)));
+    assert_eq!(of("periodic", "1h30m"), AutoCompaction::Periodic(Duration::from_secs(5400)));
+    assert_eq!(of("periodic", "0"), AutoCompaction::Off);
+    assert_eq!(of("revision", "1000"), AutoCompaction::Revision(1000));
+    assert_eq!(of("revision", "0"), AutoCompaction::Off);
+}
+
+#[test]
+fn durations_are_as_go_writes_them() {
+    let cases = [
+        ("0", Some(0)),
+        ("5s", Some(5000)),
+        ("1h30m", Some(5_400_000)),
+        ("1.5s", Some(1500)),
+        ("300ms", Some(300)),
+        ("", None),
+        ("5", None),
+        ("s", None),
+        ("5 s", None),
+        ("-5s", None),
+        ("1y", None),
+    ];
+    for (text, millis) in cases {
+        assert_eq!(duration(text), millis.map(Duration::from_millis), "{text:?}");
+    }
+}
+
+#[test]
+fn urls_are_written_as_they_are_read() {
+    for text in ["http://10.0.0.1:2380", "https://example.org:2380", "http://[::1]:2380"] {
+        assert_eq!(Url::parse(text).unwrap().to_string(), text);
+    }
+    assert_eq!(Url::parse("http://[::1]:1").unwrap().listen_address().unwrap().to_string(), "[::1]:1");
+    assert_eq!(Url::parse("http://h:1/").unwrap().to_string(), "http://h:1");
+    // The order of a list does not matter to who a member is.
+    assert_eq!(urls("http://b:1,http://a:1"), urls("http://a:1, http://b:1,http://a:1"));
+}
+
+#[test]
+fn help_and_version_are_texts() {
+    for (argument, expected) in [("--help", "--initial-cluster"), ("--version", "API of etcd 3.5")] {
+        match parse(&[argument], &[]).unwrap() {
+            Asked::Print(text) => assert!(text.contains(expected), "{text}"),
+            Asked::Serve(_) => panic!("{argument} serves"),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! HTTP beside gRPC: health, version, metrics.
+
+mod metrics;
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::mvcc::View;
+use crate::node::Node;
+use crate::proto::etcdserverpb::{AlarmType, RangeRequest};
+use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
+
+/// How long a check may take.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
+
+/// Returns everything that is served by HTTP.
+pub(crate) fn router(node: Node) -> Router {
+    Router::new()
+        .route("/health", get(health))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/livez/{check}", get(one_live))
+        .route("/readyz/{check}", get(one_ready))
+        .route("/version", get(version))
+        .route("/metrics", get(metrics))
+        .with_state(node)
+}
+
+/// Returns what other members may ask by HTTP.
+pub(crate) fn peer_router() -> Router {
+    Router::new().route("/version", get(version))
+}
+
+const JSON: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
+
+async fn version() -> Response {
+    let body = format!("{{\"etcdserver\":\"{ETCD_VERSION}\",\"etcdcluster\":\"{CLUSTER_VERSION}\"}}");
+    (JSON, body).into_response()
+}
+
+async fn metrics(State(node): State<Node>) -> Response {
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (kind, metrics::text(&node).await).into_response()
+}
+
+/// The parameters of a request, which may come several times.
+type Parameters = Query<Vec<(String, String)>>;
+
+fn has(parameters: &Parameters, name: &str, value: &str) -> bool {
+    parameters.iter().any(|(other, given)| other == name && given == value)
+}
+
+async fn health(State(node): State<Node>, parameters: Parameters) -> Response {
+    let (status, word, reason) = match unhealthy(&node, &parameters).await {
+        None => (StatusCode::OK, "true", String::new()),
+        Some(reason) => {
+            tracing::warn!("unhealthy: {reason}");
+            (StatusCode::SERVICE_UNAVAILABLE, "false", reason)
+        }
+    };
+    // The order of the fields is etcd's.
+    let reason = serde_json::Value::String(reason);
+    (status, JSON, format!("{{\"health\":\"{word}\",\"reason\":{reason}}}")).into_response()
+}
+
+/// Returns why this member is not healthy.
+async fn unhealthy(node: &Node, parameters: &Parameters) -> Option<String> {
+    match alarms(node).await {
+        Ok(alarms) => {
+            let counts = |alarm: &AlarmType| !has(parameters, "exclude", alarm.as_str_name());
+            if let Some(alarm) = alarms.into_iter().find(counts) {
+                return Some(format!("ALARM {}", alarm.as_str_name()));
+            }
+        }
+        Err(reason) => return Some(format!("RANGE ERROR:{reason}")),
+    }
+    let is_serializable = has(parameters, "serializable", "true");
+    if !is_serializable && node.leader().is_none() {
+        return Some("RAFT NO LEADER".to_owned());
+    }
+    read(node, is_serializable).await.err().map(|reason| format!("RANGE ERROR:{reason}"))
+}
+
+async fn alarms(node: &Node) -> Result<Vec<AlarmType>, String> {
+    let view = View::of(node.store()).await.map_err(text)?;
+    let alarms = view.alarms().await.map_err(text)?;
+    Ok(alarms.into_iter().filter_map(|alarm| AlarmType::try_from(alarm.alarm).ok()).collect())
+}
+
+fn text(failure: crate::mvcc::Failure) -> String {
+    tonic::Status::from(failure).message().to_owned()
+}
+
+/// Reads a key, whatever it is.
+async fn read(node: &Node, is_serializable: bool) -> Result<(), String> {
+    let reads = async {
+        if !is_serializable {
+            node.read_barrier().await.map_err(|status| status.message().to_owned())?;
+        }
+        let view = View::of(node.store()).await.map_err(text)?;
+        let request = RangeRequest {
+            key: vec![0],
+            range_end: vec![0],
+            keys_only: true,
+            limit: 1,
+            ..Default::default()
+        };
+        view.range(&request).await.map_err(text)?;
+        Ok(())
+    };
+    tokio::time::timeout(CHECK_TIMEOUT, reads).await.unwrap_or_else(|_| Err("it took too long".to_owned()))
+}
+
+const LIVE: &[&str] = &["serializable_read"];
+const READY: &[&str] = &["data_corruption", "serializable_read", "linearizable_read", "non_learner"];
+
+async fn check(node: &Node, name: &str) -> Result<(), String> {
+    match name {
+        "serializable_read" => read(node, true).await,
+        "linearizable_read" => read(node, false).await,
+        "data_corruption" if alarms(node).await?.contains(&AlarmType::Corrupt) => {
+            Err("alarm activated: CORRUPT".to_owned())
+        }
+        "non_learner" if node.is_learner() => Err("not supported for learner".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+async fn checks(node: &Node, names: &[&str], parameters: &Parameters) -> Response {
+    let (mut lines, mut is_ok) = (String::new(), true);
+    for name in names.iter().filter(|name| !has(parameters, "exclude", name)) {
+        match check(node, name).await {
+            Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
+            Err(reason) => {
+                is_ok = false;
+                lines.push_str(&format!("[-]{name} failed: {reason}\n"));
+            }
+        }
+    }
+    if !is_ok {
+        return (StatusCode::SERVICE_UNAVAILABLE, lines).into_response();
+    }
+    let is_verbose = parameters.iter().any(|(name, _)| name == "verbose");
+    (StatusCode::OK, if is_verbose { format!("{lines}ok\n") } else { "ok\n".to_owned() }).into_response()
+}
+
+async fn livez(State(node): State<Node>, parameters: Parameters) -> Response {
+    checks(&node, LIVE, &parameters).await
+}
+
+async fn readyz(State(node): State<Node>, parameters: Parameters) -> Response {
+    checks(&node, READY, &parameters).await
+}
+
+async fn one(node: &Node, of: &[&str], name: &str, parameters: &Parameters) -> Response {
+    if of.contains(&name) {
+        return checks(node, &[name], parameters).await;
+    }
+    (StatusCode::NOT_FOUND, "404 page not found\n").into_response()
+}
+
+async fn one_live(
+    State(node): State<Node>,
+    axum::extract::Path(name): axum::extract::Path<String>,
+    parameters: Parameters,
+) -> Response {
+    one(&node, LIVE, &name, &parameters).await
+}
+
+async fn one_ready(
+    State(node): State<Node>,
+    axum::extract::Path(name): axum::extract::Path<String>,
+    parameters: Parameters,
+) -> Response {
+    one(&node, READY, &name, &parameters).await
+}

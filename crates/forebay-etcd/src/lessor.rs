@@ -1,0 +1,234 @@
+//! [`Lessor`]: when leases end.
+//!
+//! Grants and revocations are entries of the log. The time that a lease has left is known by the leader alone, and not
+//! replicated: a new leader gives each lease its whole time again, as etcd does. So a lease ends late after an election, and
+//! never early.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The longest time that etcd accepts, in seconds.
+pub(crate) const TTL_S_MAX: i64 = 9_000_000_000;
+
+/// Leases whose end is proposed at once.
+const REVOKED_AT_ONCE_MAX: usize = 64;
+
+/// The leases of this member.
+#[derive(Debug, Default)]
+pub(crate) struct Lessor {
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_leader: bool,
+    leases: HashMap<i64, Lease>,
+    /// Of the leader: when leases end.
+    ends: BTreeSet<(Instant, i64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    granted_s: i64,
+    ends: Option<Instant>,
+}
+
+impl Inner {
+    /// Gives a lease its whole time, from now on.
+    fn extend(&mut self, id: i64, more: Duration) -> Option<i64> {
+        let lease = self.leases.get_mut(&id)?;
+        if let Some(ends) = lease.ends.take() {
+            self.ends.remove(&(ends, id));
+        }
+        if self.is_leader {
+            // Longer than any process runs.
+            let whole = Duration::from_secs(lease.granted_s.clamp(0, 1 << 32) as u64) + more;
+            let ends = Instant::now() + whole;
+            lease.ends = Some(ends);
+            self.ends.insert((ends, id));
+        }
+        Some(lease.granted_s)
+    }
+}
+
+impl Lessor {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over the leases of a state: ids and granted seconds.
+    pub(crate) fn reset(&self, leases: impl IntoIterator<Item = (i64, i64)>) {
+        let mut inner = self.lock();
+        inner.ends.clear();
+        inner.leases =
+            leases.into_iter().map(|(id, granted_s)| (id, Lease { granted_s, ends: None })).collect();
+        let ids: Vec<i64> = inner.leases.keys().copied().collect();
+        for id in ids {
+            inner.extend(id, Duration::ZERO);
+        }
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn granted(&self, id: i64, granted_s: i64) {
+        let mut inner = self.lock();
+        inner.leases.insert(id, Lease { granted_s, ends: None });
+        inner.extend(id, Duration::ZERO);
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn revoked(&self, id: i64) {
+        let mut inner = self.lock();
+        if let Some(Lease { ends: Some(ends), .. }) = inner.leases.remove(&id) {
+            inner.ends.remove(&(ends, id));
+        }
+    }
+
+    /// Notes whether this member leads. A new leader gives each lease its whole time, and `more` for the election.
+    pub(crate) fn set_leader(&self, is_leader: bool, more: Duration) {
+        let mut inner = self.lock();
+        if inner.is_leader == is_leader {
+            return;
+        }
+        inner.is_leader = is_leader;
+        let ids: Vec<i64> = inner.leases.keys().copied().collect();
+        for id in ids {
+            inner.extend(id, more);
+        }
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// Gives a lease its whole time again. Returns its seconds; `None` if there is no such lease, or its time is over: it is
+    /// being revoked then.
+    pub(crate) fn keep_alive(&self, id: i64) -> Option<i64> {
+        let mut inner = self.lock();
+        let lease = inner.leases.get(&id)?;
+        if lease.ends.is_some_and(|ends| ends <= Instant::now()) {
+            return None;
+        }
+        inner.extend(id, Duration::ZERO)
+    }
+
+    /// Returns the seconds that a lease has left, and those that it was granted.
+    pub(crate) fn time_to_live(&self, id: i64) -> Option<(i64, i64)> {
+        let inner = self.lock();
+        let lease = inner.leases.get(&id)?;
+        let left = lease.ends.map_or(Duration::ZERO, |ends| ends.saturating_duration_since(Instant::now()));
+        Some((left.as_secs() as i64, lease.granted_s))
+    }
+
+    /// Returns the ids of all leases: at the leader in the order in which they end.
+    pub(crate) fn ids(&self) -> Vec<i64> {
+        let inner = self.lock();
+        let mut all: Vec<_> = inner.leases.iter().map(|(id, lease)| (lease.ends, *id)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Returns leases whose time is over, once there are some. They stay until they are revoked.
+    pub(crate) async fn ended(&self) -> Vec<i64> {
+        loop {
+            let now = Instant::now();
+            let (ended, next) = {
+                let inner = self.lock();
+                let ended: Vec<i64> = inner
+                    .ends
+                    .iter()
+                    .take_while(|(ends, _)| *ends <= now)
+                    .take(REVOKED_AT_ONCE_MAX)
+                    .map(|&(_, id)| id)
+                    .collect();
+                (ended, inner.ends.first().map(|(ends, _)| *ends))
+            };
+            if !ended.is_empty() {
+                return ended;
+            }
+            let changed = self.changed.notified();
+            match next {
+                None => changed.await,
+                Some(next) => drop(tokio::time::timeout_at(next, changed).await),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_ends_after_its_time_at_the_leader() {
+        let lessor = Lessor::default();
+        lessor.granted(1, 5);
+        assert_eq!(lessor.time_to_live(1), Some((0, 5)), "its time is the leader's");
+        lessor.set_leader(true, S);
+        tokio::time::advance(3 * S).await;
+        assert_eq!(lessor.time_to_live(1), Some((3, 5)));
+        lessor.granted(2, 4);
+        assert_eq!(lessor.ended().await, [1]);
+        assert_eq!(lessor.keep_alive(1), None, "it is being revoked");
+        lessor.revoked(1);
+        assert_eq!(lessor.ended().await, [2]);
+        lessor.granted(3, 1);
+        assert_eq!(lessor.ids(), [2, 3], "in the order in which they end");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_kept_alive_goes_on() {
+        let lessor = Lessor::default();
+        lessor.set_leader(true, S);
+        lessor.granted(1, 5);
+        for _ in 0..10 {
+            tokio::time::advance(4 * S).await;
+            assert_eq!(lessor.keep_alive(1), Some(5));
+        }
+        assert_eq!(lessor.keep_alive(2), None);
+        assert!(futures_util::FutureExt::now_or_never(lessor.ended()).is_none());
+    }
+
+    /// A new leader does not know when a lease was kept alive last.
+    #[tokio::test(start_paused = true)]
+    async fn a_new_leader_gives_the_whole_time_again() {
+        let lessor = Lessor::default();
+        lessor.reset([(1, 5), (2, 50)]);
+        tokio::time::advance(100 * S).await;
+        lessor.set_leader(true, S);
+        assert_eq!(lessor.time_to_live(1), Some((6, 5)));
+        let begun = Instant::now();
+        assert_eq!(lessor.ended().await, [1]);
+        assert_eq!(begun.elapsed().as_secs(), 6);
+        lessor.set_leader(false, S);
+        assert!(futures_util::FutureExt::now_or_never(lessor.ended()).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_waits_hears_of_an_earlier_end() {
+        let lessor = std::sync::Arc::new(Lessor::default());
+        lessor.set_leader(true, S);
+        lessor.granted(1, 100);
+        let waiting = tokio::spawn({
+            let lessor = lessor.clone();
+            async move { lessor.ended().await }
+        });
+        tokio::task::yield_now().await;
+        lessor.granted(2, 1);
+        assert_eq!(waiting.await.unwrap(), [2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_longest_time_is_no_overflow() {
+        let lessor = Lessor::default();
+        lessor.set_leader(true, S);
+        lessor.granted(1, TTL_S_MAX);
+        assert!(lessor.time_to_live(1).unwrap().0 > 1 << 31);
+    }
+}

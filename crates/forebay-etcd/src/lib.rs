@@ -1,0 +1,35 @@
+//! A server for etcd's API, version 3.
+
+// A library neither panics on bad input or failed I/O, nor prints, nor ends the program. Tests may.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::print_stdout,
+        clippy::print_stderr,
+        clippy::exit
+    )
+)]
+
+mod bolt;
+mod config;
+mod http;
+mod lessor;
+mod listen;
+mod mvcc;
+mod node;
+mod observer;
+pub mod proto;
+mod refusal;
+mod server;
+mod services;
+mod snapshot;
+mod tls;
+mod types;
+mod version;
+mod watch;
+
+pub use config::{Asked, Config, ConfigError};
+pub use server::{Addresses, Reason, Server, StartError};

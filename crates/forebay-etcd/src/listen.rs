@@ -1,0 +1,254 @@
+//! Listeners: TCP with and without TLS, gRPC and HTTP on the same port.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use crate::config::urls::Url;
+use crate::server::StartError;
+
+/// How long a caller may take for a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections that wait to be served.
+const ACCEPTED_MAX: usize = 64;
+/// How long to wait when no connection can be accepted, such as for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A bound listener.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// It becomes one of the runtime that accepts.
+    listener: std::net::TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+    /// With the port that was bound.
+    pub(crate) url: Url,
+}
+
+impl Listener {
+    /// Binds the address of each URL.
+    ///
+    /// # Errors
+    /// The address that cannot be bound.
+    pub(crate) async fn bind(
+        flag: &str,
+        urls: &[Url],
+        tls: Option<&Arc<ServerConfig>>,
+    ) -> Result<Vec<Listener>, StartError> {
+        let mut listeners = Vec::new();
+        for url in urls {
+            let Some(address) = url.listen_address() else {
+                return Err(StartError::new(format!("--{flag}={url} is no address to listen on")));
+            };
+            let listener = TcpListener::bind(address).await.map_err(|error| not_bound(flag, url, &error))?;
+            let bound = listener.local_addr().map_err(|error| not_bound(flag, url, &error))?;
+            let listener = listener.into_std().map_err(|error| not_bound(flag, url, &error))?;
+            let tls = tls.filter(|_| url.is_tls).cloned();
+            listeners.push(Listener { listener, tls, url: url.with_port(bound.port()) });
+        }
+        Ok(listeners)
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.listener.local_addr().ok()
+    }
+}
+
+fn not_bound(flag: &str, url: &Url, error: &io::Error) -> StartError {
+    StartError::new(match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!(
+                "--{flag}={url} cannot be listened on: the port is in use; end what uses it, or give another"
+            )
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("--{flag}={url} cannot be listened on: this machine does not have the address")
+        }
+        _ => format!("--{flag}={url} cannot be listened on: {error}"),
+    })
+}
+
+/// How a server ends: at first nothing is accepted any more, and at last all connections are closed.
+#[derive(Clone, Debug)]
+pub(crate) struct Ending {
+    pub(crate) stopping: watch::Receiver<bool>,
+    pub(crate) closing: watch::Receiver<bool>,
+}
+
+/// Accepts on all listeners until it ends, on a runtime, and returns the connections. When the tasks have ended, the ports
+/// are free.
+pub(crate) fn accept(
+    listeners: Vec<Listener>,
+    ending: &Ending,
+    runtime: &Handle,
+    tasks: &mut JoinSet<()>,
+) -> mpsc::Receiver<io::Result<Connection>> {
+    let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
+    for listener in listeners {
+        tasks.spawn_on(accept_on(listener, accepted.clone(), ending.clone()), runtime);
+    }
+    connections
+}
+
+async fn accept_on(listener: Listener, accepted: mpsc::Sender<io::Result<Connection>>, ending: Ending) {
+    let Ending { mut stopping, closing } = ending;
+    let Listener { listener, tls, url } = listener;
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!("{url} cannot be listened on: {error}"),
+    };
+    loop {
+        let stream = tokio::select! {
+            stream = listener.accept() => stream,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        };
+        let stream = match stream {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!("no connection can be accepted on {url}: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        // Without it small replies wait for acknowledgements; a caller that has gone is noticed later.
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = tls.clone() else {
+            let sent = accepted.send(Ok(Connection::new(Stream::Plain(stream), &closing)));
+            tokio::select! {
+                sent = sent => if sent.is_err() { return },
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
+            continue;
+        };
+        // A slow handshake holds nobody up.
+        let (accepted, closing) = (accepted.clone(), closing.clone());
+        let url = url.clone();
+        tokio::spawn(async move {
+            let handshake = TlsAcceptor::from(tls).accept(stream);
+            match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+                Ok(Ok(stream)) => {
+                    // The server may have stopped meanwhile.
+                    let stream = Stream::Tls(Box::new(stream));
+                    let _ = accepted.send(Ok(Connection::new(stream, &closing))).await;
+                }
+                Ok(Err(error)) if crate::tls::is_gone(&error) => {}
+                Ok(Err(error)) => tracing::warn!("a handshake on {url} failed: {error}"),
+                Err(_) => tracing::warn!("a handshake on {url} took too long"),
+            }
+        });
+    }
+}
+
+/// A connection, which ends when its server does: a caller must not go on with one that is gone.
+pub(crate) struct Connection {
+    stream: Stream,
+    closed: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    fn new(stream: Stream, closing: &watch::Receiver<bool>) -> Connection {
+        let mut closing = closing.clone();
+        let closed = async move {
+            // Without a sender the server is gone, which is the same.
+            let _ = closing.wait_for(|closing| *closing).await;
+        };
+        Connection { stream, closed: Box::pin(closed) }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        match &self.stream {
+            Stream::Plain(stream) => stream.connect_info(),
+            Stream::Tls(stream) => stream.get_ref().0.connect_info(),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let connection = self.get_mut();
+        if connection.closed.as_mut().poll(context).is_ready() {
+            // It stays so: a finished future is not polled again.
+            connection.closed = Box::pin(std::future::ready(()));
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        match &mut connection.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(context, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}

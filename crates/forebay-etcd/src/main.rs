@@ -1,0 +1,76 @@
+//! The server's program.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use forebay_etcd::{Asked, Config, Reason, Server};
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(sentence) => {
+            // There is nowhere else to write that this failed.
+            let _ = writeln!(std::io::stderr(), "forebay-etcd: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<ExitCode, String> {
+    let config = match Config::parse(std::env::args(), std::env::vars()).map_err(|error| error.to_string())? {
+        Asked::Serve(config) => *config,
+        Asked::Print(text) => {
+            let _ = write!(std::io::stdout(), "{text}");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let level = config.log_level();
+    // Raft has a line for every message at these levels.
+    let filter = format!("{level},openraft={}", if level == "debug" { "info" } else { "warn" });
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("the threads cannot be started: {error}"))?;
+    let ended = runtime.block_on(serve(config));
+    // Requests that have not ended by now are given up.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve(config: Config) -> Result<ExitCode, String> {
+    let failed = |error: std::io::Error| format!("signals cannot be received: {error}");
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let server = tokio::select! {
+        server = Server::start(config) => server.map_err(|error| error.to_string())?,
+        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
+    let reason = tokio::select! {
+        reason = server.ended() => Some(reason),
+        _ = terminate.recv() => None,
+        _ = interrupt.recv() => None,
+    };
+    tokio::select! {
+        () = server.shutdown() => {}
+        // A second signal ends it at once: the next start recovers.
+        _ = terminate.recv() => return Err("ended at the second signal, before everything was closed".to_owned()),
+        _ = interrupt.recv() => return Err("ended at the second signal, before everything was closed".to_owned()),
+    }
+    match reason {
+        None => Ok(ExitCode::SUCCESS),
+        // As etcd does: a supervisor need not start it again.
+        Some(reason @ Reason::Removed) => {
+            let _ = writeln!(std::io::stderr(), "forebay-etcd: {reason}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(reason) => Err(reason.to_string()),
+    }
+}

@@ -1,0 +1,176 @@
+//! The state: keys with all their values since the last compaction, leases, and members' attributes.
+//!
+//! [`Machine`] applies the entries of the log, [`View`] reads. The semantics are those of etcd's server, versions 3.4 and later.
+//!
+//! # Layout
+//! Keyspaces of one store, in the order of [`KEYSPACES`]. An entry's changes are one atomic batch.
+//!
+//! | keyspace | key | value |
+//! |---|---|---|
+//! | `now` | a key | its current value, with create and mod revision (and sub revision), version and lease |
+//! | `events` | main revision (u64), sub revision (u32), big endian | put or delete, key, value, create revision, version, lease; revision and length of the value before, if there was one |
+//! | `versions` | a key, escaped, then as in `events` | one byte: 1 for a put, 0 for a delete |
+//! | `leases` | id, big endian | the granted time in seconds |
+//! | `lease_keys` | id, key | nothing |
+//! | `meta` | `state`, `member/` and an id, `alarm/` and an id and a type | the state's numbers; the member's attributes; nothing |
+//!
+//! A put reads `now`, unless the key was written lately, and writes one entry of `now`, `events`, `versions` and `meta`. Reads of the current revision need `now` alone. Reads
+//! of an older one find revisions in `versions` and values in `events`, which watches read in order.
+//!
+//! # Compaction
+//! A compaction sets the compacted revision, and from then on older ones are refused. The entries are removed later, in steps of
+//! the entries that follow: a walk over `events` from where the last one ended. Each event names the one before of its key, which
+//! is out of reach for reads once the walk is at it; a delete goes itself too. Events of the compacted revision itself stay, because
+//! a watch may begin there; the next compaction begins with them. So a step needs no look-ups, and its result follows from
+//! the state alone. Hashes and reads never show how far it is.
+//!
+//! # Space
+//! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. It is part of the
+//! state, so alike on all members, and does not depend on files. No entry is refused for it, because members may have
+//! different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, as soon
+//! as an observer is said that the space is full.
+
+mod apply;
+mod change;
+mod check;
+mod clean;
+mod codec;
+mod hash;
+mod machine;
+mod range;
+mod reader;
+mod recent;
+mod records;
+mod txn;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use tonic::Status;
+
+pub(crate) use check::{check_delete, check_put, check_range, check_txn, is_read_only};
+pub(crate) use machine::Machine;
+pub(crate) use view::View;
+
+use crate::proto::etcdserverpb::{PutRequest, TxnRequest, request_op::Request};
+use crate::refusal::Refusal;
+use crate::types::Types;
+
+/// The store of the state, for Raft and for reads.
+pub(crate) type Store = forebay_raft::RaftStore<Types, Machine>;
+
+/// The keyspaces, in their order.
+const KEYSPACES: [&str; 6] = ["now", "events", "versions", "leases", "lease_keys", "meta"];
+
+/// Counted for each entry of a keyspace beside its key and value.
+const ENTRY_BYTES: u64 = 16;
+
+/// The most bytes that the changes of one entry of the log have, which become one batch of the store. A store with
+/// 256 MiB of memory or more takes such batches.
+pub(crate) const CHANGES_BYTES_MAX: u64 = if cfg!(test) { 128 << 10 } else { 14 << 20 };
+
+/// The longest time of a lease, in seconds.
+const TTL_MAX_S: i64 = 9_000_000_000;
+
+/// Limits of this member. None of them has a part in how entries are applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// How much space the state may take (`--quota-backend-bytes`); 0: any.
+    pub(crate) space_bytes: u64,
+    /// How many operations a transaction may have at each level (`--max-txn-ops`).
+    pub(crate) txn_operations: usize,
+    /// How much memory the values take that were written lately; without it, each put reads the value that it replaces from the store.
+    pub(crate) recent_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { space_bytes: 0, txn_operations: 128, recent_bytes: 32 << 20 }
+    }
+}
+
+impl Limits {
+    /// Returns whether a request of this [cost](put_cost_bytes) fits beside `used_bytes`.
+    pub(crate) fn has_room(&self, used_bytes: u64, cost_bytes: u64) -> bool {
+        self.space_bytes == 0 || cost_bytes == 0 || used_bytes.saturating_add(cost_bytes) < self.space_bytes
+    }
+}
+
+/// Returns an estimate of the space that a put takes.
+pub(crate) fn put_cost_bytes(request: &PutRequest) -> u64 {
+    256 + request.key.len() as u64 + request.value.len() as u64
+}
+
+/// Returns an estimate of the space that a transaction takes: that of its larger branch, 0 without puts.
+pub(crate) fn txn_cost_bytes(request: &TxnRequest) -> u64 {
+    let branch = |operations: &[crate::proto::etcdserverpb::RequestOp]| -> u64 {
+        let cost = |request: &Option<Request>| match request {
+            Some(Request::RequestPut(put)) => put_cost_bytes(put),
+            Some(Request::RequestTxn(txn)) => txn_cost_bytes(txn),
+            _ => 0,
+        };
+        operations.iter().map(|operation| cost(&operation.request)).sum()
+    };
+    branch(&request.success).max(branch(&request.failure))
+}
+
+/// The space that a lease takes.
+pub(crate) const LEASE_COST_BYTES: u64 = 64;
+
+/// Why something could not be read or applied.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The request is refused.
+    Refused(Refusal),
+    /// The store failed, or was replaced by a snapshot.
+    Store(forebay_kv::Error),
+    /// The state is not what this program writes.
+    Damaged(String),
+}
+
+impl Failure {
+    fn damaged(what: &str, bytes: &[u8]) -> Failure {
+        Failure::Damaged(format!(
+            "{what} is not readable: {} bytes {:02x?}",
+            bytes.len(),
+            &bytes[..bytes.len().min(40)]
+        ))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+impl From<forebay_kv::Error> for Failure {
+    fn from(error: forebay_kv::Error) -> Failure {
+        Failure::Store(error)
+    }
+}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Status {
+        match failure {
+            Failure::Refused(refusal) => refusal.into(),
+            // A snapshot was installed meanwhile, or the server stops: another try, or another member, may do.
+            Failure::Store(error) if *error.kind() == forebay_kv::ErrorKind::Closed => {
+                Status::unavailable(error.to_string())
+            }
+            Failure::Store(error) => Status::internal(error.to_string()),
+            Failure::Damaged(text) => Status::data_loss(text),
+        }
+    }
+}
+
+impl From<Failure> for std::io::Error {
+    fn from(failure: Failure) -> std::io::Error {
+        match failure {
+            Failure::Refused(refusal) => std::io::Error::other(refusal.text()),
+            Failure::Store(error) => std::io::Error::other(error),
+            Failure::Damaged(text) => std::io::Error::new(std::io::ErrorKind::InvalidData, text),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! How each command changes the state.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use forebay_kv::Batch;
+use prost::Message;
+
+use super::change::Change;
+use super::codec::{self, State, put_number};
+use super::range::Place;
+use super::reader::{Part, Reader};
+use super::recent::Recent;
+use super::{ENTRY_BYTES, Failure, TTL_MAX_S, txn, txn_cost_bytes, view};
+use crate::proto::etcdserverpb::{AlarmType, LeaseGrantRequest, TxnRequest};
+use crate::proto::mvccpb::Event;
+use crate::proto::peer::command::Change as Command;
+use crate::proto::peer::outcome::Result as Response;
+use crate::proto::peer::{Alarm, Attributes, Done};
+use crate::refusal::Refusal;
+
+/// The effects of an entry, beside the batch.
+#[derive(Debug)]
+pub(super) struct Effects {
+    pub(super) state: State,
+    pub(super) result: Response,
+    pub(super) events: Vec<Event>,
+    pub(super) granted: Option<(i64, i64)>,
+    pub(super) revoked: Option<i64>,
+    pub(super) compacted: Option<i64>,
+    /// An alarm that is now raised, or not any more.
+    pub(super) alarm: Option<((u64, i32), bool)>,
+}
+
+impl Default for Effects {
+    fn default() -> Effects {
+        Effects {
+            state: State::default(),
+            result: Response::Done(Done {}),
+            events: Vec::new(),
+            granted: None,
+            revoked: None,
+            compacted: None,
+            alarm: None,
+        }
+    }
+}
+
+/// Carries a command out, or refuses it with the batch empty. `None` is a command that this version does not know.
+pub(super) async fn apply(
+    reader: Reader<'_>,
+    recent: &Mutex<Recent>,
+    batch: &mut Batch,
+    before: State,
+    alarms: &BTreeSet<(u64, i32)>,
+    command: Option<Command>,
+) -> Result<Effects, Failure> {
+    let carried_out = match command {
+        Some(command) => carry_out(Change::new(reader, recent, batch, before), alarms, command).await,
+        None => Err(Refusal::NotCapable.into()),
+    };
+    match carried_out {
+        Err(Failure::Refused(refusal)) => {
+            batch.clear();
+            Ok(Effects { state: before, result: Response::Refusal(refusal.into()), ..Effects::default() })
+        }
+        other => other,
+    }
+}
+
+async fn carry_out(
+    mut change: Change<'_>,
+    alarms: &BTreeSet<(u64, i32)>,
+    command: Command,
+) -> Result<Effects, Failure> {
+    check_alarms(alarms, &command)?;
+    let mut effects = Effects::default();
+    match command {
+        Command::Put(put) => {
+            change.check_lease(&put).await?;
+            change.check_before(&put).await?;
+            effects.result = Response::Put(change.put(put).await?);
+        }
+        Command::DeleteRange(delete) => {
+            super::check_delete(&delete)?;
+            effects.result = Response::DeleteRange(change.delete_range(&delete).await?);
+        }
+        Command::Txn(request) => effects.result = Response::Txn(carry_out_txn(&mut change, request).await?),
+        Command::Compact(request) => {
+            let state = &mut change.state;
+            if request.revision <= state.compacted {
+                return Err(Refusal::Compacted.into());
+            }
+            if request.revision > state.revision {
+                return Err(Refusal::FutureRevision.into());
+            }
+            state.compacted = request.revision;
+            effects.compacted = Some(request.revision);
+        }
+        Command::LeaseGrant(request) => effects.granted = Some(grant(&mut change, &request).await?),
+        Command::LeaseRevoke(request) => {
+            let id = request.id;
+            let key = codec::lease_key(id);
+            if change.reader.get(Part::Leases, &key).await?.is_none() {
+                return Err(Refusal::LeaseNotFound.into());
+            }
+            for key in view::lease_keys(&change.reader, id).await? {
+                change.delete(&key).await?;
+            }
+            change.batch.delete(change.reader.keyspace(Part::Leases), key);
+            change.take_bytes(LEASE_BYTES);
+            effects.revoked = Some(id);
+        }
+        Command::Attributes(attributes) => set_attributes(&mut change, &attributes),
+        Command::Alarm(alarm) => effects.alarm = set_alarm(&mut change, alarms, &alarm),
+    }
+    effects.state = change.state;
+    effects.state.revision = change.revision();
+    effects.events = change.own.events;
+    Ok(effects)
+}
+
+/// Counted for a lease: its id, and its entry.
+const LEASE_BYTES: u64 = ENTRY_BYTES + 8;
+
+/// Refuses commands that an alarm forbids.
+fn check_alarms(alarms: &BTreeSet<(u64, i32)>, command: &Command) -> Result<(), Refusal> {
+    let is_raised = |alarm: AlarmType| alarms.iter().any(|(_, raised)| *raised == i32::from(alarm));
+    if alarms.is_empty() || matches!(command, Command::Attributes(_) | Command::Alarm(_)) {
+        return Ok(());
+    }
+    if is_raised(AlarmType::Corrupt) {
+        return Err(Refusal::Corrupt);
+    }
+    let grows = match command {
+        Command::Put(_) | Command::LeaseGrant(_) => true,
+        Command::Txn(txn) => txn_cost_bytes(txn) > 0,
+        _ => false,
+    };
+    if grows && is_raised(AlarmType::Nospace) { Err(Refusal::NoSpace) } else { Ok(()) }
+}
+
+async fn carry_out_txn(
+    change: &mut Change<'_>,
+    request: TxnRequest,
+) -> Result<crate::proto::etcdserverpb::TxnResponse, Failure> {
+    let branch = txn::branch(&Place::of(change.reader, change.state), &request).await?;
+    txn::check(change, &request, &branch).await?;
+    change.keep_keys();
+    txn::carry_out(change, request, &branch).await
+}
+
+async fn grant(change: &mut Change<'_>, request: &LeaseGrantRequest) -> Result<(i64, i64), Failure> {
+    let (id, ttl_s) = (request.id, request.ttl);
+    if id == 0 {
+        return Err(Refusal::LeaseNotFound.into());
+    }
+    if ttl_s > TTL_MAX_S {
+        return Err(Refusal::LeaseTtlTooLarge.into());
+    }
+    let key = codec::lease_key(id);
+    if change.reader.get(Part::Leases, &key).await?.is_some() {
+        return Err(Refusal::LeaseExists.into());
+    }
+    let mut value = Vec::new();
+    put_number(ttl_s as u64, &mut value);
+    change.batch.put(change.reader.keyspace(Part::Leases), key, value);
+    change.state.used_bytes += LEASE_BYTES;
+    Ok((id, ttl_s))
+}
+
+fn set_attributes(change: &mut Change<'_>, attributes: &Attributes) {
+    let key = codec::member_key(attributes.member);
+    change.batch.put(change.reader.keyspace(Part::Meta), key, attributes.encode_to_vec());
+}
+
+fn set_alarm(
+    change: &mut Change<'_>,
+    alarms: &BTreeSet<(u64, i32)>,
+    alarm: &Alarm,
+) -> Option<((u64, i32), bool)> {
+    let named = (alarm.member, alarm.r#type);
+    if alarm.r#type == i32::from(AlarmType::None) || alarms.contains(&named) == alarm.is_raised {
+        return None;
+    }
+    let (keyspace, key) = (change.reader.keyspace(Part::Meta), codec::alarm_key(named.0, named.1));
+    if alarm.is_raised {
+        change.batch.put(keyspace, key, []);
+    } else {
+        change.batch.delete(keyspace, key);
+    }
+    Some((named, alarm.is_raised))
+}

@@ -1,0 +1,301 @@
+//! [`Change`]: the changes of one entry, as they are made.
+
+use std::sync::{Mutex, PoisonError};
+
+use forebay_kv::Batch;
+
+use super::codec::{self, At, Now, Previous, PutRecord, Record, State};
+use super::range::{self, Place};
+use super::reader::{Found, Own, Part, Reader, Scan, Span};
+use super::recent::Recent;
+use super::{CHANGES_BYTES_MAX, ENTRY_BYTES, Failure};
+use crate::proto::etcdserverpb::{
+    DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
+};
+use crate::proto::mvccpb::event::EventType;
+use crate::proto::mvccpb::{Event, KeyValue};
+use crate::refusal::Refusal;
+
+/// A batch that is filled with the changes of one entry. If it fails half-way, the batch is of no use.
+pub(super) struct Change<'a> {
+    pub(super) reader: Reader<'a>,
+    recent: &'a Mutex<Recent>,
+    pub(super) batch: &'a mut Batch,
+    /// The state with the changes so far, but with the revision from before.
+    pub(super) state: State,
+    /// The events so far. Its keys are kept only if the entry reads its own changes.
+    pub(super) own: Own,
+    keeps_keys: bool,
+    /// Bytes of the batch.
+    bytes: u64,
+    scratch: Vec<u8>,
+}
+
+/// The value of a key before a change, with its place in `events`.
+pub(super) struct Before {
+    pair: KeyValue,
+    at: At,
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn new(
+        reader: Reader<'a>,
+        recent: &'a Mutex<Recent>,
+        batch: &'a mut Batch,
+        state: State,
+    ) -> Change<'a> {
+        let (own, scratch) = (Own::default(), Vec::new());
+        Change { reader, recent, batch, state, own, keeps_keys: false, bytes: 0, scratch }
+    }
+
+    /// Lets later operations of the entry see earlier ones.
+    pub(super) fn keep_keys(&mut self) {
+        self.keeps_keys = true;
+    }
+
+    /// Returns the revision that the changes have, or would have.
+    pub(super) fn next_revision(&self) -> i64 {
+        self.state.revision + 1
+    }
+
+    /// Returns the revision that reads see now.
+    pub(super) fn revision(&self) -> i64 {
+        self.state.revision + i64::from(!self.own.events.is_empty())
+    }
+
+    /// Returns where reads of the entry look: at what was there, and at its own changes.
+    pub(super) fn place(&self) -> Place<'_> {
+        Place {
+            reader: self.reader,
+            state: self.state,
+            revision: self.revision(),
+            own: (!self.own.events.is_empty()).then_some(&self.own),
+        }
+    }
+
+    pub(super) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
+        range::range(&self.place(), request).await
+    }
+
+    /// Checks that a put's lease is there.
+    pub(super) async fn check_lease(&self, request: &PutRequest) -> Result<(), Failure> {
+        if request.lease != 0
+            && self.reader.get(Part::Leases, &codec::lease_key(request.lease)).await?.is_none()
+        {
+            return Err(Refusal::LeaseNotFound.into());
+        }
+        Ok(())
+    }
+
+    /// Checks that a put's key was there before the entry, if it keeps something of it.
+    pub(super) async fn check_before(&self, request: &PutRequest) -> Result<(), Failure> {
+        super::check::check_key(&request.key)?;
+        if (request.ignore_value || request.ignore_lease) && self.stored(&request.key).await?.is_none() {
+            return Err(Refusal::KeyNotFound.into());
+        }
+        Ok(())
+    }
+
+    /// Puts a value, after both checks above.
+    pub(super) async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Failure> {
+        let before = self.before(&request.key).await?;
+        let PutRequest { key, mut value, mut lease, prev_kv, ignore_value, ignore_lease } = request;
+        if ignore_value || ignore_lease {
+            let Some(before) = &before else { return Err(Refusal::KeyNotFound.into()) };
+            if ignore_value {
+                value = before.pair.value.clone();
+            }
+            if ignore_lease {
+                lease = before.pair.lease;
+            }
+        }
+        let prev_kv = before.as_ref().filter(|_| prev_kv).map(|before| before.pair.clone());
+        self.write_put(key, value, lease, before)?;
+        Ok(PutResponse { header: None, prev_kv })
+    }
+
+    async fn before(&self, key: &[u8]) -> Result<Option<Before>, Failure> {
+        if self.keeps_keys
+            && let Some(own) = self.own.pair(key)
+        {
+            let at = At { main: self.next_revision(), sub: self.own.place(key).unwrap_or_default() };
+            return Ok(own.map(|pair| Before { pair: pair.clone(), at }));
+        }
+        self.stored(key).await
+    }
+
+    /// Returns the value of a key before the entry.
+    async fn stored(&self, key: &[u8]) -> Result<Option<Before>, Failure> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner).get(key);
+        if let Some((at, pair)) = recent {
+            return Ok(Some(Before { pair, at }));
+        }
+        let Some(found) = self.reader.now(key).await? else { return Ok(None) };
+        let now = Now::decode(&found)?;
+        Ok(Some(Before { at: now.at, pair: now.key_value(key.to_vec()) }))
+    }
+
+    fn write_put(
+        &mut self,
+        key: Vec<u8>,
+        value: Vec<u8>,
+        lease: i64,
+        before: Option<Before>,
+    ) -> Result<(), Failure> {
+        let at = self.next_place();
+        let (create, version) = before
+            .as_ref()
+            .map_or((at.main, 1), |before| (before.pair.create_revision, before.pair.version + 1));
+        let previous = before.as_ref().map(Before::previous);
+        self.scratch.clear();
+        Now { create, at, version, lease, value: &value }.encode(&mut self.scratch);
+        self.batch.put(self.reader.keyspace(Part::Now), &key, &self.scratch);
+        let put = Some(PutRecord { create, version, lease, value: &value });
+        self.write_event(at, &Record { key: &key, previous, put });
+        let now_bytes = entry_bytes(&key, value.len());
+        self.state.used_bytes += now_bytes;
+        self.bytes += now_bytes;
+        let lease_before = before.as_ref().map_or(0, |before| before.pair.lease);
+        if let Some(before) = &before {
+            self.take_bytes(entry_bytes(&key, before.pair.value.len()));
+        }
+        self.move_lease(&key, lease_before, lease);
+        let pair = KeyValue { key, create_revision: create, mod_revision: at.main, version, value, lease };
+        self.push(Event {
+            r#type: EventType::Put.into(),
+            kv: Some(pair),
+            prev_kv: before.map(|before| before.pair),
+        })
+    }
+
+    pub(super) async fn delete_range(
+        &mut self,
+        request: &DeleteRangeRequest,
+    ) -> Result<DeleteRangeResponse, Failure> {
+        let span = Span::new(&request.key, &request.range_end);
+        let mut found = Vec::new();
+        if span.is_one() {
+            found.extend(self.before(span.key).await?);
+        } else {
+            let mut scan = Scan::new(self.reader, span, Some(&self.own));
+            let mut bytes = self.bytes;
+            while let Some(next) = scan.next().await? {
+                let before = match next {
+                    Found::Own(pair, sub) => {
+                        Before { pair: pair.clone(), at: At { main: self.next_revision(), sub } }
+                    }
+                    Found::Stored(key, value) => {
+                        let now = Now::decode(&value)?;
+                        Before { at: now.at, pair: now.key_value(key) }
+                    }
+                };
+                // So that a delete of all of a large state is refused before it is in memory.
+                bytes += 3 * entry_bytes(&before.pair.key, 0);
+                if bytes > CHANGES_BYTES_MAX {
+                    return Err(Refusal::RequestTooLarge.into());
+                }
+                found.push(before);
+            }
+        }
+        let deleted = found.len() as i64;
+        let mut prev_kvs = Vec::new();
+        for before in found {
+            if request.prev_kv {
+                prev_kvs.push(before.pair.clone());
+            }
+            self.write_delete(before)?;
+        }
+        Ok(DeleteRangeResponse { header: None, deleted, prev_kvs })
+    }
+
+    /// Deletes a key if it is there.
+    pub(super) async fn delete(&mut self, key: &[u8]) -> Result<(), Failure> {
+        match self.before(key).await? {
+            Some(before) => self.write_delete(before),
+            None => Ok(()),
+        }
+    }
+
+    fn write_delete(&mut self, before: Before) -> Result<(), Failure> {
+        let at = self.next_place();
+        let previous = Some(before.previous());
+        let key = &before.pair.key;
+        self.batch.delete(self.reader.keyspace(Part::Now), key);
+        self.write_event(at, &Record { key, previous, put: None });
+        self.bytes += entry_bytes(key, 0);
+        self.take_bytes(entry_bytes(key, before.pair.value.len()));
+        self.move_lease(key, before.pair.lease, 0);
+        let pair = KeyValue { key: key.clone(), mod_revision: at.main, ..KeyValue::default() };
+        self.push(Event { r#type: EventType::Delete.into(), kv: Some(pair), prev_kv: Some(before.pair) })
+    }
+
+    fn next_place(&self) -> At {
+        At { main: self.next_revision(), sub: self.own.events.len() as u32 }
+    }
+
+    /// Writes an event, and the version that it makes.
+    fn write_event(&mut self, at: At, record: &Record<'_>) {
+        self.scratch.clear();
+        record.encode(&mut self.scratch);
+        self.batch.put(self.reader.keyspace(Part::Events), at.key(), &self.scratch);
+        self.scratch.clear();
+        codec::version_key(record.key, at, &mut self.scratch);
+        let is_put = [u8::from(record.put.is_some())];
+        self.batch.put(self.reader.keyspace(Part::Versions), &self.scratch, is_put);
+        let bytes = event_bytes(record.key, record.put.map_or(0, |put| put.value.len() as u64));
+        self.state.used_bytes += bytes;
+        self.bytes += bytes;
+    }
+
+    fn push(&mut self, event: Event) -> Result<(), Failure> {
+        if self.bytes > CHANGES_BYTES_MAX {
+            return Err(Refusal::RequestTooLarge.into());
+        }
+        if self.keeps_keys
+            && let Some(pair) = &event.kv
+        {
+            self.own.by_key.insert(pair.key.clone(), self.own.events.len());
+        }
+        self.own.events.push(event);
+        Ok(())
+    }
+
+    /// Detaches a key from one lease, and attaches it to another.
+    fn move_lease(&mut self, key: &[u8], from: i64, to: i64) {
+        if from == to {
+            return;
+        }
+        let keyspace = self.reader.keyspace(Part::LeaseKeys);
+        let bytes = ENTRY_BYTES + 8 + key.len() as u64;
+        if from != 0 {
+            self.batch.delete(keyspace, codec::lease_key_key(from, key));
+            self.take_bytes(bytes);
+        }
+        if to != 0 {
+            self.batch.put(keyspace, codec::lease_key_key(to, key), []);
+            self.state.used_bytes += bytes;
+        }
+        self.bytes += bytes;
+    }
+
+    /// Counts bytes that are used no more.
+    pub(super) fn take_bytes(&mut self, bytes: u64) {
+        self.state.used_bytes = self.state.used_bytes.saturating_sub(bytes);
+    }
+}
+
+impl Before {
+    fn previous(&self) -> Previous {
+        Previous { at: self.at, value_bytes: self.pair.value.len() as u64 }
+    }
+}
+
+/// Returns the bytes that an entry of `now` counts.
+fn entry_bytes(key: &[u8], value_bytes: usize) -> u64 {
+    ENTRY_BYTES + (key.len() + value_bytes) as u64
+}
+
+/// Returns the bytes that an event with its version counts.
+pub(super) fn event_bytes(key: &[u8], value_bytes: u64) -> u64 {
+    2 * (ENTRY_BYTES + At::BYTES as u64 + key.len() as u64) + value_bytes
+}

@@ -1,0 +1,62 @@
+//! The physical part of compactions, in steps of the entries that follow them.
+
+use forebay_kv::Batch;
+
+use super::Failure;
+use super::change::event_bytes;
+use super::codec::{self, At, Record, State};
+use super::reader::{Part, Reader};
+
+/// How much is looked at by one entry. All members have the same numbers: a change of them needs a command that says from
+/// when on.
+pub(super) struct Step {
+    events: u64,
+    /// Bytes that are read, and roughly those of the batch. The batch has room for them beside the entry's own changes.
+    bytes: u64,
+}
+
+/// Of any entry. Few in tests, where there are few events.
+pub(super) const SMALL: Step = Step { events: if cfg!(test) { 2 } else { 32 }, bytes: 256 << 10 };
+/// Of a compaction.
+pub(super) const LARGE: Step = Step { events: if cfg!(test) { 7 } else { 4096 }, bytes: 2 << 20 };
+
+/// Looks at the next events before the compacted revision, and removes those that no read can reach.
+pub(super) async fn clean(
+    reader: &Reader<'_>,
+    state: &mut State,
+    batch: &mut Batch,
+    step: &Step,
+) -> Result<(), Failure> {
+    if !state.is_cleaning() {
+        return Ok(());
+    }
+    let until = At::first(state.compacted);
+    let mut events = reader.events(state.cleaned, Some(until));
+    let (mut count, mut bytes) = (0, 0);
+    let (mut freed, mut scratch) = (0, Vec::new());
+    while count < step.events && bytes < step.bytes {
+        let Some((key, value)) = events.next().await.transpose()? else {
+            state.cleaned = until;
+            break;
+        };
+        let (at, record) = (At::of_key(&key)?, Record::decode(&value)?);
+        let mut remove = |at: At, value_bytes: u64| {
+            scratch.clear();
+            codec::version_key(record.key, at, &mut scratch);
+            batch.delete(reader.keyspace(Part::Events), at.key());
+            batch.delete(reader.keyspace(Part::Versions), &scratch);
+            freed += event_bytes(record.key, value_bytes);
+        };
+        if let Some(previous) = record.previous {
+            remove(previous.at, previous.value_bytes);
+        }
+        if record.put.is_none() {
+            remove(at, 0);
+        }
+        state.cleaned = at.next();
+        count += 1;
+        bytes += (value.len() + 4 * record.key.len()) as u64;
+    }
+    state.used_bytes = state.used_bytes.saturating_sub(freed);
+    Ok(())
+}

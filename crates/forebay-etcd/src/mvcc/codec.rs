@@ -1,0 +1,342 @@
+//! Keys and values of the keyspaces, as bytes. The module above has the layout.
+
+use super::Failure;
+use crate::proto::mvccpb::KeyValue;
+
+/// The longest key, so that it fits into the store's keys together with the parts around it.
+pub(super) const KEY_BYTES_MAX: usize = 16_384 - TERMINATOR.len() - At::BYTES;
+
+/// Ends a key in `versions`. Any byte that goes on sorts above it: a zero in a key is followed by [`ESCAPED`].
+const TERMINATOR: [u8; 2] = [0, 1];
+const ESCAPED: u8 = 0xff;
+
+/// A revision with the number of the event in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct At {
+    pub(super) main: i64,
+    pub(super) sub: u32,
+}
+
+impl At {
+    pub(super) const BYTES: usize = 12;
+
+    pub(super) fn first(main: i64) -> At {
+        At { main, sub: 0 }
+    }
+
+    pub(super) fn last(main: i64) -> At {
+        At { main, sub: u32::MAX }
+    }
+
+    pub(super) fn next(self) -> At {
+        match self.sub.checked_add(1) {
+            Some(sub) => At { main: self.main, sub },
+            None => At::first(self.main + 1),
+        }
+    }
+
+    pub(super) fn key(self) -> [u8; At::BYTES] {
+        let mut key = [0; At::BYTES];
+        key[..8].copy_from_slice(&(self.main.max(0) as u64).to_be_bytes());
+        key[8..].copy_from_slice(&self.sub.to_be_bytes());
+        key
+    }
+
+    pub(super) fn of_key(key: &[u8]) -> Result<At, Failure> {
+        let damaged = || Failure::damaged("a revision", key);
+        let (main, sub) = key.split_at_checked(8).ok_or_else(damaged)?;
+        let main = u64::from_be_bytes(main.try_into().map_err(|_| damaged())?);
+        let sub = u32::from_be_bytes(sub.try_into().map_err(|_| damaged())?);
+        Ok(At { main: i64::try_from(main).map_err(|_| damaged())?, sub })
+    }
+}
+
+/// Appends a key so that the order of keys is kept, and no key with something behind it looks like another one.
+pub(super) fn escape(key: &[u8], to: &mut Vec<u8>) {
+    for part in key.split_inclusive(|byte| *byte == 0) {
+        to.extend_from_slice(part);
+        if part.ends_with(&[0]) {
+            to.push(ESCAPED);
+        }
+    }
+}
+
+/// Returns the length of an escaped key.
+pub(super) fn escaped_bytes(key: &[u8]) -> usize {
+    key.len() + key.iter().filter(|byte| **byte == 0).count()
+}
+
+/// Appends the key of a version.
+pub(super) fn version_key(key: &[u8], at: At, to: &mut Vec<u8>) {
+    escape(key, to);
+    to.extend_from_slice(&TERMINATOR);
+    to.extend_from_slice(&at.key());
+}
+
+/// Splits the key of a version into the escaped key and the revision.
+pub(super) fn split_version_key(bytes: &[u8]) -> Result<(&[u8], At), Failure> {
+    let damaged = || Failure::damaged("a version's key", bytes);
+    let split = bytes.len().checked_sub(At::BYTES).ok_or_else(damaged)?;
+    let (key, at) = bytes.split_at(split);
+    Ok((key.strip_suffix(&TERMINATOR).ok_or_else(damaged)?, At::of_key(at)?))
+}
+
+/// Returns the key that was escaped.
+pub(super) fn unescape(bytes: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(bytes.len());
+    let mut is_after_zero = false;
+    for byte in bytes {
+        if !is_after_zero {
+            key.push(*byte);
+        }
+        is_after_zero = *byte == 0 && !is_after_zero;
+    }
+    key
+}
+
+/// Returns the key of a lease.
+pub(super) fn lease_key(id: i64) -> [u8; 8] {
+    (id as u64).to_be_bytes()
+}
+
+pub(super) fn lease_id(key: &[u8]) -> Result<i64, Failure> {
+    let id = key.get(..8).and_then(|id| id.try_into().ok()).map(u64::from_be_bytes);
+    id.map(|id| id as i64).ok_or_else(|| Failure::damaged("a lease's id", key))
+}
+
+/// Returns the key of a lease's key.
+pub(super) fn lease_key_key(id: i64, key: &[u8]) -> Vec<u8> {
+    [&lease_key(id), key].concat()
+}
+
+/// Appends a number in groups of seven bits.
+pub(super) fn put_number(mut number: u64, to: &mut Vec<u8>) {
+    while number >= 0x80 {
+        to.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    to.push(number as u8);
+}
+
+/// The rest of some encoded bytes.
+pub(super) struct Bytes<'a> {
+    pub(super) rest: &'a [u8],
+    what: &'static str,
+}
+
+impl<'a> Bytes<'a> {
+    pub(super) fn new(rest: &'a [u8], what: &'static str) -> Bytes<'a> {
+        Bytes { rest, what }
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64, Failure> {
+        let mut number = 0;
+        for (at, byte) in self.rest.iter().enumerate().take(10) {
+            number |= u64::from(byte & 0x7f) << (7 * at);
+            if byte & 0x80 == 0 {
+                self.rest = &self.rest[at + 1..];
+                return Ok(number);
+            }
+        }
+        Err(Failure::damaged(self.what, self.rest))
+    }
+
+    pub(super) fn signed(&mut self) -> Result<i64, Failure> {
+        Ok(self.number()? as i64)
+    }
+
+    pub(super) fn part(&mut self, bytes: u64) -> Result<&'a [u8], Failure> {
+        let split = usize::try_from(bytes).ok().and_then(|bytes| self.rest.split_at_checked(bytes));
+        let (part, rest) = split.ok_or_else(|| Failure::damaged(self.what, self.rest))?;
+        self.rest = rest;
+        Ok(part)
+    }
+}
+
+/// The value of a key in `now`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Now<'a> {
+    pub(super) create: i64,
+    pub(super) at: At,
+    pub(super) version: i64,
+    pub(super) lease: i64,
+    pub(super) value: &'a [u8],
+}
+
+impl<'a> Now<'a> {
+    pub(super) fn encode(&self, to: &mut Vec<u8>) {
+        put_number(self.create as u64, to);
+        put_number(self.at.main as u64, to);
+        put_number(u64::from(self.at.sub), to);
+        put_number(self.version as u64, to);
+        put_number(self.lease as u64, to);
+        to.extend_from_slice(self.value);
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Now<'a>, Failure> {
+        let mut bytes = Bytes::new(bytes, "a current value");
+        let (create, main, sub) = (bytes.signed()?, bytes.signed()?, bytes.number()? as u32);
+        let (version, lease) = (bytes.signed()?, bytes.signed()?);
+        Ok(Now { create, at: At { main, sub }, version, lease, value: bytes.rest })
+    }
+
+    pub(super) fn key_value(&self, key: Vec<u8>) -> KeyValue {
+        KeyValue {
+            key,
+            create_revision: self.create,
+            mod_revision: self.at.main,
+            version: self.version,
+            value: self.value.to_vec(),
+            lease: self.lease,
+        }
+    }
+}
+
+/// The value that an event replaced or deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Previous {
+    pub(super) at: At,
+    pub(super) value_bytes: u64,
+}
+
+/// An event in `events`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) previous: Option<Previous>,
+    /// `None`: the key was deleted.
+    pub(super) put: Option<PutRecord<'a>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PutRecord<'a> {
+    pub(super) create: i64,
+    pub(super) version: i64,
+    pub(super) lease: i64,
+    pub(super) value: &'a [u8],
+}
+
+const IS_PUT: u8 = 1;
+const HAS_PREVIOUS: u8 = 2;
+
+impl<'a> Record<'a> {
+    pub(super) fn encode(&self, to: &mut Vec<u8>) {
+        let has_previous = if self.previous.is_some() { HAS_PREVIOUS } else { 0 };
+        to.push(has_previous | u8::from(self.put.is_some()));
+        put_number(self.key.len() as u64, to);
+        to.extend_from_slice(self.key);
+        if let Some(previous) = &self.previous {
+            put_number(previous.at.main as u64, to);
+            put_number(u64::from(previous.at.sub), to);
+            put_number(previous.value_bytes, to);
+        }
+        if let Some(put) = &self.put {
+            put_number(put.create as u64, to);
+            put_number(put.version as u64, to);
+            put_number(put.lease as u64, to);
+            to.extend_from_slice(put.value);
+        }
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Record<'a>, Failure> {
+        let Some((flags, rest)) = bytes.split_first() else {
+            return Err(Failure::damaged("an event", bytes));
+        };
+        if flags & !(IS_PUT | HAS_PREVIOUS) != 0 {
+            return Err(Failure::damaged("an event", bytes));
+        }
+        let mut bytes = Bytes::new(rest, "an event");
+        let key_bytes = bytes.number()?;
+        let key = bytes.part(key_bytes)?;
+        let mut previous = None;
+        if flags & HAS_PREVIOUS != 0 {
+            let at = At { main: bytes.signed()?, sub: bytes.number()? as u32 };
+            previous = Some(Previous { at, value_bytes: bytes.number()? });
+        }
+        let mut put = None;
+        if flags & IS_PUT != 0 {
+            let (create, version, lease) = (bytes.signed()?, bytes.signed()?, bytes.signed()?);
+            put = Some(PutRecord { create, version, lease, value: bytes.rest });
+        }
+        Ok(Record { key, previous, put })
+    }
+}
+
+impl PutRecord<'_> {
+    pub(super) fn key_value(&self, key: Vec<u8>, main: i64) -> KeyValue {
+        KeyValue {
+            key,
+            create_revision: self.create,
+            mod_revision: main,
+            version: self.version,
+            value: self.value.to_vec(),
+            lease: self.lease,
+        }
+    }
+}
+
+/// The numbers of a state: the value of [`STATE`] in `meta`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) revision: i64,
+    /// -1 before the first compaction.
+    pub(super) compacted: i64,
+    /// The first event that no compaction has looked at.
+    pub(super) cleaned: At,
+    pub(super) used_bytes: u64,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State { revision: 1, compacted: -1, cleaned: At::default(), used_bytes: 0 }
+    }
+}
+
+impl State {
+    /// Returns whether events before the compacted revision wait for [`clean`](super::clean).
+    pub(super) fn is_cleaning(&self) -> bool {
+        self.cleaned.main < self.compacted
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(24);
+        put_number(self.revision as u64, &mut bytes);
+        put_number((self.compacted + 1) as u64, &mut bytes);
+        put_number(self.cleaned.main as u64, &mut bytes);
+        put_number(u64::from(self.cleaned.sub), &mut bytes);
+        put_number(self.used_bytes, &mut bytes);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<State, Failure> {
+        let mut bytes = Bytes::new(bytes, "the state's numbers");
+        Ok(State {
+            revision: bytes.signed()?,
+            compacted: bytes.signed()? - 1,
+            cleaned: At { main: bytes.signed()?, sub: bytes.number()? as u32 },
+            used_bytes: bytes.number()?,
+        })
+    }
+}
+
+/// The key of the state's numbers in `meta`.
+pub(super) const STATE: &[u8] = b"state";
+/// The keys of members' attributes in `meta` begin with this.
+pub(super) const MEMBER: &[u8] = b"member/";
+/// The keys of alarms in `meta` begin with this.
+pub(super) const ALARM: &[u8] = b"alarm/";
+
+pub(super) fn member_key(id: u64) -> Vec<u8> {
+    [MEMBER, &id.to_be_bytes()].concat()
+}
+
+pub(super) fn alarm_key(member: u64, alarm: i32) -> Vec<u8> {
+    [ALARM, &member.to_be_bytes(), &alarm.to_be_bytes()].concat()
+}
+
+pub(super) fn alarm_of_key(key: &[u8]) -> Result<(u64, i32), Failure> {
+    let parts = key.strip_prefix(ALARM).and_then(|key| key.split_at_checked(8));
+    let parts = parts.and_then(|(member, alarm)| Some((member.try_into().ok()?, alarm.try_into().ok()?)));
+    let (member, alarm) = parts.ok_or_else(|| Failure::damaged("an alarm", key))?;
+    Ok((u64::from_be_bytes(member), i32::from_be_bytes(alarm)))
+}

@@ -1,0 +1,235 @@
+//! Ranges: which pairs a request reads, in what order, and how many.
+
+use std::cmp::Ordering;
+
+use super::Failure;
+use super::codec::{At, Now, State};
+use super::reader::{Found, Own, Part, Reader, Scan, Span, put_of};
+use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use crate::proto::etcdserverpb::{RangeRequest, RangeResponse};
+use crate::proto::mvccpb::KeyValue;
+use crate::refusal::Refusal;
+
+/// How many values of older revisions are fetched at once.
+const FETCH: usize = 128;
+
+/// Where a range reads.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) reader: Reader<'a>,
+    /// The state of the reader.
+    pub(super) state: State,
+    /// The revision that is current for this read: that of the state, or the next one with the entry's own changes.
+    pub(super) revision: i64,
+    /// Changes above the state.
+    pub(super) own: Option<&'a Own>,
+}
+
+impl<'a> Place<'a> {
+    /// A place in a state.
+    pub(super) fn of(reader: Reader<'a>, state: State) -> Place<'a> {
+        Place { reader, state, revision: state.revision, own: None }
+    }
+}
+
+/// Checks a revision that a request names.
+pub(super) fn check_revision(revision: i64, state: &State) -> Result<(), Refusal> {
+    match revision {
+        0 => Ok(()),
+        _ if revision > state.revision => Err(Refusal::FutureRevision),
+        _ if revision < state.compacted => Err(Refusal::Compacted),
+        _ => Ok(()),
+    }
+}
+
+/// Carries a range out. The response has no header.
+pub(super) async fn range(place: &Place<'_>, request: &RangeRequest) -> Result<RangeResponse, Failure> {
+    if request.revision > place.revision {
+        return Err(Refusal::FutureRevision.into());
+    }
+    let revision = if request.revision > 0 { request.revision } else { place.revision };
+    if revision < place.state.compacted {
+        return Err(Refusal::Compacted.into());
+    }
+    let wanted = Wanted::of(request);
+    let (mut pairs, count) = if revision == place.revision {
+        current(place, place.own, &wanted).await?
+    } else if revision == place.state.revision {
+        current(place, None, &wanted).await?
+    } else {
+        older(place, revision, &wanted).await?
+    };
+    filter(&mut pairs, request);
+    sort(&mut pairs, request);
+    let is_limited = request.limit > 0 && pairs.len() as u64 > request.limit as u64;
+    if is_limited {
+        pairs.truncate(request.limit as usize);
+    }
+    if request.keys_only {
+        pairs.iter_mut().for_each(|pair| pair.value = Vec::new());
+    }
+    Ok(RangeResponse { header: None, kvs: pairs, more: is_limited, count })
+}
+
+/// What has to be read for a request.
+struct Wanted<'a> {
+    span: Span<'a>,
+    /// How many pairs; the others are only counted.
+    pairs_max: usize,
+}
+
+impl Wanted<'_> {
+    fn of(request: &RangeRequest) -> Wanted<'_> {
+        // As etcd does: another target without an order sorts only as many as the limit lets through in the order of keys.
+        let is_in_key_order = matches!(
+            (request.sort_target(), request.sort_order()),
+            (_, SortOrder::None) | (SortTarget::Key, SortOrder::Ascend)
+        );
+        let pairs_max = match request.limit {
+            _ if request.count_only => 0,
+            // One more, to see that there are more.
+            1.. if is_in_key_order && !has_filters(request) => {
+                usize::try_from(request.limit).unwrap_or(usize::MAX).saturating_add(1)
+            }
+            _ => usize::MAX,
+        };
+        Wanted { span: Span::new(&request.key, &request.range_end), pairs_max }
+    }
+}
+
+type Pairs = (Vec<KeyValue>, i64);
+
+/// Reads the current values.
+async fn current(place: &Place<'_>, own: Option<&Own>, wanted: &Wanted<'_>) -> Result<Pairs, Failure> {
+    let (mut pairs, mut count) = (Vec::new(), 0);
+    if wanted.span.is_one() {
+        pairs.extend(current_one(place.reader, own, wanted.span.key).await?);
+        count = pairs.len() as i64;
+        pairs.truncate(wanted.pairs_max);
+        return Ok((pairs, count));
+    }
+    let mut scan = Scan::new(place.reader, wanted.span, own);
+    while let Some(found) = scan.next().await? {
+        count += 1;
+        if pairs.len() < wanted.pairs_max {
+            pairs.push(found.key_value()?);
+        }
+    }
+    Ok((pairs, count))
+}
+
+async fn current_one(reader: Reader<'_>, own: Option<&Own>, key: &[u8]) -> Result<Option<KeyValue>, Failure> {
+    if let Some(own) = own.and_then(|own| own.pair(key)) {
+        return Ok(own.cloned());
+    }
+    let found = reader.now(key).await?;
+    found.map(|found| Ok(Now::decode(&found)?.key_value(key.to_vec()))).transpose()
+}
+
+/// Reads the values as of an older revision.
+async fn older(place: &Place<'_>, revision: i64, wanted: &Wanted<'_>) -> Result<Pairs, Failure> {
+    let reader = place.reader;
+    if wanted.span.is_one() {
+        let key = wanted.span.key;
+        if let Some(found) = reader.now(key).await? {
+            let now = Now::decode(&found)?;
+            if now.at.main <= revision {
+                return Ok((
+                    if wanted.pairs_max == 0 { vec![] } else { vec![now.key_value(key.to_vec())] },
+                    1,
+                ));
+            }
+        }
+        return Ok(match reader.version_at(key, revision).await? {
+            None => (Vec::new(), 0),
+            Some(_) if wanted.pairs_max == 0 => (Vec::new(), 1),
+            Some(at) => (vec![reader.put_at(key, at).await?], 1),
+        });
+    }
+    let mut versions = reader.versions_at(wanted.span, revision).await?;
+    let count = versions.len() as i64;
+    versions.truncate(wanted.pairs_max);
+    Ok((puts_at(reader, versions).await?, count))
+}
+
+/// Returns the pairs of puts.
+async fn puts_at(reader: Reader<'_>, versions: Vec<(Vec<u8>, At)>) -> Result<Vec<KeyValue>, Failure> {
+    let mut pairs = Vec::with_capacity(versions.len());
+    let mut versions = versions.into_iter();
+    loop {
+        let part: Vec<_> = versions.by_ref().take(FETCH).collect();
+        if part.is_empty() {
+            return Ok(pairs);
+        }
+        let keys: Vec<_> = part.iter().map(|(_, at)| at.key()).collect();
+        let found = reader.multi_get(Part::Events, &keys).await?;
+        for ((key, at), record) in part.into_iter().zip(found) {
+            pairs.push(put_of(key, at, record.as_deref())?);
+        }
+    }
+}
+
+fn has_filters(request: &RangeRequest) -> bool {
+    [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ]
+    .iter()
+    .any(|revision| *revision != 0)
+}
+
+fn filter(pairs: &mut Vec<KeyValue>, request: &RangeRequest) {
+    if !has_filters(request) {
+        return;
+    }
+    let is_within =
+        |revision: i64, min: i64, max: i64| (min == 0 || revision >= min) && (max == 0 || revision <= max);
+    pairs.retain(|pair| {
+        is_within(pair.mod_revision, request.min_mod_revision, request.max_mod_revision)
+            && is_within(pair.create_revision, request.min_create_revision, request.max_create_revision)
+    });
+}
+
+fn sort(pairs: &mut [KeyValue], request: &RangeRequest) {
+    let compare: fn(&KeyValue, &KeyValue) -> Ordering = match request.sort_target() {
+        SortTarget::Key => |a, b| a.key.cmp(&b.key),
+        SortTarget::Version => |a, b| a.version.cmp(&b.version),
+        SortTarget::Create => |a, b| a.create_revision.cmp(&b.create_revision),
+        SortTarget::Mod => |a, b| a.mod_revision.cmp(&b.mod_revision),
+        SortTarget::Value => |a, b| a.value.cmp(&b.value),
+    };
+    match (request.sort_target(), request.sort_order()) {
+        // They come in this order.
+        (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => {}
+        // Another target without an order means the ascending one.
+        (_, SortOrder::None | SortOrder::Ascend) => pairs.sort_by(compare),
+        (_, SortOrder::Descend) => pairs.sort_by(|a, b| compare(b, a)),
+    }
+}
+
+/// Returns whether a condition holds for all current pairs of a span; for `None` if there are none.
+pub(super) async fn all_current(
+    place: &Place<'_>,
+    span: Span<'_>,
+    mut holds: impl FnMut(Option<&KeyValue>) -> bool,
+) -> Result<bool, Failure> {
+    if span.is_one() {
+        let found = current_one(place.reader, place.own, span.key).await?;
+        return Ok(holds(found.as_ref()));
+    }
+    let mut scan = Scan::new(place.reader, span, place.own);
+    let mut is_any = false;
+    while let Some(found) = scan.next().await? {
+        is_any = true;
+        let is_held = match found {
+            Found::Own(pair, _) => holds(Some(pair)),
+            stored @ Found::Stored(..) => holds(Some(&stored.key_value()?)),
+        };
+        if !is_held {
+            return Ok(false);
+        }
+    }
+    Ok(is_any || holds(None))
+}

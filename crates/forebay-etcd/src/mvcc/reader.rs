@@ -1,0 +1,282 @@
+//! [`Reader`]: the keyspaces as they are, or as a snapshot has them; [`Scan`]: the current keys with the changes of an entry.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, btree_map};
+use std::iter::Peekable;
+use std::ops::Bound;
+
+use forebay_kv::{Keyspace, Range, Snapshot, Value};
+
+use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
+use super::{Failure, KEYSPACES};
+use crate::proto::mvccpb::event::EventType;
+use crate::proto::mvccpb::{Event, KeyValue};
+
+/// A keyspace, by its place in [`KEYSPACES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Now,
+    Events,
+    Versions,
+    Leases,
+    LeaseKeys,
+    Meta,
+}
+
+/// Reads from keyspaces.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    keyspaces: &'a [Keyspace; KEYSPACES.len()],
+    snapshot: Option<&'a Snapshot>,
+}
+
+impl<'a> Reader<'a> {
+    /// Fails for other keyspaces than those of [`KEYSPACES`].
+    pub(super) fn new(
+        keyspaces: &'a [Keyspace],
+        snapshot: Option<&'a Snapshot>,
+    ) -> Result<Reader<'a>, Failure> {
+        let keyspaces = keyspaces.try_into();
+        let keyspaces =
+            keyspaces.map_err(|_| Failure::Damaged("the keyspaces are not the state's".into()))?;
+        Ok(Reader { keyspaces, snapshot })
+    }
+
+    pub(super) fn keyspace(&self, part: Part) -> &'a Keyspace {
+        &self.keyspaces[part as usize]
+    }
+
+    pub(super) async fn get(&self, part: Part, key: &[u8]) -> Result<Option<Value>, Failure> {
+        let keyspace = self.keyspace(part);
+        match self.snapshot {
+            Some(snapshot) => Ok(snapshot.get(keyspace, key).await?),
+            None => Ok(keyspace.get(key).await?),
+        }
+    }
+
+    pub(super) async fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        part: Part,
+        keys: &[K],
+    ) -> Result<Vec<Option<Value>>, Failure> {
+        let keyspace = self.keyspace(part);
+        match self.snapshot {
+            Some(snapshot) => Ok(snapshot.multi_get(keyspace, keys).await?),
+            None => Ok(keyspace.multi_get(keys).await?),
+        }
+    }
+
+    pub(super) fn range(&self, part: Part, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Range {
+        let keyspace = self.keyspace(part);
+        match self.snapshot {
+            Some(snapshot) => snapshot.range::<&[u8]>(keyspace, bounds),
+            None => keyspace.range::<&[u8]>(bounds),
+        }
+    }
+
+    pub(super) fn prefix(&self, part: Part, prefix: &[u8]) -> Range {
+        let keyspace = self.keyspace(part);
+        match self.snapshot {
+            Some(snapshot) => snapshot.prefix(keyspace, prefix),
+            None => keyspace.prefix(prefix),
+        }
+    }
+
+    /// Returns the events from one revision on, until another.
+    pub(super) fn events(&self, from: At, until: Option<At>) -> Range {
+        let (from, until) = (from.key(), until.map(At::key));
+        let until = until.as_ref().map_or(Bound::Unbounded, |until| Bound::Excluded(&until[..]));
+        self.range(Part::Events, (Bound::Included(&from), until))
+    }
+
+    pub(super) async fn state(&self) -> Result<State, Failure> {
+        let found = self.get(Part::Meta, codec::STATE).await?;
+        found.map_or(Ok(State::default()), |bytes| State::decode(&bytes))
+    }
+
+    /// Returns the current value of a key.
+    pub(super) async fn now(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
+        if is_no_key(key) { Ok(None) } else { self.get(Part::Now, key).await }
+    }
+
+    /// Returns the record of a put.
+    pub(super) async fn put_at(&self, key: &[u8], at: At) -> Result<KeyValue, Failure> {
+        let found = self.get(Part::Events, &at.key()).await?;
+        put_of(key.to_vec(), at, found.as_deref())
+    }
+
+    /// Returns the revision of a key's value as of a revision; `None` if it had none.
+    pub(super) async fn version_at(&self, key: &[u8], revision: i64) -> Result<Option<At>, Failure> {
+        if is_no_key(key) {
+            return Ok(None);
+        }
+        let (mut low, mut high) = (Vec::new(), Vec::new());
+        codec::version_key(key, At::first(0), &mut low);
+        codec::version_key(key, At::last(revision), &mut high);
+        let mut found = self.range(Part::Versions, (Bound::Included(&low), Bound::Included(&high))).rev();
+        let Some((found, is_put)) = found.next().await.transpose()? else { return Ok(None) };
+        Ok(if is_put.is_empty() || is_put[0] == 0 { None } else { Some(split_version_key(&found)?.1) })
+    }
+
+    /// Returns all keys within bounds that had a value as of a revision, with the revisions of these values.
+    pub(super) async fn versions_at(
+        &self,
+        span: Span<'_>,
+        revision: i64,
+    ) -> Result<Vec<(Vec<u8>, At)>, Failure> {
+        let mut all = Vec::new();
+        let Some((low, high)) = span.bounds() else { return Ok(all) };
+        let (mut escaped_low, mut escaped_high) = (Vec::new(), Vec::new());
+        codec::escape(low, &mut escaped_low);
+        let high = high.map_or(Bound::Unbounded, |high| {
+            codec::escape(high, &mut escaped_high);
+            Bound::Excluded(&escaped_high[..])
+        });
+        let mut versions = self.range(Part::Versions, (Bound::Included(&escaped_low), high));
+        // The escaped key, and its newest version so far.
+        let (mut key, mut newest): (Vec<u8>, Option<At>) = (Vec::new(), None);
+        while let Some((found, is_put)) = versions.next().await.transpose()? {
+            let (escaped, at) = split_version_key(&found)?;
+            if escaped != key {
+                all.extend(newest.take().map(|at| (codec::unescape(&key), at)));
+                key.clear();
+                key.extend_from_slice(escaped);
+            }
+            if at.main <= revision {
+                newest = is_put.first().is_some_and(|is_put| *is_put != 0).then_some(at);
+            }
+        }
+        all.extend(newest.map(|at| (codec::unescape(&key), at)));
+        Ok(all)
+    }
+}
+
+/// Returns whether no key can be this.
+fn is_no_key(key: &[u8]) -> bool {
+    key.is_empty() || codec::escaped_bytes(key) > KEY_BYTES_MAX
+}
+
+/// Returns the pair of a put, from its record.
+pub(super) fn put_of(key: Vec<u8>, at: At, record: Option<&[u8]>) -> Result<KeyValue, Failure> {
+    let lost = || Failure::Damaged(format!("the event {}.{} is not there as a put", at.main, at.sub));
+    let put = Record::decode(record.ok_or_else(lost)?)?.put.ok_or_else(lost)?;
+    Ok(put.key_value(key, at.main))
+}
+
+/// Which keys a request means: one, or those from one on until another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span<'a> {
+    pub(super) key: &'a [u8],
+    /// Empty: the key alone. One zero byte: all from the key on.
+    pub(super) end: &'a [u8],
+}
+
+impl<'a> Span<'a> {
+    pub(super) fn new(key: &'a [u8], end: &'a [u8]) -> Span<'a> {
+        Span { key, end }
+    }
+
+    pub(super) fn is_one(&self) -> bool {
+        self.end.is_empty()
+    }
+
+    /// Returns the first key, and the one at which the keys end; `None` without any key.
+    pub(super) fn bounds(&self) -> Option<(&'a [u8], Option<&'a [u8]>)> {
+        match self.end {
+            [0] => Some((self.key, None)),
+            end => (self.key < end).then_some((self.key, Some(end))),
+        }
+    }
+}
+
+/// The events of an entry so far, and the last one of each key.
+#[derive(Default)]
+pub(super) struct Own {
+    pub(super) events: Vec<Event>,
+    pub(super) by_key: BTreeMap<Vec<u8>, usize>,
+}
+
+impl Own {
+    /// Returns the pair of a key that the entry has changed: `Some(None)` if it was deleted.
+    pub(super) fn pair(&self, key: &[u8]) -> Option<Option<&KeyValue>> {
+        self.by_key.get(key).map(|at| self.pair_at(*at))
+    }
+
+    fn pair_at(&self, at: usize) -> Option<&KeyValue> {
+        let event = self.events.get(at)?;
+        if event.r#type() == EventType::Put { event.kv.as_ref() } else { None }
+    }
+
+    /// Returns where the value of an event was written.
+    pub(super) fn place(&self, key: &[u8]) -> Option<u32> {
+        self.by_key.get(key).map(|at| *at as u32)
+    }
+}
+
+type OwnKeys<'a> = Peekable<btree_map::Range<'a, Vec<u8>, usize>>;
+
+/// The current keys of a span in order.
+pub(super) struct Scan<'a> {
+    base: Option<Range>,
+    /// The next one of `base`.
+    head: Option<(Vec<u8>, Value)>,
+    own: Option<(&'a Own, OwnKeys<'a>)>,
+}
+
+/// A pair of a [`Scan`].
+pub(super) enum Found<'a> {
+    Stored(Vec<u8>, Value),
+    Own(&'a KeyValue, u32),
+}
+
+impl Found<'_> {
+    /// Returns the pair.
+    pub(super) fn key_value(self) -> Result<KeyValue, Failure> {
+        match self {
+            Found::Stored(key, value) => Ok(Now::decode(&value)?.key_value(key)),
+            Found::Own(pair, _) => Ok(pair.clone()),
+        }
+    }
+}
+
+impl<'a> Scan<'a> {
+    /// `own` are changes above those that the reader sees.
+    pub(super) fn new(reader: Reader<'_>, span: Span<'_>, own: Option<&'a Own>) -> Scan<'a> {
+        let Some((low, high)) = span.bounds() else { return Scan { base: None, head: None, own: None } };
+        let bounds = (Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded));
+        let own = own.filter(|own| !own.by_key.is_empty());
+        let own = own.map(|own| (own, own.by_key.range::<[u8], _>(bounds).peekable()));
+        Scan { base: Some(reader.range(Part::Now, bounds)), head: None, own }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Found<'a>>, Failure> {
+        loop {
+            if self.head.is_none()
+                && let Some(base) = &mut self.base
+            {
+                self.head = base.next().await.transpose()?;
+                if self.head.is_none() {
+                    self.base = None;
+                }
+            }
+            let own_key = self.own.as_mut().and_then(|(_, keys)| keys.peek().map(|(key, _)| *key));
+            let order = match (&self.head, own_key) {
+                (_, None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some((stored, _)), Some(own)) => stored.cmp(own),
+            };
+            if order.is_eq() {
+                self.head = None;
+            }
+            if order.is_lt() {
+                return Ok(self.head.take().map(|(key, value)| Found::Stored(key, value)));
+            }
+            if let Some((own, keys)) = &mut self.own
+                && let Some((_, at)) = keys.next()
+                && let Some(pair) = own.pair_at(*at)
+            {
+                return Ok(Some(Found::Own(pair, *at as u32)));
+            }
+        }
+    }
+}

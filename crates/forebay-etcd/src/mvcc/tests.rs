@@ -1,0 +1,11 @@
+//! Shows: the state is etcd's, for each kind of request and for thousands of random ones. How: entries go to a real store by its Raft
+//! interface, and a naive model of etcd says what must come of it.
+
+mod checks;
+mod cost;
+mod edges;
+mod harness;
+mod hashes;
+mod model;
+mod random;
+mod real;

@@ -1,0 +1,207 @@
+//! Transactions: all compares are evaluated before anything is written, then all operations are checked, then carried out.
+
+use std::cmp::Ordering;
+use std::pin::Pin;
+
+use super::Failure;
+use super::change::Change;
+use super::codec::State;
+use super::range::{self, Place};
+use super::reader::Span;
+use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use crate::proto::etcdserverpb::request_op::Request;
+use crate::proto::etcdserverpb::response_op::Response;
+use crate::proto::etcdserverpb::{Compare, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse};
+use crate::proto::mvccpb::KeyValue;
+use crate::refusal::Refusal;
+
+/// A transaction's branch, with the branches of the transactions in it, in their order.
+pub(super) struct Branch {
+    is_success: bool,
+    inner: Vec<Branch>,
+}
+
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// Evaluates the compares.
+pub(super) fn branch<'a>(place: &'a Place<'a>, request: &'a TxnRequest) -> Boxed<'a, Branch> {
+    Box::pin(async move {
+        let mut is_success = true;
+        for compare in &request.compare {
+            if !holds(place, compare).await? {
+                is_success = false;
+                break;
+            }
+        }
+        let mut inner = Vec::new();
+        for operation in operations(request, is_success) {
+            if let Some(Request::RequestTxn(txn)) = &operation.request {
+                inner.push(branch(place, txn).await?);
+            }
+        }
+        Ok(Branch { is_success, inner })
+    })
+}
+
+fn operations(request: &TxnRequest, is_success: bool) -> &[RequestOp] {
+    if is_success { &request.success } else { &request.failure }
+}
+
+/// Checks the operations of a branch, as of before the transaction: all puts, then all ranges, as etcd up to 3.6 does.
+pub(super) async fn check(change: &Change<'_>, request: &TxnRequest, branch: &Branch) -> Result<(), Failure> {
+    check_puts(change, request, branch).await?;
+    check_ranges(&change.state, request, branch)?;
+    Ok(())
+}
+
+fn check_puts<'a>(change: &'a Change<'_>, request: &'a TxnRequest, branch: &'a Branch) -> Boxed<'a, ()> {
+    Box::pin(async move {
+        let mut inner = branch.inner.iter();
+        for operation in operations(request, branch.is_success) {
+            match &operation.request {
+                // In the other order than a put by itself.
+                Some(Request::RequestPut(put)) => {
+                    change.check_before(put).await?;
+                    change.check_lease(put).await?;
+                }
+                Some(Request::RequestTxn(txn)) => {
+                    if let Some(branch) = inner.next() {
+                        check_puts(change, txn, branch).await?;
+                    }
+                }
+                Some(Request::RequestRange(_) | Request::RequestDeleteRange(_)) | None => {}
+            }
+        }
+        Ok(())
+    })
+}
+
+fn check_ranges(state: &State, request: &TxnRequest, branch: &Branch) -> Result<(), Refusal> {
+    let mut inner = branch.inner.iter();
+    for operation in operations(request, branch.is_success) {
+        match &operation.request {
+            Some(Request::RequestRange(range)) => range::check_revision(range.revision, state)?,
+            Some(Request::RequestTxn(txn)) => {
+                if let Some(branch) = inner.next() {
+                    check_ranges(state, txn, branch)?;
+                }
+            }
+            Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Carries the operations of a branch out. The response has no header; those in it have the revision alone.
+pub(super) fn carry_out<'a>(
+    change: &'a mut Change<'_>,
+    request: TxnRequest,
+    branch: &'a Branch,
+) -> Boxed<'a, TxnResponse> {
+    Box::pin(async move {
+        let operations = if branch.is_success { request.success } else { request.failure };
+        let mut inner = branch.inner.iter();
+        let mut responses = Vec::with_capacity(operations.len());
+        for operation in operations {
+            let response = match operation.request {
+                Some(Request::RequestRange(range)) => {
+                    let mut response = change.range(&range).await?;
+                    response.header = header(change.revision());
+                    Some(Response::ResponseRange(response))
+                }
+                Some(Request::RequestPut(put)) => {
+                    let mut response = change.put(put).await?;
+                    response.header = header(change.revision());
+                    Some(Response::ResponsePut(response))
+                }
+                Some(Request::RequestDeleteRange(delete)) => {
+                    let mut response = change.delete_range(&delete).await?;
+                    response.header = header(change.revision());
+                    Some(Response::ResponseDeleteRange(response))
+                }
+                Some(Request::RequestTxn(txn)) => match inner.next() {
+                    Some(branch) => {
+                        let mut response = carry_out(change, txn, branch).await?;
+                        response.header = header(0);
+                        Some(Response::ResponseTxn(response))
+                    }
+                    None => None,
+                },
+                None => None,
+            };
+            responses.push(ResponseOp { response });
+        }
+        Ok(TxnResponse { header: None, succeeded: branch.is_success, responses })
+    })
+}
+
+fn header(revision: i64) -> Option<ResponseHeader> {
+    Some(ResponseHeader { revision, ..ResponseHeader::default() })
+}
+
+/// Carries out a transaction without puts, deletes and transactions in it.
+pub(super) async fn read(place: &Place<'_>, request: &TxnRequest) -> Result<TxnResponse, Failure> {
+    let branch = branch(place, request).await?;
+    let mut responses = Vec::new();
+    if !super::is_read_only(request) {
+        return Err(Failure::Damaged("a transaction that writes was given to a read".into()));
+    }
+    check_ranges(&place.state, request, &branch)?;
+    for operation in operations(request, branch.is_success) {
+        let Some(Request::RequestRange(range)) = &operation.request else { continue };
+        let mut response = range::range(place, range).await?;
+        response.header = header(place.revision);
+        responses.push(ResponseOp { response: Some(Response::ResponseRange(response)) });
+    }
+    Ok(TxnResponse { header: None, succeeded: branch.is_success, responses })
+}
+
+async fn holds(place: &Place<'_>, compare: &Compare) -> Result<bool, Failure> {
+    let span = Span::new(&compare.key, &compare.range_end);
+    let none = KeyValue::default();
+    range::all_current(place, span, |pair| match pair {
+        Some(pair) => holds_for(compare, pair),
+        // No value is equal to that of a key that is not there, nor unequal.
+        None => compare.target() != CompareTarget::Value && holds_for(compare, &none),
+    })
+    .await
+}
+
+fn holds_for(compare: &Compare, pair: &KeyValue) -> bool {
+    let number = |number: i64, wanted: Option<i64>| number.cmp(&wanted.unwrap_or(0));
+    let union = compare.target_union.as_ref();
+    let order = match CompareTarget::try_from(compare.target) {
+        Ok(CompareTarget::Value) => {
+            let wanted = match union {
+                Some(TargetUnion::Value(value)) => &value[..],
+                _ => &[],
+            };
+            pair.value[..].cmp(wanted)
+        }
+        Ok(CompareTarget::Create) => number(
+            pair.create_revision,
+            union
+                .and_then(|union| if let TargetUnion::CreateRevision(it) = union { Some(*it) } else { None }),
+        ),
+        Ok(CompareTarget::Mod) => number(
+            pair.mod_revision,
+            union.and_then(|union| if let TargetUnion::ModRevision(it) = union { Some(*it) } else { None }),
+        ),
+        Ok(CompareTarget::Version) => number(
+            pair.version,
+            union.and_then(|union| if let TargetUnion::Version(it) = union { Some(*it) } else { None }),
+        ),
+        Ok(CompareTarget::Lease) => number(
+            pair.lease,
+            union.and_then(|union| if let TargetUnion::Lease(it) = union { Some(*it) } else { None }),
+        ),
+        Err(_) => Ordering::Equal,
+    };
+    match CompareResult::try_from(compare.result) {
+        Ok(CompareResult::Equal) => order.is_eq(),
+        Ok(CompareResult::NotEqual) => order.is_ne(),
+        Ok(CompareResult::Greater) => order.is_gt(),
+        Ok(CompareResult::Less) => order.is_lt(),
+        Err(_) => true,
+    }
+}

@@ -1,0 +1,197 @@
+//! [`View`]: one state, for reads.
+
+use std::sync::Arc;
+
+use forebay_kv::{Keyspace, Snapshot};
+use prost::Message;
+
+use super::codec::{self, ALARM, At, MEMBER, Record, State};
+use super::range::{self, Place};
+use super::reader::{Part, Reader, put_of};
+use super::{Failure, Store, hash, txn};
+use crate::proto::etcdserverpb::{AlarmMember, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+use crate::proto::mvccpb::event::EventType;
+use crate::proto::mvccpb::{Event, KeyValue};
+use crate::proto::peer::Attributes;
+use crate::refusal::Refusal;
+
+/// One state: a snapshot of the store. It keeps files and memory of the store while it lives.
+pub(crate) struct View {
+    keyspaces: Arc<[Keyspace]>,
+    snapshot: Snapshot,
+    state: State,
+}
+
+impl View {
+    /// Returns the state with all entries that have been applied.
+    pub(crate) async fn of(store: &Store) -> Result<View, Failure> {
+        View::of_keyspaces(store.keyspaces()).await
+    }
+
+    pub(super) async fn of_keyspaces(keyspaces: Arc<[Keyspace]>) -> Result<View, Failure> {
+        let Some(first) = keyspaces.first() else {
+            return Err(Failure::Damaged("a state without keyspaces".into()));
+        };
+        let snapshot = first.store().snapshot();
+        let state = Reader::new(&keyspaces, Some(&snapshot))?.state().await?;
+        Ok(View { keyspaces, snapshot, state })
+    }
+
+    pub(super) fn reader(&self) -> Result<Reader<'_>, Failure> {
+        Reader::new(&self.keyspaces, Some(&self.snapshot))
+    }
+
+    fn place(&self) -> Result<Place<'_>, Failure> {
+        Ok(Place::of(self.reader()?, self.state))
+    }
+
+    /// Returns the revision of the last change.
+    pub(crate) fn revision(&self) -> i64 {
+        self.state.revision
+    }
+
+    /// Returns the revision up to which history is compacted; -1 before the first compaction.
+    pub(crate) fn compacted(&self) -> i64 {
+        self.state.compacted
+    }
+
+    /// Returns the space that the state takes; see [`super`].
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.state.used_bytes
+    }
+
+    /// Returns whether compacted entries wait to be removed, by entries that follow.
+    pub(crate) fn is_cleaning(&self) -> bool {
+        self.state.is_cleaning()
+    }
+
+    /// Carries out a range. The response has no header.
+    pub(crate) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, Failure> {
+        range::range(&self.place()?, request).await
+    }
+
+    /// Carries out a transaction that [only reads](super::is_read_only). The response has no header.
+    pub(crate) async fn txn(&self, request: &TxnRequest) -> Result<TxnResponse, Failure> {
+        txn::read(&self.place()?, request).await
+    }
+
+    /// Returns events from a revision on, whole revisions until about `bytes_max` are collected, and the revision to go on from.
+    /// Previous values are there unless they were compacted. `wanted` says by the key which events to return.
+    pub(crate) async fn events(
+        &self,
+        from: i64,
+        wanted: impl Fn(&[u8]) -> bool,
+        bytes_max: usize,
+    ) -> Result<(Vec<Event>, i64), Failure> {
+        if from < self.state.compacted {
+            return Err(Refusal::Compacted.into());
+        }
+        let reader = self.reader()?;
+        let (mut events, mut bytes, mut last) = (Vec::new(), 0, from);
+        let mut found = reader.events(At::first(from), None);
+        while let Some((key, value)) = found.next().await.transpose()? {
+            let at = At::of_key(&key)?;
+            if at.main != last && bytes >= bytes_max {
+                return Ok((events, at.main));
+            }
+            last = at.main;
+            let record = Record::decode(&value)?;
+            if wanted(record.key) {
+                bytes += key.len() + value.len();
+                let event = self.event(&reader, at, &record).await?;
+                bytes += event.prev_kv.as_ref().map_or(0, |before| before.key.len() + before.value.len());
+                events.push(event);
+            }
+        }
+        Ok((events, from.max(self.state.revision + 1)))
+    }
+
+    async fn event(&self, reader: &Reader<'_>, at: At, record: &Record<'_>) -> Result<Event, Failure> {
+        let key = record.key.to_vec();
+        // What was current before the compacted revision cannot be read any more.
+        let previous = record.previous.filter(|_| at.main > self.state.compacted);
+        let mut prev_kv = None;
+        if let Some(previous) = previous {
+            let found = reader.get(Part::Events, &previous.at.key()).await?;
+            prev_kv = Some(put_of(key.clone(), previous.at, found.as_deref())?);
+        }
+        let (r#type, pair) = match &record.put {
+            Some(put) => (EventType::Put, put.key_value(key, at.main)),
+            None => (EventType::Delete, KeyValue { key, mod_revision: at.main, ..KeyValue::default() }),
+        };
+        Ok(Event { r#type: r#type.into(), kv: Some(pair), prev_kv })
+    }
+
+    /// Returns the time that a lease was granted for, in seconds; `None` if there is no such lease.
+    #[cfg(test)]
+    pub(crate) async fn lease(&self, id: i64) -> Result<Option<i64>, Failure> {
+        let found = self.reader()?.get(Part::Leases, &codec::lease_key(id)).await?;
+        found.map(|bytes| codec::Bytes::new(&bytes, "a lease").signed()).transpose()
+    }
+
+    /// Returns the keys that are attached to a lease, in order.
+    pub(crate) async fn lease_keys(&self, id: i64) -> Result<Vec<Vec<u8>>, Failure> {
+        lease_keys(&self.reader()?, id).await
+    }
+
+    /// Returns all leases: ids, and the times that they were granted for, in seconds.
+    pub(crate) async fn leases(&self) -> Result<Vec<(i64, i64)>, Failure> {
+        leases(&self.reader()?).await
+    }
+
+    /// Returns what members have said of themselves.
+    pub(crate) async fn attributes(&self) -> Result<Vec<Attributes>, Failure> {
+        let (mut all, mut found) = (Vec::new(), self.reader()?.prefix(Part::Meta, MEMBER));
+        while let Some((_, bytes)) = found.next().await.transpose()? {
+            let decoded = Attributes::decode(&bytes[..]);
+            all.push(decoded.map_err(|_| Failure::damaged("a member's attributes", &bytes))?);
+        }
+        Ok(all)
+    }
+
+    /// Returns the alarms that are raised.
+    pub(crate) async fn alarms(&self) -> Result<Vec<AlarmMember>, Failure> {
+        let found = alarms(&self.reader()?).await?;
+        Ok(found.into_iter().map(|(member_id, alarm)| AlarmMember { member_id, alarm }).collect())
+    }
+
+    /// Returns a hash of all that can be read of revisions up to this one (0: the current one), with the compacted revision, which has a
+    /// part in it, and the revision of the hash. It reads all events. Members with the same entries have the same
+    /// hashes of a revision while they have the same compacted one.
+    pub(crate) async fn hash(&self, revision: i64) -> Result<(u32, i64, i64), Failure> {
+        let State { revision: current, compacted, .. } = self.state;
+        if revision > current {
+            return Err(Refusal::FutureRevision.into());
+        }
+        if revision > 0 && revision < compacted {
+            return Err(Refusal::Compacted.into());
+        }
+        let revision = if revision > 0 { revision } else { current };
+        Ok((hash::hash(&self.place()?, revision).await?, compacted, revision))
+    }
+}
+
+pub(super) async fn leases(reader: &Reader<'_>) -> Result<Vec<(i64, i64)>, Failure> {
+    let (mut all, mut found) = (Vec::new(), reader.prefix(Part::Leases, &[]));
+    while let Some((id, bytes)) = found.next().await.transpose()? {
+        all.push((codec::lease_id(&id)?, codec::Bytes::new(&bytes, "a lease").signed()?));
+    }
+    Ok(all)
+}
+
+pub(super) async fn lease_keys(reader: &Reader<'_>, id: i64) -> Result<Vec<Vec<u8>>, Failure> {
+    let (mut keys, prefix) = (Vec::new(), codec::lease_key(id));
+    let mut found = reader.prefix(Part::LeaseKeys, &prefix);
+    while let Some((key, _)) = found.next().await.transpose()? {
+        keys.push(key[prefix.len()..].to_vec());
+    }
+    Ok(keys)
+}
+
+pub(super) async fn alarms(reader: &Reader<'_>) -> Result<Vec<(u64, i32)>, Failure> {
+    let (mut all, mut found) = (Vec::new(), reader.prefix(Part::Meta, ALARM));
+    while let Some((key, _)) = found.next().await.transpose()? {
+        all.push(codec::alarm_of_key(&key)?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,635 @@
+//! A member of the cluster: Raft on this crate's log and state, and its conversation with the other members.
+
+mod bootstrap;
+mod changes;
+mod identity;
+mod members;
+mod network;
+mod peers;
+mod read;
+mod service;
+mod tasks;
+mod wire;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use forebay::{Class, Engine};
+use forebay_raft::{LogOptions, RaftLog};
+use openraft::async_runtime::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{Raft, SnapshotPolicy};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+use self::identity::Identity;
+use self::network::Network;
+pub(crate) use self::peers::Client;
+use self::peers::{Dialing, Peers, Purpose, is_unsent};
+pub(crate) use self::service::PeerService;
+use crate::config::Config;
+use crate::mvcc::{Machine, Store};
+use crate::proto::etcdserverpb::{
+    LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
+};
+use crate::proto::peer::{self, Outcome, Proposal, command};
+use crate::refusal::Refusal;
+use crate::server::StartError;
+use crate::types::{Command, Types};
+
+/// Committed entries that may wait to be applied before requests are refused.
+const APPLY_GAP_MAX: u64 = 5_000;
+/// The longest time of a request, beside two elections.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Threads that Raft has for itself: its turns must not wait behind requests of clients.
+const RAFT_THREADS: usize = 2;
+
+/// Calls of the peer service for the leader's leases.
+#[tonic::async_trait]
+pub(crate) trait AtLeader: Send + Sync {
+    async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status>;
+    async fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Result<LeaseTimeToLiveResponse, Status>;
+}
+
+/// Who leads, as far as this member knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leadership {
+    /// None while nobody has been heard of for the time of an election.
+    pub(crate) leader: Option<u64>,
+    pub(crate) term: u64,
+    pub(crate) is_own: bool,
+}
+
+/// Why a member's time has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It was removed from the cluster.
+    Removed,
+    /// Its log or state has failed.
+    Failed(String),
+}
+
+/// Counts of what has happened since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) leader_changes: AtomicU64,
+    pub(crate) proposals_pending: AtomicU64,
+    pub(crate) proposals_failed: AtomicU64,
+    pub(crate) read_rounds: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) installed: AtomicU64,
+    pub(crate) foreign: AtomicU64,
+}
+
+/// A member of the cluster. Clones are handles of the same one.
+#[derive(Clone)]
+pub(crate) struct Node {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    identity: Identity,
+    name: String,
+    client_urls: Vec<String>,
+    settings: Settings,
+    raft: Raft<Types, Store>,
+    store: Store,
+    log: RaftLog<Types>,
+    peers: Peers,
+    leadership: watch::Receiver<Leadership>,
+    /// When a leader was heard of last, in milliseconds since `began`.
+    heard_ms: AtomicU64,
+    began: Instant,
+    barrier: read::Barrier,
+    changing: tokio::sync::Mutex<()>,
+    at_leader: OnceLock<Arc<dyn AtLeader>>,
+    is_published: watch::Sender<bool>,
+    ended: watch::Sender<Option<Ended>>,
+    is_stopping: AtomicBool,
+    tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    counts: Counts,
+    runtime: RaftRuntime,
+    /// Last, since log and store use it.
+    _engine: Engine,
+}
+
+/// The settings that a running node looks at.
+#[derive(Clone, Debug)]
+struct Settings {
+    election_timeout: Duration,
+    heartbeat_interval: Duration,
+    request_timeout: Duration,
+    max_request_bytes: usize,
+    is_reconfig_check_strict: bool,
+    max_learners: usize,
+}
+
+/// The runtime that Raft has for itself. It ends without waiting, since its owner may be dropped in a task.
+struct RaftRuntime(Option<Runtime>);
+
+impl RaftRuntime {
+    fn start() -> Result<RaftRuntime, StartError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RAFT_THREADS)
+            .thread_name("raft")
+            .enable_all()
+            .build();
+        let failed = |error| StartError::new(format!("the threads of Raft cannot be started: {error}"));
+        Ok(RaftRuntime(Some(runtime.map_err(failed)?)))
+    }
+
+    fn handle(&self) -> Option<&tokio::runtime::Handle> {
+        self.0.as_ref().map(Runtime::handle)
+    }
+}
+
+impl Drop for RaftRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Why a request was not carried out here.
+#[derive(Debug)]
+pub(crate) enum Unproposed {
+    /// This member does not lead, and nothing was done: it can be tried elsewhere.
+    NotHere,
+    /// It failed, and may or may not be done.
+    Failed(Status),
+}
+
+/// The refusal of a member that does not lead. It says that nothing was done.
+fn not_here() -> Status {
+    Refusal::NotLeader.into()
+}
+
+fn is_not_here(status: &Status) -> bool {
+    status.code() == Refusal::NotLeader.code() && status.message() == Refusal::NotLeader.text()
+}
+
+impl Unproposed {
+    pub(crate) fn into_status(self) -> Status {
+        match self {
+            Unproposed::NotHere => not_here(),
+            Unproposed::Failed(status) => status,
+        }
+    }
+}
+
+fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let election = millis(config.election_timeout);
+    let raft = openraft::Config {
+        cluster_name: config.initial_cluster_token.clone(),
+        heartbeat_interval: millis(config.heartbeat_interval),
+        election_timeout_min: election,
+        election_timeout_max: election * 2,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_count),
+        max_in_snapshot_log_to_keep: config.catchup_entries,
+        replication_lag_threshold: config.snapshot_count.saturating_add(config.catchup_entries),
+        // A removed leader goes on until its followers have the entry.
+        removed_leader_step_down: openraft::StepDownPolicy::After(election),
+        enable_pre_vote: Some(config.is_pre_vote_on),
+        ..forebay_raft::config()
+    };
+    raft.validate()
+        .map_err(|error| StartError::new(format!("the settings of Raft contradict each other: {error}")))
+}
+
+fn engine() -> Result<Engine, StartError> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let shards = if processors >= 4 { 2 } else { 1 };
+    let config =
+        forebay::Config::new().shards(shards).on_event(|degradation| tracing::warn!("{degradation}"));
+    Engine::start(config)
+        .map_err(|error| StartError::new(format!("the storage engine cannot be started: {error}")))
+}
+
+/// Where the parts of a member are below its data directory.
+struct Directories {
+    member: PathBuf,
+    log: PathBuf,
+    state: PathBuf,
+}
+
+impl Directories {
+    fn of(config: &Config) -> Directories {
+        let member = config.member_dir();
+        Directories {
+            log: config.log_dir.clone().unwrap_or_else(|| member.join("log")),
+            state: member.join("state"),
+            member,
+        }
+    }
+}
+
+impl Node {
+    /// Opens log and state, and begins, joins or goes on in the cluster.
+    ///
+    /// # Errors
+    /// What stands in the way, as a sentence.
+    pub(crate) async fn start(
+        config: &Config,
+        machine: Machine,
+        tls: Option<tonic::transport::ClientTlsConfig>,
+    ) -> Result<Node, StartError> {
+        let runtime = RaftRuntime::start()?;
+        let Some(handle) = runtime.handle().cloned() else {
+            return Err(StartError::new("the threads of Raft cannot be started"));
+        };
+        let dialing = Dialing {
+            tls,
+            connect_timeout: config.election_timeout,
+            keep_alive: config.election_timeout.max(Duration::from_secs(1)),
+            runtime: handle.clone(),
+        };
+        let directories = Directories::of(config);
+        let identity = bootstrap::identity(config, &directories.member, &dialing).await?;
+        let raft_config = Arc::new(raft_config(config)?);
+        let engine = engine()?;
+        let wal = forebay_wal_options();
+        let opened = RaftLog::open(&engine, &directories.log, LogOptions::new().wal(wal)).await;
+        let log: RaftLog<Types> =
+            opened.map_err(|error| bootstrap::not_opened("the log", &directories.log, &error))?;
+        let options = forebay_kv::Options::new();
+        let opened = Store::open(&engine, &directories.state, options, machine).await;
+        let store = opened.map_err(|error| bootstrap::not_opened("the state", &directories.state, &error))?;
+        let peers = Peers::new(identity.cluster_id, identity.member_id, dialing);
+        let network = Network {
+            peers: peers.clone(),
+            append_timeout: (config.election_timeout * 2).max(Duration::from_secs(5)),
+            install_timeout: Duration::from_secs(600),
+        };
+        let (id, raft_log, raft_store) = (identity.member_id, log.clone(), store.clone());
+        let started = handle.spawn(async move {
+            let raft = Raft::new(id, raft_config, network, raft_log, raft_store).await;
+            raft.map_err(|error| StartError::new(format!("Raft cannot be started: {error}")))
+        });
+        let started = started.await;
+        let raft = started.map_err(|error| StartError::new(format!("Raft cannot be started: {error}")))??;
+        let (leadership_sender, leadership) = watch::channel(Leadership::default());
+        let inner = Inner {
+            name: config.name.clone(),
+            client_urls: config.advertise_client_urls.iter().map(ToString::to_string).collect(),
+            settings: Settings {
+                election_timeout: config.election_timeout,
+                heartbeat_interval: config.heartbeat_interval,
+                request_timeout: REQUEST_TIMEOUT + config.election_timeout * 2,
+                max_request_bytes: config.max_request_bytes,
+                is_reconfig_check_strict: config.is_reconfig_check_strict,
+                max_learners: config.max_learners,
+            },
+            identity,
+            raft,
+            store,
+            log,
+            peers,
+            leadership,
+            heard_ms: AtomicU64::new(0),
+            began: Instant::now(),
+            barrier: read::Barrier::new(),
+            changing: tokio::sync::Mutex::new(()),
+            at_leader: OnceLock::new(),
+            is_published: watch::Sender::new(false),
+            ended: watch::Sender::new(None),
+            is_stopping: AtomicBool::new(false),
+            tasks: Mutex::default(),
+            counts: Counts::default(),
+            runtime,
+            _engine: engine,
+        };
+        let node = Node { inner: Arc::new(inner) };
+        node.begin().await?;
+        node.start_tasks(leadership_sender);
+        Ok(node)
+    }
+
+    /// Returns the handle of Raft's own runtime: its service runs there too.
+    pub(crate) fn runtime(&self) -> Option<tokio::runtime::Handle> {
+        self.inner.runtime.handle().cloned()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn raft(&self) -> &Raft<Types, Store> {
+        &self.inner.raft
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    pub(crate) fn log(&self) -> &RaftLog<Types> {
+        &self.inner.log
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.inner.identity.member_id
+    }
+
+    pub(crate) fn cluster_id(&self) -> u64 {
+        self.inner.identity.cluster_id
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.inner.counts
+    }
+
+    pub(crate) fn term(&self) -> u64 {
+        self.inner.leadership.borrow().term
+    }
+
+    pub(crate) fn leader(&self) -> Option<u64> {
+        self.inner.leadership.borrow().leader
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.inner.leadership.borrow().is_own
+    }
+
+    /// Returns a receiver of who leads. It changes within a heartbeat.
+    pub(crate) fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.inner.leadership.clone()
+    }
+
+    /// Returns a receiver of why this member's time has ended.
+    pub(crate) fn ended(&self) -> watch::Receiver<Option<Ended>> {
+        self.inner.ended.subscribe()
+    }
+
+    /// Returns the index of the last entry that was applied here.
+    pub(crate) fn applied_index(&self) -> u64 {
+        self.inner.raft.watch_apply_progress().get().map_or(0, |id| id.index)
+    }
+
+    /// Returns the index of the last entry that is known here to be committed.
+    pub(crate) fn committed_index(&self) -> u64 {
+        self.inner.raft.watch_commit_progress().get().map_or(0, |id| id.index)
+    }
+
+    /// Returns the index of the last entry of the log.
+    pub(crate) fn last_index(&self) -> u64 {
+        self.inner.raft.metrics().borrow_watched().last_log_index.unwrap_or(0)
+    }
+
+    /// Returns whether this member only follows, without a vote.
+    pub(crate) fn is_learner(&self) -> bool {
+        let metrics = self.inner.raft.server_metrics();
+        let metrics = metrics.borrow_watched();
+        !metrics.membership_config.membership().voter_ids().any(|id| id == self.id())
+    }
+
+    pub(crate) fn header(&self, revision: i64) -> ResponseHeader {
+        ResponseHeader {
+            cluster_id: self.cluster_id(),
+            member_id: self.id(),
+            revision,
+            raft_term: self.term(),
+        }
+    }
+
+    /// Sets what keeps the leases. Until then requests about them are refused as unavailable.
+    pub(crate) fn set_at_leader(&self, at_leader: Arc<dyn AtLeader>) {
+        // A second one would have the same leases.
+        let _ = self.inner.at_leader.set(at_leader);
+    }
+
+    fn at_leader(&self) -> Result<&dyn AtLeader, Status> {
+        if !self.is_leader() {
+            return Err(not_here());
+        }
+        let at_leader = self.inner.at_leader.get().ok_or_else(|| Status::from(Refusal::Stopped))?;
+        Ok(&**at_leader)
+    }
+
+    fn heard_from_leader(&self) {
+        let millis = u64::try_from(self.inner.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.inner.heard_ms.store(millis, Ordering::Relaxed);
+    }
+
+    fn deadline(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + self.inner.settings.request_timeout
+    }
+
+    /// Ends this member's service.
+    fn end(&self, why: Ended) {
+        self.inner.ended.send_if_modified(|ended| {
+            let is_first = ended.is_none();
+            if is_first {
+                *ended = Some(why);
+            }
+            is_first
+        });
+    }
+
+    fn check_running(&self) -> Result<(), Status> {
+        let is_over = self.inner.is_stopping.load(Ordering::Relaxed) || self.inner.ended.borrow().is_some();
+        if is_over { Err(Refusal::Stopped.into()) } else { Ok(()) }
+    }
+
+    /// Waits for a leader.
+    async fn some_leader(&self, deadline: tokio::time::Instant) -> Result<Leadership, Status> {
+        let mut leadership = self.leadership();
+        let found = tokio::time::timeout_at(deadline, leadership.wait_for(|now| now.leader.is_some())).await;
+        match found {
+            Ok(Ok(found)) => Ok(*found),
+            Ok(Err(_)) => Err(Refusal::Stopped.into()),
+            Err(_) => Err(Refusal::Timeout.into()),
+        }
+    }
+
+    /// Waits until this is not the state of things any more, or for a heartbeat.
+    async fn next_leader(&self, was: Leadership, deadline: tokio::time::Instant) {
+        let mut leadership = self.leadership();
+        let changed = leadership.wait_for(|now| *now != was);
+        let heartbeat = tokio::time::Instant::now() + self.inner.settings.heartbeat_interval;
+        // Either is a reason to look again.
+        let _ = tokio::time::timeout_at(heartbeat.min(deadline), changed).await;
+    }
+
+    /// Returns a client of the leader, to forward requests.
+    ///
+    /// # Errors
+    /// There is none, or this member leads itself.
+    pub(crate) async fn leader_client(&self) -> Result<Client, Status> {
+        match self.some_leader(self.deadline()).await? {
+            Leadership { leader: Some(leader), is_own: false, .. } => {
+                self.inner.peers.client(leader, Purpose::Other)
+            }
+            _ => Err(Refusal::NoLeader.into()),
+        }
+    }
+
+    /// Proposes a change, here or at the leader, and returns when it is applied here: the outcome, and its index in the log.
+    ///
+    /// # Errors
+    /// After [`Refusal::Timeout`] and [`Refusal::LeaderChanged`] the change may have been made, or may come to be made.
+    pub(crate) async fn propose(&self, change: command::Change) -> Result<(Outcome, u64), Status> {
+        let counts = &self.inner.counts;
+        counts.proposals_pending.fetch_add(1, Ordering::Relaxed);
+        let proposed = self.propose_anywhere(Command::new(change)).await;
+        counts.proposals_pending.fetch_sub(1, Ordering::Relaxed);
+        if proposed.is_err() {
+            counts.proposals_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        proposed
+    }
+
+    async fn propose_anywhere(&self, command: Command) -> Result<(Outcome, u64), Status> {
+        self.check_running()?;
+        if command.0.len() > self.inner.settings.max_request_bytes {
+            return Err(Refusal::RequestTooLarge.into());
+        }
+        let deadline = self.deadline();
+        loop {
+            let now = self.some_leader(deadline).await?;
+            let unproposed = match now.leader {
+                Some(leader) if !now.is_own => match self.propose_at(leader, &command, deadline).await {
+                    Ok((outcome, index)) => {
+                        self.wait_applied(index, deadline).await?;
+                        return Ok((outcome, index));
+                    }
+                    Err(unproposed) => unproposed,
+                },
+                _ => {
+                    let proposed =
+                        tokio::time::timeout_at(deadline, self.propose_here(command.clone())).await;
+                    match proposed {
+                        Ok(Ok(proposed)) => return Ok(proposed),
+                        Ok(Err(unproposed)) => unproposed,
+                        Err(_) => Unproposed::Failed(self.late(now)),
+                    }
+                }
+            };
+            match unproposed {
+                Unproposed::NotHere => self.next_leader(now, deadline).await,
+                Unproposed::Failed(status) => return Err(status),
+            }
+        }
+    }
+
+    /// Returns the failure of a request that took too long, and began when `then` was so.
+    fn late(&self, then: Leadership) -> Status {
+        let now = *self.inner.leadership.borrow();
+        if now.leader == then.leader && now.term == then.term {
+            return Refusal::Timeout.into();
+        }
+        Refusal::TimeoutLeaderFailure.into()
+    }
+
+    async fn propose_at(
+        &self,
+        leader: u64,
+        command: &Command,
+        deadline: tokio::time::Instant,
+    ) -> Result<(Outcome, u64), Unproposed> {
+        let then = *self.inner.leadership.borrow();
+        let mut client = self.inner.peers.client(leader, Purpose::Other).map_err(|_| Unproposed::NotHere)?;
+        let proposal = Proposal { command: command.0.clone() };
+        match tokio::time::timeout_at(deadline, client.propose(proposal)).await {
+            Ok(Ok(proposed)) => {
+                let peer::Proposed { outcome, index } = proposed.into_inner();
+                let missing = || Unproposed::Failed(Status::internal("the leader sent no outcome"));
+                Ok((outcome.ok_or_else(missing)?, index))
+            }
+            Ok(Err(status)) if is_not_here(&status) => Err(Unproposed::NotHere),
+            Ok(Err(status)) if is_unsent(&status) => {
+                self.inner.peers.failed(leader);
+                Err(Unproposed::NotHere)
+            }
+            Ok(Err(status)) => Err(Unproposed::Failed(lost(status))),
+            Err(_) => Err(Unproposed::Failed(self.late(then))),
+        }
+    }
+
+    /// Proposes a change as the leader.
+    async fn propose_here(&self, command: Command) -> Result<(Outcome, u64), Unproposed> {
+        self.check_running().map_err(Unproposed::Failed)?;
+        if self.committed_index() > self.applied_index().saturating_add(APPLY_GAP_MAX) {
+            return Err(Unproposed::Failed(Refusal::TooManyRequests.into()));
+        }
+        match self.inner.raft.client_write(command).await {
+            Ok(written) => Ok((written.data, written.log_id.index)),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(Unproposed::NotHere),
+            // It may be committed by the next leader.
+            Err(RaftError::APIError(ClientWriteError::LogEntryDiscarded(_))) => {
+                Err(Unproposed::Failed(Refusal::LeaderChanged.into()))
+            }
+            Err(RaftError::APIError(error)) => Err(Unproposed::Failed(Status::internal(error.to_string()))),
+            Err(RaftError::Fatal(error)) => {
+                tracing::warn!("a proposal failed: {error}");
+                Err(Unproposed::Failed(Refusal::Stopped.into()))
+            }
+        }
+    }
+
+    /// Waits until an entry is applied here.
+    async fn wait_applied(&self, index: u64, deadline: tokio::time::Instant) -> Result<(), Status> {
+        let mut applied = self.inner.raft.watch_apply_progress();
+        let reached = applied.wait_until(|id| id.as_ref().is_some_and(|id| id.index >= index));
+        match tokio::time::timeout_at(deadline, reached).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(Refusal::Stopped.into()),
+            Err(_) => Err(Refusal::Timeout.into()),
+        }
+    }
+
+    /// Waits until the cluster knows this member's name and client URLs.
+    pub(crate) async fn published(&self) {
+        let mut published = self.inner.is_published.subscribe();
+        // The sender lives as long as the node.
+        let _ = published.wait_for(|published| *published).await;
+    }
+
+    /// Hands the lead over if this member leads others.
+    pub(crate) async fn hand_over_lead(&self) {
+        self.hand_over().await;
+    }
+
+    /// Closes Raft, state and log. Requests fail from here on.
+    pub(crate) async fn shutdown(&self) {
+        if self.inner.is_stopping.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for task in std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner)) {
+            task.abort();
+        }
+        if let Err(error) = self.inner.raft.shutdown().await {
+            tracing::warn!("Raft ended with a failure: {error}");
+        }
+        // What failed before is known already; the next start recovers.
+        if let Err(error) = self.inner.store.close().await {
+            tracing::warn!("the state was not closed in order: {error}");
+        }
+        if let Err(error) = self.inner.log.close().await {
+            tracing::warn!("the log was not closed in order: {error}");
+        }
+    }
+}
+
+/// Returns the failure of a request that was sent to the leader: what became of it is not known if the connection was lost.
+fn lost(status: Status) -> Status {
+    let is_transport = std::error::Error::source(&status).is_some();
+    match status.code() {
+        Code::Unavailable | Code::Cancelled | Code::Unknown | Code::Internal if is_transport => {
+            Refusal::LeaderChanged.into()
+        }
+        _ => status,
+    }
+}
+
+fn forebay_wal_options() -> forebay_wal::Options {
+    forebay_wal::Options::new().class(Class::LOG).shard(0)
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = format!("{:x}", self.id());
+        f.debug_struct("Node").field("id", &id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! How a member comes into its cluster: as one of the first, by joining, or from its data directory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use openraft::errors::{InitializeError, RaftError};
+
+use super::Node;
+use super::identity::Identity;
+use super::peers::{Dialing, causes};
+use crate::config::Config;
+use crate::config::urls::Url;
+use crate::proto::peer::{MembersReply, MembersRequest};
+use crate::server::StartError;
+use crate::types::Peer;
+
+/// How long a member that joins waits for a reply of each of the others.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns which member of which cluster this is: from the data directory, or else from the settings and the other members.
+///
+/// # Errors
+/// The data directory is of another one, or the cluster does not know this member.
+pub(super) async fn identity(config: &Config, dir: &Path, dialing: &Dialing) -> Result<Identity, StartError> {
+    if let Some(identity) = Identity::read(dir)? {
+        identity.check(config, dir)?;
+        return Ok(identity);
+    }
+    let identity = if config.is_cluster_existing {
+        joined(config, dialing).await?
+    } else {
+        Identity::new_cluster(config)?
+    };
+    identity.write(dir)?;
+    Ok(identity)
+}
+
+/// Learns the cluster's id, and this member's, from the members that are there.
+async fn joined(config: &Config, dialing: &Dialing) -> Result<Identity, StartError> {
+    let own = &config.initial_advertise_peer_urls;
+    let others: Vec<&Url> =
+        config.initial_cluster.values().flatten().filter(|url| !own.contains(url)).collect();
+    if others.is_empty() {
+        return Err(StartError::new(
+            "--initial-cluster-state=existing needs other members in --initial-cluster: this member is alone there",
+        ));
+    }
+    let mut failures = Vec::new();
+    for url in others {
+        match ask(dialing, url).await {
+            Ok(reply) => return found(config, url, &reply),
+            Err(reason) => failures.push(format!("{url}: {reason}")),
+        }
+    }
+    Err(StartError::new(format!(
+        "no member of the cluster to join replied ({}): check --initial-cluster, and that the cluster runs",
+        failures.join("; ")
+    )))
+}
+
+async fn ask(dialing: &Dialing, url: &Url) -> Result<MembersReply, String> {
+    let mut client = dialing.stranger(&url.to_string()).map_err(|status| status.message().to_owned())?;
+    let request = MembersRequest { is_linearizable: true };
+    match tokio::time::timeout(ASK_TIMEOUT, client.members(request)).await {
+        Ok(Ok(reply)) => Ok(reply.into_inner()),
+        Ok(Err(status)) => Err(causes(&status)),
+        Err(_) => Err(format!("no reply within {} s", ASK_TIMEOUT.as_secs())),
+    }
+}
+
+/// Finds this member among those of a reply, by its peer URLs.
+fn found(config: &Config, from: &Url, reply: &MembersReply) -> Result<Identity, StartError> {
+    let own: Vec<String> = config.initial_advertise_peer_urls.iter().map(Url::to_string).collect();
+    let member = reply.members.iter().find(|member| member.peer_ur_ls == own);
+    let Some(member) = member else {
+        return Err(StartError::new(format!(
+            "the cluster of {from} has no member with the peer URLs {}: add it first \
+             (etcdctl member add {} --peer-urls={})",
+            own.join(","),
+            config.name,
+            own.join(",")
+        )));
+    };
+    if !member.name.is_empty() {
+        return Err(StartError::new(format!(
+            "member {:x} with the peer URLs {} has started before, and its data is not in {}: remove the member, and \
+             add it again",
+            member.id,
+            own.join(","),
+            config.data_dir.display()
+        )));
+    }
+    Ok(Identity::joined(reply.cluster_id, member.id))
+}
+
+impl Node {
+    /// Begins a new cluster with the same members as all others do. Does nothing in one that has begun.
+    ///
+    /// # Errors
+    /// Raft's.
+    pub(super) async fn begin(&self) -> Result<(), StartError> {
+        let failed =
+            |error: &dyn std::fmt::Display| StartError::new(format!("the cluster cannot begin: {error}"));
+        let inner = &self.inner;
+        if inner.raft.is_initialized().await.map_err(|error| failed(&error))? {
+            return Ok(());
+        }
+        // A member that joins hears from the leader.
+        let Some(initial) = &inner.identity.initial else { return Ok(()) };
+        let peer = |urls: &Vec<String>| Peer { urls: urls.clone(), is_voter_soon: false };
+        let members: BTreeMap<u64, Peer> =
+            initial.members.iter().map(|(id, urls)| (*id, peer(urls))).collect();
+        match inner.raft.initialize(members).await {
+            // Another member was faster.
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+/// Returns why log or state could not be opened.
+pub(super) fn not_opened(what: &str, path: &Path, error: &forebay_raft::Error) -> StartError {
+    let is_locked = error.log().is_some_and(|error| *error.kind() == forebay_wal::ErrorKind::Locked)
+        || error.store().is_some_and(|error| *error.kind() == forebay_kv::ErrorKind::Locked);
+    if is_locked {
+        return StartError::new(format!(
+            "{what} in {} is in use by another process: end it, or give another --data-dir",
+            path.display()
+        ));
+    }
+    StartError::new(format!("{what} in {} cannot be opened: {}", path.display(), causes(error)))
+}

@@ -1,0 +1,279 @@
+//! Raft's messages to other members.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_raft::RaftSnapshot;
+use futures_util::{Stream, StreamExt};
+use openraft::base::{BoxFuture, BoxStream};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{Backoff, RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
+    TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::type_config::alias::{SnapshotOf, VoteOf};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+use super::peers::{Client, Peers, Purpose};
+use super::wire::{Appended, Snapshot, Transfer, Transferred, Vote, Voted, decode, encode};
+use crate::proto::peer::Encoded;
+use crate::types::{Peer, Types};
+
+/// Appends to one member that may be on their way at once. While they are, entries gather for the next one.
+const APPENDS_MAX: usize = 4;
+/// Parts of a snapshot that wait to be sent.
+const PARTS_MAX: usize = 4;
+
+/// Makes connections to members.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    pub(crate) peers: Peers,
+    /// How long entries may take to become durable at a member before the append counts as lost.
+    pub(crate) append_timeout: Duration,
+    /// How long a member may take to install a snapshot that it has received.
+    pub(crate) install_timeout: Duration,
+}
+
+impl RaftNetworkFactory<Types> for Network {
+    type Network = Connection;
+
+    async fn new_client(&mut self, target: u64, node: &Peer) -> Connection {
+        self.peers.set(target, &node.urls);
+        Connection { target, network: self.clone() }
+    }
+}
+
+/// A connection to one member, by its id: where it is reached may change.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    target: u64,
+    network: Network,
+}
+
+impl Connection {
+    fn client(&self, purpose: Purpose) -> Result<Client, Unreachable<Types>> {
+        self.network.peers.client(self.target, purpose).map_err(|status| Unreachable::new(&status))
+    }
+
+    /// Returns Raft's word for a failure: after one to reach the member it waits before it tries again.
+    fn failed(&self, status: &Status) -> RPCError<Types> {
+        if status.code() == Code::Unavailable {
+            self.network.peers.failed(self.target);
+            return RPCError::Unreachable(Unreachable::from_string(super::peers::causes(status)));
+        }
+        RPCError::Network(NetworkError::from_string(super::peers::causes(status)))
+    }
+
+    async fn call<T, F>(&self, option: &RPCOption, call: F) -> Result<T, RPCError<Types>>
+    where
+        T: serde::de::DeserializeOwned,
+        F: Future<Output = Result<tonic::Response<Encoded>, Status>>,
+    {
+        let late = |_| self.failed(&Status::unavailable("no reply in time"));
+        let response = timeout(option.soft_ttl(), call).await.map_err(late)?;
+        let response = response.map_err(|status| self.failed(&status))?;
+        decode(response.get_ref()).map_err(|status| self.failed(&status))
+    }
+
+    async fn vote_or_pre_vote(
+        &self,
+        request: VoteRequest<Types>,
+        is_pre_vote: bool,
+        option: &RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        let message = encode(&Vote { request, is_pre_vote }).map_err(|status| self.failed(&status))?;
+        let mut client = self.client(Purpose::Raft)?;
+        self.call::<Voted, _>(option, client.vote(message)).await
+    }
+}
+
+/// When the appends on their way were sent, oldest first.
+type Sent = Arc<Mutex<VecDeque<Instant>>>;
+
+fn oldest(sent: &Sent) -> Option<Instant> {
+    sent.lock().unwrap_or_else(PoisonError::into_inner).front().copied()
+}
+
+/// The replies to a stream of appends.
+struct Replies {
+    replies: tonic::Streaming<Encoded>,
+    sent: Sent,
+    room: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+impl Replies {
+    /// Waits for the next reply, as long as the oldest append may take; with none on its way, for ever.
+    async fn next(&mut self) -> Result<Option<Encoded>, Status> {
+        loop {
+            let begun = oldest(&self.sent).unwrap_or_else(Instant::now);
+            match timeout_at(begun + self.timeout, self.replies.message()).await {
+                Ok(reply) => {
+                    self.sent.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                    self.room.add_permits(1);
+                    return reply;
+                }
+                Err(_) if oldest(&self.sent).is_none_or(|begun| begun.elapsed() < self.timeout) => {}
+                Err(_) => return Err(Status::unavailable("no reply to an append in time")),
+            }
+        }
+    }
+}
+
+impl RaftNetworkV2<Types> for Connection {
+    type SnapshotData = RaftSnapshot;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
+        let mut replies = self.stream_append(futures_util::stream::iter([request]), option).await?;
+        let reply = replies.next().await;
+        drop(replies);
+        match reply {
+            Some(Ok(Ok(matching))) if matching != last => Ok(AppendEntriesResponse::PartialSuccess(matching)),
+            Some(reply) => Ok(reply?.into()),
+            None => Err(self.failed(&Status::unavailable("no reply to an append"))),
+        }
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<
+        's,
+        Result<BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>, RPCError<Types>>,
+    >
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + Send + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let (sent, room) = (Sent::default(), Arc::new(Semaphore::new(APPENDS_MAX)));
+            let (noted, places) = (sent.clone(), room.clone());
+            let requests = futures_util::stream::unfold(input, move |mut input| {
+                let (noted, places) = (noted.clone(), places.clone());
+                async move {
+                    places.acquire().await.ok()?.forget();
+                    let request = input.next().await?;
+                    noted.lock().unwrap_or_else(PoisonError::into_inner).push_back(Instant::now());
+                    // What cannot be encoded ends the stream, and so the session.
+                    Some((encode(&request).ok()?, input))
+                }
+            });
+            let mut client = self.client(Purpose::Raft)?;
+            let limit = self.network.append_timeout;
+            let replies = match timeout(limit, client.append(requests)).await {
+                Ok(replies) => replies.map_err(|status| self.failed(&status))?.into_inner(),
+                Err(_) => return Err(self.failed(&Status::unavailable("no reply to an append in time"))),
+            };
+            let replies = Replies { replies, sent, room, timeout: limit };
+            let connection = &*self;
+            let replies = futures_util::stream::unfold(Some(replies), move |replies| async move {
+                let mut replies = replies?;
+                let reply = match replies.next().await {
+                    Ok(reply) => decode::<Appended>(&reply?),
+                    Err(status) => Err(status),
+                };
+                match reply {
+                    Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some(replies))),
+                    Ok(Err(refused)) => Some((Ok(Err(refused)), None)),
+                    Err(status) => Some((Err(connection.failed(&status)), None)),
+                }
+            });
+            let replies: BoxStream<'s, _> = Box::pin(replies);
+            Ok(replies)
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        self.vote_or_pre_vote(request, false, &option).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<Types>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        self.vote_or_pre_vote(request, true, &option).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: VoteOf<Types>,
+        snapshot: SnapshotOf<Types, RaftSnapshot>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        let unreachable = |status: &Status| match self.failed(status) {
+            RPCError::Network(error) => StreamingError::Network(error),
+            _ => StreamingError::Unreachable(Unreachable::new(status)),
+        };
+        let (parts, outgoing) = mpsc::channel(PARTS_MAX);
+        let (limit, mut reader) = (self.network.install_timeout, snapshot.snapshot.reader());
+        let meta = snapshot.meta;
+        // The receiver takes parts as fast as it writes them; one that takes none for this long is gone.
+        let sending = async move {
+            loop {
+                let part = reader.next().await.map_err(|error| Status::internal(error.to_string()))?;
+                let is_last = part.is_none();
+                let message = match part {
+                    Some(part) => Snapshot::Part(part),
+                    None => Snapshot::Install(vote, meta.clone()),
+                };
+                match timeout(limit, parts.send(encode(&message)?)).await {
+                    Ok(Ok(())) if !is_last => {}
+                    // The call itself says what has become of it.
+                    Ok(_) => return Ok(()),
+                    Err(_) => return Err(Status::unavailable("no part of a snapshot was taken in time")),
+                }
+            }
+        };
+        let mut client = self.client(Purpose::Other)?;
+        let call = client.install_snapshot(ReceiverStream::new(outgoing));
+        let transfer = async move {
+            let (mut call, mut sending) = (std::pin::pin!(call), std::pin::pin!(sending));
+            let sent: Result<(), Status> = tokio::select! {
+                replied = &mut call => return replied,
+                sent = &mut sending => sent,
+            };
+            sent?;
+            timeout(limit, call).await.unwrap_or_else(|_| Err(Status::unavailable("not installed in time")))
+        };
+        tokio::select! {
+            replied = transfer => {
+                let replied = replied.map_err(|status| unreachable(&status))?;
+                decode(replied.get_ref()).map_err(|status| unreachable(&status))
+            }
+            closed = cancel => Err(StreamingError::Closed(closed)),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<Types>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
+        let message = encode::<Transfer>(&request).map_err(|status| self.failed(&status))?;
+        let mut client = self.client(Purpose::Raft)?;
+        self.call::<Transferred, _>(&option, client.transfer_leader(message)).await
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        // A member that comes back is found again soon, and one that is away costs little.
+        let waits = [10, 20, 50, 100, 200].into_iter().chain(std::iter::repeat(500));
+        Some(Backoff::new(waits.map(Duration::from_millis)))
+    }
+}

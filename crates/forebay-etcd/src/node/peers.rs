@@ -1,0 +1,213 @@
+//! Connections to the other members.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status};
+
+use crate::proto::peer::peer_client::PeerClient;
+
+/// Metadata of every request between members: the cluster, who sends, and to whom.
+pub(crate) const CLUSTER: &str = "forebay-cluster";
+pub(crate) const FROM: &str = "forebay-from";
+pub(crate) const TO: &str = "forebay-to";
+
+/// Bytes that a stream, and a connection, may have on their way.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// A client of another member.
+pub(crate) type Client = PeerClient<InterceptedService<Channel, Ids>>;
+
+/// Puts the ids into each request.
+#[derive(Clone, Debug)]
+pub(crate) struct Ids {
+    ids: Vec<(&'static str, MetadataValue<Ascii>)>,
+}
+
+impl Ids {
+    fn new(cluster: Option<u64>, from: Option<u64>, to: Option<u64>) -> Ids {
+        let ids = [(CLUSTER, cluster), (FROM, from), (TO, to)];
+        Ids { ids: ids.into_iter().filter_map(|(name, id)| Some((name, MetadataValue::from(id?)))).collect() }
+    }
+}
+
+impl Interceptor for Ids {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        for (name, id) in &self.ids {
+            request.metadata_mut().insert(*name, id.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// The purpose of a connection: short messages never wait behind long ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Heartbeats, votes and entries.
+    Raft,
+    /// Snapshots and forwarded requests.
+    Other,
+}
+
+/// How connections are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialing {
+    pub(crate) tls: Option<ClientTlsConfig>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) keep_alive: Duration,
+    /// Connections have tasks, which run here.
+    pub(crate) runtime: Handle,
+}
+
+impl Dialing {
+    /// Returns a channel that connects when it is used, and again after failures.
+    fn channel(&self, url: &str) -> Result<Channel, Status> {
+        let _guard = self.runtime.enter();
+        let bad = |error: tonic::transport::Error| {
+            Status::internal(format!("{url} cannot be reached: {}", causes(&error)))
+        };
+        let mut endpoint = Endpoint::from_shared(url.to_owned()).map_err(bad)?;
+        if let Some(tls) = self.tls.as_ref().filter(|_| url.starts_with("https:")) {
+            endpoint = endpoint.tls_config(tls.clone()).map_err(bad)?;
+        }
+        let endpoint = endpoint
+            .connect_timeout(self.connect_timeout)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(self.keep_alive)
+            .keep_alive_timeout(self.keep_alive)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
+        Ok(endpoint.connect_lazy())
+    }
+
+    /// Returns a client for a member of which only a URL is known yet.
+    pub(crate) fn stranger(&self, url: &str) -> Result<Client, Status> {
+        Ok(client(self.channel(url)?, Ids::new(None, None, None)))
+    }
+}
+
+fn client(channel: Channel, ids: Ids) -> Client {
+    // What entries and requests may have is checked where they are made.
+    PeerClient::with_interceptor(channel, ids)
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX)
+}
+
+/// The other members, by their ids.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    cluster: u64,
+    own: u64,
+    dialing: Dialing,
+    table: Mutex<HashMap<u64, Entry>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    urls: Vec<String>,
+    /// The URL in use.
+    at: usize,
+    raft: Client,
+    other: Client,
+}
+
+impl Peers {
+    pub(crate) fn new(cluster: u64, own: u64, dialing: Dialing) -> Peers {
+        Peers { inner: Arc::new(Inner { cluster, own, dialing, table: Mutex::default() }) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        self.inner.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry(&self, id: u64, urls: &[String], at: usize) -> Result<Entry, Status> {
+        let inner = &self.inner;
+        let url = urls.get(at).ok_or_else(|| Status::internal(format!("member {id:x} has no URL")))?;
+        let ids = Ids::new(Some(inner.cluster), Some(inner.own), Some(id));
+        Ok(Entry {
+            urls: urls.to_vec(),
+            at,
+            raft: client(inner.dialing.channel(url)?, ids.clone()),
+            other: client(inner.dialing.channel(url)?, ids),
+        })
+    }
+
+    /// Notes where a member is reached; connections to other URLs of it are not used any more.
+    pub(crate) fn set(&self, id: u64, urls: &[String]) {
+        let mut table = self.table();
+        if id == self.inner.own || table.get(&id).is_some_and(|entry| entry.urls == urls) {
+            return;
+        }
+        match self.entry(id, urls, 0) {
+            Ok(entry) => {
+                table.insert(id, entry);
+            }
+            Err(status) => tracing::error!(member = format!("{id:x}"), "{}", status.message()),
+        }
+    }
+
+    /// Forgets the members for which this does not hold.
+    pub(crate) fn retain(&self, is_member: impl Fn(u64) -> bool) {
+        self.table().retain(|id, _| is_member(*id));
+    }
+
+    /// Returns a client of a member.
+    pub(crate) fn client(&self, id: u64, purpose: Purpose) -> Result<Client, Status> {
+        let table = self.table();
+        let Some(entry) = table.get(&id) else {
+            return Err(Status::unavailable(format!("member {id:x} is not known here")));
+        };
+        Ok(match purpose {
+            Purpose::Raft => entry.raft.clone(),
+            Purpose::Other => entry.other.clone(),
+        })
+    }
+
+    /// Notes that a member was not reached: its next URL comes to use, if it has several.
+    pub(crate) fn failed(&self, id: u64) {
+        let mut table = self.table();
+        let Some(entry) = table.get(&id).filter(|entry| entry.urls.len() > 1) else { return };
+        let (urls, at) = (entry.urls.clone(), (entry.at + 1) % entry.urls.len());
+        if let Ok(entry) = self.entry(id, &urls, at) {
+            table.insert(id, entry);
+        }
+    }
+}
+
+/// Returns an error with all its causes, in one line.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let (mut text, mut at) = (error.to_string(), error.source());
+    while let Some(cause) = at {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        at = cause.source();
+    }
+    text
+}
+
+/// Returns whether a request certainly never reached the other member, so that it may be sent again.
+pub(crate) fn is_unsent(status: &Status) -> bool {
+    let mut at: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(status);
+    while let Some(cause) = at {
+        if cause.is::<tonic::ConnectError>() {
+            return true;
+        }
+        at = cause.source();
+    }
+    false
+}

@@ -1,0 +1,198 @@
+//! What other members ask of this one.
+
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt};
+use openraft::type_config::alias::SnapshotOf;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::peers::{CLUSTER, FROM, TO};
+use super::wire::{Appended, Snapshot, Transfer, Vote, decode, encode};
+use super::{Node, not_here};
+use crate::proto::etcdserverpb::{
+    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
+use crate::proto::peer::{
+    Encoded, MemberChange, MemberChanged, MembersReply, MembersRequest, Proposal, Proposed, ReadIndexReply,
+    ReadIndexRequest, peer_server,
+};
+use crate::types::{Command, Types};
+use forebay_raft::RaftSnapshot;
+
+/// Appends that wait to be taken by Raft.
+const APPENDS_MAX: usize = 16;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerService {
+    node: Node,
+}
+
+impl PeerService {
+    pub(crate) fn server(node: Node) -> peer_server::PeerServer<PeerService> {
+        peer_server::PeerServer::new(PeerService { node })
+            .max_decoding_message_size(usize::MAX)
+            .max_encoding_message_size(usize::MAX)
+    }
+
+    /// Refuses requests of another cluster, and those that are meant for another member.
+    fn check<T>(&self, request: &Request<T>) -> Result<u64, Status> {
+        let number =
+            |name: &str| -> Option<u64> { request.metadata().get(name)?.to_str().ok()?.parse().ok() };
+        let (Some(cluster), Some(from), Some(to)) = (number(CLUSTER), number(FROM), number(TO)) else {
+            return Err(Status::invalid_argument("a request between members has the ids of both"));
+        };
+        let node = &self.node;
+        if cluster != node.cluster_id() {
+            node.inner.counts.foreign.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            tracing::error!(
+                from = format!("{from:x}"),
+                cluster = format!("{cluster:x}"),
+                "a member of another cluster calls: look at its --initial-cluster and --initial-cluster-token"
+            );
+            return Err(Status::failed_precondition("etcdserver: cluster ID mismatch"));
+        }
+        if to != node.id() {
+            return Err(Status::failed_precondition(format!("this is member {:x}, not {to:x}", node.id())));
+        }
+        Ok(from)
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Status {
+    Status::internal(error.to_string())
+}
+
+#[tonic::async_trait]
+impl peer_server::Peer for PeerService {
+    type AppendStream = Pin<Box<dyn Stream<Item = Result<Encoded, Status>> + Send>>;
+
+    async fn append(
+        &self,
+        request: Request<Streaming<Encoded>>,
+    ) -> Result<Response<Self::AppendStream>, Status> {
+        self.check(&request)?;
+        let node = self.node.clone();
+        let (requests, arrived) = tokio::sync::mpsc::channel(APPENDS_MAX);
+        let mut incoming = request.into_inner();
+        let heard = node.clone();
+        // A message that is none ends the stream: the outcomes of those before it still go back.
+        tokio::spawn(async move {
+            while let Ok(Some(message)) = incoming.message().await {
+                heard.heard_from_leader();
+                let Ok(append) = decode(&message) else { return };
+                if requests.send(append).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let arrived = tokio_stream::wrappers::ReceiverStream::new(arrived);
+        let replies = node.inner.raft.stream_append(arrived);
+        let replies = replies.map(|reply| match reply {
+            Ok(appended) => encode::<Appended>(&appended),
+            Err(fatal) => Err(failed(fatal)),
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+
+    async fn vote(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
+        self.check(&request)?;
+        let Vote { request, is_pre_vote } = decode(request.get_ref())?;
+        let raft = &self.node.inner.raft;
+        let voted = if is_pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
+        Ok(Response::new(encode(&voted.map_err(failed)?)?))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<Encoded>>,
+    ) -> Result<Response<Encoded>, Status> {
+        let from = self.check(&request)?;
+        let mut parts = request.into_inner();
+        let inner = &self.node.inner;
+        tracing::info!(from = format!("{from:x}"), "a snapshot is received");
+        let mut receiver = inner.store.receive_snapshot().await.map_err(failed)?;
+        while let Some(message) = parts.message().await? {
+            // The leader is alive, though its heartbeats may wait behind the parts.
+            self.node.heard_from_leader();
+            match decode(&message)? {
+                Snapshot::Part(part) => receiver.write(&part).await.map_err(failed)?,
+                Snapshot::Install(vote, meta) => {
+                    let snapshot = receiver.finish().map_err(failed)?;
+                    let bytes = snapshot.bytes();
+                    let snapshot = SnapshotOf::<Types, RaftSnapshot> { meta, snapshot };
+                    let installed = inner.raft.install_full_snapshot(vote, snapshot).await;
+                    let installed = installed.map_err(failed)?;
+                    inner.counts.installed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    tracing::info!(from = format!("{from:x}"), bytes, "a snapshot is installed");
+                    return Ok(Response::new(encode(&installed)?));
+                }
+            }
+        }
+        Err(Status::aborted("the snapshot ended before its last part"))
+    }
+
+    async fn transfer_leader(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
+        self.check(&request)?;
+        let transfer: Transfer = decode(request.get_ref())?;
+        let transferred = self.node.inner.raft.handle_transfer_leader(transfer).await.map_err(failed)?;
+        Ok(Response::new(encode(&transferred)?))
+    }
+
+    async fn propose(&self, request: Request<Proposal>) -> Result<Response<Proposed>, Status> {
+        self.check(&request)?;
+        let command = Command(request.into_inner().command);
+        match self.node.propose_here(command).await {
+            Ok((outcome, index)) => Ok(Response::new(Proposed { outcome: Some(outcome), index })),
+            Err(refused) => Err(refused.into_status()),
+        }
+    }
+
+    async fn read_index(
+        &self,
+        request: Request<ReadIndexRequest>,
+    ) -> Result<Response<ReadIndexReply>, Status> {
+        self.check(&request)?;
+        let index = self.node.read_index_here().await.map_err(super::Unproposed::into_status)?;
+        Ok(Response::new(ReadIndexReply { index }))
+    }
+
+    async fn keep_alive(
+        &self,
+        request: Request<LeaseKeepAliveRequest>,
+    ) -> Result<Response<LeaseKeepAliveResponse>, Status> {
+        self.check(&request)?;
+        let at_leader = self.node.at_leader()?;
+        at_leader.keep_alive(request.into_inner().id).await.map(Response::new)
+    }
+
+    async fn time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        self.check(&request)?;
+        let at_leader = self.node.at_leader()?;
+        at_leader.time_to_live(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn change_members(
+        &self,
+        request: Request<MemberChange>,
+    ) -> Result<Response<MemberChanged>, Status> {
+        self.check(&request)?;
+        if !self.node.is_leader() {
+            return Err(not_here());
+        }
+        let change = request.into_inner().change.ok_or_else(|| Status::invalid_argument("no change"))?;
+        self.node.change_members_here(change).await.map(Response::new)
+    }
+
+    async fn members(&self, request: Request<MembersRequest>) -> Result<Response<MembersReply>, Status> {
+        // A member that joins does not know the cluster's id yet.
+        if request.metadata().contains_key(CLUSTER) {
+            self.check(&request)?;
+        }
+        let members = self.node.members(request.get_ref().is_linearizable).await?;
+        Ok(Response::new(MembersReply { cluster_id: self.node.cluster_id(), members }))
+    }
+}

@@ -1,0 +1,199 @@
+//! Background tasks of a member.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver;
+use openraft::{Instant, ServerState};
+use tokio::sync::watch;
+
+use super::peers::Purpose;
+use super::{Ended, Leadership, Node};
+use crate::proto::peer::{Attributes, MembersRequest, command};
+
+/// How long nobody may lead, in election timeouts, before a member asks whether it was removed.
+const ELECTIONS_ALONE_MAX: u32 = 4;
+
+impl Node {
+    /// Starts the tasks, on Raft's own runtime.
+    pub(super) fn start_tasks(&self, leadership: watch::Sender<Leadership>) {
+        let Some(runtime) = self.runtime() else { return };
+        let mut tasks = self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.push(runtime.spawn(self.clone().follow(leadership)));
+        tasks.push(runtime.spawn(self.clone().make_rounds()));
+        tasks.push(runtime.spawn(self.clone().publish()));
+        tasks.push(runtime.spawn(self.clone().look_after_members()));
+        tasks.push(runtime.spawn(self.clone().notice_removal()));
+        tasks.push(runtime.spawn(self.clone().notice_failure()));
+    }
+
+    /// Keeps `leadership`, and where members are reached, as they are.
+    async fn follow(self, sender: watch::Sender<Leadership>) {
+        let mut metrics = self.inner.raft.server_metrics();
+        let mut tick = tokio::time::interval(self.inner.settings.heartbeat_interval);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut membership = None;
+        let mut last_leader = None;
+        loop {
+            let now = self.leadership_now();
+            if now.leader.is_some() && now.leader != last_leader {
+                if last_leader.is_some() {
+                    self.inner.counts.leader_changes.fetch_add(1, Ordering::Relaxed);
+                }
+                last_leader = now.leader;
+                let leader = now.leader.unwrap_or_default();
+                tracing::info!(leader = format!("{leader:x}"), term = now.term, "there is a leader");
+            }
+            sender.send_if_modified(|before| {
+                let is_new = *before != now;
+                if is_new && now.leader.is_none() && before.leader.is_some() {
+                    tracing::warn!(term = now.term, "there is no leader");
+                }
+                *before = now;
+                is_new
+            });
+            let current = self.membership();
+            if membership.as_ref() != Some(current.log_id()) {
+                membership = Some(*current.log_id());
+                for (id, peer) in current.membership().nodes() {
+                    self.inner.peers.set(*id, &peer.urls);
+                }
+                self.inner.peers.retain(|id| current.membership().get_node(&id).is_some());
+            }
+            tokio::select! {
+                changed = metrics.changed() => if changed.is_err() { return },
+                _ = tick.tick() => {}
+            }
+        }
+    }
+
+    /// Looks who leads. Raft itself keeps naming a leader that is not heard of any more, and a leader goes on though no
+    /// majority replies: neither counts here.
+    fn leadership_now(&self) -> Leadership {
+        let metrics = self.inner.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let limit = self.inner.settings.election_timeout * 2;
+        let term = metrics.current_term;
+        let is_own = metrics.state == ServerState::Leader && metrics.current_leader == Some(self.id());
+        if is_own {
+            let others = metrics.membership_config.membership().voter_ids().any(|id| id != self.id());
+            let is_acked = metrics.last_quorum_acked.as_ref().is_none_or(|at| at.elapsed() < limit);
+            let is_own = is_acked || !others;
+            return Leadership { leader: Some(self.id()).filter(|_| is_own), term, is_own };
+        }
+        let heard = Duration::from_millis(self.inner.heard_ms.load(Ordering::Relaxed));
+        let is_heard = !heard.is_zero() && self.inner.began.elapsed().saturating_sub(heard) < limit;
+        let leader = metrics.current_leader.filter(|leader| is_heard && *leader != self.id());
+        Leadership { leader, term, is_own: false }
+    }
+
+    /// Gives the cluster this member's name and client URLs, until it knows them.
+    async fn publish(self) {
+        let attributes = Attributes {
+            member: self.id(),
+            name: self.inner.name.clone(),
+            client_urls: self.inner.client_urls.clone(),
+        };
+        loop {
+            // The same words again change nothing.
+            match self.propose(command::Change::Attributes(attributes.clone())).await {
+                Ok(_) => break,
+                Err(status) => {
+                    tracing::warn!("the cluster does not know this member's name yet: {}", status.message())
+                }
+            }
+            tokio::time::sleep(self.inner.settings.heartbeat_interval).await;
+        }
+        tracing::info!(name = self.inner.name, "the cluster knows this member");
+        self.inner.is_published.send_replace(true);
+    }
+
+    /// As the leader: makes voters of those that have caught up.
+    async fn look_after_members(self) {
+        let mut leadership = self.leadership();
+        loop {
+            if leadership.wait_for(|now| now.is_own).await.is_err() {
+                return;
+            }
+            self.make_voters().await;
+            tokio::time::sleep(self.inner.settings.heartbeat_interval).await;
+        }
+    }
+
+    /// Ends this member when it was removed. What it has applied does not show it: a removed member may not have the entry, and a
+    /// new one has the entries of before it was added. So the others are asked, and a leader confirms.
+    async fn notice_removal(self) {
+        let alone = self.inner.settings.election_timeout * ELECTIONS_ALONE_MAX;
+        let mut leadership = self.leadership();
+        loop {
+            if self.is_in_doubt() {
+                if self.is_removed().await {
+                    tracing::error!("this member was removed from the cluster, and ends");
+                    self.end(Ended::Removed);
+                    return;
+                }
+                tokio::time::sleep(self.inner.settings.election_timeout).await;
+                continue;
+            }
+            if leadership.wait_for(|now| now.leader.is_none()).await.is_err() {
+                return;
+            }
+            let led = tokio::time::timeout(alone, leadership.wait_for(|now| now.leader.is_some()));
+            let is_alone = led.await.is_err();
+            if is_alone && self.is_removed().await {
+                tracing::error!("this member was removed from the cluster, and ends");
+                self.end(Ended::Removed);
+                return;
+            }
+        }
+    }
+
+    /// Returns whether the membership known here is without this member, or about to be.
+    fn is_in_doubt(&self) -> bool {
+        let membership = self.membership();
+        let membership = membership.membership();
+        // Of a joint configuration the last one is what comes.
+        let next = membership.get_joint_config().last();
+        let is_voter_now = membership.voter_ids().any(|id| id == self.id());
+        let is_leaving = is_voter_now && next.is_some_and(|next| !next.contains(&self.id()));
+        let has_members = membership.nodes().next().is_some();
+        has_members && (is_leaving || membership.get_node(&self.id()).is_none())
+    }
+
+    /// Asks the others whether this member was removed. `false` if none of them knows for certain.
+    async fn is_removed(&self) -> bool {
+        let others: Vec<u64> = {
+            let membership = self.membership();
+            membership.membership().nodes().map(|(id, _)| *id).filter(|id| *id != self.id()).collect()
+        };
+        for id in others {
+            let Ok(mut client) = self.inner.peers.client(id, Purpose::Other) else { continue };
+            let asked = client.members(MembersRequest { is_linearizable: true });
+            let limit = self.inner.settings.election_timeout * 4;
+            if let Ok(Ok(reply)) = tokio::time::timeout(limit, asked).await {
+                let reply = reply.into_inner();
+                let is_known = reply.members.iter().any(|member| member.id == self.id());
+                return reply.cluster_id == self.cluster_id() && !is_known;
+            }
+            self.inner.peers.failed(id);
+        }
+        false
+    }
+
+    /// Ends this member when Raft has stopped, which it does when its log or state fails.
+    async fn notice_failure(self) {
+        let mut metrics = self.inner.raft.metrics();
+        loop {
+            let failure = metrics.borrow_watched().running_state.as_ref().err().map(ToString::to_string);
+            if let Some(failure) = failure {
+                self.end(Ended::Failed(failure));
+                return;
+            }
+            if metrics.changed().await.is_err() {
+                self.end(Ended::Failed("Raft has stopped".to_owned()));
+                return;
+            }
+        }
+    }
+}

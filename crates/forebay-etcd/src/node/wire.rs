@@ -1,0 +1,46 @@
+//! Raft's messages as MessagePack.
+
+use openraft::raft::{
+    StreamAppendError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use openraft::type_config::alias::{LogIdOf, SnapshotMetaOf, VoteOf};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tonic::Status;
+
+use crate::proto::peer::Encoded;
+use crate::types::Types;
+
+/// The outcome of an append.
+pub(crate) type Appended = Result<Option<LogIdOf<Types>>, StreamAppendError<Types>>;
+
+/// A request for a vote.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Vote {
+    pub(crate) request: VoteRequest<Types>,
+    /// It is only asked whether the vote would be given.
+    pub(crate) is_pre_vote: bool,
+}
+
+pub(crate) type Voted = VoteResponse<Types>;
+pub(crate) type Transfer = TransferLeaderRequest<Types>;
+pub(crate) type Transferred = TransferLeaderResponse<Types>;
+
+/// The messages of a snapshot on its way.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Snapshot {
+    Part(forebay_raft::SnapshotPart),
+    /// After all parts.
+    Install(VoteOf<Types>, SnapshotMetaOf<Types>),
+}
+
+pub(crate) fn encode<T: Serialize>(message: &T) -> Result<Encoded, Status> {
+    // With names, so that a later version may add fields.
+    let bytes = rmp_serde::to_vec_named(message);
+    bytes.map(|bytes| Encoded { bytes }).map_err(|error| Status::internal(error.to_string()))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(message: &Encoded) -> Result<T, Status> {
+    rmp_serde::from_slice(&message.bytes)
+        .map_err(|error| Status::invalid_argument(format!("not a message of Raft: {error}")))
+}

@@ -1,0 +1,59 @@
+//! [`Observer`]: who follows the state as entries are applied, such as the hub of watches and the lessor.
+
+use crate::proto::mvccpb::Event;
+
+/// Follows the state. Calls come one at a time, in the order of the entries, on the task that applies them: return soon.
+pub(crate) trait Observer: Send + Sync + 'static {
+    /// The state was opened, or replaced by a snapshot.
+    fn opened(&self, opened: Opened);
+
+    /// An entry has been applied, and can be read. Entries without a change that [`Applied`] names are not passed on.
+    fn applied(&self, applied: Applied);
+}
+
+/// A state from which an observer begins.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Opened {
+    pub(crate) revision: i64,
+    /// -1 before the first compaction.
+    pub(crate) compacted: i64,
+    /// All leases: ids and granted times in seconds.
+    pub(crate) leases: Vec<(i64, i64)>,
+    /// The space that keys, values and leases take; see [`crate::mvcc`].
+    pub(crate) used_bytes: u64,
+    /// Whether compacted entries wait to be removed, which the next entries do.
+    pub(crate) is_cleaning: bool,
+    /// Whether this member's limit of space is reached: the alarm `NOSPACE` is to be raised.
+    pub(crate) is_full: bool,
+}
+
+/// The changes of an entry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Applied {
+    /// The state's revision after it.
+    pub(crate) revision: i64,
+    /// All of one revision, in the order of their sub revisions. With the previous value where there was one.
+    pub(crate) events: Vec<Event>,
+    /// A lease that was granted: its id, and the granted time in seconds.
+    pub(crate) granted: Option<(i64, i64)>,
+    /// A lease that was revoked.
+    pub(crate) revoked: Option<i64>,
+    /// The revision up to which history was compacted by this entry.
+    pub(crate) compacted: Option<i64>,
+    /// See [`Opened::used_bytes`].
+    pub(crate) used_bytes: u64,
+    /// See [`Opened::is_cleaning`].
+    pub(crate) is_cleaning: bool,
+    /// See [`Opened::is_full`].
+    pub(crate) is_full: bool,
+}
+
+impl Applied {
+    /// Returns whether there is something to follow.
+    pub(crate) fn is_change(&self) -> bool {
+        !self.events.is_empty()
+            || self.granted.is_some()
+            || self.revoked.is_some()
+            || self.compacted.is_some()
+    }
+}

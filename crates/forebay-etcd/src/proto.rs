@@ -1,0 +1,28 @@
+//! The messages and services of etcd's API, as compiled from `proto`.
+
+#![allow(missing_docs, reason = "generated code has no documentation: etcd's own has it")]
+
+/// Keys, values and events.
+pub mod mvccpb {
+    tonic::include_proto!("mvccpb");
+}
+
+/// Users and roles.
+pub mod authpb {
+    tonic::include_proto!("authpb");
+}
+
+/// Requests, responses and services.
+pub mod etcdserverpb {
+    tonic::include_proto!("etcdserverpb");
+}
+
+/// What members say to each other, and what their log holds.
+pub mod forebay {
+    /// Of this server alone.
+    pub mod etcd {
+        tonic::include_proto!("forebay.etcd");
+    }
+}
+
+pub use forebay::etcd as peer;

@@ -1,0 +1,276 @@
+//! [`Server`]: a member with its listeners.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+
+use crate::config::Config;
+use crate::http;
+use crate::listen::{Connection, Ending, Listener, accept};
+use crate::mvcc::{self, Machine};
+use crate::node::{Ended, Node, PeerService};
+use crate::services::{self, Context, Followers, Leases, Limits};
+use crate::tls;
+use crate::version::{ETCD_VERSION, OWN_VERSION};
+
+/// How long requests of clients may take to end when the server does.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why a server does not start, or has ended: one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartError(String);
+
+impl StartError {
+    pub(crate) fn new(sentence: impl Into<String>) -> StartError {
+        StartError(sentence.into())
+    }
+
+    pub(crate) fn at(what: &str, path: &Path, error: &io::Error) -> StartError {
+        StartError(format!("{what} {}: {error}", path.display()))
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Why a running server has ended by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The member was removed from the cluster.
+    Removed,
+    /// Its log or its state has failed. A new start recovers from the disk.
+    Failed(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Removed => f.write_str("this member was removed from the cluster for good"),
+            Reason::Failed(what) => write!(f, "this member has failed: {what}"),
+        }
+    }
+}
+
+/// Where a server listens, with the ports that were bound.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    /// For clients: gRPC and HTTP.
+    pub client: Vec<SocketAddr>,
+    /// For other members.
+    pub peer: Vec<SocketAddr>,
+    /// For metrics and health alone.
+    pub metrics: Vec<SocketAddr>,
+}
+
+/// A running server: a member of a cluster with its listeners. End it with [`Server::shutdown`].
+#[derive(Debug)]
+pub struct Server {
+    node: Node,
+    addresses: Addresses,
+    /// Listeners for clients end with this.
+    stopping: watch::Sender<bool>,
+    clients: Vec<JoinHandle<()>>,
+    /// The listener for members goes on until Raft has ended.
+    peers_stopping: watch::Sender<bool>,
+    peers: JoinHandle<()>,
+    /// All connections end with this.
+    closing: watch::Sender<bool>,
+    /// They hold the ports.
+    accepting: JoinSet<()>,
+}
+
+fn addresses(listeners: &[Listener]) -> Vec<SocketAddr> {
+    listeners.iter().filter_map(Listener::address).collect()
+}
+
+impl Server {
+    /// Starts a server: binds the listeners, opens log and state, and begins, joins or goes on in the cluster. Returns before
+    /// there is a leader.
+    ///
+    /// # Errors
+    /// What stands in the way, as a sentence: a port in use, a data directory of another member, a file that cannot be read.
+    pub async fn start(config: Config) -> Result<Server, StartError> {
+        let client_tls = tls::server(&config.client_tls, config.tls_versions)?;
+        let peer_tls = tls::server(&config.peer_tls, config.tls_versions)?;
+        let dialing_tls = tls::client(&config.peer_tls)?;
+        let (client_tls, peer_tls) = (client_tls.as_ref(), peer_tls.as_ref());
+        let clients = Listener::bind("listen-client-urls", &config.listen_client_urls, client_tls).await?;
+        let http_urls = &config.listen_client_http_urls;
+        let http = Listener::bind("listen-client-http-urls", http_urls, client_tls).await?;
+        let metrics = Listener::bind("listen-metrics-urls", &config.listen_metrics_urls, client_tls).await?;
+        let peers = Listener::bind("listen-peer-urls", &config.listen_peer_urls, peer_tls).await?;
+        let addresses =
+            Addresses { client: addresses(&clients), peer: addresses(&peers), metrics: addresses(&metrics) };
+        let limits = limits(&config);
+        let followers = Arc::new(Followers::default());
+        let machine = Machine::new(followers.clone(), limits.state);
+        let node = Node::start(&config, machine, dialing_tls).await?;
+        tracing::info!(
+            version = OWN_VERSION,
+            etcd_version = ETCD_VERSION,
+            member = format!("{:x}", node.id()),
+            cluster = format!("{:x}", node.cluster_id()),
+            name = config.name,
+            client_addresses = ?addresses.client,
+            peer_addresses = ?addresses.peer,
+            "started"
+        );
+        // Raft's messages stay on Raft's own runtime.
+        let here = Handle::current();
+        let raft_runtime = node.runtime().unwrap_or_else(|| here.clone());
+        let mut accepting = JoinSet::new();
+        let (closing, is_closing) = watch::channel(false);
+        let (peers_stopping, is_stopping) = watch::channel(false);
+        let ending = Ending { stopping: is_stopping.clone(), closing: is_closing.clone() };
+        let routes = Routes::from(http::peer_router()).add_service(PeerService::server(node.clone()));
+        let connections = accept(peers, &ending, &raft_runtime, &mut accepting);
+        let peers = raft_runtime.spawn(serve(peer_builder(&config), connections, routes, is_stopping));
+        let (stopping, is_stopping) = watch::channel(false);
+        let ending = Ending { stopping: is_stopping.clone(), closing: is_closing };
+        let context = Context::new(node.clone(), followers, limits, is_stopping.clone());
+        node.set_at_leader(Arc::new(Leases(context.clone())));
+        let mut routes = services::router(&context);
+        let mut tasks = vec![
+            tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
+            tokio::spawn(services::end_leases(context, config.election_timeout)),
+        ];
+        if http.is_empty() {
+            routes = Routes::from(routes.into_axum_router().merge(http::router(node.clone())));
+        }
+        let only_http = || Routes::from(http::router(node.clone()));
+        for (listeners, routes) in [(clients, routes), (http, only_http()), (metrics, only_http())] {
+            if !listeners.is_empty() {
+                let connections = accept(listeners, &ending, &here, &mut accepting);
+                let builder = client_builder(&config);
+                tasks.push(tokio::spawn(serve(builder, connections, routes, is_stopping.clone())));
+            }
+        }
+        Ok(Server { node, addresses, stopping, clients: tasks, peers_stopping, peers, closing, accepting })
+    }
+
+    /// Returns where the server listens.
+    pub fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// Returns the id of the member.
+    pub fn member_id(&self) -> u64 {
+        self.node.id()
+    }
+
+    /// Returns the id of the cluster.
+    pub fn cluster_id(&self) -> u64 {
+        self.node.cluster_id()
+    }
+
+    /// Waits until the cluster has a leader, and knows this member's name and where clients reach it.
+    pub async fn ready(&self) {
+        self.node.published().await;
+    }
+
+    /// Waits until the member ends by itself: it was removed, or its storage has failed.
+    pub async fn ended(&self) -> Reason {
+        let mut ended = self.node.ended();
+        let ended = ended.wait_for(Option::is_some).await;
+        match ended.ok().and_then(|ended| ended.clone()) {
+            Some(Ended::Removed) => Reason::Removed,
+            Some(Ended::Failed(what)) => Reason::Failed(what),
+            // The node holds the sender, and the server the node.
+            None => Reason::Failed("its tasks are gone".to_owned()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Ends the server in order: accepts no more, hands the lead over, lets requests end for at most 3 seconds, and closes
+    /// Raft, state and log.
+    pub async fn shutdown(mut self) {
+        self.stopping.send_replace(true);
+        self.node.hand_over_lead().await;
+        let deadline = tokio::time::Instant::now() + DRAIN_TIMEOUT;
+        for mut task in self.clients.drain(..) {
+            if tokio::time::timeout_at(deadline, &mut task).await.is_err() {
+                task.abort();
+            }
+        }
+        self.node.shutdown().await;
+        self.peers_stopping.send_replace(true);
+        // Streams of appends have no end of their own, nor have some clients.
+        self.peers.abort();
+        self.closing.send_replace(true);
+        while self.accepting.join_next().await.is_some() {}
+        tracing::info!("ended");
+    }
+}
+
+fn limits(config: &Config) -> Limits {
+    let state = mvcc::Limits {
+        space_bytes: config.quota_bytes,
+        txn_operations: config.max_txn_ops,
+        ..mvcc::Limits::default()
+    };
+    // As etcd: half as long again as an election, in whole seconds.
+    let lease_s_min = (config.election_timeout.as_millis() as i64 * 3 / 2 + 999) / 1000;
+    Limits {
+        request_bytes_max: config.max_request_bytes,
+        lease_s_min,
+        progress_interval: config.watch_progress_interval,
+        state,
+    }
+}
+
+fn client_builder(config: &Config) -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .max_concurrent_streams(config.max_concurrent_streams)
+        .http2_keepalive_interval(config.keepalive_interval)
+        .http2_keepalive_timeout(config.keepalive_timeout)
+        .accept_http1(true)
+}
+
+fn peer_builder(config: &Config) -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(config.election_timeout.max(Duration::from_secs(1))))
+        .http2_keepalive_timeout(Some(config.election_timeout.max(Duration::from_secs(1))))
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(16 << 20)
+        .accept_http1(true)
+}
+
+/// Serves connections until `stopping`, and then until the last request has ended.
+async fn serve(
+    mut builder: tonic::transport::Server,
+    connections: mpsc::Receiver<io::Result<Connection>>,
+    routes: Routes,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let stopped = async move {
+        // Without a sender the server is gone, which is the same.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    };
+    let connections = ReceiverStream::new(connections);
+    let served = builder.add_routes(routes).serve_with_incoming_shutdown(connections, stopped).await;
+    if let Err(error) = served {
+        tracing::error!("a listener has failed: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Changes of the members.
+
+use tonic::Status;
+
+use super::cluster::{Cluster, within};
+use crate::Reason;
+use crate::proto::etcdserverpb::{
+    MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest,
+};
+use crate::proto::peer::MemberChanged;
+use crate::proto::peer::member_change::Change;
+
+fn add(url: &str, is_learner: bool) -> Change {
+    Change::Add(MemberAddRequest { peer_ur_ls: vec![url.to_owned()], is_learner })
+}
+
+fn remove(id: u64) -> Change {
+    Change::Remove(MemberRemoveRequest { id })
+}
+
+fn promote(id: u64) -> Change {
+    Change::Promote(MemberPromoteRequest { id })
+}
+
+fn text(refused: Result<MemberChanged, Status>) -> String {
+    refused.unwrap_err().message().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_grows_from_one_member_to_three_and_shrinks_again() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    cluster.members[0].put("early", "value").await.unwrap();
+    for count in 2..=3 {
+        let at = cluster.make_joining();
+        let url = cluster.members[at].peer_url();
+        let changed = cluster.members[0].node().change_members(add(&url, false)).await.unwrap();
+        let added = changed.member.unwrap();
+        assert_eq!((&*added.name, added.peer_ur_ls, added.is_learner), ("", vec![url], false));
+        assert_eq!(changed.members.len(), count);
+        // Until it has started the cluster goes on without it.
+        cluster.members[0].put("between", "value").await.unwrap();
+        cluster.members[at].start().await;
+        assert_eq!(cluster.members[at].node().id(), added.id);
+        cluster.members[at].votes().await;
+        within(cluster.members[at].server.as_ref().unwrap().ready()).await;
+        assert_eq!(cluster.members[at].get("early").await.as_deref(), Some("value"));
+        let name = cluster.members[at].name.clone();
+        cluster.members[0].sees(|members| members.iter().any(|member| member.name == name)).await;
+    }
+    // A member that does not lead asks for it.
+    let follower = cluster.follower().await;
+    let (leader, id) = (cluster.leader().await, cluster.members[follower].node().id());
+    let changed = cluster.members[follower].node().change_members(remove(id)).await.unwrap();
+    assert_eq!(changed.members.len(), 2);
+    assert_eq!(cluster.members[follower].ended().await, Reason::Removed);
+    cluster.members[leader].put("late", "value").await.unwrap();
+    // It does not come back.
+    cluster.members[follower].start().await;
+    assert_eq!(cluster.members[follower].ended().await, Reason::Removed);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_removed_hands_over_first() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let leader = cluster.leader().await;
+    let id = cluster.members[leader].node().id();
+    cluster.members[leader].put("before", "value").await.unwrap();
+    let changed = cluster.members[leader].node().change_members(remove(id)).await.unwrap();
+    assert_eq!(changed.members.len(), 2);
+    assert_eq!(cluster.members[leader].ended().await, Reason::Removed);
+    let next = cluster.leader().await;
+    cluster.members[next].put("after", "value").await.unwrap();
+    assert_eq!(cluster.members[next].get("before").await.as_deref(), Some("value"));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_was_away_learns_that_it_was_removed() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let away = cluster.follower().await;
+    let id = cluster.members[away].node().id();
+    cluster.members[away].stop().await;
+    let leader = cluster.leader().await;
+    cluster.members[leader].node().change_members(remove(id)).await.unwrap();
+    cluster.members[away].start().await;
+    assert_eq!(cluster.members[away].ended().await, Reason::Removed);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learner_is_promoted_when_it_has_caught_up() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    for number in 0..300 {
+        cluster.members[0].put(&format!("key{number}"), "value").await.unwrap();
+    }
+    let at = cluster.make_joining();
+    let node = cluster.members[0].node().clone();
+    let url = cluster.members[at].peer_url();
+    let learner = node.change_members(add(&url, true)).await.unwrap().member.unwrap();
+    assert!(learner.is_learner);
+    // Not before it has the entries.
+    assert_eq!(
+        text(node.change_members(promote(learner.id)).await),
+        "etcdserver: can only promote a learner member which is in sync with leader"
+    );
+    assert_eq!(
+        text(node.change_members(add("http://127.0.0.1:1", true)).await),
+        "etcdserver: too many learner members in cluster"
+    );
+    cluster.members[at].start().await;
+    let index = node.last_index();
+    cluster.members[at].applied(index).await;
+    assert!(cluster.members[at].node().is_learner());
+    // A learner reads like the others.
+    assert_eq!(cluster.members[at].get("key299").await.as_deref(), Some("value"));
+    within(cluster.members[at].server.as_ref().unwrap().ready()).await;
+    loop {
+        // The leader may not have heard yet how far it is.
+        match node.change_members(promote(learner.id)).await {
+            Ok(changed) => {
+                assert!(changed.members.iter().all(|member| !member.is_learner));
+                break;
+            }
+            Err(status) => assert!(status.message().ends_with("in sync with leader"), "{status}"),
+        }
+        tokio::task::yield_now().await;
+    }
+    cluster.members[at].votes().await;
+    assert_eq!(
+        text(node.change_members(promote(learner.id)).await),
+        "etcdserver: can only promote a learner member"
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_that_cannot_be_are_refused_as_etcd_does() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let follower = cluster.follower().await;
+    let node = cluster.members[follower].node().clone();
+    let known = cluster.members[0].peer_url();
+    for url in ["127.0.0.1:1", "http://127.0.0.1", ""] {
+        assert_eq!(
+            text(node.change_members(add(url, false)).await),
+            "etcdserver: given member URLs are invalid"
+        );
+    }
+    assert_eq!(text(node.change_members(add(&known, false)).await), "etcdserver: Peer URLs already exists");
+    for change in [remove(1), promote(1)] {
+        assert_eq!(text(node.change_members(change).await), "etcdserver: member not found");
+    }
+    let update =
+        |id: u64, url: &str| Change::Update(MemberUpdateRequest { id, peer_ur_ls: vec![url.to_owned()] });
+    assert_eq!(
+        text(node.change_members(update(1, "http://127.0.0.1:9")).await),
+        "etcdserver: member not found"
+    );
+    let other = cluster.members[(follower + 1) % 3].node().id();
+    let own = cluster.members[follower].peer_url();
+    assert_eq!(text(node.change_members(update(other, &own)).await), "etcdserver: Peer URLs already exists");
+    let unknown = Change::MoveLeader(MoveLeaderRequest { target_id: 1 });
+    assert_eq!(text(node.change_members(unknown).await), "etcdserver: bad leader transferee");
+    // With one of three away, neither of the others can go.
+    let away = (0..3).find(|at| *at != follower && *at != cluster_leader(&cluster)).unwrap();
+    cluster.members[away].stop().await;
+    let leader = cluster.leader().await;
+    let id = cluster.members[follower].node().id();
+    for change in [add("http://127.0.0.1:9", false), remove(id)] {
+        // As soon as the leader has noticed.
+        let node = cluster.members[leader].node();
+        within(node.unreached()).await;
+        assert_eq!(text(within(node.change_members(change)).await), "etcdserver: unhealthy cluster");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_never_starts_can_be_removed_again() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let leader = cluster.leader().await;
+    let node = cluster.members[leader].node().clone();
+    for is_learner in [false, true] {
+        let added = within(node.change_members(add("http://127.0.0.1:9", is_learner))).await.unwrap();
+        assert_eq!(added.members.len(), 4);
+        cluster.members[leader].put("key", "value").await.unwrap();
+        let changed = within(node.change_members(remove(added.member.unwrap().id))).await.unwrap();
+        assert_eq!(changed.members.len(), 3);
+    }
+    cluster.stop().await;
+}
+
+fn cluster_leader(cluster: &Cluster) -> usize {
+    cluster.members.iter().position(|member| member.node().is_leader()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lead_moves_to_whom_it_is_given() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    for _ in 0..3 {
+        let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+        let id = cluster.members[follower].node().id();
+        let to = Change::MoveLeader(MoveLeaderRequest { target_id: id });
+        cluster.members[leader].node().change_members(to).await.unwrap();
+        let mut leadership = cluster.members[follower].node().leadership();
+        within(leadership.wait_for(|now| now.is_own)).await.unwrap();
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_is_reached_at_its_new_url() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let (leader, moving) = (cluster.leader().await, cluster.follower().await);
+    let (id, address) = (cluster.members[moving].node().id(), super::cluster::new_address());
+    let url = format!("http://{address}:2380");
+    let update = Change::Update(MemberUpdateRequest { id, peer_ur_ls: vec![url.clone()] });
+    let changed = cluster.members[leader].node().change_members(update).await.unwrap();
+    assert!(changed.members.iter().any(|member| member.id == id && member.peer_ur_ls == [url.clone()]));
+    cluster.members[moving].stop().await;
+    // It listens elsewhere; its flags of the first members do not count any more.
+    for argument in &mut cluster.members[moving].arguments {
+        if argument.starts_with("--listen-peer-urls=") {
+            *argument = format!("--listen-peer-urls={url}");
+        }
+    }
+    let index = cluster.members[leader].put("key", "value").await.unwrap();
+    cluster.members[moving].start().await;
+    cluster.members[moving].applied(index).await;
+    assert_eq!(cluster.members[moving].get("key").await.as_deref(), Some("value"));
+    cluster.stop().await;
+}

@@ -1,0 +1,137 @@
+//! Starts that are refused, and members that are not of one cluster.
+
+use std::sync::atomic::Ordering;
+
+use super::cluster::{Cluster, within};
+use crate::Server;
+
+async fn refusal(cluster: &Cluster, at: usize) -> String {
+    Server::start(cluster.members[at].config()).await.map(|_| ()).unwrap_err().to_string()
+}
+
+fn set(cluster: &mut Cluster, at: usize, flag: &str, value: &str) {
+    let arguments = &mut cluster.members[at].arguments;
+    arguments.retain(|argument| !argument.starts_with(&format!("--{flag}=")));
+    arguments.push(format!("--{flag}={value}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_is_said_before_anything_is_made() {
+    let mut cluster = Cluster::new(1, &[]);
+    let taken = tokio::net::TcpListener::bind(format!("{}:2379", cluster.members[0].address)).await.unwrap();
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.starts_with("--listen-client-urls=http://127."), "{sentence}");
+    assert!(sentence.contains("the port is in use"), "{sentence}");
+    assert!(!cluster.members[0].dir.exists());
+    drop(taken);
+    cluster.members[0].start().await;
+    // Its own ports are in use now; another name for the directory does not help.
+    let elsewhere = cluster.dir.path().join("elsewhere").display().to_string();
+    set(&mut cluster, 0, "data-dir", &elsewhere);
+    assert!(refusal(&cluster, 0).await.contains("the port is in use"));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn data_of_another_member_or_cluster_is_refused() {
+    let mut cluster = Cluster::start(2, &[]).await;
+    cluster.stop().await;
+    let dirs: Vec<String> = cluster.members.iter().map(|member| member.dir.display().to_string()).collect();
+    set(&mut cluster, 0, "data-dir", &dirs[1]);
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.contains("is of member") && sentence.contains("--data-dir"), "{sentence}");
+    set(&mut cluster, 0, "data-dir", &dirs[0]);
+    set(&mut cluster, 0, "initial-cluster-token", "another");
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.contains("token \"etcd-cluster\""), "{sentence}");
+    // Directories that are not of this program.
+    set(&mut cluster, 0, "initial-cluster-token", "etcd-cluster");
+    let foreign = cluster.dir.path().join("foreign");
+    std::fs::create_dir_all(foreign.join("member/wal")).unwrap();
+    set(&mut cluster, 0, "data-dir", &foreign.display().to_string());
+    assert!(refusal(&cluster, 0).await.contains("data of etcd itself"));
+    // Its own is taken.
+    set(&mut cluster, 0, "data-dir", &dirs[0]);
+    for member in &mut cluster.members {
+        member.start().await;
+    }
+    for member in &cluster.members {
+        within(member.server.as_ref().unwrap().ready()).await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_data_directory_that_is_in_use_is_refused() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let address = super::cluster::new_address();
+    for flag in ["listen-client-urls", "listen-peer-urls"] {
+        set(&mut cluster, 0, flag, &format!("http://{address}:2379"));
+    }
+    set(&mut cluster, 0, "listen-peer-urls", &format!("http://{address}:2380"));
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.contains("in use by another process"), "{sentence}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_joins_only_a_cluster_that_expects_it() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let at = cluster.make_joining();
+    let sentence = refusal(&cluster, at).await;
+    assert!(
+        sentence.contains("has no member with the peer URLs") && sentence.contains("member add"),
+        "{sentence}"
+    );
+    cluster.stop().await;
+    let sentence = refusal(&cluster, at).await;
+    assert!(sentence.contains("no member of the cluster to join replied"), "{sentence}");
+    let alone = format!("m1={}", cluster.members[at].peer_url());
+    set(&mut cluster, at, "initial-cluster", &alone);
+    let sentence = refusal(&cluster, at).await;
+    assert!(sentence.contains("this member is alone there"), "{sentence}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_another_cluster_are_not_listened_to() {
+    let mut cluster = Cluster::new(2, &[]);
+    set(&mut cluster, 1, "initial-cluster-token", "another");
+    for member in &mut cluster.members {
+        member.start().await;
+    }
+    // Both ask the other for its vote, and are refused.
+    let mut terms = Vec::new();
+    for member in &cluster.members {
+        let counts = member.node().counts();
+        within(async {
+            while counts.foreign.load(Ordering::Relaxed) < 3 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        terms.push(member.node().leader());
+    }
+    assert_eq!(terms, [None, None]);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_comes_back_from_its_directory_alone() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let ids: Vec<u64> = cluster.members.iter().map(|member| member.node().id()).collect();
+    cluster.members[0].put("key", "value").await.unwrap();
+    cluster.stop().await;
+    for member in &mut cluster.members {
+        // Flags of the first members do not count any more.
+        let name = member.name.clone();
+        let url = member.peer_url();
+        member.arguments.retain(|argument| !argument.starts_with("--initial-cluster="));
+        member.arguments.push(format!("--initial-cluster={name}={url}"));
+        member.start().await;
+    }
+    for (member, id) in cluster.members.iter().zip(ids) {
+        assert_eq!(member.node().id(), id);
+        assert_eq!(member.get("key").await.as_deref(), Some("value"));
+    }
+    cluster.stop().await;
+}

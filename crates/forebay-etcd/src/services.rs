@@ -1,0 +1,204 @@
+//! etcd's services, on a [`Node`].
+
+mod auth;
+mod cluster;
+mod compaction;
+mod kv;
+mod lease;
+mod maintenance;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tonic::Status;
+use tonic::service::Routes;
+
+use crate::lessor::Lessor;
+use crate::mvcc;
+use crate::node::{AtLeader, Node};
+use crate::observer::{Applied, Observer, Opened};
+use crate::proto::etcdserverpb::auth_server::AuthServer;
+use crate::proto::etcdserverpb::cluster_server::ClusterServer;
+use crate::proto::etcdserverpb::kv_server::KvServer;
+use crate::proto::etcdserverpb::lease_server::LeaseServer;
+use crate::proto::etcdserverpb::maintenance_server::MaintenanceServer;
+use crate::proto::etcdserverpb::watch_server::WatchServer;
+use crate::proto::etcdserverpb::{
+    AlarmType, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+};
+use crate::proto::peer::Alarm;
+use crate::proto::peer::command::Change;
+use crate::proto::peer::outcome::Result as Outcome;
+use crate::refusal::Refusal;
+use crate::watch::Hub;
+
+/// Room for the headers of a message beside its longest request.
+const OVERHEAD_BYTES: usize = 512 << 10;
+/// Between two tries to revoke leases that are over.
+const REVOKE_AGAIN: Duration = Duration::from_millis(500);
+
+pub(crate) use compaction::run as compact;
+
+/// Whether the server is being shut down: streams end then.
+pub(crate) type Stopping = tokio::sync::watch::Receiver<bool>;
+
+/// Returns when the server is being shut down.
+async fn stopped(stopping: &mut Stopping) {
+    // Without a sender the server is gone, which is the same.
+    let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
+}
+
+/// Limits of requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes of a request.
+    pub(crate) request_bytes_max: usize,
+    /// The shortest time of a lease in seconds: longer than an election.
+    pub(crate) lease_s_min: i64,
+    /// How often a watch without events is sent the revision that it is at.
+    pub(crate) progress_interval: Duration,
+    /// Those of the state.
+    pub(crate) state: mvcc::Limits,
+}
+
+/// Shared by the services.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) node: Node,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) lessor: Arc<Lessor>,
+    pub(crate) limits: Limits,
+    pub(crate) stopping: Stopping,
+    followers: Arc<Followers>,
+    streams: Arc<AtomicU32>,
+}
+
+impl Context {
+    pub(crate) fn new(node: Node, followers: Arc<Followers>, limits: Limits, stopping: Stopping) -> Context {
+        let (hub, lessor) = (followers.hub.clone(), followers.lessor.clone());
+        Context { node, hub, lessor, limits, stopping, followers, streams: Arc::default() }
+    }
+
+    fn next_stream(&self) -> u32 {
+        self.streams.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Has a change applied, and returns its result with the state's revision after it.
+    async fn change(&self, change: Change) -> Result<(Option<Outcome>, i64), Status> {
+        let (outcome, _) = self.node.propose(change).await?;
+        match outcome.result {
+            Some(Outcome::Refusal(refusal)) => Err(refusal.into()),
+            result => Ok((result, outcome.revision)),
+        }
+    }
+
+    /// Refuses a request that is too long: a message is decoded before its length can be judged.
+    fn check_bytes(&self, message: &impl prost::Message) -> Result<(), Status> {
+        if message.encoded_len() > self.limits.request_bytes_max {
+            return Err(Refusal::RequestTooLarge.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a change for which the space limit has no room, and raises the alarm that has all members refuse such changes.
+    async fn check_room(&self, cost_bytes: u64) -> Result<(), Status> {
+        if self.limits.state.has_room(self.followers.used_bytes.load(Ordering::Relaxed), cost_bytes) {
+            return Ok(());
+        }
+        let alarm = Alarm { is_raised: true, member: self.node.id(), r#type: AlarmType::Nospace as i32 };
+        self.change(Change::Alarm(alarm)).await?;
+        Err(Refusal::NoSpace.into())
+    }
+}
+
+/// A response of another kind than the request asked for: members are of different versions.
+fn foreign() -> Status {
+    Status::internal("a member of another version gave a response of another kind: update all members")
+}
+
+/// Those that follow the state.
+#[derive(Debug, Default)]
+pub(crate) struct Followers {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) lessor: Arc<Lessor>,
+    /// The space that the state takes.
+    used_bytes: AtomicU64,
+}
+
+impl Observer for Followers {
+    fn opened(&self, opened: Opened) {
+        self.used_bytes.store(opened.used_bytes, Ordering::Relaxed);
+        self.lessor.reset(opened.leases);
+        self.hub.skip_to(opened.revision);
+    }
+
+    fn applied(&self, applied: Applied) {
+        self.used_bytes.store(applied.used_bytes, Ordering::Relaxed);
+        if let Some((id, granted_s)) = applied.granted {
+            self.lessor.granted(id, granted_s);
+        }
+        if let Some(id) = applied.revoked {
+            self.lessor.revoked(id);
+        }
+        self.hub.publish(applied.revision, applied.events);
+    }
+}
+
+/// What other members ask of this one if it leads.
+pub(crate) struct Leases(pub(crate) Context);
+
+#[tonic::async_trait]
+impl AtLeader for Leases {
+    async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+        lease::keep_alive_here(&self.0, id).await
+    }
+
+    async fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Result<LeaseTimeToLiveResponse, Status> {
+        lease::time_to_live_here(&self.0, request).await
+    }
+}
+
+/// Revokes leases whose time is over, while this member leads.
+///
+/// `more` is added to the time of leases when it becomes the leader.
+pub(crate) async fn end_leases(context: Context, more: Duration) {
+    let mut leadership = context.node.leadership();
+    let mut stopping = context.stopping.clone();
+    loop {
+        let is_leader = leadership.borrow_and_update().is_own;
+        context.lessor.set_leader(is_leader, more);
+        tokio::select! {
+            () = stopped(&mut stopping) => return,
+            changed = leadership.changed() => if changed.is_err() { return },
+            ended = context.lessor.ended() => {
+                let revokes = ended.into_iter().map(|id| lease::revoke(&context, id));
+                let revoked = futures_util::future::join_all(revokes).await;
+                if let Some(error) = revoked.into_iter().find_map(|revoked| revoked.err()) {
+                    tracing::warn!(%error, "leases could not be revoked; they are tried again");
+                    tokio::time::sleep(REVOKE_AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+/// Returns etcd's services.
+pub(crate) fn router(context: &Context) -> Routes {
+    let bytes_max = context.limits.request_bytes_max + OVERHEAD_BYTES;
+    macro_rules! server {
+        ($server:ident, $service:expr) => {
+            $server::new($service).max_decoding_message_size(bytes_max).max_encoding_message_size(usize::MAX)
+        };
+    }
+    let mut routes = Routes::builder();
+    routes
+        .add_service(server!(KvServer, kv::Keys { context: context.clone() }))
+        .add_service(server!(WatchServer, watch::Watches { context: context.clone() }))
+        .add_service(server!(LeaseServer, lease::LeaseCalls { context: context.clone() }))
+        .add_service(server!(ClusterServer, cluster::Members { context: context.clone() }))
+        .add_service(server!(MaintenanceServer, maintenance::Upkeep { context: context.clone() }))
+        .add_service(server!(AuthServer, auth::NoAuth { context: context.clone() }));
+    routes.routes()
+}

@@ -1,0 +1,112 @@
+//! The KV service.
+
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::{Context, Outcome, foreign};
+use crate::mvcc::{
+    View, check_delete, check_put, check_range, check_txn, is_read_only, put_cost_bytes, txn_cost_bytes,
+};
+use crate::proto::etcdserverpb::kv_server::Kv;
+use crate::proto::etcdserverpb::request_op::Request as Op;
+use crate::proto::etcdserverpb::{
+    CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
+    RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
+};
+use crate::proto::peer::command::Change;
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    pub(super) context: Context,
+}
+
+fn is_serializable(txn: &TxnRequest) -> bool {
+    txn.success.iter().chain(&txn.failure).all(|operation| match &operation.request {
+        Some(Op::RequestRange(range)) => range.serializable,
+        _ => false,
+    })
+}
+
+impl Keys {
+    async fn read(&self, request: &RangeRequest) -> Result<RangeResponse, Status> {
+        check_range(request)?;
+        if !request.serializable {
+            self.context.node.read_barrier().await?;
+        }
+        let view = View::of(self.context.node.store()).await?;
+        let response = view.range(request).await?;
+        Ok(RangeResponse { header: Some(self.context.node.header(view.revision())), ..response })
+    }
+}
+
+#[tonic::async_trait]
+impl Kv for Keys {
+    type RangeStreamStream = ReceiverStream<Result<RangeStreamResponse, Status>>;
+
+    async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        self.read(request.get_ref()).await.map(Response::new)
+    }
+
+    async fn range_stream(
+        &self,
+        _: Request<RangeRequest>,
+    ) -> Result<Response<Self::RangeStreamStream>, Status> {
+        Err(Status::unimplemented("this server has no RangeStream: use Range with a limit"))
+    }
+
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let request = request.into_inner();
+        check_put(&request)?;
+        self.context.check_bytes(&request)?;
+        self.context.check_room(put_cost_bytes(&request)).await?;
+        let (Some(Outcome::Put(response)), revision) = self.context.change(Change::Put(request)).await?
+        else {
+            return Err(foreign());
+        };
+        let header = Some(self.context.node.header(revision));
+        Ok(Response::new(PutResponse { header, ..response }))
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<DeleteRangeRequest>,
+    ) -> Result<Response<DeleteRangeResponse>, Status> {
+        let request = request.into_inner();
+        check_delete(&request)?;
+        self.context.check_bytes(&request)?;
+        let changed = self.context.change(Change::DeleteRange(request)).await?;
+        let (Some(Outcome::DeleteRange(response)), revision) = changed else { return Err(foreign()) };
+        let header = Some(self.context.node.header(revision));
+        Ok(Response::new(DeleteRangeResponse { header, ..response }))
+    }
+
+    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let request = request.into_inner();
+        check_txn(&request, &self.context.limits.state)?;
+        self.context.check_bytes(&request)?;
+        let (response, revision) = if is_read_only(&request) {
+            if !is_serializable(&request) {
+                self.context.node.read_barrier().await?;
+            }
+            let view = View::of(self.context.node.store()).await?;
+            (view.txn(&request).await?, view.revision())
+        } else {
+            self.context.check_room(txn_cost_bytes(&request)).await?;
+            let changed = self.context.change(Change::Txn(request)).await?;
+            let (Some(Outcome::Txn(response)), revision) = changed else { return Err(foreign()) };
+            (response, revision)
+        };
+        let header = Some(self.context.node.header(revision));
+        Ok(Response::new(TxnResponse { header, ..response }))
+    }
+
+    async fn compact(
+        &self,
+        request: Request<CompactionRequest>,
+    ) -> Result<Response<CompactionResponse>, Status> {
+        let (_, revision) = self.context.change(Change::Compact(request.into_inner())).await?;
+        let header = Some(self.context.node.header(revision));
+        Ok(Response::new(CompactionResponse { header }))
+    }
+}

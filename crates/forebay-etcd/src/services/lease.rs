@@ -1,0 +1,181 @@
+//! The Lease service.
+
+use std::hash::{BuildHasher, RandomState};
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Context, Stopping, stopped};
+use crate::lessor::TTL_S_MAX;
+use crate::mvcc::{LEASE_COST_BYTES, View};
+use crate::proto::etcdserverpb::lease_server::Lease;
+use crate::proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
+    LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+};
+use crate::proto::peer::command::Change;
+use crate::refusal::Refusal;
+
+/// Responses that wait for a client to read them.
+const RESPONSES_MAX: usize = 16;
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct LeaseCalls {
+    pub(super) context: Context,
+}
+
+/// Revokes a lease. One that is revoked already is no error.
+pub(super) async fn revoke(context: &Context, id: i64) -> Result<(), Status> {
+    match context.change(Change::LeaseRevoke(LeaseRevokeRequest { id })).await {
+        Err(error) if error.code() == Refusal::LeaseNotFound.code() => Ok(()),
+        changed => changed.map(drop),
+    }
+}
+
+/// Keeps a lease alive at the leader, which is this member.
+pub(super) async fn keep_alive_here(context: &Context, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+    // Another member may lead by now, and may have revoked it.
+    context.node.read_barrier().await?;
+    if !context.node.is_leader() {
+        return Err(Refusal::NotLeader.into());
+    }
+    let ttl = context.lessor.keep_alive(id).unwrap_or(0);
+    let header = Some(context.node.header(context.hub.revision()));
+    Ok(LeaseKeepAliveResponse { header, id, ttl })
+}
+
+/// Returns the time that a lease has left at the leader, which is this member.
+pub(super) async fn time_to_live_here(
+    context: &Context,
+    request: LeaseTimeToLiveRequest,
+) -> Result<LeaseTimeToLiveResponse, Status> {
+    context.node.read_barrier().await?;
+    if !context.node.is_leader() {
+        return Err(Refusal::NotLeader.into());
+    }
+    let view = View::of(context.node.store()).await?;
+    let header = Some(context.node.header(view.revision()));
+    let Some((ttl, granted_ttl)) = context.lessor.time_to_live(request.id) else {
+        return Ok(LeaseTimeToLiveResponse { header, id: request.id, ttl: -1, ..Default::default() });
+    };
+    let keys = if request.keys { view.lease_keys(request.id).await? } else { Vec::new() };
+    Ok(LeaseTimeToLiveResponse { header, id: request.id, ttl, granted_ttl, keys })
+}
+
+impl LeaseCalls {
+    async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+        let node = &self.context.node;
+        let response = if node.is_leader() {
+            keep_alive_here(&self.context, id).await?
+        } else {
+            node.leader_client().await?.keep_alive(LeaseKeepAliveRequest { id }).await?.into_inner()
+        };
+        let header = response.header.map(|header| node.header(header.revision));
+        Ok(LeaseKeepAliveResponse { header, ..response })
+    }
+
+    /// One after the other, in the order of the requests.
+    async fn keep_all_alive(
+        self,
+        mut requests: Streaming<LeaseKeepAliveRequest>,
+        responses: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
+        mut stopping: Stopping,
+    ) {
+        loop {
+            let request = tokio::select! {
+                () = stopped(&mut stopping) => Err(Refusal::Stopped.into()),
+                () = responses.closed() => return,
+                request = requests.message() => match request {
+                    Ok(Some(request)) => Ok(request),
+                    Ok(None) | Err(_) => return,
+                },
+            };
+            let response = match request {
+                Ok(LeaseKeepAliveRequest { id }) => self.keep_alive(id).await,
+                Err(status) => Err(status),
+            };
+            let is_over = response.is_err();
+            if responses.send(response).await.is_err() || is_over {
+                return;
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Lease for LeaseCalls {
+    type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
+
+    async fn lease_grant(
+        &self,
+        request: Request<LeaseGrantRequest>,
+    ) -> Result<Response<LeaseGrantResponse>, Status> {
+        let LeaseGrantRequest { ttl, mut id } = request.into_inner();
+        if ttl > TTL_S_MAX {
+            return Err(Refusal::LeaseTtlTooLarge.into());
+        }
+        self.context.check_room(LEASE_COST_BYTES).await?;
+        let is_drawn = id == 0;
+        let ttl = ttl.max(self.context.limits.lease_s_min);
+        loop {
+            if is_drawn {
+                // Positive. Each state is seeded anew by the system.
+                id = (RandomState::new().hash_one(self.context.node.id()) >> 1).max(1) as i64;
+            }
+            match self.context.change(Change::LeaseGrant(LeaseGrantRequest { ttl, id })).await {
+                Err(status) if is_drawn && status.message() == Refusal::LeaseExists.text() => {}
+                Err(status) => return Err(status),
+                Ok((_, revision)) => {
+                    let header = Some(self.context.node.header(revision));
+                    return Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }));
+                }
+            }
+        }
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<LeaseRevokeRequest>,
+    ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let (_, revision) = self.context.change(Change::LeaseRevoke(request.into_inner())).await?;
+        let header = Some(self.context.node.header(revision));
+        Ok(Response::new(LeaseRevokeResponse { header }))
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let (responses, stream) = mpsc::channel(RESPONSES_MAX);
+        let stopping = self.context.stopping.clone();
+        tokio::spawn(self.clone().keep_all_alive(request.into_inner(), responses, stopping));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<LeaseTimeToLiveRequest>,
+    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        let (request, node) = (request.into_inner(), &self.context.node);
+        let response = if node.is_leader() {
+            time_to_live_here(&self.context, request).await?
+        } else {
+            node.leader_client().await?.time_to_live(request).await?.into_inner()
+        };
+        let header = response.header.map(|header| node.header(header.revision));
+        Ok(Response::new(LeaseTimeToLiveResponse { header, ..response }))
+    }
+
+    async fn lease_leases(
+        &self,
+        _: Request<LeaseLeasesRequest>,
+    ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        self.context.node.read_barrier().await?;
+        let leases = self.context.lessor.ids().into_iter().map(|id| LeaseStatus { id }).collect();
+        let header = Some(self.context.node.header(self.context.hub.revision()));
+        Ok(Response::new(LeaseLeasesResponse { header, leases }))
+    }
+}

@@ -1,0 +1,229 @@
+//! The Maintenance service.
+
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::Context;
+use crate::mvcc::{Failure, View};
+use crate::proto::etcdserverpb::alarm_request::AlarmAction;
+use crate::proto::etcdserverpb::downgrade_request::DowngradeAction;
+use crate::proto::etcdserverpb::maintenance_server::Maintenance;
+use crate::proto::etcdserverpb::{
+    AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse, DowngradeRequest,
+    DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
+    MoveLeaderResponse, ResponseHeader, SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse,
+};
+use crate::proto::peer::{self, command::Change, member_change};
+use crate::refusal::Refusal;
+use crate::snapshot::{self, Around, Sink};
+use crate::version::ETCD_VERSION;
+
+/// Parts of a snapshot that wait for the client.
+const PARTS_MAX: usize = 4;
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Upkeep {
+    pub(super) context: Context,
+}
+
+impl Upkeep {
+    fn revision(&self) -> i64 {
+        self.context.hub.revision()
+    }
+}
+
+/// Why a snapshot ends early: `None` if the client has gone.
+struct Ended(Option<Status>);
+
+impl From<Failure> for Ended {
+    fn from(failure: Failure) -> Ended {
+        Ended(Some(failure.into()))
+    }
+}
+
+/// The first pass: finds the file's first pages, and its length.
+struct Measured;
+
+impl Sink for Measured {
+    type Error = Ended;
+
+    async fn take(&mut self, _: Vec<u8>) -> Result<(), Ended> {
+        Ok(())
+    }
+}
+
+/// The second pass.
+struct Sent<'a> {
+    parts: &'a mpsc::Sender<Result<SnapshotResponse, Status>>,
+    header: ResponseHeader,
+    left_bytes: u64,
+    sum: Sha256,
+}
+
+impl Sent<'_> {
+    async fn send(&self, blob: Vec<u8>) -> Result<(), Ended> {
+        let (header, remaining_bytes, version) =
+            (Some(self.header), self.left_bytes, ETCD_VERSION.to_owned());
+        let part = SnapshotResponse { header, remaining_bytes, blob, version };
+        self.parts.send(Ok(part)).await.map_err(|_| Ended(None))
+    }
+}
+
+impl Sink for Sent<'_> {
+    type Error = Ended;
+
+    async fn take(&mut self, part: Vec<u8>) -> Result<(), Ended> {
+        self.left_bytes = self.left_bytes.saturating_sub(part.len() as u64);
+        self.sum.update(&part);
+        self.send(part).await
+    }
+}
+
+/// Sends a file, and the checksum that etcd's tools want behind it.
+async fn send_snapshot(
+    view: &View,
+    around: &Around,
+    header: ResponseHeader,
+    parts: &mpsc::Sender<Result<SnapshotResponse, Status>>,
+) -> Result<(), Ended> {
+    let meta = snapshot::write(view, around, &mut Measured).await?;
+    let mut sent = Sent { parts, header, left_bytes: meta.file_bytes(), sum: Sha256::new() };
+    sent.take(meta.first_pages()).await?;
+    snapshot::write(view, around, &mut sent).await?;
+    let sum = sent.sum.clone().finalize().to_vec();
+    sent.send(sum).await
+}
+
+#[tonic::async_trait]
+impl Maintenance for Upkeep {
+    type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
+
+    async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
+        let request = request.into_inner();
+        let wanted = |member: u64, kind: i32| {
+            (request.member_id == 0 || request.member_id == member)
+                && (request.alarm == AlarmType::None as i32 || request.alarm == kind)
+        };
+        let before = View::of(self.context.node.store()).await?.alarms().await?;
+        let alarms = match request.action() {
+            AlarmAction::Get => before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect(),
+            AlarmAction::Activate => {
+                let alarm = peer::Alarm { is_raised: true, member: request.member_id, r#type: request.alarm };
+                self.context.change(Change::Alarm(alarm)).await?;
+                View::of(self.context.node.store()).await?.alarms().await?
+            }
+            AlarmAction::Deactivate => {
+                let cleared: Vec<_> =
+                    before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect();
+                for one in &cleared {
+                    let alarm = peer::Alarm { is_raised: false, member: one.member_id, r#type: one.alarm };
+                    self.context.change(Change::Alarm(alarm)).await?;
+                }
+                cleared
+            }
+        };
+        let header = Some(self.context.node.header(self.revision()));
+        Ok(Response::new(AlarmResponse { header, alarms }))
+    }
+
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        let node = &self.context.node;
+        let view = View::of(node.store()).await?;
+        let alarms = view.alarms().await?;
+        let mut errors: Vec<String> = alarms
+            .iter()
+            .map(|one| format!("memberID:{} alarm:{} ", one.member_id, one.alarm().as_str_name()))
+            .collect();
+        if node.leader().is_none() {
+            errors.push(Refusal::NoLeader.text().to_owned());
+        }
+        let stats = node.store().store().stats();
+        let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
+        let file_bytes: u64 = levels.map(|level| level.bytes).sum();
+        Ok(Response::new(StatusResponse {
+            header: Some(node.header(view.revision())),
+            version: ETCD_VERSION.to_owned(),
+            db_size: (file_bytes + stats.memory.memtables) as i64,
+            leader: node.leader().unwrap_or(0),
+            raft_index: node.last_index(),
+            raft_term: node.term(),
+            raft_applied_index: node.applied_index(),
+            errors,
+            db_size_in_use: view.used_bytes() as i64,
+            is_learner: node.is_learner(),
+            storage_version: "3.5.0".to_owned(),
+            db_size_quota: self.context.limits.state.space_bytes as i64,
+            downgrade_info: None,
+        }))
+    }
+
+    /// The store compacts its files by itself.
+    async fn defragment(
+        &self,
+        _: Request<DefragmentRequest>,
+    ) -> Result<Response<DefragmentResponse>, Status> {
+        let header = Some(self.context.node.header(self.revision()));
+        Ok(Response::new(DefragmentResponse { header }))
+    }
+
+    async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        let view = View::of(self.context.node.store()).await?;
+        let (hash, _, _) = view.hash(0).await?;
+        let header = Some(self.context.node.header(view.revision()));
+        Ok(Response::new(HashResponse { header, hash }))
+    }
+
+    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
+        let view = View::of(self.context.node.store()).await?;
+        let (hash, compact_revision, hash_revision) = view.hash(request.get_ref().revision).await?;
+        let header = Some(self.context.node.header(view.revision()));
+        Ok(Response::new(HashKvResponse { header, hash, compact_revision, hash_revision }))
+    }
+
+    async fn snapshot(&self, _: Request<SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
+        let node = &self.context.node;
+        let view = View::of(node.store()).await?;
+        let around = Around {
+            members: node.members(false).await?,
+            cluster_version: "3.5.0".to_owned(),
+            index: node.applied_index(),
+            term: node.term(),
+        };
+        let (parts, stream) = mpsc::channel(PARTS_MAX);
+        let header = node.header(view.revision());
+        tokio::spawn(async move {
+            if let Err(Ended(Some(status))) = send_snapshot(&view, &around, header, &parts).await {
+                let _ = parts.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn move_leader(
+        &self,
+        request: Request<MoveLeaderRequest>,
+    ) -> Result<Response<MoveLeaderResponse>, Status> {
+        if !self.context.node.is_leader() {
+            return Err(Refusal::NotLeader.into());
+        }
+        self.context.node.change_members(member_change::Change::MoveLeader(request.into_inner())).await?;
+        let header = Some(self.context.node.header(self.revision()));
+        Ok(Response::new(MoveLeaderResponse { header }))
+    }
+
+    /// All versions of this server have one format so far.
+    async fn downgrade(
+        &self,
+        request: Request<DowngradeRequest>,
+    ) -> Result<Response<DowngradeResponse>, Status> {
+        match request.get_ref().action() {
+            DowngradeAction::Cancel => Err(Status::failed_precondition("etcdserver: no inflight downgrade")),
+            DowngradeAction::Validate | DowngradeAction::Enable => {
+                Err(Status::invalid_argument("etcdserver: invalid downgrade target version"))
+            }
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! The Watch service: one task for each stream.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Context, Stopping, stopped};
+use crate::mvcc::View;
+use crate::proto::etcdserverpb::watch_create_request::FilterType;
+use crate::proto::etcdserverpb::watch_request::RequestUnion;
+use crate::proto::etcdserverpb::watch_server::Watch as WatchService;
+use crate::proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use crate::proto::mvccpb::Event;
+use crate::refusal::Refusal;
+use crate::watch::{Bell, Group, Keys, Wanted, Watch};
+
+/// Responses that wait for a client to read them. Behind it the watches' queues fill.
+const RESPONSES_MAX: usize = 8;
+/// Events that are read from the store at once for watches that are behind.
+const READ_BYTES_MAX: usize = 1 << 20;
+/// A shorter one would be a load of its own.
+const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// The watch id of responses to no watch.
+const NO_WATCH: i64 = -1;
+
+type Responses = mpsc::Sender<Result<WatchResponse, Status>>;
+
+/// The service.
+#[derive(Clone)]
+pub(crate) struct Watches {
+    pub(super) context: Context,
+}
+
+#[tonic::async_trait]
+impl WatchService for Watches {
+    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let (responses, stream) = mpsc::channel(RESPONSES_MAX);
+        let watches = StreamWatches::new(self.context.clone(), responses);
+        tokio::spawn(watches.run(request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// The client has gone, or the stream has failed.
+struct Ended;
+
+/// The watches of a stream.
+struct StreamWatches {
+    context: Context,
+    responses: Responses,
+    bell: Arc<Bell>,
+    watches: BTreeMap<i64, Own>,
+    next_id: i64,
+    /// The client asked for the revision that all its watches are at, and some are behind.
+    owes_progress: bool,
+    ticks: Interval,
+}
+
+struct Own {
+    watch: Arc<Watch>,
+    prev_kv: bool,
+    fragment: bool,
+    /// Progress is reported if nothing was sent since the tick before.
+    progress: Option<bool>,
+}
+
+impl Drop for StreamWatches {
+    fn drop(&mut self) {
+        self.watches.values().for_each(|own| self.context.hub.remove(&own.watch));
+    }
+}
+
+impl StreamWatches {
+    fn new(context: Context, responses: Responses) -> StreamWatches {
+        // Not all streams at once: clients that were restarted together make them together.
+        let interval = context.limits.progress_interval.max(PROGRESS_INTERVAL_MIN);
+        let interval = interval + interval / 10 * (context.next_stream() % 16) / 16;
+        let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        StreamWatches {
+            context,
+            responses,
+            bell: Arc::default(),
+            watches: BTreeMap::new(),
+            next_id: 0,
+            owes_progress: false,
+            ticks,
+        }
+    }
+
+    async fn run(mut self, mut requests: Streaming<WatchRequest>) {
+        let mut stopping = self.context.stopping.clone();
+        // An end of the requests is the client's end as well.
+        while self.turn(&mut requests, &mut stopping).await.is_ok() {}
+    }
+
+    /// Does what there is to do, or waits for it.
+    async fn turn(
+        &mut self,
+        requests: &mut Streaming<WatchRequest>,
+        stopping: &mut Stopping,
+    ) -> Result<(), Ended> {
+        let is_behind = self.watches.values().any(|own| own.watch.behind_from().is_some());
+        let bell = self.bell.clone();
+        let mut rung = Vec::new();
+        let mut is_tick = false;
+        let event = async {
+            tokio::select! {
+                biased;
+                () = stopped(stopping) => {
+                    let _ = self.responses.send(Err(Refusal::Stopped.into())).await;
+                    Err(Ended)
+                }
+                () = self.responses.closed() => Err(Ended),
+                request = requests.message() => match request {
+                    Ok(Some(request)) => Ok(Some(request)),
+                    Ok(None) | Err(_) => Err(Ended),
+                },
+                ids = bell.rung() => { rung = ids; Ok(None) }
+                _ = self.ticks.tick() => { is_tick = true; Ok(None) }
+            }
+        };
+        let request = if is_behind {
+            // A cancelled wait loses neither a request nor an event.
+            match event.now_or_never() {
+                Some(event) => event?,
+                None => return self.catch_up().await,
+            }
+        } else {
+            event.await?
+        };
+        if let Some(request) = request {
+            self.requested(request).await?;
+        }
+        for id in rung {
+            self.deliver(id).await?;
+        }
+        if is_tick {
+            self.report_progress().await?;
+        }
+        self.pay_progress().await
+    }
+
+    async fn send(&self, response: WatchResponse) -> Result<(), Ended> {
+        self.responses.send(Ok(response)).await.map_err(|_| Ended)
+    }
+
+    fn response(&self, id: i64, revision: i64) -> WatchResponse {
+        let header = Some(self.context.node.header(revision));
+        WatchResponse { header, watch_id: id, ..Default::default() }
+    }
+
+    fn revision(&self) -> i64 {
+        self.context.hub.revision()
+    }
+
+    async fn requested(&mut self, request: WatchRequest) -> Result<(), Ended> {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
+            Some(RequestUnion::CancelRequest(request)) => {
+                let Some(own) = self.watches.remove(&request.watch_id) else { return Ok(()) };
+                self.context.hub.remove(&own.watch);
+                let response = self.response(request.watch_id, self.revision());
+                self.send(WatchResponse { canceled: true, ..response }).await
+            }
+            Some(RequestUnion::ProgressRequest(_)) => {
+                self.owes_progress = true;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn refuse(&self, reason: &str) -> Result<(), Ended> {
+        let response = self.response(NO_WATCH, self.revision());
+        let cancel_reason = reason.to_owned();
+        self.send(WatchResponse { created: true, canceled: true, cancel_reason, ..response }).await
+    }
+
+    async fn create(&mut self, request: WatchCreateRequest) -> Result<(), Ended> {
+        if request.start_revision < 0 {
+            return self.refuse(Refusal::Compacted.text()).await;
+        }
+        let Some(keys) = Keys::of(&request.key, &request.range_end) else {
+            return self.refuse("mvcc: watcher range is empty").await;
+        };
+        let id = match request.watch_id {
+            0 => {
+                while self.watches.contains_key(&self.next_id) {
+                    self.next_id += 1;
+                }
+                self.next_id
+            }
+            id if self.watches.contains_key(&id) => {
+                return self.refuse("mvcc: duplicate watch ID provided on the WatchStream").await;
+            }
+            id => id,
+        };
+        let filters = |filter| request.filters.contains(&(filter as i32));
+        let wanted =
+            Wanted { keys, puts: !filters(FilterType::Noput), deletes: !filters(FilterType::Nodelete) };
+        let (watch, revision) = self.context.hub.add(id, wanted, request.start_revision, &self.bell);
+        let progress = request.progress_notify.then_some(true);
+        let own = Own { watch, prev_kv: request.prev_kv, fragment: request.fragment, progress };
+        self.watches.insert(id, own);
+        if request.watch_id == 0 {
+            self.next_id += 1;
+        }
+        // Before any event: only this task sends.
+        let response = self.response(id, revision);
+        self.send(WatchResponse { created: true, ..response }).await
+    }
+
+    /// Sends the queued events of a watch.
+    async fn deliver(&mut self, id: i64) -> Result<(), Ended> {
+        let Some(own) = self.watches.get(&id) else { return Ok(()) };
+        let taken = self.context.hub.take(&own.watch);
+        self.send_groups(id, taken).await
+    }
+
+    async fn send_groups(&mut self, id: i64, mut groups: VecDeque<Group>) -> Result<(), Ended> {
+        while !groups.is_empty() {
+            // Several revisions in a response, but not all of them at any length.
+            let (mut revision, mut events, mut bytes) = (0, Vec::new(), 0);
+            while let Some(group) = groups.front() {
+                let more: usize = group.events.iter().map(|event| event.encoded_len()).sum();
+                if bytes > 0 && bytes + more > READ_BYTES_MAX {
+                    break;
+                }
+                bytes += more;
+                revision = group.revision;
+                events.extend(groups.pop_front().into_iter().flat_map(|group| group.events));
+            }
+            let Some(own) = self.watches.get_mut(&id) else { return Ok(()) };
+            if let Some(progress) = &mut own.progress {
+                *progress = false;
+            }
+            let (prev_kv, fragment) = (own.prev_kv, own.fragment);
+            let events = events.into_iter().map(|event| {
+                let event = Arc::unwrap_or_clone(event);
+                Event { prev_kv: event.prev_kv.filter(|_| prev_kv), ..event }
+            });
+            let response = WatchResponse { events: events.collect(), ..self.response(id, revision) };
+            let bytes_max = self.context.limits.request_bytes_max;
+            if fragment && response.encoded_len() >= bytes_max {
+                for part in fragments(response, bytes_max) {
+                    self.send(part).await?;
+                }
+            } else {
+                self.send(response).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads events for all watches that are behind, and attaches those that have come to the hub's revision.
+    async fn catch_up(&mut self) -> Result<(), Ended> {
+        let behind = |own: &Own| own.watch.behind_from();
+        // What was queued before it fell behind comes first.
+        let ids: Vec<i64> =
+            self.watches.iter().filter(|(_, own)| behind(own).is_some()).map(|(id, _)| *id).collect();
+        for &id in &ids {
+            self.deliver(id).await?;
+        }
+        let view = View::of(self.context.node.store()).await;
+        let view = match view {
+            Ok(view) => view,
+            Err(failure) => return self.fail(failure.into()).await,
+        };
+        for &id in &ids {
+            let from = self.watches.get(&id).and_then(behind);
+            if from.is_some_and(|from| from < view.compacted()) {
+                let Some(own) = self.watches.remove(&id) else { continue };
+                self.context.hub.remove(&own.watch);
+                let response = self.response(id, view.revision());
+                let compact_revision = view.compacted();
+                self.send(WatchResponse { canceled: true, compact_revision, ..response }).await?;
+            }
+        }
+        let behind: Vec<(i64, i64, Arc<Watch>)> = self
+            .watches
+            .iter()
+            .filter_map(|(id, own)| Some((*id, behind(own)?, own.watch.clone())))
+            .collect();
+        let Some(from) = behind.iter().map(|(_, from, _)| *from).min() else { return Ok(()) };
+        let wanted = |key: &[u8]| behind.iter().any(|(_, _, watch)| watch.wanted().keys.contains(key));
+        let (events, next) = match view.events(from, wanted, READ_BYTES_MAX).await {
+            Ok(found) => found,
+            Err(failure) => return self.fail(failure.into()).await,
+        };
+        let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
+        for (id, from, watch) in &behind {
+            let mut groups: VecDeque<Group> = VecDeque::new();
+            for event in &events {
+                let revision = event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
+                if revision < *from || !watch.wanted().is_met_by(event) {
+                    continue;
+                }
+                match groups.back_mut() {
+                    Some(group) if group.revision == revision => group.events.push(event.clone()),
+                    _ => groups.push_back(Group { revision, events: vec![event.clone()] }),
+                }
+            }
+            self.context.hub.caught_up(watch, next.max(*from));
+            self.send_groups(*id, groups).await?;
+        }
+        self.pay_progress().await
+    }
+
+    async fn fail(&self, status: Status) -> Result<(), Ended> {
+        let _ = self.responses.send(Err(status)).await;
+        Err(Ended)
+    }
+
+    async fn report_progress(&mut self) -> Result<(), Ended> {
+        let mut due = Vec::new();
+        for (id, own) in &mut self.watches {
+            if let Some(is_due) = &mut own.progress
+                && std::mem::replace(is_due, true)
+            {
+                due.push(*id);
+            }
+        }
+        for id in due {
+            let Some(own) = self.watches.get(&id) else { continue };
+            if let Some(revision) = self.context.hub.progress(std::iter::once(&own.watch)) {
+                self.send(self.response(id, revision)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the progress that the client asked for, once no watch is behind.
+    async fn pay_progress(&mut self) -> Result<(), Ended> {
+        if !self.owes_progress {
+            return Ok(());
+        }
+        let watches = self.watches.values().map(|own| &own.watch);
+        let Some(revision) = self.context.hub.progress(watches) else { return Ok(()) };
+        self.owes_progress = false;
+        self.send(self.response(NO_WATCH, revision)).await
+    }
+}
+
+/// Splits a response, so that each has fewer bytes than `bytes_max`, or one event.
+fn fragments(response: WatchResponse, bytes_max: usize) -> Vec<WatchResponse> {
+    let empty = WatchResponse { events: Vec::new(), fragment: true, ..response.clone() };
+    let base = empty.encoded_len() + 16;
+    let mut parts: Vec<WatchResponse> = Vec::new();
+    let mut bytes = 0;
+    for event in response.events {
+        let more = event.encoded_len() + 8;
+        match parts.last_mut() {
+            Some(part) if bytes + more < bytes_max => {
+                part.events.push(event);
+                bytes += more;
+            }
+            _ => {
+                parts.push(WatchResponse { events: vec![event], ..empty.clone() });
+                bytes = base + more;
+            }
+        }
+    }
+    if let Some(last) = parts.last_mut() {
+        last.fragment = false;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::mvccpb::KeyValue;
+
+    #[test]
+    fn fragments_have_all_events_and_say_which_is_the_last() {
+        let event = |bytes| {
+            let kv = KeyValue { key: b"key".to_vec(), value: vec![7; bytes], ..Default::default() };
+            Event { kv: Some(kv), ..Default::default() }
+        };
+        let events: Vec<Event> = [10, 400, 400, 3_000, 10, 10].map(event).to_vec();
+        let response = WatchResponse { watch_id: 7, events: events.clone(), ..Default::default() };
+        let parts = fragments(response, 1_000);
+        assert_eq!(parts.iter().map(|part| part.events.len()).collect::<Vec<_>>(), [3, 1, 2]);
+        assert_eq!(parts.iter().map(|part| part.fragment).collect::<Vec<_>>(), [true, true, false]);
+        assert!(
+            parts
+                .iter()
+                .all(|part| part.watch_id == 7 && (part.encoded_len() < 1_000 || part.events.len() == 1))
+        );
+        assert_eq!(parts.into_iter().flat_map(|part| part.events).collect::<Vec<_>>(), events);
+    }
+}

@@ -1,0 +1,50 @@
+//! The types of the Raft cluster.
+
+use std::fmt;
+
+use prost::Message;
+use serde::{Deserialize, Serialize};
+
+use crate::proto::peer::{self, Outcome};
+
+openraft::declare_raft_types!(
+    /// Entries are commands, responses are outcomes, nodes are members.
+    pub(crate) Types: D = Command, R = Outcome, Node = Peer
+);
+
+/// An encoded [`peer::Command`]. It stays encoded in the log, so that a member may be older than another.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Command(#[serde(with = "serde_bytes")] pub(crate) Vec<u8>);
+
+impl Command {
+    pub(crate) fn new(change: peer::command::Change) -> Command {
+        Command(peer::Command { change: Some(change) }.encode_to_vec())
+    }
+
+    /// Returns the change; `None` if the bytes are none, or of a later version.
+    pub(crate) fn change(&self) -> Option<peer::command::Change> {
+        peer::Command::decode(&*self.0).ok()?.change
+    }
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Command({} bytes)", self.0.len())
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a command of {} bytes", self.0.len())
+    }
+}
+
+/// A member as Raft's membership has it. Its name and client URLs come with the member's own
+/// [`Attributes`](peer::Attributes), in the state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Peer {
+    /// Where other members reach it, such as `http://10.0.0.1:2380`.
+    pub(crate) urls: Vec<String>,
+    /// A learner that becomes a voter as soon as it has caught up: how a voter is added.
+    pub(crate) is_voter_soon: bool,
+}

@@ -1,0 +1,308 @@
+//! Watches: [`Hub`] hands each watch the events of its keys, in order and without a gap.
+//!
+//! A watch is attached or behind. The hub queues events for attached ones as entries are applied. One whose queue is full is
+//! behind from then on, and costs the hub nothing: the stream that owns it reads the events from the store, and attaches it
+//! again when it has come to the revision that the hub is at. So a slow client holds its queue and no more, and nobody waits
+//! for it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prost::Message;
+use tokio::sync::Notify;
+
+use crate::proto::mvccpb::Event;
+use crate::proto::mvccpb::event::EventType;
+
+#[cfg(test)]
+mod tests;
+
+/// The most bytes of a watch's queue; then it is behind.
+const QUEUE_BYTES_MAX: usize = 1 << 20;
+
+/// Keys from `start` on: one, a range, or all that follow.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Keys {
+    start: Vec<u8>,
+    end: End,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum End {
+    Single,
+    Before(Vec<u8>),
+    Open,
+}
+
+impl Keys {
+    /// Returns the keys of a request's `key` and `range_end`; `None` if the range is empty.
+    pub(crate) fn of(key: &[u8], range_end: &[u8]) -> Option<Keys> {
+        // An empty key is the smallest one.
+        let start = if key.is_empty() { vec![0] } else { key.to_vec() };
+        let end = match range_end {
+            [] => End::Single,
+            [0] => End::Open,
+            end if end <= &*start => return None,
+            end => End::Before(end.to_vec()),
+        };
+        Some(Keys { start, end })
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        match &self.end {
+            End::Single => key == self.start,
+            End::Before(end) => key >= &*self.start && key < &**end,
+            End::Open => key >= &*self.start,
+        }
+    }
+}
+
+/// Which events a watch wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) keys: Keys,
+    pub(crate) puts: bool,
+    pub(crate) deletes: bool,
+}
+
+impl Wanted {
+    pub(crate) fn is_met_by(&self, event: &Event) -> bool {
+        let by_kind = if event.r#type() == EventType::Delete { self.deletes } else { self.puts };
+        by_kind && event.kv.as_ref().is_some_and(|kv| self.keys.contains(&kv.key))
+    }
+}
+
+/// The events of one revision that a watch wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) revision: i64,
+    pub(crate) events: Vec<Arc<Event>>,
+}
+
+/// Wakes the owner of a stream's watches.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<Vec<i64>>,
+    notify: Notify,
+}
+
+impl Bell {
+    fn ring(&self, watch: i64) {
+        lock(&self.rung).push(watch);
+        self.notify.notify_one();
+    }
+
+    /// Returns once a watch has events or is behind, with the ids of such watches. Cancelling it loses nothing.
+    pub(crate) async fn rung(&self) -> Vec<i64> {
+        loop {
+            let rung = std::mem::take(&mut *lock(&self.rung));
+            if !rung.is_empty() {
+                return rung;
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// A watch of a stream.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    id: i64,
+    wanted: Wanted,
+    bell: Arc<Bell>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Events of earlier revisions are queued or delivered, or were not wanted.
+    next: i64,
+    is_attached: bool,
+    queue: VecDeque<Group>,
+    queued_bytes: usize,
+}
+
+impl Watch {
+    pub(crate) fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// Returns the first revision that a watch which is behind needs from the store.
+    pub(crate) fn behind_from(&self) -> Option<i64> {
+        let state = lock(&self.state);
+        (!state.is_attached).then_some(state.next)
+    }
+
+    /// Queues events of a revision, or falls behind.
+    fn push(&self, revision: i64, event: &Arc<Event>, bytes: usize) {
+        let mut state = lock(&self.state);
+        if !state.is_attached || revision < state.next {
+            return;
+        }
+        if state.queued_bytes > 0 && state.queued_bytes + bytes > QUEUE_BYTES_MAX {
+            // The events of a revision stay together: those queued of this one come again.
+            if state.queue.back().is_some_and(|group| group.revision == revision) {
+                state.queue.pop_back();
+            }
+            (state.is_attached, state.next) = (false, revision);
+            drop(state);
+            self.bell.ring(self.id);
+            return;
+        }
+        state.queued_bytes += bytes;
+        let is_first = state.queue.is_empty();
+        match state.queue.back_mut() {
+            Some(group) if group.revision == revision => group.events.push(event.clone()),
+            _ => state.queue.push_back(Group { revision, events: vec![event.clone()] }),
+        }
+        drop(state);
+        if is_first {
+            self.bell.ring(self.id);
+        }
+    }
+}
+
+/// All watches of this member.
+#[derive(Debug, Default)]
+pub(crate) struct Hub {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The events of all revisions up to this one are queued.
+    revision: i64,
+    single: HashMap<Vec<u8>, Vec<Arc<Watch>>>,
+    /// Watches of the same range share an entry.
+    ranges: BTreeMap<Keys, Vec<Arc<Watch>>>,
+    watches: usize,
+}
+
+impl Inner {
+    fn list(&mut self, keys: &Keys) -> &mut Vec<Arc<Watch>> {
+        match keys.end {
+            End::Single => self.single.entry(keys.start.clone()).or_default(),
+            _ => self.ranges.entry(keys.clone()).or_default(),
+        }
+    }
+}
+
+impl Hub {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// Returns the revision whose events are queued, with those of all before.
+    pub(crate) fn revision(&self) -> i64 {
+        self.lock().revision
+    }
+
+    /// Adds a watch of the events from a revision on; zero: from now on. Returns it with the revision that the hub is at.
+    pub(crate) fn add(&self, id: i64, wanted: Wanted, from: i64, bell: &Arc<Bell>) -> (Arc<Watch>, i64) {
+        let mut inner = self.lock();
+        let revision = inner.revision;
+        let next = if from == 0 { revision + 1 } else { from };
+        let is_attached = next > revision;
+        let state = State { next, is_attached, queue: VecDeque::new(), queued_bytes: 0 };
+        let watch = Arc::new(Watch { id, wanted, bell: bell.clone(), state: Mutex::new(state) });
+        inner.list(&watch.wanted.keys).push(watch.clone());
+        inner.watches += 1;
+        (watch, revision)
+    }
+
+    /// Removes a watch.
+    pub(crate) fn remove(&self, watch: &Arc<Watch>) {
+        let mut inner = self.lock();
+        let (keys, before) = (&watch.wanted.keys, inner.watches);
+        let list = inner.list(keys);
+        let length = list.len();
+        list.retain(|other| !Arc::ptr_eq(other, watch));
+        let (removed, is_empty) = (length - list.len(), list.is_empty());
+        inner.watches = before - removed;
+        if is_empty {
+            match keys.end {
+                End::Single => drop(inner.single.remove(&keys.start)),
+                _ => drop(inner.ranges.remove(keys)),
+            }
+        }
+    }
+
+    /// Takes the queued events: whole revisions, as none is being queued meanwhile.
+    pub(crate) fn take(&self, watch: &Watch) -> VecDeque<Group> {
+        let _inner = self.lock();
+        let mut state = lock(&watch.state);
+        state.queued_bytes = 0;
+        std::mem::take(&mut state.queue)
+    }
+
+    /// Notes that a watch which is behind has all events before a revision. Attaches it if the hub has come no further, and
+    /// returns whether it did.
+    pub(crate) fn caught_up(&self, watch: &Watch, next: i64) -> bool {
+        let inner = self.lock();
+        let mut state = lock(&watch.state);
+        state.next = state.next.max(next);
+        state.is_attached = state.next > inner.revision;
+        state.is_attached
+    }
+
+    /// Returns the revision up to which these watches have been handed everything: none is behind, and no queue has events.
+    pub(crate) fn progress<'a>(&self, watches: impl Iterator<Item = &'a Arc<Watch>>) -> Option<i64> {
+        let inner = self.lock();
+        for watch in watches {
+            let state = lock(&watch.state);
+            if !state.is_attached || !state.queue.is_empty() {
+                return None;
+            }
+        }
+        Some(inner.revision)
+    }
+
+    /// Queues the events of a revision, which can be read by now.
+    pub(crate) fn publish(&self, revision: i64, events: Vec<Event>) {
+        let mut inner = self.lock();
+        inner.revision = inner.revision.max(revision);
+        if inner.watches == 0 {
+            return;
+        }
+        for event in events {
+            let Some(kv) = &event.kv else { continue };
+            let (key, bytes, event) = (kv.key.clone(), event.encoded_len(), Arc::new(event));
+            let push = |watches: &[Arc<Watch>]| {
+                for watch in watches.iter().filter(|watch| watch.wanted.is_met_by(&event)) {
+                    watch.push(revision, &event, bytes);
+                }
+            };
+            if let Some(watches) = inner.single.get(&key[..]) {
+                push(watches);
+            }
+            let from_here_on = |keys: &Keys| *keys.start <= *key;
+            inner
+                .ranges
+                .iter()
+                .take_while(|(keys, _)| from_here_on(keys))
+                .for_each(|(_, watches)| push(watches));
+        }
+    }
+
+    /// Notes that the state was replaced by a later one: the events in between are in the store alone.
+    pub(crate) fn skip_to(&self, revision: i64) {
+        let mut inner = self.lock();
+        let before = inner.revision;
+        if revision <= before {
+            return;
+        }
+        inner.revision = revision;
+        for watch in inner.single.values().chain(inner.ranges.values()).flatten() {
+            let mut state = lock(&watch.state);
+            if state.is_attached && state.next <= revision {
+                (state.is_attached, state.next) = (false, state.next.max(before + 1));
+                drop(state);
+                watch.bell.ring(watch.id);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,121 @@
+//! The hub alone: what is queued, when a watch falls behind, and that it misses nothing.
+
+use super::*;
+use crate::proto::mvccpb::KeyValue;
+
+fn event(key: &str, revision: i64, bytes: usize) -> Event {
+    let kv = KeyValue {
+        key: key.as_bytes().to_vec(),
+        mod_revision: revision,
+        value: vec![7; bytes],
+        ..Default::default()
+    };
+    Event { kv: Some(kv), ..Default::default() }
+}
+
+fn wanted(key: &str, end: &str) -> Wanted {
+    let keys = Keys::of(key.as_bytes(), end.as_bytes()).unwrap();
+    Wanted { keys, puts: true, deletes: true }
+}
+
+fn revisions(taken: &VecDeque<Group>) -> Vec<i64> {
+    taken.iter().map(|group| group.revision).collect()
+}
+
+#[test]
+fn keys_are_one_a_range_or_all_that_follow() {
+    let contains = |key: &str, end: &str, other: &str| {
+        Keys::of(key.as_bytes(), end.as_bytes()).unwrap().contains(other.as_bytes())
+    };
+    assert!(contains("a", "", "a") && !contains("a", "", "aa"));
+    assert!(contains("a", "c", "a") && contains("a", "c", "bzz") && !contains("a", "c", "c"));
+    assert!(contains("b", "\0", "b") && contains("b", "\0", "zzz") && !contains("b", "\0", "a"));
+    assert!(contains("", "\0", "\u{1}"));
+    assert_eq!(Keys::of(b"b", b"a"), None);
+    assert_eq!(Keys::of(b"b", b"b"), None);
+}
+
+#[test]
+fn each_watch_gets_its_keys_events_with_whole_revisions() {
+    let (hub, bell) = (Hub::default(), Arc::default());
+    hub.publish(5, Vec::new());
+    let (one, at) = hub.add(1, wanted("a", ""), 0, &bell);
+    assert_eq!(at, 5);
+    let (range, _) = hub.add(2, wanted("a", "c"), 0, &bell);
+    let (late, _) = hub.add(3, wanted("a", "\0"), 8, &bell);
+    let (past, _) = hub.add(4, wanted("a", "\0"), 3, &bell);
+    hub.publish(6, vec![event("a", 6, 1), event("b", 6, 1), event("c", 6, 1)]);
+    hub.publish(7, vec![event("z", 7, 1)]);
+    hub.publish(8, vec![event("b", 8, 1)]);
+    assert_eq!(revisions(&hub.take(&one)), [6]);
+    let taken = hub.take(&range);
+    assert_eq!((revisions(&taken), taken[0].events.len()), (vec![6, 8], 2));
+    assert_eq!(revisions(&hub.take(&late)), [8]);
+    // It is behind, and the hub keeps nothing for it.
+    assert_eq!((revisions(&hub.take(&past)), past.behind_from()), (vec![], Some(3)));
+    assert!(!hub.caught_up(&past, 7), "the hub is at 8");
+    assert!(hub.caught_up(&past, 9));
+    hub.publish(9, vec![event("b", 9, 1)]);
+    assert_eq!(revisions(&hub.take(&past)), [9]);
+    for watch in [&one, &range, &late, &past] {
+        hub.remove(watch);
+    }
+    hub.remove(&past);
+    assert_eq!(hub.lock().watches, 0);
+}
+
+/// A client that does not read: its watch goes on from the revision that did not fit, and none is split.
+#[test]
+fn a_full_queue_falls_behind_by_whole_revisions() {
+    let (hub, bell) = (Hub::default(), Arc::default());
+    let (watch, _) = hub.add(1, wanted("a", "\0"), 0, &bell);
+    let big = QUEUE_BYTES_MAX / 3;
+    hub.publish(1, vec![event("a", 1, big)]);
+    hub.publish(2, vec![event("a", 2, big), event("b", 2, big)]);
+    hub.publish(3, vec![event("a", 3, 1)]);
+    assert_eq!((revisions(&hub.take(&watch)), watch.behind_from()), (vec![1], Some(2)));
+    assert!(hub.caught_up(&watch, 4));
+    hub.publish(4, vec![event("a", 4, 2 * QUEUE_BYTES_MAX)]);
+    assert_eq!(revisions(&hub.take(&watch)), [4], "one alone is queued at any length");
+}
+
+/// A snapshot replaced the state: events between are in no entry that this member applied.
+#[test]
+fn a_skip_leaves_watches_behind_from_where_they_were() {
+    let (hub, bell) = (Hub::default(), Arc::default());
+    let (watch, _) = hub.add(1, wanted("a", ""), 0, &bell);
+    let (future, _) = hub.add(2, wanted("a", ""), 50, &bell);
+    hub.publish(1, vec![event("a", 1, 1)]);
+    assert_eq!(revisions(&hub.take(&watch)), [1]);
+    hub.publish(2, vec![event("z", 2, 1)]);
+    hub.skip_to(20);
+    assert_eq!((revisions(&hub.take(&watch)), watch.behind_from()), (vec![], Some(3)));
+    assert_eq!(future.behind_from(), None);
+    hub.skip_to(10);
+    assert_eq!(hub.revision(), 20);
+}
+
+#[test]
+fn progress_is_known_when_all_is_handed_out() {
+    let (hub, bell) = (Hub::default(), Arc::default());
+    let (one, _) = hub.add(1, wanted("a", ""), 0, &bell);
+    let (two, _) = hub.add(2, wanted("b", ""), 0, &bell);
+    hub.publish(1, vec![event("a", 1, 1)]);
+    assert_eq!(hub.progress([&one, &two].into_iter()), None);
+    assert_eq!(hub.progress([&two].into_iter()), Some(1));
+    hub.take(&one);
+    assert_eq!(hub.progress([&one, &two].into_iter()), Some(1));
+}
+
+#[tokio::test]
+async fn a_bell_rings_for_the_first_event_and_for_falling_behind() {
+    let (hub, bell) = (Hub::default(), Arc::<Bell>::default());
+    let (watch, _) = hub.add(7, wanted("a", ""), 0, &bell);
+    hub.publish(1, vec![event("a", 1, 1)]);
+    hub.publish(2, vec![event("a", 2, 1)]);
+    assert_eq!(bell.rung().await, [7]);
+    assert!(futures_util::FutureExt::now_or_never(bell.rung()).is_none());
+    hub.take(&watch);
+    hub.skip_to(9);
+    assert_eq!(bell.rung().await, [7]);
+}
