@@ -102,7 +102,8 @@ async fn a_member_far_behind_catches_up_by_a_snapshot() {
     cluster.members[behind].start().await;
     let member = &cluster.members[behind];
     member.applied(last).await;
-    assert_eq!(member.node().counts().installed.load(Ordering::Relaxed), 1, "no snapshot was needed");
+    // A slow machine may need another one, because the log has been purged meanwhile.
+    assert!(member.node().counts().installed.load(Ordering::Relaxed) > 0, "no snapshot was needed");
     assert_eq!(member.local("key0").await.unwrap().len(), 1000);
     // It takes part again, with the state of the snapshot and what came after it.
     member.put("after", "value").await.unwrap();
