@@ -60,6 +60,17 @@ have_wait_libraries() {
     (install_packages "${wanted[@]}")
 }
 
+# What forebay-etcd is compared with: etcd and etcdctl; protoc builds the client of the tests.
+have_etcd() {
+    local wanted=(etcd-server etcd-client protobuf-compiler)
+    { command -v etcd && command -v etcdctl && command -v protoc; } >/dev/null 2>&1 && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
+        say "missing for the tests beside etcd: ${wanted[*]} (names as on Debian)"
+        return 1
+    fi
+    (install_packages "${wanted[@]}")
+}
+
 # Every feature of every crate but those whose names are given, as cargo's --features wants them.
 features_without() {
     awk -v left_out=" $* " '

@@ -165,6 +165,7 @@ fn command() -> clap::Command {
             .alias(format!("experimental-{}", flag.name))
             .value_name("VALUE")
             .action(clap::ArgAction::Append)
+            .allow_negative_numbers(true)
             .hide(flag.used != Use::Full)
             .help(match flag.default {
                 "" => flag.help.to_owned(),

@@ -62,6 +62,7 @@ fn every_way_to_write_a_flag_is_understood() {
     }
     // A value that looks like a flag of Go's.
     assert_eq!(config(&["--quota-backend-bytes=-1"], &[]).quota_bytes, 0);
+    assert_eq!(config(&["--quota-backend-bytes", "-1"], &[]).quota_bytes, 0);
     assert_eq!(
         config(&["--experimental-watch-progress-notify-interval=5s"], &[]).watch_progress_interval.as_secs(),
         5
