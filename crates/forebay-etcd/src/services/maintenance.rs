@@ -160,13 +160,12 @@ impl Maintenance for Upkeep {
         }))
     }
 
-    /// The store compacts its files by itself.
+    /// The store compacts its files by itself. etcd's response has no header, and clients rely on it.
     async fn defragment(
         &self,
         _: Request<DefragmentRequest>,
     ) -> Result<Response<DefragmentResponse>, Status> {
-        let header = Some(self.context.node.header(self.revision()));
-        Ok(Response::new(DefragmentResponse { header }))
+        Ok(Response::new(DefragmentResponse { header: None }))
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
@@ -210,8 +209,8 @@ impl Maintenance for Upkeep {
             return Err(Refusal::NotLeader.into());
         }
         self.context.node.change_members(member_change::Change::MoveLeader(request.into_inner())).await?;
-        let header = Some(self.context.node.header(self.revision()));
-        Ok(Response::new(MoveLeaderResponse { header }))
+        // Without a header, as etcd's.
+        Ok(Response::new(MoveLeaderResponse { header: None }))
     }
 
     /// All versions of this server have one format so far.

@@ -227,20 +227,21 @@ impl StreamWatches {
     async fn deliver(&mut self, id: i64) -> Result<(), Ended> {
         let Some(own) = self.watches.get(&id) else { return Ok(()) };
         let taken = self.context.hub.take(&own.watch);
-        self.send_groups(id, taken).await
+        self.send_groups(id, taken, 0).await
     }
 
-    async fn send_groups(&mut self, id: i64, mut groups: VecDeque<Group>) -> Result<(), Ended> {
+    /// Sends events. Those from the store are sent with the revision `at` which it was read, as etcd does.
+    async fn send_groups(&mut self, id: i64, mut groups: VecDeque<Group>, at: i64) -> Result<(), Ended> {
         while !groups.is_empty() {
             // Several revisions in a response, but not all of them at any length.
-            let (mut revision, mut events, mut bytes) = (0, Vec::new(), 0);
+            let (mut revision, mut events, mut bytes) = (at, Vec::new(), 0);
             while let Some(group) = groups.front() {
                 let more: usize = group.events.iter().map(|event| event.encoded_len()).sum();
                 if bytes > 0 && bytes + more > READ_BYTES_MAX {
                     break;
                 }
                 bytes += more;
-                revision = group.revision;
+                revision = revision.max(group.revision);
                 events.extend(groups.pop_front().into_iter().flat_map(|group| group.events));
             }
             let Some(own) = self.watches.get_mut(&id) else { return Ok(()) };
@@ -314,7 +315,7 @@ impl StreamWatches {
                 }
             }
             self.context.hub.caught_up(watch, next.max(*from));
-            self.send_groups(*id, groups).await?;
+            self.send_groups(*id, groups, view.revision()).await?;
         }
         self.pay_progress().await
     }
