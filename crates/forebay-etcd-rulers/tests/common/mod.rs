@@ -1,0 +1,222 @@
+//! Servers as processes of their own: forebay-etcd, and etcd where it is installed.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than anything takes here on a busy machine: only a hang comes so far.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Between two looks at something that has no other way to be waited for.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Waits until `look` finds something.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < LONG, "{what}: not within {LONG:?}");
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Awaits something that must not hang.
+pub(crate) async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(LONG, future).await.expect("this hangs")
+}
+
+/// Returns a port that is free now. They are below the range of ports that outgoing connections take, so that a server finds
+/// its own again after a restart.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % 1_000) as u16 * 20;
+    loop {
+        let port = 12_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))) % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A member: its program, directory and ports, and its process while it runs. It ends when this is dropped.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    program: PathBuf,
+    dir: tempfile::TempDir,
+    pub(crate) client_port: u16,
+    pub(crate) peer_port: u16,
+    flags: Vec<String>,
+    child: Option<Child>,
+}
+
+/// Returns the program `forebay-etcd`: `FOREBAY_ETCD`, or the one beside this test's folder, which `cargo build -p forebay-etcd` makes.
+pub(crate) fn own_program() -> PathBuf {
+    let beside = || {
+        let test = std::env::current_exe().unwrap();
+        test.ancestors().nth(2).map(|folder| folder.join("forebay-etcd")).unwrap()
+    };
+    let program = std::env::var_os("FOREBAY_ETCD").map_or_else(beside, PathBuf::from);
+    assert!(program.exists(), "{} is missing: cargo build -p forebay-etcd", program.display());
+    program
+}
+
+impl Member {
+    /// A member that does not run yet.
+    pub(crate) fn new(program: &Path, name: &str) -> Member {
+        Member {
+            name: name.to_owned(),
+            program: program.to_owned(),
+            dir: tempfile::tempdir().unwrap(),
+            client_port: free_port(),
+            peer_port: free_port(),
+            flags: Vec::new(),
+            child: None,
+        }
+    }
+
+    /// A member alone that runs.
+    pub(crate) fn alone(program: &Path, flags: &[&str]) -> Member {
+        let mut member = Member::new(program, "n1");
+        member.flags(flags);
+        member.start();
+        member.wait_until_healthy();
+        member
+    }
+
+    /// forebay-etcd, alone.
+    pub(crate) fn own(flags: &[&str]) -> Member {
+        Member::alone(&own_program(), flags)
+    }
+
+    /// forebay-etcd, several of it.
+    pub(crate) fn cluster(size: usize, flags: &[&str]) -> Vec<Member> {
+        let mut members: Vec<Member> =
+            (0..size).map(|at| Member::new(&own_program(), &format!("n{at}"))).collect();
+        let urls: Vec<String> =
+            members.iter().map(|member| format!("{}={}", member.name, member.peer_url())).collect();
+        for member in &mut members {
+            member.flags(&[&format!("--initial-cluster={}", urls.join(","))]);
+            member.flags(flags);
+            member.start();
+        }
+        members.iter_mut().for_each(Member::wait_until_healthy);
+        members
+    }
+
+    pub(crate) fn flags(&mut self, flags: &[&str]) {
+        self.flags.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    }
+
+    pub(crate) fn client_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.client_port)
+    }
+
+    pub(crate) fn peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.peer_port)
+    }
+
+    /// The client's address without a scheme.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// Starts the process. Its log goes on where that of the process before ended.
+    pub(crate) fn start(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        let log = File::options().create(true).append(true).open(self.log()).unwrap();
+        let mut command = Command::new(&self.program);
+        command
+            .arg(format!("--name={}", self.name))
+            .arg(format!("--data-dir={}", self.data_dir().display()))
+            .arg(format!("--listen-client-urls={}", self.client_url()))
+            .arg(format!("--advertise-client-urls={}", self.client_url()))
+            .arg(format!("--listen-peer-urls={}", self.peer_url()))
+            .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()));
+        if !self.flags.iter().any(|flag| flag.starts_with("--initial-cluster=")) {
+            command.arg(format!("--initial-cluster={}={}", self.name, self.peer_url()));
+        }
+        command.args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        // Settings of somebody's own etcd.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("ETCD_") {
+                command.env_remove(name);
+            }
+        }
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    /// Waits until `/health` says that reads and writes are served.
+    pub(crate) fn wait_until_healthy(&mut self) {
+        let name = self.name.clone();
+        until(&format!("{name} becomes healthy"), || {
+            let ended = self.child.as_mut().expect("it was started").try_wait().unwrap();
+            assert!(ended.is_none(), "{name} ended with {ended:?}");
+            let body = http_get(self.client_port, "/health")?;
+            body.contains(r#""health":"true""#).then_some(())
+        });
+    }
+
+    /// Ends the process at once, as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub(crate) fn restart(&mut self) {
+        self.start();
+        self.wait_until_healthy();
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking()
+            && let Ok(log) = std::fs::read_to_string(self.log())
+        {
+            let lines: Vec<&str> = log.lines().collect();
+            let from = lines.len().saturating_sub(20);
+            eprintln!(
+                "the log of {} ({}) ends with\n{}",
+                self.name,
+                self.program.display(),
+                lines[from..].join("\n")
+            );
+        }
+    }
+}
+
+/// Returns the body of a page; `None` if it cannot be had.
+fn http_get(port: u16, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
+}
