@@ -312,7 +312,7 @@ async fn an_object_is_created_once_and_changed_by_who_saw_it_last() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_in_pages_are_of_one_revision_while_there_are_writes_and_compactions() {
     const ACCOUNTS: u64 = 40;
-    const LISTS: usize = 12;
+    const LISTS: usize = 6;
     let member = Member::own(&[]);
     let url = member.client_url();
     let mut api = Api::connect(&url).await;
@@ -383,8 +383,8 @@ async fn lists_in_pages_are_of_one_revision_while_there_are_writes_and_compactio
     });
     let compactors: Vec<_> = compactors.collect();
     let (mut restarts, mut lists) = (0, 0);
-    while lists < LISTS || moved.load(Ordering::Relaxed) < 20 {
-        let (objects, revision, again) = api.list(13).await.unwrap();
+    while lists < LISTS || restarts == 0 || moved.load(Ordering::Relaxed) < 20 {
+        let (objects, revision, again) = api.list(7).await.unwrap();
         assert_eq!((objects.len() as u64, sum(&objects)), (ACCOUNTS, 100 * ACCOUNTS as i64), "at {revision}");
         restarts += again;
         lists += 1;
