@@ -1,7 +1,7 @@
 //! etcd's own client program, `etcdctl`, against this server and against etcd: the same commands print the same.
 //!
-//! Needs `etcd` and `etcdctl`. Endpoints have no scheme: with one, etcdctl 3.4 sends an `:authority` that has a path, which no
-//! HTTP/2 server of Rust accepts, for calls to one endpoint.
+//! Needs `etcd` and `etcdctl`. Endpoints have no scheme: with one, etcdctl 3.4 sends an `:authority` that has a
+//! path, which no HTTP/2 server of Rust accepts, for calls to one endpoint.
 
 mod common;
 
@@ -235,8 +235,8 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Reads a script. Lines that begin with a bar are the input of the command before; `|* N TEXT` is N times this text, or as many
-/// lines with a number if it has braces.
+/// Reads a script. Lines that begin with a bar are the input of the command before; `|* N TEXT` is N times this
+/// text, or as many lines with a number if it has braces.
 fn steps(script: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for line in script.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -281,6 +281,9 @@ fn steps(script: &str) -> Vec<Step> {
 
 /// Runs a script with a server, and returns what each command printed.
 fn run(steps: &[Step], member: &Member) -> Vec<String> {
+    // A member serves before the cluster has its name.
+    let is_named = || ctl(member, &["member", "list"]).contains(", started, n1").then_some(());
+    until("the member has its name", is_named);
     let mut kept: BTreeMap<String, String> = BTreeMap::new();
     let mut printed = Vec::new();
     for step in steps {
@@ -533,8 +536,8 @@ fn a_mirror_is_made_in_both_directions() {
     }
 }
 
-/// A snapshot of this server is a file that etcd's tools read, and that etcd starts from: with all keys, revisions, history and
-/// leases.
+/// A snapshot of this server is a file that etcd's tools read, and that etcd starts from: with all keys,
+/// revisions, history and leases.
 #[test]
 fn etcd_starts_from_a_snapshot_of_this_server() {
     if !has_rulers() {

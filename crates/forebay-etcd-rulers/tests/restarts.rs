@@ -1,4 +1,5 @@
-//! Members that are killed while clients write: what was acknowledged stays, revisions do not go back, and watches go on.
+//! Members that are killed while clients write: what was acknowledged stays, revisions do not go back, and
+//! watches go on.
 
 mod common;
 
@@ -112,8 +113,8 @@ async fn check(acknowledged: &Acknowledged, urls: &[String]) {
     }
 }
 
-/// Follows all keys from the first revision to the key `end`, through one member after the other, and returns the last event of each
-/// key.
+/// Follows all keys from the first revision to the key `end`, through one member after the other, and returns
+/// the last event of each key.
 async fn follow(urls: Vec<String>) -> BTreeMap<String, (i64, String)> {
     let mut last = BTreeMap::new();
     let mut revision = 1;

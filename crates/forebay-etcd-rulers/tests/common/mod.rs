@@ -33,8 +33,8 @@ pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("this hangs")
 }
 
-/// Returns a port that is free now. They are below the range of ports that outgoing connections take, so that a server finds
-/// its own again after a restart.
+/// Returns a port that is free now. They are below the range of ports that outgoing connections take, so that a
+/// server finds its own again after a restart.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = (std::process::id() % 1_000) as u16 * 20;

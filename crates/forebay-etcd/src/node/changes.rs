@@ -298,7 +298,10 @@ impl Node {
             let changed = self.inner.raft.change_membership(changes.clone(), is_retained);
             let changed = tokio::time::timeout_at(deadline, changed).await;
             let error = match changed {
-                Ok(Ok(_)) => return Ok(()),
+                Ok(Ok(changed)) => {
+                    self.shown(changed.log_id.index, deadline).await;
+                    return Ok(());
+                }
                 Ok(Err(error)) => error,
                 Err(_) => return Err(Refusal::Timeout.into()),
             };
@@ -309,6 +312,23 @@ impl Node {
             tokio::time::sleep_until(pause.min(deadline)).await;
             if Instant::now() >= deadline {
                 return Err(Refusal::Timeout.into());
+            }
+        }
+    }
+
+    /// Waits until lists of the members have a change that was made: Raft responds before its metrics, from which they
+    /// are made, show it.
+    async fn shown(&self, index: u64, deadline: Instant) {
+        let mut metrics = self.inner.raft.server_metrics();
+        loop {
+            let is_shown = {
+                let now = metrics.borrow_watched();
+                let committed = now.committed_membership_config.log_id().as_ref().map(|id| id.index);
+                committed.is_some_and(|committed| committed >= index)
+            };
+            // It is made, whether it is shown in time or not.
+            if is_shown || !matches!(tokio::time::timeout_at(deadline, metrics.changed()).await, Ok(Ok(()))) {
+                return;
             }
         }
     }
