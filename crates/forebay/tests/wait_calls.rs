@@ -271,19 +271,19 @@ fn files_and_engines_close_beside_calls() {
 fn threads_share_a_small_arena() {
     let config = config().arena_bytes(1 << 20).arena_bytes_max(1 << 20).overflow_bytes_max(1 << 20);
     let bench = Bench::with(config.clone());
-    std::thread::scope(|scope| {
-        for thread in 0..32u64 {
-            let file = bench.file.clone();
-            scope.spawn(move || {
-                for turn in 0..100u64 {
-                    let at = (thread * 37 + turn * 11) % 240 * 4096;
-                    let bytes = if turn % 2 == 0 { 4096 } else { 60_000 };
-                    let block = file.read(at..at + bytes).wait().unwrap();
-                    assert_eq!(block[..8], bytes_of(at..at + 8));
-                }
-            });
-        }
+    let threads = (0..32u64).map(|thread| {
+        let file = bench.file.clone();
+        std::thread::spawn(move || {
+            for turn in 0..100u64 {
+                let at = (thread * 37 + turn * 11) % 240 * 4096;
+                let bytes = if turn % 2 == 0 { 4096 } else { 60_000 };
+                let block = file.read(at..at + bytes).wait().unwrap();
+                assert_eq!(block[..8], bytes_of(at..at + 8));
+            }
+        })
     });
+    // Joined one by one: the end of a scope waits for what its threads run, but not for their caches to be taken down.
+    threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
     assert!(bench.calls() > 0);
     // The memory in the threads' caches is there for others.
     let blocks = |bench: &Bench| {

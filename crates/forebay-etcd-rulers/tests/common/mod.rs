@@ -57,13 +57,13 @@ pub(crate) struct Member {
     child: Option<Child>,
 }
 
-/// Returns the program `forebay-etcd`: `FOREBAY_ETCD`, or the one beside this test's folder, which `cargo build -p forebay-etcd` makes.
+/// Returns the program `forebay-etcd`: `FOREBAY_ETCD_PROGRAM`, or the one beside this test's folder, which `cargo build -p forebay-etcd` makes.
 pub(crate) fn own_program() -> PathBuf {
     let beside = || {
         let test = std::env::current_exe().unwrap();
         test.ancestors().nth(2).map(|folder| folder.join("forebay-etcd")).unwrap()
     };
-    let program = std::env::var_os("FOREBAY_ETCD").map_or_else(beside, PathBuf::from);
+    let program = std::env::var_os("FOREBAY_ETCD_PROGRAM").map_or_else(beside, PathBuf::from);
     assert!(program.exists(), "{} is missing: cargo build -p forebay-etcd", program.display());
     program
 }
