@@ -8,7 +8,7 @@
 #[cfg(test)]
 use std::io;
 
-// What was written is read in the tests.
+// For the tests, which read the written files.
 #[cfg(test)]
 mod read;
 
@@ -163,7 +163,7 @@ impl Writer {
         Writer { next_page: FIRST_PAGES, buckets: Vec::new(), leaf: Filling::default(), leaves: Vec::new() }
     }
 
-    /// Adds a pair to the bucket that [`end_bucket`](Self::end_bucket) ends, in the order of the keys. Appends what is
+    /// Adds a pair to the bucket that [`end_bucket`](Self::end_bucket) ends, in the order of the keys. Appends the pages that are
     /// complete to `out`.
     pub(crate) fn add(&mut self, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
         self.add_element(0, key, value, out);

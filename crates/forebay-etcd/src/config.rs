@@ -482,7 +482,7 @@ impl Given {
     }
 }
 
-/// Entries of the log have 16 MiB at most, with what is around the request.
+/// Entries of the log have 16 MiB at most, with the bytes around the request.
 const MAX_REQUEST_BYTES: usize = 15 << 20;
 
 impl Config {

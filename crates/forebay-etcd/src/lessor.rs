@@ -11,9 +11,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The longest time that etcd accepts, in seconds.
-pub(crate) const TTL_S_MAX: i64 = 9_000_000_000;
-
 /// Leases whose end is proposed at once.
 const REVOKED_AT_ONCE_MAX: usize = 64;
 
@@ -228,7 +225,7 @@ mod tests {
     async fn the_longest_time_is_no_overflow() {
         let lessor = Lessor::default();
         lessor.set_leader(true, S);
-        lessor.granted(1, TTL_S_MAX);
+        lessor.granted(1, crate::mvcc::TTL_MAX_S);
         assert!(lessor.time_to_live(1).unwrap().0 > 1 << 31);
     }
 }

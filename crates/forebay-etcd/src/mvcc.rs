@@ -71,7 +71,7 @@ const ENTRY_BYTES: u64 = 16;
 pub(crate) const CHANGES_BYTES_MAX: u64 = if cfg!(test) { 128 << 10 } else { 14 << 20 };
 
 /// The longest time of a lease, in seconds.
-const TTL_MAX_S: i64 = 9_000_000_000;
+pub(crate) const TTL_MAX_S: i64 = 9_000_000_000;
 
 /// Limits of this member. None of them has a part in how entries are applied.
 #[derive(Clone, Copy, Debug)]

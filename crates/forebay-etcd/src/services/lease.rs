@@ -7,8 +7,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Context, Stopping, stopped};
-use crate::lessor::TTL_S_MAX;
-use crate::mvcc::{LEASE_COST_BYTES, View};
+use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
 use crate::proto::etcdserverpb::lease_server::Lease;
 use crate::proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
@@ -114,7 +113,7 @@ impl Lease for LeaseCalls {
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
         let LeaseGrantRequest { ttl, mut id } = request.into_inner();
-        if ttl > TTL_S_MAX {
+        if ttl > TTL_MAX_S {
             return Err(Refusal::LeaseTtlTooLarge.into());
         }
         self.context.check_room(LEASE_COST_BYTES).await?;

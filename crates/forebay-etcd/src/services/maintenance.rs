@@ -18,7 +18,7 @@ use crate::proto::etcdserverpb::{
 use crate::proto::peer::{self, command::Change, member_change};
 use crate::refusal::Refusal;
 use crate::snapshot::{self, Around, Sink};
-use crate::version::ETCD_VERSION;
+use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
 
 /// Parts of a snapshot that wait for the client.
 const PARTS_MAX: usize = 4;
@@ -154,7 +154,7 @@ impl Maintenance for Upkeep {
             errors,
             db_size_in_use: view.used_bytes() as i64,
             is_learner: node.is_learner(),
-            storage_version: "3.5.0".to_owned(),
+            storage_version: CLUSTER_VERSION.to_owned(),
             db_size_quota: self.context.limits.state.space_bytes as i64,
             downgrade_info: None,
         }))
@@ -187,7 +187,7 @@ impl Maintenance for Upkeep {
         let view = View::of(node.store()).await?;
         let around = Around {
             members: node.members(false).await?,
-            cluster_version: "3.5.0".to_owned(),
+            cluster_version: CLUSTER_VERSION.to_owned(),
             index: node.applied_index(),
             term: node.term(),
         };
