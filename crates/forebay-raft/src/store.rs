@@ -175,9 +175,20 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
     /// far.
     ///
     /// An installed snapshot replaces them: calls on the former ones fail with
-    /// [`Closed`](forebay_kv::ErrorKind::Closed). So call this for each request.
+    /// [`Closed`](forebay_kv::ErrorKind::Closed), from a moment before the new ones are there. So call this for each request, and
+    /// where a read fails so, [`is_replaced`](RaftStore::is_replaced) before it is made again.
     pub fn keyspaces(&self) -> Arc<[Keyspace]> {
         self.inner.lock().state.keyspaces.clone()
+    }
+
+    /// Waits for the end of an install that is under way, and returns whether [`keyspaces`](RaftStore::keyspaces) are others than
+    /// `former` then. Call it when a read of `former` has failed with [`Closed`](forebay_kv::ErrorKind::Closed): after `true` read the new
+    /// ones; `false` says that the store was closed, or that the install failed.
+    ///
+    /// An install closes the old state before it opens the new one, because both would need the memory of two.
+    pub async fn is_replaced(&self, former: &Arc<[Keyspace]>) -> bool {
+        let _changing = self.inner.changing.lock().await;
+        self.inner.check().is_ok() && !Arc::ptr_eq(&self.keyspaces(), former)
     }
 
     /// Returns the store below, for its counts. Write nothing to it; an installed snapshot replaces it.

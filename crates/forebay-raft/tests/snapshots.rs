@@ -136,6 +136,41 @@ async fn a_snapshot_goes_part_by_part_to_another_node() {
     assert!(forebay_kv::verify(&engine, current.snapshot.path()).await.unwrap().is_whole());
 }
 
+/// Reads failed with "closed" while a snapshot was installed, and a reader could not learn when the new state was there.
+#[tokio::test]
+async fn reads_go_on_when_a_snapshot_is_installed() {
+    let (engine, one, two) = (engine(), dir(), dir());
+    let (mut leader, mut follower) = (open(&engine, one.path()).await, open(&engine, two.path()).await);
+    apply(&mut leader, 0..500).await.unwrap();
+    apply(&mut follower, 0..40).await.unwrap();
+    let snapshot = built(&mut leader).await;
+    let received = receive(&follower, &parts(&snapshot.snapshot).await).await.unwrap();
+    let reader = follower.clone();
+    let reads = async {
+        let mut former = reader.keyspaces();
+        let mut waits = 0;
+        loop {
+            match former[0].get(&499u64.to_be_bytes()).await {
+                Ok(Some(_)) => return waits,
+                Ok(None) => tokio::task::yield_now().await,
+                Err(error) => {
+                    assert_eq!(*error.kind(), forebay_kv::ErrorKind::Closed);
+                    assert!(reader.is_replaced(&former).await, "the install ends");
+                    (former, waits) = (reader.keyspaces(), waits + 1);
+                }
+            }
+        }
+    };
+    let (installed, waits) = tokio::join!(follower.install_snapshot(&snapshot.meta, received), reads);
+    installed.unwrap();
+    assert_eq!(waits, 1, "the first state that can be read after the failure is the new one");
+    // Closed for good, or not at all.
+    let current = follower.keyspaces();
+    assert!(!follower.is_replaced(&current).await);
+    follower.close().await.unwrap();
+    assert!(!follower.is_replaced(&current).await);
+}
+
 #[tokio::test]
 async fn a_wrong_snapshot_changes_nothing() {
     let (engine, one, two) = (engine(), dir(), dir());

@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use forebay_kv::{Keyspace, Snapshot};
+use forebay_kv::{ErrorKind, Keyspace, Snapshot};
+use forebay_raft::{Apply, RaftStore};
 use prost::Message;
 
 use super::codec::{self, ALARM, At, MEMBER, Record, State};
 use super::range::{self, Place};
 use super::reader::{Part, Reader, put_of};
-use super::{Failure, Store, hash, txn};
+use super::{Failure, hash, txn};
 use crate::proto::etcdserverpb::{AlarmMember, RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
 use crate::proto::peer::Attributes;
 use crate::refusal::Refusal;
+use crate::types::Types;
 
 /// One state: a snapshot of the store. It keeps files and memory of the store while it lives.
 pub(crate) struct View {
@@ -23,9 +25,26 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Returns the state with all entries that have been applied.
-    pub(crate) async fn of(store: &Store) -> Result<View, Failure> {
-        View::of_keyspaces(store.keyspaces()).await
+    /// Returns the state with all entries that have been applied. Waits while a snapshot of another member is installed.
+    pub(crate) async fn of<A: Apply<Types>>(store: &RaftStore<Types, A>) -> Result<View, Failure> {
+        loop {
+            let keyspaces = store.keyspaces();
+            match View::of_keyspaces(keyspaces.clone()).await {
+                Err(Failure::Store(error))
+                    if *error.kind() == ErrorKind::Closed && store.is_replaced(&keyspaces).await => {}
+                view => return view,
+            }
+        }
+    }
+
+    /// Returns whether a read failed because an installed snapshot has replaced this state. It can be made again, of a new view.
+    pub(crate) async fn is_replaced<A: Apply<Types>>(
+        &self,
+        store: &RaftStore<Types, A>,
+        failure: &Failure,
+    ) -> bool {
+        matches!(failure, Failure::Store(error) if *error.kind() == ErrorKind::Closed)
+            && store.is_replaced(&self.keyspaces).await
     }
 
     pub(super) async fn of_keyspaces(keyspaces: Arc<[Keyspace]>) -> Result<View, Failure> {

@@ -34,9 +34,29 @@ impl Keys {
         if !request.serializable {
             self.context.node.read_barrier().await?;
         }
-        let view = View::of(self.context.node.store()).await?;
-        let response = view.range(request).await?;
-        Ok(RangeResponse { header: Some(self.context.node.header(view.revision())), ..response })
+        let store = self.context.node.store();
+        loop {
+            let view = View::of(store).await?;
+            match view.range(request).await {
+                Err(failure) if view.is_replaced(store, &failure).await => {}
+                response => {
+                    let header = Some(self.context.node.header(view.revision()));
+                    return Ok(RangeResponse { header, ..response? });
+                }
+            }
+        }
+    }
+
+    /// Returns the response to a transaction that only reads, and the revision.
+    async fn read_txn(&self, request: &TxnRequest) -> Result<(TxnResponse, i64), Status> {
+        let store = self.context.node.store();
+        loop {
+            let view = View::of(store).await?;
+            match view.txn(request).await {
+                Err(failure) if view.is_replaced(store, &failure).await => {}
+                response => return Ok((response?, view.revision())),
+            }
+        }
     }
 }
 
@@ -89,8 +109,7 @@ impl Kv for Keys {
             if !is_serializable(&request) {
                 self.context.node.read_barrier().await?;
             }
-            let view = View::of(self.context.node.store()).await?;
-            (view.txn(&request).await?, view.revision())
+            self.read_txn(&request).await?
         } else {
             self.context.check_room(txn_cost_bytes(&request)).await?;
             let changed = self.context.change(Change::Txn(request)).await?;

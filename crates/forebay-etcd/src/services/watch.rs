@@ -299,6 +299,8 @@ impl StreamWatches {
         let wanted = |key: &[u8]| behind.iter().any(|(_, _, watch)| watch.wanted().keys.contains(key));
         let (events, next) = match view.events(from, wanted, READ_BYTES_MAX).await {
             Ok(found) => found,
+            // They are still behind, and are read again.
+            Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
             Err(failure) => return self.fail(failure.into()).await,
         };
         let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();

@@ -1,0 +1,48 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+
+use super::harness::{Node, range};
+use crate::mvcc::{Failure, View};
+
+/// While a snapshot was installed, reads failed with "the store was closed": the old state closes before the new one opens.
+#[tokio::test]
+async fn reads_wait_while_a_snapshot_is_installed() {
+    let (mut leader, mut follower) = (Node::new().await, Node::new().await);
+    follower.put("key", "old").await;
+    for at in 0..50 {
+        leader.put("key", format!("new {at}")).await;
+    }
+    let is_over = AtomicBool::new(false);
+    let reader = follower.store.clone();
+    let reads = async {
+        let (mut values, mut again) = (Vec::new(), 0);
+        while !is_over.load(Ordering::Relaxed) {
+            let view = View::of(&reader).await.unwrap();
+            match view.range(&range("key", "")).await {
+                Ok(response) => values.push(response.kvs[0].value.clone()),
+                Err(failure) => {
+                    assert!(view.is_replaced(&reader, &failure).await, "{failure:?}");
+                    again += 1;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        values.dedup();
+        (values, again)
+    };
+    let store = &mut follower.store;
+    let installs = async {
+        for _ in 0..5 {
+            let built = leader.store.build_snapshot().await.unwrap();
+            store.install_snapshot(&built.meta, built.snapshot).await.unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let ((values, again), ()) = tokio::join!(reads, installs);
+    println!("{again} reads were made again");
+    assert_eq!(values, [&b"old"[..], &b"new 49"[..]]);
+    // A state that is closed for good is not waited for.
+    follower.store.close().await.unwrap();
+    assert!(matches!(View::of(&follower.store).await, Err(Failure::Store(_))));
+}
