@@ -11,6 +11,7 @@ mod nop;
 mod objects;
 mod peers;
 mod prelude;
+mod raft;
 mod random;
 mod ranges;
 mod run;
@@ -40,13 +41,15 @@ use forebay_report::result::{Experiment as Table, Report, Row};
 static ALLOCATOR: usage::CountingAllocator = usage::CountingAllocator;
 
 /// Every experiment.
-static ALL: [&dyn Experiment; 8] = [
+static ALL: [&dyn Experiment; 10] = [
     &random::RANDOM,
     &scan::SCAN,
     &ranges::RANGES,
     &objects::OBJECT_STORE,
     &nop::NOP,
     &wal::WAL,
+    &raft::RAFT,
+    &raft::busy::RAFT_BUSY,
     &kv::KV,
     &cache::CACHE,
 ];

@@ -208,6 +208,10 @@ pub(crate) struct Work {
     pub(crate) cache_bytes: u64,
     /// Reads of each thread.
     pub(crate) reads: u64,
+    /// Nodes of a Raft cluster.
+    pub(crate) nodes: usize,
+    /// Seconds that a busy task computes between two yields.
+    pub(crate) computes_s: f64,
 }
 
 impl Work {

@@ -98,8 +98,12 @@ impl Member {
 
     /// forebay-etcd, several of it.
     pub(crate) fn cluster(size: usize, flags: &[&str]) -> Vec<Member> {
-        let mut members: Vec<Member> =
-            (0..size).map(|at| Member::new(&own_program(), &format!("n{at}"))).collect();
+        Member::several(&own_program(), size, flags)
+    }
+
+    /// Several members of one cluster that run.
+    pub(crate) fn several(program: &Path, size: usize, flags: &[&str]) -> Vec<Member> {
+        let mut members: Vec<Member> = (0..size).map(|at| Member::new(program, &format!("n{at}"))).collect();
         let urls: Vec<String> =
             members.iter().map(|member| format!("{}={}", member.name, member.peer_url())).collect();
         for member in &mut members {
@@ -159,6 +163,11 @@ impl Member {
             }
         }
         self.child = Some(command.spawn().unwrap());
+    }
+
+    /// The id of its process, which runs.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
     }
 
     /// Waits until `/health` says that reads and writes are served.
