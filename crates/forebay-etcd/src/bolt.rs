@@ -1,16 +1,13 @@
-//! The file format of bbolt, which etcd's snapshots have: [`Writer`].
+//! The file format of bbolt, which etcd's snapshots have: [`Writer`] and [`Reader`].
 //!
 //! A file is pages of 4 KiB: two copies of the meta page, a list of free pages, and a B+ tree for each bucket, whose roots are the values of
 //! the tree of all buckets. An element that is longer than a page has the pages after it too. The writer takes keys in order and
 //! writes each page once, from the beginning to the end, so a snapshot is a stream: only the meta pages need what comes
 //! later, and a first pass without output finds that.
 
-#[cfg(test)]
-use std::io;
-
-// For the tests, which read the written files.
-#[cfg(test)]
 mod read;
+
+pub(crate) use read::Reader;
 
 const PAGE_BYTES: usize = 4096;
 const HEADER_BYTES: usize = 16;
@@ -231,91 +228,4 @@ impl Writer {
 }
 
 #[cfg(test)]
-fn damaged(text: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::read::Reader;
-    use super::*;
-
-    type Buckets = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
-
-    fn write(buckets: &Buckets) -> Vec<u8> {
-        let (mut writer, mut out) = (Writer::new(), Vec::new());
-        for (name, pairs) in buckets {
-            pairs.iter().for_each(|(key, value)| writer.add(key, value, &mut out));
-            writer.end_bucket(name, &mut out);
-        }
-        let meta = writer.end(&mut out);
-        let file = [meta.first_pages(), out].concat();
-        assert_eq!(file.len() as u64, meta.file_bytes());
-        file
-    }
-
-    fn read(file: &[u8]) -> io::Result<Buckets> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
-        std::fs::write(&path, file).unwrap();
-        let mut reader = Reader::open(&path)?;
-        let mut buckets = Buckets::new();
-        for name in reader.buckets()? {
-            let mut pairs = BTreeMap::new();
-            reader.each(&name, |key, value| {
-                assert!(pairs.insert(key.to_vec(), value.to_vec()).is_none());
-                Ok(())
-            })?;
-            buckets.insert(name, pairs);
-        }
-        Ok(buckets)
-    }
-
-    fn buckets(pairs: usize, value_bytes: usize) -> Buckets {
-        let pair = |at: usize| {
-            let key = format!("key {:06}", at * 7).into_bytes();
-            (key, vec![at as u8; (at * 37) % (value_bytes + 1)])
-        };
-        let key = ("key".to_owned(), (0..pairs).map(pair).collect());
-        let lease = ("lease".to_owned(), BTreeMap::from([(vec![1], vec![2; 9_000])]));
-        BTreeMap::from([("alarm".to_owned(), BTreeMap::new()), key, lease])
-    }
-
-    #[test]
-    fn what_was_written_is_read() {
-        for (pairs, value_bytes) in [(0, 0), (1, 10), (40, 200), (3_000, 300), (500, 20_000), (20_000, 20)] {
-            let buckets = buckets(pairs, value_bytes);
-            assert_eq!(read(&write(&buckets)).unwrap(), buckets, "{pairs} of up to {value_bytes}");
-        }
-    }
-
-    /// A reader of files from elsewhere meets any bytes: it returns an error, and neither panics nor goes in circles.
-    #[test]
-    fn damage_is_an_error() {
-        let whole = write(&buckets(300, 3_000));
-        assert!(read(&whole[..PAGE_BYTES]).is_err());
-        assert!(read(&[]).is_err());
-        assert!(read(b"not such a file").is_err());
-        let mut random = 1_u64;
-        for _ in 0..300 {
-            let mut file = whole.clone();
-            for _ in 0..4 {
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                let at = (random >> 20) as usize % file.len();
-                file[at] = (random >> 56) as u8;
-                // The heads of pages more often than what they hold.
-                let page = (random >> 33) as usize % (file.len() / PAGE_BYTES);
-                file[page * PAGE_BYTES + (random >> 11) as usize % 40] = (random >> 50) as u8;
-            }
-            let _ = read(&file);
-        }
-        let mut both = whole.clone();
-        both[20] ^= 1;
-        assert!(read(&both).is_ok(), "the other meta page is whole");
-        both[PAGE_BYTES + 20] ^= 1;
-        assert!(read(&both).is_err());
-    }
-}
+mod tests;

@@ -1,7 +1,10 @@
 //! The settings: etcd's flags, and its variables of the environment.
 
 pub(crate) mod flags;
+mod restore;
 pub(crate) mod urls;
+
+pub use restore::Restore;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +35,8 @@ impl std::error::Error for ConfigError {}
 pub enum Asked {
     /// To serve with these settings.
     Serve(Box<Config>),
+    /// To make a data directory of a snapshot.
+    Restore(Box<Restore>),
     /// To print this text.
     Print(String),
 }
@@ -117,6 +122,10 @@ impl Config {
         A: IntoIterator<Item = String>,
         V: IntoIterator<Item = (String, String)>,
     {
+        let arguments: Vec<String> = arguments.into_iter().collect();
+        if let Some(rest) = restore::arguments(&arguments) {
+            return restore::parse(rest);
+        }
         let given = match Given::parse(arguments, variables)? {
             Parsed::Values(given) => given,
             Parsed::Print(text) => return Ok(Asked::Print(text)),
@@ -157,26 +166,30 @@ fn command() -> clap::Command {
         .about("A server for etcd's API, on Forebay")
         .version(version)
         .after_help(
-            "Each flag is also a variable: --data-dir is ETCD_DATA_DIR. A flag goes before its variable.",
+            "Each flag is also a variable: --data-dir is ETCD_DATA_DIR. A flag goes before its variable.\n\n\
+             forebay-etcd snapshot restore FILE makes a data directory of a snapshot; it has a --help of its own.",
         );
     for flag in FLAGS {
-        let mut argument = clap::Arg::new(flag.name)
-            .long(flag.name)
-            .alias(format!("experimental-{}", flag.name))
-            .value_name("VALUE")
-            .action(clap::ArgAction::Append)
-            .allow_negative_numbers(true)
-            .hide(flag.used != Use::Full)
-            .help(match flag.default {
-                "" => flag.help.to_owned(),
-                default => format!("{} [default: {default}]", flag.help),
-            });
-        if flag.is_switch {
-            argument = argument.num_args(0..=1).require_equals(true).default_missing_value("true");
-        }
-        command = command.arg(argument);
+        command = command.arg(argument(flag).alias(format!("experimental-{}", flag.name)));
     }
     command
+}
+
+fn argument(flag: &flags::Flag) -> clap::Arg {
+    let argument = clap::Arg::new(flag.name)
+        .long(flag.name)
+        .value_name("VALUE")
+        .action(clap::ArgAction::Append)
+        .allow_negative_numbers(true)
+        .hide(flag.used != Use::Full)
+        .help(match flag.default {
+            "" => flag.help.to_owned(),
+            default => format!("{} [default: {default}]", flag.help),
+        });
+    if flag.is_switch {
+        return argument.num_args(0..=1).require_equals(true).default_missing_value("true");
+    }
+    argument
 }
 
 /// A flag may begin with one dash, as in Go.
@@ -198,14 +211,7 @@ impl Given {
             Err(error) => return not_parsed(&error),
         };
         let mut given = Given { values: BTreeMap::new(), warnings: Vec::new() };
-        for flag in FLAGS {
-            // The last one counts, as in etcd.
-            if let Some(value) =
-                matches.get_many::<String>(flag.name).and_then(|mut values| values.next_back())
-            {
-                given.values.insert(flag.name, value.clone());
-            }
-        }
+        given.take(&matches, FLAGS);
         for (variable, value) in variables {
             let Some(rest) = variable.strip_prefix("ETCD_") else { continue };
             let name = rest.to_lowercase().replace('_', "-");
@@ -220,6 +226,17 @@ impl Given {
         }
         given.check_unused()?;
         Ok(Parsed::Values(given))
+    }
+
+    fn take<'a>(&mut self, matches: &clap::ArgMatches, flags: impl IntoIterator<Item = &'a flags::Flag>) {
+        for flag in flags {
+            // The last one counts, as in etcd.
+            if let Some(value) =
+                matches.get_many::<String>(flag.name).and_then(|mut values| values.next_back())
+            {
+                self.values.insert(flag.name, value.clone());
+            }
+        }
     }
 
     /// Warns of flags without effect, and refuses those that must not be passed over.
@@ -245,8 +262,7 @@ impl Given {
     }
 
     fn text(&self, name: &'static str) -> &str {
-        let default = || flags::find(name).map_or("", |flag| flag.default);
-        self.values.get(name).map_or_else(default, String::as_str)
+        self.values.get(name).map_or_else(|| flags::default_of(name), String::as_str)
     }
 
     fn number<T: FromStr + PartialOrd + fmt::Display>(
@@ -300,12 +316,21 @@ impl Given {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from)
     }
 
-    fn config(mut self) -> Result<Config, ConfigError> {
+    fn name(&self) -> Result<String, ConfigError> {
         let name = self.text("name").to_owned();
         if name.is_empty() || name.contains(['=', ',']) {
             return Err(refused("name", &name, "give a name without commas and equals signs"));
         }
-        let data_dir = self.path("data-dir").unwrap_or_else(|| PathBuf::from(format!("{name}.etcd")));
+        Ok(name)
+    }
+
+    fn data_dir(&self, name: &str) -> PathBuf {
+        self.path("data-dir").unwrap_or_else(|| PathBuf::from(format!("{name}.etcd")))
+    }
+
+    fn config(mut self) -> Result<Config, ConfigError> {
+        let name = self.name()?;
+        let data_dir = self.data_dir(&name);
         let heartbeat: u64 = self.number("heartbeat-interval", 1, 60_000)?;
         let election: u64 = self.number("election-timeout", 10, 50_000)?;
         if election < 5 * heartbeat {

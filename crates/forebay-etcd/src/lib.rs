@@ -31,5 +31,6 @@ mod types;
 mod version;
 mod watch;
 
-pub use config::{Asked, Config, ConfigError};
+pub use config::{Asked, Config, ConfigError, Restore};
+pub use node::Restored;
 pub use server::{Addresses, Reason, Server, StartError};

@@ -20,6 +20,14 @@ fn main() -> ExitCode {
 fn run() -> Result<ExitCode, String> {
     let config = match Config::parse(std::env::args(), std::env::vars()).map_err(|error| error.to_string())? {
         Asked::Serve(config) => *config,
+        Asked::Restore(restore) => {
+            // The engine's own threads do the work.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| format!("the threads cannot be started: {error}"))?;
+            let restored = runtime.block_on(restore.run()).map_err(|error| error.to_string())?;
+            let _ = writeln!(std::io::stdout(), "{restored}");
+            return Ok(ExitCode::SUCCESS);
+        }
         Asked::Print(text) => {
             let _ = write!(std::io::stdout(), "{text}");
             return Ok(ExitCode::SUCCESS);

@@ -36,6 +36,7 @@ mod check;
 mod clean;
 mod codec;
 mod hash;
+mod import;
 mod machine;
 mod range;
 mod reader;
@@ -50,7 +51,9 @@ mod tests;
 use tonic::Status;
 
 pub(crate) use check::{check_delete, check_put, check_range, check_txn, is_read_only};
+pub(crate) use import::{Compacted, Import, Imported};
 pub(crate) use machine::Machine;
+pub(crate) use records::KeyRecord;
 pub(crate) use view::View;
 
 use crate::proto::etcdserverpb::{PutRequest, TxnRequest, request_op::Request};
@@ -65,6 +68,8 @@ const KEYSPACES: [&str; 6] = ["now", "events", "versions", "leases", "lease_keys
 
 /// Counted for each entry of a keyspace beside its key and value.
 const ENTRY_BYTES: u64 = 16;
+/// Counted for a lease: its id, and its entry.
+const LEASE_BYTES: u64 = ENTRY_BYTES + 8;
 
 /// The most bytes that the changes of one entry of the log have, which become one batch of the store. A store with
 /// 256 MiB of memory or more takes such batches.

@@ -7,6 +7,7 @@ mod members;
 mod network;
 mod peers;
 mod read;
+mod restore;
 mod service;
 mod tasks;
 mod wire;
@@ -30,6 +31,7 @@ use self::identity::Identity;
 use self::network::Network;
 pub(crate) use self::peers::Client;
 use self::peers::{Dialing, Peers, Purpose, is_unsent};
+pub use self::restore::Restored;
 pub(crate) use self::service::PeerService;
 use crate::config::Config;
 use crate::mvcc::{Machine, Store};
@@ -219,13 +221,8 @@ struct Directories {
 }
 
 impl Directories {
-    fn of(config: &Config) -> Directories {
-        let member = config.member_dir();
-        Directories {
-            log: config.log_dir.clone().unwrap_or_else(|| member.join("log")),
-            state: member.join("state"),
-            member,
-        }
+    fn of(member: PathBuf, log: Option<PathBuf>) -> Directories {
+        Directories { log: log.unwrap_or_else(|| member.join("log")), state: member.join("state"), member }
     }
 }
 
@@ -249,7 +246,7 @@ impl Node {
             keep_alive: config.election_timeout.max(Duration::from_secs(1)),
             runtime: handle.clone(),
         };
-        let directories = Directories::of(config);
+        let directories = Directories::of(config.member_dir(), config.log_dir.clone());
         let identity = bootstrap::identity(config, &directories.member, &dialing).await?;
         let raft_config = Arc::new(raft_config(config)?);
         let engine = engine()?;

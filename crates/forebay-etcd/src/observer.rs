@@ -11,6 +11,15 @@ pub(crate) trait Observer: Send + Sync + 'static {
     fn applied(&self, applied: Applied);
 }
 
+/// Follows nothing.
+pub(crate) struct Nobody;
+
+impl Observer for Nobody {
+    fn opened(&self, _: Opened) {}
+
+    fn applied(&self, _: Applied) {}
+}
+
 /// A state from which an observer begins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Opened {

@@ -1,4 +1,6 @@
-//! Snapshots for `etcdctl snapshot save`: files of etcd's own format and buckets, which etcd's tools read.
+//! Snapshots for `etcdctl snapshot save`: files of etcd's own format and buckets, which etcd's tools read; and such files, read.
+
+pub(crate) mod read;
 
 use prost::Message;
 use serde::Serialize;
@@ -25,11 +27,11 @@ struct MemberRecord<'a> {
 
 /// etcd's record of a lease.
 #[derive(Message)]
-struct LeaseRecord {
+pub(crate) struct LeaseRecord {
     #[prost(int64, tag = "1")]
-    id: i64,
+    pub(crate) id: i64,
     #[prost(int64, tag = "2")]
-    granted_s: i64,
+    pub(crate) granted_s: i64,
 }
 
 /// The contents of a file beside the keys.
@@ -62,6 +64,11 @@ pub(crate) trait Sink: Send {
 /// view gives the same bytes each time.
 pub(crate) async fn write<S: Sink>(view: &View, around: &Around, sink: &mut S) -> Result<Meta, S::Error> {
     let (mut writer, mut out) = (Writer::new(), Vec::new());
+    let mut alarms: Vec<Vec<u8>> = view.alarms().await?.iter().map(Message::encode_to_vec).collect();
+    alarms.sort();
+    for alarm in alarms {
+        writer.add(&alarm, &[], &mut out);
+    }
     writer.end_bucket("alarm", &mut out);
     writer.end_bucket("auth", &mut out);
     writer.end_bucket("authRoles", &mut out);
@@ -98,7 +105,7 @@ pub(crate) async fn write<S: Sink>(view: &View, around: &Around, sink: &mut S) -
     writer.end_bucket("members", &mut out);
     writer.end_bucket("members_removed", &mut out);
     writer.add(b"consistent_index", &around.index.to_be_bytes(), &mut out);
-    if view.compacted() > 0 {
+    if view.compacted() >= 0 {
         // If it is not finished here, etcd finishes it.
         if !view.is_cleaning() {
             writer.add(b"finishedCompactRev", &revision_key(view.compacted(), 0, false), &mut out);

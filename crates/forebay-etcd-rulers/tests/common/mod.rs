@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub(crate) mod ctl;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -103,16 +105,28 @@ impl Member {
 
     /// Several members of one cluster that run.
     pub(crate) fn several(program: &Path, size: usize, flags: &[&str]) -> Vec<Member> {
-        let mut members: Vec<Member> = (0..size).map(|at| Member::new(program, &format!("n{at}"))).collect();
-        let urls: Vec<String> =
-            members.iter().map(|member| format!("{}={}", member.name, member.peer_url())).collect();
-        for member in &mut members {
-            member.flags(&[&format!("--initial-cluster={}", urls.join(","))]);
-            member.flags(flags);
-            member.start();
-        }
+        let mut members = Member::members(program, size, flags);
+        members.iter_mut().for_each(Member::start);
         members.iter_mut().for_each(Member::wait_until_healthy);
         members
+    }
+
+    /// Several members of one cluster that do not run yet.
+    pub(crate) fn members(program: &Path, size: usize, flags: &[&str]) -> Vec<Member> {
+        let mut members: Vec<Member> = (0..size).map(|at| Member::new(program, &format!("n{at}"))).collect();
+        let urls = Member::list(&members);
+        for member in &mut members {
+            member.flags(&[&format!("--initial-cluster={urls}")]);
+            member.flags(flags);
+        }
+        members
+    }
+
+    /// The value of `--initial-cluster`.
+    pub(crate) fn list(members: &[Member]) -> String {
+        let urls: Vec<String> =
+            members.iter().map(|member| format!("{}={}", member.name, member.peer_url())).collect();
+        urls.join(",")
     }
 
     pub(crate) fn flags(&mut self, flags: &[&str]) {
@@ -192,6 +206,21 @@ impl Member {
     pub(crate) fn restart(&mut self) {
         self.start();
         self.wait_until_healthy();
+    }
+
+    /// Makes the data directory of a snapshot, with this server's own program. Returns what it printed, and whether it succeeded.
+    pub(crate) fn restore_own(&self, file: &Path, flags: &[&str]) -> (String, bool) {
+        let output = Command::new(own_program())
+            .args(["snapshot", "restore"])
+            .arg(file)
+            .arg(format!("--name={}", self.name))
+            .arg(format!("--data-dir={}", self.data_dir().display()))
+            .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()))
+            .args(flags)
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (String::from_utf8(text).unwrap(), output.status.success())
     }
 
     fn log(&self) -> PathBuf {

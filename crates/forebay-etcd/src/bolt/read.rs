@@ -1,182 +1,301 @@
-//! Reads a file of bbolt.
+//! Reads a file of bbolt: [`Reader`], and [`Cursor`] for the pairs of a bucket.
+//!
+//! The file may be any bytes. A page is read when a cursor comes to it, so a cursor holds one page of each level of its tree, whatever
+//! the file's length. Pages have no checksums: damage of a key or value that leaves the tree whole is not seen here.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{BRANCH, ELEMENT_BYTES, HEADER_BYTES, IS_BUCKET, LEAF, MAGIC, META, VERSION, damaged, fnv1a};
+use super::{BRANCH, ELEMENT_BYTES, HEADER_BYTES, IS_BUCKET, LEAF, MAGIC, META, VERSION, fnv1a};
 
-/// Longer elements are taken for damage.
-const PAGES_BYTES_MAX: u64 = 1 << 30;
+/// A page with its overflow that is longer is taken for damage: it has few elements, each of them a request of etcd's at most.
+const PAGE_BYTES_MAX: u64 = 256 << 20;
 /// A tree of more levels would have more elements than there are bytes.
 const LEVELS_MAX: usize = 32;
+/// Sizes of pages in use. The second page of meta is at this place.
+const PAGE_SIZES: [u64; 7] = [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+/// The head of a bucket's value: the root of its tree, and a sequence.
+const BUCKET_BYTES: usize = 16;
 
 /// A file, of which buckets of the first level are read.
 #[derive(Debug)]
 pub(crate) struct Reader {
     file: File,
-    file_bytes: u64,
+    path: PathBuf,
     page_bytes: u64,
+    /// Pages that the newest transaction has used.
+    pages: u64,
     root: u64,
 }
 
-/// Calls back for flags, key and value of an element.
-type Each<'a> = &'a mut dyn FnMut(u32, &[u8], &[u8]) -> io::Result<()>;
+/// Where a bucket's pairs are.
+enum Bucket {
+    Tree(u64),
+    /// A small bucket is in its value.
+    Inline(Page),
+}
 
 struct Page {
+    /// None for a small bucket.
+    number: Option<u64>,
     bytes: Vec<u8>,
-    kind: u16,
+    is_leaf: bool,
     elements: usize,
+    next: usize,
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> io::Result<u32> {
-    let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
-    field.map(u32::from_le_bytes).ok_or_else(|| damaged("a page is too short for its elements"))
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> io::Result<u64> {
-    let field = bytes.get(at..at + 8).and_then(|field| field.try_into().ok());
-    field.map(u64::from_le_bytes).ok_or_else(|| damaged("a page is too short for its elements"))
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// A pair of a bucket.
+struct Element<'a> {
+    is_bucket: bool,
+    key: &'a [u8],
+    value: &'a [u8],
 }
 
 impl Page {
-    fn of(bytes: Vec<u8>) -> io::Result<Page> {
-        let counts = u32_at(&bytes, 8)?;
-        Ok(Page { kind: counts as u16, elements: (counts >> 16) as usize, bytes })
+    /// Returns an element of a leaf; `None` if it is not within the page.
+    fn element(&self, at: usize) -> Option<Element<'_>> {
+        let head = HEADER_BYTES + at * ELEMENT_BYTES;
+        let field = |number: usize| u32_at(&self.bytes, head + 4 * number);
+        let key_at = head.checked_add(field(1)? as usize)?;
+        let value_at = key_at.checked_add(field(2)? as usize)?;
+        let end = value_at.checked_add(field(3)? as usize)?;
+        let (key, value) = (self.bytes.get(key_at..value_at)?, self.bytes.get(value_at..end)?);
+        Some(Element { is_bucket: field(0)? & IS_BUCKET != 0, key, value })
     }
 
-    /// Returns the bytes at an element's place, from `from` on.
-    fn part(&self, element: usize, place: u32, from: u32, bytes: u32) -> io::Result<&[u8]> {
-        let begin = element as u64 + u64::from(place) + u64::from(from);
-        let range = begin as usize..(begin + u64::from(bytes)) as usize;
-        self.bytes.get(range).ok_or_else(|| damaged("an element is longer than its page"))
+    /// Returns a child of a branch; `None` if it is not within the page.
+    fn child(&self, at: usize) -> Option<u64> {
+        u64_at(&self.bytes, HEADER_BYTES + at * ELEMENT_BYTES + 8)
     }
+}
 
-    fn each_of_leaf(&self, each: Each<'_>) -> io::Result<()> {
-        for at in 0..self.elements {
-            let element = HEADER_BYTES + at * ELEMENT_BYTES;
-            let field = |number: usize| u32_at(&self.bytes, element + 4 * number);
-            let (place, key_bytes, value_bytes) = (field(1)?, field(2)?, field(3)?);
-            let key = self.part(element, place, 0, key_bytes)?;
-            each(field(0)?, key, self.part(element, place, key_bytes, value_bytes)?)?;
+/// What a page of meta says.
+struct Meta {
+    page_bytes: u64,
+    root: u64,
+    pages: u64,
+    transaction: u64,
+}
+
+impl Meta {
+    fn of(bytes: &[u8]) -> Option<Meta> {
+        let meta = bytes.get(HEADER_BYTES..)?;
+        let is_meta = u32_at(bytes, 8)? as u16 == META && u32_at(meta, 0)? == MAGIC;
+        if !is_meta || u32_at(meta, 4)? != VERSION || fnv1a(meta.get(..56)?) != u64_at(meta, 56)? {
+            return None;
         }
-        Ok(())
+        Some(Meta {
+            page_bytes: u64::from(u32_at(meta, 8)?),
+            root: u64_at(meta, 16)?,
+            pages: u64_at(meta, 40)?,
+            transaction: u64_at(meta, 48)?,
+        })
     }
 }
 
 impl Reader {
-    /// Opens a file, and chooses the newer of both meta pages that is whole.
-    pub(crate) fn open(path: &Path) -> io::Result<Reader> {
-        let file = File::open(path)?;
-        let file_bytes = file.metadata()?.len();
-        let mut found: Option<(u64, u32, u64)> = None;
-        // The second page is at the page's size, which the first one has. Those in use: 4 to 64 KiB.
-        for place in [0, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10] {
+    /// Opens the first `file_bytes` of a file, and chooses the newer of both meta pages that is whole. `path` is for the errors.
+    ///
+    /// # Errors
+    /// It is no such file, it has been cut off, or it cannot be read.
+    pub(crate) fn open(file: File, path: &Path, file_bytes: u64) -> io::Result<Reader> {
+        let mut found: Option<Meta> = None;
+        for place in std::iter::once(0).chain(PAGE_SIZES) {
             let mut bytes = [0; HEADER_BYTES + 64];
             if place + bytes.len() as u64 > file_bytes {
                 break;
             }
-            file.read_exact_at(&mut bytes, place)?;
-            let meta = &bytes[HEADER_BYTES..];
-            let is_meta = u32_at(&bytes, 8)? as u16 == META && u32_at(meta, 0)? == MAGIC;
-            if !is_meta || u32_at(meta, 4)? != VERSION || fnv1a(&meta[..56]) != u64_at(meta, 56)? {
-                continue;
-            }
-            let (page_bytes, root, transaction) = (u32_at(meta, 8)?, u64_at(meta, 16)?, u64_at(meta, 48)?);
-            if found.is_none_or(|(newest, _, _)| transaction > newest) {
-                found = Some((transaction, page_bytes, root));
+            file.read_exact_at(&mut bytes, place)
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+            let meta = Meta::of(&bytes).filter(|meta| {
+                PAGE_SIZES.contains(&meta.page_bytes) && (place == 0 || place == meta.page_bytes)
+            });
+            if let Some(meta) = meta
+                && found.as_ref().is_none_or(|newest| meta.transaction > newest.transaction)
+            {
+                found = Some(meta);
             }
         }
-        let Some((_, page_bytes, root)) = found else {
-            return Err(damaged(
-                "no page of it has the mark of a bbolt file: give a snapshot of etcd, or of this server",
-            ));
+        let mut reader = Reader { file, path: path.to_path_buf(), page_bytes: 0, pages: 0, root: 0 };
+        let Some(Meta { page_bytes, root, pages, .. }) = found else {
+            let text =
+                "no page of it has the mark of a bbolt file: give a snapshot of etcd, or of this server";
+            return Err(reader.damaged(None, text));
         };
-        if !page_bytes.is_power_of_two() || page_bytes < 1 << 10 {
-            return Err(damaged(format!("pages of {page_bytes} bytes are none")));
+        if pages.checked_mul(page_bytes).is_none_or(|bytes| bytes > file_bytes) {
+            let text =
+                format!("it has {file_bytes} bytes, and should have {pages} pages of {page_bytes} bytes");
+            return Err(reader.damaged(None, &text));
         }
-        Ok(Reader { file, file_bytes, page_bytes: page_bytes.into(), root })
+        (reader.page_bytes, reader.pages, reader.root) = (page_bytes, pages, root);
+        Ok(reader)
+    }
+
+    fn damaged(&self, page: Option<u64>, text: &str) -> io::Error {
+        let place = page.map_or(String::new(), |page| format!(", page {page}"));
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}{place}: {text}", self.path.display()))
     }
 
     fn page(&self, number: u64) -> io::Result<Page> {
-        let outside = || damaged(format!("page {number} is outside of the file"));
-        let begin = number.checked_mul(self.page_bytes).ok_or_else(outside)?;
+        let failed = |error: io::Error| {
+            io::Error::new(error.kind(), format!("{}, page {number}: {error}", self.path.display()))
+        };
+        let outside = || self.damaged(Some(number), "it is outside of the file");
         let mut head = [0; HEADER_BYTES];
-        if begin.saturating_add(self.page_bytes) > self.file_bytes {
+        if number >= self.pages {
             return Err(outside());
         }
-        self.file.read_exact_at(&mut head, begin)?;
-        let bytes = (u64::from(u32_at(&head, 12)?) + 1) * self.page_bytes;
-        if bytes > PAGES_BYTES_MAX || begin + bytes > self.file_bytes {
+        self.file.read_exact_at(&mut head, number * self.page_bytes).map_err(failed)?;
+        let overflow = u64::from(u32_at(&head, 12).unwrap_or_default());
+        if number + overflow >= self.pages {
             return Err(outside());
         }
-        if u64_at(&head, 0)? != number {
-            return Err(damaged(format!("page {number} is named as another one")));
+        let bytes = (overflow + 1) * self.page_bytes;
+        if bytes > PAGE_BYTES_MAX {
+            return Err(self.damaged(Some(number), &format!("its {bytes} bytes are too many")));
+        }
+        if u64_at(&head, 0) != Some(number) {
+            return Err(self.damaged(Some(number), "it is named as another page"));
         }
         let mut all = vec![0; bytes as usize];
-        self.file.read_exact_at(&mut all, begin)?;
-        Page::of(all)
+        self.file.read_exact_at(&mut all, number * self.page_bytes).map_err(failed)?;
+        self.page_of(Some(number), all)
     }
 
-    /// Goes over a tree in the order of its keys.
-    fn walk(&self, root: u64, each: Each<'_>) -> io::Result<()> {
-        // Children that are left of each level, in reverse.
-        let mut left = vec![vec![root]];
-        let mut seen = HashSet::new();
-        while let Some(level) = left.last_mut() {
-            let Some(number) = level.pop() else {
-                left.pop();
-                continue;
-            };
-            if !seen.insert(number) || left.len() > LEVELS_MAX {
-                return Err(damaged(format!("page {number} is in its tree twice")));
-            }
-            let page = self.page(number)?;
-            match page.kind {
-                LEAF => page.each_of_leaf(each)?,
-                BRANCH => {
-                    let child = |at: usize| u64_at(&page.bytes, HEADER_BYTES + at * ELEMENT_BYTES + 8);
-                    left.push((0..page.elements).rev().map(child).collect::<io::Result<_>>()?);
-                }
-                kind => return Err(damaged(format!("page {number} of a tree is of kind {kind:#x}"))),
-            }
+    fn page_of(&self, number: Option<u64>, bytes: Vec<u8>) -> io::Result<Page> {
+        let Some(counts) = u32_at(&bytes, 8).filter(|_| bytes.len() >= HEADER_BYTES) else {
+            return Err(self.damaged(number, "it is shorter than a page's head"));
+        };
+        let (kind, elements) = (counts as u16, (counts >> 16) as usize);
+        if kind != LEAF && (kind != BRANCH || number.is_none()) {
+            return Err(self.damaged(number, &format!("it is in a tree, and of kind {kind:#x}")));
         }
-        Ok(())
+        Ok(Page { number, bytes, is_leaf: kind == LEAF, elements, next: 0 })
     }
 
     /// Returns the names of all buckets.
+    ///
+    /// # Errors
+    /// Damage, and the system's.
+    #[cfg(test)]
     pub(crate) fn buckets(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        self.walk(self.root, &mut |flags, name, _| {
-            if flags & IS_BUCKET != 0 {
-                names.push(String::from_utf8_lossy(name).into_owned());
+        let (mut names, mut all) = (Vec::new(), Cursor::new(self, Bucket::Tree(self.root))?);
+        while let Some(element) = all.next_element()? {
+            if element.is_bucket {
+                names.push(String::from_utf8_lossy(element.key).into_owned());
             }
-            Ok(())
-        })?;
+        }
         Ok(names)
     }
 
-    /// Calls `each` for all pairs of a bucket, in the order of their keys. A bucket that is not there has none.
-    pub(crate) fn each(
-        &mut self,
-        bucket: &str,
-        mut each: impl FnMut(&[u8], &[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut found: Option<Vec<u8>> = None;
-        self.walk(self.root, &mut |flags, name, value| {
-            if flags & IS_BUCKET != 0 && name == bucket.as_bytes() {
-                found = Some(value.to_vec());
+    /// Returns a cursor before the first pair of a bucket; `None` if there is no such bucket.
+    ///
+    /// # Errors
+    /// Damage, and the system's.
+    pub(crate) fn bucket(&self, name: &str) -> io::Result<Option<Cursor<'_>>> {
+        let mut all = Cursor::new(self, Bucket::Tree(self.root))?;
+        let value = loop {
+            match all.next_element()? {
+                Some(element) if element.is_bucket && element.key == name.as_bytes() => {
+                    break element.value.to_vec();
+                }
+                Some(_) => {}
+                None => return Ok(None),
             }
-            Ok(())
-        })?;
-        let Some(value) = found else { return Ok(()) };
-        let mut pair = |_, key: &[u8], value: &[u8]| each(key, value);
-        match u64_at(&value, 0)? {
-            // A small bucket is in its value.
-            0 => Page::of(value[16..].to_vec())?.each_of_leaf(&mut pair),
-            root => self.walk(root, &mut pair),
+        };
+        let bucket = match u64_at(&value, 0) {
+            Some(0) => Bucket::Inline(self.page_of(None, value.get(BUCKET_BYTES..).unwrap_or(&[]).to_vec())?),
+            Some(root) => Bucket::Tree(root),
+            None => return Err(self.damaged(None, &format!("the bucket {name} has no root"))),
+        };
+        Cursor::new(self, bucket).map(Some)
+    }
+}
+
+/// Goes over a bucket in the order of its keys.
+pub(crate) struct Cursor<'a> {
+    reader: &'a Reader,
+    /// From the root to a leaf.
+    levels: Vec<Page>,
+    /// Pages that were read. A tree has none of them twice, so one that has more than the file goes in circles.
+    read: u64,
+    last_key: Option<Vec<u8>>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(reader: &'a Reader, bucket: Bucket) -> io::Result<Cursor<'a>> {
+        let root = match bucket {
+            Bucket::Tree(root) => reader.page(root)?,
+            Bucket::Inline(page) => page,
+        };
+        Ok(Cursor { reader, levels: vec![root], read: 1, last_key: None })
+    }
+
+    /// Returns the next pair; `None` after the last one.
+    ///
+    /// # Errors
+    /// Damage, such as keys that do not ascend, and the system's.
+    pub(crate) fn next(&mut self) -> io::Result<Option<(&[u8], &[u8])>> {
+        let reader = self.reader;
+        let Some(Element { is_bucket, key, value }) = self.next_element()? else { return Ok(None) };
+        if is_bucket {
+            return Err(reader.damaged(None, "a bucket of etcd has another one in it"));
         }
+        Ok(Some((key, value)))
+    }
+
+    fn next_element(&mut self) -> io::Result<Option<Element<'_>>> {
+        loop {
+            let depth = self.levels.len();
+            let Some(page) = self.levels.last_mut() else { return Ok(None) };
+            if page.next == page.elements {
+                self.levels.pop();
+                continue;
+            }
+            let (at, number) = (page.next, page.number);
+            page.next += 1;
+            if page.is_leaf {
+                break self.at(at).map(Some);
+            }
+            let child = page.child(at);
+            let short = || self.reader.damaged(number, "it is shorter than its elements");
+            let child = child.ok_or_else(short)?;
+            self.read += 1;
+            if depth == LEVELS_MAX || self.read > self.reader.pages {
+                return Err(self.reader.damaged(number, "its tree goes in circles"));
+            }
+            let page = self.reader.page(child)?;
+            if page.elements == 0 {
+                return Err(self.reader.damaged(page.number, "it has no elements, and is not the root"));
+            }
+            self.levels.push(page);
+        }
+    }
+
+    /// Returns an element of the leaf, and notes its key.
+    fn at(&mut self, at: usize) -> io::Result<Element<'_>> {
+        let Some(page) = self.levels.last() else {
+            return Err(self.reader.damaged(None, "a tree has no leaf"));
+        };
+        let Some(element) = page.element(at) else {
+            return Err(self.reader.damaged(page.number, "an element goes beyond it"));
+        };
+        if self.last_key.as_ref().is_some_and(|last| **last >= *element.key) {
+            return Err(self.reader.damaged(page.number, "its keys do not ascend"));
+        }
+        let last = self.last_key.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(element.key);
+        Ok(element)
     }
 }

@@ -192,6 +192,22 @@ pub(crate) const FLAGS: &[Flag] = &[
     ),
 ];
 
+/// The flags of `snapshot restore`: some of those above, with its own.
+pub(crate) const OF_RESTORE: &[&str] = &[
+    "name",
+    "data-dir",
+    "wal-dir",
+    "initial-cluster",
+    "initial-cluster-token",
+    "initial-advertise-peer-urls",
+];
+pub(crate) const RESTORE: &[Flag] = &[
+    switch("skip-hash-check", "false", "Take a file without a right checksum, such as a copy of etcd's db"),
+    full("bump-revision", "0", "How much to raise the revision, so that clients never see it go back"),
+    switch("mark-compacted", "false", "Count all history as compacted; goes together with --bump-revision"),
+    none("initial-memory-map-size", ""),
+];
+
 /// Prefixes with which etcd has had some of the flags.
 const FORMER_PREFIX: &str = "experimental-";
 
@@ -199,4 +215,10 @@ const FORMER_PREFIX: &str = "experimental-";
 pub(crate) fn find(name: &str) -> Option<&'static Flag> {
     let exact = |name: &str| FLAGS.iter().find(|flag| flag.name == name);
     exact(name).or_else(|| exact(name.strip_prefix(FORMER_PREFIX)?))
+}
+
+/// Returns the default of a flag, also of one of `snapshot restore`.
+pub(crate) fn default_of(name: &str) -> &'static str {
+    let of_restore = || RESTORE.iter().find(|flag| flag.name == name);
+    find(name).or_else(of_restore).map_or("", |flag| flag.default)
 }

@@ -11,7 +11,7 @@ fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Asked, Config
 fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Config {
     match parse(arguments, variables).unwrap() {
         Asked::Serve(config) => *config,
-        Asked::Print(text) => panic!("{text}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -240,7 +240,58 @@ fn help_and_version_are_texts() {
     for (argument, expected) in [("--help", "--initial-cluster"), ("--version", "API of etcd 3.5")] {
         match parse(&[argument], &[]).unwrap() {
             Asked::Print(text) => assert!(text.contains(expected), "{text}"),
-            Asked::Serve(_) => panic!("{argument} serves"),
+            other => panic!("{argument}: {other:?}"),
         }
     }
+}
+
+fn restore(arguments: &[&str]) -> Restore {
+    let arguments = [&["snapshot", "restore"], arguments].concat();
+    match parse(&arguments, &[("ETCD_NAME", "of the server alone")]).unwrap() {
+        Asked::Restore(restore) => *restore,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_restore_has_the_flags_of_etcd() {
+    let least = restore(&["file"]);
+    assert_eq!((least.file, least.data_dir), (PathBuf::from("file"), PathBuf::from("default.etcd")));
+    assert_eq!(
+        least.initial_cluster,
+        BTreeMap::from([("default".to_owned(), urls("http://localhost:2380"))])
+    );
+    assert_eq!((&*least.initial_cluster_token, least.log_dir), ("etcd-cluster", None));
+    assert_eq!((least.is_sum_checked, least.bump_revision), (true, 0));
+    let all = restore(&[
+        "--name=b",
+        "--initial-cluster=a=http://a:1,b=http://b:1",
+        "-initial-advertise-peer-urls",
+        "http://b:1",
+        "--initial-cluster-token=t",
+        "file",
+        "--skip-hash-check",
+        "--wal-dir=log",
+        "--bump-revision=1000",
+        "--mark-compacted",
+        "--initial-memory-map-size=5",
+    ]);
+    assert_eq!((all.file, all.data_dir), (PathBuf::from("file"), PathBuf::from("b.etcd")));
+    assert_eq!((all.initial_cluster.len(), all.initial_advertise_peer_urls), (2, urls("http://b:1")));
+    assert_eq!((&*all.initial_cluster_token, all.log_dir), ("t", Some(PathBuf::from("log"))));
+    assert_eq!((all.is_sum_checked, all.bump_revision), (false, 1000));
+    for (arguments, expected) in [
+        (&["snapshot"][..], "the command is snapshot restore FILE"),
+        (&["snapshot", "save", "file"], "the command is snapshot restore FILE"),
+        (&["snapshot", "restore"], "required"),
+        (&["snapshot", "restore", "file", "--bump-revision=5"], "--mark-compacted goes together with it"),
+        (&["snapshot", "restore", "file", "--mark-compacted"], "--mark-compacted goes together with it"),
+        (&["snapshot", "restore", "file", "--name=c", "--initial-cluster=a=http://a:1"], "--name is \"c\""),
+        (&["snapshot", "restore", "file", "--snapshot-count=5"], "--snapshot-count is no flag"),
+    ] {
+        assert!(refusal(arguments).contains(expected), "{}", refusal(arguments));
+    }
+    assert!(
+        matches!(parse(&["snapshot", "restore", "--help"], &[]), Ok(Asked::Print(text)) if text.contains("bump"))
+    );
 }

@@ -11,7 +11,7 @@ use super::codec::{self, State, put_number};
 use super::range::Place;
 use super::reader::{Part, Reader};
 use super::recent::Recent;
-use super::{ENTRY_BYTES, Failure, TTL_MAX_S, txn, txn_cost_bytes, view};
+use super::{Failure, LEASE_BYTES, TTL_MAX_S, txn, txn_cost_bytes, view};
 use crate::proto::etcdserverpb::{AlarmType, LeaseGrantRequest, TxnRequest};
 use crate::proto::mvccpb::Event;
 use crate::proto::peer::command::Change as Command;
@@ -119,9 +119,6 @@ async fn carry_out(
     effects.events = change.own.events;
     Ok(effects)
 }
-
-/// Counted for a lease: its id, and its entry.
-const LEASE_BYTES: u64 = ENTRY_BYTES + 8;
 
 /// Refuses commands that an alarm forbids.
 fn check_alarms(alarms: &BTreeSet<(u64, i32)>, command: &Command) -> Result<(), Refusal> {

@@ -266,7 +266,7 @@ impl<'a> Change<'a> {
             return;
         }
         let keyspace = self.reader.keyspace(Part::LeaseKeys);
-        let bytes = ENTRY_BYTES + 8 + key.len() as u64;
+        let bytes = lease_key_bytes(key);
         if from != 0 {
             self.batch.delete(keyspace, codec::lease_key_key(from, key));
             self.take_bytes(bytes);
@@ -291,8 +291,13 @@ impl Before {
 }
 
 /// Returns the bytes that an entry of `now` counts.
-fn entry_bytes(key: &[u8], value_bytes: usize) -> u64 {
+pub(super) fn entry_bytes(key: &[u8], value_bytes: usize) -> u64 {
     ENTRY_BYTES + (key.len() + value_bytes) as u64
+}
+
+/// Returns the bytes that a key of a lease counts.
+pub(super) fn lease_key_bytes(key: &[u8]) -> u64 {
+    ENTRY_BYTES + 8 + key.len() as u64
 }
 
 /// Returns the bytes that an event with its version counts.

@@ -6,6 +6,7 @@ mod cost;
 mod edges;
 mod harness;
 mod hashes;
+mod import;
 mod installs;
 mod model;
 mod random;

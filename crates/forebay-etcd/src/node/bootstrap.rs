@@ -7,7 +7,7 @@ use std::time::Duration;
 use openraft::errors::{InitializeError, RaftError};
 
 use super::Node;
-use super::identity::Identity;
+use super::identity::{Founders, Identity};
 use super::peers::{Dialing, causes};
 use crate::config::Config;
 use crate::config::urls::Url;
@@ -30,7 +30,7 @@ pub(super) async fn identity(config: &Config, dir: &Path, dialing: &Dialing) -> 
     let identity = if config.is_cluster_existing {
         joined(config, dialing).await?
     } else {
-        Identity::new_cluster(config)?
+        Identity::new_cluster(&Founders::of(config))?
     };
     identity.write(dir)?;
     Ok(identity)

@@ -34,6 +34,30 @@ pub(crate) struct Initial {
     pub(crate) members: BTreeMap<u64, Vec<String>>,
 }
 
+/// What a new cluster begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Founders<'a> {
+    pub(crate) token: &'a str,
+    /// Peer URLs by name.
+    pub(crate) cluster: &'a BTreeMap<String, Vec<Url>>,
+    /// Those of this member.
+    pub(crate) own: &'a [Url],
+    /// What the first state was made of. Clusters with different ones differ, and do not take each other for members.
+    pub(crate) origin: Option<&'a str>,
+}
+
+impl<'a> Founders<'a> {
+    /// Returns those of a cluster that begins without keys.
+    pub(crate) fn of(config: &'a Config) -> Founders<'a> {
+        Founders {
+            token: &config.initial_cluster_token,
+            cluster: &config.initial_cluster,
+            own: &config.initial_advertise_peer_urls,
+            origin: None,
+        }
+    }
+}
+
 /// Returns an id made of these parts: the same on every member, and never 0, which stands for none.
 fn id_of(parts: &[&str]) -> u64 {
     let mut hash = Sha256::new();
@@ -67,22 +91,27 @@ pub(crate) fn added_id(cluster_id: u64, urls: &[String], nonce: u64) -> u64 {
 
 impl Identity {
     /// Returns the identity of this member in the new cluster that the settings describe.
-    pub(crate) fn new_cluster(config: &Config) -> Result<Identity, StartError> {
-        let token = &config.initial_cluster_token;
+    ///
+    /// # Errors
+    /// The cluster does not have this member's peer URLs.
+    pub(crate) fn new_cluster(founders: &Founders<'_>) -> Result<Identity, StartError> {
+        let Founders { token, cluster, own, origin } = *founders;
         let mut members = BTreeMap::new();
-        for urls in config.initial_cluster.values() {
+        for urls in cluster.values() {
             let urls = texts(urls);
             members.insert(initial_id(&urls, token), urls);
         }
-        let member_id = initial_id(&texts(&config.initial_advertise_peer_urls), token);
+        let member_id = initial_id(&texts(own), token);
         if !members.contains_key(&member_id) {
             return Err(StartError::new("--initial-cluster does not have this member's peer URLs"));
         }
         let ids: Vec<String> = members.keys().map(u64::to_string).collect();
         let mut parts: Vec<&str> = ids.iter().map(String::as_str).collect();
         parts.push(token);
-        let initial = Some(Initial { token: token.clone(), members });
-        Ok(Identity { version: VERSION, cluster_id: id_of(&parts), member_id, initial })
+        parts.extend(origin);
+        let cluster_id = id_of(&parts);
+        let initial = Some(Initial { token: token.to_owned(), members });
+        Ok(Identity { version: VERSION, cluster_id, member_id, initial })
     }
 
     /// Returns the identity of a member that joins.
@@ -164,7 +193,7 @@ impl Identity {
 }
 
 /// Makes a directory, and those above it, with their names durable.
-fn make_dir(dir: &Path) -> io::Result<()> {
+pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     let mut missing: Vec<PathBuf> = Vec::new();
     let mut at = dir.to_path_buf();
     while !at.as_os_str().is_empty() && !at.exists() {
@@ -186,12 +215,24 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn sync_dir(dir: &Path) -> io::Result<()> {
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Refuses a directory without an identity that is not empty.
-fn check_unused(dir: &Path) -> Result<(), StartError> {
+/// Returns where a restored member is until it is complete: beside its directory.
+pub(super) fn unfinished(member: &Path) -> PathBuf {
+    member.with_extension("unfinished")
+}
+
+/// Refuses a directory without an identity that is not empty, or in whose place a restore was not completed.
+pub(super) fn check_unused(dir: &Path) -> Result<(), StartError> {
+    let unfinished = unfinished(dir);
+    if unfinished.exists() {
+        return Err(StartError::new(format!(
+            "{} was left by a restore that did not come to its end: remove it, and restore the snapshot again",
+            unfinished.display()
+        )));
+    }
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries.map_err(|error| StartError::at("cannot read", dir, &error))?,
@@ -204,8 +245,8 @@ fn check_unused(dir: &Path) -> Result<(), StartError> {
         let of_etcd = ["wal", "snap"].iter().any(|known| name == *known);
         return Err(StartError::new(if of_etcd {
             format!(
-                "{} holds the data of etcd itself, which this program does not read: give another --data-dir, \
-                 and copy the keys over (etcdctl make-mirror)",
+                "{} holds the data of etcd itself, which this program does not read: give another --data-dir, and bring the keys \
+                 over (etcdctl snapshot save, then forebay-etcd snapshot restore)",
                 dir.display()
             )
         } else {

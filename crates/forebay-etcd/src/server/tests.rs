@@ -3,6 +3,7 @@
 mod changes;
 mod cluster;
 mod http;
+mod restore;
 mod starts;
 
 use std::collections::BTreeSet;

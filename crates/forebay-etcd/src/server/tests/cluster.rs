@@ -42,7 +42,7 @@ impl Member {
         let arguments = std::iter::once("forebay-etcd".to_owned()).chain(self.arguments.iter().cloned());
         match Config::parse(arguments, []).unwrap() {
             Asked::Serve(config) => *config,
-            Asked::Print(text) => panic!("{text}"),
+            other => panic!("{other:?}"),
         }
     }
 

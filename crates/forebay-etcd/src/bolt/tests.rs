@@ -1,0 +1,146 @@
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use super::*;
+
+type Buckets = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+fn write(buckets: &Buckets) -> Vec<u8> {
+    let (mut writer, mut out) = (Writer::new(), Vec::new());
+    for (name, pairs) in buckets {
+        pairs.iter().for_each(|(key, value)| writer.add(key, value, &mut out));
+        writer.end_bucket(name, &mut out);
+    }
+    let meta = writer.end(&mut out);
+    let file = [meta.first_pages(), out].concat();
+    assert_eq!(file.len() as u64, meta.file_bytes());
+    file
+}
+
+fn open(file: &[u8]) -> io::Result<Reader> {
+    let mut at = tempfile::tempfile()?;
+    at.write_all(file)?;
+    Reader::open(at, Path::new("file"), file.len() as u64)
+}
+
+fn read(file: &[u8]) -> io::Result<Buckets> {
+    let reader = open(file)?;
+    let mut buckets = Buckets::new();
+    for name in reader.buckets()? {
+        let mut pairs = BTreeMap::new();
+        // A damaged name is not found again under the text that was made of it.
+        let Some(mut cursor) = reader.bucket(&name)? else { continue };
+        while let Some((key, value)) = cursor.next()? {
+            assert!(pairs.insert(key.to_vec(), value.to_vec()).is_none());
+        }
+        buckets.insert(name, pairs);
+    }
+    Ok(buckets)
+}
+
+fn buckets(pairs: usize, value_bytes: usize) -> Buckets {
+    let pair = |at: usize| {
+        let key = format!("key {:06}", at * 7).into_bytes();
+        (key, vec![at as u8; (at * 37) % (value_bytes + 1)])
+    };
+    let key = ("key".to_owned(), (0..pairs).map(pair).collect());
+    let lease = ("lease".to_owned(), BTreeMap::from([(vec![1], vec![2; 9_000])]));
+    BTreeMap::from([("alarm".to_owned(), BTreeMap::new()), key, lease])
+}
+
+#[test]
+fn what_was_written_is_read() {
+    for (pairs, value_bytes) in [(0, 0), (1, 10), (40, 200), (3_000, 300), (500, 20_000), (20_000, 20)] {
+        let buckets = buckets(pairs, value_bytes);
+        assert_eq!(read(&write(&buckets)).unwrap(), buckets, "{pairs} of up to {value_bytes}");
+    }
+}
+
+/// Numbers from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// A reader of files from elsewhere meets any bytes: it returns an error that names the file, and neither panics nor goes in
+/// circles. Damage of keys and values alone is not seen: pages have no checksums.
+#[test]
+fn damage_is_an_error() {
+    let whole = write(&buckets(300, 3_000));
+    let (mut random, mut found) = (Random(1), 0);
+    for _ in 0..3_000 {
+        let mut file = whole.clone();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(file.len());
+            file[at] = random.below(256) as u8;
+            // The heads of pages more often than what they hold.
+            let page = random.below(file.len() / PAGE_BYTES);
+            file[page * PAGE_BYTES + random.below(40)] = random.below(256) as u8;
+        }
+        if random.below(8) == 0 {
+            file.truncate(random.below(file.len()));
+        }
+        if let Err(error) = read(&file) {
+            assert!(error.to_string().starts_with("file"), "{error}");
+            found += 1;
+        }
+    }
+    assert!(found > 2_000, "{found} of 3,000 were found");
+}
+
+#[test]
+fn what_is_no_such_file_is_refused() {
+    let whole = write(&buckets(300, 3_000));
+    let text = |file: &[u8]| read(file).unwrap_err().to_string();
+    let no_mark =
+        "file: no page of it has the mark of a bbolt file: give a snapshot of etcd, or of this server";
+    for other in [&b""[..], b"not such a file", &[0xff; 100_000]] {
+        assert_eq!(text(other), no_mark);
+    }
+    let short = format!(
+        "file: it has {PAGE_BYTES} bytes, and should have {} pages of {PAGE_BYTES} bytes",
+        whole.len() / PAGE_BYTES
+    );
+    assert_eq!(text(&whole[..PAGE_BYTES]), short);
+    let mut both = whole.clone();
+    both[20] ^= 1;
+    assert!(read(&both).is_ok(), "the other meta page is whole");
+    both[PAGE_BYTES + 20] ^= 1;
+    assert_eq!(text(&both), no_mark);
+}
+
+/// A tree whose pages name each other is read once, and ends. Without a bound this one had 100 to the power of 31 pages.
+#[test]
+fn trees_that_go_in_circles_end() {
+    let (mut writer, mut out) = (Writer::new(), Vec::new());
+    for at in 0..20_000_u32 {
+        writer.add(&at.to_be_bytes(), b"value", &mut out);
+    }
+    writer.end_bucket("key", &mut out);
+    let meta = writer.end(&mut out);
+    let file = [meta.first_pages(), out].concat();
+    let is_branch = |page: &&usize| file[**page * PAGE_BYTES + 8] == BRANCH as u8;
+    let pages: Vec<usize> = (3..file.len() / PAGE_BYTES).collect();
+    let root = *pages.iter().rfind(is_branch).unwrap();
+    let leaf = *pages.iter().find(|page| file[**page * PAGE_BYTES + 8] == LEAF as u8).unwrap();
+    let with_children = |child: usize, is_leaf_empty: bool| {
+        let mut file = file.clone();
+        for element in 0..usize::from(file[root * PAGE_BYTES + 10]) {
+            let at = root * PAGE_BYTES + HEADER_BYTES + element * ELEMENT_BYTES + 8;
+            file[at..at + 8].copy_from_slice(&(child as u64).to_le_bytes());
+        }
+        if is_leaf_empty {
+            file[leaf * PAGE_BYTES + 10..leaf * PAGE_BYTES + 12].fill(0);
+        }
+        read(&file).unwrap_err().to_string()
+    };
+    let ends = |error: &str, text: &str| assert!(error.ends_with(text), "{error}");
+    ends(&with_children(root, false), "its tree goes in circles");
+    ends(&with_children(leaf, false), "its keys do not ascend");
+    ends(&with_children(leaf, true), "it has no elements, and is not the root");
+}
