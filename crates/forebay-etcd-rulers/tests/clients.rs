@@ -1,5 +1,5 @@
-//! A client that others wrote, `etcd-client`, against the server: the cases that its own tests have. Those of
-//! locks and elections need services that this server does not have.
+//! A client that others wrote, `etcd-client`, against the server: the cases that its own tests have, but for those of
+//! locks and elections.
 
 mod common;
 

@@ -17,6 +17,16 @@ pub mod etcdserverpb {
     tonic::include_proto!("etcdserverpb");
 }
 
+/// Locks.
+pub mod v3lockpb {
+    tonic::include_proto!("v3lockpb");
+}
+
+/// Elections.
+pub mod v3electionpb {
+    tonic::include_proto!("v3electionpb");
+}
+
 /// What members say to each other, and what their log holds.
 pub mod forebay {
     /// Of this server alone.

@@ -3,9 +3,13 @@
 mod auth;
 mod cluster;
 mod compaction;
+mod election;
+mod follow;
 mod kv;
 mod lease;
+mod lock;
 mod maintenance;
+mod queue;
 mod watch;
 
 use std::sync::Arc;
@@ -31,7 +35,10 @@ use crate::proto::etcdserverpb::{
 use crate::proto::peer::Alarm;
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Outcome;
+use crate::proto::v3electionpb::election_server::ElectionServer;
+use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
+use crate::services::queue::Queue;
 use crate::watch::Hub;
 
 /// Room for the headers of a message beside its longest request.
@@ -199,6 +206,8 @@ pub(crate) fn router(context: &Context) -> Routes {
         .add_service(server!(LeaseServer, lease::LeaseCalls { context: context.clone() }))
         .add_service(server!(ClusterServer, cluster::Members { context: context.clone() }))
         .add_service(server!(MaintenanceServer, maintenance::Upkeep { context: context.clone() }))
-        .add_service(server!(AuthServer, auth::NoAuth { context: context.clone() }));
+        .add_service(server!(AuthServer, auth::NoAuth { context: context.clone() }))
+        .add_service(server!(LockServer, lock::Locks { queue: Queue::new(context) }))
+        .add_service(server!(ElectionServer, election::Elections { queue: Queue::new(context) }));
     routes.routes()
 }

@@ -79,7 +79,7 @@ impl Page {
     }
 }
 
-/// What a page of meta says.
+/// The numbers of a page of meta.
 struct Meta {
     page_bytes: u64,
     root: u64,

@@ -34,7 +34,7 @@ pub(crate) struct Initial {
     pub(crate) members: BTreeMap<u64, Vec<String>>,
 }
 
-/// What a new cluster begins with.
+/// The beginning of a new cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Founders<'a> {
     pub(crate) token: &'a str,
@@ -42,7 +42,7 @@ pub(crate) struct Founders<'a> {
     pub(crate) cluster: &'a BTreeMap<String, Vec<Url>>,
     /// Those of this member.
     pub(crate) own: &'a [Url],
-    /// What the first state was made of. Clusters with different ones differ, and do not take each other for members.
+    /// Names the first state's source. Clusters with different ones differ, and do not take each other for members.
     pub(crate) origin: Option<&'a str>,
 }
 
