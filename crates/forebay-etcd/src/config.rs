@@ -15,6 +15,8 @@ use std::time::Duration;
 use flags::{FLAGS, Use};
 use urls::Url;
 
+/// A client that reads nothing of a snapshot for this long has stopped, or its disk has.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(60);
 /// Quota if none is given, as etcd has it.
 const QUOTA_BYTES_DEFAULT: u64 = 2 << 30;
 
@@ -103,6 +105,8 @@ pub struct Config {
     pub(crate) max_learners: usize,
     pub(crate) auto_compaction: AutoCompaction,
     pub(crate) watch_progress_interval: Duration,
+    /// Not a flag: etcd waits for ever.
+    pub(crate) snapshot_patience: Duration,
     pub(crate) client_tls: TlsFiles,
     pub(crate) peer_tls: TlsFiles,
     pub(crate) tls_versions: TlsVersions,
@@ -389,6 +393,7 @@ impl Given {
             max_learners: self.number("max-learners", 1, 1000)?,
             auto_compaction: self.auto_compaction()?,
             watch_progress_interval: self.duration("watch-progress-notify-interval")?,
+            snapshot_patience: SNAPSHOT_PATIENCE,
             client_tls: self.client_tls()?,
             peer_tls: self.peer_tls()?,
             tls_versions: self.tls_versions()?,

@@ -2,6 +2,7 @@
 
 mod metrics;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,12 +15,14 @@ use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{AlarmType, RangeRequest};
 use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
+use crate::watch::Hub;
 
 /// How long a check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Returns everything that is served by HTTP.
-pub(crate) fn router(node: Node) -> Router {
+pub(crate) fn router(node: Node, hub: Arc<Hub>) -> Router {
+    let with_watches = Router::new().route("/metrics", get(metrics)).with_state((node.clone(), hub));
     Router::new()
         .route("/health", get(health))
         .route("/livez", get(livez))
@@ -27,8 +30,8 @@ pub(crate) fn router(node: Node) -> Router {
         .route("/livez/{check}", get(one_live))
         .route("/readyz/{check}", get(one_ready))
         .route("/version", get(version))
-        .route("/metrics", get(metrics))
         .with_state(node)
+        .merge(with_watches)
 }
 
 /// Returns what other members may ask by HTTP.
@@ -43,9 +46,9 @@ async fn version() -> Response {
     (JSON, body).into_response()
 }
 
-async fn metrics(State(node): State<Node>) -> Response {
+async fn metrics(State((node, hub)): State<(Node, Arc<Hub>)>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    (kind, metrics::text(&node).await).into_response()
+    (kind, metrics::text(&node, &hub).await).into_response()
 }
 
 /// The parameters of a request, which may come several times.

@@ -85,6 +85,7 @@ pub(crate) struct Counts {
     pub(crate) reads: AtomicU64,
     pub(crate) installed: AtomicU64,
     pub(crate) foreign: AtomicU64,
+    pub(crate) snapshots_given_up: AtomicU64,
 }
 
 /// A member of the cluster. Clones are handles of the same one.

@@ -142,6 +142,7 @@ impl Server {
         let peers = raft_runtime.spawn(serve(peer_builder(&config), connections, routes, is_stopping));
         let (stopping, is_stopping) = watch::channel(false);
         let ending = Ending { stopping: is_stopping.clone(), closing: is_closing };
+        let hub = followers.hub.clone();
         let context = Context::new(node.clone(), followers, limits, is_stopping.clone());
         node.set_at_leader(Arc::new(Leases(context.clone())));
         let mut routes = services::router(&context);
@@ -150,9 +151,10 @@ impl Server {
             tokio::spawn(services::end_leases(context, config.election_timeout)),
         ];
         if http.is_empty() {
-            routes = Routes::from(routes.into_axum_router().merge(http::router(node.clone())));
+            let http = http::router(node.clone(), hub.clone());
+            routes = Routes::from(routes.into_axum_router().merge(http));
         }
-        let only_http = || Routes::from(http::router(node.clone()));
+        let only_http = || Routes::from(http::router(node.clone(), hub.clone()));
         for (listeners, routes) in [(clients, routes), (http, only_http()), (metrics, only_http())] {
             if !listeners.is_empty() {
                 let connections = accept(listeners, &ending, &here, &mut accepting);
@@ -233,6 +235,7 @@ fn limits(config: &Config) -> Limits {
         request_bytes_max: config.max_request_bytes,
         lease_s_min,
         progress_interval: config.watch_progress_interval,
+        snapshot_patience: config.snapshot_patience,
         state,
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Limits {
     pub(crate) lease_s_min: i64,
     /// How often a watch without events is sent the revision that it is at.
     pub(crate) progress_interval: Duration,
+    /// How long a snapshot waits for its client to read on. It keeps files of the store meanwhile.
+    pub(crate) snapshot_patience: Duration,
     /// Those of the state.
     pub(crate) state: mvcc::Limits,
 }

@@ -6,6 +6,7 @@
 //! for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prost::Message;
@@ -134,22 +135,26 @@ impl Watch {
     }
 
     /// Queues events of a revision, or falls behind.
-    fn push(&self, revision: i64, event: &Arc<Event>, bytes: usize) {
+    fn push(&self, revision: i64, event: &Arc<Event>, bytes: usize, counts: &Counts) {
         let mut state = lock(&self.state);
         if !state.is_attached || revision < state.next {
             return;
         }
         if state.queued_bytes > 0 && state.queued_bytes + bytes > QUEUE_BYTES_MAX {
             // The events of a revision stay together: those queued of this one come again.
-            if state.queue.back().is_some_and(|group| group.revision == revision) {
-                state.queue.pop_back();
+            if state.queue.back().is_some_and(|group| group.revision == revision)
+                && let Some(group) = state.queue.pop_back()
+            {
+                counts.pending.fetch_sub(group.events.len() as u64, Ordering::Relaxed);
             }
             (state.is_attached, state.next) = (false, revision);
+            counts.behind.fetch_add(1, Ordering::Relaxed);
             drop(state);
             self.bell.ring(self.id);
             return;
         }
         state.queued_bytes += bytes;
+        counts.pending.fetch_add(1, Ordering::Relaxed);
         let is_first = state.queue.is_empty();
         match state.queue.back_mut() {
             Some(group) if group.revision == revision => group.events.push(event.clone()),
@@ -162,10 +167,25 @@ impl Watch {
     }
 }
 
+/// Numbers of this member's watches.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) watches: AtomicU64,
+    /// Streams of clients, with any number of watches each.
+    pub(crate) streams: AtomicU64,
+    /// Watches that read from the store.
+    pub(crate) behind: AtomicU64,
+    /// Events that are queued for watches.
+    pub(crate) pending: AtomicU64,
+    /// Events that were sent to clients since the start.
+    pub(crate) sent: AtomicU64,
+}
+
 /// All watches of this member.
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     inner: Mutex<Inner>,
+    counts: Counts,
 }
 
 #[derive(Debug, Default)]
@@ -192,6 +212,10 @@ impl Hub {
         lock(&self.inner)
     }
 
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
     /// Returns the revision whose events are queued, with those of all before.
     pub(crate) fn revision(&self) -> i64 {
         self.lock().revision
@@ -207,6 +231,8 @@ impl Hub {
         let watch = Arc::new(Watch { id, wanted, bell: bell.clone(), state: Mutex::new(state) });
         inner.list(&watch.wanted.keys).push(watch.clone());
         inner.watches += 1;
+        self.counts.watches.fetch_add(1, Ordering::Relaxed);
+        self.counts.behind.fetch_add(u64::from(!is_attached), Ordering::Relaxed);
         (watch, revision)
     }
 
@@ -219,6 +245,13 @@ impl Hub {
         list.retain(|other| !Arc::ptr_eq(other, watch));
         let (removed, is_empty) = (length - list.len(), list.is_empty());
         inner.watches = before - removed;
+        if removed > 0 {
+            let state = lock(&watch.state);
+            let queued: usize = state.queue.iter().map(|group| group.events.len()).sum();
+            self.counts.watches.fetch_sub(1, Ordering::Relaxed);
+            self.counts.behind.fetch_sub(u64::from(!state.is_attached), Ordering::Relaxed);
+            self.counts.pending.fetch_sub(queued as u64, Ordering::Relaxed);
+        }
         if is_empty {
             match keys.end {
                 End::Single => drop(inner.single.remove(&keys.start)),
@@ -232,7 +265,10 @@ impl Hub {
         let _inner = self.lock();
         let mut state = lock(&watch.state);
         state.queued_bytes = 0;
-        std::mem::take(&mut state.queue)
+        let taken = std::mem::take(&mut state.queue);
+        let events: usize = taken.iter().map(|group| group.events.len()).sum();
+        self.counts.pending.fetch_sub(events as u64, Ordering::Relaxed);
+        taken
     }
 
     /// Notes that a watch which is behind has all events before a revision. Attaches it if the hub has come no further, and
@@ -241,7 +277,13 @@ impl Hub {
         let inner = self.lock();
         let mut state = lock(&watch.state);
         state.next = state.next.max(next);
+        let was_attached = state.is_attached;
         state.is_attached = state.next > inner.revision;
+        match (was_attached, state.is_attached) {
+            (false, true) => drop(self.counts.behind.fetch_sub(1, Ordering::Relaxed)),
+            (true, false) => drop(self.counts.behind.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
         state.is_attached
     }
 
@@ -269,7 +311,7 @@ impl Hub {
             let (key, bytes, event) = (kv.key.clone(), event.encoded_len(), Arc::new(event));
             let push = |watches: &[Arc<Watch>]| {
                 for watch in watches.iter().filter(|watch| watch.wanted.is_met_by(&event)) {
-                    watch.push(revision, &event, bytes);
+                    watch.push(revision, &event, bytes, &self.counts);
                 }
             };
             if let Some(watches) = inner.single.get(&key[..]) {
@@ -296,6 +338,7 @@ impl Hub {
             let mut state = lock(&watch.state);
             if state.is_attached && state.next <= revision {
                 (state.is_attached, state.next) = (false, state.next.max(before + 1));
+                self.counts.behind.fetch_add(1, Ordering::Relaxed);
                 drop(state);
                 watch.bell.ring(watch.id);
             }

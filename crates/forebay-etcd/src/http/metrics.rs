@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::mvcc::View;
 use crate::node::Node;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
+use crate::watch::Hub;
 
 /// A page of metrics.
 struct Page(String);
@@ -38,7 +39,7 @@ impl Page {
 }
 
 /// Returns all metrics of a member.
-pub(crate) async fn text(node: &Node) -> String {
+pub(crate) async fn text(node: &Node, hub: &Hub) -> String {
     let mut page = Page(String::new());
     let counts = node.counts();
     page.info("etcd_server_version", "Which version is running.", "server_version", ETCD_VERSION);
@@ -91,9 +92,28 @@ pub(crate) async fn text(node: &Node) -> String {
             view.compacted(),
         );
     }
+    page.counter(
+        "forebay_etcd_snapshots_given_up_total",
+        "Snapshots whose client has not read on.",
+        &counts.snapshots_given_up,
+    );
+    watches(&mut page, hub);
     log(&mut page, node);
     store(&mut page, node);
     page.0
+}
+
+fn watches(page: &mut Page, hub: &Hub) {
+    let counts = hub.counts();
+    for (name, help, value) in [
+        ("etcd_debugging_mvcc_watch_stream_total", "Streams of watches.", &counts.streams),
+        ("etcd_debugging_mvcc_watcher_total", "Watches.", &counts.watches),
+        ("etcd_debugging_mvcc_slow_watcher_total", "Watches that are behind.", &counts.behind),
+        ("etcd_debugging_mvcc_pending_events_total", "Events that wait to be sent.", &counts.pending),
+    ] {
+        page.gauge(name, help, value.load(Ordering::Relaxed));
+    }
+    page.counter("etcd_debugging_mvcc_events_total", "Events sent by this member.", &counts.sent);
 }
 
 /// The log: its flushes are what etcd's log has as fsyncs.

@@ -11,7 +11,7 @@ use super::codec::{self, State, put_number};
 use super::range::Place;
 use super::reader::{Part, Reader};
 use super::recent::Recent;
-use super::{Failure, LEASE_BYTES, TTL_MAX_S, txn, txn_cost_bytes, view};
+use super::{Failure, LEASE_BYTES, TTL_MAX_S, txn, txn_cost_bytes};
 use crate::proto::etcdserverpb::{AlarmType, LeaseGrantRequest, TxnRequest};
 use crate::proto::mvccpb::Event;
 use crate::proto::peer::command::Change as Command;
@@ -36,7 +36,7 @@ impl Default for Effects {
     fn default() -> Effects {
         Effects {
             state: State::default(),
-            result: Response::Done(Done {}),
+            result: Response::Done(Done::default()),
             events: Vec::new(),
             granted: None,
             revoked: None,
@@ -104,12 +104,13 @@ async fn carry_out(
             if change.reader.get(Part::Leases, &key).await?.is_none() {
                 return Err(Refusal::LeaseNotFound.into());
             }
-            for key in view::lease_keys(&change.reader, id).await? {
-                change.delete(&key).await?;
+            if delete_keys(&mut change, id).await? {
+                change.batch.delete(change.reader.keyspace(Part::Leases), key);
+                change.take_bytes(LEASE_BYTES);
+                effects.revoked = Some(id);
+            } else {
+                effects.result = Response::Done(Done { is_partial: true });
             }
-            change.batch.delete(change.reader.keyspace(Part::Leases), key);
-            change.take_bytes(LEASE_BYTES);
-            effects.revoked = Some(id);
         }
         Command::Attributes(attributes) => set_attributes(&mut change, &attributes),
         Command::Alarm(alarm) => effects.alarm = set_alarm(&mut change, alarms, &alarm),
@@ -145,6 +146,20 @@ async fn carry_out_txn(
     txn::check(change, &request, &branch).await?;
     change.keep_keys();
     txn::carry_out(change, request, &branch).await
+}
+
+/// Deletes keys of a lease, as many as an entry may change. Returns whether these are all.
+async fn delete_keys(change: &mut Change<'_>, lease: i64) -> Result<bool, Failure> {
+    let prefix = codec::lease_key(lease);
+    let mut keys = change.reader.prefix(Part::LeaseKeys, &prefix);
+    while let Some((key, _)) = keys.next().await.transpose()? {
+        let key = &key[prefix.len()..];
+        if !change.has_room_to_delete(key) {
+            return Ok(false);
+        }
+        change.delete(key).await?;
+    }
+    Ok(true)
 }
 
 async fn grant(change: &mut Change<'_>, request: &LeaseGrantRequest) -> Result<(i64, i64), Failure> {

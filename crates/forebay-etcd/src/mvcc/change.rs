@@ -208,6 +208,12 @@ impl<'a> Change<'a> {
         Ok(DeleteRangeResponse { header: None, deleted, prev_kvs })
     }
 
+    /// Returns whether the entry may delete this key of a lease as well.
+    pub(super) fn has_room_to_delete(&self, key: &[u8]) -> bool {
+        let bytes = entry_bytes(key, 0) + event_bytes(key, 0) + lease_key_bytes(key);
+        self.bytes + bytes <= CHANGES_BYTES_MAX
+    }
+
     /// Deletes a key if it is there.
     pub(super) async fn delete(&mut self, key: &[u8]) -> Result<(), Failure> {
         match self.before(key).await? {

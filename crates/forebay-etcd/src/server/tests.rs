@@ -1,6 +1,7 @@
 //! Members and clusters in one process.
 
 mod changes;
+mod clients;
 mod cluster;
 mod http;
 mod restore;

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Context, Stopping, stopped};
+use super::{Context, Outcome, Stopping, stopped};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
 use crate::proto::etcdserverpb::lease_server::Lease;
 use crate::proto::etcdserverpb::{
@@ -14,6 +14,7 @@ use crate::proto::etcdserverpb::{
     LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
     LeaseTimeToLiveResponse,
 };
+use crate::proto::peer::Done;
 use crate::proto::peer::command::Change;
 use crate::refusal::Refusal;
 
@@ -28,9 +29,26 @@ pub(crate) struct LeaseCalls {
 
 /// Revokes a lease. One that is revoked already is no error.
 pub(super) async fn revoke(context: &Context, id: i64) -> Result<(), Status> {
-    match context.change(Change::LeaseRevoke(LeaseRevokeRequest { id })).await {
+    match revoke_all(context, id).await {
         Err(error) if error.code() == Refusal::LeaseNotFound.code() => Ok(()),
-        changed => changed.map(drop),
+        revoked => revoked.map(drop),
+    }
+}
+
+/// Revokes a lease, in several steps if it has more keys than an entry of the log may change, and returns the revision after the last.
+/// If that fails in between, the lease is there with the keys that are left.
+async fn revoke_all(context: &Context, id: i64) -> Result<i64, Status> {
+    let mut before = None;
+    loop {
+        match (context.change(Change::LeaseRevoke(LeaseRevokeRequest { id })).await, before) {
+            (Ok((Some(Outcome::Done(Done { is_partial: true })), revision)), _) => before = Some(revision),
+            (Ok((_, revision)), _) => return Ok(revision),
+            // Another one has made the last step.
+            (Err(error), Some(revision)) if error.code() == Refusal::LeaseNotFound.code() => {
+                return Ok(revision);
+            }
+            (Err(error), _) => return Err(error),
+        }
     }
 }
 
@@ -139,7 +157,7 @@ impl Lease for LeaseCalls {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
-        let (_, revision) = self.context.change(Change::LeaseRevoke(request.into_inner())).await?;
+        let revision = revoke_all(&self.context, request.get_ref().id).await?;
         let header = Some(self.context.node.header(revision));
         Ok(Response::new(LeaseRevokeResponse { header }))
     }

@@ -1,9 +1,15 @@
 //! The Maintenance service.
 
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::Context;
 use crate::mvcc::{Failure, View};
@@ -61,6 +67,7 @@ struct Sent<'a> {
     header: ResponseHeader,
     left_bytes: u64,
     sum: Sha256,
+    patience: Duration,
 }
 
 impl Sent<'_> {
@@ -68,7 +75,13 @@ impl Sent<'_> {
         let (header, remaining_bytes, version) =
             (Some(self.header), self.left_bytes, ETCD_VERSION.to_owned());
         let part = SnapshotResponse { header, remaining_bytes, blob, version };
-        self.parts.send(Ok(part)).await.map_err(|_| Ended(None))
+        match tokio::time::timeout(self.patience, self.parts.send(Ok(part))).await {
+            Ok(sent) => sent.map_err(|_| Ended(None)),
+            Err(_) => Err(Ended(Some(Status::deadline_exceeded(format!(
+                "the snapshot ended because nothing of it was read for {} s: save it again, and read on",
+                self.patience.as_secs_f64()
+            ))))),
+        }
     }
 }
 
@@ -88,9 +101,10 @@ async fn send_snapshot(
     around: &Around,
     header: ResponseHeader,
     parts: &mpsc::Sender<Result<SnapshotResponse, Status>>,
+    patience: Duration,
 ) -> Result<(), Ended> {
     let meta = snapshot::write(view, around, &mut Measured).await?;
-    let mut sent = Sent { parts, header, left_bytes: meta.file_bytes(), sum: Sha256::new() };
+    let mut sent = Sent { parts, header, left_bytes: meta.file_bytes(), sum: Sha256::new(), patience };
     sent.take(meta.first_pages()).await?;
     snapshot::write(view, around, &mut sent).await?;
     let sum = sent.sum.clone().finalize().to_vec();
@@ -99,7 +113,7 @@ async fn send_snapshot(
 
 #[tonic::async_trait]
 impl Maintenance for Upkeep {
-    type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
+    type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
 
     async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
         let request = request.into_inner();
@@ -193,12 +207,25 @@ impl Maintenance for Upkeep {
         };
         let (parts, stream) = mpsc::channel(PARTS_MAX);
         let header = node.header(view.revision());
+        let patience = self.context.limits.snapshot_patience;
+        let (counted, failure) = (node.clone(), Arc::new(Mutex::new(None)));
+        // Behind the parts that are queued, for which there may be no room.
+        let last = failure.clone();
+        let last =
+            futures_util::stream::once(
+                async move { last.lock().unwrap_or_else(PoisonError::into_inner).take() },
+            );
+        let stream = ReceiverStream::new(stream).chain(last.filter_map(|last| async { last.map(Err) }));
         tokio::spawn(async move {
-            if let Err(Ended(Some(status))) = send_snapshot(&view, &around, header, &parts).await {
-                let _ = parts.send(Err(status)).await;
+            let ended = send_snapshot(&view, &around, header, &parts, patience).await;
+            drop(view);
+            if let Err(Ended(Some(status))) = ended {
+                let is_given_up = status.code() == Code::DeadlineExceeded;
+                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+                counted.counts().snapshots_given_up.fetch_add(is_given_up.into(), Ordering::Relaxed);
             }
         });
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Response::new(Box::pin(stream)))
     }
 
     async fn move_leader(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -79,6 +80,7 @@ struct Own {
 impl Drop for StreamWatches {
     fn drop(&mut self) {
         self.watches.values().for_each(|own| self.context.hub.remove(&own.watch));
+        self.context.hub.counts().streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -89,6 +91,7 @@ impl StreamWatches {
         let interval = interval + interval / 10 * (context.next_stream() % 16) / 16;
         let mut ticks = tokio::time::interval_at(Instant::now() + interval, interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        context.hub.counts().streams.fetch_add(1, Ordering::Relaxed);
         StreamWatches {
             context,
             responses,
@@ -254,6 +257,7 @@ impl StreamWatches {
                 Event { prev_kv: event.prev_kv.filter(|_| prev_kv), ..event }
             });
             let response = WatchResponse { events: events.collect(), ..self.response(id, revision) };
+            self.context.hub.counts().sent.fetch_add(response.events.len() as u64, Ordering::Relaxed);
             let bytes_max = self.context.limits.request_bytes_max;
             if fragment && response.encoded_len() >= bytes_max {
                 for part in fragments(response, bytes_max) {

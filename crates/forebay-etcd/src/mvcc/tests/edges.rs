@@ -394,7 +394,7 @@ async fn members_have_attributes() {
         |member, name: &str| Attributes { member, name: name.into(), client_urls: vec!["http://x".into()] };
     for (member, name) in [(300, "c"), (7, "a"), (300, "d")] {
         let outcome = node.apply(Change::Attributes(attributes(member, name))).await;
-        assert_eq!((outcome.revision, outcome.result), (1, Some(Response::Done(Done {}))));
+        assert_eq!((outcome.revision, outcome.result), (1, Some(Response::Done(Done::default()))));
     }
     assert_eq!(node.view().await.attributes().await.unwrap(), [attributes(7, "a"), attributes(300, "d")]);
 }
@@ -562,4 +562,43 @@ async fn an_observer_hears_that_the_space_is_full_and_entries_go_on() {
     }
     node.put("b", "").await;
     assert!(!node.applied().unwrap().is_full);
+}
+
+/// A lease with more keys than an entry may change was refused as too large, and its leader tried that again for ever.
+#[tokio::test]
+async fn a_lease_with_more_keys_than_fit_is_revoked_in_steps() {
+    let mut node = Node::new().await;
+    node.done(grant(1, 60)).await;
+    node.done(grant(2, 60)).await;
+    let key = |number: usize| format!("{number:04}-{}", "k".repeat(400));
+    for number in 0..150 {
+        let lease = if number % 3 == 0 { 2 } else { 1 };
+        node.put_with(PutRequest { lease, ..put(key(number), "value") }).await;
+    }
+    let all = || range([0], [0]);
+    let (mut steps, mut left) = (0, 100);
+    loop {
+        let before = node.view().await.revision();
+        let outcome = node.apply(revoke(1)).await;
+        let Some(Response::Done(done)) = outcome.result else { panic!("{outcome:?}") };
+        let applied = node.applied().unwrap();
+        // Each step is one revision with its events, and the lease is there until the last one.
+        assert_eq!(outcome.revision, before + 1);
+        assert!(!applied.events.is_empty() && applied.events.iter().all(|event| event.r#type == 1));
+        left -= applied.events.len();
+        assert_eq!(node.range(all()).await.kvs.len(), 50 + left);
+        assert_eq!(node.view().await.lease_keys(1).await.unwrap().len(), left);
+        assert_eq!(node.view().await.lease(1).await.unwrap().is_some(), done.is_partial);
+        assert_eq!(applied.revoked, (!done.is_partial).then_some(1));
+        steps += 1;
+        if !done.is_partial {
+            break;
+        }
+    }
+    assert!(steps > 1 && left == 0, "{steps} steps, {left} left");
+    assert_eq!(node.view().await.lease_keys(2).await.unwrap().len(), 50);
+    assert_eq!(node.refused(revoke(1)).await, text(Refusal::LeaseNotFound));
+    // All that fits goes at once.
+    node.done(revoke(2)).await;
+    assert_eq!(node.applied().unwrap().events.len(), 50);
 }

@@ -79,7 +79,7 @@ impl Model {
                     return Err(Refusal::FutureRevision);
                 }
                 self.compacted = request.revision;
-                Response::Done(Done {})
+                Response::Done(Done::default())
             }
             Change::LeaseGrant(request) => {
                 if request.ttl > 9_000_000_000 {
@@ -89,16 +89,16 @@ impl Model {
                     return Err(Refusal::LeaseExists);
                 }
                 self.leases.insert(request.id, request.ttl);
-                Response::Done(Done {})
+                Response::Done(Done::default())
             }
             Change::LeaseRevoke(request) => {
                 self.leases.remove(&request.id).ok_or(Refusal::LeaseNotFound)?;
                 for key in self.lease_keys(request.id) {
                     self.delete_key(&key);
                 }
-                Response::Done(Done {})
+                Response::Done(Done::default())
             }
-            Change::Attributes(_) | Change::Alarm(_) => Response::Done(Done {}),
+            Change::Attributes(_) | Change::Alarm(_) => Response::Done(Done::default()),
         })
     }
 

@@ -83,21 +83,15 @@ impl Real {
                 let mut response = response.into_inner();
                 (revision(&mut response.header), Response::Txn(response))
             }),
-            Change::Compact(request) => self
-                .kv
-                .compact(request)
-                .await
-                .map(|response| (revision(&mut response.into_inner().header), Response::Done(Done {}))),
-            Change::LeaseGrant(request) => self
-                .lease
-                .lease_grant(request)
-                .await
-                .map(|response| (revision(&mut response.into_inner().header), Response::Done(Done {}))),
-            Change::LeaseRevoke(request) => self
-                .lease
-                .lease_revoke(request)
-                .await
-                .map(|response| (revision(&mut response.into_inner().header), Response::Done(Done {}))),
+            Change::Compact(request) => self.kv.compact(request).await.map(|response| {
+                (revision(&mut response.into_inner().header), Response::Done(Done::default()))
+            }),
+            Change::LeaseGrant(request) => self.lease.lease_grant(request).await.map(|response| {
+                (revision(&mut response.into_inner().header), Response::Done(Done::default()))
+            }),
+            Change::LeaseRevoke(request) => self.lease.lease_revoke(request).await.map(|response| {
+                (revision(&mut response.into_inner().header), Response::Done(Done::default()))
+            }),
             Change::Attributes(_) | Change::Alarm(_) => return None,
         })
     }

@@ -26,7 +26,7 @@ async fn ask(stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> std::io
     Ok((status.ok_or(std::io::ErrorKind::InvalidData)?, body.to_owned()))
 }
 
-async fn get(address: &str, port: u16, path: &str) -> (u16, String) {
+pub(super) async fn get(address: &str, port: u16, path: &str) -> (u16, String) {
     ask(TcpStream::connect((address, port)).await.unwrap(), path).await.unwrap()
 }
 
