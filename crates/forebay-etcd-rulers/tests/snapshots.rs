@@ -225,3 +225,50 @@ fn a_snapshot_with_authentication_is_refused() {
     let (text, is_done) = own.restore_own(&file, &[]);
     assert!(is_done && text.contains("restored 1 keys"), "{text}");
 }
+
+/// A restore that is killed leaves nothing, or something that neither a server nor a restore takes for a member, or all of it.
+#[test]
+fn a_restore_that_is_killed_leaves_no_half_of_a_member() {
+    if !has_rulers() {
+        return;
+    }
+    let saved = Member::own(&[]);
+    fill(&saved);
+    let file = save(&saved, "snapshot");
+    let (mut left, mut complete) = (0, 0);
+    for round in 0..20 {
+        let mut member = Member::new(&own_program(), "n1");
+        let unfinished = member.data_dir().join("member.unfinished");
+        // Killed as soon as one of these is there.
+        let is_due = match round % 5 {
+            0 => unfinished.clone(),
+            1 => unfinished.join("identity.json"),
+            2 => unfinished.join("state/current"),
+            3 => unfinished.join("log"),
+            _ => member.data_dir().join("member"),
+        };
+        let mut command = member.restore_command(&file);
+        let mut restoring = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+        until("it is due", || (is_due.exists() || restoring.try_wait().unwrap().is_some()).then_some(()));
+        restoring.kill().unwrap();
+        restoring.wait().unwrap();
+        if unfinished.exists() {
+            left += 1;
+            member.start();
+            let log = member.wait_until_ended();
+            assert!(log.contains("was left by a restore that did not come to its end"), "{log}");
+            let (text, is_done) = member.restore_own(&file, &[]);
+            assert!(!is_done && text.contains("was left by a restore"), "{text}");
+            std::fs::remove_dir_all(&unfinished).unwrap();
+        } else {
+            complete += u32::from(member.data_dir().join("member").exists());
+        }
+        if !member.data_dir().join("member").exists() {
+            let (text, is_done) = member.restore_own(&file, &[]);
+            assert!(is_done, "{text}");
+        }
+        member.restart();
+        assert_eq!(ctl(&member, &["get", "last"]), "last\nv\n", "round {round}");
+    }
+    assert!(left >= 8 && complete >= 2, "{left} left, {complete} complete");
+}

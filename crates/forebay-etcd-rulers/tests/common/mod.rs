@@ -210,17 +210,27 @@ impl Member {
 
     /// Makes the data directory of a snapshot, with this server's own program. Returns what it printed, and whether it succeeded.
     pub(crate) fn restore_own(&self, file: &Path, flags: &[&str]) -> (String, bool) {
-        let output = Command::new(own_program())
+        let output = self.restore_command(file).args(flags).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (String::from_utf8(text).unwrap(), output.status.success())
+    }
+
+    pub(crate) fn restore_command(&self, file: &Path) -> Command {
+        let mut command = Command::new(own_program());
+        command
             .args(["snapshot", "restore"])
             .arg(file)
             .arg(format!("--name={}", self.name))
             .arg(format!("--data-dir={}", self.data_dir().display()))
-            .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()))
-            .args(flags)
-            .output()
-            .unwrap();
-        let text = [output.stdout, output.stderr].concat();
-        (String::from_utf8(text).unwrap(), output.status.success())
+            .arg(format!("--initial-advertise-peer-urls={}", self.peer_url()));
+        command
+    }
+
+    /// Waits until the process ends by itself, and returns its log.
+    pub(crate) fn wait_until_ended(&mut self) -> String {
+        let mut child = self.child.take().expect("it was started");
+        until("it ends", || child.try_wait().unwrap());
+        std::fs::read_to_string(self.log()).unwrap()
     }
 
     fn log(&self) -> PathBuf {
