@@ -11,7 +11,6 @@ use forebay::{Config, Engine};
 use forebay_kv::Options;
 use forebay_measure::check_space;
 use forebay_raft::{LogOptions, RaftLog, RaftStore};
-use forebay_report::page::columns::APPENDS_PER_S;
 use forebay_wal::Wal;
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry as _;
@@ -62,7 +61,7 @@ experiment! {
         cached "rocksdb", "RocksDB for the log, with one sync for all that waits, and for the state, without its log" => rocksdb;
     }
     columns {
-        APPENDS_PER_S;
+        "appends_per_s" "appends/s", "durable appends in a second";
         "writes_per_s" "writes/s", "proposals in a second";
         "ratio_to_limit" "to log", "the rate of appends against that of the log below in the same repeat";
         P50_US;
