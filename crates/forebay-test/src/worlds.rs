@@ -5,36 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay::sim::{self, Dirty, Fault, Lost, MetadataOrder, Profile, Rule, World};
 
+pub use crate::draw::{Draw, mix};
+
 /// Maximum runs to shrink a failing world.
 const SHRINKS: usize = 300;
-
-/// A random draw that only the seed determines, for the parameters of a world.
-#[derive(Clone, Debug)]
-pub struct Draw {
-    seed: u64,
-    count: u64,
-}
-
-impl Draw {
-    /// Returns the draw of a world's seed.
-    pub fn new(seed: u64) -> Draw {
-        Draw { seed, count: 0 }
-    }
-
-    /// Returns the next number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.count += 1;
-        mix(self.seed.wrapping_mul(0x1_0001).wrapping_add(self.count)) % n
-    }
-}
-
-/// Returns a number that looks random; neighbouring inputs give unrelated ones.
-pub fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
 
 /// Returns a disk of a random kind at `/disk`, with a random behaviour at a power cut.
 pub fn disk(draw: &mut Draw) -> Profile {

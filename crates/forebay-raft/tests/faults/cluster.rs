@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_test::draw::Draw;
+use forebay_test::machines::Machines;
+use forebay_test::registers::{History, Op};
 use tokio::time::{sleep, timeout};
 
-use crate::history::{History, Op};
-use crate::machines::Machines;
 use crate::node::{NODE, RESTORE};
 use crate::wire::{Command, Peer, Reads, Reply, Request, Response, Status};
 
@@ -47,7 +48,7 @@ pub(crate) struct Cluster {
     machines: Arc<Machines>,
     nodes: Vec<Option<Child>>,
     way: Way,
-    random: Random,
+    random: Draw,
     next_client: Arc<AtomicUsize>,
     next_value: Arc<AtomicU64>,
     counts: BTreeMap<&'static str, u64>,
@@ -60,25 +61,13 @@ pub(crate) struct Cluster {
     restarts: u64,
 }
 
-/// Numbers that a seed decides (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
-
 impl Cluster {
     pub(crate) fn start(machines: Machines, seed: u64, way: Way) -> Cluster {
         let mut cluster = Cluster {
             machines: Arc::new(machines),
             nodes: vec![None, None, None],
             way,
-            random: Random(seed),
+            random: Draw::new(seed),
             next_client: Arc::default(),
             next_value: Arc::new(AtomicU64::new(1)),
             counts: BTreeMap::new(),
@@ -96,8 +85,9 @@ impl Cluster {
     fn spawn(&mut self, node: usize) {
         let log = File::options().create(true).append(true).open(self.machines.log_of(node)).expect("a file");
         let value =
-            format!("{},{},{}", node, self.machines.address(node), self.machines.dir_of(node).display());
-        let mut command = self.machines.command(node);
+            format!("{},{},{}", node, self.machines.address(node, 0), self.machines.dir_of(node).display());
+        let program = std::env::current_exe().expect("this program");
+        let mut command = self.machines.command(node, &program);
         command.args(["node_process", "--exact", "--include-ignored", "--nocapture"]).env(NODE, value);
         if self.way == Way::RestoredLeaders {
             command.env(RESTORE, "1");
@@ -145,7 +135,7 @@ impl Cluster {
     }
 
     async fn status(&self, node: usize) -> Option<Status> {
-        let mut peer = Peer::new(self.machines.address(node));
+        let mut peer = Peer::new(self.machines.address(node, 0));
         match timeout(PATIENCE, peer.call(&Request::Status)).await {
             Ok(Ok(Response::Status(status))) => Some(*status),
             _ => None,
@@ -155,10 +145,10 @@ impl Cluster {
     /// Makes the three nodes a cluster.
     pub(crate) async fn begin(&mut self) {
         let members: BTreeMap<u64, String> =
-            (0..3).map(|node| (node as u64, self.machines.address(node))).collect();
+            (0..3).map(|node| (node as u64, self.machines.address(node, 0))).collect();
         let begun = Instant::now();
         loop {
-            let mut peer = Peer::new(self.machines.address(0));
+            let mut peer = Peer::new(self.machines.address(0, 0));
             let begin = Request::Initialize(members.clone());
             if matches!(timeout(PATIENCE, peer.call(&begin)).await, Ok(Ok(Response::Ok))) {
                 break;
@@ -181,7 +171,7 @@ impl Cluster {
         let mut node = 0;
         loop {
             self.restart_ended();
-            let mut peer = Peer::new(self.machines.address(node));
+            let mut peer = Peer::new(self.machines.address(node, 0));
             let command = Command::Put { key: "recovery".into(), value: 0 };
             let leader = match timeout(PATIENCE, peer.call(&Request::Change(command))).await {
                 Ok(Ok(Response::Changed(_))) => break,
@@ -233,8 +223,8 @@ impl Cluster {
 
     fn client(&mut self, round: u64, number: usize, history: Arc<History>) -> Client {
         Client {
-            addresses: (0..3).map(|node| self.machines.address(node)).collect(),
-            peers: (0..3).map(|node| Peer::new(self.machines.address(node))).collect(),
+            addresses: (0..3).map(|node| self.machines.address(node, 0)).collect(),
+            peers: (0..3).map(|node| Peer::new(self.machines.address(node, 0))).collect(),
             at: number % 3,
             round,
             reads: if self.way == Way::LocalReads { Reads::Local } else { Reads::Linearizable },
@@ -243,7 +233,7 @@ impl Cluster {
             next_value: self.next_value.clone(),
             history,
             seen: BTreeMap::new(),
-            random: Random(self.random.below(u64::MAX)),
+            random: Draw::new(self.random.below(u64::MAX)),
         }
     }
 
@@ -264,14 +254,17 @@ impl Cluster {
             "one stopped" => self.signal(node, libc::SIGSTOP),
             "disk full" if self.machines.has_disks() => {
                 let machines = self.machines.clone();
-                tokio::task::spawn_blocking(move || machines.fill(node)).await.expect("no panic");
+                tokio::task::spawn_blocking(move || machines.fill(node))
+                    .await
+                    .expect("no panic")
+                    .expect("a full disk");
             }
             "one cut off" if self.machines.has_network() => self.cut_off(node),
             "one way cut" if self.machines.has_network() => {
-                self.machines.cut(node, other);
+                self.machines.cut(node, other).expect("a route");
                 // Or all that it sends.
                 if self.random.below(2) == 0 {
-                    self.machines.cut(node, third);
+                    self.machines.cut(node, third).expect("a route");
                 }
             }
             "leader cut off" if self.machines.has_network() => {
@@ -298,8 +291,8 @@ impl Cluster {
 
     fn cut_off(&self, node: usize) {
         for other in (0..3).filter(|other| *other != node) {
-            self.machines.cut(node, other);
-            self.machines.cut(other, node);
+            self.machines.cut(node, other).expect("a route");
+            self.machines.cut(other, node).expect("a route");
         }
     }
 
@@ -375,7 +368,7 @@ struct Client {
     history: Arc<History>,
     /// What it has seen last, for swaps that have a chance.
     seen: BTreeMap<u64, Option<u64>>,
-    random: Random,
+    random: Draw,
 }
 
 impl Client {

@@ -6,19 +6,18 @@
 #![cfg(target_os = "linux")]
 
 mod cluster;
-mod history;
-mod machines;
 mod node;
 mod wire;
 
 use std::time::{Duration, Instant};
 
 use cluster::{Cluster, Way};
-use history::History;
-use machines::Machines;
+use forebay_test::machines::Machines;
+use forebay_test::registers::History;
 
 const ROUNDS: u64 = 5;
 const CLIENTS: usize = 5;
+const DISK_BYTES: u64 = 96 << 20;
 const FOUND_WITHIN: Duration = Duration::from_secs(120);
 /// The shortest time in which each round's clients are at work.
 const ROUND: Duration = Duration::from_millis(1500);
@@ -34,6 +33,10 @@ fn number_from(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
+fn machines() -> Machines {
+    Machines::new(env!("CARGO_TARGET_TMPDIR").as_ref(), 3, DISK_BYTES).expect("three machines")
+}
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
@@ -42,7 +45,7 @@ fn runtime() -> tokio::runtime::Runtime {
 fn no_fault_of_processes_networks_and_disks_is_seen_by_clients() {
     let rounds = number_from("FOREBAY_RAFT_ROUNDS", ROUNDS);
     let seed = number_from("FOREBAY_RAFT_SEED", 1);
-    let machines = Machines::new(3);
+    let machines = machines();
     let mut cluster = Cluster::start(machines, seed, Way::Sound);
     runtime().block_on(async {
         cluster.begin().await;
@@ -58,7 +61,7 @@ fn no_fault_of_processes_networks_and_disks_is_seen_by_clients() {
 
 /// Runs rounds until the checker finds what these nodes do wrong.
 fn is_found(way: Way) {
-    let mut cluster = Cluster::start(Machines::new(3), 7, way);
+    let mut cluster = Cluster::start(machines(), 7, way);
     runtime().block_on(async {
         cluster.begin().await;
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! What clients saw, and whether one order of all operations explains it.
+//! Histories of clients on keys that are registers, and whether one order of all operations explains what they saw.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,14 +11,17 @@ use todc_utils::specifications::Specification;
 
 /// An operation on one key, with its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
-    /// `None` before its reply.
+pub enum Op {
+    /// What was there; `None` before the reply.
     Get(Option<Option<u64>>),
+    /// The new value.
     Put(u64),
-    /// Expected value, new value, and whether it was there.
+    /// The key is gone.
+    Delete,
+    /// Expected value, new value, and whether the expected one was there.
     Swap(Option<u64>, u64, Option<bool>),
-    /// A put, or a swap, without a reply: it may have happened or not, at any time since.
-    Unknown(Option<Option<u64>>, u64),
+    /// A change without a reply: expected value if it has one, and new value. It may have happened or not, at any time since.
+    Unknown(Option<Option<u64>>, Option<u64>),
 }
 
 /// A key: `None` until it is written.
@@ -36,13 +39,14 @@ impl Specification for Register {
         match *op {
             Op::Get(seen) => (seen == Some(*state), *state),
             Op::Put(value) => (true, Some(value)),
+            Op::Delete => (true, None),
             Op::Swap(expected, value, swapped) => {
                 let fits = *state == expected;
                 (swapped == Some(fits), if fits { Some(value) } else { *state })
             }
             Op::Unknown(expected, value) => {
                 let fits = expected.is_none_or(|expected| *state == expected);
-                (true, if fits { Some(value) } else { *state })
+                (true, if fits { value } else { *state })
             }
         }
     }
@@ -52,24 +56,24 @@ impl Specification for Register {
 type Actions = Vec<(usize, Action<Op>)>;
 
 /// The operations of one round in the order of their calls and replies, by key.
-#[derive(Default)]
-pub(crate) struct History {
+#[derive(Debug, Default)]
+pub struct History {
     keys: Mutex<BTreeMap<String, Actions>>,
 }
 
 impl History {
     /// Notes a call, before it is sent. A process has one call at a time.
-    pub(crate) fn call(&self, process: usize, key: &str, op: Op) {
+    pub fn call(&self, process: usize, key: &str, op: Op) {
         self.note(process, key, Call(op));
     }
 
     /// Notes a reply, after it has come.
-    pub(crate) fn reply(&self, process: usize, key: &str, op: Op) {
+    pub fn reply(&self, process: usize, key: &str, op: Op) {
         self.note(process, key, Response(op));
     }
 
     /// Takes the last call of a process back, which no node has taken.
-    pub(crate) fn take_back(&self, process: usize, key: &str) {
+    pub fn take_back(&self, process: usize, key: &str) {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(actions) = keys.get_mut(key) else { return };
         if let Some(place) = actions.iter().rposition(|(of, _)| *of == process) {
@@ -83,7 +87,7 @@ impl History {
     }
 
     /// Returns the number of operations with a reply, and without.
-    pub(crate) fn counts(&self) -> (usize, usize) {
+    pub fn counts(&self) -> (usize, usize) {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let actions = || keys.values().flatten();
         let calls = actions().filter(|(_, action)| matches!(action, Call(_))).count();
@@ -91,8 +95,11 @@ impl History {
         (replies, calls - replies)
     }
 
-    /// Returns an error with the operations of the first key for which no order explains them.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// Looks for an order that explains what was seen of each key, in a time that grows fast with the number of changes without a reply.
+    ///
+    /// # Errors
+    /// The operations of the first key for which there is none.
+    pub fn check(&self) -> Result<(), String> {
         let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, actions) in keys.iter() {
             if !WGLChecker::<Register>::is_linearizable(Recorded::from_actions(with_ends(actions))) {
@@ -120,8 +127,9 @@ fn with_ends(actions: &[(usize, Action<Op>)]) -> Actions {
     let mut ends = Vec::new();
     for (process, place) in open {
         let op = match actions[place].1 {
-            Call(Op::Put(value)) => Op::Unknown(None, value),
-            Call(Op::Swap(expected, value, _)) => Op::Unknown(Some(expected), value),
+            Call(Op::Put(value)) => Op::Unknown(None, Some(value)),
+            Call(Op::Delete) => Op::Unknown(None, None),
+            Call(Op::Swap(expected, value, _)) => Op::Unknown(Some(expected), Some(value)),
             _ => {
                 all[place] = None;
                 continue;
@@ -172,6 +180,16 @@ fn histories_that_an_order_explains_pass() {
             (1, Response(read(Some(1)))),
         ],
         &[(0, Call(Op::Put(1))), (1, Call(Op::Get(None))), (1, Response(read(None)))],
+        // So is a delete.
+        &[
+            (0, Call(Op::Put(1))),
+            (0, Response(Op::Put(1))),
+            (0, Call(Op::Delete)),
+            (1, Call(Op::Get(None))),
+            (1, Response(read(Some(1)))),
+            (1, Call(Op::Get(None))),
+            (1, Response(read(None))),
+        ],
         // A swap without a reply, and a read.
         &[
             (0, Call(Op::Swap(None, 4, None))),
@@ -193,7 +211,8 @@ fn histories_that_no_order_explains_are_found() {
     let swap = |process, from, to, done| {
         [(process, Call(Op::Swap(from, to, None))), (process, Response(Op::Swap(from, to, Some(done))))]
     };
-    let wrong: [(&str, Actions); 6] = [
+    let delete = |process| [(process, Call(Op::Delete)), (process, Response(Op::Delete))];
+    let wrong: [(&str, Actions); 7] = [
         ("a lost write", [put(0, 1), get(1, None)].concat()),
         ("a stale read", [put(0, 1), put(0, 2), get(1, Some(1))].concat()),
         (
@@ -205,6 +224,7 @@ fn histories_that_no_order_explains_are_found() {
             [put(0, 1), swap(1, Some(1), 2, true), swap(2, Some(1), 3, true)].concat(),
         ),
         ("a swap that failed without a cause", [put(0, 1), swap(1, Some(1), 2, false)].concat()),
+        ("a delete that is lost", [put(0, 1), delete(0), get(1, Some(1))].concat()),
         ("a value that nobody wrote", [put(0, 1), get(1, Some(9))].concat()),
     ];
     for (name, actions) in wrong {
