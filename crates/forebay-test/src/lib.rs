@@ -1,6 +1,6 @@
 //! Parts that the tests of several crates share: counted allocations, calls that are kept unpolled, files of
-//! directories at work, histories of transactions and of registers, worlds with random disks and faults, processes
-//! that are killed, machines for the nodes of a cluster, and system calls that are refused or counted.
+//! directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
+//! one Raft node, processes that are killed, machines for the nodes of a cluster, and system calls that are refused or counted.
 //!
 //! It is a development dependency only and is not published.
 
@@ -13,6 +13,8 @@ pub mod killed;
 pub mod live_files;
 #[cfg(all(feature = "cluster", target_os = "linux"))]
 pub mod machines;
+#[cfg(feature = "raft")]
+pub mod raft_worlds;
 #[cfg(feature = "cluster")]
 pub mod registers;
 #[cfg(target_os = "linux")]

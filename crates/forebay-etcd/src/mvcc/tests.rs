@@ -9,5 +9,6 @@ mod hashes;
 mod import;
 mod installs;
 mod model;
+mod power;
 mod random;
 mod real;
