@@ -117,7 +117,7 @@ async fn apply<S: Subject>(store: &mut Store<S>, entries: Vec<Entry<S>>) -> io::
     store.apply(futures_util::stream::iter(entries.into_iter().map(|entry| Ok((entry, None))))).await
 }
 
-/// Checks what a crash has left, and brings the state to where it was as openraft does.
+/// Checks log and state after a crash, and brings the state to where it was as openraft does.
 async fn recover<S: Subject>(
     subject: &S,
     engine: &Engine,

@@ -320,6 +320,10 @@ async fn a_transaction_with_one_bad_operation_does_nothing() {
         assert_eq!(node.txn(request).await.1, 4);
         assert_eq!(node.range(range("b", "")).await.count, 0);
     }
+    // The end of this range means all keys from there on, so the key is gone when its lease is to be kept. etcd's members panic here.
+    let keeping = PutRequest { ignore_lease: true, ..put("a", "2") };
+    let request = txn(vec![], vec![operation(delete("a", [0])), operation(keeping)], vec![]);
+    assert_eq!(node.refused(Change::Txn(request)).await, text(Refusal::KeyNotFound));
 }
 
 #[tokio::test]

@@ -28,13 +28,15 @@ pub(super) struct Model {
     fresh: Vec<Event>,
     now: Map,
     before: Map,
+    /// Why the transaction that is carried out cannot be.
+    refusal: Option<Refusal>,
 }
 
 impl Model {
     pub(super) fn new() -> Model {
         let (history, leases, now, before) = (Vec::new(), BTreeMap::new(), Map::new(), Map::new());
         let (last, fresh) = (Vec::new(), Vec::new());
-        Model { revision: 1, compacted: -1, history, leases, last, fresh, now, before }
+        Model { revision: 1, compacted: -1, history, leases, last, fresh, now, before, refusal: None }
     }
 
     pub(super) fn apply(&mut self, change: &Change) -> Outcome {
@@ -69,7 +71,11 @@ impl Model {
             Change::Txn(request) => {
                 self.check_txn(request, true)?;
                 self.check_txn(request, false)?;
-                Response::Txn(self.txn(request))
+                let response = self.txn(request);
+                if let Some(refusal) = self.refusal.take() {
+                    return Err(refusal);
+                }
+                Response::Txn(response)
             }
             Change::Compact(request) => {
                 if request.revision <= self.compacted {
@@ -126,6 +132,10 @@ impl Model {
 
     fn put(&mut self, request: &PutRequest) -> PutResponse {
         let prev = self.now.get(&request.key).cloned();
+        if prev.is_none() && (request.ignore_value || request.ignore_lease) {
+            // The same transaction has deleted it, by a range whose end only means the end of all keys. etcd's members panic here.
+            self.refusal = Some(Refusal::KeyNotFound);
+        }
         let main = self.revision + 1;
         let mut pair = KeyValue {
             key: request.key.clone(),

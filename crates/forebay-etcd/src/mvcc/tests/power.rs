@@ -1,5 +1,5 @@
 //! Shows: after power cuts at any point the state is the model's after the entry that its log id names, the log has every acknowledged entry, and
-//! what is applied next has the model's outcomes. How: random requests in simulated worlds (`forebay_test::raft_worlds`), whose power fails
+//! the entries that follow have the model's outcomes. How: random requests in simulated worlds (`forebay_test::raft_worlds`), whose power fails
 //! while entries are applied, compactions are cleaned up, snapshots are built and installed.
 //!
 //! `FOREBAY_SIM_SEEDS=500` runs more worlds.
