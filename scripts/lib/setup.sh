@@ -71,6 +71,18 @@ have_etcd() {
     (install_packages "${wanted[@]}")
 }
 
+# What the faults of whole servers need beside them: networks, disks, and clocks that jump. Without it they say what they leave out.
+want_fault_tools() {
+    local library
+    for library in /usr/lib/*/faketime/libfaketimeMT.so.1; do break; done
+    { command -v ip && command -v mkfs.ext4 && [ -e "$library" ]; } >/dev/null 2>&1 && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
+        say "missing for some of the faults: iproute2, e2fsprogs or faketime (names as on Debian)"
+        return
+    fi
+    (install_packages iproute2 e2fsprogs faketime) || say "some of the faults are left out"
+}
+
 # Every feature of every crate but those whose names are given, as cargo's --features wants them.
 features_without() {
     awk -v left_out=" $* " '

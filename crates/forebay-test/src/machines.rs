@@ -1,7 +1,7 @@
 //! Machines for the nodes of a cluster on this one: a network namespace and a disk for each, where they can be had.
 //!
 //! Networks need root and the program `ip`, disks need loop devices and `mkfs.ext4`, brakes a controller of cgroups beside a disk. What
-//! cannot be had is said on standard output, and its faults do nothing. What a run that was killed has left behind goes with the next.
+//! cannot be had is said on standard output, and its faults do nothing. Leftovers of runs that were killed go with the next.
 
 mod brake;
 mod leftovers;
@@ -20,6 +20,8 @@ use self::brake::Brakes;
 const PORT: u16 = 7000;
 /// The ports of a node.
 const PORTS: usize = 2;
+/// The part of the ballast that is written, and not only allocated, when a disk is filled.
+const WRITTEN_BYTES: u64 = 8 << 20;
 /// How long an unmount is tried: a process that was just killed may hold its disk for a moment.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -39,7 +41,7 @@ pub struct Machines {
     ports: Vec<[u16; PORTS]>,
 }
 
-/// Runs a program of the system; returns whether it did what it should.
+/// Runs a program of the system; returns whether it succeeded.
 fn run(program: &str, arguments: &[&str]) -> bool {
     let command = Command::new(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     command.is_ok_and(|status| status.success())
@@ -162,7 +164,7 @@ impl Machines {
         self.dir.path().join(node.to_string())
     }
 
-    /// Returns the file for what a node writes to its outputs. It is not on its disk.
+    /// Returns the file for a node's outputs. It is not on its disk.
     pub fn log_of(&self, node: usize) -> PathBuf {
         self.dir.path().join(format!("{node}.log"))
     }
@@ -219,9 +221,18 @@ impl Machines {
     /// # Errors
     /// The ballast has no byte: there was no room for it, or it could not be made.
     pub fn fill(&self, node: usize) -> io::Result<()> {
-        let ballast = self.ballast(node);
+        let (ballast, dir) = (self.ballast(node), self.dir_of(node));
+        let free = Command::new("df").args(["--output=avail", "-B1"]).arg(&dir).output()?.stdout;
+        let free =
+            String::from_utf8_lossy(&free).lines().last().and_then(|line| line.trim().parse::<u64>().ok());
+        // Most of it without writing, which takes no time.
+        let most_bytes = free.unwrap_or(0).saturating_sub(WRITTEN_BYTES);
+        if most_bytes > 0 {
+            run("fallocate", &["-l", &most_bytes.to_string(), &ballast.to_string_lossy()]);
+        }
         // It ends with an error, as the disk is full then.
-        let _ = run("dd", &["if=/dev/zero", &format!("of={}", ballast.display()), "bs=64k"]);
+        let all = format!("of={}", ballast.display());
+        let _ = run("dd", &["if=/dev/zero", &all, "bs=64k", "oflag=append", "conv=notrunc"]);
         if fs::metadata(&ballast)?.len() > 0 { Ok(()) } else { Err(io::Error::other("no ballast")) }
     }
 

@@ -190,7 +190,7 @@ impl Member {
         until(&format!("{name} becomes healthy"), || {
             let ended = self.child.as_mut().expect("it was started").try_wait().unwrap();
             assert!(ended.is_none(), "{name} ended with {ended:?}");
-            let body = http_get(self.client_port, "/health")?;
+            let body = http_get(&self.endpoint(), "/health")?;
             body.contains(r#""health":"true""#).then_some(())
         });
     }
@@ -260,10 +260,10 @@ impl Drop for Member {
 }
 
 /// Returns the body of a page; `None` if it cannot be had.
-fn http_get(port: u16, path: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+pub(crate) fn http_get(address: &str, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
     let mut response = String::new();
     stream.read_to_string(&mut response).ok()?;
     response.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
