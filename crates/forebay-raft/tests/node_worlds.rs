@@ -10,7 +10,7 @@ use std::io;
 use common::{WorldTypes, entry};
 use forebay_kv::{Batch, Keyspace};
 use forebay_raft::{Apply, RaftStore};
-use forebay_test::raft_worlds::{Subject, Trouble, explore};
+use forebay_test::raft_worlds::{Finding, Subject, Trouble, explore};
 use forebay_test::worlds;
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry;
@@ -66,8 +66,8 @@ impl Subject for Texts {
         nth(id.index)
     }
 
-    async fn check(&self, store: &RaftStore<C, Keeper>, applied: u64) -> Result<(), String> {
-        let text = |error: forebay_kv::Error| error.to_string();
+    async fn check(&self, store: &RaftStore<C, Keeper>, applied: u64) -> Result<(), Finding> {
+        let text = |error: forebay_kv::Error| Finding::Unread(error.to_string());
         let keyspaces = store.keyspaces();
         let count = keyspaces[1].get("entries").await.map_err(text)?;
         let count = count.map_or(0, |bytes| u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")));
@@ -77,10 +77,11 @@ impl Subject for Texts {
             found.insert(key, value.to_vec());
         }
         if count != applied {
-            return Err(format!("the log id says {applied} entries, the data say {count}"));
+            let why = format!("the log id says {applied} entries, the data say {count}");
+            return Err(Finding::Wrong(why));
         }
         if found != expected(count) {
-            return Err(format!("after {count} entries there is {found:?}"));
+            return Err(Finding::Wrong(format!("after {count} entries there is {found:?}")));
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use forebay_kv::{Batch, Keyspace};
 use forebay_raft::mutants::{self, Mutant};
 use forebay_raft::{Apply, RaftStore};
-use forebay_test::raft_worlds::{Subject, Trouble, attempt, explore};
+use forebay_test::raft_worlds::{Finding, Subject, Trouble, attempt, explore};
 use forebay_test::worlds;
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry;
@@ -162,38 +162,44 @@ impl Subject for Requests {
         64 << 10
     }
 
-    async fn check(&self, store: &RaftStore<Types, Judged>, count: u64) -> Result<(), String> {
+    async fn check(&self, store: &RaftStore<Types, Judged>, count: u64) -> Result<(), Finding> {
         let model = {
             let mut script = self.script();
             if let Some(wrong) = &script.wrong {
-                return Err(wrong.clone());
+                return Err(Finding::Wrong(wrong.clone()));
             }
             script.after(count as usize)
         };
-        let compared = compare(store, &model).await;
-        compared.map_err(|why| format!("after {count} entries: {why}"))
+        match compare(store, &model).await {
+            Err(Finding::Wrong(why)) => Err(Finding::Wrong(format!("after {count} entries: {why}"))),
+            compared => compared,
+        }
     }
 }
 
 /// Compares all that can be read: keys at every third revision since the last compaction, all events since, and leases with their keys.
-async fn compare(store: &RaftStore<Types, Judged>, model: &Model) -> Result<(), String> {
-    let text = |failure: Failure| format!("{failure:?}");
+async fn compare(store: &RaftStore<Types, Judged>, model: &Model) -> Result<(), Finding> {
+    let text = |failure: Failure| match failure {
+        Failure::Store(error) => Finding::Unread(error.to_string()),
+        other => Finding::Wrong(format!("{other:?}")),
+    };
+    let wrong = |why: String| Err(Finding::Wrong(why));
     let view = View::of_keyspaces(store.keyspaces()).await.map_err(text)?;
     let numbers = ((view.revision(), view.compacted()), (model.revision, model.compacted));
     if numbers.0 != numbers.1 {
-        return Err(format!("revision and compacted revision are {:?}, not {:?}", numbers.0, numbers.1));
+        return wrong(format!("revision and compacted revision are {:?}, not {:?}", numbers.0, numbers.1));
     }
     let first = model.compacted.max(1);
     for revision in (first..=model.revision).rev().step_by(3) {
         let request = RangeRequest { revision, ..range([0], [0]) };
         let (found, expected) = (view.range(&request).await.map_err(text)?, model.range(&request));
         if Ok(&found) != expected.as_ref() {
-            return Err(format!("at revision {revision} there is {found:?}, not {expected:?}"));
+            return wrong(format!("at revision {revision} there is {found:?}, not {expected:?}"));
         }
     }
     let (events, next) = view.events(first, |_| true, usize::MAX).await.map_err(text)?;
     if events != model.events(first) || next != model.revision + 1 {
-        return Err(format!(
+        return wrong(format!(
             "events from {first} are {events:?} up to {next}, not {:?}",
             model.events(first)
         ));
@@ -201,12 +207,12 @@ async fn compare(store: &RaftStore<Types, Judged>, model: &Model) -> Result<(), 
     let mut leases = view.leases().await.map_err(text)?;
     leases.sort_unstable();
     if !leases.iter().copied().eq(model.leases.clone()) {
-        return Err(format!("leases are {leases:?}, not {:?}", model.leases));
+        return wrong(format!("leases are {leases:?}, not {:?}", model.leases));
     }
     for (id, _) in leases {
         let (found, expected) = (view.lease_keys(id).await.map_err(text)?, model.lease_keys(id));
         if found != expected {
-            return Err(format!("lease {id} has the keys {found:?}, not {expected:?}"));
+            return wrong(format!("lease {id} has the keys {found:?}, not {expected:?}"));
         }
     }
     Ok(())
