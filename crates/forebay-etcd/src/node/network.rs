@@ -326,7 +326,7 @@ mod tests {
         assert!(is_taken.load(Ordering::Relaxed), "it was called before Raft had something for it");
         drop(appended);
         let nothing = futures_util::stream::empty::<AppendEntriesRequest<Types>>();
-        let mut replies = connection.stream_append(nothing, option()).await.ok().expect("nothing to send");
+        let mut replies = connection.stream_append(nothing, option()).await.expect("nothing to send");
         assert!(replies.next().await.is_none());
     }
 }
