@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay::{Config, Engine};
 
-use crate::subject::{ALL, NAMES, Say, Writer, ended, recover};
+use crate::subject::{ALL, NAMES, NONE, SERVERS, Say, Writer, ended, on_disk_of, recover};
 
 /// Pause after each acknowledgement of a subject that writes alone. It is longer than the subject's next
 /// operation takes, so most cuts find a disk that has not been flushed since.
@@ -25,7 +25,7 @@ pub(crate) struct Place {
     pub(crate) device: &'static str,
     pub(crate) kind: String,
     pub(crate) life: u64,
-    /// One of [`NAMES`], or [`ALL`].
+    /// One of [`NAMES`], [`ALL`], [`SERVERS`] or [`NONE`].
     pub(crate) writes: String,
     pub(crate) is_new: bool,
 }
@@ -42,7 +42,7 @@ impl Place {
         let words: Vec<&str> = text.trim().split('-').collect();
         let parsed = words.get(1).and_then(|life| life.parse().ok());
         let life = parsed.ok_or_else(|| format!("{device} has the serial number {text}"))?;
-        let writes = words.get(2).filter(|word| **word == ALL || NAMES.contains(word));
+        let writes = words.get(2).filter(|word| [ALL, SERVERS, NONE].contains(*word) || NAMES.contains(word));
         let writes = writes.ok_or_else(|| format!("{device}: nobody writes by the serial number {text}"))?;
         Ok(Place {
             device,
@@ -80,7 +80,7 @@ impl Guest {
         // Subjects that do not write keep their handles open.
         let (mut writers, mut others) = (Vec::new(), Vec::new());
         for (place, dir) in &dirs {
-            for name in NAMES {
+            for name in on_disk_of(&place.writes).iter().copied() {
                 let full = format!("{}/{name}", place.kind);
                 let dir = dir.join(name);
                 make(&engine, &dir)?;

@@ -12,13 +12,19 @@ use crate::disk::{self, Counts, Cut, Disk, Lie};
 use crate::machine::{Attached, Heard, Machine, Start};
 use crate::nbd::{self, Shared, lock};
 use crate::random::{Random, mix};
-use crate::subject::{self, ALL, Model, NAMES};
+use crate::subject::{self, ALL, Model, NAMES, NONE, SERVERS};
 
 const KINDS: [&str; 2] = ["ext4", "xfs"];
 /// mkfs.xfs refuses less than 300 MiB.
 const DISK_BYTES: u64 = 320 << 20;
 /// Maximum number of lines before a cut if one subject writes alone on a disk: such a subject writes slowly.
 const LINES_ALONE: u64 = 150;
+/// Of a disk for three servers, and the memory of their machine.
+const SERVERS_DISK_BYTES: u64 = 1 << 30;
+const SERVERS_MEMORY_MIB: u32 = 1536;
+const MEMORY_MIB: u32 = 512;
+/// Maximum number of lines before a cut if servers write.
+const SERVERS_LINES: u64 = 16;
 /// Timeout for a machine without output.
 const SILENCE: Duration = Duration::from_secs(240);
 
@@ -52,6 +58,12 @@ pub(crate) struct Options {
     /// QEMU completes flushes without passing them on, to check that the fault is noticed
     #[arg(long)]
     lying_qemu: bool,
+    /// Three servers of forebay-etcd write, on one of the disks
+    #[arg(long)]
+    servers: bool,
+    /// A further program for the machine
+    #[arg(long)]
+    with: Vec<PathBuf>,
     /// The program vm/run
     #[arg(long)]
     vm: PathBuf,
@@ -61,6 +73,20 @@ pub(crate) struct Options {
     /// A directory for sockets and, after a failure, the disks and the console output
     #[arg(long)]
     work: PathBuf,
+}
+
+impl Options {
+    fn start(&self, state: Option<PathBuf>, work: PathBuf) -> Start {
+        Start {
+            vm: self.vm.clone(),
+            kernel: self.kernel.clone(),
+            program: self.program.clone(),
+            with: self.with.clone(),
+            memory_mib: if self.servers { SERVERS_MEMORY_MIB } else { MEMORY_MIB },
+            state,
+            work,
+        }
+    }
 }
 
 /// Totals of one series of cuts.
@@ -110,13 +136,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
 /// Boots a machine once for all lives and saves its state. Continuing from there takes a tenth of the time.
 fn prepare(options: &Options) -> Result<PathBuf, String> {
     let state = options.work.join("state");
-    let start = Start {
-        vm: options.vm.clone(),
-        kernel: options.kernel.clone(),
-        program: options.program.clone(),
-        state: None,
-        work: options.work.clone(),
-    };
+    let start = options.start(None, options.work.clone());
     Machine::prepare(&start, &state).map_err(|error| format!("preparing a machine: {error}"))?;
     Ok(state)
 }
@@ -142,8 +162,9 @@ impl Series<'_> {
         let lie = if options.lying_qemu { Lie::NoCache } else { Lie::Honest };
         let lie = options.lying_disk.map_or(lie, Lie::Flush);
         let mut disks = Vec::new();
+        let bytes = if options.servers { SERVERS_DISK_BYTES } else { DISK_BYTES };
         for kind in KINDS {
-            let disk = Arc::new(Mutex::new(Disk::new(DISK_BYTES, disk::unit_bytes(kind), lie)));
+            let disk = Arc::new(Mutex::new(Disk::new(bytes, disk::unit_bytes(kind), lie)));
             let socket = work.join(kind);
             let _none = std::fs::remove_file(&socket);
             nbd::serve(&disk, &socket).map_err(|error| format!("{}: {error}", socket.display()))?;
@@ -151,20 +172,14 @@ impl Series<'_> {
         }
         let mut models = BTreeMap::new();
         for kind in KINDS {
-            for name in NAMES {
+            for name in NAMES.into_iter().chain([SERVERS]) {
                 models.insert(
                     format!("{kind}/{name}"),
                     subject::model(name).ok_or("a subject without a model")?,
                 );
             }
         }
-        let start = Start {
-            vm: options.vm.clone(),
-            kernel: options.kernel.clone(),
-            program: options.program.clone(),
-            state,
-            work,
-        };
+        let start = options.start(state, work);
         Ok(Series {
             options,
             seed,
@@ -205,7 +220,10 @@ impl Series<'_> {
     fn life(&mut self, life: u64) -> Result<(), String> {
         // On each disk either all subjects write, with many operations in flight, or one writes alone. A
         // flush that a program forgot or a disk skipped shows only if no other flush happens before the cut.
-        let writes = KINDS.map(|_| {
+        let writes = KINDS.map(|kind| {
+            if self.options.servers {
+                return self.of_servers(kind);
+            }
             let alone = self.random.chance(50);
             if alone { NAMES[self.random.below(NAMES.len() as u64) as usize] } else { ALL }
         });
@@ -214,7 +232,11 @@ impl Series<'_> {
         // counted in lines, as a busy machine may make no progress in a given time. Half of the cuts come a
         // moment later, so that they also fall between lines.
         let early = life > 0 && self.random.chance(25);
-        let most = if writes.contains(&ALL) { u64::MAX } else { LINES_ALONE };
+        let most = match () {
+            () if self.options.servers => SERVERS_LINES,
+            () if writes.contains(&ALL) => u64::MAX,
+            () => LINES_ALONE,
+        };
         let among = if early { self.recovery_lines + 1 } else { self.options.writing_lines.min(most) };
         let (from, lines) = (if early { "guest up" } else { "guest writing" }, self.random.below(among));
         let spread = self.random.below(2) * if early { 300_000 } else { 30_000 };
@@ -263,6 +285,11 @@ impl Series<'_> {
         Ok(())
     }
 
+    /// The servers are on the disk of one file system, for all lives of a seed.
+    fn of_servers(&self, kind: &str) -> &'static str {
+        if KINDS[self.seed as usize % KINDS.len()] == kind { SERVERS } else { NONE }
+    }
+
     /// Boots a machine with the given writers on its disks.
     fn boot(&self, life: u64, writes: &[&str; KINDS.len()]) -> Result<Machine, String> {
         let is_new = if life == 0 { "-new" } else { "" };
@@ -296,7 +323,8 @@ impl Series<'_> {
         if self.tally.cuts == 0 {
             return Ok(());
         }
-        let machine = self.boot(self.tally.cuts, &[ALL; KINDS.len()])?;
+        let writes = KINDS.map(|kind| if self.options.servers { self.of_servers(kind) } else { ALL });
+        let machine = self.boot(self.tally.cuts, &writes)?;
         loop {
             match machine.hear(Instant::now() + SILENCE) {
                 Heard::Line(line) if line == "guest writing" => break,

@@ -20,6 +20,9 @@ pub(crate) struct Start {
     pub(crate) kernel: String,
     /// This program, as small as possible.
     pub(crate) program: PathBuf,
+    /// Further programs.
+    pub(crate) with: Vec<PathBuf>,
+    pub(crate) memory_mib: u32,
     /// Saved state of a booted machine that waits for its disks; without it each life boots.
     pub(crate) state: Option<PathBuf>,
     /// Directory for sockets and messages.
@@ -111,7 +114,7 @@ impl Machine {
                 "--limit",
                 "600",
                 "--memory",
-                "512",
+                &start.memory_mib.to_string(),
                 "--cpus",
                 "1",
                 "--without-null-blk",
@@ -120,6 +123,9 @@ impl Machine {
             .arg(start.work.join("monitor"))
             .arg("--file")
             .arg(format!("{}:/vm/forebay-crash", start.program.display()));
+        for program in &start.with {
+            command.arg("--file").arg(program);
+        }
         command
     }
 

@@ -12,6 +12,7 @@ mod machine;
 mod nbd;
 mod random;
 mod replay;
+mod servers;
 mod solo;
 mod store;
 mod subject;

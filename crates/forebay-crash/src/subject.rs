@@ -13,12 +13,25 @@ use std::thread::ScopedJoinHandle;
 use forebay::Engine;
 
 use crate::random::mix;
-use crate::{log, solo, store};
+use crate::{log, servers, solo, store};
 
 /// The names of all subjects, as the guest prefixes its lines.
 pub(crate) const NAMES: [&str; 3] = ["log", "solo", "store"];
 /// Stands for one of `NAMES` if all subjects write.
 pub(crate) const ALL: &str = "all";
+/// The servers, which have a disk for themselves.
+pub(crate) const SERVERS: &str = "etcd";
+/// Stands for a disk on which nothing is.
+pub(crate) const NONE: &str = "none";
+
+/// Returns the subjects of a disk on which this one writes.
+pub(crate) fn on_disk_of(writes: &str) -> &'static [&'static str] {
+    match writes {
+        SERVERS => &[SERVERS],
+        NONE => &[],
+        _ => &NAMES,
+    }
+}
 
 /// Passes a line about one subject to the checker; returns once the checker has it, with whether to continue.
 pub(crate) type Say<'a> = &'a (dyn Fn(&str) -> bool + Sync);
@@ -41,6 +54,7 @@ pub(crate) fn recover(
         "log" => Ok(Box::new(log::recover(engine, dir, life, say)?)),
         "solo" => Ok(Box::new(solo::recover(engine, dir, life, say)?)),
         "store" => Ok(Box::new(store::recover(engine, dir, say)?)),
+        SERVERS => servers::recover(dir, say),
         other => Err(format!("there is no subject {other}")),
     }
 }
@@ -63,6 +77,7 @@ pub(crate) fn model(name: &str) -> Option<Box<dyn Model>> {
         "log" => Some(Box::new(log::Model::default())),
         "solo" => Some(Box::new(solo::Model::default())),
         "store" => Some(Box::new(store::Model::default())),
+        SERVERS => Some(Box::new(servers::Model::default())),
         _ => None,
     }
 }
