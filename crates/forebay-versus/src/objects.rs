@@ -256,7 +256,7 @@ impl Store {
             Self::Object(store) => store.head(&Location::from(name)).await?.size,
             Self::Opendal(store) => store.stat(name).await?.content_length(),
         };
-        let mut read = self.get_ranges(name, vec![size - bytes..size]).await?;
+        let mut read = self.get_ranges(name, std::iter::once(size - bytes..size).collect()).await?;
         Ok((read.pop().context("no range")?, size - bytes))
     }
 

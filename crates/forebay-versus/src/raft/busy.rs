@@ -1,21 +1,21 @@
-//! `raft-busy`: three nodes in one process beside a busy Tokio runtime: how long a proposal takes, and how many elections it costs when
-//! heartbeats come late.
+//! `raft-busy`: three nodes in one process beside a busy Tokio runtime: how long a proposal takes, and how often heartbeats come so late that
+//! the leader has lost its lease.
 
 use forebay::{Config, Engine, Priority};
 use openraft::storage::{RaftLogStorage, RaftStateMachine};
 use tokio::runtime::{Builder, Runtime};
 
-use super::cluster::{self, Client};
+use super::cluster::{self, Client, ELECTION_MS_MIN};
 use super::{log, logs, store};
 use crate::prelude::*;
 
 experiment! {
-    RAFT_BUSY "raft-busy", "Proposals to three Raft nodes in one process beside tasks that compute, and elections that late heartbeats cost",
+    RAFT_BUSY "raft-busy", "Proposals to three Raft nodes in one process beside tasks that compute, and heartbeats that come too late",
         compared by "p99_us", per |_| "write";
     options {
         count("clients", "Threads that propose one value after the other", 1024).or("8");
         count("busy-tasks", "Tasks that compute", 1024).or("4");
-        time("computes", "Seconds that each computes between two yields; 0 for no tasks", 0.0, 60.0).list().or("0,0.003,0.1");
+        time("computes", "Seconds that each computes between two yields; 0 for no tasks", 0.0, 60.0).list().or("0,0.003,0.1,0.3");
         bytes("value-bytes", "Size of a value", 1, 1 << 20).or("256");
         count("repeats", "Interleaved repeats, each with new files", 1000).or("3");
         seconds("5", "1");
@@ -35,7 +35,9 @@ experiment! {
         P50_US;
         P99_US;
         "longest_us" "longest us", "the proposal that took longest";
-        "elections" "elections", "elections of another leader, because heartbeats came too late";
+        "leases_lost" "leases lost", "times that no majority had acknowledged the leader for 300 ms, after which the others may elect";
+        "quorum_age_max_ms" "no quorum ms", "the longest time without such an acknowledgement, in milliseconds";
+        "elections" "elections", "elections of another leader";
         "failed" "failed", "proposals that ended with an error";
         "cpu_us_per_write" "CPU us", "processor microseconds for one proposal, those of the busy tasks too";
     }
@@ -85,6 +87,26 @@ fn runtime(name: &str) -> Result<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(2).thread_name(name).enable_all().build()?)
 }
 
+/// Between two looks at the leader's lease.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Returns how often the leader's lease was lost until it is over, and the longest time without a majority.
+fn watch_leases<M: RaftStateMachine<super::Types>>(
+    nodes: &cluster::Nodes<M>,
+    is_over: &AtomicBool,
+) -> (u64, Duration) {
+    let (mut lost, mut longest, mut is_lost) = (0, Duration::ZERO, false);
+    while !is_over.load(Ordering::Relaxed) {
+        if let Some(age) = cluster::quorum_age(nodes) {
+            let was_lost = std::mem::replace(&mut is_lost, age > Duration::from_millis(ELECTION_MS_MIN));
+            lost += u64::from(is_lost && !was_lost);
+            longest = longest.max(age);
+        }
+        std::thread::sleep(LOOK);
+    }
+    (lost, longest)
+}
+
 /// Measures nodes on the busy runtime, or apart from it.
 fn measure<L, M>(
     work: &Work,
@@ -111,7 +133,13 @@ where
             }
         });
     }
-    let (terms, window) = (cluster::term(&nodes), work.window());
+    let terms = cluster::term(&nodes);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let leases = std::thread::spawn({
+        let (nodes, is_over) = (nodes.clone(), is_over.clone());
+        move || watch_leases(&nodes, &is_over)
+    });
+    let window = work.window();
     let results = on_threads((0..work.writers).map(|_| {
         let (meter, mut client) = (window.meter(), Client::new(&nodes, work.record_bytes));
         let handle = home.handle();
@@ -125,6 +153,8 @@ where
             Ok((meter, longest, client.failed))
         }
     }))?;
+    is_over.store(true, Ordering::Relaxed);
+    let (leases_lost, quorum_age_max) = leases.join().map_err(|_| anyhow!("a thread panicked"))?;
     let elections = cluster::term(&nodes) - terms;
     let longest =
         results.iter().map(|(_, longest, _)| *longest).max().map_or(0.0, |longest| longest.as_secs_f64());
@@ -135,6 +165,8 @@ where
     engine.close().wait()?;
     Ok(outcome
         .figure("longest_us", longest * 1e6)
+        .figure("leases_lost", leases_lost as f64)
+        .figure("quorum_age_max_ms", quorum_age_max.as_secs_f64() * 1e3)
         .figure("elections", elections as f64)
         .figure("failed", failed as f64))
 }

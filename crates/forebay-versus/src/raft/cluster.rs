@@ -17,6 +17,9 @@ use openraft::{AnyError, BasicNode, Config, Raft, RaftNetworkFactory, RaftNetwor
 use super::Types;
 use crate::prelude::*;
 
+/// Followers may elect another leader when they have heard nothing for this long, or up to twice as long.
+pub(super) const ELECTION_MS_MIN: u64 = 300;
+
 /// Nodes by their numbers.
 pub(super) type Nodes<M> = Arc<Mutex<BTreeMap<u64, Raft<Types, M>>>>;
 
@@ -101,8 +104,8 @@ where
     let nodes = Nodes::<M>::default();
     let config = Config {
         heartbeat_interval: 50,
-        election_timeout_min: 300,
-        election_timeout_max: 600,
+        election_timeout_min: ELECTION_MS_MIN,
+        election_timeout_max: 2 * ELECTION_MS_MIN,
         snapshot_policy: openraft::SnapshotPolicy::Never,
         ..forebay_raft::config()
     };
@@ -126,6 +129,26 @@ where
 pub(super) fn term<M: RaftStateMachine<Types>>(nodes: &Nodes<M>) -> u64 {
     let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
     nodes.values().map(|node| node.metrics().borrow_watched().current_term).max().unwrap_or(0)
+}
+
+/// Returns how long ago a majority last acknowledged the leader: its heartbeats, or entries.
+pub(super) fn quorum_age<M: RaftStateMachine<Types>>(nodes: &Nodes<M>) -> Option<Duration> {
+    let nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
+    let ages = nodes.values().filter_map(|node| {
+        let metrics = node.metrics();
+        let metrics = metrics.borrow_watched();
+        metrics.last_quorum_acked.as_deref().map(openraft::Instant::elapsed)
+    });
+    ages.min()
+}
+
+/// Ends the nodes, and closes their logs and states with them.
+pub(super) async fn stop<M: RaftStateMachine<Types>>(nodes: Nodes<M>) -> Result<()> {
+    let nodes = std::mem::take(&mut *nodes.lock().unwrap_or_else(PoisonError::into_inner));
+    for node in nodes.into_values() {
+        node.shutdown().await.map_err(|error| anyhow!("a node does not stop: {error}"))?;
+    }
+    Ok(())
 }
 
 /// A client, which proposes at the leader.

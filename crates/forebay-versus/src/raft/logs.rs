@@ -256,6 +256,16 @@ pub(super) mod rocks {
 
     const VOTE: &[u8] = b"vote";
 
+    static THREADS: Mutex<Vec<std::thread::JoinHandle<()>>> = Mutex::new(Vec::new());
+
+    /// Waits for the threads of all logs, which end when nobody can write any more. A process that ended before would
+    /// take RocksDB's own state away from them.
+    pub(in super::super) fn wait_for_threads() -> Result<()> {
+        let threads = std::mem::take(&mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner));
+        let ended = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked")));
+        ended.collect()
+    }
+
     fn add(batch: &mut WriteBatch, change: &Change) {
         match change {
             Change::Append(entries) => {
@@ -274,7 +284,7 @@ pub(super) mod rocks {
         options.increase_parallelism(i32::try_from(cores())?.max(2));
         let database = DB::open(&options, dir)?;
         let (queue, mut received): (_, UnboundedReceiver<Queued>) = unbounded_channel();
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             let mut synced = WriteOptions::default();
             synced.set_sync(true);
             let mut waiting = Vec::new();
@@ -285,6 +295,7 @@ pub(super) mod rocks {
                 complete(&mut waiting, &written);
             }
         });
+        THREADS.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(Kept::new(Queue(queue)))
     }
 }

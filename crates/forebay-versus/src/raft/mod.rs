@@ -21,6 +21,7 @@ use openraft::vote::RaftLeaderIdExt as _;
 use tokio::runtime::Builder;
 
 use crate::prelude::*;
+use crate::run::RATIO_TO_LIMIT;
 use cluster::Client;
 use states::{Last, Machine, Memory};
 
@@ -36,8 +37,9 @@ const WORKLOADS: &[(&str, usize, &str)] = &[
     ("cluster", 3, "proposals (client_write) to three nodes in one process"),
 ];
 
-/// The log below, which is the limit of appends.
+/// The limits: of appends the log below, of proposals forebay-raft's log with a state that costs nothing.
 const BELOW: &[&str] = &["wal"];
+const STATELESS: &[&str] = &["forebay-memory"];
 
 experiment! {
     RAFT "raft", "Appends to a Raft log and proposals to Raft nodes (openraft), beside other logs and states",
@@ -63,7 +65,7 @@ experiment! {
     columns {
         "appends_per_s" "appends/s", "durable appends in a second";
         "writes_per_s" "writes/s", "proposals in a second";
-        "ratio_to_limit" "to log", "the rate of appends against that of the log below in the same repeat";
+        RATIO_TO_LIMIT;
         P50_US;
         P99_US;
         "cpu_us_per_append" "CPU us", "processor microseconds for one append";
@@ -77,6 +79,7 @@ experiment! {
     ranked by "ratio_to_limit"
     ratios {
         "ratio_to_limit" "appends_per_s" Over BELOW;
+        "ratio_to_limit" "writes_per_s" Over STATELESS;
     }
     spreads {
         "wal-again" "appends_per_s" "a_a_spread";
@@ -220,7 +223,8 @@ where
         }
     });
     let (meters, failed): (Vec<_>, Vec<u64>) = on_tokio(&runtime, clients)?.into_iter().unzip();
-    runtime.shutdown_background();
+    runtime.block_on(cluster::stop(nodes))?;
+    drop(runtime);
     engine.close().wait()?;
     Ok(window.outcome(meters).figure("failed", failed.iter().sum::<u64>() as f64))
 }
@@ -271,13 +275,16 @@ fn rocksdb(_: &Work) -> Result<Outcome> {
 
 #[cfg(feature = "rocksdb")]
 fn rocksdb(work: &Work) -> Result<Outcome> {
-    if is_appends(work) {
-        return appends(work, async || logs::rocks::open(&work.path));
-    }
-    writes(work, async |dir, _| {
-        let mut options = rocksdb::Options::default();
-        options.create_if_missing(true);
-        let state = rocksdb::DB::open(&options, dir.join("state"))?;
-        Ok((logs::rocks::open(&dir.join("log"))?, Machine::new(state)))
-    })
+    let outcome = if is_appends(work) {
+        appends(work, async || logs::rocks::open(&work.path))
+    } else {
+        writes(work, async |dir, _| {
+            let mut options = rocksdb::Options::default();
+            options.create_if_missing(true);
+            let state = rocksdb::DB::open(&options, dir.join("state"))?;
+            Ok((logs::rocks::open(&dir.join("log"))?, Machine::new(state)))
+        })
+    };
+    logs::rocks::wait_for_threads()?;
+    outcome
 }
