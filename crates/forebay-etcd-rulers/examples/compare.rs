@@ -2,7 +2,7 @@
 //!
 //! `compare [--rows a,b] [--nodes 1,3] [--seconds S] [--repeats N] [--keys N] [--etcd PROGRAM] [--own PROGRAM] [--json FILE]`; `scripts/bench etcd`
 //! builds both sides and runs it. Data directories are below `TMPDIR`. Each sample has new servers with empty directories and their
-//! default settings, which sync each change. A row's ratio is of the same repeat; figures are medians.
+//! default settings but for a larger space limit, and sync each change. A row's ratio is of the same repeat; figures are medians.
 //!
 //! | row | work |
 //! |---|---|
@@ -49,7 +49,7 @@ const ROWS: [(&str, bool); 8] = [
     ("memory", false),
 ];
 
-/// What a sample found, by name, in the order of the columns.
+/// The figures of a sample, by name, in the order of the columns.
 type Figures = Vec<(&'static str, f64)>;
 
 struct Options {
@@ -151,7 +151,7 @@ struct Cluster {
 
 impl Cluster {
     fn start(program: &Path, nodes: usize) -> Cluster {
-        // Longer than an idle machine needs, the same for both: an election in a measurement would be another measurement.
+        // Room for the million keys, with history: etcd's default is 2 GiB.
         let flags = ["--quota-backend-bytes=8589934592"];
         Cluster { members: Member::several(program, nodes, &flags) }
     }
