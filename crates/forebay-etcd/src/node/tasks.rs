@@ -35,8 +35,13 @@ impl Node {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut membership = None;
         let mut last_leader = None;
+        let mut term_began = (0, tokio::time::Instant::now());
         loop {
-            let now = self.leadership_now();
+            let term = self.inner.raft.metrics().borrow_watched().current_term;
+            if term_began.0 != term {
+                term_began = (term, tokio::time::Instant::now());
+            }
+            let now = self.leadership_now(term_began.1);
             if now.leader.is_some() && now.leader != last_leader {
                 if last_leader.is_some() {
                     self.inner.counts.leader_changes.fetch_add(1, Ordering::Relaxed);
@@ -69,8 +74,9 @@ impl Node {
     }
 
     /// Looks who leads. Raft itself keeps naming a leader that is not heard of any more, and a leader goes on though no
-    /// majority replies: neither counts here.
-    fn leadership_now(&self) -> Leadership {
+    /// majority replies: neither counts here. A new leader has the time that an old one has from its last reply, from the
+    /// beginning of its term.
+    fn leadership_now(&self, term_began: tokio::time::Instant) -> Leadership {
         let metrics = self.inner.raft.metrics();
         let metrics = metrics.borrow_watched();
         let limit = self.inner.settings.election_timeout * 2;
@@ -78,7 +84,8 @@ impl Node {
         let is_own = metrics.state == ServerState::Leader && metrics.current_leader == Some(self.id());
         if is_own {
             let others = metrics.membership_config.membership().voter_ids().any(|id| id != self.id());
-            let is_acked = metrics.last_quorum_acked.as_ref().is_none_or(|at| at.elapsed() < limit);
+            let acked = metrics.last_quorum_acked.as_ref().map(|at| at.elapsed());
+            let is_acked = acked.unwrap_or_else(|| term_began.elapsed()) < limit;
             let is_own = is_acked || !others;
             return Leadership { leader: Some(self.id()).filter(|_| is_own), term, is_own };
         }
