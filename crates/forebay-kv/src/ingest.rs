@@ -505,8 +505,8 @@ fn is_behind(shared: &Shared, candidate: &Candidate) -> bool {
 }
 
 async fn open(shared: &Shared, candidate: &Candidate) -> Result<Arc<Table>> {
-    let is_last = level_of(shared, candidate)? == LAST;
-    flush::open(shared, &candidate.meta, [], !is_last).await
+    let level = level_of(shared, candidate)?;
+    flush::open(shared, &candidate.meta, [], level).await
 }
 
 /// Returns whether this store was broken on purpose and names the files one after the other.

@@ -163,8 +163,7 @@ async fn commit(shared: &Arc<Shared>, keyspace: u32, output: &mut Output) -> Res
     for meta in &metas {
         let level =
             with_levels(shared, keyspace, |levels| pick::place(levels, &meta.smallest, &meta.largest));
-        let is_last = level.is_none_or(|level| level + 1 == LEVELS);
-        tables.push(flush::open(shared, meta, [], !is_last).await?);
+        tables.push(flush::open(shared, meta, [], level.unwrap_or(LEVELS - 1)).await?);
     }
     // Entries written so far are older than the load: they end up below it. Entries written from now on are
     // newer, and must not reach tables before the load does.

@@ -108,3 +108,34 @@ fn several_gets_answer_in_order_and_cost_a_wake_for_each_table() {
     drop(snapshot);
     store.close().wait().unwrap();
 }
+
+/// forebay-etcd looks a key up before it writes it. Of new keys each lookup read a leaf of the last level.
+#[test]
+fn with_filters_of_the_last_level_a_get_of_an_absent_key_reads_nothing() {
+    let (engine, dir) = (engine(), dir());
+    store(&engine, &dir).0.close().wait().unwrap();
+    let absent: Vec<Vec<u8>> =
+        (0..2 * KEYS).step_by(5).map(|number| [&key(number)[..], b" and a half"].concat()).collect();
+    // Returns how often a block was not in memory, and the bytes of filters.
+    let look_up = |filters: bool| {
+        let options = common::options().last_level_filters(filters);
+        let store = Store::open(&engine, dir.path(), options).wait().unwrap();
+        let keyspace = store.default_keyspace();
+        for key in &absent {
+            assert!(keyspace.get(key).wait().unwrap().is_none());
+        }
+        let misses = store.stats().cache_misses;
+        for number in (0..2 * KEYS).step_by(7) {
+            assert_eq!(&*keyspace.get(&key(number)).wait().unwrap().unwrap(), value(number));
+        }
+        let bytes = store.stats().memory.filters;
+        store.close().wait().unwrap();
+        (misses, bytes)
+    };
+    let (misses, bytes) = look_up(false);
+    assert!(misses > 100 && bytes == 0, "{misses} blocks read, {bytes} bytes of filters");
+    let (misses, bytes) = look_up(true);
+    // One filter in a hundred is wrong.
+    assert!(misses < absent.len() as u64 / 30, "{misses} blocks read for {} keys", absent.len());
+    assert!(bytes >= 2 * KEYS * 10 / 8, "{bytes}");
+}

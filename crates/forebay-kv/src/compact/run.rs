@@ -8,7 +8,6 @@ use super::out::Output;
 use super::pick::Job;
 use crate::error::{Error, Result};
 use crate::manifest::Edit;
-use crate::manifest::version::LEVELS;
 use crate::merge::{Bounds, Merge, Run, Source};
 use crate::range::{is_over, limit};
 use crate::store::flush;
@@ -79,8 +78,7 @@ async fn part(shared: &Arc<Shared>, job: &Job, bounds: Bounds, is_last: bool) ->
     );
     let mut added = Vec::with_capacity(written.len());
     for meta in &written {
-        // Filters of the last level are used only where they are in memory anyway.
-        match flush::open(shared, meta, job.inputs(), job.target + 1 < LEVELS).await {
+        match flush::open(shared, meta, job.inputs(), job.target).await {
             Ok(table) => added.push((job.target as u8, table)),
             Err(error) => {
                 abandon(outputs).await;

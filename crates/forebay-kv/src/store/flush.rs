@@ -150,7 +150,7 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
     );
     let mut tables: Vec<(u8, Arc<Table>)> = Vec::new();
     for meta in &metas {
-        tables.push((0, open(shared, meta, [], true).await?));
+        tables.push((0, open(shared, meta, [], 0).await?));
     }
     let edit = Edit {
         log_start: Some(last + 1),
@@ -176,13 +176,14 @@ async fn flush(shared: &Arc<Shared>, memtables: &Memtables) -> Result<()> {
     edited
 }
 
-/// Opens a table that was just written. `inputs` are tables that share files with it.
+/// Opens a table that was just written, for a level. `inputs` are tables that share files with it.
 pub(crate) async fn open<'t>(
     shared: &Shared,
     meta: &TableMeta,
     inputs: impl IntoIterator<Item = &'t Arc<Table>>,
-    pin_filter: bool,
+    level: usize,
 ) -> Result<Arc<Table>> {
+    let pin_filter = shared.options.pins_filter(level);
     let how = OpenHow { class: forebay::shard::class(), shard: None, pin_filter };
     let mut files = Files::new(&shared.engine, &shared.tables, &shared.cache);
     for table in inputs {

@@ -70,7 +70,11 @@ impl Shared {
         GetHow {
             // The clock is read only where it matters.
             now_s: if table.meta().expiring > 0 { self.now_s() } else { 0 },
-            filter: if is_last { FilterUse::InMemory } else { FilterUse::Read },
+            filter: if is_last && !self.options.last_level_filters {
+                FilterUse::InMemory
+            } else {
+                FilterUse::Read
+            },
             fill: true,
         }
     }

@@ -84,7 +84,7 @@ async fn cut(
             copied?;
             if let Some(output) = outputs.last_mut() {
                 for meta in output.finish().await?.to_vec() {
-                    added.push((level as u8, flush::open(shared, &meta, [table], level + 1 < LEVELS).await?));
+                    added.push((level as u8, flush::open(shared, &meta, [table], level).await?));
                 }
             }
         }
