@@ -136,7 +136,8 @@ async fn check(channel: Channel, acknowledged: &[Acknowledged]) -> Result<usize>
     let found = KvClient::new(channel).max_decoding_message_size(usize::MAX).range(range).await?.into_inner();
     let mut values = BTreeMap::new();
     for pair in found.kvs {
-        values.insert(String::from_utf8(pair.key)?, String::from_utf8(pair.value)?);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
+        values.insert(text(&pair.key)?, text(&pair.value)?);
     }
     for (key, value) in acknowledged.iter().flat_map(|one| &one.values) {
         if values.get(key) != Some(value) {

@@ -255,8 +255,7 @@ impl Node {
         let opened = RaftLog::open(&engine, &directories.log, LogOptions::new().wal(wal)).await;
         let log: RaftLog<Types> =
             opened.map_err(|error| bootstrap::not_opened("the log", &directories.log, &error))?;
-        let options = forebay_kv::Options::new();
-        let opened = Store::open(&engine, &directories.state, options, machine).await;
+        let opened = Store::open(&engine, &directories.state, store_options(), machine).await;
         let store = opened.map_err(|error| bootstrap::not_opened("the state", &directories.state, &error))?;
         let peers = Peers::new(identity.cluster_id, identity.member_id, dialing);
         let network = Network {
@@ -619,6 +618,11 @@ fn lost(status: Status) -> Status {
         }
         _ => status,
     }
+}
+
+/// Returns the settings of the state's store. A put looks its key up, and often the key is new.
+fn store_options() -> forebay_kv::Options {
+    forebay_kv::Options::new().last_level_filters(true)
 }
 
 fn forebay_wal_options() -> forebay_wal::Options {

@@ -28,6 +28,9 @@ const OWN: &str = "forebay-raft";
 const APPLIED: &str = "applied";
 const MEMBERSHIP: &str = "membership";
 
+/// The most entries that a program prepares at once.
+const PREPARED: usize = 64;
+
 /// The state machine of a Raft node: a [`Store`] with the program's keyspaces, changed as its [`Apply`] says, and snapshots
 /// that are checkpoints of it. openraft's [`RaftStateMachine`]; clones are handles of the same state.
 ///
@@ -467,18 +470,24 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStateMachine<C> for RaftStore<C, A> {
         Ok((open.state.applied.clone(), open.state.membership.clone()))
     }
 
-    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    async fn apply<Strm>(&mut self, entries: Strm) -> io::Result<()>
     where
         Strm: Stream<Item = io::Result<EntryResponder<C>>> + Unpin + OptionalSend,
     {
         self.inner.check()?;
         let (state, mut batch) = (self.inner.lock().state.clone(), Batch::new());
-        while let Some(entry) = entries.next().await {
-            let (entry, responder) = entry?;
-            let applied = self.apply_entry(&state, entry, &mut batch).await;
-            let response = applied.map_err(|error| self.inner.fail(error))?;
-            if let Some(responder) = responder {
-                responder.send(response);
+        let mut ready = entries.ready_chunks(PREPARED);
+        while let Some(entries) = ready.next().await {
+            let entries: io::Result<Vec<_>> = entries.into_iter().collect();
+            let (entries, responders): (Vec<_>, Vec<_>) = entries?.into_iter().unzip();
+            let prepared = self.app.prepare(&entries, &state.keyspaces).await;
+            prepared.map_err(|error| self.inner.fail(Error::application(error)))?;
+            for (entry, responder) in entries.into_iter().zip(responders) {
+                let applied = self.apply_entry(&state, entry, &mut batch).await;
+                let response = applied.map_err(|error| self.inner.fail(error))?;
+                if let Some(responder) = responder {
+                    responder.send(response);
+                }
             }
         }
         Ok(())

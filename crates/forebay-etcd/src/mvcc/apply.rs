@@ -12,7 +12,8 @@ use super::range::Place;
 use super::reader::{Part, Reader};
 use super::recent::Recent;
 use super::{Failure, LEASE_BYTES, TTL_MAX_S, txn, txn_cost_bytes};
-use crate::proto::etcdserverpb::{AlarmType, LeaseGrantRequest, TxnRequest};
+use crate::proto::etcdserverpb::request_op::Request;
+use crate::proto::etcdserverpb::{AlarmType, DeleteRangeRequest, LeaseGrantRequest, TxnRequest};
 use crate::proto::mvccpb::Event;
 use crate::proto::peer::command::Change as Command;
 use crate::proto::peer::outcome::Result as Response;
@@ -44,6 +45,31 @@ impl Default for Effects {
             alarm: None,
         }
     }
+}
+
+/// Adds the keys that a command may write or delete one by one.
+pub(super) fn keys_written(command: &Command, keys: &mut Vec<Vec<u8>>) {
+    match command {
+        Command::Put(put) => keys.push(put.key.clone()),
+        Command::DeleteRange(delete) => keys.extend(key_deleted(delete)),
+        Command::Txn(request) => keys_written_by_txn(request, keys),
+        _ => {}
+    }
+}
+
+fn keys_written_by_txn(request: &TxnRequest, keys: &mut Vec<Vec<u8>>) {
+    for operation in request.success.iter().chain(&request.failure) {
+        match &operation.request {
+            Some(Request::RequestPut(put)) => keys.push(put.key.clone()),
+            Some(Request::RequestDeleteRange(delete)) => keys.extend(key_deleted(delete)),
+            Some(Request::RequestTxn(inner)) => keys_written_by_txn(inner, keys),
+            Some(Request::RequestRange(_)) | None => {}
+        }
+    }
+}
+
+fn key_deleted(delete: &DeleteRangeRequest) -> Option<Vec<u8>> {
+    delete.range_end.is_empty().then(|| delete.key.clone())
 }
 
 /// Carries a command out, or refuses it with the batch empty. `None` is a command that this version does not know.

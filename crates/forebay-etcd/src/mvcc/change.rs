@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use bytes::Bytes;
 use forebay_kv::Batch;
 
 use super::codec::{self, At, Now, Previous, PutRecord, Record, State};
@@ -99,7 +100,8 @@ impl<'a> Change<'a> {
     /// Puts a value, after both checks above.
     pub(super) async fn put(&mut self, request: PutRequest) -> Result<PutResponse, Failure> {
         let before = self.before(&request.key).await?;
-        let PutRequest { key, mut value, mut lease, prev_kv, ignore_value, ignore_lease } = request;
+        let PutRequest { key, value, mut lease, prev_kv, ignore_value, ignore_lease } = request;
+        let mut value = Bytes::from(value);
         if ignore_value || ignore_lease {
             let Some(before) = &before else { return Err(Refusal::KeyNotFound.into()) };
             if ignore_value {
@@ -110,7 +112,7 @@ impl<'a> Change<'a> {
             }
         }
         let prev_kv = before.as_ref().filter(|_| prev_kv).map(|before| before.pair.clone());
-        self.write_put(key, value, lease, before)?;
+        self.write_put(key.into(), value, lease, before)?;
         Ok(PutResponse { header: None, prev_kv })
     }
 
@@ -127,8 +129,8 @@ impl<'a> Change<'a> {
     /// Returns the value of a key before the entry.
     async fn stored(&self, key: &[u8]) -> Result<Option<Before>, Failure> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner).get(key);
-        if let Some((at, pair)) = recent {
-            return Ok(Some(Before { pair, at }));
+        if let Some(current) = recent {
+            return Ok(current.map(|(at, pair)| Before { pair, at }));
         }
         let Some(found) = self.reader.now(key).await? else { return Ok(None) };
         let now = Now::decode(&found)?;
@@ -137,8 +139,8 @@ impl<'a> Change<'a> {
 
     fn write_put(
         &mut self,
-        key: Vec<u8>,
-        value: Vec<u8>,
+        key: Bytes,
+        value: Bytes,
         lease: i64,
         before: Option<Before>,
     ) -> Result<(), Failure> {
@@ -260,7 +262,7 @@ impl<'a> Change<'a> {
         if self.keeps_keys
             && let Some(pair) = &event.kv
         {
-            self.own.by_key.insert(pair.key.clone(), self.own.events.len());
+            self.own.by_key.insert(pair.key.to_vec(), self.own.events.len());
         }
         self.own.events.push(event);
         Ok(())

@@ -182,11 +182,11 @@ impl<'a> Now<'a> {
 
     pub(super) fn key_value(&self, key: Vec<u8>) -> KeyValue {
         KeyValue {
-            key,
+            key: key.into(),
             create_revision: self.create,
             mod_revision: self.at.main,
             version: self.version,
-            value: self.value.to_vec(),
+            value: self.value.to_vec().into(),
             lease: self.lease,
         }
     }
@@ -265,11 +265,11 @@ impl<'a> Record<'a> {
 impl PutRecord<'_> {
     pub(super) fn key_value(&self, key: Vec<u8>, main: i64) -> KeyValue {
         KeyValue {
-            key,
+            key: key.into(),
             create_revision: self.create,
             mod_revision: main,
             version: self.version,
-            value: self.value.to_vec(),
+            value: self.value.to_vec().into(),
             lease: self.lease,
         }
     }

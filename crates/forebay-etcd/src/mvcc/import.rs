@@ -168,7 +168,7 @@ impl<'a> Import<'a> {
             self.move_lease(&mut batch, key, before.map_or(0, |before| before.lease), lease);
             if !is_delete {
                 let now = Current { at, lease, value_bytes: value.len() };
-                current.insert(pair.key, now);
+                current.insert(pair.key.to_vec(), now);
             }
         }
         self.store.write(&batch).await?;

@@ -1,6 +1,6 @@
 //! [`Machine`]: the state machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,18 @@ use forebay_raft::Apply;
 use openraft::EntryPayload;
 use openraft::alias::{EntryOf, LogIdOf};
 
-use super::apply::{Effects, apply};
+use super::apply::{Effects, apply, keys_written};
 use super::codec::State;
-use super::reader::Reader;
+use super::reader::{Part, Reader, is_no_key};
 use super::recent::Recent;
 use super::{KEYSPACES, Limits, clean, view};
 use crate::observer::{Applied, Observer, Opened};
 use crate::proto::peer::Outcome;
+use crate::proto::peer::command::Change;
 use crate::types::Types;
+
+/// The most keys whose values are read before a group of entries is applied.
+const READ_AHEAD_KEYS: usize = 256;
 
 /// The state machine: how entries change the keyspaces. It has the numbers of the state in memory.
 pub(crate) struct Machine {
@@ -34,6 +38,8 @@ struct Memory {
     alarms: BTreeSet<(u64, i32)>,
     /// The changes of the entry that is being written.
     pending: Option<Applied>,
+    /// The changes of the entries that come next, by their indexes.
+    prepared: VecDeque<(u64, Option<Change>)>,
 }
 
 impl Machine {
@@ -67,7 +73,7 @@ impl Apply<Types> for Machine {
         let state = reader.state().await?;
         let alarms = view::alarms(&reader).await?.into_iter().collect();
         let leases = view::leases(&reader).await?;
-        *self.memory() = Memory { state, alarms, pending: None };
+        *self.memory() = Memory { state, alarms, ..Memory::default() };
         *self.recent() = Recent::new(self.limits.recent_bytes);
         self.observer.opened(Opened {
             revision: state.revision,
@@ -80,6 +86,35 @@ impl Apply<Types> for Machine {
         Ok(())
     }
 
+    /// Decodes the entries, and reads the values that they replace, all at once.
+    async fn prepare(&self, entries: &[EntryOf<Types>], keyspaces: &[Keyspace]) -> io::Result<()> {
+        let mut keys = Vec::new();
+        let mut prepared = VecDeque::with_capacity(entries.len());
+        for entry in entries {
+            let change = change_of(entry);
+            if let Some(change) = &change {
+                keys_written(change, &mut keys);
+            }
+            prepared.push_back((entry.log_id.index, change));
+        }
+        if entries.len() > 1 {
+            {
+                let recent = self.recent();
+                keys.retain(|key| !is_no_key(key) && !recent.knows(key));
+            }
+            keys.sort_unstable();
+            keys.dedup();
+            keys.truncate(READ_AHEAD_KEYS);
+            let read = Reader::new(keyspaces, None)?.read_ahead(&keys).await?;
+            let mut recent = self.recent();
+            for (key, current) in read {
+                recent.insert(key.into(), current);
+            }
+        }
+        self.memory().prepared = prepared;
+        Ok(())
+    }
+
     async fn apply(
         &self,
         entry: EntryOf<Types>,
@@ -87,25 +122,22 @@ impl Apply<Types> for Machine {
         batch: &mut Batch,
     ) -> io::Result<Outcome> {
         let reader = Reader::new(keyspaces, None)?;
-        let change = match entry.payload {
-            EntryPayload::Normal(command) => Some(command.change()),
-            EntryPayload::Blank | EntryPayload::Membership(_) => None,
-        };
-        let before = {
+        let (before, alarms, prepared) = {
             let mut memory = self.memory();
             memory.pending = None;
-            memory.state
+            (memory.state, memory.alarms.clone(), memory.prepared.pop_front())
         };
+        let prepared = prepared.filter(|(index, _)| *index == entry.log_id.index);
+        let change = prepared.map_or_else(|| change_of(&entry), |(_, change)| change);
         let mut effects = Effects { state: before, ..Effects::default() };
-        if let Some(change) = change {
-            let alarms = self.memory().alarms.clone();
+        if matches!(entry.payload, EntryPayload::Normal(_)) {
             effects = apply(reader, &self.recent, batch, before, &alarms, change).await?;
         }
         let step = if effects.compacted.is_some() { clean::LARGE } else { clean::SMALL };
         clean::clean(&reader, &mut effects.state, batch, &step).await?;
         let Effects { state, result, events, granted, revoked, compacted, alarm } = effects;
         if state != before {
-            batch.put(reader.keyspace(super::reader::Part::Meta), super::codec::STATE, state.encode());
+            batch.put(reader.keyspace(Part::Meta), super::codec::STATE, state.encode());
         }
         self.recent().apply(state.revision, &events);
         let applied = Applied {
@@ -134,6 +166,14 @@ impl Apply<Types> for Machine {
         if let Some(applied) = pending {
             self.observer.applied(applied);
         }
+    }
+}
+
+/// Returns the change of an entry; `None` if it has none, or one that this version does not know.
+fn change_of(entry: &EntryOf<Types>) -> Option<Change> {
+    match &entry.payload {
+        EntryPayload::Normal(command) => command.change(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => None,
     }
 }
 

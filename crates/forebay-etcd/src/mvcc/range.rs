@@ -66,7 +66,7 @@ pub(super) async fn range(place: &Place<'_>, request: &RangeRequest) -> Result<R
         pairs.truncate(request.limit as usize);
     }
     if request.keys_only {
-        pairs.iter_mut().for_each(|pair| pair.value = Vec::new());
+        pairs.iter_mut().for_each(|pair| pair.value.clear());
     }
     Ok(RangeResponse { header: None, kvs: pairs, more: is_limited, count })
 }

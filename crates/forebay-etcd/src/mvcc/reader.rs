@@ -2,12 +2,17 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
+use std::future::poll_fn;
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::task::Poll;
 
-use forebay_kv::{Keyspace, Range, Snapshot, Value};
+use forebay_kv::{ErrorKind, Keyspace, Range, Snapshot, Value};
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 
 use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
+use super::recent::Current;
 use super::{Failure, KEYSPACES};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
@@ -99,6 +104,37 @@ impl<'a> Reader<'a> {
         if is_no_key(key) { Ok(None) } else { self.get(Part::Now, key).await }
     }
 
+    /// Reads the current values of those keys that are not in memory, all at once. Leaves out values for which the store
+    /// has no memory now.
+    pub(super) async fn read_ahead(&self, keys: &[Vec<u8>]) -> Result<Vec<(Vec<u8>, Current)>, Failure> {
+        let keyspace = self.keyspace(Part::Now);
+        let mut reads = Vec::new();
+        poll_fn(|context| {
+            for key in keys {
+                let mut read = keyspace.get(key);
+                if read.poll_unpin(context).is_pending() {
+                    reads.push(async move { (key, read.await) });
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+        let mut all = Vec::with_capacity(reads.len());
+        for (key, found) in join_all(reads).await {
+            let current = match found {
+                Ok(None) => None,
+                Ok(Some(found)) => {
+                    let now = Now::decode(&found)?;
+                    Some((now.at, now.key_value(key.clone())))
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::MemoryBudget { .. }) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            all.push((key.clone(), current));
+        }
+        Ok(all)
+    }
+
     /// Returns the record of a put.
     pub(super) async fn put_at(&self, key: &[u8], at: At) -> Result<KeyValue, Failure> {
         let found = self.get(Part::Events, &at.key()).await?;
@@ -152,7 +188,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Returns whether no key can be this.
-fn is_no_key(key: &[u8]) -> bool {
+pub(super) fn is_no_key(key: &[u8]) -> bool {
     key.is_empty() || codec::escaped_bytes(key) > KEY_BYTES_MAX
 }
 

@@ -34,7 +34,7 @@ impl Records {
         let key = record.key.to_vec();
         let pair = match &record.put {
             Some(put) => put.key_value(key, at.main),
-            None => KeyValue { key, ..KeyValue::default() },
+            None => KeyValue { key: key.into(), ..KeyValue::default() },
         };
         Ok(Some(KeyRecord { main: at.main, sub: at.sub, is_delete: record.put.is_none(), pair }))
     }

@@ -136,7 +136,10 @@ impl View {
         }
         let (r#type, pair) = match &record.put {
             Some(put) => (EventType::Put, put.key_value(key, at.main)),
-            None => (EventType::Delete, KeyValue { key, mod_revision: at.main, ..KeyValue::default() }),
+            None => (
+                EventType::Delete,
+                KeyValue { key: key.into(), mod_revision: at.main, ..KeyValue::default() },
+            ),
         };
         Ok(Event { r#type: r#type.into(), kv: Some(pair), prev_kv })
     }

@@ -144,7 +144,7 @@ impl Restore {
 
 async fn open(engine: &forebay::Engine, state: &Path) -> Result<Store, StartError> {
     let machine = Machine::new(Arc::new(Nobody), Limits::default());
-    let opened = Store::open(engine, state, forebay_kv::Options::new(), machine).await;
+    let opened = Store::open(engine, state, super::store_options(), machine).await;
     opened.map_err(|error| failed("the state", &error))
 }
 

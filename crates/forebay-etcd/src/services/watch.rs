@@ -1,15 +1,14 @@
-//! The Watch service: one task for each stream.
+//! The Watch service. A stream's responses are made when the connection asks for them: no task of its own, and no queue between the two.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt};
 use prost::Message;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Context, Stopping, stopped};
@@ -22,16 +21,12 @@ use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
 use crate::watch::{Bell, Group, Keys, Wanted, Watch};
 
-/// Responses that wait for a client to read them. Behind it the watches' queues fill.
-const RESPONSES_MAX: usize = 8;
 /// Events that are read from the store at once for watches that are behind.
 const READ_BYTES_MAX: usize = 1 << 20;
 /// A shorter one would be a load of its own.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The watch id of responses to no watch.
 const NO_WATCH: i64 = -1;
-
-type Responses = mpsc::Sender<Result<WatchResponse, Status>>;
 
 /// The service.
 #[derive(Clone)]
@@ -41,27 +36,39 @@ pub(crate) struct Watches {
 
 #[tonic::async_trait]
 impl WatchService for Watches {
-    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+    type WatchStream = BoxStream<'static, Result<WatchResponse, Status>>;
 
     async fn watch(
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let (responses, stream) = mpsc::channel(RESPONSES_MAX);
-        let watches = StreamWatches::new(self.context.clone(), responses);
-        tokio::spawn(watches.run(request.into_inner()));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        let watches = StreamWatches::new(self.context.clone(), request.into_inner());
+        let responses = futures_util::stream::unfold(Some(watches), |watches| async move {
+            let mut watches = watches?;
+            match watches.next().await {
+                Ok(response) => Some((Ok(response), Some(watches))),
+                Err(Ended(status)) => status.map(|status| (Err(status), None)),
+            }
+        });
+        Ok(Response::new(responses.boxed()))
     }
 }
 
-/// The client has gone, or the stream has failed.
-struct Ended;
+/// The client has ended the stream, or it fails.
+struct Ended(Option<Status>);
 
 /// The watches of a stream.
 struct StreamWatches {
     context: Context,
-    responses: Responses,
+    requests: Streaming<WatchRequest>,
+    stopping: Stopping,
+    /// What is sent next.
+    responses: VecDeque<WatchResponse>,
+    /// What comes after it.
+    ended: Option<Ended>,
     bell: Arc<Bell>,
+    /// Watches that have events.
+    rung: VecDeque<i64>,
     watches: BTreeMap<i64, Own>,
     next_id: i64,
     /// The client asked for the revision that all its watches are at, and some are behind.
@@ -85,7 +92,7 @@ impl Drop for StreamWatches {
 }
 
 impl StreamWatches {
-    fn new(context: Context, responses: Responses) -> StreamWatches {
+    fn new(context: Context, requests: Streaming<WatchRequest>) -> StreamWatches {
         // Not all streams at once: clients that were restarted together make them together.
         let interval = context.limits.progress_interval.max(PROGRESS_INTERVAL_MIN);
         let interval = interval + interval / 10 * (context.next_stream() % 16) / 16;
@@ -93,9 +100,13 @@ impl StreamWatches {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         context.hub.counts().streams.fetch_add(1, Ordering::Relaxed);
         StreamWatches {
+            stopping: context.stopping.clone(),
             context,
-            responses,
+            requests,
+            responses: VecDeque::new(),
             bell: Arc::default(),
+            rung: VecDeque::new(),
+            ended: None,
             watches: BTreeMap::new(),
             next_id: 0,
             owes_progress: false,
@@ -103,35 +114,38 @@ impl StreamWatches {
         }
     }
 
-    async fn run(mut self, mut requests: Streaming<WatchRequest>) {
-        let mut stopping = self.context.stopping.clone();
-        // An end of the requests is the client's end as well.
-        while self.turn(&mut requests, &mut stopping).await.is_ok() {}
+    /// Returns the next response, or the end after the last one.
+    async fn next(&mut self) -> Result<WatchResponse, Ended> {
+        loop {
+            if let Some(response) = self.responses.pop_front() {
+                return Ok(response);
+            }
+            if let Some(ended) = self.ended.take() {
+                return Err(ended);
+            }
+            self.ended = self.turn().await.err();
+        }
     }
 
     /// Does what there is to do, or waits for it.
-    async fn turn(
-        &mut self,
-        requests: &mut Streaming<WatchRequest>,
-        stopping: &mut Stopping,
-    ) -> Result<(), Ended> {
+    async fn turn(&mut self) -> Result<(), Ended> {
+        if let Some(id) = self.rung.pop_front() {
+            self.deliver(id);
+            self.pay_progress();
+            return Ok(());
+        }
         let is_behind = self.watches.values().any(|own| own.watch.behind_from().is_some());
-        let bell = self.bell.clone();
-        let mut rung = Vec::new();
         let mut is_tick = false;
         let event = async {
             tokio::select! {
                 biased;
-                () = stopped(stopping) => {
-                    let _ = self.responses.send(Err(Refusal::Stopped.into())).await;
-                    Err(Ended)
-                }
-                () = self.responses.closed() => Err(Ended),
-                request = requests.message() => match request {
+                () = stopped(&mut self.stopping) => Err(Ended(Some(Refusal::Stopped.into()))),
+                // An end of the requests is the client's end as well.
+                request = self.requests.message() => match request {
                     Ok(Some(request)) => Ok(Some(request)),
-                    Ok(None) | Err(_) => Err(Ended),
+                    Ok(None) | Err(_) => Err(Ended(None)),
                 },
-                ids = bell.rung() => { rung = ids; Ok(None) }
+                ids = self.bell.rung() => { self.rung = ids.into(); Ok(None) }
                 _ = self.ticks.tick() => { is_tick = true; Ok(None) }
             }
         };
@@ -145,19 +159,17 @@ impl StreamWatches {
             event.await?
         };
         if let Some(request) = request {
-            self.requested(request).await?;
-        }
-        for id in rung {
-            self.deliver(id).await?;
+            self.requested(request);
         }
         if is_tick {
-            self.report_progress().await?;
+            self.report_progress();
         }
-        self.pay_progress().await
+        self.pay_progress();
+        Ok(())
     }
 
-    async fn send(&self, response: WatchResponse) -> Result<(), Ended> {
-        self.responses.send(Ok(response)).await.map_err(|_| Ended)
+    fn send(&mut self, response: WatchResponse) {
+        self.responses.push_back(response);
     }
 
     fn response(&self, id: i64, revision: i64) -> WatchResponse {
@@ -169,35 +181,32 @@ impl StreamWatches {
         self.context.hub.revision()
     }
 
-    async fn requested(&mut self, request: WatchRequest) -> Result<(), Ended> {
+    fn requested(&mut self, request: WatchRequest) {
         match request.request_union {
-            Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
+            Some(RequestUnion::CreateRequest(request)) => self.create(request),
             Some(RequestUnion::CancelRequest(request)) => {
-                let Some(own) = self.watches.remove(&request.watch_id) else { return Ok(()) };
+                let Some(own) = self.watches.remove(&request.watch_id) else { return };
                 self.context.hub.remove(&own.watch);
                 let response = self.response(request.watch_id, self.revision());
-                self.send(WatchResponse { canceled: true, ..response }).await
+                self.send(WatchResponse { canceled: true, ..response });
             }
-            Some(RequestUnion::ProgressRequest(_)) => {
-                self.owes_progress = true;
-                Ok(())
-            }
-            None => Ok(()),
+            Some(RequestUnion::ProgressRequest(_)) => self.owes_progress = true,
+            None => {}
         }
     }
 
-    async fn refuse(&self, reason: &str) -> Result<(), Ended> {
+    fn refuse(&mut self, reason: &str) {
         let response = self.response(NO_WATCH, self.revision());
         let cancel_reason = reason.to_owned();
-        self.send(WatchResponse { created: true, canceled: true, cancel_reason, ..response }).await
+        self.send(WatchResponse { created: true, canceled: true, cancel_reason, ..response });
     }
 
-    async fn create(&mut self, request: WatchCreateRequest) -> Result<(), Ended> {
+    fn create(&mut self, request: WatchCreateRequest) {
         if request.start_revision < 0 {
-            return self.refuse(Refusal::Compacted.text()).await;
+            return self.refuse(Refusal::Compacted.text());
         }
         let Some(keys) = Keys::of(&request.key, &request.range_end) else {
-            return self.refuse("mvcc: watcher range is empty").await;
+            return self.refuse("mvcc: watcher range is empty");
         };
         let id = match request.watch_id {
             0 => {
@@ -207,7 +216,7 @@ impl StreamWatches {
                 self.next_id
             }
             id if self.watches.contains_key(&id) => {
-                return self.refuse("mvcc: duplicate watch ID provided on the WatchStream").await;
+                return self.refuse("mvcc: duplicate watch ID provided on the WatchStream");
             }
             id => id,
         };
@@ -221,20 +230,19 @@ impl StreamWatches {
         if request.watch_id == 0 {
             self.next_id += 1;
         }
-        // Before any event: only this task sends.
         let response = self.response(id, revision);
-        self.send(WatchResponse { created: true, ..response }).await
+        self.send(WatchResponse { created: true, ..response });
     }
 
     /// Sends the queued events of a watch.
-    async fn deliver(&mut self, id: i64) -> Result<(), Ended> {
-        let Some(own) = self.watches.get(&id) else { return Ok(()) };
+    fn deliver(&mut self, id: i64) {
+        let Some(own) = self.watches.get(&id) else { return };
         let taken = self.context.hub.take(&own.watch);
-        self.send_groups(id, taken, 0).await
+        self.send_groups(id, taken, 0);
     }
 
     /// Sends events. Those from the store are sent with the revision `at` which it was read, as etcd does.
-    async fn send_groups(&mut self, id: i64, mut groups: VecDeque<Group>, at: i64) -> Result<(), Ended> {
+    fn send_groups(&mut self, id: i64, mut groups: VecDeque<Group>, at: i64) {
         while !groups.is_empty() {
             // Several revisions in a response, but not all of them at any length.
             let (mut revision, mut events, mut bytes) = (at, Vec::new(), 0);
@@ -247,27 +255,25 @@ impl StreamWatches {
                 revision = revision.max(group.revision);
                 events.extend(groups.pop_front().into_iter().flat_map(|group| group.events));
             }
-            let Some(own) = self.watches.get_mut(&id) else { return Ok(()) };
+            let Some(own) = self.watches.get_mut(&id) else { return };
             if let Some(progress) = &mut own.progress {
                 *progress = false;
             }
             let (prev_kv, fragment) = (own.prev_kv, own.fragment);
-            let events = events.into_iter().map(|event| {
-                let event = Arc::unwrap_or_clone(event);
-                Event { prev_kv: event.prev_kv.filter(|_| prev_kv), ..event }
+            let events = events.into_iter().map(|event| Event {
+                r#type: event.r#type,
+                kv: event.kv.clone(),
+                prev_kv: event.prev_kv.as_ref().filter(|_| prev_kv).cloned(),
             });
             let response = WatchResponse { events: events.collect(), ..self.response(id, revision) };
             self.context.hub.counts().sent.fetch_add(response.events.len() as u64, Ordering::Relaxed);
             let bytes_max = self.context.limits.request_bytes_max;
             if fragment && response.encoded_len() >= bytes_max {
-                for part in fragments(response, bytes_max) {
-                    self.send(part).await?;
-                }
+                self.responses.extend(fragments(response, bytes_max));
             } else {
-                self.send(response).await?;
+                self.send(response);
             }
         }
-        Ok(())
     }
 
     /// Reads events for all watches that are behind, and attaches those that have come to the hub's revision.
@@ -277,12 +283,12 @@ impl StreamWatches {
         let ids: Vec<i64> =
             self.watches.iter().filter(|(_, own)| behind(own).is_some()).map(|(id, _)| *id).collect();
         for &id in &ids {
-            self.deliver(id).await?;
+            self.deliver(id);
         }
         let view = View::of(self.context.node.store()).await;
         let view = match view {
             Ok(view) => view,
-            Err(failure) => return self.fail(failure.into()).await,
+            Err(failure) => return Err(Ended(Some(failure.into()))),
         };
         for &id in &ids {
             let from = self.watches.get(&id).and_then(behind);
@@ -291,7 +297,7 @@ impl StreamWatches {
                 self.context.hub.remove(&own.watch);
                 let response = self.response(id, view.revision());
                 let compact_revision = view.compacted();
-                self.send(WatchResponse { canceled: true, compact_revision, ..response }).await?;
+                self.send(WatchResponse { canceled: true, compact_revision, ..response });
             }
         }
         let behind: Vec<(i64, i64, Arc<Watch>)> = self
@@ -305,7 +311,7 @@ impl StreamWatches {
             Ok(found) => found,
             // They are still behind, and are read again.
             Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
-            Err(failure) => return self.fail(failure.into()).await,
+            Err(failure) => return Err(Ended(Some(failure.into()))),
         };
         let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
         for (id, from, watch) in &behind {
@@ -321,17 +327,13 @@ impl StreamWatches {
                 }
             }
             self.context.hub.caught_up(watch, next.max(*from));
-            self.send_groups(*id, groups, view.revision()).await?;
+            self.send_groups(*id, groups, view.revision());
         }
-        self.pay_progress().await
+        self.pay_progress();
+        Ok(())
     }
 
-    async fn fail(&self, status: Status) -> Result<(), Ended> {
-        let _ = self.responses.send(Err(status)).await;
-        Err(Ended)
-    }
-
-    async fn report_progress(&mut self) -> Result<(), Ended> {
+    fn report_progress(&mut self) {
         let mut due = Vec::new();
         for (id, own) in &mut self.watches {
             if let Some(is_due) = &mut own.progress
@@ -343,21 +345,20 @@ impl StreamWatches {
         for id in due {
             let Some(own) = self.watches.get(&id) else { continue };
             if let Some(revision) = self.context.hub.progress(std::iter::once(&own.watch)) {
-                self.send(self.response(id, revision)).await?;
+                self.send(self.response(id, revision));
             }
         }
-        Ok(())
     }
 
     /// Sends the progress that the client asked for, once no watch is behind.
-    async fn pay_progress(&mut self) -> Result<(), Ended> {
+    fn pay_progress(&mut self) {
         if !self.owes_progress {
-            return Ok(());
+            return;
         }
         let watches = self.watches.values().map(|own| &own.watch);
-        let Some(revision) = self.context.hub.progress(watches) else { return Ok(()) };
+        let Some(revision) = self.context.hub.progress(watches) else { return };
         self.owes_progress = false;
-        self.send(self.response(NO_WATCH, revision)).await
+        self.send(self.response(NO_WATCH, revision));
     }
 }
 
@@ -394,7 +395,7 @@ mod tests {
     #[test]
     fn fragments_have_all_events_and_say_which_is_the_last() {
         let event = |bytes| {
-            let kv = KeyValue { key: b"key".to_vec(), value: vec![7; bytes], ..Default::default() };
+            let kv = KeyValue { key: "key".into(), value: vec![7; bytes].into(), ..Default::default() };
             Event { kv: Some(kv), ..Default::default() }
         };
         let events: Vec<Event> = [10, 400, 400, 3_000, 10, 10].map(event).to_vec();

@@ -5,9 +5,9 @@ use crate::proto::mvccpb::KeyValue;
 
 fn event(key: &str, revision: i64, bytes: usize) -> Event {
     let kv = KeyValue {
-        key: key.as_bytes().to_vec(),
+        key: key.to_owned().into(),
         mod_revision: revision,
-        value: vec![7; bytes],
+        value: vec![7; bytes].into(),
         ..Default::default()
     };
     Event { kv: Some(kv), ..Default::default() }

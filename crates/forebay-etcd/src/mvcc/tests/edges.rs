@@ -292,8 +292,8 @@ async fn a_transaction_sees_its_own_writes_and_compares_what_was_before() {
     let Inner::ResponseDeleteRange(deleted) = &responses[6] else { panic!() };
     assert_eq!((deleted.header, deleted.deleted), (header(3), 0));
     let events = node.events();
-    let keys = events.iter().map(|event| event.kv.as_ref().unwrap().key.as_slice());
-    assert_eq!(keys.collect::<Vec<_>>(), [b"b", b"a"]);
+    let keys = events.iter().map(|event| event.kv.as_ref().unwrap().key.clone());
+    assert_eq!(keys.collect::<Vec<_>>(), ["b", "a"]);
 }
 
 #[tokio::test]
@@ -426,7 +426,7 @@ async fn keys_may_have_zeros_and_are_bounded() {
         node.put_with(PutRequest { lease, ..put(key, "first") }).await;
         let revision = node.put(key, "second").await;
         let older = node.range(RangeRequest { revision: revision - 1, ..range(key, "") }).await;
-        assert_eq!(older.kvs[0].value, b"first");
+        assert_eq!(older.kvs[0].value, "first");
     }
     node.done(Change::DeleteRange(delete([0], [0]))).await;
     let revision = node.view().await.revision();

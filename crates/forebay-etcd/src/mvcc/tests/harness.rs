@@ -56,6 +56,10 @@ impl Apply<Types> for Recorded {
         self.machine.opened(keyspaces).await
     }
 
+    async fn prepare(&self, entries: &[EntryOf<Types>], keyspaces: &[Keyspace]) -> io::Result<()> {
+        self.machine.prepare(entries, keyspaces).await
+    }
+
     async fn apply(
         &self,
         entry: EntryOf<Types>,
@@ -135,6 +139,20 @@ impl Node {
         self.seen.applied.lock().unwrap().clear();
         self.store.apply(futures_util::stream::iter([Ok((entry, None))])).await.unwrap();
         self.outcomes.lock().unwrap().pop().unwrap()
+    }
+
+    /// Applies commands as one group. Returns their outcomes, and the events of each that has any.
+    pub(super) async fn apply_all(&mut self, changes: &[Change]) -> (Vec<Outcome>, Vec<Vec<Event>>) {
+        let entries: Vec<_> = (self.index..)
+            .zip(changes)
+            .map(|(index, change)| Ok((entry(index, Command::new(change.clone())), None)))
+            .collect();
+        self.index += changes.len() as u64;
+        self.seen.applied.lock().unwrap().clear();
+        self.store.apply(futures_util::stream::iter(entries)).await.unwrap();
+        let applied = std::mem::take(&mut *self.seen.applied.lock().unwrap());
+        let events = applied.into_iter().map(|applied| applied.events).filter(|events| !events.is_empty());
+        (std::mem::take(&mut *self.outcomes.lock().unwrap()), events.collect())
     }
 
     /// Applies a command that is carried out, and returns the revision after it.
@@ -249,8 +267,8 @@ pub(super) fn txn(compare: Vec<Compare>, success: Vec<RequestOp>, failure: Vec<R
 /// A pair: key, value, create revision, mod revision, version.
 pub(super) fn pair(key: &str, value: &str, create: i64, modified: i64, version: i64) -> KeyValue {
     KeyValue {
-        key: key.into(),
-        value: value.into(),
+        key: key.to_owned().into(),
+        value: value.to_owned().into(),
         create_revision: create,
         mod_revision: modified,
         version,

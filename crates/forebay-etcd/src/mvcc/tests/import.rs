@@ -203,7 +203,7 @@ fn at(main: i64, sub: i64) -> Vec<u8> {
 
 fn pair(key: &str, create: i64, modified: i64, version: i64, lease: i64) -> Vec<u8> {
     let (create_revision, mod_revision) = (create, modified);
-    KeyValue { key: key.into(), create_revision, mod_revision, version, value: b"v".to_vec(), lease }
+    KeyValue { key: key.to_owned().into(), create_revision, mod_revision, version, value: "v".into(), lease }
         .encode_to_vec()
 }
 
@@ -214,7 +214,7 @@ async fn files_of_etcd_are_taken() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("snapshot");
     let tombstone = |main: i64| [at(main, 0), b"t".to_vec()].concat();
-    let of_key = |key: &str| KeyValue { key: key.into(), ..KeyValue::default() }.encode_to_vec();
+    let of_key = |key: &str| KeyValue { key: key.to_owned().into(), ..KeyValue::default() }.encode_to_vec();
     let keys = vec![
         (at(3, 0), pair("a", 3, 3, 1, 0)),
         (at(5, 0), pair("a", 3, 5, 2, 77)),
@@ -268,15 +268,15 @@ async fn what_no_server_writes_is_refused() {
     };
     let key = |pair: (Vec<u8>, Vec<u8>)| vec![("key", vec![pair])];
     let long = KeyValue {
-        key: vec![7; 17_000],
+        key: vec![7; 17_000].into(),
         create_revision: 3,
         mod_revision: 3,
         version: 1,
         ..Default::default()
     };
     let wide = KeyValue {
-        key: vec![7],
-        value: vec![7; 100_000],
+        key: vec![7].into(),
+        value: vec![7; 100_000].into(),
         create_revision: 3,
         mod_revision: 3,
         version: 1,

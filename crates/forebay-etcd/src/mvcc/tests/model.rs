@@ -109,7 +109,7 @@ impl Model {
     }
 
     pub(super) fn lease_keys(&self, id: i64) -> Vec<Vec<u8>> {
-        self.now.values().filter(|pair| pair.lease == id).map(|pair| pair.key.clone()).collect()
+        self.now.values().filter(|pair| pair.lease == id).map(|pair| pair.key.to_vec()).collect()
     }
 
     fn seen_revision(&self) -> i64 {
@@ -138,8 +138,8 @@ impl Model {
         }
         let main = self.revision + 1;
         let mut pair = KeyValue {
-            key: request.key.clone(),
-            value: request.value.clone(),
+            key: request.key.clone().into(),
+            value: request.value.clone().into(),
             lease: request.lease,
             create_revision: main,
             mod_revision: main,
@@ -162,7 +162,8 @@ impl Model {
 
     fn delete_key(&mut self, key: &[u8]) {
         let prev = self.now.remove(key);
-        let pair = KeyValue { key: key.to_vec(), mod_revision: self.revision + 1, ..Default::default() };
+        let pair =
+            KeyValue { key: key.to_vec().into(), mod_revision: self.revision + 1, ..Default::default() };
         self.fresh.push(Event { r#type: 1, kv: Some(pair), prev_kv: prev });
     }
 
@@ -181,9 +182,9 @@ impl Model {
         for (_, event) in self.history.iter().take_while(|(main, _)| *main <= revision) {
             let pair = event.kv.clone().unwrap();
             if event.r#type == 0 {
-                drop(map.insert(pair.key.clone(), pair))
+                drop(map.insert(pair.key.to_vec(), pair))
             } else {
-                drop(map.remove(&pair.key))
+                drop(map.remove(&pair.key[..]))
             }
         }
         map
@@ -225,11 +226,11 @@ impl Model {
             pairs.truncate((request.limit as usize).saturating_add(1));
         }
         let rank = |pair: &KeyValue| match request.sort_target() {
-            SortTarget::Key => (0, pair.key.clone()),
+            SortTarget::Key => (0, pair.key.to_vec()),
             SortTarget::Version => (pair.version, vec![]),
             SortTarget::Create => (pair.create_revision, vec![]),
             SortTarget::Mod => (pair.mod_revision, vec![]),
-            SortTarget::Value => (0, pair.value.clone()),
+            SortTarget::Value => (0, pair.value.to_vec()),
         };
         pairs.sort_by_key(&rank);
         if request.sort_order() == SortOrder::Descend {
@@ -321,11 +322,11 @@ impl Model {
             let mut event = event.clone();
             if *main == self.compacted {
                 let pair = event.kv.as_ref().unwrap();
-                let is_live = live.get(&pair.key).is_some_and(|live| live == pair);
+                let is_live = live.get(&pair.key[..]).is_some_and(|live| live == pair);
                 assert!(
                     is_live
                         || event.r#type == 1
-                        || live.get(&pair.key).is_none_or(|live| live.mod_revision == *main)
+                        || live.get(&pair.key[..]).is_none_or(|live| live.mod_revision == *main)
                 );
                 event.prev_kv = None;
             }
@@ -353,7 +354,7 @@ fn holds_for(compare: &Compare, pair: &KeyValue) -> bool {
         }
         (Some(TargetUnion::ModRevision(wanted)), CompareTarget::Mod) => pair.mod_revision.cmp(wanted),
         (Some(TargetUnion::Lease(wanted)), CompareTarget::Lease) => pair.lease.cmp(wanted),
-        (Some(TargetUnion::Value(wanted)), CompareTarget::Value) => pair.value.cmp(wanted),
+        (Some(TargetUnion::Value(wanted)), CompareTarget::Value) => pair.value[..].cmp(wanted),
         _ => panic!("the test makes no such compares"),
     };
     match compare.result() {

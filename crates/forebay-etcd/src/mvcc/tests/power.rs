@@ -29,7 +29,7 @@ use crate::types::{Command, Types};
 /// Worlds of each kind of trouble.
 const SEEDS: u64 = 12;
 /// Worlds in which a defect must be found.
-const SEEDS_OF_DEFECTS: u64 = 30;
+const SEEDS_OF_DEFECTS: u64 = 120;
 
 /// How the machine works: as it should, or wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,10 @@ impl Apply<Types> for Judged {
             return Ok(());
         }
         self.machine.opened(keyspaces).await
+    }
+
+    async fn prepare(&self, entries: &[EntryOf<Types>], keyspaces: &[Keyspace]) -> io::Result<()> {
+        self.machine.prepare(entries, keyspaces).await
     }
 
     async fn apply(

@@ -170,15 +170,19 @@ async fn run(seed: u64, changes: usize) {
     let (mut random, mut node, mut model) = (Random::new(seed), Node::new().await, Model::new());
     let mut made = 0;
     while made < changes {
-        let change = random.change(&model);
-        if !is_proposed(&change) {
-            continue;
+        let count = if random.one_in(3) { 2 + random.below(6) as usize } else { 1 };
+        let (mut group, mut expected, mut events) = (Vec::new(), Vec::new(), Vec::new());
+        while group.len() < count {
+            let change = random.change(&model);
+            if is_proposed(&change) {
+                expected.push(model.apply(&change));
+                events.extend((!model.last.is_empty()).then(|| model.last.clone()));
+                group.push(change);
+            }
         }
-        made += 1;
-        let expected = model.apply(&change);
-        let outcome = node.apply(change.clone()).await;
-        assert_eq!(outcome, expected, "seed {seed}, change {made}: {change:?}");
-        assert_eq!(node.events(), model.last, "seed {seed}, change {made}: {change:?}");
+        made += count;
+        let applied = node.apply_all(&group).await;
+        assert_eq!(applied, (expected, events), "seed {seed}, changes until {made}: {group:?}");
         if random.one_in(40) {
             if random.one_in(2) {
                 node.store.flush().await.unwrap();

@@ -80,7 +80,7 @@ impl Member {
         let view = View::of(self.node().store()).await.unwrap();
         let request = RangeRequest { key: key.into(), ..RangeRequest::default() };
         let found = view.range(&request).await.unwrap().kvs;
-        found.first().map(|found| String::from_utf8(found.value.clone()).unwrap())
+        found.first().map(|found| String::from_utf8(found.value.to_vec()).unwrap())
     }
 
     /// Reads linearizably, at this member.

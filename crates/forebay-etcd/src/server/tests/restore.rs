@@ -137,10 +137,10 @@ async fn three_members_restore_a_snapshot_and_are_a_cluster() {
     }
     let values: Vec<String> = events
         .iter()
-        .map(|event| String::from_utf8(event.kv.as_ref().unwrap().value.clone()).unwrap())
+        .map(|event| String::from_utf8(event.kv.as_ref().unwrap().value.to_vec()).unwrap())
         .collect();
     assert_eq!(values, ["value 19", "value 29", "newest"]);
-    assert_eq!(events[1].prev_kv.as_ref().unwrap().value, b"value 19");
+    assert_eq!(events[1].prev_kv.as_ref().unwrap().value, "value 19");
 
     // A member that is added has no other way to the entries before the restore than a snapshot.
     let at = cluster.make_joining();
