@@ -6,6 +6,9 @@ use std::process::ExitCode;
 use forebay_etcd::{Asked, Config, Reason, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
@@ -34,8 +37,16 @@ fn run() -> Result<ExitCode, String> {
         }
     };
     let level = config.log_level();
-    // Raft has a line for every message at these levels.
-    let filter = format!("{level},openraft={}", if level == "debug" { "info" } else { "warn" });
+    // Raft has a line for every message at these levels, and at the lower one for every message that is not delivered.
+    let raft = match level {
+        "debug" => "info",
+        "error" => "error",
+        _ => {
+            "warn,openraft::core::heartbeat=error,openraft::replication=error,\
+             openraft::engine::handler::replication_handler=error"
+        }
+    };
+    let filter = format!("{level},openraft={raft}");
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(filter))
         .with_writer(std::io::stderr)

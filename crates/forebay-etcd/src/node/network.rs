@@ -64,6 +64,7 @@ impl Connection {
     /// Returns Raft's word for a failure: after one to reach the member it waits before it tries again.
     fn failed(&self, status: &Status) -> RPCError<Types> {
         if status.code() == Code::Unavailable {
+            self.network.peers.note(self.target, Err(status));
             self.network.peers.failed(self.target);
             return RPCError::Unreachable(Unreachable::from_string(super::peers::causes(status)));
         }
@@ -78,6 +79,7 @@ impl Connection {
         let late = |_| self.failed(&Status::unavailable("no reply in time"));
         let response = timeout(option.soft_ttl(), call).await.map_err(late)?;
         let response = response.map_err(|status| self.failed(&status))?;
+        self.network.peers.note(self.target, Ok(()));
         decode(response.get_ref()).map_err(|status| self.failed(&status))
     }
 
@@ -188,7 +190,10 @@ impl RaftNetworkV2<Types> for Connection {
             let replies = futures_util::stream::unfold(Some(replies), move |replies| async move {
                 let mut replies = replies?;
                 let reply = match replies.next().await {
-                    Ok(reply) => decode::<Appended>(&reply?),
+                    Ok(reply) => {
+                        connection.network.peers.note(connection.target, Ok(()));
+                        decode::<Appended>(&reply?)
+                    }
                     Err(status) => Err(status),
                 };
                 match reply {

@@ -122,6 +122,8 @@ struct Entry {
     at: usize,
     raft: Client,
     other: Client,
+    /// Whether Raft's last message did not reach it.
+    is_lost: bool,
 }
 
 impl Peers {
@@ -142,6 +144,7 @@ impl Peers {
             at,
             raft: client(inner.dialing.channel(url)?, ids.clone()),
             other: client(inner.dialing.channel(url)?, ids),
+            is_lost: false,
         })
     }
 
@@ -180,9 +183,23 @@ impl Peers {
     pub(crate) fn failed(&self, id: u64) {
         let mut table = self.table();
         let Some(entry) = table.get(&id).filter(|entry| entry.urls.len() > 1) else { return };
-        let (urls, at) = (entry.urls.clone(), (entry.at + 1) % entry.urls.len());
+        let (urls, at, is_lost) = (entry.urls.clone(), (entry.at + 1) % entry.urls.len(), entry.is_lost);
         if let Ok(entry) = self.entry(id, &urls, at) {
-            table.insert(id, entry);
+            table.insert(id, Entry { is_lost, ..entry });
+        }
+    }
+
+    /// Notes that a message of Raft did or did not reach a member. Logs changes: Raft's own lines, one for each heartbeat, are left out.
+    pub(crate) fn note(&self, id: u64, reached: Result<(), &Status>) {
+        let mut table = self.table();
+        let Some(entry) = table.get_mut(&id) else { return };
+        let was_lost = std::mem::replace(&mut entry.is_lost, reached.is_err());
+        match reached {
+            Ok(()) if was_lost => tracing::info!(member = format!("{id:x}"), "the member is reached again"),
+            Err(status) if !was_lost => {
+                tracing::warn!(member = format!("{id:x}"), "the member is not reached: {}", causes(status));
+            }
+            _ => {}
         }
     }
 }
