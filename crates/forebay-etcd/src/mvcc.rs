@@ -75,6 +75,10 @@ const LEASE_BYTES: u64 = ENTRY_BYTES + 8;
 /// 256 MiB of memory or more takes such batches.
 pub(crate) const CHANGES_BYTES_MAX: u64 = if cfg!(test) { 128 << 10 } else { 14 << 20 };
 
+/// The most bytes of values that one entry deletes: its events have them, for watches that want previous values. The revocation of
+/// a lease has a sixteenth of them in each of its steps, and one value at least.
+pub(crate) const PREVIOUS_BYTES_MAX: u64 = if cfg!(test) { 512 << 10 } else { 256 << 20 };
+
 /// The longest time of a lease, in seconds.
 pub(crate) const TTL_MAX_S: i64 = 9_000_000_000;
 

@@ -9,7 +9,7 @@ use super::codec::{self, At, Now, Previous, PutRecord, Record, State};
 use super::range::{self, Place};
 use super::reader::{Found, Own, Part, Reader, Scan, Span};
 use super::recent::Recent;
-use super::{CHANGES_BYTES_MAX, ENTRY_BYTES, Failure};
+use super::{CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX};
 use crate::proto::etcdserverpb::{
     DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse,
 };
@@ -29,6 +29,8 @@ pub(super) struct Change<'a> {
     keeps_keys: bool,
     /// Bytes of the batch.
     bytes: u64,
+    /// Bytes of values that the entry has replaced or deleted: its events have them.
+    previous_bytes: u64,
     scratch: Vec<u8>,
 }
 
@@ -46,7 +48,7 @@ impl<'a> Change<'a> {
         state: State,
     ) -> Change<'a> {
         let (own, scratch) = (Own::default(), Vec::new());
-        Change { reader, recent, batch, state, own, keeps_keys: false, bytes: 0, scratch }
+        Change { reader, recent, batch, state, own, keeps_keys: false, bytes: 0, previous_bytes: 0, scratch }
     }
 
     /// Lets later operations of the entry see earlier ones.
@@ -180,7 +182,7 @@ impl<'a> Change<'a> {
             found.extend(self.before(span.key).await?);
         } else {
             let mut scan = Scan::new(self.reader, span, Some(&self.own));
-            let mut bytes = self.bytes;
+            let (mut bytes, mut previous_bytes) = (self.bytes, self.previous_bytes);
             while let Some(next) = scan.next().await? {
                 let before = match next {
                     Found::Own(pair, sub) => {
@@ -193,7 +195,8 @@ impl<'a> Change<'a> {
                 };
                 // So that a delete of all of a large state is refused before it is in memory.
                 bytes += 3 * entry_bytes(&before.pair.key, 0);
-                if bytes > CHANGES_BYTES_MAX {
+                previous_bytes += before.pair.value.len() as u64;
+                if bytes > CHANGES_BYTES_MAX || previous_bytes > PREVIOUS_BYTES_MAX {
                     return Err(Refusal::RequestTooLarge.into());
                 }
                 found.push(before);
@@ -213,7 +216,7 @@ impl<'a> Change<'a> {
     /// Returns whether the entry may delete this key of a lease as well.
     pub(super) fn has_room_to_delete(&self, key: &[u8]) -> bool {
         let bytes = entry_bytes(key, 0) + event_bytes(key, 0) + lease_key_bytes(key);
-        self.bytes + bytes <= CHANGES_BYTES_MAX
+        self.bytes + bytes <= CHANGES_BYTES_MAX && self.previous_bytes < PREVIOUS_BYTES_MAX / 16
     }
 
     /// Deletes a key if it is there.
@@ -228,6 +231,7 @@ impl<'a> Change<'a> {
         let at = self.next_place();
         let previous = Some(before.previous());
         let key = &before.pair.key;
+        self.previous_bytes += before.pair.value.len() as u64;
         self.batch.delete(self.reader.keyspace(Part::Now), key);
         self.write_event(at, &Record { key, previous, put: None });
         self.bytes += entry_bytes(key, 0);

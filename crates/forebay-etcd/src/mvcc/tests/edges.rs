@@ -568,6 +568,27 @@ async fn an_observer_hears_that_the_space_is_full_and_entries_go_on() {
     assert!(!node.applied().unwrap().is_full);
 }
 
+/// A delete of a large state held all its values in memory: only the keys counted.
+#[tokio::test]
+async fn long_values_are_deleted_a_limited_number_at_once() {
+    let mut node = Node::new().await;
+    node.done(grant(1, 60)).await;
+    for number in 0..10 {
+        let request = put(format!("key {number}"), vec![7; 60_000]);
+        node.put_with(PutRequest { lease: i64::from(number < 3), ..request }).await;
+    }
+    let delete_until = |end| Change::DeleteRange(delete("key 0", end));
+    assert_eq!(node.refused(delete_until("key 9")).await, text(Refusal::RequestTooLarge));
+    // A lease goes in steps all the same.
+    for left in [2, 1, 0] {
+        let outcome = node.apply(revoke(1)).await;
+        assert_eq!(outcome.result, Some(Response::Done(Done { is_partial: left > 0 })));
+        assert_eq!(node.view().await.lease_keys(1).await.unwrap().len(), left);
+    }
+    node.done(delete_until("key 9")).await;
+    assert_eq!(node.range(range([0], [0])).await.kvs.len(), 1);
+}
+
 /// A lease with more keys than an entry may change was refused as too large, and its leader tried that again for ever.
 #[tokio::test]
 async fn a_lease_with_more_keys_than_fit_is_revoked_in_steps() {
