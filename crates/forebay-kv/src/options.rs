@@ -2,8 +2,6 @@
 
 use forebay::Class;
 
-use crate::manifest::version::LEVELS;
-
 /// The settings of a store.
 ///
 /// ```
@@ -108,11 +106,6 @@ impl Options {
     pub fn last_level_filters(mut self, filters: bool) -> Options {
         self.last_level_filters = filters;
         self
-    }
-
-    /// Returns whether the filters of tables of a level are pinned.
-    pub(crate) fn pins_filter(&self, level: usize) -> bool {
-        level + 1 < LEVELS || self.last_level_filters
     }
 
     /// Sets whether threads that wait for a get ([`Get::wait`](crate::Get::wait)) walk down tables inside the

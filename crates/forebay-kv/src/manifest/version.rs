@@ -3,10 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::options::Options;
 use crate::table::{Table, TableFile};
 
 /// Level 0, whose tables overlap, and six levels of one sorted run each.
 pub(crate) const LEVELS: usize = 7;
+
+/// Returns whether the filters of a level's tables are pinned.
+pub(crate) fn pins_filter(level: usize, options: &Options) -> bool {
+    level + 1 < LEVELS || options.last_level_filters
+}
 
 /// The tables at one moment. Immutable; an edit makes a new version that shares the unchanged parts.
 #[derive(Clone, Default)]

@@ -10,6 +10,7 @@ use super::shared::{Commit, Shared};
 use super::space::Work;
 use crate::error::{ErrorKind, Result};
 use crate::manifest::Edit;
+use crate::manifest::version::pins_filter;
 use crate::memtable::Memtables;
 use crate::table::{Entry, Files, OpenHow, Table, TableMeta, TableSpec, TableWriter};
 use crate::value::HeldShare;
@@ -183,7 +184,7 @@ pub(crate) async fn open<'t>(
     inputs: impl IntoIterator<Item = &'t Arc<Table>>,
     level: usize,
 ) -> Result<Arc<Table>> {
-    let pin_filter = shared.options.pins_filter(level);
+    let pin_filter = pins_filter(level, &shared.options);
     let how = OpenHow { class: forebay::shard::class(), shard: None, pin_filter };
     let mut files = Files::new(&shared.engine, &shared.tables, &shared.cache);
     for table in inputs {

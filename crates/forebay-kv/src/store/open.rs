@@ -23,7 +23,7 @@ use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::version::Version;
+use crate::manifest::version::{Version, pins_filter};
 use crate::manifest::{Edit, How, Manifest};
 use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 #[cfg(feature = "zstd")]
@@ -314,7 +314,7 @@ impl Scene {
                 let path = crate::names::table_path(self.dir.path(), meta.id);
                 return Err(Error::at(ErrorKind::MissingTable, &path, TABLE_GONE));
             };
-            let pin_filter = self.options.pins_filter(usize::from(*level));
+            let pin_filter = pins_filter(usize::from(*level), &self.options);
             let how = OpenHow { class: self.options.class, pin_filter, ..OpenHow::default() };
             tables.push((*level, Table::open(files, meta, how).await?));
         }
