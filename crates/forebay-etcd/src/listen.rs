@@ -194,8 +194,10 @@ impl Connection {
                 sent => self.sent += sent,
             }
         }
-        self.gathered.clear();
         self.sent = 0;
+        self.gathered.clear();
+        // Thousands of idle connections should not keep what one burst took.
+        self.gathered.shrink_to(DIRECT_BYTES);
         Poll::Ready(Ok(()))
     }
 }

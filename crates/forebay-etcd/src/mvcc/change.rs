@@ -29,7 +29,7 @@ pub(super) struct Change<'a> {
     keeps_keys: bool,
     /// Bytes of the batch.
     bytes: u64,
-    /// Bytes of values that the entry has replaced or deleted: its events have them.
+    /// Bytes of values that the entry has deleted: its events have them.
     previous_bytes: u64,
     scratch: Vec<u8>,
 }

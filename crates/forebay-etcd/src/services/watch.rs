@@ -62,9 +62,9 @@ struct StreamWatches {
     context: Context,
     requests: Streaming<WatchRequest>,
     stopping: Stopping,
-    /// What is sent next.
+    /// Responses to send next.
     responses: VecDeque<WatchResponse>,
-    /// What comes after it.
+    /// The end of the stream, after these responses.
     ended: Option<Ended>,
     bell: Arc<Bell>,
     /// Watches that have events.
