@@ -202,7 +202,9 @@ fn detach_copies_small_parts_of_large_buffers() {
         "without room in ordinary memory"
     );
     assert_eq!(kept.detach().as_ptr(), kept.as_ptr());
-    assert!(kept.try_into_mut().is_err() || cfg!(miri), "writable memory is aligned");
+    // The allocator may have aligned it by chance, once in some hundred runs.
+    let is_aligned = kept.as_ptr().addr().is_multiple_of(4096);
+    assert_eq!(kept.try_into_mut().is_ok(), is_aligned, "writable memory is aligned to pages");
     drop((held, quarter));
     let page = numbers(&arena, 4096).slice(8..12).unwrap().detach();
     assert_eq!((page.pinned_bytes(), &page[..]), (4, &[8, 9, 10, 11][..]), "a part of the smallest buffer");
