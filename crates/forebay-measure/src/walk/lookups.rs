@@ -131,6 +131,11 @@ fn run(
         let (now, lasts) = (Instant::now(), Duration::from_secs_f64(job.seconds));
         timers.as_ref().inspect(|timers| timers.count_between((now, now + lasts)));
         std::thread::sleep(lasts);
+        // On a busy machine no lookup may have ended yet. A row that failed has none.
+        let limit = Instant::now() + FIRST_LOOKUP_MAX;
+        while !way.always && shared.phase.load(Ordering::Relaxed) == COUNTING && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         shared.phase.store(OVER, Ordering::Relaxed);
         anyhow::Ok((gauge.stop()?, join()?))
     };
@@ -198,9 +203,14 @@ fn lanes(
     (0..shared.work.in_flight).map(lane).collect()
 }
 
+/// The longest time by which a sample is prolonged until its first lookup has ended.
+const FIRST_LOOKUP_MAX: Duration = Duration::from_secs(10);
+
 /// Phases of a sample after the warm-up. They decide whether lookups count, and are set by the thread that reads the gauge,
 /// so that the lookups counted are those gauged, however late that thread is scheduled.
 const COUNTING: u8 = 1;
+/// The same, once a lookup has been counted.
+const HAS_COUNTED: u8 = 3;
 const OVER: u8 = 2;
 
 /// The state that all lanes of a sample share.
@@ -507,6 +517,15 @@ impl Lane {
         let now = Instant::now();
         let phase = self.shared.phase.load(Ordering::Relaxed);
         if phase == COUNTING {
+            // Not if it is over meanwhile.
+            let _ = self.shared.phase.compare_exchange(
+                COUNTING,
+                HAS_COUNTED,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+        if matches!(phase, COUNTING | HAS_COUNTED) {
             self.tally.latency.record(now - self.begun);
             self.tally.wakes += wakes;
         }
