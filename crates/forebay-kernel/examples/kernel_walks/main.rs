@@ -4,10 +4,13 @@
 //!
 //!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE [SECONDS [REPEATS]]
 //!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE SECONDS REPEATS threads
+//!     cargo run --release -p forebay-kernel --example kernel_walks -- FILE SECONDS REPEATS reads
 //!
 //! The second form measures the cost of more threads than processors: four times as many, with 32 lookups at
 //! once as before, and with as many for each thread as before. Beside the others stands a ring whose thread
 //! never sleeps, as SPDK's do.
+//!
+//! The third form has lookups of 1 to 6 reads in the rows of one thread, and says what a further read costs beside the device's time.
 //!
 //! The file is written (64 MiB of nodes of 512 bytes), used and removed. Rows take turns; figures are medians.
 
@@ -23,7 +26,7 @@ use std::time::Duration;
 
 use forebay::{Config, Engine, Open};
 use forebay_kernel::{EngineKind, KernelWalk};
-use planted::{Answer, plant};
+use planted::{Answer, LEVELS, plant};
 use rows::{PROGRAM, Wait, direct, local, options, pread, ring, shared, tasks};
 use samples::{Start, Taken, by_threads, median};
 
@@ -36,14 +39,14 @@ fn main() -> Answer<()> {
     let path = Path::new(&path);
     let seconds: f64 = args.next().map_or(Ok(0.5), |word| word.parse())?;
     let repeats: usize = args.next().map_or(Ok(5), |word| word.parse())?;
-    let threads = match args.next().as_deref() {
-        None => false,
-        Some("threads") => true,
+    let measured = match args.next().as_deref() {
+        None => measure,
+        Some("threads") => more_threads,
+        Some("reads") => by_reads,
         Some(other) => return Err(format!("{other} is nothing that can be measured").into()),
     };
     plant(path)?;
-    let time = Duration::from_secs_f64(seconds);
-    let done = if threads { more_threads(path, time, repeats) } else { measure(path, time, repeats) };
+    let done = measured(path, Duration::from_secs_f64(seconds), repeats);
     fs::remove_file(path)?;
     done
 }
@@ -52,26 +55,28 @@ fn main() -> Answer<()> {
 type Row<'r> = (&'static str, Box<dyn Fn(u32, &mut Start<'_>) -> Answer<Taken> + Sync + 'r>);
 
 /// Returns the rows that one thread makes by itself, and that are possible here.
-fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, time: Duration) -> Vec<Row<'r>> {
+fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, reads: u64, time: Duration) -> Vec<Row<'r>> {
     let mut rows: Vec<Row<'_>> = vec![(
         "io_uring",
-        Box::new(move |depth, start: &mut Start<'_>| ring(direct, depth, time, Wait::Interrupt, start)),
+        Box::new(move |depth, start: &mut Start<'_>| {
+            ring(direct, (depth, reads), time, Wait::Interrupt, start)
+        }),
     )];
-    if ring(direct, 1, Duration::ZERO, Wait::Polled, &mut Start::alone()).is_ok() {
+    if ring(direct, (1, reads), Duration::ZERO, Wait::Polled, &mut Start::alone()).is_ok() {
         for (name, wait) in [("io_uring, polled", Wait::Polled), ("io_uring, never asleep", Wait::Busy)] {
-            rows.push((name, Box::new(move |depth, start| ring(direct, depth, time, wait, start))));
+            rows.push((name, Box::new(move |depth, start| ring(direct, (depth, reads), time, wait, start))));
         }
     }
     if forebay_kernel::probe(EngineKind::BpfLoop).is_ok() {
         let of = |depth| options(EngineKind::BpfLoop, depth, false);
-        rows.push(("BPF loop", Box::new(move |depth, start| local(path, of(depth), time, start))));
+        rows.push(("BPF loop", Box::new(move |depth, start| local(path, reads, of(depth), time, start))));
     }
-    match local(path, options(EngineKind::Module, 1, false), Duration::ZERO, &mut Start::alone()) {
+    match local(path, reads, options(EngineKind::Module, 1, false), Duration::ZERO, &mut Start::alone()) {
         Err(why) => println!("{why}"),
         Ok(_) => {
             for (name, polled) in [("module", false), ("module, polled", true)] {
                 let of = move |depth| options(EngineKind::Module, depth, polled);
-                rows.push((name, Box::new(move |depth, start| local(path, of(depth), time, start))));
+                rows.push((name, Box::new(move |depth, start| local(path, reads, of(depth), time, start))));
             }
         }
     }
@@ -86,7 +91,7 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     walk.close();
     let direct = direct(path)?;
     let mut rows: Vec<Row<'_>> = vec![("pread", Box::new(|depth, start| pread(&direct, depth, time, start)))];
-    rows.extend(of_one_thread(path, &direct, time));
+    rows.extend(of_one_thread(path, &direct, LEVELS, time));
     // A `KernelWalk`, called by tasks on the shard with one lookup each, by a plain thread that waits for as
     // many as the depth, and by one that has eight times as many at once.
     for (row, names, kind, polled) in [
@@ -138,6 +143,33 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     Ok(())
 }
 
+/// Looks up with 1 to 6 reads, in the rows of one thread. Prints the time of a lookup, and its ratio to that of the bare ring.
+fn by_reads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
+    let direct = direct(path)?;
+    println!(
+        "{:<22} {:>5} {:>5} {:>12} {:>9} {:>9}",
+        "row", "depth", "reads", "ns a lookup", "spread", "of ring"
+    );
+    for depth in [1, LOOKUPS] {
+        for reads in 1..=LEVELS {
+            let rows = of_one_thread(path, &direct, reads, time);
+            let mut taken = vec![Vec::new(); rows.len()];
+            for _ in 0..repeats {
+                for (taken, (_, row)) in taken.iter_mut().zip(&rows) {
+                    taken.push(1e9 / row(depth, &mut Start::alone())?.rate());
+                }
+            }
+            let mut of_ring = None;
+            for ((name, _), taken) in rows.iter().zip(&mut taken) {
+                let (median, spread) = median(taken);
+                let (percent, ratio) = (spread * 100.0, *of_ring.get_or_insert(median) / median);
+                println!("{name:<22} {depth:>5} {reads:>5} {median:>12.0} {percent:>8.1}% {ratio:>9.2}");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Compares as many threads as there are processors with four times as many: with the same number of lookups
 /// at once, so that each thread has fewer, and with as many for each thread. In turn.
 fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
@@ -145,7 +177,7 @@ fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     let each = (LOOKUPS / processors).max(1);
     let sides = [(processors, each), (processors * 4, (each / 4).max(1)), (processors * 4, each)];
     let direct = direct(path)?;
-    let rows = of_one_thread(path, &direct, time);
+    let rows = of_one_thread(path, &direct, LEVELS, time);
     let mut engines = Vec::new();
     for (threads, _) in sides {
         let engine = Engine::start(Config::default().shards(threads as usize))?;

@@ -15,24 +15,28 @@ const SEED: u64 = 0x5eed;
 
 pub(crate) type Answer<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The keys of one lane.
-pub(crate) struct Keys(u64);
+/// The keys of one lane, each looked up with as many reads as was said.
+pub(crate) struct Keys {
+    state: u64,
+    reads: u64,
+}
 
 impl Keys {
-    pub(crate) fn new(lane: u32) -> Keys {
-        Keys(mix(u64::from(lane) + 99))
+    /// `reads` is 1 to [`LEVELS`].
+    pub(crate) fn new(lane: u32, reads: u64) -> Keys {
+        Keys { state: mix(u64::from(lane) + 99), reads }
     }
 
     pub(crate) fn next(&mut self) -> Lookup {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let key = mix(self.0);
-        let root = position(LEVELS - 1, scaled(mix(key ^ SEED), NODES));
-        Lookup { root, level: LEVELS as u16 - 1, key }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let key = mix(self.state);
+        let level = self.reads - 1;
+        Lookup { root: position(level, scaled(mix(key ^ SEED), NODES)), level: level as u16, key }
     }
 
     pub(crate) fn verify(&self, lookup: &Lookup, value: u64) -> Answer<()> {
         let mut at = lookup.root;
-        for level in (0..LEVELS).rev() {
+        for level in (0..=u64::from(lookup.level)).rev() {
             let record = scaled(mix(lookup.key.wrapping_add(level + 1)), FAN_OUT);
             at = leads_to(at, level, record);
         }

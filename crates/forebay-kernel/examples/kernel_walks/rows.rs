@@ -27,7 +27,7 @@ pub(crate) fn pread(file: &fs::File, depth: u32, time: Duration, start: &mut Sta
                 let mut memory = vec![0_u8; 2 * 4096];
                 let aligned = memory.as_ptr().align_offset(4096);
                 let page = &mut memory[aligned..aligned + NODE];
-                let (mut keys, until, mut done) = (Keys::new(lane), Instant::now() + time, 0);
+                let (mut keys, until, mut done) = (Keys::new(lane, LEVELS), Instant::now() + time, 0);
                 while Instant::now() < until {
                     let lookup = keys.next();
                     let (mut at, mut scratch) = (0, Scratch::new());
@@ -68,7 +68,7 @@ pub(crate) enum Wait {
 /// is reaped.
 pub(crate) fn ring(
     file: &fs::File,
-    depth: u32,
+    (depth, reads): (u32, u64),
     time: Duration,
     wait: Wait,
     start: &mut Start<'_>,
@@ -95,7 +95,7 @@ pub(crate) fn ring(
             .user_data(lane.into())
     };
     let begun = start.wait();
-    let mut keys = Keys::new(0);
+    let mut keys = Keys::new(0, reads);
     let mut lanes: Vec<(Lookup, Scratch, u64)> = Vec::new();
     for lane in 0..depth {
         let (lookup, mut scratch) = (keys.next(), Scratch::new());
@@ -151,11 +151,17 @@ pub(crate) fn options(kind: EngineKind, depth: u32, polled: bool) -> Options {
     options
 }
 
-pub(crate) fn local(path: &Path, options: Options, time: Duration, start: &mut Start<'_>) -> Answer<Taken> {
+pub(crate) fn local(
+    path: &Path,
+    reads: u64,
+    options: Options,
+    time: Duration,
+    start: &mut Start<'_>,
+) -> Answer<Taken> {
     let file = direct(path)?;
     let (mut walk, depth) = (LocalWalk::open_with(&file, PROGRAM, options)?, options.depth);
     let begun = start.wait();
-    let mut keys = Keys::new(0);
+    let mut keys = Keys::new(0, reads);
     let mut lookups = vec![Lookup { root: 0, level: 0, key: 0 }; 64];
     for _ in 0..depth {
         let lookup = keys.next();
@@ -195,7 +201,7 @@ pub(crate) fn shared(
 ) -> Answer<Taken> {
     let walk = KernelWalk::open_with(engine, file, PROGRAM, options)?;
     let begun = start.wait();
-    let (mut keys, until, mut done) = (Keys::new(0), Instant::now() + time, 0);
+    let (mut keys, until, mut done) = (Keys::new(0, LEVELS), Instant::now() + time, 0);
     while Instant::now() < until {
         let lookups: Vec<Lookup> = (0..at_once).map(|_| keys.next()).collect();
         for (lookup, value) in lookups.iter().zip(walk.walk_many(&lookups).wait()?) {
@@ -221,7 +227,7 @@ pub(crate) fn tasks(
     let depth = options.depth;
     let walk = Arc::new(KernelWalk::open_with(engine, file, PROGRAM, options)?);
     let lane = move |walk: Arc<KernelWalk<TreeLookup>>, lane: u32| async move {
-        let (mut keys, until, mut done) = (Keys::new(lane), Instant::now() + time, 0_u64);
+        let (mut keys, until, mut done) = (Keys::new(lane, LEVELS), Instant::now() + time, 0_u64);
         while Instant::now() < until {
             let lookup = keys.next();
             keys.verify(&lookup, walk.walk(&lookup).await?)?;
