@@ -69,11 +69,12 @@
 #define FBW_BROKEN_COMPLETION 3	/* a completion that belongs to no walk */
 
 /* The module (kernel/module): a session is an open descriptor of its device. Bound to a file, it has the shared memory above
- * for mapping, without the control block; a command of io_uring's walks one slot, and completes when the walk is over. */
-#define FBW_MODULE_LAYOUT 1	/* changes when anything does that both sides must know */
-#define FBW_MODULE_BIND 0xc020fb01	/* ioctl: binds the session to a file; takes and fills the structure below */
+ * for mapping, with FBW_CONTROL_STOP_AFTER alone of the control block; a command of io_uring's walks one slot, and completes when
+ * the walk is over. */
+#define FBW_MODULE_LAYOUT 2	/* changes when anything does that both sides must know */
+#define FBW_MODULE_BIND 0xc024fb01	/* ioctl: binds the session to a file; takes and fills the structure below */
 #define FBW_MODULE_UNBIND 0xfb02	/* ioctl: ends that; returns when no read is in flight, and the file is free */
-#define FBW_MODULE_WALK 1	/* the command; the slot's number is its first word */
+#define FBW_MODULE_WALK 1	/* the command; the slot's number is its first word, the second 1 if no more commands follow */
 
 /* The arguments and results of binding: words. */
 #define FBW_BIND_LAYOUT 0	/* FBW_MODULE_LAYOUT as user space knows it */
@@ -84,7 +85,9 @@
 #define FBW_BIND_REFUSED 20	/* result: the reason, one of the FBW_REFUSED_ numbers, beside the errno */
 #define FBW_BIND_POLLED 24	/* result: 1 if the device can be polled */
 #define FBW_BIND_EXTENTS 28	/* result: extents of the file on the device */
-#define FBW_BIND_BYTES 32	/* all of it */
+#define FBW_BIND_SPIN_NS 32	/* how long the task waits for a read without sleeping, ns; FBW_SPIN_NS_MAX at most */
+#define FBW_BIND_BYTES 36	/* all of it */
+#define FBW_SPIN_NS_MAX 200000	/* the longest such wait */
 
 /* Why a file is not bound. */
 #define FBW_REFUSED_LAYOUT 1	/* user space knows another layout */

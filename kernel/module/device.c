@@ -25,12 +25,14 @@ struct fbw_bind {
 	u32 refused;
 	u32 polled;
 	u32 extents;
+	u32 spin_ns;
 };
 static_assert(sizeof(struct fbw_bind) == FBW_BIND_BYTES);
 FBW_PLACE(fbw_bind, fd, FBW_BIND_FD);
 FBW_PLACE(fbw_bind, slots, FBW_BIND_SLOTS);
 FBW_PLACE(fbw_bind, refused, FBW_BIND_REFUSED);
 FBW_PLACE(fbw_bind, extents, FBW_BIND_EXTENTS);
+FBW_PLACE(fbw_bind, spin_ns, FBW_BIND_SPIN_NS);
 static_assert(FBW_MODULE_BIND == _IOWR(0xfb, 1, struct fbw_bind));
 static_assert(FBW_MODULE_UNBIND == _IO(0xfb, 2));
 
@@ -44,6 +46,7 @@ static int fbw_open(struct inode *inode, struct file *file)
 	init_llist_head(&session->ready);
 	init_waitqueue_head(&session->idle);
 	atomic_set(&session->in_flight, 0);
+	atomic_set(&session->attended, 0);
 	file->private_data = session;
 	mutex_lock(&fbw_sessions_lock);
 	list_add(&session->all, &fbw_sessions);
@@ -95,6 +98,7 @@ static int make_memory(struct fbw_session *session)
 	session->vecs = kvcalloc((size_t)reads * vecs_each, sizeof(*session->vecs), GFP_KERNEL_ACCOUNT);
 	if (!session->memory || !session->slots || !session->reads || !session->vecs)
 		return -ENOMEM;
+	session->wanted = (const u32 *)(session->memory + FBW_CONTROL_STOP_AFTER);
 	for (i = 0; i < session->slots_count; i++) {
 		struct fbw_slot *slot = &session->slots[i];
 
@@ -133,6 +137,7 @@ static int bind_session(struct fbw_session *session, struct fbw_bind *bind)
 	session->page_bytes = bind->page_bytes;
 	session->slots_count = bind->slots;
 	session->reads_each = bind->reads_each;
+	session->spin_ns = min_t(u32, bind->spin_ns, FBW_SPIN_NS_MAX);
 	error = fbw_bind_file(session, bind->fd, &bind->refused);
 	if (error)
 		return error;
@@ -220,7 +225,7 @@ static int fbw_mmap(struct file *file, struct vm_area_struct *area)
 static int fbw_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 {
 	struct fbw_session *session = cmd->file->private_data;
-	u32 number = READ_ONCE(*fbw_command_of(cmd));
+	u32 number = READ_ONCE(fbw_command_of(cmd)[0]), is_last = READ_ONCE(fbw_command_of(cmd)[1]);
 	const struct io_ring_ctx *ring = cmd_to_io_kiocb(cmd)->ctx;
 	const void *other;
 	struct fbw_slot *slot;
@@ -243,7 +248,11 @@ static int fbw_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)
 	if (test_and_set_bit_lock(0, &slot->busy))
 		return -EBUSY;
 	*io_uring_cmd_to_pdu(cmd, struct fbw_slot *) = slot;
-	return fbw_begin(slot, cmd, issue_flags & IO_URING_F_IOPOLL) ? 0 : -EIOCBQUEUED;
+	if (fbw_begin(slot, cmd, issue_flags & IO_URING_F_IOPOLL))
+		return 0;
+	if (is_last && !(issue_flags & IO_URING_F_IOPOLL))
+		fbw_attend(session, issue_flags);
+	return -EIOCBQUEUED;
 }
 
 static int fbw_uring_cmd_iopoll(struct io_uring_cmd *cmd, struct io_comp_batch *batch, unsigned int poll_flags)

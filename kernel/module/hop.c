@@ -2,19 +2,28 @@
 /* From page to page: a read that has arrived is put on its session's list, and the context that takes the list runs the steps and
  * begins what they ask for.
  *
- * A ring that waits for interrupts has one task work for each list that was empty: completions run in any context and on any
- * processor, steps only in the task that submitted, where submitting may sleep. A ring that polls takes the list where
+ * On a ring that waits for interrupts completions run in any context and on any processor, steps only in the task that submitted,
+ * where submitting may sleep. One task work at a time attends to the list: the completion that finds the session without one begins
+ * it. While it runs, reads arrive without waking anybody, and it may spin a little for the next one. A ring that polls takes the list where
  * it polls. Either way the steps of a session run one after the other. Nothing is allocated for a hop: each read has its bio and its part of the session's memory. */
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
+#include <linux/sched/clock.h>
 #include <linux/sched/signal.h>
+#include <linux/sched/stat.h>
 #include "compat.h"
 #include "walk.h"
 
 /* Polls after which a read that the device has no room for is not tried again. */
 #define AGAIN_MAX 100000
+
+/* Lists that one task work takes before the ring's other completions have their turn. */
+#define ROUNDS_MAX 16
+
+/* Hops without spinning after one for which it was in vain, at most; each further such hop doubles them. */
+#define SPINS_SKIPPED_MAX 256
 
 FBW_TASK_WORK(fbw_task_work, cmd, flags);
 
@@ -34,19 +43,44 @@ static void put_read(struct fbw_session *session)
 		wake_up(&session->idle);
 }
 
+/* Stops attending to the list. Returns false if a read has come meanwhile that nobody else attends to. */
+static bool leave(struct fbw_session *session)
+{
+	atomic_set_release(&session->attended, 0);
+	smp_mb__after_atomic();
+	return llist_empty(&session->ready) || atomic_xchg(&session->attended, 1);
+}
+
+/* Has the list attended to by a task work of the first walk in it. The caller has set `attended`, so that nobody else takes the list,
+ * and its walks' commands are not over. The caller's own read may have been taken before that, and its command be gone. */
+static void summon(struct fbw_session *session)
+{
+	struct llist_node *first;
+
+	do {
+		first = READ_ONCE(session->ready.first);
+		if (first) {
+			io_uring_cmd_complete_in_task(llist_entry(first, struct fbw_slot, ready)->cmd, fbw_task_work);
+			return;
+		}
+	} while (!leave(session));
+}
+
 static void fbw_end_io(struct bio *bio)
 {
 	struct fbw_read *read = container_of(bio, struct fbw_read, bio);
 	struct fbw_slot *slot = read->slot;
 	struct fbw_session *session = slot->session;
-	struct io_uring_cmd *cmd = slot->cmd;
 	bool polled = slot->polled;
 
 	/* The walk may be over, and its session released, before the last line: the memory of both stays until then. */
 	rcu_read_lock();
 	read->status = bio->bi_status;
-	if (!atomic_fetch_or(1U << read->place, &slot->arrived) && llist_add(&slot->ready, &session->ready) && !polled)
-		io_uring_cmd_complete_in_task(cmd, fbw_task_work);
+	if (!atomic_fetch_or(1U << read->place, &slot->arrived)) {
+		llist_add(&slot->ready, &session->ready);
+		if (!polled && !atomic_xchg(&session->attended, 1))
+			summon(session);
+	}
 	put_read(session);
 	rcu_read_unlock();
 }
@@ -268,13 +302,60 @@ static int drain(struct fbw_session *session, unsigned int flags)
 	return over;
 }
 
-/* The list was empty before the walk of this command came to it: the command's task work takes it. Commands of the others in the
- * list have none, so that they can be completed here. */
+/* Waits for the next read without leaving the processor: no interrupt has to wake the task, which costs more than the step. Only for
+ * as long as the session allows, while nobody else wants the processor, and not after it was in vain. Returns whether one has arrived. */
+static bool spin(struct fbw_session *session)
+{
+	u64 until;
+
+	if (!session->spin_ns)
+		return false;
+	if (session->spins_to_skip) {
+		session->spins_to_skip--;
+		return false;
+	}
+	until = local_clock() + session->spin_ns;
+	while (llist_empty(&session->ready)) {
+		/* A read may have come since the list was looked at. */
+		if (!atomic_read(&session->in_flight) || need_resched() || !single_task_running() || signal_pending(current))
+			return !llist_empty(&session->ready);
+		if (local_clock() > until) {
+			session->spins_skipped = min_t(u32, 2 * session->spins_skipped + 1, SPINS_SKIPPED_MAX);
+			session->spins_to_skip = session->spins_skipped;
+			return false;
+		}
+		cpu_relax();
+	}
+	session->spins_skipped = 0;
+	return true;
+}
+
+/* Goes on with walks until as many are over as user space waits for, or nothing comes. The caller has set `attended`. */
+static void attend(struct fbw_session *session, unsigned int flags)
+{
+	u32 wanted = max_t(u32, READ_ONCE(*session->wanted), 1), over = 0, rounds = 0;
+
+	do {
+		over += drain(session, flags);
+	} while (over < wanted && ++rounds < ROUNDS_MAX && (!llist_empty(&session->ready) || spin(session)));
+	if (!leave(session))
+		summon(session);
+}
+
+/* Only the command of this task work has one: those of the others in the list can be completed here. */
 FBW_TASK_WORK(fbw_task_work, cmd, flags)
 {
 	FBW_TASK_WORK_BEGIN(cmd, flags);
 
-	drain(fbw_session_of(cmd->file), flags);
+	attend(fbw_session_of(cmd->file), flags);
+}
+
+/* Spins for walks that were just begun, in the task that began them. */
+void fbw_attend(struct fbw_session *session, unsigned int flags)
+{
+	/* Otherwise a task work is on its way, whose command must not be completed here. */
+	if (session->spin_ns && !atomic_xchg(&session->attended, 1))
+		attend(session, flags);
 }
 
 /* Begins a walk with what user space has put into its slot. Answers whether it is over already; otherwise the command is

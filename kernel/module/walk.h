@@ -110,6 +110,11 @@ struct fbw_session {
 
 	const void *ring;		/* the one ring that walks here; only compared */
 	struct llist_head ready;	/* walks of which a read has arrived */
+	atomic_t attended;		/* a task work takes that list, or will */
+	const u32 *wanted;		/* walks that user space waits for, in the shared memory */
+	u64 spin_ns;			/* how long the task work waits for the next read without sleeping */
+	u32 spins_skipped;		/* times that it did not, after the last in vain */
+	u32 spins_to_skip;		/* those of them that are left */
 	atomic_t in_flight;		/* reads, and one while something looks at the extents */
 	bool closing;
 	wait_queue_head_t idle;
@@ -121,6 +126,7 @@ void fbw_unbind_file(struct fbw_session *session);
 
 /* hop.c */
 bool fbw_begin(struct fbw_slot *slot, struct io_uring_cmd *cmd, bool polled);
+void fbw_attend(struct fbw_session *session, unsigned int flags);
 int fbw_poll(struct fbw_slot *slot, unsigned int poll_flags);
 void fbw_wait_idle(struct fbw_session *session);
 

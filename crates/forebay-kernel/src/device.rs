@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
 
 use crate::layout as at;
 
@@ -36,17 +37,19 @@ impl Device {
         })
     }
 
-    /// Binds the session to `file`, and returns whether the file's device can be polled.
+    /// Binds the session to `file`, and returns whether the file's device can be polled. The task that walks spins for
+    /// up to `spin` for each read.
     ///
     /// # Errors
     /// Why the module refuses, as a sentence without its full stop.
-    pub(crate) fn bind(&self, file: &impl AsFd, shape: Shape) -> Result<bool, String> {
+    pub(crate) fn bind(&self, file: &impl AsFd, shape: Shape, spin: Duration) -> Result<bool, String> {
         let mut words = [0_u32; at::BIND_BYTES / 4];
         words[at::BIND_LAYOUT / 4] = at::MODULE_LAYOUT as u32;
         words[at::BIND_FD / 4] = file.as_fd().as_raw_fd() as u32;
         words[at::BIND_PAGE_BYTES / 4] = shape.page_bytes as u32;
         words[at::BIND_SLOTS / 4] = shape.slots as u32;
         words[at::BIND_READS_EACH / 4] = shape.reads_each as u32;
+        words[at::BIND_SPIN_NS / 4] = spin.as_nanos().min(at::SPIN_NS_MAX as u128) as u32;
         match self.call(at::MODULE_BIND, words.as_mut_ptr()) {
             Ok(()) => Ok(words[at::BIND_POLLED / 4] != 0),
             Err(error) => Err(match refusal(words[at::BIND_REFUSED / 4] as usize) {

@@ -37,8 +37,9 @@ impl Inside {
         options: &Options,
     ) -> Result<Inside, String> {
         match kind {
-            EngineKind::Module => ModuleSession::open(program, file, options.depth, options.polled)
-                .map(|session| Inside::Module(Box::new(session))),
+            EngineKind::Module => {
+                ModuleSession::open(program, file, options).map(|session| Inside::Module(Box::new(session)))
+            }
             EngineKind::BpfLoop => Session::open(program, file, options.depth).map(Inside::Loop),
             EngineKind::Reactor => Err("the reactor is not inside the kernel".to_owned()),
         }

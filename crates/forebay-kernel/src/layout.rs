@@ -96,12 +96,12 @@ pub(crate) const BROKEN_SUBMIT: usize = 2;
 /// A completion that belongs to no walk.
 pub(crate) const BROKEN_COMPLETION: usize = 3;
 /// Changes when anything does that both sides must know.
-pub(crate) const MODULE_LAYOUT: usize = 1;
+pub(crate) const MODULE_LAYOUT: usize = 2;
 /// Ioctl: binds the session to a file; takes and fills the structure below.
-pub(crate) const MODULE_BIND: usize = 0xc020fb01;
+pub(crate) const MODULE_BIND: usize = 0xc024fb01;
 /// Ioctl: ends that; returns when no read is in flight, and the file is free.
 pub(crate) const MODULE_UNBIND: usize = 0xfb02;
-/// The command; the slot's number is its first word.
+/// The command; the slot's number is its first word, the second 1 if no more commands follow.
 pub(crate) const MODULE_WALK: usize = 1;
 /// FBW_MODULE_LAYOUT as user space knows it.
 pub(crate) const BIND_LAYOUT: usize = 0;
@@ -119,8 +119,12 @@ pub(crate) const BIND_REFUSED: usize = 20;
 pub(crate) const BIND_POLLED: usize = 24;
 /// Result: extents of the file on the device.
 pub(crate) const BIND_EXTENTS: usize = 28;
+/// How long the task waits for a read without sleeping, ns; FBW_SPIN_NS_MAX at most.
+pub(crate) const BIND_SPIN_NS: usize = 32;
 /// All of it.
-pub(crate) const BIND_BYTES: usize = 32;
+pub(crate) const BIND_BYTES: usize = 36;
+/// The longest such wait.
+pub(crate) const SPIN_NS_MAX: usize = 200000;
 /// User space knows another layout.
 pub(crate) const REFUSED_LAYOUT: usize = 1;
 /// Bytes of a page, slots or reads that cannot be.

@@ -10,6 +10,7 @@ use crate::device::{Device, Shape};
 use crate::layout as at;
 use crate::loader::{self, Loaded};
 use crate::memory::Memory;
+use crate::options::Options;
 use crate::program::{Program, Scratch};
 use crate::session::{empty, event, page};
 use crate::slot::{self, Ended};
@@ -32,6 +33,8 @@ pub(crate) struct ModuleSession {
     is_poked: bool,
     is_polled: bool,
     free: Vec<u32>,
+    /// The slot that was filled last, whose command is not queued yet.
+    last: Option<u32>,
     under_way: u32,
     shape: Shape,
     /// Calls into the kernel.
@@ -46,16 +49,15 @@ impl ModuleSession {
     pub(crate) fn open<P: Program>(
         program: &P,
         file: &impl AsFd,
-        depth: u32,
-        polled: bool,
+        options: &Options,
     ) -> Result<ModuleSession, String> {
         let device = Device::open()?;
         let shape = Shape {
             page_bytes: program.page_bytes() as usize,
-            slots: (depth as usize).clamp(1, at::SLOTS_MAX).next_power_of_two(),
+            slots: (options.depth as usize).clamp(1, at::SLOTS_MAX).next_power_of_two(),
             reads_each: (program.fan_out() as usize).clamp(1, at::READS_MAX),
         };
-        let is_polled = device.bind(file, shape)? && polled;
+        let is_polled = device.bind(file, shape, options.spin)? && options.polled;
         let pages = shape.slots * shape.reads_each * shape.page_bytes;
         let bytes = (at::PAGES_AT + pages + at::PAGES_PAD).next_multiple_of(page());
         let memory = Memory::of_device(&device, bytes)
@@ -77,6 +79,7 @@ impl ModuleSession {
             is_poked: false,
             is_polled,
             free: (0..shape.slots as u32).rev().collect(),
+            last: None,
             under_way: 0,
             shape,
             enters: 0,
@@ -121,17 +124,27 @@ impl ModuleSession {
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
         let number = *self.free.last()?;
         slot::fill(&self.memory, number, root, scratch, hops_max);
+        self.free.pop();
+        self.under_way += 1;
+        if let Some(before) = self.last.replace(number) {
+            self.push(before, false);
+        }
+        Some(number)
+    }
+
+    /// Queues the command of a slot. `is_last` if the thread enters the kernel with it, and waits: the module may then
+    /// spin.
+    fn push(&mut self, number: u32, is_last: bool) {
         let mut command = [0; 16];
         command[..4].copy_from_slice(&number.to_ne_bytes());
+        command[4..8].copy_from_slice(&u32::from(is_last).to_ne_bytes());
         let walk = opcode::UringCmd16::new(types::Fixed(0), at::MODULE_WALK as u32)
             .cmd(command)
             .build()
             .user_data(number.into());
-        // SAFETY: the command works on the session's memory, which belongs to the module.
-        unsafe { self.ring.submission().push(&walk) }.ok()?;
-        self.free.pop();
-        self.under_way += 1;
-        Some(number)
+        // SAFETY: the command works on the session's memory, which belongs to the module. There is room: the queue has one
+        // entry more than slots.
+        let _ = unsafe { self.ring.submission().push(&walk) };
     }
 
     /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
@@ -140,8 +153,13 @@ impl ModuleSession {
     /// Why the session is no longer usable.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
         let wanted = stop_after.clamp(1, self.under_way.max(1)) as usize;
+        if let Some(last) = self.last.take() {
+            self.push(last, true);
+        }
         while self.taken.len() < wanted && !self.is_poked {
             self.enters += 1;
+            // A hint: the task work that serves the walks goes on for as many before this thread looks.
+            self.memory.set_u32(at::CONTROL_STOP_AFTER, (wanted - self.taken.len()) as u32);
             match self.ring.submit_and_wait(wanted - self.taken.len()) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -1,6 +1,7 @@
 //! Choices at opening, and counters of walks.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::layout;
 
@@ -43,11 +44,23 @@ pub struct Options {
     /// queues for it. This gives more walks a second, and occupies a processor for as long as walks are in
     /// flight. Default: no.
     pub polled: bool,
+    /// The longest time that the thread spins in the kernel for the next read of a walk, where the module runs walks and
+    /// waits for interrupts: up to 200 us, in steps of 1 ns. A thread that spins need not be woken for each read. That
+    /// makes a walk on a fast device shorter, and occupies the thread's processor for as long as its reads take. It spins
+    /// only while it is the only thread that can run on its processor, and seldom where the device takes longer.
+    /// For a [`LocalWalk`](crate::LocalWalk); walks of a [`KernelWalk`](crate::KernelWalk) do not spin. Default: zero, never.
+    pub spin: Duration,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { only: None, depth: 32, hops_max: layout::HOPS_MAX as u32, polled: false }
+        Options {
+            only: None,
+            depth: 32,
+            hops_max: layout::HOPS_MAX as u32,
+            polled: false,
+            spin: Duration::ZERO,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 use forebay::{Config, Engine, Open};
 use forebay_kernel::{EngineKind, KernelWalk};
 use planted::{Answer, LEVELS, plant};
-use rows::{PROGRAM, Wait, direct, local, options, pread, ring, shared, tasks};
+use rows::{PROGRAM, Wait, direct, local, options, pread, ring, shared, spinning, tasks};
 use samples::{Start, Taken, by_threads, median};
 
 /// Lookups in flight, of all threads together.
@@ -74,8 +74,11 @@ fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, reads: u64, time: Dur
     match local(path, reads, options(EngineKind::Module, 1, false), Duration::ZERO, &mut Start::alone()) {
         Err(why) => println!("{why}"),
         Ok(_) => {
-            for (name, polled) in [("module", false), ("module, polled", true)] {
-                let of = move |depth| options(EngineKind::Module, depth, polled);
+            for (name, polled, spin_us) in
+                [("module", false, 0), ("module, spinning", false, 50), ("module, polled", true, 0)]
+            {
+                let spin = Duration::from_micros(spin_us);
+                let of = move |depth| spinning(options(EngineKind::Module, depth, polled), spin);
                 rows.push((name, Box::new(move |depth, start| local(path, reads, of(depth), time, start))));
             }
         }

@@ -151,6 +151,11 @@ pub(crate) fn options(kind: EngineKind, depth: u32, polled: bool) -> Options {
     options
 }
 
+pub(crate) fn spinning(mut options: Options, spin: Duration) -> Options {
+    options.spin = spin;
+    options
+}
+
 pub(crate) fn local(
     path: &Path,
     reads: u64,
