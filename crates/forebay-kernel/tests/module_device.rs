@@ -15,10 +15,10 @@ use forebay_kernel::{EngineKind, KernelWalk, Lookup, Options, TreeLookup};
 use io_uring::{IoUring, opcode, squeue, types};
 
 // The module's numbers, as kernel/include/forebay_walk.h has them.
-const BIND: libc::c_ulong = 0xc020_fb01;
+const BIND: libc::c_ulong = 0xc024_fb01;
 const UNBIND: libc::c_ulong = 0xfb02;
 const WALK: u32 = 1;
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const REFUSED: usize = 5;
 const POLLED: usize = 6;
 
@@ -26,14 +26,14 @@ fn device() -> File {
     OpenOptions::new().read(true).write(true).open("/dev/forebay_walk").expect("the module is loaded")
 }
 
-fn call(device: &File, what: libc::c_ulong, words: &mut [u32; 8]) -> io::Result<()> {
-    // SAFETY: the module reads and writes 32 bytes, which is the size of the array.
+fn call(device: &File, what: libc::c_ulong, words: &mut [u32; 9]) -> io::Result<()> {
+    // SAFETY: the module reads and writes 36 bytes, which is the size of the array.
     let answer = unsafe { libc::ioctl(device.as_raw_fd(), what as _, words.as_mut_ptr()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn binding(file: &File, page_bytes: u32, slots: u32, reads_each: u32) -> [u32; 8] {
-    [LAYOUT, file.as_raw_fd() as u32, page_bytes, slots, reads_each, 0, 0, 0]
+fn binding(file: &File, page_bytes: u32, slots: u32, reads_each: u32) -> [u32; 9] {
+    [LAYOUT, file.as_raw_fd() as u32, page_bytes, slots, reads_each, 0, 0, 0, 0]
 }
 
 fn planted(dir: &Path) -> File {
@@ -100,7 +100,7 @@ fn numbers_that_cannot_be_are_refused() {
     call(&device, BIND, &mut binding(&file, 4096, 1, 1)).expect("this can be");
     let refused = call(&device, BIND, &mut binding(&file, 4096, 1, 1)).expect_err("it is bound");
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
-    call(&device, UNBIND, &mut [0; 8]).expect("the end");
+    call(&device, UNBIND, &mut [0; 9]).expect("the end");
     let refused = call(&device, BIND, &mut binding(&file, 4096, 1, 1)).expect_err("it was bound");
     assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
 }
@@ -155,7 +155,7 @@ fn commands_that_cannot_be_are_refused() {
     assert_eq!(run(&mut ring, &[by_worker]), [-libc::EOPNOTSUPP]);
     let mut of_many = IoUring::new(8).expect("a ring");
     assert_eq!(run(&mut of_many, &[walk(&device, 0)]), [-libc::EOPNOTSUPP]);
-    call(&device, UNBIND, &mut [0; 8]).expect("the end");
+    call(&device, UNBIND, &mut [0; 9]).expect("the end");
     assert_eq!(run(&mut ring, &[walk(&device, 0)]), [0], "it ends as one that has to go elsewhere");
 }
 
