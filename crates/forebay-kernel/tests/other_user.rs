@@ -4,67 +4,15 @@
 mod common;
 
 use std::os::unix::fs::chown;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
-use common::{Tree, become_another_user, engine};
+use common::scene::{lock_at_most, scene};
+use common::{become_another_user, engine};
 use forebay::Open;
 use forebay_kernel::{EngineKind, Error, KernelWalk, Lookup, Options, TreeLookup, probe};
 
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
-/// The environment variable with the name of the scene that a child plays.
-const SCENE: &str = "FOREBAY_KERNEL_SCENE";
-
-/// Locked from the copy of a program to its start.
-static COPY: Mutex<()> = Mutex::new(());
-
-/// Runs the test `name` again in a child, where this call runs `body` with a tree that has been planted for
-/// it.
-fn scene(name: &str, body: impl FnOnce(&Path)) {
-    if let Some(path) = std::env::var_os(SCENE) {
-        return body(Path::new(&path));
-    }
-    // SAFETY: a system call that only looks a number up.
-    if unsafe { libc::geteuid() } != 0 {
-        return eprintln!("SKIPPED: only root can become another user");
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("tree");
-    std::fs::write(&path, &Tree::new(4096, 9, 1, 8).bytes).expect("the directory takes files");
-    let program = dir.path().join("program");
-    let child = {
-        // A child that is born while another test writes its copy keeps that copy open until it runs, and a
-        // program that is open for writing cannot be run.
-        let _turn = COPY.lock().unwrap_or_else(PoisonError::into_inner);
-        std::fs::copy(std::env::current_exe().expect("this test has a file"), &program)
-            .expect("there is space");
-        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-            .expect("it is ours");
-        Command::new(program)
-            .args(["--exact", name, "--nocapture", "--test-threads=1"])
-            .env(SCENE, &path)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("another process")
-    };
-    let output = child.wait_with_output().expect("it is our child");
-    let text =
-        format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "{name}: {}\n{text}", output.status);
-    text.lines().filter(|line| line.contains("SKIPPED")).for_each(|line| eprintln!("{line}"));
-}
-
-fn lock_at_most(bytes: libc::rlim_t) {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: setrlimit(2) reads the structure.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) }, 0, "root may set limits");
-}
-
 fn has_loop() -> bool {
     let demanded = std::env::var("FOREBAY_KERNEL_ENGINES").unwrap_or_default();
     match probe(EngineKind::BpfLoop) {

@@ -2,6 +2,8 @@
 //! compared.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod scene;
+
 use std::path::Path;
 
 use forebay::{Config, Engine, File, Open};
