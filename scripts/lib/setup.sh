@@ -71,6 +71,17 @@ have_etcd() {
     (install_packages "${wanted[@]}")
 }
 
+# What builds the module as a distribution does, and the program that follows the rule for its device.
+have_dkms() {
+    local wanted=(dkms udev)
+    { command -v dkms && command -v udevadm; } >/dev/null 2>&1 && return
+    if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
+        say "missing for the module's package: ${wanted[*]} (names as on Debian)"
+        return 1
+    fi
+    (install_packages "${wanted[@]}")
+}
+
 # What the faults of whole servers need beside them: networks, disks, and clocks that jump. Without it they say what they leave out.
 want_fault_tools() {
     local library
