@@ -41,7 +41,7 @@ fn whole() -> Vec<u8> {
     table_of((0..KEYS).map(|key| (key, !key)), BUCKETS)
 }
 
-/// Asserts that each engine says of a lookup in this file what is expected.
+/// Asserts that a lookup in this file has the expected result on each engine.
 fn expect(bytes: &[u8], key: u64, expected: &str) {
     for (kind, results) in results(bytes, &[key]) {
         assert_eq!(results, [expected], "{kind}");

@@ -1,5 +1,6 @@
 //! Walks of a service: a user who is not root, in the group that kernel/60-forebay-walk.rules gives the module's
-//! device to, with some capabilities and nothing else. Each scene is a process of its own. What is missing is said.
+//! device to, with some capabilities and nothing else. Each scene is a process of its own. Errors name the right that
+//! is missing.
 
 mod common;
 
