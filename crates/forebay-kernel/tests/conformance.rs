@@ -44,6 +44,36 @@ fn lookups_of_every_depth_find_what_a_search_in_memory_finds() {
     }
 }
 
+/// A walk takes 64 hops at most, so that is the deepest tree; one more level is one hop too many, on every engine.
+#[test]
+fn trees_of_up_to_sixty_four_levels() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    for node_bytes in [512, 4096] {
+        let tree = Tree::new(node_bytes, 7, 65, 6);
+        let file = tree.plant(&engine, &dir.path().join(format!("tree-{node_bytes}")));
+        let program = || TreeLookup { node_bytes: node_bytes as u32 };
+        if file.alignment().read_offset as usize > node_bytes {
+            eprintln!("nodes of {node_bytes} bytes are smaller than a read of this file system");
+            continue;
+        }
+        for (kind, walk) in engines(&engine, &file, program, Options::default()) {
+            for depth in [1, 2, 7, 16, 33, 63, 64] {
+                let lookups: Vec<Lookup> = (0..40)
+                    .map(|key| Lookup { root: tree.root(depth, key), level: (depth - 1) as u16, key })
+                    .collect();
+                let found = walk.walk_many(&lookups).wait().expect("not on a shard");
+                for (lookup, found) in lookups.iter().zip(found) {
+                    let expected = tree.lookup(lookup.root, lookup.key);
+                    assert_eq!(found.ok(), Some(expected), "{kind}, depth {depth}, {lookup:?}");
+                }
+            }
+            let deeper = walk.walk(&Lookup { root: tree.root(65, 1), level: 64, key: 1 }).wait();
+            assert!(matches!(deeper, Err(Error::TooManyHops { limit: 64 })), "{kind}: {deeper:?}");
+        }
+    }
+}
+
 #[test]
 fn ranges_are_counted_over_up_to_sixteen_leaves_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
