@@ -7,9 +7,11 @@ use forebay::{Engine, File};
 use crate::error::{Error, Result};
 use crate::inside::Inside;
 use crate::layout;
+use crate::on_shard::OnShard;
 use crate::options::{EngineKind, Options};
 use crate::program::Program;
-use crate::worker::Worker;
+use crate::reactor::Start;
+use crate::worker::{Outcome, Worker};
 
 /// Advice for the case that walks run in the reactor.
 pub(crate) const REMEDY: &str = "`forebay doctor` says what is missing, docs/kernel-walks.md how to get it; Options::only = \
@@ -25,14 +27,14 @@ pub(crate) fn start<P: Program>(
     program: &Arc<P>,
     file: &File,
     options: &Options,
-) -> Result<(Option<Worker<P::Output>>, String)> {
+) -> Result<(Option<Side<P>>, String)> {
     if options.only == Some(EngineKind::Reactor) {
         return Ok((None, "the reactor was asked for".to_owned()));
     }
     let mut refused = Vec::new();
     for kind in Inside::wanted(options) {
         match try_one(engine, program, file, *kind, options) {
-            Ok(worker) => return Ok((Some(worker), chosen(*kind, &refused))),
+            Ok((side, place)) => return Ok((Some(side), chosen(*kind, &place, &refused))),
             Err(why) if options.only.is_some() => return Err(Error::Unavailable(why)),
             Err(why) => refused.push((*kind, why)),
         }
@@ -44,12 +46,12 @@ pub(crate) fn start<P: Program>(
 }
 
 /// Returns the reason for this engine, and for each better one that was refused.
-fn chosen(kind: EngineKind, refused: &[(EngineKind, String)]) -> String {
+fn chosen(kind: EngineKind, place: &str, refused: &[(EngineKind, String)]) -> String {
     let why = match kind {
         EngineKind::Module => "it is loaded, and took this file and this program",
         _ => "this kernel runs BPF programs in io_uring's loop, and took this one",
     };
-    format!("{kind}: {why}{}", impossible(refused, ";"))
+    format!("{kind}: {why}{place}{}", impossible(refused, ";"))
 }
 
 fn impossible(refused: &[(EngineKind, String)], before: &str) -> String {
@@ -62,11 +64,84 @@ fn try_one<P: Program>(
     file: &File,
     kind: EngineKind,
     options: &Options,
-) -> std::result::Result<Worker<P::Output>, String> {
+) -> std::result::Result<(Side<P>, String), String> {
     if engine.driver() == "sim" {
         return Err("a simulated world has no kernel".to_owned());
     }
-    Worker::start(program, file, kind, options)
+    let thread = || Worker::start(program, file, kind, options).map(Side::Thread);
+    if kind != EngineKind::Module {
+        return Ok((thread()?, String::new()));
+    }
+    let of_its_own = "; its walks have a thread and a ring of their own";
+    if options.polled {
+        return Ok((thread()?, format!("{of_its_own}, as a shard's ring does not poll")));
+    }
+    match file.command_shard() {
+        Ok(shard) => {
+            let place = format!("; its walks are on the ring of shard {}", shard.index());
+            Ok((OnShard::open(program, file, shard, options).map(Side::Shard)?, place))
+        }
+        Err(why) => Ok((thread()?, format!("{of_its_own}, as no shard's ring takes them ({why})"))),
+    }
+}
+
+/// Where the walks of an engine inside the kernel come from.
+pub(crate) enum Side<P: Program> {
+    /// From a thread that is there for them.
+    Thread(Worker<P::Output>),
+    /// From the ring of one of the engine's shards.
+    Shard(OnShard<P>),
+}
+
+impl<P: Program> Side<P> {
+    pub(crate) fn kind(&self) -> EngineKind {
+        match self {
+            Side::Thread(worker) => worker.kind,
+            Side::Shard(_) => EngineKind::Module,
+        }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        match self {
+            Side::Thread(worker) => worker.is_broken(),
+            Side::Shard(session) => session.is_broken(),
+        }
+    }
+
+    /// Returns the number of calls into the kernel, of runs of the loop's program there, and of commands.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        match self {
+            Side::Thread(worker) => {
+                let (enters, steps) = worker.counts();
+                (enters, steps, 0)
+            }
+            Side::Shard(session) => (0, 0, session.commands()),
+        }
+    }
+
+    /// Begins a walk.
+    pub(crate) fn send(&self, start: Start) -> Outcome<P::Output> {
+        match self {
+            Side::Thread(worker) => worker.send(start),
+            Side::Shard(session) => session.send(start),
+        }
+    }
+
+    /// Begins many walks with one message.
+    pub(crate) fn send_many(&self, starts: &[Start]) -> Vec<Outcome<P::Output>> {
+        match self {
+            Side::Thread(worker) => worker.send_many(starts),
+            Side::Shard(session) => session.send_many(starts),
+        }
+    }
+
+    /// Ends the walks, and waits until the kernel has released the file.
+    pub(crate) fn close(self) {
+        match self {
+            Side::Thread(worker) => worker.close(),
+            Side::Shard(session) => session.close(),
+        }
+    }
 }
 
 /// Checks that the program's page size is possible, and that reads of the file can return such pages.

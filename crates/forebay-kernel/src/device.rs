@@ -59,6 +59,12 @@ impl Device {
         }
     }
 
+    /// Frees the file: waits until no read is in flight. Walks that have not ended end where they would read again.
+    pub(crate) fn unbind(&self) {
+        // A failure, which does not occur, could not be handled.
+        let _ = self.call(at::MODULE_UNBIND, std::ptr::null_mut());
+    }
+
     fn call(&self, what: usize, argument: *mut u32) -> io::Result<()> {
         // SAFETY: the module reads and writes as many words as there are, or none for a null pointer.
         let answer = unsafe { libc::ioctl(self.0.as_raw_fd(), what as libc::c_ulong as _, argument) };
@@ -74,9 +80,8 @@ impl AsRawFd for Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Rings and mappings keep the descriptor for a while; the file must not wait for them. A failure,
-        // which does not occur, could not be handled here.
-        let _ = self.call(at::MODULE_UNBIND, std::ptr::null_mut());
+        // Rings and mappings keep the descriptor for a while; the file must not wait for them.
+        self.unbind();
     }
 }
 

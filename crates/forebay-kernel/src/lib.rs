@@ -42,6 +42,7 @@ mod loader;
 mod local;
 mod memory;
 mod module;
+mod on_shard;
 mod options;
 mod program;
 mod reactor;

@@ -15,6 +15,9 @@ pub(crate) struct Memory {
 
 // SAFETY: the mapping belongs to this value alone, and its content is plain numbers.
 unsafe impl Send for Memory {}
+// SAFETY: words are read and written as atomics. Where several threads share a session, the bytes of a slot and its pages
+// belong to whoever has that slot.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Maps private memory of `bytes`.
@@ -103,6 +106,18 @@ impl Memory {
         }
         // SAFETY: the range lies in the mapping. The exclusive borrow keeps this thread out of the kernel,
         // the only place where reads begin, and the page's own read has ended.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
+    }
+
+    /// Returns the bytes of a page of a walk that has ended.
+    ///
+    /// # Safety
+    /// No walk begins in its slot while the bytes are in use.
+    pub(crate) unsafe fn page_of_ended(&self, at: usize, bytes: usize) -> &[u8] {
+        if at.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return &[];
+        }
+        // SAFETY: the range lies in the mapping. The page's own read has ended, and the caller lets no other one begin.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), bytes) }
     }
 

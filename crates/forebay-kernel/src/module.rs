@@ -3,6 +3,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
@@ -18,14 +19,74 @@ use crate::slot::{self, Ended};
 /// User data of the watched descriptor's completion; walks use their slots' numbers.
 const POKE: u64 = u64::MAX;
 
+/// A session of the module on a file, with its program and its memory, and no ring yet.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    // In the order in which they must be dropped: the program, the file, the memory.
+    _loaded: Loaded,
+    pub(crate) device: Device,
+    pub(crate) memory: Memory,
+    pub(crate) shape: Shape,
+    is_pollable: bool,
+}
+
+impl Bound {
+    /// Opens a session and binds it to `file`. The thread that walks spins for up to `spin` for each read.
+    ///
+    /// # Errors
+    /// Why this engine is not possible here, as a sentence without its full stop.
+    pub(crate) fn open<P: Program>(
+        program: &P,
+        file: &impl AsFd,
+        depth: u32,
+        spin: Duration,
+    ) -> Result<Bound, String> {
+        let device = Device::open()?;
+        let shape = Shape {
+            page_bytes: program.page_bytes() as usize,
+            slots: (depth as usize).clamp(1, at::SLOTS_MAX).next_power_of_two(),
+            reads_each: (program.fan_out() as usize).clamp(1, at::READS_MAX),
+        };
+        let is_pollable = device.bind(file, shape, spin)?;
+        let pages = shape.slots * shape.reads_each * shape.page_bytes;
+        let bytes = (at::PAGES_AT + pages + at::PAGES_PAD).next_multiple_of(page());
+        let memory = Memory::of_device(&device, bytes)
+            .map_err(|error| format!("the module's memory cannot be mapped ({error})"))?;
+        let loaded = load(program, &device)?;
+        Ok(Bound { _loaded: loaded, device, memory, shape, is_pollable })
+    }
+
+    /// Returns the end of a walk, given the result of its command, with the last page that its step read.
+    ///
+    /// # Safety
+    /// The command has ended, and no walk begins in this slot while the page is in use.
+    pub(crate) unsafe fn ended(&self, number: u32, result: i32) -> (Ended, &[u8]) {
+        let ended = match result {
+            0 => slot::ended(&self.memory, number),
+            refused => slot::refused(&self.memory, number, -refused),
+        };
+        let seen = self.memory.u32(slot::place(number) + at::SLOT_PLACE) as usize % self.shape.reads_each;
+        let page = at::PAGES_AT + (number as usize * self.shape.reads_each + seen) * self.shape.page_bytes;
+        // SAFETY: as this function's.
+        (ended, unsafe { self.memory.page_of_ended(page, self.shape.page_bytes) })
+    }
+}
+
+/// Returns the command that walks from a slot: its part of a submission. `is_last` if the thread enters the kernel with it
+/// and waits for walks alone: the module may then spin.
+pub(crate) fn command(number: u32, is_last: bool) -> [u8; 16] {
+    let mut command = [0; 16];
+    command[..4].copy_from_slice(&number.to_ne_bytes());
+    command[4..8].copy_from_slice(&u32::from(is_last).to_ne_bytes());
+    command
+}
+
 /// Walks that the module runs, for one thread.
 pub(crate) struct ModuleSession {
     /// Only the thread that made the ring may enter it.
     _this_thread: PhantomData<*const ()>,
-    // In the order in which they must be dropped: the program, the file, the memory, the ring.
-    _loaded: Loaded,
-    _device: Device,
-    memory: Memory,
+    // Dropped before the ring.
+    bound: Bound,
     ring: IoUring,
     poke: OwnedFd,
     /// Completions taken off the ring: a slot, and the result of its command.
@@ -36,7 +97,6 @@ pub(crate) struct ModuleSession {
     /// The slot that was filled last, whose command is not queued yet.
     last: Option<u32>,
     under_way: u32,
-    shape: Shape,
     /// Calls into the kernel.
     pub(crate) enters: u64,
 }
@@ -51,37 +111,24 @@ impl ModuleSession {
         file: &impl AsFd,
         options: &Options,
     ) -> Result<ModuleSession, String> {
-        let device = Device::open()?;
-        let shape = Shape {
-            page_bytes: program.page_bytes() as usize,
-            slots: (options.depth as usize).clamp(1, at::SLOTS_MAX).next_power_of_two(),
-            reads_each: (program.fan_out() as usize).clamp(1, at::READS_MAX),
-        };
-        let is_polled = device.bind(file, shape, options.spin)? && options.polled;
-        let pages = shape.slots * shape.reads_each * shape.page_bytes;
-        let bytes = (at::PAGES_AT + pages + at::PAGES_PAD).next_multiple_of(page());
-        let memory = Memory::of_device(&device, bytes)
-            .map_err(|error| format!("the module's memory cannot be mapped ({error})"))?;
+        let bound = Bound::open(program, file, options.depth, options.spin)?;
+        let (is_polled, slots) = (bound.is_pollable && options.polled, bound.shape.slots);
         // One command for each slot, and the watch.
-        let ring = ring(shape.slots as u32 + 1, is_polled, &device)
+        let ring = ring(slots as u32 + 1, is_polled, &bound.device)
             .map_err(|error| format!("there is no ring for the module ({error})"))?;
         let poke =
             event().map_err(|error| format!("there is no descriptor to wake the ring up with ({error})"))?;
-        let loaded = load(program, &device)?;
         Ok(ModuleSession {
             _this_thread: PhantomData,
-            _loaded: loaded,
-            _device: device,
-            memory,
+            bound,
             ring,
             poke,
-            taken: Vec::with_capacity(shape.slots),
+            taken: Vec::with_capacity(slots),
             is_poked: false,
             is_polled,
-            free: (0..shape.slots as u32).rev().collect(),
+            free: (0..slots as u32).rev().collect(),
             last: None,
             under_way: 0,
-            shape,
             enters: 0,
         })
     }
@@ -116,14 +163,14 @@ impl ModuleSession {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        self.shape.slots
+        self.bound.shape.slots
     }
 
     /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
     /// free.
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
         let number = *self.free.last()?;
-        slot::fill(&self.memory, number, root, scratch, hops_max);
+        slot::fill(&self.bound.memory, number, root, scratch, hops_max);
         self.free.pop();
         self.under_way += 1;
         if let Some(before) = self.last.replace(number) {
@@ -132,14 +179,10 @@ impl ModuleSession {
         Some(number)
     }
 
-    /// Queues the command of a slot. `is_last` if the thread enters the kernel with it, and waits: the module may then
-    /// spin.
+    /// Queues the command of a slot.
     fn push(&mut self, number: u32, is_last: bool) {
-        let mut command = [0; 16];
-        command[..4].copy_from_slice(&number.to_ne_bytes());
-        command[4..8].copy_from_slice(&u32::from(is_last).to_ne_bytes());
         let walk = opcode::UringCmd16::new(types::Fixed(0), at::MODULE_WALK as u32)
-            .cmd(command)
+            .cmd(command(number, is_last))
             .build()
             .user_data(number.into());
         // SAFETY: the command works on the session's memory, which belongs to the module. There is room: the queue has one
@@ -159,7 +202,7 @@ impl ModuleSession {
         while self.taken.len() < wanted && !self.is_poked {
             self.enters += 1;
             // A hint: the task work that serves the walks goes on for as many before this thread looks.
-            self.memory.set_u32(at::CONTROL_STOP_AFTER, (wanted - self.taken.len()) as u32);
+            self.bound.memory.set_u32(at::CONTROL_STOP_AFTER, (wanted - self.taken.len()) as u32);
             match self.ring.submit_and_wait(wanted - self.taken.len()) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -190,14 +233,9 @@ impl ModuleSession {
     /// Passes each ended walk to `each`, with the last page that its step read.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(Ended, &[u8])) {
         for (number, result) in self.taken.drain(..) {
-            let ended = match result {
-                0 => slot::ended(&self.memory, number),
-                refused => slot::refused(&self.memory, number, -refused),
-            };
-            let seen = self.memory.u32(slot::place(number) + at::SLOT_PLACE) as usize % self.shape.reads_each;
-            let page =
-                at::PAGES_AT + (number as usize * self.shape.reads_each + seen) * self.shape.page_bytes;
-            each(ended, self.memory.page(page, self.shape.page_bytes));
+            // SAFETY: its completion was taken off the ring, and the slot is free only after this.
+            let (ended, page) = unsafe { self.bound.ended(number, result) };
+            each(ended, page);
             self.free.push(number);
             self.under_way -= 1;
         }
@@ -208,7 +246,7 @@ impl std::fmt::Debug for ModuleSession {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("ModuleSession")
-            .field("shape", &self.shape)
+            .field("shape", &self.bound.shape)
             .field("under_way", &self.under_way)
             .finish_non_exhaustive()
     }

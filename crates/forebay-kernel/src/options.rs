@@ -74,8 +74,10 @@ pub struct KernelStats {
     /// broke, or the module could not read a page that the file has (bytes that were added since, a page in
     /// two pieces).
     pub fell_back: u64,
-    /// System calls that ran walks in the kernel.
+    /// System calls that ran walks in the kernel; 0 where a shard's ring has them, whose calls serve all of its work.
     pub enters: u64,
+    /// Walks that the module ran as commands on a shard's ring.
+    pub commands: u64,
     /// Runs of the program in io_uring's loop; the module does not count its runs.
     pub steps: u64,
 }

@@ -10,13 +10,13 @@ use std::thread::{self, Thread};
 
 use forebay::{Engine, File};
 
-use crate::choice;
+use crate::choice::{self, Side};
 use crate::error::{Error, Result};
 use crate::layout;
 use crate::options::{EngineKind, KernelStats, Options};
 use crate::program::{Program, Scratch};
 use crate::reactor::{self, Start};
-use crate::worker::{Lost, Outcome, Worker};
+use crate::worker::{Lost, Outcome};
 
 /// Walks of one program on one file, inside the kernel where that is possible.
 ///
@@ -26,7 +26,7 @@ use crate::worker::{Lost, Outcome, Worker};
 pub struct KernelWalk<P: Program> {
     program: Arc<P>,
     file: File,
-    worker: Option<Worker<P::Output>>,
+    inside: Option<Side<P>>,
     why: String,
     hops_max: u32,
     counts: Arc<Counts>,
@@ -58,17 +58,17 @@ impl<P: Program> KernelWalk<P> {
         choice::check(&program, file)?;
         let program = Arc::new(program);
         let hops_max = options.hops_max.clamp(1, layout::HOPS_MAX as u32);
-        let (worker, why) = choice::start(engine, &program, file, &options)?;
-        if worker.is_none() && options.only.is_none() {
+        let (inside, why) = choice::start(engine, &program, file, &options)?;
+        if inside.is_none() && options.only.is_none() {
             engine.add_degradation("kernel walks", &why, choice::REMEDY);
         }
-        Ok(KernelWalk { program, file: file.clone(), worker, why, hops_max, counts: Arc::default() })
+        Ok(KernelWalk { program, file: file.clone(), inside, why, hops_max, counts: Arc::default() })
     }
 
     /// Returns the engine that runs the walks.
     pub fn engine(&self) -> EngineKind {
-        match &self.worker {
-            Some(worker) if !worker.is_broken() => worker.kind,
+        match &self.inside {
+            Some(inside) if !inside.is_broken() => inside.kind(),
             _ => EngineKind::Reactor,
         }
     }
@@ -80,12 +80,13 @@ impl<P: Program> KernelWalk<P> {
 
     /// Returns the counters of walks so far.
     pub fn stats(&self) -> KernelStats {
-        let (enters, steps) = self.worker.as_ref().map_or((0, 0), Worker::counts);
+        let (enters, steps, commands) = self.inside.as_ref().map_or((0, 0, 0), Side::counts);
         KernelStats {
             walks: self.counts.walks.load(Ordering::Relaxed),
             fell_back: self.counts.fell_back.load(Ordering::Relaxed),
             enters,
             steps,
+            commands,
         }
     }
 
@@ -94,8 +95,8 @@ impl<P: Program> KernelWalk<P> {
     pub fn walk(&self, args: &P::Args) -> Walking<P> {
         let start = self.start(args);
         self.counts.walks.fetch_add(1, Ordering::Relaxed);
-        match &self.worker {
-            Some(worker) => self.walking(start, Some(worker.send(start))),
+        match &self.inside {
+            Some(inside) => self.walking(start, Some(inside.send(start))),
             None => self.walking(start, None),
         }
     }
@@ -104,9 +105,9 @@ impl<P: Program> KernelWalk<P> {
     pub fn walk_many(&self, args: &[P::Args]) -> WalkingMany<P> {
         let starts: Vec<Start> = args.iter().map(|args| self.start(args)).collect();
         self.counts.walks.fetch_add(starts.len() as u64, Ordering::Relaxed);
-        let walks: Vec<Walking<P>> = match &self.worker {
-            Some(worker) => {
-                let outcomes = worker.send_many(&starts);
+        let walks: Vec<Walking<P>> = match &self.inside {
+            Some(inside) => {
+                let outcomes = inside.send_many(&starts);
                 starts
                     .iter()
                     .zip(outcomes)
@@ -127,8 +128,8 @@ impl<P: Program> KernelWalk<P> {
     /// until then. Walks that have not ended resolve with [`Error::Closed`]. Dropping does the same without
     /// waiting.
     pub fn close(mut self) {
-        if let Some(worker) = self.worker.take() {
-            worker.close();
+        if let Some(inside) = self.inside.take() {
+            inside.close();
         }
     }
 

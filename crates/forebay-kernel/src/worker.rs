@@ -14,6 +14,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use forebay::File;
 
@@ -62,7 +63,7 @@ struct Ticket<T> {
 
 /// The place for a walk's outcome, and the waker to notify.
 #[derive(Debug)]
-struct Promise<T>(Mutex<State<T>>);
+pub(crate) struct Promise<T>(Mutex<State<T>>);
 
 #[derive(Debug)]
 enum State<T> {
@@ -93,6 +94,12 @@ impl From<Error> for Lost {
 #[derive(Debug)]
 pub(crate) struct Outcome<T>(Arc<Promise<T>>);
 
+impl<T> Outcome<T> {
+    pub(crate) fn of(promise: Arc<Promise<T>>) -> Outcome<T> {
+        Outcome(promise)
+    }
+}
+
 impl<T: Send + 'static> Worker<T> {
     /// Starts the thread, and waits until its session is open.
     ///
@@ -105,7 +112,9 @@ impl<T: Send + 'static> Worker<T> {
         options: &Options,
     ) -> Result<Worker<T>, String> {
         let (tell, told) = mpsc::channel();
-        let (program, file, options) = (Arc::clone(program), file.clone(), *options);
+        // A thread that spins in the kernel would not notice new walks.
+        let options = Options { spin: Duration::ZERO, ..*options };
+        let (program, file) = (Arc::clone(program), file.clone());
         let thread = thread::Builder::new()
             .name("forebay-kwalk".to_owned())
             .spawn(move || {
@@ -313,11 +322,11 @@ impl<P: Program> Thread<P> {
 }
 
 impl<T> Promise<T> {
-    fn new() -> Arc<Promise<T>> {
+    pub(crate) fn new() -> Arc<Promise<T>> {
         Arc::new(Promise(Mutex::new(State::Waiting(None))))
     }
 
-    fn keep(&self, result: Result<T, Lost>) {
+    pub(crate) fn keep(&self, result: Result<T, Lost>) {
         let before = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *state, State::Over(result))

@@ -110,6 +110,8 @@ pub use driver::meta::{Advice, Lock};
 pub use handle::engine::{CloseReport, Engine, MemoryReservation};
 pub use handle::file::File;
 pub use handle::open::Open;
+#[doc(hidden)]
+pub use io::command::{CommandEntry, Commands};
 pub use io::config::{Config, DriverChoice, Polling, WorkerRings};
 pub use io::metadata::{DirEntry, FileKind, Metadata};
 pub use io::mode::Mode;
@@ -123,6 +125,8 @@ pub use memory::lent::IoMemory;
 pub use ops::append::{Append, AppendBuilder};
 pub use ops::coalesce::CoalesceStats;
 pub use ops::collective::{Collective, CollectiveBuilder};
+#[doc(hidden)]
+pub use ops::command::{CommandRing, CommandShard};
 pub use ops::dir::Dir;
 pub use ops::nop::Nop;
 pub use ops::nvme::OpenNvme;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use forebay::{Config, Engine, Open};
 use forebay_kernel::{EngineKind, KernelWalk};
 use planted::{Answer, LEVELS, plant};
-use rows::{PROGRAM, Wait, direct, local, options, pread, ring, shared, spinning, tasks};
+use rows::{Callers, PROGRAM, Wait, direct, local, options, pread, ring, shared, spinning, tasks};
 use samples::{Start, Taken, by_threads, median};
 
 /// Lookups in flight, of all threads together.
@@ -86,38 +86,52 @@ fn of_one_thread<'r>(path: &'r Path, direct: &'r fs::File, reads: u64, time: Dur
     rows
 }
 
+/// The rows of one engine's `KernelWalk`.
+macro_rules! names {
+    ($engine:literal) => {
+        [
+            concat!($engine, ", tasks"),
+            concat!($engine, ", other shard"),
+            concat!($engine, ", Tokio"),
+            concat!($engine, ", thread"),
+            concat!($engine, ", thread, 8x"),
+        ]
+    };
+}
+
 fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
     let engine = Engine::start(Config::default().shards(1))?;
     let file = engine.open(path, Open::read()).wait()?;
     let walk = KernelWalk::open(&engine, &file, PROGRAM)?;
     println!("{}", walk.why());
     walk.close();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let two = Engine::start(Config::default().shards(2))?;
+    let of_two = two.open(path, Open::read()).wait()?;
     let direct = direct(path)?;
     let mut rows: Vec<Row<'_>> = vec![("pread", Box::new(|depth, start| pread(&direct, depth, time, start)))];
     rows.extend(of_one_thread(path, &direct, LEVELS, time));
-    // A `KernelWalk`, called by tasks on the shard with one lookup each, by a plain thread that waits for as
-    // many as the depth, and by one that has eight times as many at once.
+    // A `KernelWalk`, called by tasks with one lookup each on the shard, on another shard and in Tokio, by a plain thread that
+    // waits for as many as the depth, and by one that has eight times as many at once.
     for (row, names, kind, polled) in [
-        ("pread", ["reactor, tasks", "reactor, thread", "reactor, thread, 8x"], EngineKind::Reactor, false),
-        (
-            "BPF loop",
-            ["BPF loop, tasks", "BPF loop, thread", "BPF loop, thread, 8x"],
-            EngineKind::BpfLoop,
-            false,
-        ),
-        ("module", ["module, tasks", "module, thread", "module, thread, 8x"], EngineKind::Module, false),
-        (
-            "module, polled",
-            ["polled, tasks", "polled, thread", "polled, thread, 8x"],
-            EngineKind::Module,
-            true,
-        ),
+        ("pread", names!("reactor"), EngineKind::Reactor, false),
+        ("BPF loop", names!("BPF loop"), EngineKind::BpfLoop, false),
+        ("module", names!("module"), EngineKind::Module, false),
+        ("module, polled", names!("polled"), EngineKind::Module, true),
     ] {
         if rows.iter().any(|(each, _)| *each == row) {
-            let (engine, file) = (&engine, &file);
+            let (engine, file, two, of_two) = (&engine, &file, &two, &of_two);
             let of = move |depth| options(kind, depth, polled);
-            rows.push((names[0], Box::new(move |depth, start| tasks(engine, file, of(depth), time, start))));
-            for (name, times) in [(names[1], 1), (names[2], 8)] {
+            for (name, engine, file, callers) in [
+                (names[0], engine, file, Callers::Shards),
+                (names[1], two, of_two, Callers::OtherShards),
+                (names[2], engine, file, Callers::Tokio(&runtime)),
+            ] {
+                let ask =
+                    move |depth, start: &mut Start<'_>| tasks(engine, file, of(depth), callers, time, start);
+                rows.push((name, Box::new(ask)));
+            }
+            for (name, times) in [(names[3], 1), (names[4], 8)] {
                 let ask = move |depth, start: &mut Start<'_>| {
                     shared(engine, file, of(depth), depth * times, time, start)
                 };
@@ -198,7 +212,7 @@ fn more_threads(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
                     None => {
                         let (engine, file) = &engines[side];
                         let of = options(EngineKind::Reactor, threads * depth, false);
-                        tasks(engine, file, of, time, &mut Start::alone())?.rate()
+                        tasks(engine, file, of, Callers::Shards, time, &mut Start::alone())?.rate()
                     }
                 };
             }

@@ -220,12 +220,22 @@ pub(crate) fn shared(
     Ok(taken)
 }
 
-/// Takes a sample on all shards of the engine, with a task for each lookup; all of them share one
-/// [`KernelWalk`].
+/// Where tasks run.
+#[derive(Clone, Copy)]
+pub(crate) enum Callers<'r> {
+    /// On all shards of the engine.
+    Shards,
+    /// On the shards that are not the file's home.
+    OtherShards,
+    Tokio(&'r tokio::runtime::Runtime),
+}
+
+/// Takes a sample with a task for each lookup; all of them share one [`KernelWalk`].
 pub(crate) fn tasks(
     engine: &Engine,
     file: &File,
     options: Options,
+    callers: Callers<'_>,
     time: Duration,
     start: &mut Start<'_>,
 ) -> Answer<Taken> {
@@ -241,25 +251,34 @@ pub(crate) fn tasks(
         Answer::Ok(done)
     };
     let begun = start.wait();
-    let shards = engine.shard_count() as u32;
-    let on_shard = |shard: u32| {
-        let walk = Arc::clone(&walk);
-        engine.spawn_on_shard(shard as usize, Class::DEFAULT, move || async move {
-            let tasks: Vec<_> = (shard..depth.max(shards))
-                .step_by(shards as usize)
-                .map(|number| forebay::shard::spawn(lane(Arc::clone(&walk), number)))
-                .collect();
-            let mut done = 0;
-            for task in tasks {
-                done += task?.await??;
-            }
-            Answer::Ok(done)
-        })
-    };
-    let all: Vec<_> = (0..shards).map(on_shard).collect();
     let mut done = 0;
-    for shard in all {
-        done += shard.wait()??;
+    if let Callers::Tokio(runtime) = callers {
+        let tasks: Vec<_> = (0..depth).map(|number| runtime.spawn(lane(Arc::clone(&walk), number))).collect();
+        for task in tasks {
+            done += runtime.block_on(task)??;
+        }
+    } else {
+        let is_used = |shard: &usize| matches!(callers, Callers::Shards) || *shard != file.home_shard();
+        let shards: Vec<usize> = (0..engine.shard_count()).filter(is_used).collect();
+        let count = shards.len() as u32;
+        let on_shard = |(at, shard): (u32, usize)| {
+            let walk = Arc::clone(&walk);
+            engine.spawn_on_shard(shard, Class::DEFAULT, move || async move {
+                let tasks: Vec<_> = (at..depth.max(count))
+                    .step_by(count as usize)
+                    .map(|number| forebay::shard::spawn(lane(Arc::clone(&walk), number)))
+                    .collect();
+                let mut done = 0;
+                for task in tasks {
+                    done += task?.await??;
+                }
+                Answer::Ok(done)
+            })
+        };
+        let all: Vec<_> = (0..).zip(shards).map(on_shard).collect();
+        for shard in all {
+            done += shard.wait()??;
+        }
     }
     let taken = Taken::since(begun, done, walk.stats().enters);
     // Without this the file could not be removed for a moment.

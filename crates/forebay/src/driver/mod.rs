@@ -15,6 +15,7 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::time::Duration;
 
+use crate::io::command::CommandEntry;
 use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
 
@@ -176,6 +177,36 @@ impl Driver {
     pub(crate) unsafe fn submit(&mut self, request: &IoRequest) -> Result<bool, QueueFull> {
         // SAFETY: the caller's promise is passed on unchanged.
         each!(self, driver => unsafe { driver.submit(request) })
+    }
+
+    /// Queues a command. Returns false if this driver carries out none.
+    ///
+    /// # Safety
+    /// The descriptor, and all that the command uses, must stay valid until the completion for `key` was reported.
+    pub(crate) unsafe fn submit_command(
+        &mut self,
+        key: OpKey,
+        entry: &CommandEntry,
+    ) -> Result<bool, QueueFull> {
+        match self {
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            // SAFETY: the caller's promise is passed on unchanged.
+            Driver::Uring(driver) => unsafe { driver.submit_command(key, entry) }.map(|()| true),
+            _ => {
+                let _ = (key, entry);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Returns whether the driver carries out commands: its ring belongs to one task, and runs what the kernel leaves to that
+    /// task only where the task enters it.
+    pub(crate) fn takes_commands(&self) -> bool {
+        match self {
+            #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
+            Driver::Uring(driver) => driver.takes_commands(),
+            _ => false,
+        }
     }
 
     /// Requests an early end of an operation; it still completes, perhaps with success.

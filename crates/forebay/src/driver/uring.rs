@@ -17,6 +17,7 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::base::health::Degradation;
 use crate::driver::{IoRequest, Known, PollCounts, QueueFull, Route, Wait, WakeHandle};
+use crate::io::command::CommandEntry;
 use crate::io::config::Polling;
 use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
@@ -68,6 +69,7 @@ pub(crate) struct UringDriver {
     depth: u32,
     /// The polling mode of the rings with polled completions.
     polling: Polling,
+    takes_commands: bool,
     enters: u64,
     degraded: Vec<Degradation>,
 }
@@ -78,11 +80,14 @@ impl UringDriver {
     pub(crate) fn new(depth: u32, polling: Polling, keeper: Arc<Keeper>) -> io::Result<UringDriver> {
         let mut degraded = Vec::new();
         let ring: IoUring = setup::build_ring(depth, false, |degradation| degraded.push(degradation))?;
+        // All that `build_ring` has to report is that the kernel refused DEFER_TASKRUN.
+        let is_deferred = degraded.is_empty();
         let mut door = Door::of(&ring);
         if let Err(error) = door.register() {
             degraded.push(setup::refused("registered ring descriptor", &error, "use Linux 5.18 or later"));
         }
         let mut driver = UringDriver::over(ring, door, depth, polling, keeper, degraded)?;
+        driver.takes_commands = is_deferred;
         driver.arm_wake();
         Ok(driver)
     }
@@ -121,6 +126,7 @@ impl UringDriver {
             ring,
             depth,
             polling,
+            takes_commands: false,
             enters: 0,
             degraded,
         })
@@ -205,10 +211,32 @@ impl UringDriver {
                 (OpKind::Write, None) => self.push(&file.write(memory, request).user_data(data)),
                 (OpKind::SyncData, _) => self.push(&file.sync(types::FsyncFlags::DATASYNC).user_data(data)),
                 (OpKind::SyncAll, _) => self.push(&file.sync(types::FsyncFlags::empty()).user_data(data)),
+                // Commands have a way of their own; this one has no entry.
+                (OpKind::Command, _) => {
+                    self.made.push((request.key, -libc::EOPNOTSUPP));
+                    Ok(())
+                }
             }
         }
     }
 
+    /// # Safety
+    /// As [`Driver::submit_command`](crate::driver::Driver::submit_command).
+    pub(crate) unsafe fn submit_command(
+        &mut self,
+        key: OpKey,
+        entry: &CommandEntry,
+    ) -> Result<(), QueueFull> {
+        let command = opcode::UringCmd16::new(types::Fd(entry.fd), entry.operation).cmd(entry.bytes);
+        // SAFETY: the caller keeps the descriptor, and what the command uses, until the completion.
+        unsafe { self.push(&command.build().user_data(key.to_user_data())) }
+    }
+
+    pub(crate) fn takes_commands(&self) -> bool {
+        self.takes_commands
+    }
+
+    /// A command that its driver cannot cancel runs to its own end.
     pub(crate) fn cancel(&mut self, key: OpKey) {
         let entry = opcode::AsyncCancel::new(key.to_user_data()).build().user_data(CANCEL_DATA);
         // SAFETY: the entry names no memory. If the queue is full, this cancel is not sent; the operation

@@ -1,5 +1,6 @@
 //! The types of one operation: its kind and durability, the configuration, the statistics.
 
+pub(crate) mod command;
 pub(crate) mod config;
 pub(crate) mod host;
 pub(crate) mod metadata;

@@ -1,8 +1,10 @@
 //! One operation as the engine passes it on: its kind, the memory that it moves, and its result.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::base::class::Class;
+use crate::io::command::Commands;
 use crate::memory::arena::{AllocError, Buffer};
 use crate::memory::block::{Block, BlockMut};
 use crate::memory::lent::Lent;
@@ -38,6 +40,8 @@ pub(crate) enum OpKind {
     SyncData,
     /// `fsync(2)`.
     SyncAll,
+    /// A command for a descriptor of the program's own; see [`Commands`].
+    Command,
 }
 
 /// Returns an NVMe status as a result: below every errno. See [`nvme_status`].
@@ -135,6 +139,8 @@ pub(crate) enum OpBuffer {
     Shared(Block),
     /// Memory of the program.
     Lent(Lent),
+    /// The owner of a command, and of all that the kernel uses for it.
+    Command(Arc<dyn Commands>),
 }
 
 /// The request of a future; becomes the contents of a slot.
@@ -182,7 +188,7 @@ impl OpBuffer {
     /// Returns the address that the device reads from or writes to, past the first `done` bytes, and its region.
     pub(crate) fn memory(&self, done: u32) -> Option<(NonNull<u8>, Option<u16>)> {
         let (start, region) = match self {
-            OpBuffer::None | OpBuffer::Late => return None,
+            OpBuffer::None | OpBuffer::Late | OpBuffer::Command(_) => return None,
             OpBuffer::Buffer(buffer) => (buffer.as_ptr(), buffer.region_index()),
             OpBuffer::Mut(block) => (block.as_ptr(), block.region_index()),
             OpBuffer::Shared(block) => (block.as_ptr().cast_mut(), block.region_index()),

@@ -311,7 +311,7 @@ impl FlowStats {
                 self.writes += u64::from(moved.after_write);
                 self.write_bytes += bytes;
             }
-            OpKind::Nop => {}
+            OpKind::Nop | OpKind::Command => {}
         }
     }
 

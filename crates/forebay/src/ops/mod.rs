@@ -12,6 +12,7 @@ pub(crate) mod walk;
 
 pub(crate) mod append;
 pub(crate) mod collective;
+pub(crate) mod command;
 pub(crate) mod write_combiner;
 
 pub(crate) mod coalesce;

@@ -428,7 +428,7 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
             return Err(OpFailure::of_result(result));
         };
         let is_over = match request.kind {
-            OpKind::Nop | OpKind::SyncData | OpKind::SyncAll => true,
+            OpKind::Nop | OpKind::Command | OpKind::SyncData | OpKind::SyncAll => true,
             // A direct read ends off the device's grain only at the end of the file.
             OpKind::Read => {
                 done = request.len.min(done + moved);

@@ -110,7 +110,7 @@ impl Files {
                 let end = request.offset.saturating_add(request.len.into());
                 overwrites(file, request.fd, end) && is_within_size_limit(end) && file.writes.admits()
             }
-            OpKind::Nop | OpKind::SyncData | OpKind::SyncAll => false,
+            OpKind::Nop | OpKind::Command | OpKind::SyncData | OpKind::SyncAll => false,
         }
     }
 

@@ -18,6 +18,7 @@ const TRANSFER_MAX: u32 = 0x7fff_f000;
 pub(crate) unsafe fn run(request: &IoRequest) -> i32 {
     match request.kind {
         OpKind::Nop => 0,
+        OpKind::Command => -libc::EOPNOTSUPP,
         OpKind::SyncData => sync_data(request.fd),
         OpKind::SyncAll => sync_all(request.fd),
         OpKind::Read | OpKind::Write => match request.memory {

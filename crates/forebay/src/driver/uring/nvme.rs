@@ -41,6 +41,7 @@ pub(super) enum Plan {
 pub(super) fn plan(target: &NvmeTarget, request: &IoRequest) -> Plan {
     let is_write = match request.kind {
         OpKind::Nop => return Plan::Known(0),
+        OpKind::Command => return Plan::Known(-libc::EOPNOTSUPP),
         OpKind::SyncData | OpKind::SyncAll => return Plan::Send(0),
         OpKind::Write => true,
         OpKind::Read => false,

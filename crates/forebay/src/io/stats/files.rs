@@ -167,7 +167,7 @@ impl FileCounts {
                 self.writes += 1;
                 self.write_bytes += bytes;
             }
-            OpKind::Nop => {}
+            OpKind::Nop | OpKind::Command => {}
         }
     }
 }

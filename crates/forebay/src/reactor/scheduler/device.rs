@@ -137,7 +137,7 @@ impl Done {
         match kind {
             OpKind::Write => self.writes += cost,
             OpKind::SyncData | OpKind::SyncAll => self.syncs += cost,
-            OpKind::Read | OpKind::Nop => {}
+            OpKind::Read | OpKind::Nop | OpKind::Command => {}
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::base::priority;
 use crate::driver::Wait;
-use crate::io::op::{OpFailure, OpKey, OpOutcome};
+use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome};
 use crate::reactor::read_many;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::{Continuation, SlotState};
@@ -165,12 +165,15 @@ impl Shard {
         let keys = self.ops.with(|ops| ops.table.live_keys());
         let mut leaked = 0;
         for key in keys {
-            let (in_flight, buffer, continuation) = self.ops.with(|ops| {
+            let (in_flight, buffer, continuation, number) = self.ops.with(|ops| {
                 let slot = ops.table.slot(key.index);
                 let buffer = slot.buffer.take();
                 let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
-                (slot.state == SlotState::InFlight, buffer, continuation)
+                (slot.state == SlotState::InFlight, buffer, continuation, slot.offset as u32)
             });
+            if let OpBuffer::Command(owner) = &buffer {
+                let _ = catch_unwind(AssertUnwindSafe(|| owner.lost(number)));
+            }
             if in_flight {
                 leaked += 1;
                 // The kernel may still write here.
@@ -185,7 +188,10 @@ impl Shard {
                     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
                 }
                 Continuation::Task(task) => self.executor.wake_task(task),
-                Continuation::Batch { .. } | Continuation::Walk { .. } | Continuation::Orphan => {}
+                Continuation::Batch { .. }
+                | Continuation::Walk { .. }
+                | Continuation::Command
+                | Continuation::Orphan => {}
             }
         }
         leaked

@@ -123,6 +123,8 @@ pub(crate) struct Inbox {
     room_waiters: AtomicUsize,
     room: Mutex<VecDeque<Waker>>,
     wake: OnceLock<WakeHandle>,
+    /// The shard's driver carries out commands.
+    takes_commands: AtomicBool,
 }
 
 impl std::fmt::Debug for Inbox {
@@ -161,6 +163,7 @@ impl Inbox {
             room_waiters: AtomicUsize::new(0),
             room: Mutex::new(VecDeque::new()),
             wake: OnceLock::new(),
+            takes_commands: AtomicBool::new(false),
         }
     }
 
@@ -427,6 +430,16 @@ impl Inbox {
     pub(crate) fn set_wake_handle(&self, wake: WakeHandle) {
         let first = self.wake.set(wake);
         debug_assert!(first.is_ok(), "a shard has one wake handle");
+    }
+
+    /// Returns whether the shard's driver carries out commands.
+    #[inline]
+    pub(crate) fn takes_commands(&self) -> bool {
+        self.takes_commands.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_takes_commands(&self, takes: bool) {
+        self.takes_commands.store(takes, Ordering::Relaxed);
     }
 
     /// Rejects every later message and fails those that wait; called at the shard's end.

@@ -19,6 +19,7 @@
 //! ```
 
 pub(crate) mod clock;
+mod commands;
 mod ending;
 mod event_loop;
 pub(crate) mod executor;

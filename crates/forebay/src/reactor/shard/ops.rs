@@ -34,6 +34,8 @@ pub(crate) struct Ops {
     /// Whether the arena was notified that this shard waits for memory.
     starving: bool,
     pub(crate) in_flight: u32,
+    /// The commands among them.
+    pub(crate) commands: u32,
     /// Operations in flight whose memory is returned without any action by the program.
     returning: u32,
     /// Counts operations, to sample one in 32.
@@ -93,7 +95,7 @@ fn brings_memory(slot: &Slot) -> bool {
         OpKind::Read => matches!(slot.continuation, Continuation::Walk { .. }),
         OpKind::Write => true,
         OpKind::SyncData | OpKind::SyncAll => slot.done > 0,
-        OpKind::Nop => false,
+        OpKind::Nop | OpKind::Command => false,
     }
 }
 
@@ -121,6 +123,7 @@ impl Ops {
             device_queues: DeviceQueues::new(),
             starving: false,
             in_flight: 0,
+            commands: 0,
             returning: 0,
             started: 0,
         }
@@ -525,6 +528,15 @@ impl Shard {
         if matches!(slot.continuation, Continuation::Orphan) {
             return Err(OpFailure::Errno(libc::ECANCELED));
         }
+        if slot.kind == OpKind::Command {
+            if !self.submit_command(index, slot)? {
+                ops.staged.push_front(index);
+                return Ok(Step::DriverIsFull);
+            }
+            ops.in_flight += 1;
+            ops.commands += 1;
+            return Ok(Step::GoOn);
+        }
         let target = match slot.file {
             NO_FILE => Some(FileTarget::none()),
             file => self.files.with(|files| files.target(file)),
@@ -655,7 +667,7 @@ impl Shard {
         let verdict = self.ops.with(|ops| {
             let slot = ops.table.find(key).filter(|slot| slot.state == SlotState::InFlight)?;
             let orphan = matches!(slot.continuation, Continuation::Orphan);
-            let returning = orphan || brings_memory(slot);
+            let (kind, returning) = (slot.kind, orphan || brings_memory(slot));
             let mut device_ns = None;
             if slot.sampled {
                 let ns = self.pass(slot, now);
@@ -672,6 +684,7 @@ impl Shard {
                 ops.staged.push_front(key.index);
             }
             ops.in_flight -= 1;
+            ops.commands -= u32::from(kind == OpKind::Command);
             ops.returning -= u32::from(returning);
             debug_assert!(ops.returning <= ops.in_flight, "memory returns with operations in flight");
             Some(verdict)
@@ -697,6 +710,10 @@ impl Shard {
                     Verdict::NotPollable
                 };
             }
+            // What a command has done before it failed is not known here.
+            if slot.kind == OpKind::Command {
+                return Verdict::Finished(Err(OpFailure::Errno(-result)));
+            }
             // The kernel cancels an operation for which it has no worker thread; nothing was done then.
             let unasked = result == -libc::ECANCELED && !slot.cancelling;
             let again = unasked || matches!(-result, libc::EAGAIN | libc::EINTR);
@@ -712,6 +729,7 @@ impl Shard {
         }
         match slot.kind {
             OpKind::Nop | OpKind::SyncData | OpKind::SyncAll => Verdict::Finished(Ok(slot.done)),
+            OpKind::Command => Verdict::Finished(Ok(result as u32)),
             OpKind::Read => {
                 slot.done += result as u32;
                 if slot.done >= slot.len || result == 0 || orphan {
@@ -799,12 +817,13 @@ impl Shard {
         if let Some(waker) = self.ops.with(|ops| ops.table.slot(index).take_waker()) {
             return wakes::wake(waker);
         }
-        let (continuation, buffer) = self.ops.with(|ops| {
+        let (continuation, buffer, number) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
             let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
             let buffer = slot.buffer.take();
+            let number = slot.offset as u32;
             ops.table.give_back(index);
-            (continuation, buffer)
+            (continuation, buffer, number)
         });
         match continuation {
             Continuation::Remote(cell) => cell.finish(OpOutcome { result, buffer }),
@@ -813,6 +832,11 @@ impl Shard {
             }
             Continuation::Walk { walk, place } => {
                 walk::arrived(self, walk, place, OpOutcome { result, buffer });
+            }
+            Continuation::Command => {
+                if let OpBuffer::Command(owner) = buffer {
+                    owner.ended(number, result.map_err(|failure| failure.into_error("command", None)));
+                }
             }
             Continuation::Orphan | Continuation::Wake(_) | Continuation::Task(_) => drop(buffer),
         }

@@ -39,6 +39,8 @@ pub(crate) enum Continuation {
     Batch { batch: u32, piece: u32 },
     /// One of the reads that a walk's step requested.
     Walk { walk: u32, place: u32 },
+    /// The owner of a command, in the slot's buffer, is called.
+    Command,
 }
 
 /// One operation; see the module's documentation. All fields belong to the shard's thread. Occupies two cache

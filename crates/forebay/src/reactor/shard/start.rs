@@ -222,6 +222,7 @@ pub(crate) fn new_shard(
 ) -> Box<Shard> {
     let index = inbox.index;
     inbox.set_wake_handle(wake);
+    inbox.set_takes_commands(driver.takes_commands());
     for Degradation { what, why, remedy } in driver.degradations() {
         engine.degrade_once(&what, &why, &remedy);
     }

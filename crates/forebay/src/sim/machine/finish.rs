@@ -15,7 +15,7 @@ impl Machine {
             (_, Some(disk)) => match self.disks.get_mut(disk) {
                 None => -libc::EIO,
                 Some(disk) => match flight.io.kind {
-                    OpKind::Nop => 0,
+                    OpKind::Nop | OpKind::Command => 0,
                     OpKind::Read => read(disk, &mut flight, &mut self.scratch, fate),
                     OpKind::Write => write(disk, &mut flight, time_ns, fate),
                     kind => match flight.end {
@@ -39,7 +39,7 @@ impl Machine {
                 self.counts.written_bytes += moved;
             }
             OpKind::SyncData | OpKind::SyncAll => self.counts.flushes += 1,
-            OpKind::Nop => {}
+            OpKind::Nop | OpKind::Command => {}
         }
         self.note_done(&flight, result, time_ns, fate);
         if flight.io.kind == OpKind::Read {

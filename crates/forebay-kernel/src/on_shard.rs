@@ -1,0 +1,337 @@
+//! A session of the module on the ring of one of the engine's shards.
+//!
+//! No thread stands behind it. A walk is one command on the shard's ring: a task on that shard puts it there itself, all
+//! others with one message, however many walks they bring and whoever else brings some at the same time. The shard takes the
+//! result out of the walk's slot when the command has ended, and begins the next one that waits in it. A future is not part of
+//! this: one that is not polled, or was dropped, keeps no slot.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use forebay::{CommandEntry, CommandRing, CommandShard, Commands, File};
+
+use crate::error::Error;
+use crate::layout as at;
+use crate::module::{Bound, command};
+use crate::options::Options;
+use crate::program::Program;
+use crate::reactor::Start;
+use crate::slot;
+use crate::worker::{Lost, Outcome, Promise};
+
+/// The session's handle. Dropping it ends the session: walks that have not ended resolve with [`Error::Closed`].
+pub(crate) struct OnShard<P: Program>(Arc<Session<P>>);
+
+struct Session<P: Program> {
+    program: Arc<P>,
+    shard: CommandShard,
+    /// `None` once the session ends.
+    kernel: Option<Kernel>,
+    device: RawFd,
+    state: Mutex<State<P::Output>>,
+    commands: AtomicU64,
+    gone: Arc<Gone>,
+}
+
+/// All that the session has in the kernel.
+struct Kernel {
+    bound: Bound,
+    _mark: MarkGone,
+}
+
+struct State<T> {
+    free: Vec<u32>,
+    /// The promise of the walk in each slot.
+    running: Vec<Option<Arc<Promise<T>>>>,
+    /// Walks that have no slot yet, in order.
+    waiting: VecDeque<(Start, Arc<Promise<T>>)>,
+    /// The shard has been called, and has not come yet.
+    is_called: bool,
+    /// Why no walk begins any more.
+    end: Option<End>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Closed,
+    Broken,
+}
+
+impl End {
+    fn lost(self) -> Lost {
+        match self {
+            End::Closed => Lost::Failed(Error::Closed),
+            End::Broken => Lost::Broken,
+        }
+    }
+}
+
+/// Set when nothing of the session is left in the kernel, or never will be freed.
+#[derive(Default)]
+struct Gone(Mutex<bool>, Condvar);
+
+struct MarkGone(Arc<Gone>);
+
+impl<P: Program> OnShard<P> {
+    /// Opens a session for a file on this shard.
+    ///
+    /// # Errors
+    /// Why this engine is not possible here, as a sentence without its full stop.
+    pub(crate) fn open(
+        program: &Arc<P>,
+        file: &File,
+        shard: CommandShard,
+        options: &Options,
+    ) -> Result<OnShard<P>, String> {
+        let bound = Bound::open(program.as_ref(), file, options.depth, Duration::ZERO)?;
+        let (device, slots, gone) = (bound.device.as_raw_fd(), bound.shape.slots, Arc::new(Gone::default()));
+        Ok(OnShard(Arc::new(Session {
+            program: Arc::clone(program),
+            shard,
+            kernel: Some(Kernel { bound, _mark: MarkGone(Arc::clone(&gone)) }),
+            device,
+            state: Mutex::new(State {
+                free: (0..slots as u32).rev().collect(),
+                running: (0..slots).map(|_| None).collect(),
+                waiting: VecDeque::new(),
+                is_called: false,
+                end: None,
+            }),
+            commands: AtomicU64::new(0),
+            gone,
+        })))
+    }
+
+    pub(crate) fn send(&self, start: Start) -> Outcome<P::Output> {
+        let promise = Promise::new();
+        self.put(std::iter::once((start, Arc::clone(&promise))));
+        Outcome::of(promise)
+    }
+
+    pub(crate) fn send_many(&self, starts: &[Start]) -> Vec<Outcome<P::Output>> {
+        let promises: Vec<_> = starts.iter().map(|_| Promise::new()).collect();
+        self.put(starts.iter().copied().zip(promises.iter().map(Arc::clone)));
+        promises.into_iter().map(Outcome::of).collect()
+    }
+
+    fn put(&self, walks: impl Iterator<Item = (Start, Arc<Promise<P::Output>>)>) {
+        let session = &self.0;
+        // A forked child has neither the shard nor the memory. The reactor fails its walks with the right error.
+        let mut state = session.state();
+        if let Some(end) = if session.shard.is_forked() { Some(End::Broken) } else { state.end } {
+            drop(state);
+            return walks.for_each(|(_, promise)| promise.keep(Err(end.lost())));
+        }
+        state.waiting.extend(walks);
+        drop(state);
+        if session.shard.here(|ring| session.begin(ring)).is_none() {
+            session.call();
+        }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.state().end == Some(End::Broken)
+    }
+
+    /// Returns the number of commands so far.
+    pub(crate) fn commands(&self) -> u64 {
+        self.0.commands.load(Ordering::Relaxed)
+    }
+
+    /// Ends the session, and waits until the kernel has released the file. On a shard, which must not wait for itself, program
+    /// and memory go a little later.
+    pub(crate) fn close(self) {
+        let gone = Arc::clone(&self.0.gone);
+        self.0.end(End::Closed);
+        if let Some(kernel) = &self.0.kernel
+            && !self.0.shard.is_forked()
+        {
+            kernel.bound.device.unbind();
+        }
+        let is_forked = self.0.shard.is_forked();
+        drop(self);
+        if forebay::shard::current().is_none() && !is_forked {
+            gone.wait();
+        }
+    }
+}
+
+impl<P: Program> Drop for OnShard<P> {
+    fn drop(&mut self) {
+        self.0.end(End::Closed);
+    }
+}
+
+impl<P: Program> Session<P> {
+    fn state(&self) -> MutexGuard<'_, State<P::Output>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins walks that wait while there are slots; on the shard.
+    fn begin(self: &Arc<Self>, ring: &CommandRing<'_>) {
+        let failed = self.begin_in(&mut self.state(), ring);
+        for (promise, lost) in failed {
+            promise.keep(Err(lost));
+        }
+    }
+
+    /// Does the same with the lock held. Returns the walks that could not begin; their wakers run without the lock.
+    fn begin_in(
+        self: &Arc<Self>,
+        state: &mut State<P::Output>,
+        ring: &CommandRing<'_>,
+    ) -> Vec<(Arc<Promise<P::Output>>, Lost)> {
+        let mut failed = Vec::new();
+        let Some(kernel) = &self.kernel else { return failed };
+        if state.waiting.is_empty() || state.free.is_empty() {
+            return failed;
+        }
+        let owner: Arc<dyn Commands> = self.clone();
+        while let Some(&number) = state.free.last()
+            && let Some((start, promise)) = state.waiting.pop_front()
+        {
+            // Its future was dropped.
+            if Arc::strong_count(&promise) == 1 {
+                continue;
+            }
+            slot::fill(&kernel.bound.memory, number, start.root, &start.scratch, start.hops_max);
+            match ring.begin(&owner, number) {
+                Ok(()) => {
+                    state.free.pop();
+                    if let Some(place) = state.running.get_mut(number as usize) {
+                        *place = Some(promise);
+                    }
+                    self.commands.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => failed.push((promise, Lost::Failed(Error::Core(error)))),
+            }
+        }
+        failed
+    }
+
+    /// Has the shard come for the walks that wait, unless it will come anyway: it was called, or a walk that has all slots ends.
+    fn call(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            if state.is_called || state.waiting.is_empty() || state.free.is_empty() {
+                return;
+            }
+            state.is_called = true;
+        }
+        self.shard.call(self.clone());
+    }
+
+    /// No walk begins any more, and those that have not ended resolve.
+    fn end(&self, end: End) {
+        let left: Vec<_> = {
+            let mut state = self.state();
+            let end = *state.end.get_or_insert(end);
+            let running: Vec<_> = state.running.iter_mut().filter_map(Option::take).collect();
+            let waiting = state.waiting.drain(..).map(|(_, promise)| promise);
+            running.into_iter().chain(waiting).map(|promise| (promise, end)).collect()
+        };
+        for (promise, end) in left {
+            promise.keep(Err(end.lost()));
+        }
+    }
+}
+
+impl<P: Program> Commands for Session<P> {
+    fn entry(&self, number: u32) -> CommandEntry {
+        CommandEntry { fd: self.device, operation: at::MODULE_WALK as u32, bytes: command(number, false) }
+    }
+
+    fn called(self: Arc<Self>) {
+        self.state().is_called = false;
+        let _ = self.shard.here(|ring| self.begin(ring));
+    }
+
+    fn refused(&self) {
+        self.end(End::Broken);
+    }
+
+    fn ended(self: Arc<Self>, number: u32, result: forebay::Result<u32>) {
+        let outcome = self.outcome(number, result);
+        let mut state = self.state();
+        state.free.push(number);
+        let promise = state.running.get_mut(number as usize).and_then(Option::take);
+        let failed = self.shard.here(|ring| self.begin_in(&mut state, ring)).unwrap_or_default();
+        drop(state);
+        if let Some(promise) = promise {
+            promise.keep(outcome);
+        }
+        for (promise, lost) in failed {
+            promise.keep(Err(lost));
+        }
+    }
+
+    fn lost(&self, _number: u32) {
+        self.end(End::Broken);
+        // Nothing frees what the kernel may still use; nobody waits for that.
+        self.gone.set();
+    }
+}
+
+impl<P: Program> Session<P> {
+    /// Returns the outcome of a walk whose command has ended, out of its slot.
+    fn outcome(&self, number: u32, result: forebay::Result<u32>) -> Result<P::Output, Lost> {
+        let Some(kernel) = &self.kernel else { return Err(Lost::Broken) };
+        let result = match result {
+            Ok(result) => result as i32,
+            Err(error) => match error.raw_os_error() {
+                Some(number) => {
+                    // No ring of this shard will ever do, or the module is gone.
+                    if matches!(number, libc::EOPNOTSUPP | libc::EXDEV | libc::ENXIO | libc::ENOTTY) {
+                        self.end(End::Broken);
+                    }
+                    -number
+                }
+                None => return Err(Lost::Failed(Error::Core(error))),
+            },
+        };
+        // SAFETY: the shard calls this for the command's end. The slot is free, and can be begun again, only afterwards.
+        let (ended, page) = unsafe { kernel.bound.ended(number, result) };
+        let scratch = ended.outcome?;
+        // The program's own code must not end the shard. The reactor will meet the same panic, and has an error for it.
+        catch_unwind(AssertUnwindSafe(|| self.program.end(&scratch, page))).map_err(|_| Lost::Broken)
+    }
+}
+
+impl<P: Program> Drop for Session<P> {
+    fn drop(&mut self) {
+        let Some(kernel) = self.kernel.take() else { return };
+        if self.shard.is_forked() {
+            // All of it is the parent's: the descriptors here are copies, and what is done to the session through them is done to
+            // the parent's walks.
+            return std::mem::forget(kernel);
+        }
+        // Freeing it waits for the kernel's grace periods, milliseconds each, and this may be a shard. If there is no thread it
+        // is freed here.
+        let _ = thread::Builder::new().name("forebay-kw-end".to_owned()).spawn(move || drop(kernel));
+    }
+}
+
+impl Gone {
+    fn set(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut is_gone = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*is_gone {
+            is_gone = self.1.wait(is_gone).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for MarkGone {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}

@@ -1,0 +1,415 @@
+//! Walks of the module on the ring of a shard: from everywhere at once, with futures that are dropped or never polled again,
+//! and ended from both sides. Where the module is not loaded these tests try nothing.
+
+mod common;
+
+use std::fs::OpenOptions;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use common::{Tree, has_module, told};
+use forebay::{Class, Config, DriverChoice, Engine, File, WorkerRings};
+use forebay_kernel::{
+    EngineKind, Error, KernelWalk, Lookup, Next, Options, Program, Scratch, TreeLookup, Walking,
+};
+
+const LEVELS: u64 = 6;
+
+struct Scene {
+    engine: Engine,
+    file: File,
+    tree: Arc<Tree>,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new(config: Config) -> Option<Scene> {
+        if !has_module() {
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = Engine::start(config).expect("an engine");
+        let tree = Arc::new(Tree::new(4096, 50, LEVELS, 60));
+        let path = dir.path().join("tree");
+        let file = tree.plant(&engine, &path);
+        Some(Scene { engine, file, tree, path, _dir: dir })
+    }
+
+    fn open<P: Program>(&self, program: P, depth: u32) -> KernelWalk<P> {
+        let mut options = Options::default();
+        (options.only, options.depth) = (Some(EngineKind::Module), depth);
+        let walk = KernelWalk::open_with(&self.engine, &self.file, program, options);
+        let walk = walk.expect("the module takes it");
+        assert!(walk.why().contains("on the ring of shard"), "{}", walk.why());
+        walk
+    }
+
+    fn lookups(&self, depth: u32) -> KernelWalk<TreeLookup> {
+        self.open(TreeLookup { node_bytes: 4096 }, depth)
+    }
+
+    /// The file is free: this one writes to it.
+    fn assert_free(&self) {
+        OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(0)).expect("it is free");
+    }
+}
+
+fn lookup(tree: &Tree, key: u64) -> Lookup {
+    Lookup { root: tree.root(LEVELS, key), level: LEVELS as u16 - 1, key }
+}
+
+fn has_walk_thread() -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").expect("this process has threads");
+    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm")).ok();
+    threads.flatten().filter_map(name).any(|name| name.starts_with("forebay-kwalk"))
+}
+
+/// One walk after the other, and some at once.
+async fn walk_all(walk: Arc<KernelWalk<TreeLookup>>, tree: Arc<Tree>, from: u64) {
+    for key in from..from + 50 {
+        let lookup = lookup(&tree, key);
+        assert_eq!(walk.walk(&lookup).await.ok(), Some(tree.lookup(lookup.root, key)));
+    }
+    let lookups: Vec<Lookup> = (from..from + 100).map(|key| lookup(&tree, key)).collect();
+    for (lookup, found) in lookups.iter().zip(walk.walk_many(&lookups).await) {
+        assert_eq!(found.ok(), Some(tree.lookup(lookup.root, lookup.key)));
+    }
+}
+
+#[test]
+fn shards_runtimes_and_threads_walk_at_once_without_a_thread_for_it() {
+    let config = Config::default().shards(2).worker_rings(WorkerRings::Auto);
+    let Some(scene) = Scene::new(config) else { return };
+    let walk = Arc::new(scene.lookups(16));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let all = |from: u64| walk_all(Arc::clone(&walk), Arc::clone(&scene.tree), from);
+    let shards: Vec<_> = (0..4)
+        .map(|at| {
+            let (walk, tree) = (Arc::clone(&walk), Arc::clone(&scene.tree));
+            let make = move || walk_all(walk, tree, at * 1000);
+            scene.engine.spawn_on_shard(at as usize % 2, Class::DEFAULT, make)
+        })
+        .collect();
+    let workers: Vec<_> = (4..8)
+        .map(|at| {
+            // A read of the same task, so that its worker has a ring of its own by then.
+            let (file, walks) = (scene.file.clone(), all(at * 1000));
+            runtime.spawn(async move {
+                file.read(0..4096).await.expect("a read beside the walks");
+                walks.await;
+            })
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for at in 8..12 {
+            let (walk, tree) = (&walk, &scene.tree);
+            scope.spawn(move || {
+                for key in at * 1000..at * 1000 + 150 {
+                    let lookup = lookup(tree, key);
+                    assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, key)));
+                }
+            });
+        }
+        assert!(!has_walk_thread());
+    });
+    shards.into_iter().for_each(|task| task.wait().expect("the task ends"));
+    workers.into_iter().for_each(|task| runtime.block_on(task).expect("the task ends"));
+    let stats = walk.stats();
+    assert_eq!((stats.walks, stats.commands, stats.fell_back), (12 * 150, 12 * 150, 0));
+    assert!(!has_walk_thread());
+    drop(runtime);
+    Arc::into_inner(walk).expect("all tasks have ended").close();
+    scene.assert_free();
+}
+
+#[test]
+fn dropped_futures_leave_room_and_what_waited_never_begins() {
+    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+    let walk = Arc::new(scene.lookups(2));
+    let tree = Arc::clone(&scene.tree);
+    let on_shard = Arc::clone(&walk);
+    let task = scene.engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        // Two of each ten are begun here and now, and go on without their futures.
+        for round in 0..30 {
+            let futures: Vec<_> = (0..10).map(|key| on_shard.walk(&lookup(&tree, key))).collect();
+            drop(futures);
+            let last = lookup(&tree, round);
+            assert_eq!(on_shard.walk(&last).await.ok(), Some(tree.lookup(last.root, round)));
+        }
+        (on_shard.stats(), tree)
+    });
+    let (stats, tree) = task.wait().expect("the task ends");
+    assert_eq!(stats.walks, 30 * 11);
+    assert!((30..=30 * 3).contains(&stats.commands), "{stats:?}");
+    for key in 0..300 {
+        let lookup = lookup(&tree, key);
+        drop(walk.walk(&lookup));
+        if key % 50 == 0 {
+            assert_eq!(walk.walk(&lookup).wait().ok(), Some(tree.lookup(lookup.root, key)));
+        }
+    }
+}
+
+/// Begins more walks than there are slots, and polls each once.
+fn freeze(walk: &KernelWalk<TreeLookup>, tree: &Tree) -> Vec<Walking<TreeLookup>> {
+    let mut frozen: Vec<_> = (0..300).map(|key| walk.walk(&lookup(tree, key))).collect();
+    for walk in &mut frozen {
+        let _ = Pin::new(walk).poll(&mut Context::from_waker(Waker::noop()));
+    }
+    frozen
+}
+
+/// A future that was polled once and never again keeps no slot, nor the place of one behind it.
+#[test]
+fn futures_that_are_not_polled_again_hold_up_no_other() {
+    let Some(scene) = Scene::new(Config::default().shards(2)) else { return };
+    let walk = Arc::new(scene.lookups(64));
+    let home = scene.file.home_shard();
+    for (frozen_on, asked_on) in [(None, None), (Some(home), Some(home)), (Some(1 - home), None)] {
+        let (begun, tree) = (Arc::clone(&walk), Arc::clone(&scene.tree));
+        let frozen = match frozen_on {
+            None => freeze(&begun, &tree),
+            Some(shard) => {
+                let task = scene
+                    .engine
+                    .spawn_on_shard(shard, Class::DEFAULT, move || async move { freeze(&begun, &tree) });
+                task.wait().expect("the task ends")
+            }
+        };
+        let (behind, tree) = (Arc::clone(&walk), Arc::clone(&scene.tree));
+        let one = lookup(&tree, 9);
+        let found = match asked_on {
+            None => behind.walk(&one).wait(),
+            Some(shard) => {
+                let task = scene
+                    .engine
+                    .spawn_on_shard(shard, Class::DEFAULT, move || async move { behind.walk(&one).await });
+                task.wait().expect("the task ends")
+            }
+        };
+        assert_eq!(found.ok(), Some(tree.lookup(one.root, 9)));
+        // They have their results when they are polled after all.
+        for (key, walk) in frozen.into_iter().enumerate() {
+            let expected = tree.lookup(tree.root(LEVELS, key as u64), key as u64);
+            assert_eq!(walk.wait().ok(), Some(expected));
+        }
+    }
+    assert_eq!(walk.stats().fell_back, 0);
+}
+
+/// Walks in a circle until its hops are used up.
+struct NeverEnds;
+
+impl Program for NeverEnds {
+    type Args = ();
+    type Output = ();
+
+    fn name(&self) -> &'static str {
+        "never_ends"
+    }
+
+    fn page_bytes(&self) -> u32 {
+        4096
+    }
+
+    fn object(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn module_object(&self) -> Option<&[u8]> {
+        Some(include_bytes!("objects/never_ends.module.bpf.o"))
+    }
+
+    fn begin(&self, _: &(), _: &mut Scratch) -> u64 {
+        0
+    }
+
+    fn step(&self, _: &[u8], at: u64, _: &mut Scratch) -> Next {
+        Next::read(at)
+    }
+
+    fn end(&self, _: &Scratch, _: &[u8]) {}
+}
+
+fn is_engine_closed(error: &Error) -> bool {
+    matches!(error, Error::Core(error) if error.kind() == forebay::ErrorKind::EngineClosed)
+}
+
+#[test]
+fn an_engine_closes_with_walks_in_the_kernel() {
+    for _ in 0..10 {
+        let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+        let walk = scene.open(NeverEnds, 64);
+        let walks = walk.walk_many(&[(); 200]);
+        let report = scene.engine.close().wait().expect("a report");
+        assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
+        for ended in walks.wait().expect("not on a shard") {
+            match ended {
+                Err(Error::TooManyHops { limit: 64, .. }) => {}
+                Err(error) if is_engine_closed(&error) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let late = walk.walk(&()).wait().expect_err("there is no engine");
+        assert!(is_engine_closed(&late), "{late}");
+        walk.close();
+        OpenOptions::new()
+            .write(true)
+            .open(&scene.path)
+            .and_then(|file| file.set_len(0))
+            .expect("it is free");
+    }
+}
+
+#[test]
+fn a_session_closes_and_is_dropped_with_walks_in_the_kernel() {
+    let Some(scene) = Scene::new(Config::default().shards(2)) else { return };
+    let closed = |walks: Vec<Result<(), Error>>| {
+        for ended in walks {
+            assert!(
+                matches!(ended, Err(Error::Closed | Error::TooManyHops { .. })),
+                "a walk ends with its session: {ended:?}"
+            );
+        }
+    };
+    for round in 0..10 {
+        // From a thread, and from the task of a shard, which must not wait for itself.
+        let walk = scene.open(NeverEnds, 64);
+        let walks = walk.walk_many(&[(); 100]);
+        walk.close();
+        closed(walks.wait().expect("not on a shard"));
+        let writer = OpenOptions::new().write(true).open(&scene.path).expect("it is there");
+        writer.set_len(4096 * 360).expect("it is free");
+        let walk = scene.open(NeverEnds, 64);
+        let task = scene.engine.spawn_on_shard(round % 2, Class::DEFAULT, move || async move {
+            let walks = walk.walk_many(&[(); 100]);
+            walk.close();
+            writer.set_len(4096 * 360).expect("it is free");
+            walks.await
+        });
+        closed(task.wait().expect("the task ends"));
+        let walk = scene.open(NeverEnds, 64);
+        let walks = walk.walk_many(&[(); 100]);
+        drop(walk);
+        closed(walks.wait().expect("not on a shard"));
+        // The drop has not waited.
+        let writer = OpenOptions::new().write(true).open(&scene.path).expect("it is there");
+        let begun = Instant::now();
+        while writer.set_len(4096 * 360).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the file is still bound");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A forked child has neither the ring nor the memory of its parent's session, and must not end it.
+#[test]
+fn a_forked_childs_walks_fail_and_its_end_leaves_the_parents_alone() {
+    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+    let walk = scene.lookups(8);
+    let one = lookup(&scene.tree, 5);
+    let expected = scene.tree.lookup(one.root, 5);
+    assert_eq!(walk.walk(&one).wait().ok(), Some(expected));
+    // SAFETY: the child uses the allocator, which this C library lets it, and leaves by _exit.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            let body = std::panic::AssertUnwindSafe(|| {
+                let failed = walk.walk(&one).wait();
+                let is_forked =
+                    matches!(&failed, Err(Error::Core(error)) if error.kind() == forebay::ErrorKind::Forked);
+                walk.close();
+                u8::from(!is_forked)
+            });
+            // SAFETY: these calls take plain numbers.
+            unsafe {
+                libc::alarm(30);
+                libc::_exit(std::panic::catch_unwind(body).unwrap_or(255).into())
+            }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: the status is writable, and the child is this process's.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "signal {}", libc::WTERMSIG(status));
+            assert_eq!(libc::WEXITSTATUS(status), 0);
+        }
+    }
+    assert_eq!(walk.walk(&one).wait().ok(), Some(expected));
+    assert_eq!(walk.stats().fell_back, 0);
+    walk.close();
+    scene.assert_free();
+}
+
+/// The other forms: a ring that polls, and an engine without rings.
+#[test]
+fn without_such_a_ring_walks_have_a_thread() {
+    let Some(scene) = Scene::new(Config::default().driver(DriverChoice::Threads)) else { return };
+    let mut options = Options::default();
+    options.only = Some(EngineKind::Module);
+    let walk = KernelWalk::open_with(&scene.engine, &scene.file, TreeLookup { node_bytes: 4096 }, options)
+        .expect("the module takes it");
+    assert!(walk.why().contains("a thread and a ring of their own, as no shard's ring"), "{}", walk.why());
+    assert!(has_walk_thread());
+    let one = lookup(&scene.tree, 5);
+    assert_eq!(told(walk.walk(&one).wait()), scene.tree.lookup(one.root, 5).to_string());
+    assert_eq!(walk.stats().commands, 0);
+    walk.close();
+}
+
+/// A panic of the program's own end is the walk's, and not the shard's.
+#[test]
+fn a_program_that_panics_ends_no_shard() {
+    static PANICS: AtomicBool = AtomicBool::new(true);
+    struct Panics(TreeLookup);
+    impl Program for Panics {
+        type Args = Lookup;
+        type Output = u64;
+
+        fn name(&self) -> &'static str {
+            self.0.name()
+        }
+
+        fn page_bytes(&self) -> u32 {
+            self.0.page_bytes()
+        }
+
+        fn object(&self) -> Option<&[u8]> {
+            None
+        }
+
+        fn module_object(&self) -> Option<&[u8]> {
+            self.0.module_object()
+        }
+
+        fn begin(&self, args: &Lookup, scratch: &mut Scratch) -> u64 {
+            self.0.begin(args, scratch)
+        }
+
+        fn step(&self, page: &[u8], at: u64, scratch: &mut Scratch) -> Next {
+            self.0.step(page, at, scratch)
+        }
+
+        fn end(&self, scratch: &Scratch, page: &[u8]) -> u64 {
+            assert!(!PANICS.load(Ordering::SeqCst), "this program panics");
+            self.0.end(scratch, page)
+        }
+    }
+    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+    let walk = scene.open(Panics(TreeLookup { node_bytes: 4096 }), 4);
+    let one = lookup(&scene.tree, 5);
+    let failed = walk.walk(&one).wait();
+    assert!(matches!(&failed, Err(Error::Core(_))), "as in the reactor: {failed:?}");
+    PANICS.store(false, Ordering::SeqCst);
+    let mut again = walk.walk(&one);
+    let polled = Pin::new(&mut again).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(polled, Poll::Pending | Poll::Ready(Ok(_))));
+    assert_eq!(again.wait().ok(), Some(scene.tree.lookup(one.root, 5)));
+}
