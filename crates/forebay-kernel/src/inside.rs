@@ -46,8 +46,9 @@ impl Inside {
     }
 
     /// Returns the engines inside the kernel to try, the one that takes fewer instructions first. Both take
-    /// fewer than the reactor: measured in `docs/kernel-walks.md`, and checked by
-    /// `scripts/checks/kernel-walks --instructions`.
+    /// fewer than the reactor, from wherever walks come (tasks on the shard, on another one, in Tokio, plain
+    /// threads), so nothing is measured at run time: `docs/kernel-walks.md` has the figures, and
+    /// `scripts/checks/kernel-walks --instructions` checks them.
     pub(crate) fn wanted(options: &Options) -> &'static [EngineKind] {
         match options.only {
             None => &[EngineKind::Module, EngineKind::BpfLoop],

@@ -243,7 +243,7 @@ impl<P: Program> Session<P> {
 
 impl<P: Program> Commands for Session<P> {
     fn entry(&self, number: u32) -> CommandEntry {
-        CommandEntry { fd: self.device, operation: at::MODULE_WALK as u32, bytes: command(number, false) }
+        CommandEntry::new(self.device, at::MODULE_WALK as u32, command(number, false))
     }
 
     fn called(self: Arc<Self>) {

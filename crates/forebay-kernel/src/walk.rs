@@ -91,7 +91,8 @@ impl<P: Program> KernelWalk<P> {
     }
 
     /// Begins one walk: inside the kernel at once, in the reactor when the future is first polled. If the
-    /// future is dropped, a walk inside the kernel still runs to its end, and its result is dropped.
+    /// future is dropped, a walk inside the kernel still runs to its end, and its result is dropped; one of the
+    /// module's that still waits for a place never begins.
     pub fn walk(&self, args: &P::Args) -> Walking<P> {
         let start = self.start(args);
         self.counts.walks.fetch_add(1, Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl<P: Program> KernelWalk<P> {
 
     /// Ends the walks, and waits until the kernel has released the file: the module keeps the file unchanged
     /// until then. Walks that have not ended resolve with [`Error::Closed`]. Dropping does the same without
-    /// waiting.
+    /// waiting. On a shard this waits for reads in flight only; the program leaves the kernel a little later.
     pub fn close(mut self) {
         if let Some(inside) = self.inside.take() {
             inside.close();

@@ -70,7 +70,7 @@ impl Probe {
 
 impl Commands for Probe {
     fn entry(&self, _: u32) -> CommandEntry {
-        CommandEntry { fd: self.fd.as_raw_fd(), operation: 7, bytes: [0; 16] }
+        CommandEntry::new(self.fd.as_raw_fd(), 7, [0; 16])
     }
 
     fn called(self: Arc<Self>) {

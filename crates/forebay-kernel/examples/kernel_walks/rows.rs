@@ -221,13 +221,14 @@ pub(crate) fn shared(
 }
 
 /// Where tasks run.
-#[derive(Clone, Copy)]
-pub(crate) enum Callers<'r> {
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Callers {
     /// On all shards of the engine.
     Shards,
     /// On the shards that are not the file's home.
     OtherShards,
-    Tokio(&'r tokio::runtime::Runtime),
+    /// In a Tokio runtime of one worker.
+    Tokio,
 }
 
 /// Takes a sample with a task for each lookup; all of them share one [`KernelWalk`].
@@ -235,7 +236,7 @@ pub(crate) fn tasks(
     engine: &Engine,
     file: &File,
     options: Options,
-    callers: Callers<'_>,
+    callers: Callers,
     time: Duration,
     start: &mut Start<'_>,
 ) -> Answer<Taken> {
@@ -250,15 +251,21 @@ pub(crate) fn tasks(
         }
         Answer::Ok(done)
     };
+    let runtime = match callers {
+        Callers::Tokio => {
+            Some(tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
+        }
+        _ => None,
+    };
     let begun = start.wait();
     let mut done = 0;
-    if let Callers::Tokio(runtime) = callers {
+    if let Some(runtime) = &runtime {
         let tasks: Vec<_> = (0..depth).map(|number| runtime.spawn(lane(Arc::clone(&walk), number))).collect();
         for task in tasks {
             done += runtime.block_on(task)??;
         }
     } else {
-        let is_used = |shard: &usize| matches!(callers, Callers::Shards) || *shard != file.home_shard();
+        let is_used = |shard: &usize| callers == Callers::Shards || *shard != file.home_shard();
         let shards: Vec<usize> = (0..engine.shard_count()).filter(is_used).collect();
         let count = shards.len() as u32;
         let on_shard = |(at, shard): (u32, usize)| {

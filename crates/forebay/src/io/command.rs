@@ -9,12 +9,17 @@ use crate::base::error::Result;
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct CommandEntry {
-    /// The descriptor whose driver carries the command out.
-    pub fd: RawFd,
-    /// The operation, a number of that driver's.
-    pub operation: u32,
-    /// The driver's own part of the submission.
-    pub bytes: [u8; 16],
+    pub(crate) fd: RawFd,
+    pub(crate) operation: u32,
+    pub(crate) bytes: [u8; 16],
+}
+
+impl CommandEntry {
+    /// Returns the command for the driver behind `fd`: the operation is a number of that driver's, and `bytes` are its own part
+    /// of the submission.
+    pub fn new(fd: RawFd, operation: u32, bytes: [u8; 16]) -> CommandEntry {
+        CommandEntry { fd, operation, bytes }
+    }
 }
 
 /// The owner of commands, and of all that the kernel uses for them; for `forebay-kernel` alone.
