@@ -16,7 +16,7 @@ pub(crate) struct Memory {
 // SAFETY: the mapping belongs to this value alone, and its content is plain numbers.
 unsafe impl Send for Memory {}
 // SAFETY: words are read and written as atomics. Where several threads share a session, the bytes of a slot and its pages
-// belong to whoever has that slot.
+// belong to the one caller that has that slot.
 unsafe impl Sync for Memory {}
 
 impl Memory {

@@ -1,7 +1,7 @@
 //! A session of the module on the ring of one of the engine's shards.
 //!
 //! No thread stands behind it. A walk is one command on the shard's ring: a task on that shard puts it there itself, all
-//! others with one message, however many walks they bring and whoever else brings some at the same time. The shard takes the
+//! others with one message for all walks that wait at that moment. The shard takes the
 //! result out of the walk's slot when the command has ended, and begins the next one that waits in it. A future is not part of
 //! this: one that is not polled, or was dropped, keeps no slot.
 
@@ -272,7 +272,7 @@ impl<P: Program> Commands for Session<P> {
 
     fn lost(&self, _number: u32) {
         self.end(End::Broken);
-        // Nothing frees what the kernel may still use; nobody waits for that.
+        // The kernel may still use the memory, which is never freed. No call waits for that.
         self.gone.set();
     }
 }
@@ -306,7 +306,7 @@ impl<P: Program> Drop for Session<P> {
     fn drop(&mut self) {
         let Some(kernel) = self.kernel.take() else { return };
         if self.shard.is_forked() {
-            // All of it is the parent's: the descriptors here are copies, and what is done to the session through them is done to
+            // All of it is the parent's: the descriptors here are copies, and a call through them would end
             // the parent's walks.
             return std::mem::forget(kernel);
         }

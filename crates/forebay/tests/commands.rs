@@ -172,7 +172,7 @@ fn an_engine_that_has_closed_refuses_and_keeps_no_owner() {
     }
 }
 
-/// A shard that dies tells the owner, whose memory the kernel may still use: it is never freed.
+/// A shard that dies calls the owner, whose memory the kernel may still use: it is never freed.
 #[test]
 fn a_shard_that_dies_tells_the_owners_of_its_commands() {
     let Some((engine, home)) = scene(1) else { return };

@@ -125,7 +125,7 @@ fn measure(path: &Path, time: Duration, repeats: usize) -> Answer<()> {
                 rows.push((name, Box::new(ask)));
             }
             let elsewhere = move |depth, start: &mut Start<'_>| {
-                // For this sample alone: what it has at rest takes instructions as well.
+                // For this sample alone: an engine at rest takes instructions as well.
                 let two = Engine::start(Config::default().shards(2))?;
                 let file = two.open(path, Open::read()).wait()?;
                 tasks(&two, &file, of(depth), Callers::OtherShards, time, start)

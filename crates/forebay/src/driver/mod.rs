@@ -199,7 +199,7 @@ impl Driver {
         }
     }
 
-    /// Returns whether the driver carries out commands: its ring belongs to one task, and runs what the kernel leaves to that
+    /// Returns whether the driver carries out commands: its ring belongs to one task, and runs the kernel's deferred work of that
     /// task only where the task enters it.
     pub(crate) fn takes_commands(&self) -> bool {
         match self {

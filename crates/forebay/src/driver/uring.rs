@@ -228,7 +228,7 @@ impl UringDriver {
         entry: &CommandEntry,
     ) -> Result<(), QueueFull> {
         let command = opcode::UringCmd16::new(types::Fd(entry.fd), entry.operation).cmd(entry.bytes);
-        // SAFETY: the caller keeps the descriptor, and what the command uses, until the completion.
+        // SAFETY: the caller keeps the descriptor, and all memory of the command, until the completion.
         unsafe { self.push(&command.build().user_data(key.to_user_data())) }
     }
 

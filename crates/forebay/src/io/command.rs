@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::base::error::Result;
 
-/// What the kernel is asked for.
+/// A command: its descriptor and its part of a submission.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct CommandEntry {

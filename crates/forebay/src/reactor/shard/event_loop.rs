@@ -216,7 +216,7 @@ impl Shard {
         let (in_flight, starved, wake_at_ns) = self.ops.with(|ops| {
             (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0, ops.device_queues.wake_at_ns())
         });
-        // What the kernel leaves to this thread for a command, it does while this thread waits in it: a shard that looked for
+        // The kernel's deferred work of a command runs while this thread waits in it: a shard that looked for
         // completions would enter the kernel for each such part.
         if self.ops.with(|ops| ops.commands == 0) && self.spin_until_news(in_flight) {
             return Wait::Poll;

@@ -710,7 +710,7 @@ impl Shard {
                     Verdict::NotPollable
                 };
             }
-            // What a command has done before it failed is not known here.
+            // A command that failed may have had an effect, so it is not repeated.
             if slot.kind == OpKind::Command {
                 return Verdict::Finished(Err(OpFailure::Errno(-result)));
             }
