@@ -117,12 +117,16 @@ static __always_inline struct sqe *submission(struct control *control, u8 *sq)
 	return (struct sqe *)(sq + (n & (settings.sq_entries - 1)) * sizeof(struct sqe));
 }
 
-static __always_inline void read_page(struct sqe *sqe, u32 page, u64 at)
+/* The file is the ring's file 0, or one that the calling thread has open: io_uring looks its descriptor up, whatever number it
+ * is given, with the rights of an ordinary read. */
+static __always_inline void read_page(struct sqe *sqe, u32 page, u64 at, u32 file)
 {
+	u32 is_own = !file;
+
 	sqe->opcode = OP_READ_FIXED;
-	sqe->flags = FIXED_FILE;
+	sqe->flags = is_own * FIXED_FILE;
 	sqe->ioprio = 0;
-	sqe->fd = 0;
+	sqe->fd = file - 1 + is_own;
 	/* -1 would mean the descriptor's own position; other negative places are refused. */
 	sqe->off = at == ~0ULL ? 1ULL << 63 : at;
 	sqe->addr = settings.pages_address + (u64)page * settings.page_bytes;
@@ -140,7 +144,7 @@ static __always_inline void read_page(struct sqe *sqe, u32 page, u64 at)
  * behind, nothing is written to memory later. */
 static __always_inline void arm_poke(struct sqe *sqe)
 {
-	read_page(sqe, 0, 0);
+	read_page(sqe, 0, 0, 0);
 	sqe->opcode = OP_POLL_ADD;
 	sqe->flags = 0;
 	sqe->fd = settings.poke_fd;
@@ -154,7 +158,7 @@ static __always_inline void arm_poke(struct sqe *sqe)
 static __always_inline void begin_reads(struct control *control, struct fbw_shared *slot, u32 first, u8 *sq)
 {
 	struct bpf_iter_num it;
-	u32 count = slot->coming;
+	u32 count = slot->coming, file = slot->file;
 	int *i;
 
 	bpf_iter_num_new(&it, 0, settings.reads_each);
@@ -163,7 +167,7 @@ static __always_inline void begin_reads(struct control *control, struct fbw_shar
 
 		if (place >= count)
 			break;
-		read_page(submission(control, sq), first + place, slot->at[place & (FBW_READS_MAX - 1)]);
+		read_page(submission(control, sq), first + place, slot->at[place & (FBW_READS_MAX - 1)], file);
 	}
 	bpf_iter_num_destroy(&it);
 }

@@ -15,7 +15,8 @@ struct fbw_shared {
 	u32 place;
 	u64 failed_at;
 	u64 at[FBW_READS_MAX];
-	u8 gap[FBW_SLOT_SCRATCH - FBW_SLOT_AT - 8 * FBW_READS_MAX];
+	u32 file;
+	u8 gap[FBW_SLOT_SCRATCH - FBW_SLOT_FILE - 4];
 	u8 scratch[FBW_SCRATCH_BYTES];
 };
 
@@ -29,6 +30,7 @@ FBW_PLACE(fbw_shared, code, FBW_SLOT_CODE);
 FBW_PLACE(fbw_shared, place, FBW_SLOT_PLACE);
 FBW_PLACE(fbw_shared, failed_at, FBW_SLOT_FAILED_AT);
 FBW_PLACE(fbw_shared, at, FBW_SLOT_AT);
+FBW_PLACE(fbw_shared, file, FBW_SLOT_FILE);
 FBW_PLACE(fbw_shared, scratch, FBW_SLOT_SCRATCH);
 _Static_assert(sizeof(struct fbw_shared) == FBW_SLOT_BYTES, "a slot");
 

@@ -41,6 +41,7 @@
 #define FBW_SLOT_PLACE 20	/* the slot's page that was inspected last */
 #define FBW_SLOT_FAILED_AT 24	/* the position of the page that failed it */
 #define FBW_SLOT_AT 32	/* positions of the reads, bytes in the file, a double word each */
+#define FBW_SLOT_FILE 160	/* the loop: 0 for the session's own file, or the descriptor of another one, plus 1 */
 #define FBW_SLOT_SCRATCH 256	/* the scratch */
 
 /* Bytes behind the last page that a step may look at, and that mean nothing: searches without branches do. */

@@ -1,7 +1,7 @@
 //! Sessions of the engine, module or loop, that runs walks inside the kernel.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::module::ModuleSession;
 use crate::options::{EngineKind, Options};
@@ -111,7 +111,25 @@ impl Inside {
     /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
     /// free.
     pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
-        each!(self, session => session.begin(root, scratch, hops_max))
+        match self {
+            Inside::Loop(session) => session.begin(None, root, scratch, hops_max),
+            Inside::Module(session) => session.begin(root, scratch, hops_max),
+        }
+    }
+
+    /// Puts a walk on another file into a free slot. That file must stay open until the walk has ended, or
+    /// until a run has failed. Returns `None` if no slot is free, or the engine keeps to one file.
+    pub(crate) fn begin_on(
+        &mut self,
+        file: BorrowedFd<'_>,
+        root: u64,
+        scratch: &Scratch,
+        hops_max: u32,
+    ) -> Option<u32> {
+        match self {
+            Inside::Loop(session) => session.begin(Some(file), root, scratch, hops_max),
+            Inside::Module(_) => None,
+        }
     }
 
     /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.

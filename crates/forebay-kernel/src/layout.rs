@@ -60,6 +60,8 @@ pub(crate) const SLOT_PLACE: usize = 20;
 pub(crate) const SLOT_FAILED_AT: usize = 24;
 /// Positions of the reads, bytes in the file, a double word each.
 pub(crate) const SLOT_AT: usize = 32;
+/// The loop: 0 for the session's own file, or the descriptor of another one, plus 1.
+pub(crate) const SLOT_FILE: usize = 160;
 /// The scratch.
 pub(crate) const SLOT_SCRATCH: usize = 256;
 pub(crate) const PAGES_PAD: usize = 4096;

@@ -24,6 +24,8 @@ pub struct LocalWalk<P: Program> {
     program: Arc<P>,
     session: Inside,
     hops_max: u32,
+    /// A [`run_on`](Self::run_on) did not end: its walks must not read once its files may be closed.
+    is_cut_short: bool,
 }
 
 /// An ended walk of a [`LocalWalk`].
@@ -57,7 +59,10 @@ impl<P: Program> LocalWalk<P> {
         let mut refused = Vec::new();
         for kind in Inside::wanted(&options) {
             match Inside::open(*kind, &program, file, &options) {
-                Ok(session) => return Ok(LocalWalk { program: Arc::new(program), session, hops_max }),
+                Ok(session) => {
+                    let program = Arc::new(program);
+                    return Ok(LocalWalk { program, session, hops_max, is_cut_short: false });
+                }
                 Err(why) => refused.push(format!("{kind} is not possible: {why}")),
             }
         }
@@ -112,6 +117,57 @@ impl<P: Program> LocalWalk<P> {
         self.session.begin(root, &scratch, self.hops_max)
     }
 
+    /// Runs a walk for each of `starts`, each on a file of its own, until all of them have ended: up to the
+    /// depth at once, and more in turns. The files need not be the session's, and none is kept open. Passes
+    /// each ended walk to `each` like [`run_for_pages`](Self::run_for_pages), in any order, with its index
+    /// among `starts` as its number.
+    ///
+    /// Costs one system call for as many walks as the depth, and about one for each half of the depth beyond.
+    /// Each read looks its file up, which costs less than [`turn_to`](Self::turn_to) does for a short walk.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: the engine is broken or is the module, which keeps to one file, or walks on the
+    /// session's file are in flight.
+    pub fn run_on<'f, F: AsFd + 'f>(
+        &mut self,
+        starts: impl IntoIterator<Item = (&'f F, P::Args)>,
+        mut each: impl FnMut(Finished<Scratch>, &[u8]),
+    ) -> Result<()> {
+        self.check_whole()?;
+        if self.engine() != EngineKind::BpfLoop || self.under_way() > 0 {
+            return Err(self.not_turned());
+        }
+        // Until all have ended: `each` may panic.
+        self.is_cut_short = true;
+        let mut starts = starts.into_iter().enumerate();
+        // The walk in each slot.
+        let mut indexes = [0; layout::SLOTS_MAX];
+        let mut is_last = false;
+        loop {
+            while !is_last && self.session.has_room() {
+                let Some((index, (file, args))) = starts.next() else {
+                    is_last = true;
+                    break;
+                };
+                let mut scratch = Scratch::new();
+                let root = self.program.begin(&args, &mut scratch);
+                let slot = self.session.begin_on(file.as_fd(), root, &scratch, self.hops_max);
+                let slot = slot.ok_or_else(|| Error::Unavailable("no slot is free".to_owned()))?;
+                indexes[slot as usize % layout::SLOTS_MAX] = index;
+            }
+            let under_way = self.under_way();
+            if under_way == 0 {
+                self.is_cut_short = false;
+                return Ok(());
+            }
+            let stop_after = if is_last { under_way } else { under_way.div_ceil(2) };
+            self.advance(stop_after, |finished, page| {
+                let number = indexes[finished.number as usize % layout::SLOTS_MAX] as u32;
+                each(Finished { number, result: finished.result }, page);
+            })?;
+        }
+    }
+
     /// Returns the number of walks in flight.
     pub fn under_way(&self) -> u32 {
         self.session.under_way()
@@ -138,8 +194,18 @@ impl<P: Program> LocalWalk<P> {
     pub fn run_for_pages(
         &mut self,
         stop_after: u32,
-        mut each: impl FnMut(Finished<Scratch>, &[u8]),
+        each: impl FnMut(Finished<Scratch>, &[u8]),
     ) -> Result<()> {
+        self.check_whole()?;
+        self.advance(stop_after, each)
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        let why = || Error::Unavailable("walks on other files were cut short".to_owned());
+        if self.is_cut_short { Err(why()) } else { Ok(()) }
+    }
+
+    fn advance(&mut self, stop_after: u32, mut each: impl FnMut(Finished<Scratch>, &[u8])) -> Result<()> {
         if self.session.under_way() == 0 {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! A session of the loop engine: its memory, its ring, the program in the kernel, and the slots of walks.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::layout as at;
 use crate::loader::{self, Loaded};
@@ -24,6 +24,8 @@ pub(crate) struct Session {
     page_bytes: usize,
     reads_each: usize,
     slots: usize,
+    /// Why the session can no longer run.
+    broken: Option<String>,
     /// Calls into the kernel.
     pub(crate) enters: u64,
 }
@@ -121,6 +123,7 @@ impl Session {
             page_bytes,
             reads_each,
             slots,
+            broken: None,
             enters: 0,
         })
     }
@@ -163,12 +166,22 @@ impl Session {
         self.under_way == 0 && self.ring.set_file(fd).is_ok()
     }
 
-    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run). Returns `None` if no slot is
-    /// free.
-    pub(crate) fn begin(&mut self, root: u64, scratch: &Scratch, hops_max: u32) -> Option<u32> {
+    /// Puts a walk into a free slot, to be begun by the next [`run`](Self::run), on the session's file or on
+    /// another one. That one's descriptor must stay open until the walk has ended, or until a run has failed:
+    /// each read looks it up. Returns `None` if no slot is free.
+    pub(crate) fn begin(
+        &mut self,
+        file: Option<BorrowedFd<'_>>,
+        root: u64,
+        scratch: &Scratch,
+        hops_max: u32,
+    ) -> Option<u32> {
         let number = self.free.pop()?;
         slot::fill(&self.memory, number, root, scratch, hops_max);
         let slot = slot::place(number);
+        // Descriptors are not negative.
+        let file = file.map_or(0, |file| file.as_raw_fd() as u32 + 1);
+        self.memory.set_u32(slot + at::SLOT_FILE, file);
         self.memory.set_u32(slot + at::SLOT_STATE, at::STATE_WALKING as u32);
         self.memory.set_u32(slot + at::SLOT_HOPS, 1);
         self.memory.set_u32(slot + at::SLOT_COMING, 1);
@@ -184,8 +197,15 @@ impl Session {
     /// Runs walks until `stop_after` of them have ended, or the descriptor was written to.
     ///
     /// # Errors
-    /// Why the session is no longer usable.
+    /// Why the session is no longer usable. No later run enters the kernel.
     pub(crate) fn run(&mut self, stop_after: u32) -> Result<(), String> {
+        match self.broken.clone() {
+            Some(why) => Err(why),
+            None => self.enter(stop_after).inspect_err(|why| self.broken = Some(why.clone())),
+        }
+    }
+
+    fn enter(&mut self, stop_after: u32) -> Result<(), String> {
         self.memory.set_u32(at::CONTROL_STOP_AFTER, stop_after.max(1));
         let steps = self.steps();
         loop {
