@@ -1,8 +1,10 @@
-//! The YCSB workloads A, B, C and F on a store whose cache is far smaller than its index. Gets run with and
-//! without walks inside the kernel. Every value read is checked.
+//! The YCSB workloads A, B, C and F on a store whose cache is far smaller than its index, and workload C with
+//! equally likely keys as `multi_get` of 16 and 32 keys, as lone gets of 32 threads, and as short ranges.
+//! They run with and without walks inside the kernel, or with the store's own choice. Every value read is
+//! checked.
 //!
 //! `kernel_gets plant DIR RECORDS` makes the store. `kernel_gets run DIR RECORDS THREADS OPERATIONS
-//! REPEATS` measures: the two ways take turns, and figures are medians of the repeats with the minimum and
+//! REPEATS [PART OF A NAME]` measures: the ways take turns, and figures are medians of the repeats with the minimum and
 //! the maximum. Where the clock counts instructions (`vm/run --icount`), nanoseconds are instructions.
 //! `scripts/checks/kernel-walks --bench-store` does all of it.
 
@@ -10,7 +12,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use forebay::{Config, Engine};
-use forebay_kv::{Keyspace, Options, Stats, Store};
+use forebay_kv::{KernelWalk, Keyspace, Options, Stats, Store};
 
 type Pending<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -26,7 +28,10 @@ fn main() -> Pending<()> {
     let dir = Path::new(arguments.get(1).ok_or("kernel_gets plant|run DIR RECORDS ...")?);
     match arguments[0].as_str() {
         "plant" => plant(dir, number(2)?),
-        "run" => run(dir, number(2)?, number(3)?, number(4)?, number(5)?),
+        "run" => {
+            let only = arguments.get(6).map_or("", String::as_str);
+            run(dir, number(2)?, number(3)?, number(4)?, number(5)?, only)
+        }
         other => Err(format!("{other} is neither plant nor run").into()),
     }
 }
@@ -88,20 +93,68 @@ struct Workload {
     gets: u64,
     updates: u64,
     is_uniform: bool,
+    shape: Shape,
 }
 
-const WORKLOADS: [Workload; 5] = [
-    Workload { name: "C, uniform", gets: 1000, updates: 0, is_uniform: true },
-    Workload { name: "C", gets: 1000, updates: 0, is_uniform: false },
-    Workload { name: "B", gets: 950, updates: 50, is_uniform: false },
-    Workload { name: "A", gets: 500, updates: 500, is_uniform: false },
-    Workload { name: "F", gets: 500, updates: 0, is_uniform: false },
+/// How gets are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    /// One by one.
+    Lone,
+    /// As `multi_get` of so many keys.
+    Many(u64),
+    /// One by one, by so many threads.
+    Threads(u64),
+    /// The first entries from a key on, so many.
+    Range(usize),
+}
+
+const C: Workload = Workload { name: "C", gets: 1000, updates: 0, is_uniform: false, shape: Shape::Lone };
+
+const fn uniform(name: &'static str, shape: Shape) -> Workload {
+    Workload { name, gets: 1000, updates: 0, is_uniform: true, shape }
+}
+
+const WORKLOADS: [Workload; 12] = [
+    uniform("C, uniform", Shape::Lone),
+    C,
+    Workload { name: "B", gets: 950, updates: 50, ..C },
+    Workload { name: "A", gets: 500, updates: 500, ..C },
+    Workload { name: "F", gets: 500, ..C },
+    uniform("multi_get of 16, uniform", Shape::Many(16)),
+    Workload { name: "multi_get of 16", shape: Shape::Many(16), ..C },
+    uniform("multi_get of 32, uniform", Shape::Many(32)),
+    Workload { name: "multi_get of 32", shape: Shape::Many(32), ..C },
+    uniform("32 threads, uniform", Shape::Threads(32)),
+    uniform("range of 1", Shape::Range(1)),
+    uniform("range of 10", Shape::Range(10)),
 ];
+
+/// The ways that take turns. Ranges are not walked in the kernel: they are measured with inner nodes on the
+/// device and in memory, which is what a descent costs.
+fn ways(shape: Shape) -> [(&'static str, Options); 3] {
+    match shape {
+        Shape::Range(_) => {
+            let small = options();
+            [
+                ("nodes read", small.clone()),
+                ("nodes in memory", Options::new().memory(64 << 20)),
+                ("again", small),
+            ]
+        }
+        _ => [
+            ("off", options()),
+            ("on", options().kernel_walk(KernelWalk::Always)),
+            ("automatic", options().kernel_walk(KernelWalk::WhereCheaper)),
+        ],
+    }
+}
 
 /// One sample.
 #[derive(Clone, Copy, Default)]
 struct Sample {
-    /// Nanoseconds of a get: the average, and the 99th percentile.
+    /// Nanoseconds of a get, and of a call's 99th percentile. Of a `multi_get` those of a key, of threads those
+    /// in which one of their gets completes.
     get: f64,
     get_p99: f64,
     operations_per_second: f64,
@@ -109,29 +162,26 @@ struct Sample {
     walked: f64,
 }
 
-fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64) -> Pending<()> {
+fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64, only: &str) -> Pending<()> {
     let dice = Dice::new(records);
     println!("{threads} threads, {operations} operations a sample, {repeats} repeats");
     println!("| workload | kernel walk | a get, ns | p99, ns | operations/s | walked, % |");
     println!("|---|---|---|---|---|---|");
     for (workload, seed) in WORKLOADS.iter().zip(1..) {
-        let mut samples = [Vec::new(), Vec::new()];
+        if !workload.name.contains(only) {
+            continue;
+        }
+        let ways = ways(workload.shape);
+        let mut samples = [Vec::new(), Vec::new(), Vec::new()];
+        let of = if let Shape::Threads(of) = workload.shape { of } else { threads };
         for repeat in 0..repeats {
-            // Each of the two ways goes first equally often.
-            for turn in [repeat % 2, 1 - repeat % 2] {
-                let seed = mix(repeat << 8 | seed);
-                samples[turn as usize].push(sample(
-                    dir,
-                    workload,
-                    &dice,
-                    threads,
-                    operations,
-                    turn == 1,
-                    seed,
-                )?);
+            // Each of the ways goes first equally often.
+            for turn in (0..3).map(|turn| (turn + repeat as usize) % 3) {
+                let (options, seed) = (ways[turn].1.clone(), mix(repeat << 8 | seed));
+                samples[turn].push(sample(dir, options, workload, &dice, of, operations, seed)?);
             }
         }
-        for (samples, way) in samples.iter().zip(["off", "on"]) {
+        for (samples, (way, _)) in samples.iter().zip(&ways) {
             let shown = |of: fn(&Sample) -> f64, digits: usize| spread(samples, of, digits);
             println!(
                 "| {} | {way} | {} | {} | {} | {} |",
@@ -143,7 +193,9 @@ fn run(dir: &Path, records: u64, threads: u64, operations: u64, repeats: u64) ->
             );
         }
         let median = |at: usize| middle(&samples[at], |sample| sample.get).1;
-        println!("{}: on takes {:.2} of off for a get", workload.name, median(1) / median(0));
+        let [_, (one, _), (other, _)] = &ways;
+        let (one_of, other_of) = (median(1) / median(0), median(2) / median(0));
+        println!("{}: {one} takes {one_of:.2} of {}, {other} {other_of:.2}", workload.name, ways[0].0);
     }
     Ok(())
 }
@@ -161,15 +213,15 @@ fn spread(samples: &[Sample], of: fn(&Sample) -> f64, digits: usize) -> String {
 
 fn sample(
     dir: &Path,
+    options: Options,
     workload: &Workload,
     dice: &Dice,
     threads: u64,
     operations: u64,
-    kernel_walk: bool,
     seed: u64,
 ) -> Pending<Sample> {
     let engine = Engine::start(Config::default())?;
-    let store = Store::open(&engine, dir, options().kernel_walk(kernel_walk)).wait()?;
+    let store = Store::open(&engine, dir, options).wait()?;
     let keyspace = store.default_keyspace();
     // The first third of the operations warms up the cache and the sessions.
     let warm = |of: u64| lane(&keyspace, workload, dice, operations / threads / 3, seed ^ of << 32);
@@ -205,11 +257,16 @@ fn sample(
         return Err(why.into());
     }
     let walks = |stats: &Stats| stats.kernel_walks as f64;
-    let count = gets.len() as f64;
+    let calls = gets.len() as f64;
+    let count = if let Shape::Many(keys) = workload.shape { calls * keys as f64 } else { calls };
+    let get = match workload.shape {
+        Shape::Threads(_) => seconds * 1e9 / count,
+        _ => gets.iter().sum::<u64>() as f64 / count,
+    };
     Ok(Sample {
-        get: gets.iter().sum::<u64>() as f64 / count,
+        get,
         get_p99: gets[gets.len() * 99 / 100] as f64,
-        operations_per_second: operations as f64 / seconds,
+        operations_per_second: calls / seconds,
         walked: (walks(&after) - walks(&before)) * 100.0 / count,
     })
 }
@@ -223,9 +280,42 @@ fn lane(
     seed: u64,
 ) -> Pending<Vec<u64>> {
     let mut took = Vec::with_capacity(operations as usize);
+    let record_of = |luck: u64| if workload.is_uniform { luck % dice.records } else { dice.record(luck) };
+    if let Shape::Many(keys) = workload.shape {
+        for call in 0..operations / keys {
+            let records: Vec<u64> =
+                (0..keys).map(|at| record_of(mix(seed.wrapping_add(call * keys + at)))).collect();
+            let keys: Vec<Vec<u8>> = records.iter().map(|record| key(*record)).collect();
+            let begun = Instant::now();
+            let found = keyspace.multi_get(&keys).wait()?;
+            took.push(begun.elapsed().as_nanos() as u64);
+            for (record, value) in records.into_iter().zip(found) {
+                check(record, &value.ok_or("a record is gone")?)?;
+            }
+        }
+        return Ok(took);
+    }
+    if let Shape::Range(entries) = workload.shape {
+        for call in 0..operations / 4 {
+            let record = record_of(mix(seed.wrapping_add(call)));
+            let first = key(record);
+            let begun = Instant::now();
+            let mut range = keyspace.range(&first[..]..);
+            for at in 0..entries {
+                let Some(entry) = range.next().wait() else { break };
+                let (found, value) = entry?;
+                if at == 0 && found != first {
+                    return Err("a range begins at another key".into());
+                }
+                drop(value);
+            }
+            took.push(begun.elapsed().as_nanos() as u64);
+        }
+        return Ok(took);
+    }
     for operation in 0..operations {
         let luck = mix(seed.wrapping_add(operation));
-        let record = if workload.is_uniform { luck % dice.records } else { dice.record(luck) };
+        let record = record_of(luck);
         let (key, kind) = (key(record), mix(luck) % 1000);
         let is_update = kind >= workload.gets && kind < workload.gets + workload.updates;
         if !is_update {

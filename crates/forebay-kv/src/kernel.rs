@@ -2,8 +2,8 @@
 //!
 //! Such a thread has nothing better to do, so it enters the kernel itself. The program there reads from the
 //! first inner node that is not in memory down to the leaf, and the system call returns with the leaf. No
-//! shard is woken, and the thread needs no wake-up. A session with the kernel belongs to one thread and
-//! serves one table at a time.
+//! shard is woken, and the thread needs no wake-up. The lookups of a `multi_get` descend together, each in
+//! its own table. A session with the kernel belongs to one thread, and keeps no table open.
 //!
 //! Nodes that the kernel reads do not come into the cache: it does not return inner nodes, and a leaf is no
 //! hotter than the node above it. So a node at which two recent descents began is read in the ordinary way,
@@ -12,83 +12,143 @@
 //! The kernel's result is never final: [`Lookup::take_leaf`] checks the leaf. The ordinary walk, which
 //! checks every node, decides everything that this one cannot.
 
-use std::cell::RefCell;
+mod choice;
+mod session;
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Instant;
 
+use forebay::Class;
 use forebay_cache::Doorkeeper;
-use forebay_kernel::{Descent, EngineKind, LocalWalk, TABLE_KEY_BYTES_MAX, TableDescent};
+use forebay_kernel::{Descent, TABLE_KEY_BYTES_MAX};
 
-use crate::cache::{Cache, Pin, Pinning};
-use crate::node::UNIT;
-use crate::options::Options;
+use self::choice::{Choice, Kind};
+use self::session::Sessions;
+use crate::error::Result;
+use crate::node::{LEAF, UNIT};
+use crate::options::{KernelWalk, Options};
 use crate::store::shared::Shared;
-use crate::table::{AtLeaf, Found, Lookup};
+use crate::store::stats::KernelStats;
+use crate::table::{AtLeaf, Found, Lookup, Table, walk_all};
 
-/// A session's memory: the slots and pages that it shares with the kernel, the ring, and the program.
-const SESSION_BYTES: u64 = 64 << 10;
+/// A lookup's result; `None` if the block was evicted or found no memory.
+type Answer = Option<Option<Found>>;
 
-/// The remedy reported where kernel walks are not available.
-const REMEDY: &str = "see `forebay doctor` and docs/kernel-walks.md, or leave Options::kernel_walk off";
+/// The result of a batch of descents.
+struct Batch<T> {
+    decided: Vec<(T, Answer)>,
+    /// Those that the ordinary walk has to go on with.
+    undecided: Vec<(T, Lookup)>,
+    /// The session was open before.
+    is_warm: bool,
+}
 
 /// A store's walks inside the kernel.
 pub(crate) struct KernelWalks {
-    is_wanted: bool,
-    /// Identifies the store in the threads' sessions.
-    number: u64,
-    /// Why there are no kernel walks.
-    refused: OnceLock<String>,
+    wanted: KernelWalk,
+    /// The ways of lone gets and of batches, where the store chooses.
+    gets: Choice,
+    batches: Choice,
+    sessions: Sessions,
     /// The nodes at which recent descents began. `None` only in tests.
     begun: Option<Doorkeeper>,
-    /// The memory of threads' sessions, pinned while the sessions live.
-    sessions: Mutex<Vec<(Weak<()>, Pin)>>,
+    /// The leaves that were read there lately for the sake of others.
+    ridden: Option<Doorkeeper>,
     walks: AtomicU64,
     fell_back: AtomicU64,
 }
 
-/// A thread's session.
-struct Mine {
-    walk: LocalWalk<TableDescent>,
-    process: u32,
-    /// Dropped with the session.
-    life: Arc<()>,
-    /// The stores that count the session's memory.
-    known: Vec<u64>,
-}
-
-thread_local! {
-    static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
+/// How a lone lookup goes on.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    /// In the kernel.
+    is_inside: bool,
+    /// When it began, if its time counts.
+    begun: Option<Instant>,
 }
 
 impl KernelWalks {
     pub(crate) fn new(options: &Options, cache_bytes: u64) -> KernelWalks {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let is_test = options.kernel_walk_again;
         KernelWalks {
-            is_wanted: options.kernel_walk,
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            refused: OnceLock::new(),
-            begun: (!options.kernel_walk_again).then(|| begun(cache_bytes / UNIT as u64)),
-            sessions: Mutex::default(),
+            wanted: options.kernel_walk,
+            gets: Choice::new(Kind::Get),
+            batches: Choice::new(Kind::Batch),
+            sessions: Sessions::new(options.kernel_walk, is_test),
+            begun: (!is_test).then(|| begun(cache_bytes / UNIT as u64)),
+            ridden: (!is_test).then(|| begun(cache_bytes / UNIT as u64)),
             walks: AtomicU64::new(0),
             fell_back: AtomicU64::new(0),
         }
     }
 
+    /// Returns whether this lookup is one for the kernel, whether or not it goes there: it needs an inner node
+    /// of which the cache need not be filled.
+    fn suits(&self, lookup: &Lookup) -> bool {
+        fits(lookup, false, self.begun.as_ref())
+    }
+
+    /// Returns whether a lookup that needs its leaf alone goes with others to the kernel: a read there costs
+    /// less than one more message to a shard. A leaf that was read lately goes the ordinary way, so that the
+    /// cache learns of it.
+    fn rides(&self, lookup: &Lookup) -> bool {
+        fits(lookup, true, self.ridden.as_ref())
+    }
+
+    /// Chooses the way of `lookups` that suit the kernel, for a thread that waits for them. Returns whether
+    /// it is the kernel, and whether the time that they take counts.
+    fn choose(&self, choice: &Choice, lookups: u32) -> (bool, bool) {
+        match self.wanted {
+            KernelWalk::Never => (false, false),
+            KernelWalk::Always => (true, false),
+            KernelWalk::WhereCheaper if self.sessions.is_refused() => (false, false),
+            KernelWalk::WhereCheaper => {
+                let wants = choice.turn_is_inside();
+                let may = self.sessions.may_enter(lookups, choice.is_kernel());
+                // A thread that cannot go where it is its turn to go says nothing about that way.
+                (wants && may, !wants || may)
+            }
+        }
+    }
+
+    /// Chooses the way of a lone lookup, for a thread that waits for it.
+    pub(crate) fn plan(&self, lookup: &Lookup) -> Plan {
+        if self.wanted == KernelWalk::Never || !self.suits(lookup) {
+            return Plan::ORDINARY;
+        }
+        let (is_inside, counts) = self.choose(&self.gets, 1);
+        Plan { is_inside, begun: counts.then(Instant::now) }
+    }
+
     /// Walks to the leaf and searches it, while the calling thread waits in the kernel. Returns `None` if
     /// the ordinary walk has to go on from the lookup's present position.
-    pub(crate) fn descend(&self, shared: &Shared, lookup: &mut Lookup) -> Option<Option<Found>> {
-        if !self.is_wanted {
-            return None;
+    pub(crate) fn descend(
+        &self,
+        shared: &Shared,
+        lookup: &mut Lookup,
+        plan: &mut Plan,
+    ) -> Option<Option<Found>> {
+        let descent = descent_of(lookup).filter(|_| plan.is_inside)?;
+        let table = lookup.table().clone();
+        let mut at_leaf = AtLeaf::Undecided;
+        let starts = [(table.file(), descent)];
+        let is_warm = self.sessions.run(shared, starts, |_, page| at_leaf = lookup.take_leaf(page));
+        plan.begun = plan.begun.filter(|_| is_warm);
+        self.count(at_leaf)
+    }
+
+    /// Counts what a lone lookup took, now that its table was searched.
+    pub(crate) fn took(&self, plan: Plan) {
+        if let Some(begun) = plan.begun {
+            self.gets.note(plan.is_inside, begun.elapsed(), 1);
         }
-        let (child, level, key) = lookup.descent()?;
-        let again = |begun: &Doorkeeper| begun.note(lookup.table().id().into(), child.position.into());
-        let is_hot = self.begun.as_ref().is_some_and(again);
-        if is_hot || key.len() > TABLE_KEY_BYTES_MAX {
-            return None;
-        }
-        let table = lookup.table().number();
-        let descent = Descent { table, position: child.position, level, key: key.to_vec() };
-        let at_leaf = self.at_leaf(shared, lookup, &descent);
+    }
+
+    fn count(&self, at_leaf: AtLeaf) -> Option<Option<Found>> {
         let (count, found) = match at_leaf {
             AtLeaf::Pending(found) => (&self.walks, Some(found)),
             AtLeaf::GoesOn => (&self.walks, None),
@@ -98,84 +158,150 @@ impl KernelWalks {
         found
     }
 
-    fn at_leaf(&self, shared: &Shared, lookup: &mut Lookup, descent: &Descent) -> AtLeaf {
-        if self.refused.get().is_some() {
-            return AtLeaf::Undecided;
-        }
-        let walked = MINE.try_with(|mine| {
-            let Ok(mut mine) = mine.try_borrow_mut() else { return AtLeaf::Undecided };
-            // A forked child has its parent's session but none of its memory, so the session must not even
-            // be dropped here.
-            if mine.as_ref().is_some_and(|mine| mine.process != std::process::id()) {
-                std::mem::forget(mine.take());
-            }
-            self.walk(&mut mine, &shared.cache, lookup, descent).unwrap_or_else(|error| {
-                *mine = None;
-                // Only the first reason is kept.
-                if self.refused.set(error.to_string()).is_ok() {
-                    shared.engine.add_degradation("kernel walks", &error.to_string(), REMEDY);
-                }
-                AtLeaf::Undecided
-            })
-        });
-        walked.unwrap_or(AtLeaf::Undecided)
-    }
-
-    /// Runs one walk on the thread's session, which is opened if there is none yet. An error concerns the
-    /// session and ends it. A walk that fails decides nothing.
-    fn walk(
+    /// Runs lookups in any tables to their ends as [`walk_all`] does, for a thread that waits for them. Those
+    /// that suit the kernel descend there together, and take with them those that need their leaf alone, while
+    /// the shards read what the others need.
+    ///
+    /// # Errors
+    /// As [`walk_all`].
+    pub(crate) async fn walk_all<'k, T>(
         &self,
-        mine: &mut Option<Mine>,
-        cache: &Arc<Cache>,
-        lookup: &mut Lookup,
-        descent: &Descent,
-    ) -> forebay_kernel::Result<AtLeaf> {
-        let file = lookup.table().file();
-        let mine = match mine {
-            Some(mine) => {
-                mine.walk.turn_to(file)?;
-                mine
-            }
-            None => {
-                // Not the module: it would pin each table and keep compaction from removing it.
-                let mut choice = forebay_kernel::Options::default();
-                (choice.only, choice.depth) = (Some(EngineKind::BpfLoop), 1);
-                let walk = LocalWalk::open_with(file, TableDescent, choice)?;
-                let process = std::process::id();
-                mine.insert(Mine { walk, process, life: Arc::default(), known: Vec::new() })
-            }
+        shared: &Shared,
+        lookups: Vec<(T, Lookup)>,
+        class: Class,
+        key: impl Fn(&T) -> &'k [u8],
+    ) -> Result<Vec<(T, Answer)>> {
+        if self.wanted == KernelWalk::Never {
+            return walk_all(lookups, class, key).await;
+        }
+        let count = lookups.len() as u32;
+        let (mut inside, mut others): (Vec<_>, Vec<_>) =
+            lookups.into_iter().partition(|(_, lookup)| self.suits(lookup));
+        let suited = inside.len() as u32;
+        let (is_inside, counts) =
+            if suited > 0 { self.choose(&self.batches, suited) } else { (false, false) };
+        // Where most lookups go the same way in any case, the time says little about the kernel.
+        let mut begun = (counts && suited * 2 >= count).then(Instant::now);
+        let found = if is_inside {
+            let (riding, others): (Vec<_>, Vec<_>) =
+                others.into_iter().partition(|(_, lookup)| self.rides(lookup));
+            inside.extend(riding);
+            let mut others = pin!(walk_all(others, class, &key));
+            // The shards begin now.
+            let early = poll_fn(|context| Poll::Ready(polled(others.as_mut().poll(context)))).await;
+            let Batch { mut decided, undecided, is_warm } = self.descend_all(shared, inside);
+            begun = begun.filter(|_| is_warm);
+            let undecided = pin!(walk_all(undecided, class, &key));
+            let (others, undecided) = both(others, early, undecided).await;
+            decided.extend(others?);
+            decided.extend(undecided?);
+            decided
+        } else {
+            others.extend(inside);
+            walk_all(others, class, key).await?
         };
-        if !mine.known.contains(&self.number) {
-            mine.known.push(self.number);
-            self.count(&mine.life, cache);
+        if let Some(begun) = begun {
+            self.batches.note(is_inside, begun.elapsed(), count);
         }
-        let mut at_leaf = AtLeaf::Undecided;
-        if mine.walk.begin(descent).is_some() {
-            mine.walk.run_for_pages(1, |finished, page| {
-                if finished.result.is_ok() {
-                    at_leaf = lookup.take_leaf(page);
+        Ok(found)
+    }
+
+    /// Walks lookups to their leaves together, while the calling thread waits in the kernel.
+    fn descend_all<T>(&self, shared: &Shared, mut lookups: Vec<(T, Lookup)>) -> Batch<T> {
+        let tables: Vec<Arc<Table>> = lookups.iter().map(|(_, lookup)| lookup.table().clone()).collect();
+        let descents: Vec<Descent> = lookups.iter().filter_map(|(_, lookup)| descent_of(lookup)).collect();
+        let mut leaves: Vec<AtLeaf> = lookups.iter().map(|_| AtLeaf::Undecided).collect();
+        let mut is_warm = true;
+        // All of them suited the kernel, so each has a descent.
+        if descents.len() == lookups.len() {
+            let starts = tables.iter().map(|table| table.file()).zip(descents);
+            is_warm = self.sessions.run(shared, starts, |number, page| {
+                if let (Some((_, lookup)), Some(leaf)) = (lookups.get_mut(number), leaves.get_mut(number)) {
+                    *leaf = lookup.take_leaf(page);
                 }
-            })?;
+            });
         }
-        // A table that compaction removes while this thread is elsewhere must not stay on disk because of
-        // the session.
-        mine.walk.let_go()?;
-        Ok(at_leaf)
+        let mut batch = Batch { decided: Vec::with_capacity(lookups.len()), undecided: Vec::new(), is_warm };
+        for ((name, lookup), leaf) in lookups.into_iter().zip(leaves) {
+            match self.count(leaf) {
+                Some(found) => batch.decided.push((name, Some(found))),
+                None => batch.undecided.push((name, lookup)),
+            }
+        }
+        batch
     }
 
-    /// Counts a session within the budget, and drops those of threads that have ended.
-    fn count(&self, life: &Arc<()>, cache: &Arc<Cache>) {
-        let pin = cache.must_pin(Pinning::Tables, SESSION_BYTES);
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.retain(|(life, _)| life.strong_count() > 0);
-        sessions.push((Arc::downgrade(life), pin));
-    }
-
-    /// Returns the number of walks, the number that fell back, and why there are no walks.
-    pub(crate) fn stats(&self) -> (u64, u64, Option<String>) {
+    /// Returns the counters of walks.
+    pub(crate) fn stats(&self) -> KernelStats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (count(&self.walks), count(&self.fell_back), self.refused.get().cloned())
+        let is_chosen = |choice: &Choice| match self.wanted {
+            KernelWalk::Never => false,
+            _ if self.sessions.is_refused() => false,
+            KernelWalk::Always => true,
+            KernelWalk::WhereCheaper => choice.is_kernel(),
+        };
+        KernelStats {
+            walks: count(&self.walks),
+            fell_back: count(&self.fell_back),
+            refused: self.sessions.why_refused(),
+            gets: is_chosen(&self.gets),
+            multi_gets: is_chosen(&self.batches),
+        }
     }
+}
+
+impl Plan {
+    const ORDINARY: Plan = Plan { is_inside: false, begun: None };
+}
+
+/// Returns whether a lookup can go to the kernel, from a leaf or from an inner node, and the node was not
+/// asked for lately.
+fn fits(lookup: &Lookup, is_at_leaf: bool, lately: Option<&Doorkeeper>) -> bool {
+    match lookup.descent() {
+        Some((child, level, key)) if (level == LEAF) == is_at_leaf && key.len() <= TABLE_KEY_BYTES_MAX => {
+            let (table, position) = (lookup.table().id().into(), child.position.into());
+            !lately.is_some_and(|lately| lately.note(table, position))
+        }
+        _ => false,
+    }
+}
+
+/// The descent that a lookup needs next.
+fn descent_of(lookup: &Lookup) -> Option<Descent> {
+    let (child, level, key) = lookup.descent()?;
+    Some(Descent { table: lookup.table().number(), position: child.position, level, key: key.to_vec() })
+}
+
+fn polled<T>(poll: Poll<T>) -> Option<T> {
+    match poll {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// Waits for both futures. The first is not polled again if it has ended already.
+async fn both<A, B>(
+    mut first: Pin<&mut impl Future<Output = A>>,
+    mut ended: Option<A>,
+    mut second: Pin<&mut impl Future<Output = B>>,
+) -> (A, B) {
+    let mut other = None;
+    poll_fn(|context| {
+        if ended.is_none() {
+            ended = polled(first.as_mut().poll(context));
+        }
+        if other.is_none() {
+            other = polled(second.as_mut().poll(context));
+        }
+        match (ended.take(), other.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (first, second) => {
+                (ended, other) = (first, second);
+                Poll::Pending
+            }
+        }
+    })
+    .await
 }
 
 /// The range for the number of descents that are remembered.

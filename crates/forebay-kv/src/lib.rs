@@ -119,6 +119,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use ingest::{Ingest, Ingested, IngestedFile};
 pub use keyspace::Keyspace;
 pub use load::BulkLoad;
+#[cfg(feature = "kernel")]
+pub use options::KernelWalk;
 pub use options::{Compression, Options};
 pub use range::Range;
 pub use snapshot::Snapshot;

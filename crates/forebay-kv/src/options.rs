@@ -39,7 +39,7 @@ pub struct Options {
     pub(crate) reserve_bytes: Option<u64>,
     pub(crate) delete_batch_max: u64,
     #[cfg(feature = "kernel")]
-    pub(crate) kernel_walk: bool,
+    pub(crate) kernel_walk: KernelWalk,
     #[cfg(feature = "kernel")]
     pub(crate) kernel_walk_again: bool,
 }
@@ -66,7 +66,7 @@ impl Options {
             reserve_bytes: None,
             delete_batch_max: 256,
             #[cfg(feature = "kernel")]
-            kernel_walk: false,
+            kernel_walk: KernelWalk::Never,
             #[cfg(feature = "kernel")]
             kernel_walk_again: false,
         }
@@ -108,19 +108,21 @@ impl Options {
         self
     }
 
-    /// Sets whether threads that wait for a get ([`Get::wait`](crate::Get::wait)) walk down tables inside the
-    /// kernel, from the first inner node that is not in memory to the leaf. Such a walk takes one system
-    /// call, no other thread and no wake-up. Off Linux, before Linux 7.1, and without CAP_BPF and
-    /// CAP_PERFMON, gets take the ordinary way instead and return the same results;
-    /// [`Stats::kernel_fell_back`](crate::Stats::kernel_fell_back) counts them. Default: no.
+    /// Sets whether threads that wait for gets ([`Get::wait`](crate::Get::wait),
+    /// [`MultiGet::wait`](crate::MultiGet::wait)) walk down tables inside the kernel, from the first inner
+    /// node that is not in memory to the leaf; see [`KernelWalk`]. Such a walk takes one system call, no other
+    /// thread and no wake-up, and up to 16 walks of a `multi_get` share the call. Off Linux, before Linux 7.1,
+    /// and without CAP_BPF and CAP_PERFMON, gets take the ordinary way instead and return the same results.
+    /// `true` stands for [`KernelWalk::Always`], `false` for [`KernelWalk::Never`]. Default: never.
     ///
     /// Each such thread has a session with the kernel from its first walk until the thread ends. A session
-    /// takes some milliseconds to open and 64 KiB, which count within the budget of each store that the
-    /// thread walks in. While it is open, other io_uring rings of the thread share one worker thread of each
-    /// kind. The reads of these walks have no class, and bypass the engine's scheduler and its statistics.
+    /// takes some milliseconds to open and 64 KiB of memory, from the thread's first `multi_get` on 128 KiB,
+    /// which count within the budget of each store that the thread walks in. While it is open, other io_uring
+    /// rings of the thread share one worker thread of each kind. The reads of these walks have no class, and
+    /// bypass the engine's scheduler and its statistics.
     #[cfg(feature = "kernel")]
-    pub fn kernel_walk(mut self, kernel_walk: bool) -> Options {
-        self.kernel_walk = kernel_walk;
+    pub fn kernel_walk(mut self, kernel_walk: impl Into<KernelWalk>) -> Options {
+        self.kernel_walk = kernel_walk.into();
         self
     }
 
@@ -265,6 +267,30 @@ pub enum Compression {
     /// be read only by programs with the feature `zstd`.
     #[cfg(feature = "zstd")]
     Zstd(u8),
+}
+
+/// When waiting threads walk down tables inside the kernel; see [`Options::kernel_walk`].
+#[cfg(feature = "kernel")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KernelWalk {
+    /// Never.
+    #[default]
+    Never,
+    /// Where it takes less time, as measured: a few lookups in a hundred are tried the other way, for lone gets and for
+    /// `multi_get` apart. A thread opens a session after 32,768 lookups that could have used one. Where the
+    /// kernel cannot, or the process may not, the store tries once and reports no degradation.
+    WhereCheaper,
+    /// Always. Where this is not possible, [`Engine::health`](forebay::Engine::health) reports a degradation,
+    /// and [`Stats::kernel_fell_back`](crate::Stats::kernel_fell_back) counts the gets.
+    Always,
+}
+
+#[cfg(feature = "kernel")]
+impl From<bool> for KernelWalk {
+    fn from(always: bool) -> KernelWalk {
+        if always { KernelWalk::Always } else { KernelWalk::Never }
+    }
 }
 
 impl Default for Options {

@@ -37,7 +37,7 @@ pub(crate) mod removal;
 pub(crate) mod rules;
 pub(crate) mod shared;
 pub(crate) mod space;
-mod stats;
+pub(crate) mod stats;
 pub(crate) mod swap;
 mod tasks;
 mod write_stall;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{dir, engine, random, value};
 use forebay::Engine;
-use forebay_kv::{Batch, Compression, ErrorKind, Keyspace, Snapshot, Stats, Store};
+use forebay_kv::{Batch, Compression, ErrorKind, KernelWalk, Keyspace, Snapshot, Stats, Store, Value};
 use futures::executor::block_on;
 
 fn open(engine: &Engine, dir: &Path, kernel_walk: bool) -> Store {
@@ -100,11 +100,33 @@ fn present_and_absent_keys_are_answered_alike() {
         |answer: forebay_kv::Result<Option<forebay_kv::Value>>| answer.unwrap().map(|value| value.to_vec());
     let answers: Vec<_> = keys.iter().map(|key| bytes(keyspace.get(key).wait())).collect();
     check_engine(&store.stats());
-    for (key, answer) in keys.iter().zip(answers) {
-        assert_eq!(answer, bytes(block_on(keyspace.get(key))), "{key:?}");
+    // Together: one, some, as many as descend at once, and more; the same key twice, and in any order.
+    let walks = |stats: Stats| stats.kernel_walks + stats.kernel_fell_back;
+    for count in [1, 2, 7, 16, 17, 40, keys.len()] {
+        let before = walks(store.stats());
+        for (keys, answers) in keys.chunks(count).zip(answers.chunks(count)) {
+            let mut asked: Vec<&Vec<u8>> = keys.iter().rev().collect();
+            asked.push(&keys[0]);
+            let mut found = copies(keyspace.multi_get(asked.iter().copied()).wait());
+            assert_eq!(found.pop(), Some(answers[0].clone()));
+            found.reverse();
+            assert_eq!(found, answers);
+        }
+        assert!(walks(store.stats()) > before + 100, "{:?}", store.stats());
     }
+    check_engine(&store.stats());
+    // The ordinary way, which leaves in memory what it has read.
+    for (key, answer) in keys.iter().zip(&answers) {
+        assert_eq!(*answer, bytes(block_on(keyspace.get(key))), "{key:?}");
+    }
+    assert_eq!(copies(block_on(keyspace.multi_get(&keys))), answers, "awaited");
     store.close().wait().unwrap();
     assert_eq!(*keyspace.get(&keys[0]).wait().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// Returns copies of the values, as each value keeps its whole leaf in memory.
+fn copies(values: forebay_kv::Result<Vec<Option<Value>>>) -> Vec<Option<Vec<u8>>> {
+    values.unwrap().into_iter().map(|value| value.map(|value| value.to_vec())).collect()
 }
 
 /// The nodes of a sorted file have a number of their own, by which the kernel's program knows them.
@@ -152,6 +174,11 @@ fn read(keyspace: &Keyspace, snapshot: &Snapshot, seen: &mut [u64], seed: u64) {
     let now = version_of(number, &keyspace.get(&key(number)).wait().unwrap().expect("as above"));
     assert!(now >= then && now >= seen[number as usize], "{number}: {then}, {now}");
     seen[number as usize] = now;
+    // Several keys at that moment.
+    let names: Vec<Vec<u8>> = (0..20).map(|at| key((number + at * 31) % seen.len() as u64)).collect();
+    let together = copies(snapshot.multi_get(keyspace, &names).wait());
+    assert_eq!(together, copies(block_on(snapshot.multi_get(keyspace, &names))));
+    assert_eq!(together[0].as_deref(), Some(&bytes[..]));
 }
 
 /// Notifies readers to end, even if their writer fails.
@@ -257,6 +284,28 @@ fn a_damaged_table_never_gives_a_wrong_answer() {
     }
     assert!(refused > 0, "{right} right, {refused} refused");
     check_engine_of_damaged(&store.stats());
+    // Together they are all right, or the call fails as one of its keys does.
+    let (mut right, mut refused) = (0, 0);
+    for seed in 0..60 {
+        let numbers: Vec<u64> =
+            (0..2 + seed % 20).map(|at| random(seed * 100 + at) % (KEYS + KEYS / 4)).collect();
+        let names: Vec<Vec<u8>> = numbers.iter().map(|number| key(*number)).collect();
+        let alone = names.iter().all(|name| block_on(keyspace.get(name)).is_ok());
+        match keyspace.multi_get(&names).wait() {
+            Ok(found) => {
+                for (number, found) in numbers.iter().zip(found) {
+                    assert_eq!(found.as_deref(), (*number < KEYS).then(|| value(*number)).as_deref());
+                }
+                right += 1;
+            }
+            Err(error) => {
+                assert_eq!(*error.kind(), ErrorKind::Corruption, "{error}");
+                assert!(!alone, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(right > 0 && refused > 0, "{right} right, {refused} refused");
     store.close().wait().unwrap();
 }
 
@@ -292,8 +341,44 @@ fn who_does_not_ask_for_it_has_none() {
     for number in 0..300_u64 {
         assert_eq!(keyspace.get(&number.to_be_bytes()).wait().unwrap().as_deref(), Some(&value(number)[..]));
     }
+    let names: Vec<[u8; 8]> = (0..300_u64).map(u64::to_be_bytes).collect();
+    assert!(keyspace.multi_get(&names).wait().unwrap().iter().all(Option::is_some));
     let stats = store.stats();
-    assert_eq!((stats.kernel_walks, stats.kernel_fell_back, stats.kernel_refused), (0, 0, None));
+    assert_eq!((stats.kernel_walks, stats.kernel_fell_back, &stats.kernel_refused), (0, 0, &None));
+    assert!(!stats.kernel_gets && !stats.kernel_multi_gets);
+    store.close().wait().unwrap();
+}
+
+/// A store that chooses tries both ways where there are two, and says nothing where there is one.
+#[test]
+fn a_store_that_chooses_tries_both_ways() {
+    let (engine, dir) = (engine(), dir());
+    let options = common::options().pinned_bytes(0).kernel_walk_again();
+    let options = options.kernel_walk(KernelWalk::WhereCheaper);
+    let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
+    let keyspace = store.default_keyspace();
+    let name = |number: u64| format!("a key {number:06} that is long, so that there are many inner nodes");
+    keyspace.bulk_load((0..30_000).map(|number| (name(number), value(number)))).wait().unwrap();
+    let mut walks = Vec::new();
+    // Each call needs inner nodes that no call before it needed.
+    for number in (0..30_000).step_by(600) {
+        let names = [name(number), name(number + 300)];
+        let found = copies(keyspace.multi_get(&names).wait());
+        assert_eq!(found, [Some(value(number)), Some(value(number + 300))]);
+        walks.push(store.stats().kernel_walks);
+    }
+    let stats = store.stats();
+    assert!(stats.kernel_refused.is_none() || !is_demanded(), "{stats:?}");
+    let is_degraded = |degraded: &forebay::Degradation| degraded.to_string().contains("kernel walks");
+    assert!(!engine.health().degraded.iter().any(is_degraded));
+    if stats.kernel_refused.is_some() {
+        assert_eq!((stats.kernel_walks, stats.kernel_gets, stats.kernel_multi_gets), (0, false, false));
+        // It was tried once, and every later get went the ordinary way at once.
+        assert!((1..=8).contains(&stats.kernel_fell_back), "{stats:?}");
+    } else {
+        assert!(stats.kernel_walks > 0, "{stats:?}");
+        assert!(walks.windows(2).any(|pair| pair[0] == pair[1]), "some went the ordinary way: {walks:?}");
+    }
     store.close().wait().unwrap();
 }
 
@@ -317,5 +402,14 @@ fn sessions_count_within_the_budget() {
     std::thread::scope(|scope| scope.spawn(|| walk(500)).join().expect("no panic"));
     assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
     assert!(has_walked || !is_demanded());
+    // One for several lookups at once takes the place of the thread's first.
+    let together = || {
+        walk(100);
+        assert_eq!(counted(), if has_walked { 64 << 10 } else { 0 });
+        let names: Vec<[u8; 8]> = (0..30_u64).map(|number| (number * 25).to_be_bytes()).collect();
+        assert!(keyspace.multi_get(&names).wait().unwrap().iter().all(Option::is_some));
+        assert_eq!(counted(), if has_walked { 128 << 10 } else { 0 });
+    };
+    std::thread::scope(|scope| scope.spawn(together).join().expect("no panic"));
     store.close().wait().unwrap();
 }

@@ -1,23 +1,47 @@
 //! Stands in for walks inside the kernel without the feature `kernel` and on systems other than Linux.
 
+use forebay::Class;
+
+use crate::error::Result;
 use crate::options::Options;
 use crate::store::shared::Shared;
-use crate::table::{Found, Lookup};
+use crate::store::stats::KernelStats;
+use crate::table::{Found, Lookup, walk_all};
 
 pub(crate) struct KernelWalks;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Plan;
 
 impl KernelWalks {
     pub(crate) fn new(_: &Options, _: u64) -> KernelWalks {
         KernelWalks
     }
 
+    pub(crate) fn plan(&self, _: &Lookup) -> Plan {
+        Plan
+    }
+
     /// Returns `None`: the lookup has not been to the kernel, and the ordinary walk goes on.
-    pub(crate) fn descend(&self, _: &Shared, _: &mut Lookup) -> Option<Option<Found>> {
+    pub(crate) fn descend(&self, _: &Shared, _: &mut Lookup, _: &mut Plan) -> Option<Option<Found>> {
         None
     }
 
+    pub(crate) fn took(&self, _: Plan) {}
+
+    /// Runs all lookups the ordinary way.
+    pub(crate) async fn walk_all<'k, T>(
+        &self,
+        _: &Shared,
+        lookups: Vec<(T, Lookup)>,
+        class: Class,
+        key: impl Fn(&T) -> &'k [u8],
+    ) -> Result<Vec<(T, Option<Option<Found>>)>> {
+        walk_all(lookups, class, key).await
+    }
+
     /// Returns no walks, no fallbacks and no reason.
-    pub(crate) fn stats(&self) -> (u64, u64, Option<String>) {
-        (0, 0, None)
+    pub(crate) fn stats(&self) -> KernelStats {
+        KernelStats::default()
     }
 }

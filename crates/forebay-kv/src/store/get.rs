@@ -193,7 +193,8 @@ impl Shared {
             self.check_held()?;
             self.cache.note_free_memory(|| self.engine.memory());
             let permit = self.budget.gets_under_way.begin(self.get_bytes()).await;
-            let descended = if may_block { self.kernel.descend(self, &mut lookup) } else { None };
+            let mut plan = may_block.then(|| self.kernel.plan(&lookup));
+            let descended = plan.as_mut().and_then(|plan| self.kernel.descend(self, &mut lookup, plan));
             let found = match descended {
                 Some(found) => Some(found),
                 None => {
@@ -206,6 +207,9 @@ impl Shared {
                     }
                 }
             };
+            if let Some(plan) = plan {
+                self.kernel.took(plan);
+            }
             is_again = found.is_none();
             looked = self.go_on(found, view, keyspace, key, candidate)?;
         }
@@ -266,12 +270,14 @@ impl Shared {
         std::mem::replace(lookups, waiting)
     }
 
-    /// Returns the values of several keys as of one record, in the order of the keys.
+    /// Returns the values of several keys as of one record, in the order of the keys. `may_block`: as for
+    /// [`begin`](Self::begin).
     async fn get_many(
         &self,
         keyspace: u32,
         keys: &[&[u8]],
         pinned: Option<(Arc<View>, u64)>,
+        may_block: bool,
     ) -> Result<Vec<Option<Value>>> {
         self.check_open()?;
         let (view, lsn) = pinned.unwrap_or_else(|| self.pin());
@@ -298,7 +304,13 @@ impl Shared {
             self.check_held()?;
             self.cache.note_free_memory(|| self.engine.memory());
             let (under_way, class) = (self.admit_some(&mut lookups).await, forebay::shard::class());
-            for ((place, candidate), found) in walk_all(under_way, class, |(place, _)| keys[*place]).await? {
+            let key = |(place, _): &(usize, usize)| keys[*place];
+            let walked = if may_block {
+                self.kernel.walk_all(self, under_way, class, key).await?
+            } else {
+                walk_all(under_way, class, key).await?
+            };
+            for ((place, candidate), found) in walked {
                 let is_again = found.is_none();
                 match self.go_on(found, &view, keyspace, keys[place], candidate)? {
                     InMemory::Known(answer) => answers[place] = answer,
@@ -391,7 +403,16 @@ const AT_ONCE: u64 = 128;
 #[must_use = "nothing is read unless this is awaited or waited for"]
 pub struct MultiGet<'a> {
     shared: &'a Arc<Shared>,
-    answers: Boxed<'a, Vec<Option<Value>>>,
+    stage: ManyStage<'a>,
+    /// Whether a thread waits for it, which may block in the kernel.
+    may_block: bool,
+}
+
+enum ManyStage<'a> {
+    Wanted { keyspace: u32, keys: Vec<&'a [u8]>, pinned: Option<(Arc<View>, u64)> },
+    Reading(Boxed<'a, Vec<Option<Value>>>),
+    Failed(Error),
+    Over,
 }
 
 impl<'a> MultiGet<'a> {
@@ -401,19 +422,19 @@ impl<'a> MultiGet<'a> {
         keys: Vec<&'a [u8]>,
         pinned: Option<(Arc<View>, u64)>,
     ) -> MultiGet<'a> {
-        let answers = async move { shared.get_many(keyspace, &keys, pinned).await };
-        MultiGet { shared, answers: Box::pin(answers) }
+        MultiGet { shared, stage: ManyStage::Wanted { keyspace, keys, pinned }, may_block: false }
     }
 
     pub(crate) fn failed(shared: &'a Arc<Shared>, error: Error) -> MultiGet<'a> {
-        MultiGet { shared, answers: Box::pin(std::future::ready(Err(error))) }
+        MultiGet { shared, stage: ManyStage::Failed(error), may_block: false }
     }
 
     /// Blocks the calling thread until all gets complete.
     ///
     /// # Errors
     /// As [`Get::wait`].
-    pub fn wait(self) -> Result<Vec<Option<Value>>> {
+    pub fn wait(mut self) -> Result<Vec<Option<Value>>> {
+        self.may_block = true;
         block_on(&self.shared.engine, self)
     }
 }
@@ -422,7 +443,25 @@ impl Future for MultiGet<'_> {
     type Output = Result<Vec<Option<Value>>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.answers.as_mut().poll(context)
+        loop {
+            match std::mem::replace(&mut self.stage, ManyStage::Over) {
+                ManyStage::Wanted { keyspace, keys, pinned } => {
+                    let (shared, may_block) = (self.shared, self.may_block);
+                    self.stage = ManyStage::Reading(Box::pin(async move {
+                        shared.get_many(keyspace, &keys, pinned, may_block).await
+                    }));
+                }
+                ManyStage::Reading(mut read) => {
+                    let answers = read.as_mut().poll(context);
+                    if answers.is_pending() {
+                        self.stage = ManyStage::Reading(read);
+                    }
+                    return answers;
+                }
+                ManyStage::Failed(error) => return Poll::Ready(Err(error)),
+                ManyStage::Over => return Poll::Ready(Err(again())),
+            }
+        }
     }
 }
 

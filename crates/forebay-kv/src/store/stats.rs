@@ -70,8 +70,14 @@ pub struct Stats {
     /// Descents meant for the kernel that went, or went again, the ordinary way. Either there is no engine
     /// for them, or the leaf did not decide, as when an absent key lies between two leaves.
     pub kernel_fell_back: u64,
-    /// Why the kernel walks no descents although it should; known from the first attempt on.
+    /// Why the kernel walks no descents although it should, or not those of one of the threads; known from
+    /// the first failed attempt on.
     pub kernel_refused: Option<String>,
+    /// Whether lone gets that a thread waits for are walked by the kernel at present, where they need an inner
+    /// node. This is the store's choice with `KernelWalk::WhereCheaper`.
+    pub kernel_gets: bool,
+    /// The same for `multi_get`.
+    pub kernel_multi_gets: bool,
     /// Why puts currently fail with [`ErrorKind::NoSpace`](crate::ErrorKind::NoSpace), if the store is full.
     pub full: Option<crate::Error>,
     /// Bytes of the file that reserves space for a full store; 0 while the store is full, and if there is no
@@ -215,7 +221,7 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         };
         KeyspaceStats { name: levels.name.to_string(), levels: (0..LEVELS).map(level).collect() }
     });
-    let (kernel_walks, kernel_fell_back, kernel_refused) = shared.kernel.stats();
+    let kernel = shared.kernel.stats();
     let (log, cache, budget) = (shared.wal.stats(), shared.cache.stats(), &shared.budget);
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let counters = &shared.counters;
@@ -268,11 +274,23 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
         cache_insertions: cache.insertions,
         cache_refusals: cache.refusals,
         cache_evictions: cache.evictions,
-        kernel_walks,
-        kernel_fell_back,
-        kernel_refused,
+        kernel_walks: kernel.walks,
+        kernel_fell_back: kernel.fell_back,
+        kernel_refused: kernel.refused,
+        kernel_gets: kernel.gets,
+        kernel_multi_gets: kernel.multi_gets,
         full: shared.full.why(),
         reserve_bytes: shared.full.reserve_bytes(),
         failed: shared.has_failed(),
     }
+}
+
+/// What a store tells of its walks inside the kernel.
+#[derive(Default)]
+pub(crate) struct KernelStats {
+    pub(crate) walks: u64,
+    pub(crate) fell_back: u64,
+    pub(crate) refused: Option<String>,
+    pub(crate) gets: bool,
+    pub(crate) multi_gets: bool,
 }

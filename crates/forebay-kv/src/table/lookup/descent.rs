@@ -30,13 +30,12 @@ impl Table {
 }
 
 impl Lookup {
-    /// Returns the inner node to read next, with its level and the key. `None` unless the lookup is at an
-    /// inner node of one unit, leaves are of one unit as well, and the table is not compressed.
+    /// Returns the node to read next, with its level and the key. `None` unless the lookup is at a node of one
+    /// unit, leaves are of one unit as well, and the table is not compressed.
     pub(crate) fn descent(&self) -> Option<(Child, u8, &[u8])> {
         match self.at {
             At::Node(child, level)
-                if level != LEAF
-                    && child.units == 1
+                if child.units == 1
                     && self.table.leaf_bytes() as usize == UNIT
                     && self.table.footer.packing.is_none() =>
             {

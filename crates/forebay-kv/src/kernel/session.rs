@@ -1,0 +1,219 @@
+//! The threads' sessions with the kernel.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use forebay::File;
+use forebay_kernel::{Descent, EngineKind, LocalWalk, TableDescent};
+
+use crate::cache::{Cache, Pin, Pinning};
+use crate::options::KernelWalk;
+use crate::store::shared::Shared;
+
+/// Descents of one thread at once.
+const BATCH_DEPTH: u32 = 16;
+
+/// Lookups that suit the kernel after which a thread may have a session, where the store chooses. To open one
+/// takes as many instructions as some thousand lookups, because the verifier looks at the program.
+const EARNED: u32 = 1 << 15;
+
+/// Sessions that are opened for trials, while the ordinary way is chosen.
+const TRIAL_SESSIONS: usize = 2;
+
+/// The remedy reported where kernel walks are not available.
+const REMEDY: &str = "see `forebay doctor` and docs/kernel-walks.md, or leave Options::kernel_walk off";
+
+/// A store's part in the sessions of all threads.
+pub(super) struct Sessions {
+    /// Identifies the store in the threads' sessions.
+    number: u64,
+    /// The program demanded the kernel, so that its lack is a degradation.
+    is_demanded: bool,
+    /// See [`EARNED`].
+    earned: u32,
+    /// Why a thread has no session: the first reason.
+    why: OnceLock<String>,
+    /// No thread could have one when the first of them failed.
+    is_refused: AtomicBool,
+    /// The memory of threads' sessions, pinned while the sessions live.
+    open: Mutex<Vec<(Weak<()>, Pin)>>,
+}
+
+/// What a thread has.
+struct Mine {
+    session: Option<Session>,
+    /// A session of this depth or more could not be opened; a great number at first.
+    refused_depth: u32,
+    /// Lookups that could have gone to the kernel.
+    earned: u32,
+}
+
+struct Session {
+    walk: LocalWalk<TableDescent>,
+    depth: u32,
+    process: u32,
+    /// Dropped with the session.
+    life: Arc<()>,
+    /// The stores that count the session's memory.
+    known: Vec<u64>,
+}
+
+thread_local! {
+    static MINE: RefCell<Mine> =
+        const { RefCell::new(Mine { session: None, refused_depth: u32::MAX, earned: 0 }) };
+}
+
+/// Returns the depth of a session for so many descents.
+fn depth_of(descents: usize) -> u32 {
+    if descents > 1 { BATCH_DEPTH } else { 1 }
+}
+
+/// Returns a session's memory: the slots and pages that it shares with the kernel, the ring, and the program.
+fn session_bytes(depth: u32) -> u64 {
+    if depth > 1 { 128 << 10 } else { 64 << 10 }
+}
+
+impl Sessions {
+    pub(super) fn new(wanted: KernelWalk, is_test: bool) -> Sessions {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Sessions {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            is_demanded: wanted == KernelWalk::Always,
+            earned: if is_test { 0 } else { EARNED },
+            why: OnceLock::new(),
+            is_refused: AtomicBool::new(false),
+            open: Mutex::default(),
+        }
+    }
+
+    /// Returns whether no thread of this store tries to have a session.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Returns why a thread has no session.
+    pub(super) fn why_refused(&self) -> Option<String> {
+        self.why.get().cloned()
+    }
+
+    /// Returns whether the calling thread may go to the kernel with so many lookups, in a store that chooses:
+    /// it has a session, or has waited for enough lookups to have one.
+    pub(super) fn may_enter(&self, lookups: u32, is_chosen: bool) -> bool {
+        let may = MINE.try_with(|mine| {
+            let Ok(mut mine) = mine.try_borrow_mut() else { return false };
+            let depth = depth_of(lookups as usize);
+            mine.earned = mine.earned.saturating_add(lookups);
+            match &mine.session {
+                Some(session) => session.depth >= depth || depth < mine.refused_depth,
+                None if depth >= mine.refused_depth || mine.earned < self.earned => false,
+                None => is_chosen || self.living().len() < TRIAL_SESSIONS,
+            }
+        });
+        may.unwrap_or(false)
+    }
+
+    /// Runs descents on the thread's session, which is opened if there is none yet; passes each leaf with its
+    /// descent's index to `each`. A descent that fails decides nothing. Returns whether all ran on a session
+    /// that was open before.
+    pub(super) fn run<'f>(
+        &self,
+        shared: &Shared,
+        starts: impl IntoIterator<Item = (&'f File, Descent), IntoIter: ExactSizeIterator>,
+        each: impl FnMut(usize, &[u8]),
+    ) -> bool {
+        let starts = starts.into_iter();
+        if self.is_refused() {
+            return false;
+        }
+        let ran = MINE.try_with(|mine| {
+            let Ok(mut mine) = mine.try_borrow_mut() else { return false };
+            // A forked child has its parent's session but none of its memory, so the session must not even
+            // be dropped here.
+            if mine.session.as_ref().is_some_and(|session| session.process != std::process::id()) {
+                std::mem::forget(mine.session.take());
+            }
+            self.run_on(&mut mine, shared, starts, each).unwrap_or_else(|error| {
+                self.refuse(shared, &error.to_string());
+                false
+            })
+        });
+        ran.unwrap_or(false)
+    }
+
+    fn run_on<'f>(
+        &self,
+        mine: &mut Mine,
+        shared: &Shared,
+        mut starts: impl ExactSizeIterator<Item = (&'f File, Descent)>,
+        mut each: impl FnMut(usize, &[u8]),
+    ) -> forebay_kernel::Result<bool> {
+        let depth = depth_of(starts.len());
+        let Some(first) = starts.next() else { return Ok(true) };
+        let mut is_warm = true;
+        if mine.session.as_ref().is_none_or(|session| session.depth < depth) {
+            if depth >= mine.refused_depth {
+                return Ok(false);
+            }
+            is_warm = false;
+            let opened = Session::open(first.0, depth);
+            // A session for lone gets goes on where there is no room for one for batches.
+            if opened.is_err() {
+                mine.refused_depth = depth;
+            }
+            mine.session = Some(opened?);
+        }
+        let Some(session) = &mut mine.session else { return Ok(false) };
+        if !session.known.contains(&self.number) {
+            session.known.push(self.number);
+            self.count(session, &shared.cache);
+        }
+        let all = std::iter::once(first).chain(starts);
+        let ran = session.walk.run_on(all, |finished, page| {
+            if finished.result.is_ok() {
+                each(finished.number as usize, page);
+            }
+        });
+        if ran.is_err() {
+            mine.session = None;
+        }
+        ran.map(|()| is_warm)
+    }
+
+    /// Notes that a thread has no session. Other threads keep theirs; where none has one, none tries again.
+    fn refuse(&self, shared: &Shared, why: &str) {
+        if self.living().is_empty() {
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+        // Only the first reason is kept.
+        if self.why.set(why.to_owned()).is_ok() && self.is_demanded {
+            shared.engine.add_degradation("kernel walks", why, REMEDY);
+        }
+    }
+
+    /// Counts a session within the budget, and drops those of threads that have ended.
+    fn count(&self, session: &Session, cache: &Arc<Cache>) {
+        let pin = cache.must_pin(Pinning::Tables, session_bytes(session.depth));
+        self.living().push((Arc::downgrade(&session.life), pin));
+    }
+
+    /// Returns the sessions of threads that have not ended.
+    fn living(&self) -> MutexGuard<'_, Vec<(Weak<()>, Pin)>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(life, _)| life.strong_count() > 0);
+        open
+    }
+}
+
+impl Session {
+    fn open(file: &File, depth: u32) -> forebay_kernel::Result<Session> {
+        // Not the module: it would pin each table and keep compaction from removing it.
+        let mut choice = forebay_kernel::Options::default();
+        (choice.only, choice.depth) = (Some(EngineKind::BpfLoop), depth);
+        let mut walk = LocalWalk::open_with(file, TableDescent, choice)?;
+        // Each descent has a file of its own. A table that compaction removes must not stay on disk because
+        // of the session.
+        walk.let_go()?;
+        Ok(Session { walk, depth, process: std::process::id(), life: Arc::default(), known: Vec::new() })
+    }
+}
