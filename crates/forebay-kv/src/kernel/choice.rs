@@ -141,7 +141,7 @@ mod tests {
             run(&choice, 4_096, lookups, 100, 80);
             assert!(choice.is_kernel(), "{kind:?}");
             let inside = run(&choice, 10_240, lookups, 100, 80);
-            assert!(inside < 10_240 && inside >= 10_240 - 10_240 / 32, "{kind:?}: {inside}");
+            assert!((10_240 - 10_240 / 32..10_240).contains(&inside), "{kind:?}: {inside}");
             // The device became another one.
             run(&choice, 4_096, lookups, 80, 100);
             assert!(!choice.is_kernel(), "{kind:?}");
