@@ -112,7 +112,9 @@ fn present_and_absent_keys_are_answered_alike() {
             found.reverse();
             assert_eq!(found, answers);
         }
-        assert!(walks(store.stats()) > before + 100, "{:?}", store.stats());
+        // Where all of them fall back, all is in memory soon.
+        let stats = store.stats();
+        assert!(stats.kernel_refused.is_some() || walks(stats) > before + 100);
     }
     check_engine(&store.stats());
     // The ordinary way, which leaves in memory what it has read.
@@ -305,7 +307,8 @@ fn a_damaged_table_never_gives_a_wrong_answer() {
             }
         }
     }
-    assert!(right > 0 && refused > 0, "{right} right, {refused} refused");
+    // The kernel passes a damaged node that leads to the right leaf; the ordinary way does not.
+    assert!(refused > 0 && (right > 0 || !is_demanded()), "{right} right, {refused} refused");
     store.close().wait().unwrap();
 }
 
