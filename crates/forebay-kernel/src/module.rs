@@ -13,6 +13,7 @@ use crate::loader::{self, Loaded};
 use crate::memory::Memory;
 use crate::options::Options;
 use crate::program::{Program, Scratch};
+use crate::rights;
 use crate::session::{empty, event, page};
 use crate::slot::{self, Ended};
 
@@ -277,5 +278,5 @@ fn load(program: &impl Program, device: &Device) -> Result<Loaded, String> {
         return Err(format!("the program {} has no form for the module", program.name()));
     };
     let settings = [program.page_bytes() + at::PAGES_PAD as u32, program.page_bytes()];
-    loader::load(object, &settings.map(u32::to_ne_bytes).concat(), device)
+    loader::load(object, &settings.map(u32::to_ne_bytes).concat(), device).map_err(rights::with_missing_admin)
 }

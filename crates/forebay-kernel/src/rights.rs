@@ -24,6 +24,17 @@ fn lacking(effective: u64) -> Option<&'static str> {
     }
 }
 
+/// Returns the sentence, followed by CAP_SYS_ADMIN if the thread lacks it and this is the kernel's EINVAL. Only with that
+/// capability does it hand out the types of a module, which the module's programs name.
+pub(crate) fn with_missing_admin(why: String) -> String {
+    let lacks = effective().is_ok_and(|effective| effective & 1 << CAP_SYS_ADMIN == 0);
+    if lacks && why.contains("os error 22)") {
+        format!("{why}; this thread lacks CAP_SYS_ADMIN, without which the module's types cannot be found")
+    } else {
+        why
+    }
+}
+
 /// Returns the sentence, preceded by the missing capabilities if there are some.
 pub(crate) fn with_missing(why: String) -> String {
     match missing() {

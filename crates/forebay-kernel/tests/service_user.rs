@@ -158,7 +158,7 @@ fn two_capabilities_are_enough_for_the_loop_and_not_for_the_module() {
         }
         if here.has_module {
             // The types of a module have no descriptor for those without CAP_SYS_ADMIN.
-            refused(path, EngineKind::Module, &["the kernel refused the program"]);
+            refused(path, EngineKind::Module, &["the kernel refused the program", "CAP_SYS_ADMIN"]);
         }
     });
 }

@@ -131,7 +131,7 @@ const WORKLOADS: [Workload; 12] = [
 ];
 
 /// The ways that take turns. Ranges are not walked in the kernel: they are measured with inner nodes on the
-/// device and in memory, which is what a descent costs.
+/// device and in memory: the cost of a descent.
 fn ways(shape: Shape) -> [(&'static str, Options); 3] {
     match shape {
         Shape::Range(_) => {

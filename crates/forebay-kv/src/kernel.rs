@@ -141,7 +141,7 @@ impl KernelWalks {
         self.count(at_leaf)
     }
 
-    /// Counts what a lone lookup took, now that its table was searched.
+    /// Counts the time of a lone lookup, now that its table was searched.
     pub(crate) fn took(&self, plan: Plan) {
         if let Some(begun) = plan.begun {
             self.gets.note(plan.is_inside, begun.elapsed(), 1);

@@ -10,7 +10,7 @@
 //! once as before, and with as many for each thread as before. Beside the others stands a ring whose thread
 //! never sleeps, as SPDK's do.
 //!
-//! The third form has lookups of 1 to 6 reads in the rows of one thread, and says what a further read costs beside the device's time.
+//! The third form has lookups of 1 to 6 reads in the rows of one thread, and shows the cost of a further read beside the device's time.
 //!
 //! The file is written (64 MiB of nodes of 512 bytes), used and removed. Rows take turns; figures are medians.
 

@@ -81,7 +81,7 @@ impl Choice {
         self.is_kernel() != is_trial
     }
 
-    /// Counts what a turn took. Costs some additions under a lock of its own.
+    /// Counts the time of a turn. Costs some additions under a lock of its own.
     pub(super) fn note(&self, is_inside: bool, took: Duration, lookups: u32) {
         let way = usize::from(is_inside);
         let lookups = u64::from(lookups.max(1));

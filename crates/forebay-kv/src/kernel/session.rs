@@ -40,7 +40,7 @@ pub(super) struct Sessions {
     open: Mutex<Vec<(Weak<()>, Pin)>>,
 }
 
-/// What a thread has.
+/// A thread's session, or none.
 struct Mine {
     session: Option<Session>,
     /// A session of this depth or more could not be opened; a great number at first.

@@ -285,7 +285,7 @@ pub(super) fn stats(shared: &Arc<Shared>) -> Stats {
     }
 }
 
-/// What a store tells of its walks inside the kernel.
+/// Counters of a store's walks inside the kernel.
 #[derive(Default)]
 pub(crate) struct KernelStats {
     pub(crate) walks: u64,
