@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -186,7 +187,7 @@ impl<T: Send + 'static> Worker<T> {
         self.end();
         if let Some(thread) = thread {
             thread.thread().unpark();
-            // A panic in the thread came from the program's own step: its walks have resolved.
+            // The thread does not panic: the program's own code is called where that is caught.
             let _ = thread.join();
         }
     }
@@ -299,7 +300,11 @@ impl<P: Program> Thread<P> {
         self.session.take_poke();
         let (program, slots) = (&self.program, &mut self.slots);
         self.session.drain(|ended, page| {
-            let result = ended.outcome.map(|scratch| program.end(&scratch, page)).map_err(Lost::from);
+            // A panic of the program's own code must not end the thread, for which all walks wait. The reactor will meet the
+            // same panic, and has an error for it.
+            let result = ended.outcome.map_err(Lost::from).and_then(|scratch| {
+                catch_unwind(AssertUnwindSafe(|| program.end(&scratch, page))).map_err(|_| Lost::Broken)
+            });
             if let Some(promise) = slots.get_mut(ended.slot as usize).and_then(Option::take) {
                 promise.keep(result);
             }

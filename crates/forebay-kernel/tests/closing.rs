@@ -3,10 +3,13 @@
 mod common;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Tree, engine, engines};
 use forebay::{Class, Config, DriverChoice, Engine};
-use forebay_kernel::{EngineKind, Error, KernelWalk, LocalWalk, Lookup, Options, TreeLookup};
+use forebay_kernel::{
+    EngineKind, Error, KernelWalk, LocalWalk, Lookup, Next, Options, Program, Scratch, TreeLookup,
+};
 
 const PROGRAM: fn() -> TreeLookup = || TreeLookup { node_bytes: 4096 };
 
@@ -175,4 +178,61 @@ fn a_thread_gets_its_workers_back() {
     assert_eq!(workers_max(&ring), before);
     drop(open().expect("and again"));
     assert_eq!(workers_max(&ring), before);
+}
+
+/// The thread of the loop's walks ended with a panic of the program's own end, and walks that it had were never over. Such a panic
+/// is that walk's error on every engine, and the next walk has its result.
+#[test]
+fn a_program_that_panics_ends_neither_shard_nor_thread() {
+    static PANICS: AtomicBool = AtomicBool::new(true);
+    struct Panics(TreeLookup);
+    impl Program for Panics {
+        type Args = Lookup;
+        type Output = u64;
+
+        fn name(&self) -> &'static str {
+            self.0.name()
+        }
+
+        fn page_bytes(&self) -> u32 {
+            self.0.page_bytes()
+        }
+
+        fn object(&self) -> Option<&[u8]> {
+            self.0.object()
+        }
+
+        fn module_object(&self) -> Option<&[u8]> {
+            self.0.module_object()
+        }
+
+        fn begin(&self, args: &Lookup, scratch: &mut Scratch) -> u64 {
+            self.0.begin(args, scratch)
+        }
+
+        fn step(&self, page: &[u8], at: u64, scratch: &mut Scratch) -> Next {
+            self.0.step(page, at, scratch)
+        }
+
+        fn end(&self, scratch: &Scratch, page: &[u8]) -> u64 {
+            assert!(!PANICS.load(Ordering::SeqCst), "this program panics");
+            self.0.end(scratch, page)
+        }
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let engine = engine();
+    let tree = Tree::new(4096, 60, 5, 40);
+    let file = tree.plant(&engine, &dir.path().join("tree"));
+    let one = Lookup { root: tree.root(5, 5), level: 4, key: 5 };
+    for (kind, walk) in engines(&engine, &file, || Panics(PROGRAM()), Options::default()) {
+        PANICS.store(true, Ordering::SeqCst);
+        let others = walk.walk_many(&[one, one]);
+        let failed = walk.walk(&one).wait();
+        assert!(matches!(&failed, Err(Error::Core(_))), "{kind}: as in the reactor: {failed:?}");
+        for failed in others.wait().expect("not on a shard") {
+            assert!(matches!(&failed, Err(Error::Core(_))), "{kind}: {failed:?}");
+        }
+        PANICS.store(false, Ordering::SeqCst);
+        assert_eq!(walk.walk(&one).wait().ok(), Some(tree.lookup(one.root, 5)), "{kind}");
+    }
 }

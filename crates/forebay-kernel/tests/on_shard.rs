@@ -8,8 +8,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use common::{Tree, has_module, told};
@@ -366,54 +365,4 @@ fn without_such_a_ring_walks_have_a_thread() {
     assert_eq!(told(walk.walk(&one).wait()), scene.tree.lookup(one.root, 5).to_string());
     assert_eq!(walk.stats().commands, 0);
     walk.close();
-}
-
-/// A panic of the program's own end is the walk's, and not the shard's.
-#[test]
-fn a_program_that_panics_ends_no_shard() {
-    static PANICS: AtomicBool = AtomicBool::new(true);
-    struct Panics(TreeLookup);
-    impl Program for Panics {
-        type Args = Lookup;
-        type Output = u64;
-
-        fn name(&self) -> &'static str {
-            self.0.name()
-        }
-
-        fn page_bytes(&self) -> u32 {
-            self.0.page_bytes()
-        }
-
-        fn object(&self) -> Option<&[u8]> {
-            None
-        }
-
-        fn module_object(&self) -> Option<&[u8]> {
-            self.0.module_object()
-        }
-
-        fn begin(&self, args: &Lookup, scratch: &mut Scratch) -> u64 {
-            self.0.begin(args, scratch)
-        }
-
-        fn step(&self, page: &[u8], at: u64, scratch: &mut Scratch) -> Next {
-            self.0.step(page, at, scratch)
-        }
-
-        fn end(&self, scratch: &Scratch, page: &[u8]) -> u64 {
-            assert!(!PANICS.load(Ordering::SeqCst), "this program panics");
-            self.0.end(scratch, page)
-        }
-    }
-    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
-    let walk = scene.open(Panics(TreeLookup { node_bytes: 4096 }), 4);
-    let one = lookup(&scene.tree, 5);
-    let failed = walk.walk(&one).wait();
-    assert!(matches!(&failed, Err(Error::Core(_))), "as in the reactor: {failed:?}");
-    PANICS.store(false, Ordering::SeqCst);
-    let mut again = walk.walk(&one);
-    let polled = Pin::new(&mut again).poll(&mut Context::from_waker(Waker::noop()));
-    assert!(matches!(polled, Poll::Pending | Poll::Ready(Ok(_))));
-    assert_eq!(again.wait().ok(), Some(scene.tree.lookup(one.root, 5)));
 }
