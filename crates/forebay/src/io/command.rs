@@ -8,6 +8,10 @@ use crate::base::error::Result;
 /// A command: its descriptor and its part of a submission.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    any(not(target_os = "linux"), forebay_no_uring),
+    expect(dead_code, reason = "only a ring reads the fields")
+)]
 pub struct CommandEntry {
     pub(crate) fd: RawFd,
     pub(crate) operation: u32,
