@@ -25,7 +25,6 @@ pub struct OpenNvme {
     writable: bool,
     in_use: bool,
     /// Start and end, because a range is not `Copy`.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "namespaces are opened on Linux only"))]
     part: Option<(u64, u64)>,
     shard: Option<usize>,
 }

@@ -5,6 +5,10 @@ pub(crate) mod class_scope;
 pub(crate) mod devices;
 pub(crate) mod engine_shared;
 pub(crate) mod open_file;
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "files with their own page cache views are opened on Linux only")
+)]
 pub(crate) mod page_cache;
 pub(crate) mod ranges;
 pub(crate) mod read_many;
