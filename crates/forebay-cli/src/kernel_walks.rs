@@ -30,8 +30,8 @@ pub(super) fn examine() -> Check {
             GROUP,
             NAME,
             format!("dependent reads run in the reactor, not inside the kernel: {own_loop}; {module}"),
-            "docs/kernel-walks.md lists the requirements: kernel 7.1 or later, or the module on 6.12 or later, and \
-             CAP_BPF and CAP_PERFMON",
+            "docs/kernel-walks.md lists the requirements: kernel 7.1 or later with CAP_BPF and CAP_PERFMON, or the \
+             module on 6.12 or later with CAP_SYS_ADMIN",
         ),
     }
 }
