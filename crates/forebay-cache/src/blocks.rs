@@ -235,6 +235,12 @@ impl BlockCache {
         false
     }
 
+    /// Notes that a block was read which the caller has no [`Block`] of, as an [`offer`](Self::offer) of it would. Returns
+    /// whether it was offered or noted before, not long ago: then a read of the block that offers it will insert it.
+    pub fn note(&self, owner: u64, offset: u64) -> bool {
+        self.offered().doorkeeper.note(owner, offset)
+    }
+
     fn offered(&self) -> &Offered {
         if let Some(offered) = self.offered.get() {
             return offered;

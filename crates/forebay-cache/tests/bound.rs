@@ -220,6 +220,10 @@ fn offered_blocks_come_in_when_they_are_wanted_again() {
     }
     assert_eq!(blocks.get(1, 4_999 * PAGE), Some(block.clone()));
     assert!(blocks.offer(1, 5_100 * PAGE, &block), "offered lately");
+    // A read that offers nothing counts as an offer: the next one brings the block in.
+    assert!(!blocks.note(4, 0));
+    assert!(blocks.note(4, 0) && blocks.peek(4, 0).is_none());
+    assert!(blocks.offer(4, 0, &block));
     // Whatever the limit is, the bytes of both together keep it.
     for bytes_max in [1 << 20, 64 << 10, 0, 4 << 20] {
         blocks.set_bytes_max(bytes_max);

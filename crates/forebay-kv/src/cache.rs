@@ -109,6 +109,13 @@ impl Cache {
         }
     }
 
+    /// Notes a read of a block that went past the cache. Returns whether the block is worth its memory by now, so that
+    /// an [`offer`](Self::offer) of it would insert it.
+    #[cfg(all(feature = "kernel", target_os = "linux"))]
+    pub(crate) fn note(&self, table: u32, offset: u64) -> bool {
+        self.blocks.note(u64::from(table), offset)
+    }
+
     /// Notes the engine's free memory, now and then: `memory` is called for one read of many, and takes locks.
     pub(crate) fn note_free_memory(&self, memory: impl FnOnce() -> MemoryStats) {
         if self.free.is_due() {

@@ -29,7 +29,7 @@ use forebay_kernel::{Descent, TABLE_KEY_BYTES_MAX};
 use self::choice::{Choice, Kind};
 use self::session::Sessions;
 use crate::error::Result;
-use crate::node::{LEAF, UNIT};
+use crate::node::{Child, LEAF, UNIT};
 use crate::options::{KernelWalk, Options};
 use crate::store::shared::Shared;
 use crate::store::stats::KernelStats;
@@ -56,8 +56,6 @@ pub(crate) struct KernelWalks {
     sessions: Sessions,
     /// The nodes at which recent descents began. `None` only in tests.
     begun: Option<Doorkeeper>,
-    /// The leaves that were read there lately for the sake of others.
-    ridden: Option<Doorkeeper>,
     walks: AtomicU64,
     fell_back: AtomicU64,
 }
@@ -80,7 +78,6 @@ impl KernelWalks {
             batches: Choice::new(Kind::Batch),
             sessions: Sessions::new(options.kernel_walk, is_test),
             begun: (!is_test).then(|| begun(cache_bytes / UNIT as u64)),
-            ridden: (!is_test).then(|| begun(cache_bytes / UNIT as u64)),
             walks: AtomicU64::new(0),
             fell_back: AtomicU64::new(0),
         }
@@ -89,14 +86,19 @@ impl KernelWalks {
     /// Returns whether this lookup is one for the kernel, whether or not it goes there: it needs an inner node
     /// of which the cache need not be filled.
     fn suits(&self, lookup: &Lookup) -> bool {
-        fits(lookup, false, self.begun.as_ref())
+        let is_known = |child: Child| {
+            let (table, position) = (lookup.table().id().into(), child.position.into());
+            self.begun.as_ref().is_some_and(|begun| begun.note(table, position))
+        };
+        matches!(start(lookup), Some((child, level)) if level != LEAF && !is_known(child))
     }
 
     /// Returns whether a lookup that needs its leaf alone goes with others to the kernel: a read there costs
     /// less than one more message to a shard. A leaf that was read lately goes the ordinary way, so that the
-    /// cache learns of it.
+    /// cache keeps it.
     fn rides(&self, lookup: &Lookup) -> bool {
-        fits(lookup, true, self.ridden.as_ref())
+        let is_known = |leaf: Child| self.begun.is_some() && lookup.note_leaf(leaf);
+        matches!(start(lookup), Some((child, LEAF)) if !is_known(child))
     }
 
     /// Chooses the way of `lookups` that suit the kernel, for a thread that waits for them. Returns whether
@@ -254,16 +256,10 @@ impl Plan {
     const ORDINARY: Plan = Plan { is_inside: false, begun: None };
 }
 
-/// Returns whether a lookup can go to the kernel, from a leaf or from an inner node, and the node was not
-/// asked for lately.
-fn fits(lookup: &Lookup, is_at_leaf: bool, lately: Option<&Doorkeeper>) -> bool {
-    match lookup.descent() {
-        Some((child, level, key)) if (level == LEAF) == is_at_leaf && key.len() <= TABLE_KEY_BYTES_MAX => {
-            let (table, position) = (lookup.table().id().into(), child.position.into());
-            !lately.is_some_and(|lately| lately.note(table, position))
-        }
-        _ => false,
-    }
+/// Returns the node from which a lookup can go to the kernel, with its level.
+fn start(lookup: &Lookup) -> Option<(Child, u8)> {
+    let (child, level, key) = lookup.descent()?;
+    (key.len() <= TABLE_KEY_BYTES_MAX).then_some((child, level))
 }
 
 /// The descent that a lookup needs next.

@@ -342,6 +342,32 @@ fn nodes_that_are_asked_for_often_come_into_the_cache() {
     store.close().wait().unwrap();
 }
 
+/// What the kernel has read counts for the cache: an ordinary read of a leaf that the kernel has read before keeps
+/// the leaf. Such a leaf was new to the cache at first, so that workloads with popular keys took 3 % more
+/// instructions with kernel walks than without.
+#[test]
+fn leaves_that_the_kernel_read_come_into_the_cache_with_the_next_read() {
+    let (engine, dir) = (engine(), dir());
+    let options = common::options().pinned_bytes(0).kernel_walk(true);
+    let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
+    let keyspace = store.default_keyspace();
+    keyspace.bulk_load((0..300_u64).map(|n| (n.to_be_bytes(), value(n)))).wait().unwrap();
+    let key = 150_u64.to_be_bytes();
+    let mut figures = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(keyspace.get(&key).wait().unwrap().as_deref(), Some(&value(150)[..]));
+        let stats = store.stats();
+        figures.push((stats.kernel_walks, stats.cache_refusals, stats.cache_misses));
+    }
+    if store.stats().kernel_refused.is_none() {
+        assert_eq!(figures[0].0, 1, "{figures:?}");
+        assert_eq!(figures[1].0, 1, "the inner node is wanted again: {figures:?}");
+        assert_eq!(figures[1].1, figures[0].1, "the leaf was kept: {figures:?}");
+    }
+    assert_eq!(figures[2].2, figures[1].2, "all is in memory: {figures:?}");
+    store.close().wait().unwrap();
+}
+
 #[test]
 fn who_does_not_ask_for_it_has_none() {
     let (engine, dir) = (engine(), dir());

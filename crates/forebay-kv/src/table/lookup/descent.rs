@@ -45,10 +45,16 @@ impl Lookup {
         }
     }
 
+    /// Notes a read of a leaf that goes past the cache. Returns whether the leaf was read not long ago, so that the
+    /// cache will keep it if it is read again in the ordinary way.
+    pub(crate) fn note_leaf(&self, leaf: Child) -> bool {
+        self.fill && self.table.cache.note(self.table.meta.id, leaf.offset())
+    }
+
     /// Continues from a leaf that a walk reached without verifying checksums on its way. The leaf is trusted
     /// if its own checksum is right and the key lies between its first and its last; keys outside may be in
     /// another leaf. The value is copied: nothing else is wanted of a leaf below an inner node that is not in
-    /// memory. Costs a checksum over the leaf, and a search.
+    /// memory. The cache learns that the leaf was read. Costs a checksum over the leaf, and a search.
     pub(crate) fn take_leaf(&mut self, leaf: &[u8]) -> AtLeaf {
         // The ordinary walk reports the fault, if there is one.
         self.look_into_leaf(leaf).unwrap_or(AtLeaf::Undecided)
@@ -59,6 +65,7 @@ impl Lookup {
         let child = Child { position: u32_at(leaf, 8), units: 1 };
         table.check_place(child, LEAF).ok()?;
         check(leaf, table.identity(child, LEAF)).ok()?;
+        self.note_leaf(child);
         let node = Node::of(leaf).ok()?;
         let index = match node.search(key).ok()? {
             Ok(index) => index,
