@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use common::{Tree, engines, engines_but, has_module};
 use forebay::Open;
 use forebay_kernel::{EngineKind, Error, LocalWalk, Lookup, Options, TreeLookup};
+use tempfile::TempDir;
 
 fn refusal(file: &File, node_bytes: u32) -> String {
     let mut options = Options::default();
@@ -35,6 +36,11 @@ fn named(variable: &str) -> Option<PathBuf> {
     named.filter(|_| has_module())
 }
 
+/// Returns a new folder in the one that the variable names, so that a test may run again there.
+fn folder_in(variable: &str) -> Option<TempDir> {
+    named(variable).map(|folder| tempfile::tempdir_in(folder).expect("the folder takes folders"))
+}
+
 fn call(file: &File, what: u32, argument: &mut [u8]) -> io::Result<()> {
     // SAFETY: each caller passes as many bytes as the operation reads and writes.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), what as _, argument.as_mut_ptr()) };
@@ -43,8 +49,8 @@ fn call(file: &File, what: u32, argument: &mut [u8]) -> io::Result<()> {
 
 #[test]
 fn data_in_the_inode_is_refused() {
-    let Some(folder) = named("FOREBAY_KERNEL_FEATURES") else { return };
-    let path = folder.join("inline");
+    let Some(folder) = folder_in("FOREBAY_KERNEL_FEATURES") else { return };
+    let path = folder.path().join("inline");
     std::fs::write(&path, [1; 40]).expect("the folder takes files");
     let why = refusal(&File::open(&path).expect("just written"), 4096);
     assert!(why.contains("in its inode"), "{why}");
@@ -52,8 +58,8 @@ fn data_in_the_inode_is_refused() {
 
 #[test]
 fn a_verity_file_is_refused() {
-    let Some(folder) = named("FOREBAY_KERNEL_FEATURES") else { return };
-    let path = folder.join("verity");
+    let Some(folder) = folder_in("FOREBAY_KERNEL_FEATURES") else { return };
+    let path = folder.path().join("verity");
     std::fs::write(&path, [1; 65_536]).expect("the folder takes files");
     let file = File::open(&path).expect("just written");
     // struct fsverity_enable_arg: version 1, SHA-256, blocks of 4,096 bytes.
@@ -68,10 +74,8 @@ fn a_verity_file_is_refused() {
 
 #[test]
 fn an_encrypted_file_is_refused() {
-    let Some(folder) = named("FOREBAY_KERNEL_FEATURES") else { return };
-    let folder = folder.join("encrypted");
-    std::fs::create_dir(&folder).expect("the folder takes folders");
-    let directory = File::open(&folder).expect("just made");
+    let Some(folder) = folder_in("FOREBAY_KERNEL_FEATURES") else { return };
+    let directory = File::open(folder.path()).expect("just made");
     // struct fscrypt_add_key_arg with 64 bytes of key: the kernel fills its identifier in.
     let mut key = [0; 80 + 64];
     key[0] = 2;
@@ -83,7 +87,7 @@ fn an_encrypted_file_is_refused() {
     policy[..3].copy_from_slice(&[2, 1, 4]);
     policy[8..].copy_from_slice(&key[8..24]);
     call(&directory, 0x800c_6613, &mut policy).expect("the folder is empty");
-    let path = folder.join("file");
+    let path = folder.path().join("file");
     std::fs::write(&path, [1; 65_536]).expect("the key is there");
     let why = refusal(&File::open(&path).expect("just written"), 4096);
     assert!(why.contains("encrypted"), "{why}");
@@ -91,8 +95,8 @@ fn an_encrypted_file_is_refused() {
 
 #[test]
 fn a_file_in_memory_is_refused() {
-    let Some(folder) = named("FOREBAY_KERNEL_DAX") else { return };
-    let path = folder.join("file");
+    let Some(folder) = folder_in("FOREBAY_KERNEL_DAX") else { return };
+    let path = folder.path().join("file");
     std::fs::write(&path, [1; 65_536]).expect("the folder takes files");
     let why = refusal(&File::open(&path).expect("just written"), 4096);
     assert!(why.contains("lies in memory (DAX)"), "{why}");

@@ -193,11 +193,11 @@ fn futures_that_are_not_polled_again_hold_up_no_other() {
                 task.wait().expect("the task ends")
             }
         };
-        assert_eq!(found.ok(), Some(tree.lookup(one.root, 9)));
+        assert_eq!(found.map_err(|error| error.to_string()), Ok(tree.lookup(one.root, 9)));
         // They have their results when they are polled after all.
         for (key, walk) in frozen.into_iter().enumerate() {
             let expected = tree.lookup(tree.root(LEVELS, key as u64), key as u64);
-            assert_eq!(walk.wait().ok(), Some(expected));
+            assert_eq!(walk.wait().map_err(|error| error.to_string()), Ok(expected), "walk {key}");
         }
     }
     assert_eq!(walk.stats().fell_back, 0);
