@@ -13,6 +13,9 @@ tool_packages=(busybox-static kmod e2fsprogs xfsprogs btrfs-progs dmsetup bindfs
 # shellcheck disable=SC2034 # used in initramfs.sh
 tool_programs=(mke2fs e2fsck dumpe2fs debugfs resize2fs chattr lsattr mkfs.xfs xfs_repair xfs_db xfs_io mkfs.btrfs dmsetup bindfs)
 
+# shellcheck source=vm/lib/debug.sh
+. "$vm/lib/debug.sh"
+
 # The mirror that this machine's own sources name; security updates lie beside it on the same host.
 mirror() {
     if [ -n "${FOREBAY_VM_MIRROR:-}" ]; then
@@ -115,10 +118,11 @@ kernel_lists() {
     kernel_lists_read=1
 }
 
-# fetch_kernel SERIES: kernel and modules. The release that was taken stands in the file `version`.
+# fetch_kernel SERIES: kernel and modules; `debug` was built before. The release that was taken stands in the file `version`.
 fetch_kernel() {
     local folder=$cache/linux-$1 version part wanted=()
     [ ! -f "$folder/version" ] || return 0
+    [ "$1" != debug ] || fail "the kernel \`debug\` was forgotten meanwhile; run this again"
     kernel_lists
     version=$(newest_kernel "$1")
     [ -n "$version" ] || fail "no Debian kernel of the series $1 in $(tr '\n' ' ' <"$cache/apt-kernel/sources.list")"
@@ -147,6 +151,8 @@ fetch_kernel() {
 fetch_headers() {
     local folder=$cache/headers-$1 version base kbuild
     fetch_kernel "$1"
+    # What was built here has its headers.
+    [ "$1" != debug ] || return 0
     version=$(cat "$cache/linux-$1/version")
     [ "$(cat "$folder/version" 2>/dev/null)" != "$version" ] || return 0
     kernel_lists

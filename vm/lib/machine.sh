@@ -146,7 +146,7 @@ fell_over() {
 # kernel_warnings: the lines of the console and of the kernel's own log that are about an error of the kernel.
 kernel_warnings() {
     cat "$work/console" "$work/kernel" 2>/dev/null | tr -d '\r' | grep -aE \
-        '(\] |^)(WARNING: |BUG: |Oops|kernel BUG at|general protection fault|KASAN|KCSAN|UBSAN|INFO: task .* blocked|INFO: rcu|rcu: INFO|watchdog: BUG|possible (circular|recursive) locking|unregister_netdevice|Kernel panic)' \
+        '(\] |^)(WARNING: |BUG: |Oops|kernel BUG at|general protection fault|KASAN|KCSAN|UBSAN|INFO: task .* blocked|INFO: rcu|rcu: INFO|watchdog: BUG|possible (circular|recursive) locking|INFO: trying to register non-static key|ODEBUG: |unregister_netdevice|Kernel panic)' \
         | sed 's/^\[ *[0-9.]*\] //' | awk '!seen[$0]++'
 }
 
