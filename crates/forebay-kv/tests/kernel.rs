@@ -342,7 +342,7 @@ fn nodes_that_are_asked_for_often_come_into_the_cache() {
     store.close().wait().unwrap();
 }
 
-/// What the kernel has read counts for the cache: an ordinary read of a leaf that the kernel has read before keeps
+/// The cache counts the kernel's reads of leaves: an ordinary read of a leaf that the kernel has read before keeps
 /// the leaf. Such a leaf was new to the cache at first, so that workloads with popular keys took 3 % more
 /// instructions with kernel walks than without.
 #[test]
