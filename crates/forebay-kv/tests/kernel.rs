@@ -418,6 +418,38 @@ fn a_store_that_chooses_tries_both_ways() {
     store.close().wait().unwrap();
 }
 
+/// A thread that was refused a session does not try again. Its next store did not learn of it: neither its
+/// statistics nor the engine's health said why no lookup went to the kernel.
+#[test]
+fn each_store_of_a_thread_says_why_its_walks_fall_back() {
+    let name = |number: u64| format!("a key {number:06} that is long, so that there are many inner nodes");
+    for way in [KernelWalk::Always, KernelWalk::Always, KernelWalk::WhereCheaper] {
+        let (engine, dir) = (engine(), dir());
+        let options = common::options().pinned_bytes(0).kernel_walk_again().kernel_walk(way);
+        let store = Store::open(&engine, dir.path(), options).wait().expect("the store opens");
+        let keyspace = store.default_keyspace();
+        keyspace.bulk_load((0..3_000).map(|number| (name(number), value(number)))).wait().unwrap();
+        for number in (0..3_000).step_by(100) {
+            assert!(keyspace.get(&name(number)).wait().unwrap().is_some());
+        }
+        let stats = store.stats();
+        let is_degraded = |degraded: &forebay::Degradation| degraded.what == "kernel walks";
+        let is_degraded = engine.health().degraded.iter().any(is_degraded);
+        match &stats.kernel_refused {
+            Some(why) => {
+                assert!(!is_demanded(), "{why}");
+                assert_eq!((stats.kernel_walks, stats.kernel_gets), (0, false), "{stats:?}");
+                assert_eq!(is_degraded, way == KernelWalk::Always, "{why}");
+            }
+            None => {
+                assert!(stats.kernel_walks > 0, "{way:?}: {stats:?}");
+                assert!(!is_degraded);
+            }
+        }
+        store.close().wait().unwrap();
+    }
+}
+
 #[test]
 fn sessions_count_within_the_budget() {
     let (engine, dir) = (engine(), dir());

@@ -43,10 +43,15 @@ pub(super) struct Sessions {
 /// A thread's session, or none.
 struct Mine {
     session: Option<Session>,
-    /// A session of this depth or more could not be opened; a great number at first.
-    refused_depth: u32,
+    refused: Option<Refused>,
     /// Lookups that could have gone to the kernel.
     earned: u32,
+}
+
+/// A session that a thread could not open: it does not try again, whichever store needs one.
+struct Refused {
+    depth: u32,
+    why: String,
 }
 
 struct Session {
@@ -60,8 +65,7 @@ struct Session {
 }
 
 thread_local! {
-    static MINE: RefCell<Mine> =
-        const { RefCell::new(Mine { session: None, refused_depth: u32::MAX, earned: 0 }) };
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine { session: None, refused: None, earned: 0 }) };
 }
 
 /// Returns the depth of a session for so many descents.
@@ -104,11 +108,17 @@ impl Sessions {
             let Ok(mut mine) = mine.try_borrow_mut() else { return false };
             let depth = depth_of(lookups as usize);
             mine.earned = mine.earned.saturating_add(lookups);
-            match &mine.session {
-                Some(session) => session.depth >= depth || depth < mine.refused_depth,
-                None if depth >= mine.refused_depth || mine.earned < self.earned => false,
-                None => is_chosen || self.living().len() < TRIAL_SESSIONS,
+            if mine.has_session(depth) {
+                return true;
             }
+            if let Some(why) = mine.why_refused(depth) {
+                if self.why.get().is_none() {
+                    self.note_refused(&mine, why);
+                }
+                return false;
+            }
+            mine.session.is_some()
+                || mine.earned >= self.earned && (is_chosen || self.living().len() < TRIAL_SESSIONS)
         });
         may.unwrap_or(false)
     }
@@ -134,7 +144,7 @@ impl Sessions {
                 std::mem::forget(mine.session.take());
             }
             self.run_on(&mut mine, shared, starts, each).unwrap_or_else(|error| {
-                self.refuse(shared, &error.to_string());
+                self.refuse(&mine, shared, &error.to_string());
                 false
             })
         });
@@ -151,15 +161,18 @@ impl Sessions {
         let depth = depth_of(starts.len());
         let Some(first) = starts.next() else { return Ok(true) };
         let mut is_warm = true;
-        if mine.session.as_ref().is_none_or(|session| session.depth < depth) {
-            if depth >= mine.refused_depth {
+        if !mine.has_session(depth) {
+            if let Some(why) = mine.why_refused(depth) {
+                if self.why.get().is_none() {
+                    self.refuse(mine, shared, why);
+                }
                 return Ok(false);
             }
             is_warm = false;
             let opened = Session::open(first.0, depth);
             // A session for lone gets goes on where there is no room for one for batches.
-            if opened.is_err() {
-                mine.refused_depth = depth;
+            if let Err(error) = &opened {
+                mine.refused = Some(Refused { depth, why: error.to_string() });
             }
             mine.session = Some(opened?);
         }
@@ -180,15 +193,21 @@ impl Sessions {
         ran.map(|()| is_warm)
     }
 
-    /// Notes that a thread has no session. Other threads keep theirs; where none has one, none tries again.
-    fn refuse(&self, shared: &Shared, why: &str) {
-        if self.living().is_empty() {
-            self.is_refused.store(true, Ordering::Relaxed);
-        }
-        // Only the first reason is kept.
-        if self.why.set(why.to_owned()).is_ok() && self.is_demanded {
+    /// Notes that a thread lacks a session, also if it was refused to another store before. A program that
+    /// demanded the kernel finds it in the engine's health.
+    fn refuse(&self, mine: &Mine, shared: &Shared, why: &str) {
+        if self.note_refused(mine, why) && self.is_demanded {
             shared.engine.add_degradation("kernel walks", why, REMEDY);
         }
+    }
+
+    /// Notes that a thread lacks a session. Other threads keep theirs; where none has one, none tries again.
+    /// Returns whether this reason is the first, which alone is kept.
+    fn note_refused(&self, mine: &Mine, why: &str) -> bool {
+        if mine.session.is_none() && self.living().is_empty() {
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+        self.why.set(why.to_owned()).is_ok()
     }
 
     /// Counts a session within the budget, and drops those of threads that have ended.
@@ -202,6 +221,17 @@ impl Sessions {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(life, _)| life.strong_count() > 0);
         open
+    }
+}
+
+impl Mine {
+    fn has_session(&self, depth: u32) -> bool {
+        self.session.as_ref().is_some_and(|session| session.depth >= depth)
+    }
+
+    /// Returns why a session of this depth is not tried again.
+    fn why_refused(&self, depth: u32) -> Option<&str> {
+        self.refused.as_ref().filter(|refused| depth >= refused.depth).map(|refused| refused.why.as_str())
     }
 }
 
