@@ -126,6 +126,12 @@ impl Cache {
         }
     }
 
+    /// Returns the limit in bytes, pinned ones included.
+    #[cfg(all(feature = "kernel", target_os = "linux"))]
+    pub(crate) fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// Pins `bytes` of memory for long use, if the limit allows it. Blocks that come and go have that much
     /// less room.
     pub(crate) fn pin(self: &Arc<Self>, what: Pinning, bytes: u64) -> Option<Pin> {
@@ -228,7 +234,7 @@ impl FreeMemory {
 }
 
 impl Pin {
-    #[cfg(test)]
+    #[cfg(any(test, all(feature = "kernel", target_os = "linux")))]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

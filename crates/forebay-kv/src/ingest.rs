@@ -99,7 +99,8 @@ pub struct IngestedFile {
     pub level: usize,
     /// Whether it was copied, because it lies on another file system or the file system has no hard links.
     pub is_copied: bool,
-    /// Whether it is still under its path: it was to stay, or could not be removed.
+    /// Whether there is still a file under its path: it was to stay, could not be removed, or another file has taken its
+    /// place.
     pub is_left: bool,
 }
 
@@ -186,22 +187,28 @@ struct Candidate {
     source: Source,
     dir: Dir,
     file: File,
+    identity: Identity,
     meta: TableMeta,
     is_copied: bool,
 }
+
+/// A file's device and inode.
+type Identity = ((u32, u32), u64);
 
 impl Candidate {
     fn bounds(&self) -> Bounds {
         between(&self.meta.smallest, &self.meta.largest)
     }
 
-    /// Removes the file's first name. Returns whether it is gone.
+    /// Removes the file's first name, unless another file has it now: the ingest may have waited for minutes, and a
+    /// program that writes such files puts the next one there. Returns whether there is none any more.
     async fn remove(&self) -> bool {
         let Some(name) = self.source.path.file_name() else { return false };
-        match self.dir.remove_file(name).await {
-            Ok(()) => true,
+        match self.dir.metadata(name).await {
             // It was given twice.
-            Err(_) => self.dir.metadata(name).await.is_err(),
+            Err(error) => error.kind() == forebay::ErrorKind::NotFound,
+            Ok(found) if (found.device(), found.inode()) != self.identity => false,
+            Ok(_) => self.dir.remove_file(name).await.is_ok(),
         }
     }
 }
@@ -209,7 +216,7 @@ impl Candidate {
 /// A file that this ingest has locked, with its device and inode: one file may be given for several keyspaces.
 struct Locked {
     file: File,
-    identity: ((u32, u32), u64),
+    identity: Identity,
 }
 
 async fn ingest(shared: &Arc<Shared>, request: Request) -> Result<Ingested> {
@@ -251,8 +258,14 @@ async fn locked_by(shared: &Arc<Shared>, request: Request, locked: &mut Vec<Lock
         }
     };
     let mut files = Vec::with_capacity(candidates.len());
-    for (candidate, level) in candidates.into_iter().zip(levels) {
-        let is_left = request.keeps_files || !candidate.remove().await;
+    let mut left = Vec::with_capacity(candidates.len());
+    for candidate in &candidates {
+        left.push(request.keeps_files || !candidate.remove().await);
+    }
+    if !request.keeps_files {
+        sync_dirs(&candidates).await;
+    }
+    for ((candidate, level), is_left) in candidates.into_iter().zip(levels).zip(left) {
         shared.counters.ingested.fetch_add(candidate.meta.bytes, Ordering::Relaxed);
         let Candidate { source, meta, is_copied, .. } = candidate;
         files.push(IngestedFile {
@@ -266,6 +279,20 @@ async fn locked_by(shared: &Arc<Shared>, request: Request, locked: &mut Vec<Lock
         });
     }
     Ok(Ingested { files, lsn: Lsn(lsn) })
+}
+
+/// Makes the removal of the files' first names durable. A name that came back after a power failure would be ingested
+/// again by a program that takes what it finds, and its old values would hide newer ones.
+async fn sync_dirs(candidates: &[Candidate]) {
+    let mut synced = Vec::new();
+    for candidate in candidates {
+        let path = parent_of(&candidate.source.path);
+        if !synced.contains(&path) {
+            synced.push(path);
+            // The store has the files in any case.
+            let _ = candidate.dir.sync().await;
+        }
+    }
 }
 
 /// Checks a file, and makes its bytes durable: it may have come here by a copy.
@@ -286,7 +313,7 @@ async fn check(
             "the directory of the store's own tables has no files to ingest: write sorted files elsewhere";
         return Err(Error::at(ErrorKind::InvalidInput, path, text));
     }
-    let file = lock(&dir, name, path, locked).await?;
+    let (file, found) = lock(&dir, name, path, locked).await?;
     let held = shared.budget.held / 2;
     let _held = HeldShare::new(Some(shared.cache.held()), MEMORY.min(held));
     shared.check_held()?;
@@ -307,11 +334,11 @@ async fn check(
     }
     file.sync(Durability::All).await?;
     let meta = table.meta().clone();
-    Ok(Candidate { source, dir, file, meta, is_copied: false })
+    Ok(Candidate { source, dir, file, identity: found, meta, is_copied: false })
 }
 
 /// Opens a file and locks it, unless this ingest has it already.
-async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) -> Result<File> {
+async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) -> Result<(File, Identity)> {
     let file = match dir.open(name, Open::read()).await {
         Err(error) if error.kind() == forebay::ErrorKind::NotFound => {
             return Err(Error::at(ErrorKind::NotFound, path, "there is no such file to ingest"));
@@ -321,7 +348,7 @@ async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) ->
     let metadata = file.metadata().await?;
     let identity = (metadata.device(), metadata.inode());
     if let Some(known) = locked.iter().find(|known| known.identity == identity) {
-        return Ok(known.file.clone());
+        return Ok((known.file.clone(), identity));
     }
     match file.try_lock(Lock::Exclusive).await {
         Err(error) if error.kind() == forebay::ErrorKind::Locked => {
@@ -332,7 +359,7 @@ async fn lock(dir: &Dir, name: &OsStr, path: &Path, locked: &mut Vec<Locked>) ->
         // A file system without locks has no such protection.
         _ => locked.push(Locked { file: file.clone(), identity }),
     }
-    Ok(file)
+    Ok((file, identity))
 }
 
 /// Checks that files of the same keyspace do not overlap.

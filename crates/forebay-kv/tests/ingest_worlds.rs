@@ -409,6 +409,79 @@ fn an_ingest_takes_older_unlogged_writes_along() {
     assert_eq!(opened.expect("a life"), [1, 1, 1]);
 }
 
+/// An ingest may wait for minutes before it removes a file's first name. A program that puts its next file under the
+/// same name meanwhile lost that file: it was removed, and was never ingested.
+#[test]
+fn a_file_that_takes_the_place_of_an_ingested_one_stays() {
+    let replaced = (0..20).filter(|seed| is_replaced_meanwhile(*seed)).count();
+    assert!(replaced > 10, "in {replaced} of 20 worlds the file was replaced in time");
+}
+
+fn is_replaced_meanwhile(seed: u64) -> bool {
+    let mut world = World::new(seed);
+    world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+    let replaced = world.run(async move |engine| {
+        let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+        for path in ["/disk/file", "/disk/next"] {
+            let mut file = SortedFile::create(&engine, path, SortedFileOptions::new()).await.expect("a file");
+            file.put("mark", path.as_bytes()).await.expect("a put");
+            file.finish().await.expect("an end");
+        }
+        let replace = async {
+            // The store has it under a second name from when it was checked.
+            loop {
+                match engine.metadata("/disk/file").await {
+                    Ok(metadata) if metadata.links() == 1 => {}
+                    Ok(_) => break engine.rename("/disk/next", "/disk/file").await.expect("a rename"),
+                    Err(_) => return false,
+                }
+            }
+            true
+        };
+        let (ingested, is_replaced) = futures::join!(open.store.ingest([(&open.two, "/disk/file")]), replace);
+        let ingested = ingested.expect("an ingest");
+        let found = open.two.get("mark").await.expect("a get").expect("a value");
+        assert_eq!(&found[..], b"/disk/file");
+        if is_replaced {
+            assert!(ingested.files[0].is_left);
+            let next = open.store.ingest([(&open.two, "/disk/file")]).await.expect("the next ingest");
+            assert!(!next.files[0].is_left);
+            let found = open.two.get("mark").await.expect("a get").expect("a value");
+            assert_eq!(&found[..], b"/disk/next");
+        }
+        is_replaced
+    });
+    replaced.expect("a life")
+}
+
+/// The name of an ingested file was removed, but not durably. After a power failure it could be there again, and a program
+/// that ingests what it finds gave old values a second time, over newer ones.
+#[test]
+fn the_name_of_an_ingested_file_does_not_come_back() {
+    for seed in 0..20 {
+        let mut world = World::new(seed);
+        world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+        let cut = world.run(async move |engine| {
+            let open = Open::open(&engine, &Done::default(), 64 << 10).await.expect("a store");
+            engine.create_dir("/disk/files").await.expect("a directory");
+            engine.sync_dir("/disk").await.expect("a sync");
+            let path = "/disk/files/file";
+            let mut file = SortedFile::create(&engine, path, SortedFileOptions::new()).await.expect("a file");
+            file.put("mark", 1u64.to_le_bytes()).await.expect("a put");
+            file.finish().await.expect("an end");
+            let ingested = open.store.ingest([(&open.two, path)]).await.expect("an ingest");
+            assert!(!ingested.files[0].is_left);
+            sim::power_cut().await;
+        });
+        assert!(cut.expect_err("the power fails").is_power_cut());
+        world.power_cut();
+        world.reboot();
+        let found = world.run(async move |engine| engine.metadata("/disk/files/file").await.map(drop));
+        let error = found.expect("a life").expect_err("there is no such file");
+        assert_eq!(error.kind(), forebay::ErrorKind::NotFound, "seed {seed}");
+    }
+}
+
 /// Test of the oracle: stores with a deliberate fault are caught in the worlds that CI runs.
 #[cfg(feature = "_mutants")]
 mod broken {

@@ -18,6 +18,9 @@ const BATCH_DEPTH: u32 = 16;
 /// takes as many instructions as some thousand lookups, because the verifier looks at the program.
 const EARNED: u32 = 1 << 15;
 
+/// All sessions together take at most the cache's memory divided by this.
+const CACHE_SHARE: u64 = 4;
+
 /// Sessions that are opened for trials, while the ordinary way is chosen.
 const TRIAL_SESSIONS: usize = 2;
 
@@ -168,6 +171,9 @@ impl Sessions {
                 }
                 return Ok(false);
             }
+            if !self.has_room(depth, &shared.cache) {
+                return Ok(false);
+            }
             is_warm = false;
             let opened = Session::open(first.0, depth);
             // A session for lone gets goes on where there is no room for one for batches.
@@ -178,6 +184,9 @@ impl Sessions {
         }
         let Some(session) = &mut mine.session else { return Ok(false) };
         if !session.known.contains(&self.number) {
+            if !self.has_room(session.depth, &shared.cache) {
+                return Ok(false);
+            }
             session.known.push(self.number);
             self.count(session, &shared.cache);
         }
@@ -208,6 +217,13 @@ impl Sessions {
             self.is_refused.store(true, Ordering::Relaxed);
         }
         self.why.set(why.to_owned()).is_ok()
+    }
+
+    /// Returns whether the budget has room for one more session: hundreds of threads, such as those of a pool for
+    /// blocking calls, must not take the whole cache. The other threads go the ordinary way.
+    fn has_room(&self, depth: u32, cache: &Cache) -> bool {
+        let all: u64 = self.living().iter().map(|(_, pin)| pin.bytes()).sum();
+        all + session_bytes(depth) <= cache.bytes_max() / CACHE_SHARE
     }
 
     /// Counts a session within the budget, and drops those of threads that have ended.

@@ -65,13 +65,15 @@ impl Lookup {
         let child = Child { position: u32_at(leaf, 8), units: 1 };
         table.check_place(child, LEAF).ok()?;
         check(leaf, table.identity(child, LEAF)).ok()?;
-        self.note_leaf(child);
         let node = Node::of(leaf).ok()?;
         let index = match node.search(key).ok()? {
-            Ok(index) => index,
-            Err(behind) if (1..node.count()).contains(&behind) => return Some(AtLeaf::Pending(None)),
+            Ok(index) => Some(index),
+            Err(behind) if (1..node.count()).contains(&behind) => None,
+            // The ordinary walk reads this leaf again, or its neighbour, and the cache learns of it then.
             Err(_) => return None,
         };
+        self.note_leaf(child);
+        let Some(index) = index else { return Some(AtLeaf::Pending(None)) };
         let entry = node.entry(index).ok()?;
         if entry.expires_s.is_some_and(|time| time <= self.now_s) {
             return Some(AtLeaf::Pending(Some(Found::Deleted)));
