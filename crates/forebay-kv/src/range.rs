@@ -137,7 +137,8 @@ impl Range {
     /// Returns the next entry, or `None` at the end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`](crate::Keyspace::get). After an error the range ends.
+    /// Those of [`Keyspace::get`](crate::Keyspace::get). After [`MemoryBudget`](crate::ErrorKind::MemoryBudget) the next
+    /// call goes on where the range was; after another error the range is at its end.
     ///
     /// ```
     /// # use forebay::{Config, Engine};
@@ -186,6 +187,11 @@ impl Range {
                 }
             };
             self.handle.shared.check_open()?;
+            if let Err(error) = self.handle.shared.check_held() {
+                // Nothing was read yet.
+                self.stage = Stage::Idle(work);
+                return Poll::Ready(Err(error));
+            }
             self.stage = Stage::Fetching(Box::pin(work.fetch(self.count)));
             self.count = (self.count * 4).min(AHEAD_MAX);
         }
@@ -232,7 +238,6 @@ impl Work {
     }
 
     async fn entries(&mut self, count: usize) -> Result<Fetched> {
-        self.shared.check_held()?;
         let (mut entries, mut bytes) = (VecDeque::with_capacity(count), 0);
         while entries.len() < count && bytes < AHEAD_BYTES {
             if !self.merge.next().await? {

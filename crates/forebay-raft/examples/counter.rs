@@ -51,7 +51,9 @@ impl Apply<Types> for Counters {
         batch: &mut Batch,
     ) -> io::Result<Option<u64>> {
         let EntryPayload::Normal(add) = entry.payload else { return Ok(None) };
-        let found = keyspaces[0].get(&add.counter).await.map_err(io::Error::other)?;
+        // Its memory may be with readers for a while.
+        let found = forebay_raft::until_memory::<Types, _, _>(|| keyspaces[0].get(&add.counter)).await;
+        let found = found.map_err(io::Error::other)?;
         let sum =
             found.and_then(|bytes| Some(u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?))).unwrap_or(0);
         let sum = sum.saturating_add(add.by);

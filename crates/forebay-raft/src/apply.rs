@@ -26,7 +26,7 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
     /// nothing.
     ///
     /// # Errors
-    /// An error ends this node.
+    /// An error ends this node: read by [`until_memory`](crate::until_memory).
     fn prepare(
         &self,
         entries: &[C::Entry],
@@ -42,7 +42,7 @@ pub trait Apply<C: RaftTypeConfig>: Send + Sync + 'static {
     ///
     /// # Errors
     /// An error ends this node: the entry is committed, so it cannot be passed over. A request that is not valid is no error,
-    /// but a response.
+    /// but a response. Read by [`until_memory`](crate::until_memory), as clients' reads may have taken the store's memory.
     fn apply(
         &self,
         entry: C::Entry,

@@ -9,6 +9,7 @@
 //! | entries to change your data | [`Apply`] |
 //! | the data, with the log id up to which they are applied | [`RaftStore`] |
 //! | to read the data | [`RaftStore::keyspaces`] |
+//! | to read it while entries are applied | [`until_memory`] |
 //! | a snapshot sent to another node | [`RaftSnapshot::reader`], [`RaftStore::receive_snapshot`], [`SnapshotPart`] |
 //! | an orderly end | [`RaftLog::close`], [`RaftStore::close`] |
 //!
@@ -40,6 +41,7 @@ mod current;
 mod error;
 mod flushes;
 mod log;
+mod memory;
 #[cfg(feature = "_mutants")]
 #[doc(hidden)]
 pub mod mutants;
@@ -52,6 +54,7 @@ mod tree;
 pub use apply::Apply;
 pub use error::{Error, ErrorKind, Result};
 pub use log::RaftLog;
+pub use memory::until_memory;
 pub use options::LogOptions;
 
 /// Returns openraft's default settings, but with `enable_leader_restore` off: to begin with, in place of

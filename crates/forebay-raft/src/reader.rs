@@ -30,8 +30,13 @@ fn indexes(range: &impl RangeBounds<u64>) -> (u64, u64) {
     (start, end)
 }
 
-fn is_purged(error: &forebay_wal::Error) -> bool {
-    matches!(error.kind(), ErrorKind::OutOfRange { .. })
+/// Returns the first entry that is there, if others were wanted. The log says so as soon as a purge is queued, and
+/// [`Wal::first_lsn`](forebay_wal::Wal::first_lsn) when it is durable.
+fn first_kept(error: &forebay_wal::Error) -> Option<u64> {
+    match error.kind() {
+        ErrorKind::OutOfRange { first, .. } => Some(first.0),
+        _ => None,
+    }
 }
 
 impl<C: RaftTypeConfig> Inner<C> {
@@ -39,12 +44,19 @@ impl<C: RaftTypeConfig> Inner<C> {
     /// first one in any case.
     pub(crate) async fn read(&self, start: u64, end: u64, bytes_max: usize) -> Result<Vec<C::Entry>> {
         self.flushes.check()?;
+        let mut first = start;
         let records = loop {
             // Purged entries are not there; a purge may come in between.
-            let first = start.max(self.wal.first_lsn().0);
+            first = first.max(self.wal.first_lsn().0);
             let records = match self.wal.read(Lsn(first)..Lsn(end), bytes_max).await {
-                Err(error) if is_purged(&error) && self.wal.first_lsn().0 > first => continue,
-                done => done.map_err(|error| self.fail(error))?,
+                Ok(records) => records,
+                Err(error) => match first_kept(&error).filter(|kept| *kept > first) {
+                    Some(kept) => {
+                        first = kept;
+                        continue;
+                    }
+                    None => return Err(self.fail(error)),
+                },
             };
             // A read that fails on its way returns the records before that. Where all are wanted, its error is.
             let after = records.last().map_or(first, |record| record.lsn().0 + 1);
@@ -52,7 +64,7 @@ impl<C: RaftTypeConfig> Inner<C> {
                 break records;
             }
             match self.wal.read(Lsn(after)..Lsn(after + 1), 0).await {
-                Err(error) if is_purged(&error) => {}
+                Err(error) if first_kept(&error).is_some() => {}
                 done => drop(done.map_err(|error| self.fail(error))?),
             }
         };

@@ -244,13 +244,18 @@ impl SnapshotReceiver {
         Ok(())
     }
 
-    /// Returns the received snapshot, for `Raft::install_full_snapshot`.
+    /// Reads the received snapshot, checks every checksum, and returns it for `Raft::install_full_snapshot`. Return an
+    /// error of this call to the sender: openraft ends the node for one of the install.
     ///
     /// # Errors
-    /// [`ErrorKind::BadSnapshot`] if the last part was not there.
-    pub fn finish(self) -> Result<RaftSnapshot> {
+    /// [`ErrorKind::BadSnapshot`] if the last part was not there, or something is damaged; the system's.
+    pub async fn finish(self) -> Result<RaftSnapshot> {
         if !self.is_whole {
             return Err(self.bad("its last part is missing".to_owned()));
+        }
+        let verified = forebay_kv::verify(&self.engine, &self.held.path).await?;
+        if let Some(finding) = verified.findings.first() {
+            return Err(self.bad(finding.to_string()));
         }
         let (engine, held, files) = (self.engine, self.held, self.files.into());
         Ok(RaftSnapshot { engine, held, files, is_received: true })

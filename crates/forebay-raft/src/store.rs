@@ -20,6 +20,7 @@ use crate::current::Current;
 use crate::error::{Error, ErrorKind, Result};
 use crate::is_broken;
 use crate::log::log_id;
+use crate::memory::until_memory;
 use crate::snapshot::{Held, RaftSnapshot, SnapshotReceiver};
 use crate::tree;
 
@@ -249,7 +250,8 @@ impl<C: RaftTypeConfig, A: Apply<C>> RaftStore<C, A> {
         if let Some(membership) = &membership {
             batch.put(&state.own, MEMBERSHIP, encode("a membership", membership)?);
         }
-        state.store.write(batch).await?;
+        // Clients' reads may have taken the memory. The entry is committed, and the memory will come back.
+        until_memory::<C, _, _>(|| state.store.write(batch)).await?;
         self.app.applied(&id);
         let mut open = self.inner.lock();
         open.state.applied = Some(id);
@@ -371,7 +373,9 @@ impl<C: RaftTypeConfig> Inner<C> {
         };
         let held = self.new_directory(SNAPSHOT);
         // Entries are applied meanwhile: the checkpoint itself says which ones it has.
-        let values = store.checkpoint_and_get(&held.path, &own, [APPLIED, MEMBERSHIP]).await?;
+        let own_keys = [APPLIED, MEMBERSHIP];
+        let built = until_memory::<C, _, _>(|| store.checkpoint_and_get(&held.path, &own, own_keys));
+        let values = built.await?;
         let value = |at: usize| values.get(at).and_then(Option::as_deref);
         let (last_log_id, last_membership) = decode_applied::<C>(value(0), value(1))?;
         let meta = SnapshotMetaOf::<C> { last_log_id, last_membership };
@@ -409,7 +413,7 @@ impl<C: RaftTypeConfig> Inner<C> {
         while let Some(part) = reader.next().await? {
             receiver.write(&part).await?;
         }
-        receiver.finish()
+        receiver.finish().await
     }
 
     /// Replaces the state by a snapshot. Until the file `current` is replaced, a crash leaves the old state.
@@ -417,19 +421,13 @@ impl<C: RaftTypeConfig> Inner<C> {
         self.check()?;
         let _changing = self.changing.lock().await;
         let received = self.received(snapshot).await?;
-        let path = &received.held.path;
-        let verified = forebay_kv::verify(&self.engine, path).await?;
-        if let Some(finding) = verified.findings.first() {
-            let text = format!("the snapshot is damaged: {finding}; have it sent again");
-            return Err(Error::at(ErrorKind::BadSnapshot, path, text));
-        }
         let state = self.new_directory(STATE);
         let number = self.number_of(&state);
         if is_broken!(HalfInstalled) {
             let current = Current::<C> { state: number, snapshot: None };
             current.write(&self.engine, &self.dir).await?;
         }
-        self.engine.rename(path, &state.path).await?;
+        self.engine.rename(&received.held.path, &state.path).await?;
         // Two open stores would need twice the memory. From here on a failure leaves none.
         let old = self.lock().state.store.clone();
         let _ = old.close().await;

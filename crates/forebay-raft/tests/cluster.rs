@@ -114,8 +114,10 @@ impl RaftNetworkV2<Types> for Link {
         while let Some(part) = reader.next().await.map_err(failed)? {
             receiver.write(&part).await.map_err(failed)?;
         }
-        let snapshot =
-            SnapshotOf::<Types, _> { meta: snapshot.meta, snapshot: receiver.finish().map_err(failed)? };
+        let snapshot = SnapshotOf::<Types, _> {
+            meta: snapshot.meta,
+            snapshot: receiver.finish().await.map_err(failed)?,
+        };
         Ok(node.install_full_snapshot(vote, snapshot).await.map_err(failed)?)
     }
 }

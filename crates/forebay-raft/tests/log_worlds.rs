@@ -409,6 +409,45 @@ fn a_read_that_fails_on_its_way_is_an_error() {
     });
 }
 
+/// A read that began before entries that a purge under way removes failed, until the purge was durable: openraft takes an
+/// error of the log for the end of the node.
+#[test]
+fn entries_are_read_while_a_purge_is_under_way() {
+    worlds::explore(20, |world| {
+        world.add_disk(forebay::sim::Profile::nand().at("/disk"));
+        let run = world.run(async |engine: Engine| {
+            let text = |error: std::io::Error| error.to_string();
+            let log = Log::open(&engine, DIR, LogOptions::new()).await.map_err(|error| error.to_string())?;
+            let (mut writer, mut reader) = (log.clone(), log.clone());
+            let entries = (0..100).map(|index| entry::<C>(1, index, "x"));
+            writer.blocking_append(entries).await.map_err(|error| error.to_string())?;
+            let is_over = std::cell::Cell::new(false);
+            let purge = async {
+                let purged = writer.purge(log_id::<C>(1, 59)).await;
+                is_over.set(true);
+                purged.map_err(text)
+            };
+            let reads = async {
+                let mut firsts = Vec::new();
+                while !is_over.get() {
+                    let found = reader.try_get_log_entries(0..80).await.map_err(text)?;
+                    firsts.push(found.first().map(|entry| entry.log_id().index));
+                    // Time passes while the device works.
+                    drop(sim::sleep(Duration::from_micros(1)).await);
+                }
+                Ok(firsts)
+            };
+            let (purged, firsts): (_, Result<Vec<_>, String>) = futures_util::join!(purge, reads);
+            purged?;
+            let firsts = firsts?;
+            let is_hidden_early = firsts.contains(&Some(60));
+            let right = firsts.iter().all(|first| [Some(0), Some(60)].contains(first));
+            if right && is_hidden_early { Ok(()) } else { Err(format!("the first entries were {firsts:?}")) }
+        });
+        run.map_err(|failure| failure.to_string())?
+    });
+}
+
 #[test]
 fn worlds_repeat_themselves() {
     worlds::repeats_itself(|world| attempt(world, Trouble::Errors, &Rc::default()));

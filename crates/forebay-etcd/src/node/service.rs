@@ -118,7 +118,7 @@ impl peer_server::Peer for PeerService {
             match decode(&message)? {
                 Snapshot::Part(part) => receiver.write(&part).await.map_err(failed)?,
                 Snapshot::Install(vote, meta) => {
-                    let snapshot = receiver.finish().map_err(failed)?;
+                    let snapshot = receiver.finish().await.map_err(failed)?;
                     let bytes = snapshot.bytes();
                     let snapshot = SnapshotOf::<Types, RaftSnapshot> { meta, snapshot };
                     let installed = inner.raft.install_full_snapshot(vote, snapshot).await;

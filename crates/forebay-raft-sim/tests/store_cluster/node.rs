@@ -141,7 +141,7 @@ impl Transfer for State {
     }
 
     fn finish(&self, receiver: SnapshotReceiver) -> io::Result<RaftSnapshot> {
-        let snapshot = receiver.finish()?;
+        let snapshot = receiver.finish().await?;
         self.cluster.arrived(&self.engine);
         Ok(snapshot)
     }

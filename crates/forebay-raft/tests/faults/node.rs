@@ -215,7 +215,7 @@ async fn reply(
         }
         Request::Install(vote, meta) => {
             let receiver = receiver.take().ok_or("no part of a snapshot came before")?;
-            let snapshot = receiver.finish().map_err(|error| text(&error))?;
+            let snapshot = receiver.finish().await.map_err(|error| text(&error))?;
             let snapshot = SnapshotOf::<Types, RaftSnapshot> { meta, snapshot };
             let installed = raft.install_full_snapshot(vote, snapshot).await.map_err(|error| text(&error))?;
             node.installed.fetch_add(1, Ordering::Relaxed);
