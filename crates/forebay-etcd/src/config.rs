@@ -60,7 +60,7 @@ pub(crate) struct TlsFiles {
     pub(crate) key: Option<PathBuf>,
     pub(crate) trusted_ca: Option<PathBuf>,
     pub(crate) crl: Option<PathBuf>,
-    /// Callers must have a certificate.
+    /// Callers must have a certificate, which a CA for them demands as well.
     pub(crate) is_client_cert_required: bool,
     /// Certificate and key for calls to others, where they differ.
     pub(crate) client_cert: Option<PathBuf>,

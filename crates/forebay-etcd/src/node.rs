@@ -235,7 +235,7 @@ impl Node {
     pub(crate) async fn start(
         config: &Config,
         machine: Machine,
-        tls: Option<tonic::transport::ClientTlsConfig>,
+        tls: Option<Arc<rustls::ClientConfig>>,
     ) -> Result<Node, StartError> {
         let runtime = RaftRuntime::start()?;
         let Some(handle) = runtime.handle().cloned() else {

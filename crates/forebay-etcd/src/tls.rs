@@ -1,23 +1,28 @@
 //! Certificates and keys: of the listeners, and of calls to other members.
 
-use std::fs;
+mod connector;
+mod files;
+
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
+pub(crate) use self::connector::Connector;
+use self::files::{Callers, KeyFiles, Reloaded};
 use crate::config::{TlsFiles, TlsVersions};
 use crate::server::StartError;
 
-/// How often it is looked whether files have changed.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// HTTP/2 and HTTP/1.1, as handshakes name them.
+const HTTP_2: &[u8] = b"h2";
+const HTTP_1: &[u8] = b"http/1.1";
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
@@ -25,6 +30,10 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 
 fn not_usable(path: &Path, error: impl std::fmt::Display) -> StartError {
     StartError::new(format!("{} cannot be used: {error}", path.display()))
+}
+
+fn failed(error: rustls::Error) -> StartError {
+    StartError::new(format!("TLS cannot be set up: {error}"))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, StartError> {
@@ -57,47 +66,74 @@ pub(crate) fn server(
     if versions.is_1_3_allowed {
         allowed.push(&rustls::version::TLS13);
     }
-    let failed = |error: rustls::Error| StartError::new(format!("TLS cannot be set up: {error}"));
     let builder = ServerConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(&allowed).map_err(failed)?;
-    // As in etcd, a CA alone has certificates checked, but requires none.
+    // As in etcd, callers must have a certificate wherever there is a CA to check it.
     let builder = match &files.trusted_ca {
-        Some(path) => {
-            let mut verifier = WebPkiClientVerifier::builder_with_provider(roots(path)?, provider());
-            if let Some(path) = &files.crl {
-                let lists = CertificateRevocationListDer::pem_file_iter(path);
-                let lists = lists.and_then(Iterator::collect::<Result<Vec<_>, _>>);
-                let lists = lists.map_err(|error| not_usable(path, error))?;
-                verifier = verifier.with_crls(lists).allow_unknown_revocation_status();
-            }
-            if !files.is_client_cert_required {
-                verifier = verifier.allow_unauthenticated();
-            }
-            builder.with_client_cert_verifier(verifier.build().map_err(|error| not_usable(path, error))?)
-        }
+        Some(ca) => builder.with_client_cert_verifier(callers(ca, files.crl.as_deref())?),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Files::open(cert, key)?));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let mut config = builder.with_cert_resolver(Arc::new(key_files(cert, key)?));
+    if files.crl.is_some() {
+        // A session that is taken up again would not be checked again.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
     Ok(Some(Arc::new(config)))
+}
+
+/// Returns a verifier of callers' certificates.
+fn callers(ca: &Path, crl: Option<&Path>) -> Result<Arc<dyn ClientCertVerifier>, StartError> {
+    let (roots, ca) = (roots(ca)?, ca.to_owned());
+    let Some(crl) = crl else {
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+        return verifier.build().map_err(|error| not_usable(&ca, error));
+    };
+    let load = move |paths: &[PathBuf]| {
+        let mut verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider());
+        for path in paths {
+            let lists = CertificateRevocationListDer::pem_file_iter(path);
+            let lists = lists.and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let lists = lists.map_err(|error| not_usable(path, error))?;
+            // An empty file may be one that is being written: it must not make revoked certificates good.
+            if lists.is_empty() {
+                return Err(not_usable(path, "it has no list of revoked certificates"));
+            }
+            verifier = verifier.with_crls(lists);
+        }
+        let verifier = verifier.allow_unknown_revocation_status();
+        verifier.build().map_err(|error| not_usable(&ca, error))
+    };
+    Ok(Arc::new(Callers::new(Reloaded::open(&[crl], load)?)))
 }
 
 /// Returns the settings of calls to other members; `None` if these have no TLS.
 ///
 /// # Errors
 /// The file that cannot be used.
-pub(crate) fn client(files: &TlsFiles) -> Result<Option<ClientTlsConfig>, StartError> {
+pub(crate) fn client(files: &TlsFiles) -> Result<Option<Arc<ClientConfig>>, StartError> {
     let Some(ca) = &files.trusted_ca else { return Ok(None) };
-    let read = |path: &PathBuf| fs::read(path).map_err(|error| not_usable(path, error));
-    certificates(ca)?;
-    let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?));
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_safe_default_protocol_versions().map_err(failed)?;
+    let builder = builder.with_root_certificates(roots(ca)?);
     let cert = files.client_cert.as_ref().or(files.cert.as_ref());
     let key = files.client_key.as_ref().or(files.key.as_ref());
-    if let (Some(cert), Some(key)) = (cert, key) {
-        load(cert, key)?;
-        config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
-    }
-    Ok(Some(config))
+    let mut config = match (cert, key) {
+        (Some(cert), Some(key)) => builder.with_client_cert_resolver(Arc::new(key_files(cert, key)?)),
+        _ => builder.with_no_client_auth(),
+    };
+    // A session that is taken up again has the former certificate.
+    config.resumption = Resumption::disabled();
+    config.alpn_protocols = vec![HTTP_2.to_vec()];
+    Ok(Some(Arc::new(config)))
+}
+
+fn key_files(cert: &Path, key: &Path) -> Result<KeyFiles, StartError> {
+    Reloaded::open(&[cert, key], |paths| match paths {
+        [cert, key] => load(cert, key),
+        _ => Err(StartError::new("a certificate and its key are two files")),
+    })
 }
 
 fn load(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, StartError> {
@@ -106,59 +142,6 @@ fn load(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, StartError> {
     let certified =
         CertifiedKey::from_der(chain, private, &provider()).map_err(|error| not_usable(key, error))?;
     Ok(Arc::new(certified))
-}
-
-/// A certificate and its key, read again when the files have changed: certificates are renewed while a server runs.
-#[derive(Debug)]
-struct Files {
-    cert: PathBuf,
-    key: PathBuf,
-    loaded: Mutex<Loaded>,
-}
-
-#[derive(Debug)]
-struct Loaded {
-    certified: Arc<CertifiedKey>,
-    modified: [Option<SystemTime>; 2],
-    looked: Instant,
-}
-
-fn modified(path: &Path) -> Option<SystemTime> {
-    fs::metadata(path).and_then(|metadata| metadata.modified()).ok()
-}
-
-impl Files {
-    fn open(cert: &Path, key: &Path) -> Result<Files, StartError> {
-        let modified = [modified(cert), modified(key)];
-        let loaded = Loaded { certified: load(cert, key)?, modified, looked: Instant::now() };
-        Ok(Files { cert: cert.to_owned(), key: key.to_owned(), loaded: Mutex::new(loaded) })
-    }
-
-    fn current(&self) -> Arc<CertifiedKey> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.looked.elapsed() < LOOK_EVERY {
-            return loaded.certified.clone();
-        }
-        loaded.looked = Instant::now();
-        let now = [modified(&self.cert), modified(&self.key)];
-        if now != loaded.modified {
-            match load(&self.cert, &self.key) {
-                Ok(certified) => {
-                    (loaded.certified, loaded.modified) = (certified, now);
-                    tracing::info!("the certificate {} was read again", self.cert.display());
-                }
-                // One of the two files may be half written: the former ones serve until both are whole.
-                Err(error) => tracing::warn!("the former certificate stays in use: {error}"),
-            }
-        }
-        loaded.certified.clone()
-    }
-}
-
-impl ResolvesServerCert for Files {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current())
-    }
 }
 
 /// Returns whether an error of a handshake is only that the caller has gone.

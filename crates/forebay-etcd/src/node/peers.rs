@@ -4,14 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustls::ClientConfig;
 use tokio::runtime::Handle;
+use tonic::codegen::http::Uri;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
 use crate::proto::peer::peer_client::PeerClient;
+use crate::tls::Connector;
 
 /// Metadata of every request between members: the cluster, who sends, and to whom.
 pub(crate) const CLUSTER: &str = "forebay-cluster";
@@ -59,7 +62,7 @@ pub(crate) enum Purpose {
 /// How connections are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Dialing {
-    pub(crate) tls: Option<ClientTlsConfig>,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) keep_alive: Duration,
     /// Connections have tasks, which run here.
@@ -70,13 +73,18 @@ impl Dialing {
     /// Returns a channel that connects when it is used, and again after failures.
     fn channel(&self, url: &str) -> Result<Channel, Status> {
         let _guard = self.runtime.enter();
-        let bad = |error: tonic::transport::Error| {
-            Status::internal(format!("{url} cannot be reached: {}", causes(&error)))
+        let bad = |error: &dyn std::error::Error| {
+            Status::internal(format!("{url} cannot be reached: {}", causes(error)))
         };
-        let mut endpoint = Endpoint::from_shared(url.to_owned()).map_err(bad)?;
-        if let Some(tls) = self.tls.as_ref().filter(|_| url.starts_with("https:")) {
-            endpoint = endpoint.tls_config(tls.clone()).map_err(bad)?;
-        }
+        let tls = self.tls.as_ref().and_then(|tls| Some((tls, url.strip_prefix("https:")?)));
+        let endpoint = match tls {
+            // The connector is what adds TLS: to the transport the connection is a plain one, of requests for https.
+            Some((_, rest)) => {
+                let origin = url.parse::<Uri>().map_err(|error| bad(&error))?;
+                Endpoint::from_shared(format!("http:{rest}")).map_err(|error| bad(&error))?.origin(origin)
+            }
+            None => Endpoint::from_shared(url.to_owned()).map_err(|error| bad(&error))?,
+        };
         let endpoint = endpoint
             .connect_timeout(self.connect_timeout)
             .tcp_nodelay(true)
@@ -85,7 +93,10 @@ impl Dialing {
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        Ok(endpoint.connect_lazy())
+        Ok(match tls {
+            Some((tls, _)) => endpoint.connect_with_connector_lazy(Connector::new(tls.clone())),
+            None => endpoint.connect_lazy(),
+        })
     }
 
     /// Returns a client for a member of which only a URL is known yet.

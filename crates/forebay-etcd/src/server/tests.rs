@@ -6,6 +6,7 @@ mod cluster;
 mod http;
 mod restore;
 mod starts;
+mod tls;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

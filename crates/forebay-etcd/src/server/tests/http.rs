@@ -1,20 +1,15 @@
-//! HTTP beside gRPC, and TLS.
+//! HTTP beside gRPC.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::cluster::{Cluster, within};
-use crate::proto::peer::MembersRequest;
-use crate::proto::peer::peer_client::PeerClient;
 
 /// Asks for a page by HTTP/1, and returns status and body.
-async fn ask(stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> std::io::Result<(u16, String)> {
+pub(super) async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    path: &str,
+) -> std::io::Result<(u16, String)> {
     let mut stream = stream;
     let request = format!("GET {path} HTTP/1.1\r\nHost: member\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -101,140 +96,4 @@ async fn metrics_are_text_that_prometheus_reads() {
         assert!(body.contains(&format!("# TYPE {name} ")), "{line}");
     }
     cluster.stop().await;
-}
-
-/// Files of a CA and what it has signed.
-struct Certificates {
-    dir: PathBuf,
-    ca: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Certificates {
-    fn new(dir: &Path) -> Certificates {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        std::fs::create_dir_all(dir).unwrap();
-        std::fs::write(dir.join("ca.pem"), ca.pem()).unwrap();
-        Certificates { dir: dir.to_owned(), ca }
-    }
-
-    fn sign(&self, name: &str, address: &str) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![address.to_owned()]).unwrap();
-        let cert = params.signed_by(&key, &self.ca).unwrap();
-        std::fs::write(self.file(name), cert.pem()).unwrap();
-        std::fs::write(self.file(&format!("{name}-key")), key.serialize_pem()).unwrap();
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.dir.join(format!("{name}.pem"))
-    }
-
-    /// Connects with TLS, with a certificate or without.
-    async fn connect(
-        &self,
-        address: &str,
-        with: Option<&str>,
-    ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(self.file("ca")).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match with {
-            Some(name) => {
-                let cert = CertificateDer::from_pem_file(self.file(name)).unwrap();
-                let key = PrivateKeyDer::from_pem_file(self.file(&format!("{name}-key"))).unwrap();
-                config.with_client_auth_cert(vec![cert], key).unwrap()
-            }
-            None => config.with_no_client_auth(),
-        };
-        let stream = TcpStream::connect((address, 2379)).await?;
-        let name = ServerName::try_from(address.to_owned()).unwrap();
-        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn members_and_clients_speak_tls_with_certificates() {
-    let mut cluster = Cluster::new(3, &[]);
-    let certificates = Certificates::new(&cluster.dir.path().join("certificates"));
-    for member in &mut cluster.members {
-        certificates.sign(&member.name, &member.address);
-        let file = |name: &str| certificates.file(name).display().to_string();
-        let (cert, key, ca) = (file(&member.name), file(&format!("{}-key", member.name)), file("ca"));
-        for argument in &mut member.arguments {
-            *argument = argument.replace("http://", "https://");
-        }
-        for prefix in ["", "peer-"] {
-            member.arguments.extend([
-                format!("--{prefix}cert-file={cert}"),
-                format!("--{prefix}key-file={key}"),
-                format!("--{prefix}trusted-ca-file={ca}"),
-                format!("--{prefix}client-cert-auth"),
-            ]);
-        }
-        member.start().await;
-    }
-    for member in &cluster.members {
-        within(member.server.as_ref().unwrap().ready()).await;
-    }
-    cluster.members[0].put("key", "value").await.unwrap();
-    for member in &cluster.members {
-        assert_eq!(member.get("key").await.as_deref(), Some("value"));
-    }
-    let address = cluster.members[0].address.clone();
-    certificates.sign("client", "client.test");
-    let stream = certificates.connect(&address, Some("client")).await.unwrap();
-    assert_eq!(ask(stream, "/health").await.unwrap().0, 200);
-    // With TLS 1.3 the refusal comes with the first bytes that are read.
-    let without = match certificates.connect(&address, None).await {
-        Ok(stream) => ask(stream, "/health").await.map(|_| ()),
-        Err(error) => Err(error),
-    };
-    assert!(without.is_err(), "a client without a certificate was served");
-    // And a member of nobody's.
-    let plain = tonic::transport::Endpoint::from_shared(format!("http://{address}:2380")).unwrap();
-    assert!(PeerClient::new(plain.connect_lazy()).members(MembersRequest::default()).await.is_err());
-    // A renewed certificate is served without a restart.
-    let before = certificates.connect(&address, Some("client")).await.unwrap();
-    let of = |stream: &tokio_rustls::client::TlsStream<TcpStream>| {
-        stream.get_ref().1.peer_certificates().unwrap()[0].clone()
-    };
-    certificates.sign(&cluster.members[0].name, &address);
-    within(async {
-        loop {
-            match certificates.connect(&address, Some("client")).await {
-                Ok(stream) if of(&stream) != of(&before) => break,
-                _ => tokio::task::yield_now().await,
-            }
-        }
-    })
-    .await;
-    cluster.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_that_are_no_certificates_are_named() {
-    let mut cluster = Cluster::new(1, &[]);
-    let certificates = Certificates::new(&cluster.dir.path().join("certificates"));
-    let member = &mut cluster.members[0];
-    certificates.sign("good", &member.address);
-    std::fs::write(certificates.file("bad"), "no certificate").unwrap();
-    let with = |cert: &str, key: &str| {
-        let file = |name: &str| certificates.file(name).display().to_string();
-        [format!("--cert-file={}", file(cert)), format!("--key-file={}", file(key))]
-    };
-    let plain = member.arguments.clone();
-    for (cert, key, named) in
-        [("bad", "good-key", "bad.pem"), ("missing", "good-key", "missing.pem"), ("good", "bad", "bad.pem")]
-    {
-        member.arguments = plain.clone();
-        member.arguments.extend(with(cert, key));
-        let sentence = member.try_start().await.unwrap_err().to_string();
-        assert!(sentence.contains(named) && sentence.contains("cannot be used"), "{sentence}");
-    }
 }
