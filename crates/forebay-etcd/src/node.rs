@@ -113,6 +113,8 @@ struct Inner {
     is_published: watch::Sender<bool>,
     ended: watch::Sender<Option<Ended>>,
     is_stopping: AtomicBool,
+    /// Whether this member was added to learn, and has no vote to come.
+    is_only_learning: AtomicBool,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     counts: Counts,
     runtime: RaftRuntime,
@@ -296,6 +298,7 @@ impl Node {
             is_published: watch::Sender::new(false),
             ended: watch::Sender::new(None),
             is_stopping: AtomicBool::new(false),
+            is_only_learning: AtomicBool::new(false),
             tasks: Mutex::default(),
             counts: Counts::default(),
             runtime,
@@ -379,6 +382,28 @@ impl Node {
         let metrics = self.inner.raft.server_metrics();
         let metrics = metrics.borrow_watched();
         !metrics.membership_config.membership().voter_ids().any(|id| id == self.id())
+    }
+
+    /// Returns whether this member is a learner as `member list` has it: one that becomes a voter by itself is none.
+    pub(crate) fn is_only_learning(&self) -> bool {
+        self.inner.is_only_learning.load(Ordering::Relaxed)
+    }
+
+    /// Returns when nothing has led for three election timeouts on end, as far as this member knows.
+    pub(crate) fn long_without_leader(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (mut leadership, limit) = (self.leadership(), self.inner.settings.election_timeout * 3);
+        async move {
+            while leadership.wait_for(|now| now.leader.is_none()).await.is_ok() {
+                let led = tokio::time::timeout(limit, leadership.wait_for(|now| now.leader.is_some()));
+                match led.await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(_)) => break,
+                    Err(_) => return,
+                }
+            }
+            // The member has ended, which has a reason of its own.
+            std::future::pending().await
+        }
     }
 
     pub(crate) fn header(&self, revision: i64) -> ResponseHeader {

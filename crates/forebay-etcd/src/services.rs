@@ -5,6 +5,7 @@ mod cluster;
 mod compaction;
 mod election;
 mod follow;
+mod guard;
 mod kv;
 mod lease;
 mod lock;
@@ -38,6 +39,7 @@ use crate::proto::peer::outcome::Result as Outcome;
 use crate::proto::v3electionpb::election_server::ElectionServer;
 use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
+use crate::services::guard::Guard;
 use crate::services::queue::Queue;
 use crate::watch::Hub;
 
@@ -198,7 +200,12 @@ pub(crate) fn router(context: &Context) -> Routes {
     let bytes_max = context.limits.request_bytes_max + OVERHEAD_BYTES;
     macro_rules! server {
         ($server:ident, $service:expr) => {
-            $server::new($service).max_decoding_message_size(bytes_max).max_encoding_message_size(usize::MAX)
+            Guard::new(
+                $server::new($service)
+                    .max_decoding_message_size(bytes_max)
+                    .max_encoding_message_size(usize::MAX),
+                context.node.clone(),
+            )
         };
     }
     let mut routes = Routes::builder();

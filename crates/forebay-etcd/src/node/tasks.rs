@@ -65,6 +65,10 @@ impl Node {
                     self.inner.peers.set(*id, &peer.urls);
                 }
                 self.inner.peers.retain(|id| current.membership().get_node(&id).is_some());
+                let is_voter = current.membership().voter_ids().any(|id| id == self.id());
+                let own = current.membership().get_node(&self.id());
+                let is_only_learning = !is_voter && own.is_some_and(|own| !own.is_voter_soon);
+                self.inner.is_only_learning.store(is_only_learning, Ordering::Relaxed);
             }
             tokio::select! {
                 changed = metrics.changed() => if changed.is_err() { return },

@@ -14,6 +14,7 @@ use crate::proto::etcdserverpb::{
     RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
 use crate::proto::peer::command::Change;
+use crate::refusal::Refusal;
 
 /// The service.
 #[derive(Clone)]
@@ -65,6 +66,10 @@ impl Kv for Keys {
     type RangeStreamStream = ReceiverStream<Result<RangeStreamResponse, Status>>;
 
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        // The guard does not see which reads are serializable.
+        if !request.get_ref().serializable && self.context.node.is_only_learning() {
+            return Err(Refusal::LearnerOnly.into());
+        }
         self.read(request.get_ref()).await.map(Response::new)
     }
 

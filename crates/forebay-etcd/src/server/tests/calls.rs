@@ -1,0 +1,186 @@
+//! Calls by gRPC at members that lead, that follow, that have no leader, and that only learn.
+
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status, Streaming};
+
+use super::cluster::{Cluster, Member, within};
+use crate::proto::etcdserverpb::cluster_client::ClusterClient;
+use crate::proto::etcdserverpb::kv_client::KvClient;
+use crate::proto::etcdserverpb::lease_client::LeaseClient;
+use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use crate::proto::etcdserverpb::watch_client::WatchClient;
+use crate::proto::etcdserverpb::watch_request::RequestUnion;
+use crate::proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, MemberAddRequest, MemberListRequest, MemberPromoteRequest,
+    PutRequest, RangeRequest, SnapshotRequest, StatusRequest, WatchCreateRequest, WatchRequest,
+    WatchResponse,
+};
+use crate::proto::peer::member_change::Change;
+use crate::proto::v3electionpb::election_client::ElectionClient;
+use crate::proto::v3electionpb::{CampaignRequest, LeaderRequest};
+use crate::proto::v3lockpb::LockRequest;
+use crate::proto::v3lockpb::lock_client::LockClient;
+
+const NO_LEADER: (Code, &str) = (Code::Unavailable, "etcdserver: no leader");
+const LEARNER: (Code, &str) = (Code::FailedPrecondition, "etcdserver: rpc not supported for learner");
+
+fn channel(member: &Member) -> Channel {
+    Endpoint::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy()
+}
+
+/// Says that the call is of use only where there is a leader, as etcd's clients do.
+fn with_leader<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("hasleader", "true".parse().unwrap());
+    request
+}
+
+fn refusal<T>(refused: Result<T, Status>) -> (Code, String) {
+    let status = refused.map(|_| ()).unwrap_err();
+    (status.code(), status.message().to_owned())
+}
+
+fn is(expected: (Code, &str)) -> (Code, String) {
+    (expected.0, expected.1.to_owned())
+}
+
+fn put(key: &str) -> PutRequest {
+    PutRequest { key: key.into(), value: "value".into(), ..Default::default() }
+}
+
+fn get(key: &str, serializable: bool) -> RangeRequest {
+    RangeRequest { key: key.into(), serializable, ..Default::default() }
+}
+
+/// Requests of a stream: one, and then none until it ends.
+fn only<T: Send + 'static>(request: Option<T>) -> impl futures_util::Stream<Item = T> + Send + 'static {
+    use futures_util::StreamExt;
+    futures_util::stream::iter(request).chain(futures_util::stream::pending())
+}
+
+fn watch_of(key: &str) -> WatchRequest {
+    let create = WatchCreateRequest { key: key.into(), ..Default::default() };
+    WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) }
+}
+
+async fn event_key(events: &mut Streaming<WatchResponse>) -> Vec<u8> {
+    loop {
+        let response = within(events.message()).await.unwrap().unwrap();
+        if let Some(event) = response.events.into_iter().next() {
+            break event.kv.unwrap().key.to_vec();
+        }
+    }
+}
+
+/// etcd's clients can say that a call is of use only where there is a leader, and Kubernetes says so for its watches. It was passed
+/// over: a watch at a member that was cut off stayed silent for ever, while its client could have gone to another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_want_a_leader_end_without_one() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let stays = cluster.follower().await;
+    let channel = channel(&cluster.members[stays]);
+    let mut keys = KvClient::new(channel.clone());
+    let (mut watches, mut leases) = (WatchClient::new(channel.clone()), LeaseClient::new(channel.clone()));
+    let mut elections = ElectionClient::new(channel.clone());
+    let mut wanting = watches.watch(with_leader(only(Some(watch_of("key"))))).await.unwrap().into_inner();
+    let mut patient = watches.watch(only(Some(watch_of("key")))).await.unwrap().into_inner();
+    let grant = LeaseGrantRequest { ttl: 600, id: 7 };
+    leases.lease_grant(with_leader(grant)).await.unwrap();
+    let alive = with_leader(only(Some(LeaseKeepAliveRequest { id: 7 })));
+    let mut alive = leases.lease_keep_alive(alive).await.unwrap().into_inner();
+    assert_eq!(within(alive.message()).await.unwrap().unwrap().ttl, 600);
+    let campaign = CampaignRequest { name: "name".into(), lease: 7, value: "value".into() };
+    elections.campaign(with_leader(campaign)).await.unwrap();
+    let observed = with_leader(LeaderRequest { name: "name".into() });
+    let mut observed = elections.observe(observed).await.unwrap().into_inner();
+    assert_eq!(within(observed.message()).await.unwrap().unwrap().kv.unwrap().value, "value");
+    keys.put(with_leader(put("key"))).await.unwrap();
+    for events in [&mut wanting, &mut patient] {
+        assert_eq!(event_key(events).await, b"key");
+    }
+    // Two of three go.
+    for at in (0..3).filter(|at| *at != stays) {
+        cluster.members[at].stop().await;
+    }
+    let mut leadership = cluster.members[stays].node().leadership();
+    within(leadership.wait_for(|now| now.leader.is_none())).await.unwrap();
+    // New calls are refused at once, also those that need no leader.
+    let refused = within(keys.put(with_leader(put("key")))).await;
+    assert_eq!(refusal(refused), is(NO_LEADER));
+    assert_eq!(refusal(within(keys.range(with_leader(get("key", true)))).await), is(NO_LEADER));
+    assert_eq!(keys.range(get("key", true)).await.unwrap().into_inner().count, 1);
+    let another = with_leader(only(Some(watch_of("key"))));
+    assert_eq!(refusal(within(watches.watch(another)).await), is(NO_LEADER));
+    // Streams end.
+    assert_eq!(refusal(within(wanting.message()).await), is(NO_LEADER));
+    assert_eq!(refusal(within(alive.message()).await), is(NO_LEADER));
+    assert_eq!(refusal(within(observed.message()).await), is(NO_LEADER));
+    // Those that did not ask for it go on.
+    let other = (stays + 1) % 3;
+    cluster.members[other].start().await;
+    cluster.members[other].put("key", "after").await.unwrap();
+    assert_eq!(event_key(&mut patient).await, b"key");
+    keys.put(with_leader(put("key"))).await.unwrap();
+    cluster.stop().await;
+}
+
+/// A member that had lost its leader once for a moment ended nothing, and must not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_that_wants_a_leader_outlives_an_election() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let stays = cluster.follower().await;
+    let mut watches = WatchClient::new(channel(&cluster.members[stays]));
+    let mut events = watches.watch(with_leader(only(Some(watch_of("key"))))).await.unwrap().into_inner();
+    let leader = cluster.leader().await;
+    cluster.members[leader].stop().await;
+    cluster.members[stays].put("key", "value").await.unwrap();
+    assert_eq!(event_key(&mut events).await, b"key");
+    cluster.stop().await;
+}
+
+/// A learner served everything. etcd's learners are no endpoints for clients: they serve what shows how far they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_learner_serves_what_etcds_do() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    cluster.members[0].put("key", "value").await.unwrap();
+    let at = cluster.make_joining();
+    let node = cluster.members[0].node().clone();
+    let url = cluster.members[at].peer_url();
+    let add = Change::Add(MemberAddRequest { peer_ur_ls: vec![url], is_learner: true });
+    let id = node.change_members(add).await.unwrap().member.unwrap().id;
+    cluster.members[at].start().await;
+    within(cluster.members[at].server.as_ref().unwrap().ready()).await;
+    let index = node.last_index();
+    cluster.members[at].applied(index).await;
+    let channel = channel(&cluster.members[at]);
+    let mut keys = KvClient::new(channel.clone());
+    let mut maintenance = MaintenanceClient::new(channel.clone());
+    assert_eq!(keys.range(get("key", true)).await.unwrap().into_inner().count, 1);
+    assert!(maintenance.status(StatusRequest {}).await.unwrap().into_inner().is_learner);
+    let mut parts = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    assert!(!within(parts.message()).await.unwrap().unwrap().blob.is_empty());
+    // The rest is not.
+    assert_eq!(refusal(keys.range(get("key", false)).await), is(LEARNER));
+    assert_eq!(refusal(keys.put(put("key")).await), is(LEARNER));
+    let mut members = ClusterClient::new(channel.clone());
+    assert_eq!(refusal(members.member_list(MemberListRequest { linearizable: false }).await), is(LEARNER));
+    let mut watches = WatchClient::new(channel.clone());
+    assert_eq!(refusal(watches.watch(only(Some(watch_of("key")))).await), is(LEARNER));
+    let mut leases = LeaseClient::new(channel.clone());
+    assert_eq!(refusal(leases.lease_grant(LeaseGrantRequest { ttl: 600, id: 7 }).await), is(LEARNER));
+    let lock = LockRequest { name: "name".into(), lease: 0 };
+    assert_eq!(refusal(LockClient::new(channel.clone()).lock(lock).await), is(LEARNER));
+    // With a vote it is like the others.
+    loop {
+        match node.change_members(Change::Promote(MemberPromoteRequest { id })).await {
+            Ok(_) => break,
+            // The leader may not have heard yet how far it is.
+            Err(status) => assert!(status.message().ends_with("in sync with leader"), "{status}"),
+        }
+        tokio::task::yield_now().await;
+    }
+    cluster.members[at].votes().await;
+    within(async { while keys.put(put("key")).await.is_err() {} }).await;
+    assert_eq!(keys.range(get("key", false)).await.unwrap().into_inner().count, 1);
+    cluster.stop().await;
+}

@@ -1,0 +1,122 @@
+//! [`Guard`]: refusals before a service sees a call, and ends of calls without a leader, as etcd's interceptors have them.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::codegen::{BoxFuture, Service};
+use tonic::server::NamedService;
+
+use crate::node::Node;
+use crate::refusal::Refusal;
+
+/// Metadata of calls that are of use only where there is a leader, as etcd's clients name it.
+const WANTS_LEADER: (&str, &str) = ("hasleader", "true");
+/// What a learner serves; of ranges only those that are serializable, which their service sees to.
+const OF_LEARNERS: [&str; 3] =
+    ["/etcdserverpb.KV/Range", "/etcdserverpb.Maintenance/Status", "/etcdserverpb.Maintenance/Snapshot"];
+
+/// A service with a guard before it.
+#[derive(Clone)]
+pub(super) struct Guard<S> {
+    service: S,
+    node: Node,
+}
+
+impl<S> Guard<S> {
+    pub(super) fn new(service: S, node: Node) -> Guard<S> {
+        Guard { service, node }
+    }
+}
+
+impl<S: NamedService> NamedService for Guard<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+fn refused(refusal: Refusal) -> BoxFuture<Response<Body>, Infallible> {
+    Box::pin(std::future::ready(Ok(Status::from(refusal).into_http())))
+}
+
+impl<S> Service<Request<Body>> for Guard<S>
+where
+    S: Service<
+            Request<Body>,
+            Response = Response<Body>,
+            Error = Infallible,
+            Future = BoxFuture<Response<Body>, Infallible>,
+        >,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if self.node.is_only_learning() && !OF_LEARNERS.contains(&request.uri().path()) {
+            return refused(Refusal::LearnerOnly);
+        }
+        let wanted = request.headers().get(WANTS_LEADER.0);
+        if wanted.is_none_or(|wanted| wanted != WANTS_LEADER.1) {
+            return self.service.call(request);
+        }
+        if self.node.leader().is_none() {
+            return refused(Refusal::NoLeader);
+        }
+        let (response, node) = (self.service.call(request), self.node.clone());
+        Box::pin(async move {
+            let response = response.await?;
+            Ok(response.map(|body| Body::new(Led::new(body, &node))))
+        })
+    }
+}
+
+/// The body of a response, which ends when there has been no leader for long: a stream's, since any other is whole at once.
+struct Led {
+    /// None after the end.
+    body: Option<Body>,
+    is_alone: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Led {
+    fn new(body: Body, node: &Node) -> Led {
+        Led { body: Some(body), is_alone: Box::pin(node.long_without_leader()) }
+    }
+}
+
+impl http_body::Body for Led {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        // What is there already goes first.
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            return Poll::Ready(frame);
+        }
+        ready!(self.is_alone.as_mut().poll(context));
+        // With it goes what the stream keeps: its watches, and the requests of its client.
+        self.body = None;
+        let mut trailers = HeaderMap::new();
+        Status::from(Refusal::NoLeader).add_header(&mut trailers)?;
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), http_body::Body::size_hint)
+    }
+}
