@@ -320,6 +320,12 @@ impl Node {
         &self.inner.raft
     }
 
+    /// Forgets where the other members are reached, as a member that has not heard of them yet.
+    #[cfg(test)]
+    pub(crate) fn forget_members(&self) {
+        self.inner.peers.retain(|_| false);
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.inner.store
     }
@@ -465,6 +471,18 @@ impl Node {
         }
     }
 
+    /// Waits for a reason to try a request again that found no leader when `then` was so.
+    ///
+    /// # Errors
+    /// There is no time for another try.
+    async fn again(&self, then: Leadership, deadline: tokio::time::Instant) -> Result<(), Status> {
+        if tokio::time::Instant::now() >= deadline {
+            return Err(self.late(then));
+        }
+        self.next_leader(then, deadline).await;
+        Ok(())
+    }
+
     /// Waits until this is not the state of things any more, or for a heartbeat.
     async fn next_leader(&self, was: Leadership, deadline: tokio::time::Instant) {
         let mut leadership = self.leadership();
@@ -474,16 +492,47 @@ impl Node {
         let _ = tokio::time::timeout_at(heartbeat.min(deadline), changed).await;
     }
 
-    /// Returns a client of the leader, to forward requests.
+    /// Has a call made here if this member leads, or else at the leader. It may be made more than once: one that fails since the lead
+    /// moves, or since the leader is not reached, is made again.
     ///
     /// # Errors
-    /// There is none, or this member leads itself.
-    pub(crate) async fn leader_client(&self) -> Result<Client, Status> {
-        match self.some_leader(self.deadline()).await? {
-            Leadership { leader: Some(leader), is_own: false, .. } => {
-                self.inner.peers.client(leader, Purpose::Other)
+    /// [`Refusal::Timeout`] if that does not end in time, and refusals.
+    pub(crate) async fn at_leader_or_again<T, H, L>(
+        &self,
+        here: impl Fn() -> H + Send,
+        there: impl Fn(Client) -> L + Send,
+    ) -> Result<T, Status>
+    where
+        H: Future<Output = Result<T, Status>> + Send,
+        L: Future<Output = Result<T, Status>> + Send,
+        T: Send,
+    {
+        let deadline = self.deadline();
+        loop {
+            self.check_running()?;
+            let then = self.some_leader(deadline).await?;
+            let called = async {
+                match then.leader {
+                    Some(leader) if !then.is_own => {
+                        let called = match self.inner.peers.client(leader, Purpose::Other) {
+                            Ok(client) => there(client).await,
+                            Err(unknown) => Err(unknown),
+                        };
+                        if called.as_ref().is_err_and(is_unsent) {
+                            self.inner.peers.failed(leader);
+                        }
+                        called
+                    }
+                    _ => here().await,
+                }
+            };
+            match tokio::time::timeout_at(deadline, called).await.map(|called| called.map_err(lost)) {
+                Ok(Err(status)) if is_not_here(&status) || status.code() == Code::Unavailable => {
+                    self.again(then, deadline).await?;
+                }
+                Ok(called) => return called,
+                Err(_) => return Err(self.late(then)),
             }
-            _ => Err(Refusal::NoLeader.into()),
         }
     }
 
@@ -529,7 +578,7 @@ impl Node {
                 }
             };
             match unproposed {
-                Unproposed::NotHere => self.next_leader(now, deadline).await,
+                Unproposed::NotHere => self.again(now, deadline).await?,
                 Unproposed::Failed(status) => return Err(status),
             }
         }

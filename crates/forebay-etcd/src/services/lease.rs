@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::{Context, Outcome, Stopping, stopped};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
+use crate::node::Client;
 use crate::proto::etcdserverpb::lease_server::Lease;
 use crate::proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
@@ -85,11 +86,11 @@ pub(super) async fn time_to_live_here(
 impl LeaseCalls {
     async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
         let node = &self.context.node;
-        let response = if node.is_leader() {
-            keep_alive_here(&self.context, id).await?
-        } else {
-            node.leader_client().await?.keep_alive(LeaseKeepAliveRequest { id }).await?.into_inner()
+        let here = || keep_alive_here(&self.context, id);
+        let there = |mut leader: Client| async move {
+            leader.keep_alive(LeaseKeepAliveRequest { id }).await.map(Response::into_inner)
         };
+        let response = node.at_leader_or_again(here, there).await?;
         let header = response.header.map(|header| node.header(header.revision));
         Ok(LeaseKeepAliveResponse { header, ..response })
     }
@@ -177,11 +178,10 @@ impl Lease for LeaseCalls {
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
         let (request, node) = (request.into_inner(), &self.context.node);
-        let response = if node.is_leader() {
-            time_to_live_here(&self.context, request).await?
-        } else {
-            node.leader_client().await?.time_to_live(request).await?.into_inner()
-        };
+        let here = || time_to_live_here(&self.context, request);
+        let there =
+            |mut leader: Client| async move { leader.time_to_live(request).await.map(Response::into_inner) };
+        let response = node.at_leader_or_again(here, there).await?;
         let header = response.header.map(|header| node.header(header.revision));
         Ok(Response::new(LeaseTimeToLiveResponse { header, ..response }))
     }

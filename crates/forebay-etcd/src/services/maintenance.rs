@@ -121,6 +121,8 @@ impl Maintenance for Upkeep {
             (request.member_id == 0 || request.member_id == member)
                 && (request.alarm == AlarmType::None as i32 || request.alarm == kind)
         };
+        // etcd's calls about alarms are entries of the log: they see each alarm before them.
+        self.context.node.read_barrier().await?;
         let before = View::of(self.context.node.store()).await?.alarms().await?;
         let alarms = match request.action() {
             AlarmAction::Get => before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect(),

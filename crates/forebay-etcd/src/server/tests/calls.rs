@@ -4,6 +4,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
 use super::cluster::{Cluster, Member, within};
+use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::cluster_client::ClusterClient;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
@@ -11,9 +12,9 @@ use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, MemberAddRequest, MemberListRequest, MemberPromoteRequest,
-    PutRequest, RangeRequest, SnapshotRequest, StatusRequest, WatchCreateRequest, WatchRequest,
-    WatchResponse,
+    AlarmRequest, AlarmType, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseTimeToLiveRequest,
+    MemberAddRequest, MemberListRequest, MemberPromoteRequest, MoveLeaderRequest, PutRequest, RangeRequest,
+    SnapshotRequest, StatusRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 use crate::proto::peer::member_change::Change;
 use crate::proto::v3electionpb::election_client::ElectionClient;
@@ -135,6 +136,114 @@ async fn a_watch_that_wants_a_leader_outlives_an_election() {
     cluster.members[leader].stop().await;
     cluster.members[stays].put("key", "value").await.unwrap();
     assert_eq!(event_key(&mut events).await, b"key");
+    cluster.stop().await;
+}
+
+/// `alarm list` and `alarm disarm` looked at this member's own state, of whatever age. etcd's go through the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alarms_are_read_in_order_with_changes() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let alarm = |action: AlarmAction, alarm: AlarmType| AlarmRequest {
+        action: action as i32,
+        member_id: 0,
+        alarm: alarm as i32,
+    };
+    let stays = cluster.follower().await;
+    let id = cluster.members[stays].node().id();
+    let mut maintenance = MaintenanceClient::new(channel(&cluster.members[stays]));
+    let raise = AlarmRequest { member_id: id, ..alarm(AlarmAction::Activate, AlarmType::Nospace) };
+    maintenance.alarm(raise).await.unwrap();
+    for member in &cluster.members {
+        let mut maintenance = MaintenanceClient::new(channel(member));
+        let listed = maintenance.alarm(alarm(AlarmAction::Get, AlarmType::None)).await.unwrap();
+        assert_eq!(listed.into_inner().alarms.len(), 1, "{}", member.name);
+    }
+    let cleared = maintenance.alarm(alarm(AlarmAction::Deactivate, AlarmType::None)).await.unwrap();
+    assert_eq!(cleared.into_inner().alarms.len(), 1);
+    for at in (0..3).filter(|at| *at != stays) {
+        cluster.members[at].stop().await;
+    }
+    // Alone it does not know whether there are others by now.
+    for action in [AlarmAction::Get, AlarmAction::Deactivate] {
+        let refused = within(maintenance.alarm(alarm(action, AlarmType::None))).await;
+        let (code, text) = refusal(refused);
+        assert_eq!(code, Code::Unavailable);
+        assert!(text.starts_with("etcdserver: request timed out"), "{text}");
+    }
+    cluster.stop().await;
+}
+
+/// Calls about leases that a member forwarded failed with "not leader" when the leader had just stepped down, and clients gave their
+/// leases up. In etcd they wait for the next leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_kept_alive_at_any_member_while_the_lead_moves() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let mut grants = LeaseClient::new(channel(&cluster.members[0]));
+    grants.lease_grant(LeaseGrantRequest { ttl: 600, id: 7 }).await.unwrap();
+    let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut clients = Vec::new();
+    for member in &cluster.members {
+        let mut leases = LeaseClient::new(channel(member));
+        let is_over = is_over.clone();
+        clients.push(tokio::spawn(async move {
+            let (requests, stream) = tokio::sync::mpsc::channel(1);
+            let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
+            let mut alive = leases.lease_keep_alive(stream).await.unwrap().into_inner();
+            let mut turns = 0_u32;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                requests.send(LeaseKeepAliveRequest { id: 7 }).await.unwrap();
+                let kept = alive.message().await.map_err(|status| format!("turn {turns}: {status}"))?;
+                assert_eq!(kept.unwrap().ttl, 600);
+                let left = leases.lease_time_to_live(LeaseTimeToLiveRequest { id: 7, keys: false }).await;
+                let left = left.map_err(|status| format!("turn {turns}, time to live: {status}"))?;
+                assert_eq!(left.into_inner().granted_ttl, 600);
+                turns += 1;
+            }
+            Ok::<u32, String>(turns)
+        }));
+    }
+    for _ in 0..10 {
+        let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+        let to = Change::MoveLeader(MoveLeaderRequest { target_id: cluster.members[follower].node().id() });
+        cluster.members[leader].node().change_members(to).await.unwrap();
+        let mut leadership = cluster.members[follower].node().leadership();
+        within(leadership.wait_for(|now| now.is_own)).await.unwrap();
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    for client in clients {
+        let turns = within(client).await.unwrap().unwrap();
+        assert!(turns > 0);
+    }
+    cluster.stop().await;
+}
+
+/// The same without a race: a member that cannot reach the leader goes on trying, here until it leads itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_about_a_lease_waits_until_a_leader_is_reached() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let mut leases = LeaseClient::new(channel(&cluster.members[follower]));
+    leases.lease_grant(LeaseGrantRequest { ttl: 600, id: 7 }).await.unwrap();
+    let node = cluster.members[follower].node();
+    node.forget_members();
+    let left = leases.lease_time_to_live(LeaseTimeToLiveRequest { id: 7, keys: false });
+    let to = Change::MoveLeader(MoveLeaderRequest { target_id: node.id() });
+    let moved = cluster.members[leader].node().change_members(to);
+    let (left, moved) = within(futures_util::future::join(left, moved)).await;
+    moved.unwrap();
+    assert_eq!(left.unwrap().into_inner().granted_ttl, 600);
+    cluster.stop().await;
+}
+
+/// A member that knew who leads and not where tried again at once, without an end: the request kept a thread busy, and its client
+/// had no reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_is_refused_in_time_where_the_leader_cannot_be_reached() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let member = &cluster.members[cluster.follower().await];
+    member.node().forget_members();
+    let refused = within(member.put("key", "value")).await.unwrap_err();
+    assert!(refused.message().starts_with("etcdserver: request timed out"), "{refused}");
     cluster.stop().await;
 }
 
