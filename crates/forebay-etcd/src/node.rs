@@ -397,19 +397,7 @@ impl Node {
 
     /// Returns when nothing has led for three election timeouts on end, as far as this member knows.
     pub(crate) fn long_without_leader(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (mut leadership, limit) = (self.leadership(), self.inner.settings.election_timeout * 3);
-        async move {
-            while leadership.wait_for(|now| now.leader.is_none()).await.is_ok() {
-                let led = tokio::time::timeout(limit, leadership.wait_for(|now| now.leader.is_some()));
-                match led.await {
-                    Ok(Ok(_)) => {}
-                    Ok(Err(_)) => break,
-                    Err(_) => return,
-                }
-            }
-            // The member has ended, which has a reason of its own.
-            std::future::pending().await
-        }
+        alone(self.leadership(), self.inner.settings.election_timeout * 3)
     }
 
     pub(crate) fn header(&self, revision: i64) -> ResponseHeader {
@@ -683,6 +671,19 @@ impl Node {
     }
 }
 
+/// Returns when nothing has led for this long on end.
+async fn alone(mut leadership: watch::Receiver<Leadership>, limit: Duration) {
+    while leadership.wait_for(|now| now.leader.is_none()).await.is_ok() {
+        match tokio::time::timeout(limit, leadership.wait_for(|now| now.leader.is_some())).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => break,
+            Err(_) => return,
+        }
+    }
+    // The member has ended, which has a reason of its own.
+    std::future::pending().await
+}
+
 /// Returns the failure of a request that was sent to the leader: what became of it is not known if the connection was lost.
 fn lost(status: Status) -> Status {
     let is_transport = std::error::Error::source(&status).is_some();
@@ -707,5 +708,30 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = format!("{:x}", self.id());
         f.debug_struct("Node").field("id", &id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time is simulated.
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_comes_back_in_time_counts_from_anew() {
+        let limit = Duration::from_secs(3);
+        let led = Leadership { leader: Some(1), term: 1, is_own: false };
+        let (sender, leadership) = watch::channel(led);
+        let alone = tokio::spawn(alone(leadership, limit));
+        for _ in 0..3 {
+            sender.send_replace(Leadership { leader: None, ..led });
+            tokio::time::sleep(limit * 9 / 10).await;
+            sender.send_replace(led);
+            tokio::time::sleep(limit * 2).await;
+            assert!(!alone.is_finished());
+        }
+        let began = tokio::time::Instant::now();
+        sender.send_replace(Leadership { leader: None, ..led });
+        alone.await.unwrap();
+        assert!((limit..limit * 2).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }
