@@ -276,4 +276,4 @@ async fn serve(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

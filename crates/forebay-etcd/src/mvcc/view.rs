@@ -17,6 +17,9 @@ use crate::proto::peer::Attributes;
 use crate::refusal::Refusal;
 use crate::types::Types;
 
+/// A read goes over events that are not wanted too, and ends when these and the others have so many times the bytes that it may collect.
+const READ_FACTOR: usize = 4;
+
 /// One state: a snapshot of the store. It keeps files and memory of the store while it lives.
 pub(crate) struct View {
     keyspaces: Arc<[Keyspace]>,
@@ -94,8 +97,9 @@ impl View {
         txn::read(&self.place()?, request).await
     }
 
-    /// Returns events from a revision on, whole revisions until about `bytes_max` are collected, and the revision to go on from.
-    /// Previous values are there unless they were compacted. `wanted` says by the key which events to return.
+    /// Returns events from a revision on, whole revisions until about `bytes_max` are collected, or [`READ_FACTOR`] times as many were
+    /// read, and the revision to go on from. Previous values are there unless they were compacted. `wanted` says by the key which
+    /// events to return.
     pub(crate) async fn events(
         &self,
         from: i64,
@@ -106,14 +110,16 @@ impl View {
             return Err(Refusal::Compacted.into());
         }
         let reader = self.reader()?;
-        let (mut events, mut bytes, mut last) = (Vec::new(), 0, from);
+        let read_bytes_max = bytes_max.saturating_mul(READ_FACTOR);
+        let (mut events, mut bytes, mut read_bytes, mut last) = (Vec::new(), 0, 0, from);
         let mut found = reader.events(At::first(from), None);
         while let Some((key, value)) = found.next().await.transpose()? {
             let at = At::of_key(&key)?;
-            if at.main != last && bytes >= bytes_max {
+            if at.main != last && (bytes >= bytes_max || read_bytes >= read_bytes_max) {
                 return Ok((events, at.main));
             }
             last = at.main;
+            read_bytes += key.len() + value.len();
             let record = Record::decode(&value)?;
             if wanted(record.key) {
                 bytes += key.len() + value.len();

@@ -3,7 +3,7 @@
 mod calls;
 mod changes;
 mod clients;
-mod cluster;
+pub(crate) mod cluster;
 mod http;
 mod restore;
 mod starts;

@@ -25,6 +25,11 @@ use crate::watch::{Bell, Group, Keys, Wanted, Watch};
 const READ_BYTES_MAX: usize = 1 << 20;
 /// A shorter one would be a load of its own.
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// One of so many reads is for the watch that has the least to read: it does not wait for another one's long history. The others are
+/// for the one that has the most, and with it for all.
+const READS_OF_MOST: u32 = 4;
+/// After so many requests in a row, events go first once.
+const REQUESTS_MAX: u32 = 64;
 /// The watch id of responses to no watch.
 const NO_WATCH: i64 = -1;
 
@@ -73,6 +78,12 @@ struct StreamWatches {
     next_id: i64,
     /// The client asked for the revision that all its watches are at, and some are behind.
     owes_progress: bool,
+    /// Watches that are behind have waited for others since the last read of the store.
+    owes_read: bool,
+    /// Since events were looked for.
+    requests_in_row: u32,
+    /// Of the store, for watches that are behind.
+    reads: u32,
     ticks: Interval,
 }
 
@@ -110,6 +121,9 @@ impl StreamWatches {
             watches: BTreeMap::new(),
             next_id: 0,
             owes_progress: false,
+            owes_read: false,
+            requests_in_row: 0,
+            reads: 0,
             ticks,
         }
     }
@@ -135,18 +149,25 @@ impl StreamWatches {
             return Ok(());
         }
         let is_behind = self.watches.values().any(|own| own.watch.behind_from().is_some());
+        // With a busy watch, or a slow client, there is something else to do at each turn.
+        if is_behind && self.owes_read {
+            return self.catch_up().await;
+        }
         let mut is_tick = false;
+        let are_events_first = self.requests_in_row >= REQUESTS_MAX;
         let event = async {
             tokio::select! {
                 biased;
                 () = stopped(&mut self.stopping) => Err(Ended(Some(Refusal::Stopped.into()))),
+                // It is due seldom, so what follows does not wait for it.
+                _ = self.ticks.tick() => { is_tick = true; Ok(None) }
+                ids = self.bell.rung(), if are_events_first => { self.rung = ids.into(); Ok(None) }
                 // An end of the requests is the client's end as well.
                 request = self.requests.message() => match request {
                     Ok(Some(request)) => Ok(Some(request)),
                     Ok(None) | Err(_) => Err(Ended(None)),
                 },
                 ids = self.bell.rung() => { self.rung = ids.into(); Ok(None) }
-                _ = self.ticks.tick() => { is_tick = true; Ok(None) }
             }
         };
         let request = if is_behind {
@@ -160,6 +181,11 @@ impl StreamWatches {
         };
         if let Some(request) = request {
             self.requested(request);
+            self.requests_in_row = self.requests_in_row.wrapping_add(1);
+            self.owes_read |= self.requests_in_row.is_multiple_of(REQUESTS_MAX);
+        }
+        if !self.rung.is_empty() {
+            (self.owes_read, self.requests_in_row) = (true, 0);
         }
         if is_tick {
             self.report_progress();
@@ -278,19 +304,29 @@ impl StreamWatches {
 
     /// Reads events for all watches that are behind, and attaches those that have come to the hub's revision.
     async fn catch_up(&mut self) -> Result<(), Ended> {
-        let behind = |own: &Own| own.watch.behind_from();
-        // What was queued before it fell behind comes first.
+        let ids = self.deliver_behind();
+        match View::of(self.context.node.store()).await {
+            Ok(view) => self.read_behind(&ids, &view).await,
+            Err(failure) => Err(Ended(Some(failure.into()))),
+        }
+    }
+
+    /// Sends what watches that are behind had queued before: it comes before what the store has. Returns their ids.
+    fn deliver_behind(&mut self) -> Vec<i64> {
+        let is_behind = |own: &Own| own.watch.behind_from().is_some();
         let ids: Vec<i64> =
-            self.watches.iter().filter(|(_, own)| behind(own).is_some()).map(|(id, _)| *id).collect();
+            self.watches.iter().filter(|(_, own)| is_behind(own)).map(|(id, _)| *id).collect();
         for &id in &ids {
             self.deliver(id);
         }
-        let view = View::of(self.context.node.store()).await;
-        let view = match view {
-            Ok(view) => view,
-            Err(failure) => return Err(Ended(Some(failure.into()))),
-        };
-        for &id in &ids {
+        ids
+    }
+
+    /// Reads events for these watches alone: one that has fallen behind meanwhile has earlier ones in its queue.
+    async fn read_behind(&mut self, ids: &[i64], view: &View) -> Result<(), Ended> {
+        self.owes_read = false;
+        let behind = |own: &Own| own.watch.behind_from();
+        for &id in ids {
             let from = self.watches.get(&id).and_then(behind);
             if from.is_some_and(|from| from < view.compacted()) {
                 let Some(own) = self.watches.remove(&id) else { continue };
@@ -300,12 +336,16 @@ impl StreamWatches {
                 self.send(WatchResponse { canceled: true, compact_revision, ..response });
             }
         }
-        let behind: Vec<(i64, i64, Arc<Watch>)> = self
-            .watches
+        let mut behind: Vec<(i64, i64, Arc<Watch>)> = ids
             .iter()
-            .filter_map(|(id, own)| Some((*id, behind(own)?, own.watch.clone())))
+            .filter_map(|id| self.watches.get(id).map(|own| (*id, own)))
+            .filter_map(|(id, own)| Some((id, behind(own)?, own.watch.clone())))
             .collect();
-        let Some(from) = behind.iter().map(|(_, from, _)| *from).min() else { return Ok(()) };
+        self.reads = self.reads.wrapping_add(1);
+        let all_from = behind.iter().map(|(_, from, _)| *from);
+        let from = if self.reads % READS_OF_MOST == 0 { all_from.max() } else { all_from.min() };
+        let Some(from) = from else { return Ok(()) };
+        behind.retain(|(_, its, _)| *its >= from);
         let wanted = |key: &[u8]| behind.iter().any(|(_, _, watch)| watch.wanted().keys.contains(key));
         let (events, next) = match view.events(from, wanted, READ_BYTES_MAX).await {
             Ok(found) => found,
@@ -386,6 +426,9 @@ fn fragments(response: WatchResponse, bytes_max: usize) -> Vec<WatchResponse> {
     }
     parts
 }
+
+#[cfg(test)]
+mod turns;
 
 #[cfg(test)]
 mod tests {
