@@ -30,6 +30,7 @@
 //! different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, as soon
 //! as an observer is said that the space is full.
 
+mod ahead;
 mod apply;
 mod change;
 mod check;

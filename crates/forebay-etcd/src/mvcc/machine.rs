@@ -86,7 +86,7 @@ impl Apply<Types> for Machine {
         Ok(())
     }
 
-    /// Decodes the entries, and reads the values that they replace, all at once.
+    /// Decodes the entries, and reads the values that they replace, many at once, but no more than is kept of them.
     async fn prepare(&self, entries: &[EntryOf<Types>], keyspaces: &[Keyspace]) -> io::Result<()> {
         let mut keys = Vec::new();
         let mut prepared = VecDeque::with_capacity(entries.len());
@@ -98,18 +98,16 @@ impl Apply<Types> for Machine {
             prepared.push_back((entry.log_id.index, change));
         }
         if entries.len() > 1 {
-            {
+            let limits = {
                 let recent = self.recent();
                 keys.retain(|key| !is_no_key(key) && !recent.knows(key));
-            }
+                recent.ahead()
+            };
             keys.sort_unstable();
             keys.dedup();
             keys.truncate(READ_AHEAD_KEYS);
-            let read = Reader::new(keyspaces, None)?.read_ahead(&keys).await?;
-            let mut recent = self.recent();
-            for (key, current) in read {
-                recent.insert(key.into(), current);
-            }
+            let found = |key: &[u8], current| self.recent().insert(key.to_vec().into(), current);
+            Reader::new(keyspaces, None)?.read_ahead(&keys, limits, found).await?;
         }
         self.memory().prepared = prepared;
         Ok(())

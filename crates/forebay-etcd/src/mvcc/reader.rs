@@ -2,15 +2,12 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
-use std::future::poll_fn;
 use std::iter::Peekable;
 use std::ops::Bound;
-use std::task::Poll;
 
 use forebay_kv::{ErrorKind, Keyspace, Range, Snapshot, Value};
-use futures_util::FutureExt;
-use futures_util::future::join_all;
 
+use super::ahead::{self, Ahead};
 use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
 use super::recent::Current;
 use super::{Failure, KEYSPACES};
@@ -104,35 +101,35 @@ impl<'a> Reader<'a> {
         if is_no_key(key) { Ok(None) } else { self.get(Part::Now, key).await }
     }
 
-    /// Reads the current values of those keys that are not in memory, all at once. Leaves out values for which the store
-    /// has no memory now.
-    pub(super) async fn read_ahead(&self, keys: &[Vec<u8>]) -> Result<Vec<(Vec<u8>, Current)>, Failure> {
+    /// Reads the current values of those keys that are not in memory, many at once, and passes each on when it is there. Leaves out
+    /// values for which the store has no memory now, those that are longer than `value_bytes_max`, and all that follow when
+    /// `bytes_max` were passed on.
+    pub(super) async fn read_ahead(
+        &self,
+        keys: &[Vec<u8>],
+        limits: Ahead,
+        mut found: impl FnMut(&[u8], Current),
+    ) -> Result<(), Failure> {
         let keyspace = self.keyspace(Part::Now);
-        let mut reads = Vec::new();
-        poll_fn(|context| {
-            for key in keys {
-                let mut read = keyspace.get(key);
-                if read.poll_unpin(context).is_pending() {
-                    reads.push(async move { (key, read.await) });
+        ahead::read(
+            keys,
+            |key| keyspace.get(key),
+            limits,
+            |key, value| {
+                let value = match value {
+                    Ok(value) => value,
+                    Err(error) if matches!(error.kind(), ErrorKind::MemoryBudget { .. }) => return Ok(0),
+                    Err(error) => return Err(error.into()),
+                };
+                let bytes = value.as_ref().map_or(0, |value| value.len());
+                if bytes <= limits.value_bytes_max {
+                    let now = value.as_deref().map(Now::decode).transpose()?;
+                    found(key, now.map(|now| (now.at, now.key_value(key.to_vec()))));
                 }
-            }
-            Poll::Ready(())
-        })
-        .await;
-        let mut all = Vec::with_capacity(reads.len());
-        for (key, found) in join_all(reads).await {
-            let current = match found {
-                Ok(None) => None,
-                Ok(Some(found)) => {
-                    let now = Now::decode(&found)?;
-                    Some((now.at, now.key_value(key.clone())))
-                }
-                Err(error) if matches!(error.kind(), ErrorKind::MemoryBudget { .. }) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            all.push((key.clone(), current));
-        }
-        Ok(all)
+                Ok(bytes)
+            },
+        )
+        .await
     }
 
     /// Returns the record of a put.

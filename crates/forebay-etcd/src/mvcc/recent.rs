@@ -6,6 +6,7 @@ use std::mem;
 
 use bytes::Bytes;
 
+use super::ahead::Ahead;
 use super::codec::At;
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
@@ -52,6 +53,11 @@ impl Recent {
             let is_put = event.r#type() == EventType::Put;
             self.insert(pair.key.clone(), is_put.then(|| (At { main, sub }, pair.clone())));
         }
+    }
+
+    /// Returns how much of values that are read for it has a place in it.
+    pub(super) fn ahead(&self) -> Ahead {
+        Ahead { bytes_max: self.bytes_max / 2, value_bytes_max: self.bytes_max / 8 }
     }
 
     /// Takes a value as it is in `now`, unless it is very long.
