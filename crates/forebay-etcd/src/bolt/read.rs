@@ -1,7 +1,9 @@
 //! Reads a file of bbolt: [`Reader`], and [`Cursor`] for the pairs of a bucket.
 //!
-//! The file may be any bytes. A page is read when a cursor comes to it, so a cursor holds one page of each level of its tree, whatever
-//! the file's length. Pages have no checksums: damage of a key or value that leaves the tree whole is not seen here.
+//! The file may be any bytes. A page is read when a cursor comes to it, so a cursor holds one page of each level of its tree, and no
+//! more than [`LEVELS_BYTES_MAX`] of them together, whatever the file's length. A tree has each page once, and a page each byte once:
+//! what a cursor returns is not longer than the file. Pages have no checksums: damage of a key or value that leaves the tree whole
+//! is not seen here.
 
 use std::fs::File;
 use std::io;
@@ -10,8 +12,11 @@ use std::path::{Path, PathBuf};
 
 use super::{BRANCH, ELEMENT_BYTES, HEADER_BYTES, IS_BUCKET, LEAF, MAGIC, META, VERSION, fnv1a};
 
-/// A page with its overflow that is longer is taken for damage: it has few elements, each of them a request of etcd's at most.
-const PAGE_BYTES_MAX: u64 = 256 << 20;
+/// The pages of a cursor, with their overflow, are not longer together: more is taken for damage. bbolt divides a leaf of more than four
+/// elements if it is long, so there is room for values of 31 MiB, and this server takes none of 7 MiB.
+const LEVELS_BYTES_MAX: u64 = 128 << 20;
+/// bbolt divides a branch of more than four keys if it is longer than a page, and a key has at most 32 KiB.
+const BRANCH_BYTES_MAX: u64 = 1 << 20;
 /// A tree of more levels would have more elements than there are bytes.
 const LEVELS_MAX: usize = 32;
 /// Sizes of pages in use. The second page of meta is at this place.
@@ -44,6 +49,8 @@ struct Page {
     is_leaf: bool,
     elements: usize,
     next: usize,
+    /// Bytes that elements may still have.
+    left: usize,
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -62,6 +69,11 @@ struct Element<'a> {
 }
 
 impl Page {
+    /// Returns how many pages of the file it has with its overflow.
+    fn pages(&self, reader: &Reader) -> u64 {
+        if self.number.is_some() { self.bytes.len() as u64 / reader.page_bytes } else { 0 }
+    }
+
     /// Returns an element of a leaf; `None` if it is not within the page.
     fn element(&self, at: usize) -> Option<Element<'_>> {
         let head = HEADER_BYTES + at * ELEMENT_BYTES;
@@ -146,7 +158,8 @@ impl Reader {
         io::Error::new(io::ErrorKind::InvalidData, format!("{}{place}: {text}", self.path.display()))
     }
 
-    fn page(&self, number: u64) -> io::Result<Page> {
+    /// Reads a page that has at most so many bytes.
+    fn page(&self, number: u64, bytes_max: u64) -> io::Result<Page> {
         let failed = |error: io::Error| {
             io::Error::new(error.kind(), format!("{}, page {number}: {error}", self.path.display()))
         };
@@ -161,7 +174,9 @@ impl Reader {
             return Err(outside());
         }
         let bytes = (overflow + 1) * self.page_bytes;
-        if bytes > PAGE_BYTES_MAX {
+        // Before there is memory for it.
+        let is_branch = u32_at(&head, 8).is_some_and(|counts| counts as u16 == BRANCH);
+        if bytes > if is_branch { bytes_max.min(BRANCH_BYTES_MAX) } else { bytes_max } {
             return Err(self.damaged(Some(number), &format!("its {bytes} bytes are too many")));
         }
         if u64_at(&head, 0) != Some(number) {
@@ -180,7 +195,8 @@ impl Reader {
         if kind != LEAF && (kind != BRANCH || number.is_none()) {
             return Err(self.damaged(number, &format!("it is in a tree, and of kind {kind:#x}")));
         }
-        Ok(Page { number, bytes, is_leaf: kind == LEAF, elements, next: 0 })
+        let left = bytes.len().saturating_sub(HEADER_BYTES + elements * ELEMENT_BYTES);
+        Ok(Page { number, bytes, is_leaf: kind == LEAF, elements, next: 0, left })
     }
 
     /// Returns the names of all buckets.
@@ -207,13 +223,18 @@ impl Reader {
         let value = loop {
             match all.next_element()? {
                 Some(element) if element.is_bucket && element.key == name.as_bytes() => {
-                    break element.value.to_vec();
+                    let bytes = element.value.len().min(self.page_bytes as usize + 1);
+                    break element.value[..bytes].to_vec();
                 }
                 Some(_) => {}
                 None => return Ok(None),
             }
         };
         let bucket = match u64_at(&value, 0) {
+            // bbolt's are at most a quarter of a page.
+            Some(0) if value.len() as u64 > self.page_bytes => {
+                return Err(self.damaged(None, &format!("the bucket {name} is longer than a page")));
+            }
             Some(0) => Bucket::Inline(self.page_of(None, value.get(BUCKET_BYTES..).unwrap_or(&[]).to_vec())?),
             Some(root) => Bucket::Tree(root),
             None => return Err(self.damaged(None, &format!("the bucket {name} has no root"))),
@@ -227,7 +248,7 @@ pub(crate) struct Cursor<'a> {
     reader: &'a Reader,
     /// From the root to a leaf.
     levels: Vec<Page>,
-    /// Pages that were read. A tree has none of them twice, so one that has more than the file goes in circles.
+    /// Pages that were read, with their overflow. A tree has none of them twice, so one that has more than the file goes in circles.
     read: u64,
     last_key: Option<Vec<u8>>,
 }
@@ -235,10 +256,11 @@ pub(crate) struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     fn new(reader: &'a Reader, bucket: Bucket) -> io::Result<Cursor<'a>> {
         let root = match bucket {
-            Bucket::Tree(root) => reader.page(root)?,
+            Bucket::Tree(root) => reader.page(root, LEVELS_BYTES_MAX)?,
             Bucket::Inline(page) => page,
         };
-        Ok(Cursor { reader, levels: vec![root], read: 1, last_key: None })
+        let read = root.pages(reader);
+        Ok(Cursor { reader, levels: vec![root], read, last_key: None })
     }
 
     /// Returns the next pair; `None` after the last one.
@@ -270,11 +292,16 @@ impl<'a> Cursor<'a> {
             let child = page.child(at);
             let short = || self.reader.damaged(number, "it is shorter than its elements");
             let child = child.ok_or_else(short)?;
-            self.read += 1;
-            if depth == LEVELS_MAX || self.read > self.reader.pages {
-                return Err(self.reader.damaged(number, "its tree goes in circles"));
+            let in_circles = || self.reader.damaged(number, "its tree goes in circles");
+            if depth == LEVELS_MAX || self.read >= self.reader.pages {
+                return Err(in_circles());
             }
-            let page = self.reader.page(child)?;
+            let held: u64 = self.levels.iter().map(|page| page.bytes.len() as u64).sum();
+            let page = self.reader.page(child, LEVELS_BYTES_MAX.saturating_sub(held))?;
+            self.read += page.pages(self.reader);
+            if self.read > self.reader.pages {
+                return Err(in_circles());
+            }
             if page.elements == 0 {
                 return Err(self.reader.damaged(page.number, "it has no elements, and is not the root"));
             }
@@ -284,9 +311,16 @@ impl<'a> Cursor<'a> {
 
     /// Returns an element of the leaf, and notes its key.
     fn at(&mut self, at: usize) -> io::Result<Element<'_>> {
-        let Some(page) = self.levels.last() else {
+        let Some(page) = self.levels.last_mut() else {
             return Err(self.reader.damaged(None, "a tree has no leaf"));
         };
+        let Some(bytes) = page.element(at).map(|element| element.key.len() + element.value.len()) else {
+            return Err(self.reader.damaged(page.number, "an element goes beyond it"));
+        };
+        let Some(left) = page.left.checked_sub(bytes) else {
+            return Err(self.reader.damaged(page.number, "its elements share bytes"));
+        };
+        page.left = left;
         let Some(element) = page.element(at) else {
             return Err(self.reader.damaged(page.number, "an element goes beyond it"));
         };

@@ -144,3 +144,112 @@ fn trees_that_go_in_circles_end() {
     ends(&with_children(leaf, false), "its keys do not ascend");
     ends(&with_children(leaf, true), "it has no elements, and is not the root");
 }
+
+fn leaf(pairs: &[(&[u8], &[u8])]) -> Filling {
+    let mut leaf = Filling::default();
+    pairs.iter().for_each(|(key, value)| leaf.add(leaf_head(0, key, value), key, value));
+    leaf
+}
+
+/// A file whose bucket "key" has its root at page 4, where these pages begin, and which is as long as `pages` say. The rest is zero.
+fn crafted(trees: &[u8], pages: u64) -> Reader {
+    let mut all = Filling::default();
+    let value = [4_u64.to_le_bytes(), [0; 8]].concat();
+    all.add(leaf_head(IS_BUCKET, b"key", &value), b"key", &value);
+    let meta = Meta { root: 3, pages };
+    let mut out = meta.first_pages();
+    all.write(3, LEAF, &mut out);
+    out.extend(trees);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&out).unwrap();
+    file.set_len(meta.file_bytes()).unwrap();
+    Reader::open(file, Path::new("file"), meta.file_bytes()).unwrap()
+}
+
+/// Returns how many bytes the bucket "key" has, and the error at which it ends.
+fn read_key(reader: &Reader) -> (usize, Option<String>) {
+    let mut bytes = 0;
+    let mut cursor = match reader.bucket("key") {
+        Ok(cursor) => cursor.unwrap(),
+        Err(error) => return (bytes, Some(error.to_string())),
+    };
+    loop {
+        match cursor.next() {
+            Ok(Some((key, value))) => bytes += key.len() + value.len(),
+            Ok(None) => return (bytes, None),
+            Err(error) => return (bytes, Some(error.to_string())),
+        }
+    }
+}
+
+/// As etcd with a high `--max-request-bytes` writes them: up to four long values are in a page.
+#[test]
+fn long_values_are_read() {
+    let value = vec![7; 20 << 20];
+    let four = leaf(&[(b"a", &value), (b"b", &value), (b"c", &value), (b"d", &value)]);
+    let mut tree = Vec::new();
+    let pages = four.write(4, LEAF, &mut tree);
+    assert_eq!(read_key(&crafted(&tree, 4 + pages)), (4 * ((20 << 20) + 1), None));
+}
+
+/// Once, a cursor had memory for 32 levels of pages of up to 256 MiB each, in a file that need not be longer than one of them.
+#[test]
+fn pages_are_not_longer_together_than_the_budget() {
+    let with_overflow = |filling: &Filling, number: u64, kind: u16, bytes: u64| {
+        let mut page = Vec::new();
+        assert_eq!(filling.write(number, kind, &mut page), 1);
+        let overflow = (bytes / PAGE_BYTES as u64 - 1) as u32;
+        page[12..16].copy_from_slice(&overflow.to_le_bytes());
+        page
+    };
+    let mut branch = Filling::default();
+    branch.add(branch_head(b"a", 5), b"a", &[]);
+    let pages = |bytes: u64| bytes / PAGE_BYTES as u64;
+    // A branch, by itself.
+    let long_branch = with_overflow(&branch, 4, BRANCH, 2 << 20);
+    let (_, error) = read_key(&crafted(&long_branch, 4 + pages(2 << 20)));
+    assert_eq!(error.unwrap(), "file, page 4: its 2097152 bytes are too many");
+    // A leaf: alone it is as long as the budget, and below a branch it is too long. Only its head is read.
+    let short_branch = with_overflow(&branch, 4, BRANCH, 4096);
+    let long_leaf = with_overflow(&leaf(&[(b"a", b"value")]), 5, LEAF, 128 << 20);
+    let tree = [short_branch, long_leaf].concat();
+    let (_, error) = read_key(&crafted(&tree, 5 + pages(128 << 20)));
+    assert_eq!(error.unwrap(), "file, page 5: its 134217728 bytes are too many");
+    // A bucket in a value, which would be in memory three times.
+    let value = [[0; 16].to_vec(), vec![0; 100_000]].concat();
+    let mut writer = Filling::default();
+    writer.add(leaf_head(IS_BUCKET, b"key", &value), b"key", &value);
+    let mut out = Vec::new();
+    let pages = 3 + writer.write(3, LEAF, &mut out);
+    let file = [Meta { root: 3, pages }.first_pages(), out].concat();
+    let error = open(&file).unwrap().bucket("key").err().unwrap().to_string();
+    assert_eq!(error, "file: the bucket key is longer than a page");
+}
+
+/// Once, pages and elements could have the same bytes, so that a short file had a state of any length.
+#[test]
+fn a_file_does_not_have_more_than_its_length() {
+    let value = vec![b'v'; 2000];
+    let mut shared = Vec::new();
+    leaf(&[(b"a", &value), (b"b", &value)]).write(4, LEAF, &mut shared);
+    shared[HEADER_BYTES + 12..HEADER_BYTES + 16].copy_from_slice(&4000_u32.to_le_bytes());
+    let (_, error) = read_key(&crafted(&shared, 5));
+    assert_eq!(error.unwrap(), "file, page 4: its elements share bytes");
+
+    // Leaves that have all that follows as their overflow.
+    let (last, mut branch, mut tree) = (64_u64, Filling::default(), Vec::new());
+    for number in 5..=last {
+        let key = [number as u8];
+        branch.add(branch_head(&key, number), &key, &[]);
+        leaf(&[(&key, &value)]).write(number, LEAF, &mut tree);
+        let begin = tree.len() - PAGE_BYTES;
+        let bytes = (last - number) as u32 * PAGE_BYTES as u32 + 2000;
+        tree[begin + 12..begin + 16].copy_from_slice(&((last - number) as u32).to_le_bytes());
+        tree[begin + HEADER_BYTES + 12..begin + HEADER_BYTES + 16].copy_from_slice(&bytes.to_le_bytes());
+    }
+    let mut root = Vec::new();
+    branch.write(4, BRANCH, &mut root);
+    let (bytes, error) = read_key(&crafted(&[root, tree].concat(), last + 1));
+    assert!(error.unwrap().ends_with("its tree goes in circles"));
+    assert!(bytes < 65 * PAGE_BYTES, "{bytes} of {}", 65 * PAGE_BYTES);
+}

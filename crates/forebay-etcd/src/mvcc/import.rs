@@ -15,7 +15,7 @@ const RECORDS_MAX: usize = if cfg!(test) { 7 } else { 1_000 };
 /// Bytes of records that are written at once. Each is written twice.
 const RECORDS_BYTES_MAX: usize = if cfg!(test) { 16 << 10 } else { 2 << 20 };
 
-/// Higher revisions are damage: changes count on from the last one.
+/// Higher revisions and versions are damage: changes count on from the last one.
 const REVISIONS_END: i64 = i64::MAX / 2;
 
 /// Fills a state. If a call fails, the state is of no use.
@@ -110,6 +110,10 @@ impl<'a> Import<'a> {
             && pair.version >= 1;
         if !record.is_delete && !is_right {
             return Err(foreign(at, "has other revisions in itself"));
+        }
+        if !record.is_delete && pair.version >= REVISIONS_END {
+            let text = format!("has the version {}, and no key was put so often", pair.version);
+            return Err(foreign(at, &text));
         }
         let (key_bytes, value_bytes) = (pair.key.len(), pair.value.len());
         if entry_bytes(&pair.key, value_bytes) + event_bytes(&pair.key, value_bytes as u64)

@@ -294,6 +294,9 @@ async fn what_no_server_writes_is_refused() {
         (key((at(3, 0), pair("a", 3, 4, 1, 0))), "revision 3.0 has other revisions in itself"),
         (key((at(3, 0), pair("a", 4, 3, 1, 0))), "has other revisions in itself"),
         (key((at(3, 0), pair("a", 3, 3, 0, 0))), "has other revisions in itself"),
+        // The next put of the key overflowed.
+        (key((at(3, 0), pair("a", 3, 3, i64::MAX, 0))), "has the version 9223372036854775807, and no key"),
+        (key((at(3, 0), pair("a", 3, 3, i64::MAX / 2, 0))), "and no key was put so often"),
         (key((at(3, 0), pair("", 3, 3, 1, 0))), "has a key of 0 bytes"),
         (key((at(3, 0), long.encode_to_vec())), "has a key of 17000 bytes"),
         (key((at(3, 0), wide.encode_to_vec())), "has a value of 100000 bytes"),
