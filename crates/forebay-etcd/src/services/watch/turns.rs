@@ -108,7 +108,10 @@ async fn events_do_not_wait_for_all_requests() {
     let refused = WatchCreateRequest { start_revision: -1, ..Default::default() };
     let refused = WatchRequest { request_union: Some(RequestUnion::CreateRequest(refused)) };
     let mut turns = Turns::new(vec![refused; 1000]).await;
-    turns.put("old", 1).await;
+    // It takes several reads to catch up with.
+    for _ in 0..60 {
+        turns.put("old", 60_000).await;
+    }
     turns.publish().await;
     let (behind, attached) = (turns.watch("old", 1), turns.watch("key", 0));
     turns.put("key", 1).await;
