@@ -343,7 +343,7 @@ impl StreamWatches {
             .collect();
         self.reads = self.reads.wrapping_add(1);
         let all_from = behind.iter().map(|(_, from, _)| *from);
-        let from = if self.reads % READS_OF_MOST == 0 { all_from.max() } else { all_from.min() };
+        let from = if self.reads.is_multiple_of(READS_OF_MOST) { all_from.max() } else { all_from.min() };
         let Some(from) = from else { return Ok(()) };
         behind.retain(|(_, its, _)| *its >= from);
         let wanted = |key: &[u8]| behind.iter().any(|(_, _, watch)| watch.wanted().keys.contains(key));
