@@ -3,6 +3,9 @@
 //! Grants and revocations are entries of the log. The time that a lease has left is known by the leader alone, and not
 //! replicated: a new leader gives each lease its whole time again, as etcd does. So a lease ends late after an election, and
 //! never early.
+//!
+//! The times belong to one term: a member that lost the lead and has it again is a new leader, and what it knew of the leases is
+//! of no use, since another one may have kept them alive meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +26,8 @@ pub(crate) struct Lessor {
 
 #[derive(Debug, Default)]
 struct Inner {
-    is_leader: bool,
+    /// The term in which this member leads.
+    term: Option<u64>,
     leases: HashMap<i64, Lease>,
     /// Of the leader: when leases end.
     ends: BTreeSet<(Instant, i64)>,
@@ -42,7 +46,7 @@ impl Inner {
         if let Some(ends) = lease.ends.take() {
             self.ends.remove(&(ends, id));
         }
-        if self.is_leader {
+        if self.term.is_some() {
             // Longer than any process runs.
             let whole = Duration::from_secs(lease.granted_s.clamp(0, 1 << 32) as u64) + more;
             let ends = Instant::now() + whole;
@@ -87,13 +91,14 @@ impl Lessor {
         }
     }
 
-    /// Notes whether this member leads. A new leader gives each lease its whole time, and `more` for the election.
-    pub(crate) fn set_leader(&self, is_leader: bool, more: Duration) {
+    /// Notes the term in which this member leads, if it does. A new leader gives each lease its whole time, and `more` for the
+    /// election.
+    pub(crate) fn set_leader(&self, term: Option<u64>, more: Duration) {
         let mut inner = self.lock();
-        if inner.is_leader == is_leader {
+        if inner.term == term {
             return;
         }
-        inner.is_leader = is_leader;
+        inner.term = term;
         let ids: Vec<i64> = inner.leases.keys().copied().collect();
         for id in ids {
             inner.extend(id, more);
@@ -129,11 +134,12 @@ impl Lessor {
         all.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Returns leases whose time is over, once there are some. They stay until they are revoked.
-    pub(crate) async fn ended(&self) -> Vec<i64> {
+    /// Returns leases whose time is over, once there are some, and the term that their time was of. They stay until they are
+    /// revoked, which the leader of that term alone may do.
+    pub(crate) async fn ended(&self) -> (u64, Vec<i64>) {
         loop {
             let now = Instant::now();
-            let (ended, next) = {
+            let (term, ended, next) = {
                 let inner = self.lock();
                 let ended: Vec<i64> = inner
                     .ends
@@ -142,10 +148,10 @@ impl Lessor {
                     .take(REVOKED_AT_ONCE_MAX)
                     .map(|&(_, id)| id)
                     .collect();
-                (ended, inner.ends.first().map(|(ends, _)| *ends))
+                (inner.term, ended, inner.ends.first().map(|(ends, _)| *ends))
             };
-            if !ended.is_empty() {
-                return ended;
+            if let Some(term) = term.filter(|_| !ended.is_empty()) {
+                return (term, ended);
             }
             let changed = self.changed.notified();
             match next {
@@ -167,14 +173,14 @@ mod tests {
         let lessor = Lessor::default();
         lessor.granted(1, 5);
         assert_eq!(lessor.time_to_live(1), Some((0, 5)), "its time is the leader's");
-        lessor.set_leader(true, S);
+        lessor.set_leader(Some(1), S);
         tokio::time::advance(3 * S).await;
         assert_eq!(lessor.time_to_live(1), Some((3, 5)));
         lessor.granted(2, 4);
-        assert_eq!(lessor.ended().await, [1]);
+        assert_eq!(lessor.ended().await, (1, vec![1]));
         assert_eq!(lessor.keep_alive(1), None, "it is being revoked");
         lessor.revoked(1);
-        assert_eq!(lessor.ended().await, [2]);
+        assert_eq!(lessor.ended().await, (1, vec![2]));
         lessor.granted(3, 1);
         assert_eq!(lessor.ids(), [2, 3], "in the order in which they end");
     }
@@ -182,7 +188,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_is_kept_alive_goes_on() {
         let lessor = Lessor::default();
-        lessor.set_leader(true, S);
+        lessor.set_leader(Some(1), S);
         lessor.granted(1, 5);
         for _ in 0..10 {
             tokio::time::advance(4 * S).await;
@@ -198,19 +204,19 @@ mod tests {
         let lessor = Lessor::default();
         lessor.reset([(1, 5), (2, 50)]);
         tokio::time::advance(100 * S).await;
-        lessor.set_leader(true, S);
+        lessor.set_leader(Some(1), S);
         assert_eq!(lessor.time_to_live(1), Some((6, 5)));
         let begun = Instant::now();
-        assert_eq!(lessor.ended().await, [1]);
+        assert_eq!(lessor.ended().await, (1, vec![1]));
         assert_eq!(begun.elapsed().as_secs(), 6);
-        lessor.set_leader(false, S);
+        lessor.set_leader(None, S);
         assert!(futures_util::FutureExt::now_or_never(lessor.ended()).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_waits_hears_of_an_earlier_end() {
         let lessor = std::sync::Arc::new(Lessor::default());
-        lessor.set_leader(true, S);
+        lessor.set_leader(Some(1), S);
         lessor.granted(1, 100);
         let waiting = tokio::spawn({
             let lessor = lessor.clone();
@@ -218,13 +224,30 @@ mod tests {
         });
         tokio::task::yield_now().await;
         lessor.granted(2, 1);
-        assert_eq!(waiting.await.unwrap(), [2]);
+        assert_eq!(waiting.await.unwrap(), (1, vec![2]));
+    }
+
+    /// A leader that lost the lead and had it again before it looked kept the old ends, though another one had led meanwhile and
+    /// kept the leases alive: it revoked living ones.
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_of_a_later_term_gives_the_whole_time_again() {
+        let lessor = Lessor::default();
+        lessor.granted(1, 5);
+        lessor.set_leader(Some(3), S);
+        tokio::time::advance(7 * S).await;
+        assert_eq!(lessor.ended().await, (3, vec![1]));
+        lessor.set_leader(Some(3), S);
+        assert_eq!(lessor.ended().await, (3, vec![1]), "the same term changes nothing");
+        lessor.set_leader(Some(5), S);
+        assert_eq!(lessor.time_to_live(1), Some((6, 5)));
+        assert_eq!(lessor.keep_alive(1), Some(5));
+        assert_eq!(lessor.ended().await, (5, vec![1]));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_longest_time_is_no_overflow() {
         let lessor = Lessor::default();
-        lessor.set_leader(true, S);
+        lessor.set_leader(Some(1), S);
         lessor.granted(1, crate::mvcc::TTL_MAX_S);
         assert!(lessor.time_to_live(1).unwrap().0 > 1 << 31);
     }

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod changes;
 mod identity;
+mod lead;
 mod members;
 mod network;
 mod peers;
@@ -116,6 +117,9 @@ struct Inner {
     /// Whether this member was added to learn, and has no vote to come.
     is_only_learning: AtomicBool,
     tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    /// Of tests: this member does not notice who leads, as after a pause.
+    #[cfg(test)]
+    is_unaware: AtomicBool,
     counts: Counts,
     runtime: RaftRuntime,
     /// Last, since log and store use it.
@@ -300,6 +304,8 @@ impl Node {
             is_stopping: AtomicBool::new(false),
             is_only_learning: AtomicBool::new(false),
             tasks: Mutex::default(),
+            #[cfg(test)]
+            is_unaware: AtomicBool::new(false),
             counts: Counts::default(),
             runtime,
             _engine: engine,
@@ -324,6 +330,12 @@ impl Node {
     #[cfg(test)]
     pub(crate) fn forget_members(&self) {
         self.inner.peers.retain(|_| false);
+    }
+
+    /// Sets whether this member goes on with what it knows of who leads, as one does that was paused and goes on.
+    #[cfg(test)]
+    pub(crate) fn set_unaware(&self, is_unaware: bool) {
+        self.inner.is_unaware.store(is_unaware, Ordering::SeqCst);
     }
 
     pub(crate) fn store(&self) -> &Store {

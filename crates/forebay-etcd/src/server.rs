@@ -148,7 +148,7 @@ impl Server {
         let mut routes = services::router(&context);
         let mut tasks = vec![
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
-            tokio::spawn(services::end_leases(context, config.election_timeout)),
+            tokio::spawn(services::end_leases(context)),
         ];
         if http.is_empty() {
             let http = http::router(node.clone(), hub.clone());
@@ -234,6 +234,7 @@ fn limits(config: &Config) -> Limits {
     Limits {
         request_bytes_max: config.max_request_bytes,
         lease_s_min,
+        lease_more: config.election_timeout,
         progress_interval: config.watch_progress_interval,
         snapshot_patience: config.snapshot_patience,
         state,

@@ -33,9 +33,9 @@ use crate::proto::etcdserverpb::watch_server::WatchServer;
 use crate::proto::etcdserverpb::{
     AlarmType, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
-use crate::proto::peer::Alarm;
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Outcome;
+use crate::proto::peer::{self, Alarm};
 use crate::proto::v3electionpb::election_server::ElectionServer;
 use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
@@ -66,6 +66,8 @@ pub(crate) struct Limits {
     pub(crate) request_bytes_max: usize,
     /// The shortest time of a lease in seconds: longer than an election.
     pub(crate) lease_s_min: i64,
+    /// Added to the time of all leases when this member becomes the leader.
+    pub(crate) lease_more: Duration,
     /// How often a watch without events is sent the revision that it is at.
     pub(crate) progress_interval: Duration,
     /// How long a snapshot waits for its client to read on. It keeps files of the store meanwhile.
@@ -99,10 +101,22 @@ impl Context {
     /// Has a change applied, and returns its result with the state's revision after it.
     async fn change(&self, change: Change) -> Result<(Option<Outcome>, i64), Status> {
         let (outcome, _) = self.node.propose(change).await?;
-        match outcome.result {
-            Some(Outcome::Refusal(refusal)) => Err(refusal.into()),
-            result => Ok((result, outcome.revision)),
-        }
+        result_of(outcome)
+    }
+
+    /// Has a change applied that follows from what this member knows as the leader of this term, by itself: see
+    /// [`Node::propose_leading`].
+    async fn change_leading(&self, term: u64, change: Change) -> Result<(Option<Outcome>, i64), Status> {
+        result_of(self.node.propose_leading(term, change).await?)
+    }
+
+    /// Returns whether this member leads, with the leases' times those of its term.
+    fn leads(&self) -> bool {
+        let leadership = self.node.leadership();
+        // Borrowed until the end: what is older never comes after what is newer.
+        let now = leadership.borrow();
+        self.lessor.set_leader(now.is_own.then_some(now.term), self.limits.lease_more);
+        now.is_own
     }
 
     /// Refuses a request that is too long: a message is decoded before its length can be judged.
@@ -121,6 +135,13 @@ impl Context {
         let alarm = Alarm { is_raised: true, member: self.node.id(), r#type: AlarmType::Nospace as i32 };
         self.change(Change::Alarm(alarm)).await?;
         Err(Refusal::NoSpace.into())
+    }
+}
+
+fn result_of(outcome: peer::Outcome) -> Result<(Option<Outcome>, i64), Status> {
+    match outcome.result {
+        Some(Outcome::Refusal(refusal)) => Err(refusal.into()),
+        result => Ok((result, outcome.revision)),
     }
 }
 
@@ -172,26 +193,30 @@ impl AtLeader for Leases {
 }
 
 /// Revokes leases whose time is over, while this member leads.
-///
-/// `more` is added to the time of leases when it becomes the leader.
-pub(crate) async fn end_leases(context: Context, more: Duration) {
+pub(crate) async fn end_leases(context: Context) {
     let mut leadership = context.node.leadership();
     let mut stopping = context.stopping.clone();
     loop {
-        let is_leader = leadership.borrow_and_update().is_own;
-        context.lessor.set_leader(is_leader, more);
+        leadership.borrow_and_update();
+        context.leads();
         tokio::select! {
             () = stopped(&mut stopping) => return,
             changed = leadership.changed() => if changed.is_err() { return },
-            ended = context.lessor.ended() => {
-                let revokes = ended.into_iter().map(|id| lease::revoke(&context, id));
-                let revoked = futures_util::future::join_all(revokes).await;
-                if let Some(error) = revoked.into_iter().find_map(|revoked| revoked.err()) {
-                    tracing::warn!(%error, "leases could not be revoked; they are tried again");
-                    tokio::time::sleep(REVOKE_AGAIN).await;
-                }
-            }
+            // Given up when the leader changes: leases have new times then.
+            () = revoke_ended(&context) => {}
         }
+    }
+}
+
+/// Revokes the leases whose time is over next. Another leader may have kept them alive by then, so this is done by this leader, in
+/// the term in which their time ended, or not at all.
+async fn revoke_ended(context: &Context) {
+    let (term, ended) = context.lessor.ended().await;
+    let revokes = ended.into_iter().map(|id| lease::expire(context, term, id));
+    let revoked = futures_util::future::join_all(revokes).await;
+    if let Some(error) = revoked.into_iter().find_map(|revoked| revoked.err()) {
+        tracing::warn!(%error, "leases could not be revoked; they are tried again");
+        tokio::time::sleep(REVOKE_AGAIN).await;
     }
 }
 

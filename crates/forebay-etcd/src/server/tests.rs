@@ -5,6 +5,7 @@ mod changes;
 mod clients;
 pub(crate) mod cluster;
 mod http;
+mod leases;
 mod restore;
 mod starts;
 mod tls;

@@ -28,11 +28,15 @@ pub(crate) struct LeaseCalls {
     pub(super) context: Context,
 }
 
-/// Revokes a lease. One that is revoked already is no error.
-pub(super) async fn revoke(context: &Context, id: i64) -> Result<(), Status> {
-    match revoke_all(context, id).await {
-        Err(error) if error.code() == Refusal::LeaseNotFound.code() => Ok(()),
-        revoked => revoked.map(drop),
+/// Revokes a lease whose time ended in a term in which this member leads; in several steps, as [`revoke_all`]. One that is revoked
+/// already is no error.
+pub(super) async fn expire(context: &Context, term: u64, id: i64) -> Result<(), Status> {
+    loop {
+        match context.change_leading(term, Change::LeaseRevoke(LeaseRevokeRequest { id })).await {
+            Ok((Some(Outcome::Done(Done { is_partial: true })), _)) => {}
+            Err(error) if error.code() == Refusal::LeaseNotFound.code() => return Ok(()),
+            revoked => return revoked.map(drop),
+        }
     }
 }
 
@@ -57,7 +61,7 @@ async fn revoke_all(context: &Context, id: i64) -> Result<i64, Status> {
 pub(super) async fn keep_alive_here(context: &Context, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
     // Another member may lead by now, and may have revoked it.
     context.node.read_barrier().await?;
-    if !context.node.is_leader() {
+    if !context.leads() {
         return Err(Refusal::NotLeader.into());
     }
     let ttl = context.lessor.keep_alive(id).unwrap_or(0);
@@ -71,7 +75,7 @@ pub(super) async fn time_to_live_here(
     request: LeaseTimeToLiveRequest,
 ) -> Result<LeaseTimeToLiveResponse, Status> {
     context.node.read_barrier().await?;
-    if !context.node.is_leader() {
+    if !context.leads() {
         return Err(Refusal::NotLeader.into());
     }
     let view = View::of(context.node.store()).await?;

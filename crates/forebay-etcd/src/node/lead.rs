@@ -1,0 +1,55 @@
+//! Proposals that the leader of one term makes, and nobody else.
+
+use std::sync::atomic::Ordering;
+
+use openraft::errors::ClientWriteError;
+use openraft::impls::ProgressResponder;
+use openraft::type_config::alias::LeaderIdOf;
+use openraft::vote::RaftLeaderId;
+use tonic::Status;
+
+use super::{Node, not_here};
+use crate::proto::peer::{Outcome, command};
+use crate::refusal::Refusal;
+use crate::types::{Command, Types};
+
+impl Node {
+    /// Proposes a change that follows from what this member knows as the leader of this term. It is never forwarded: it is made
+    /// while this member leads in that term, or not at all. Raft compares the terms as it takes the entry, and an entry of a
+    /// leader that has been replaced without knowing it comes before all that the next one does, or is discarded.
+    ///
+    /// # Errors
+    /// [`Refusal::NotLeader`] if this member does not lead in that term any more: nothing was done. After others the change may
+    /// have been made, or may come to be made.
+    pub(crate) async fn propose_leading(
+        &self,
+        term: u64,
+        change: command::Change,
+    ) -> Result<Outcome, Status> {
+        let counts = &self.inner.counts;
+        counts.proposals_pending.fetch_add(1, Ordering::Relaxed);
+        let proposed = tokio::time::timeout_at(self.deadline(), self.write_leading(term, change)).await;
+        let proposed = proposed.unwrap_or_else(|_| Err(Refusal::Timeout.into()));
+        counts.proposals_pending.fetch_sub(1, Ordering::Relaxed);
+        if proposed.is_err() {
+            counts.proposals_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        proposed
+    }
+
+    async fn write_leading(&self, term: u64, change: command::Change) -> Result<Outcome, Status> {
+        self.check_running()?;
+        let stopped = || Status::from(Refusal::Stopped);
+        let leader = LeaderIdOf::<Types>::new(term, self.id()).to_committed();
+        let (responder, outcome) = ProgressResponder::complete_only();
+        let written =
+            self.inner.raft.write(Command::new(change)).with_leader(leader).responder(responder).await;
+        written.map_err(|_| stopped())?;
+        match outcome.await.map_err(|_| stopped())? {
+            Ok(written) => Ok(written.data),
+            Err(ClientWriteError::ForwardToLeader(_)) => Err(not_here()),
+            Err(ClientWriteError::LogEntryDiscarded(_)) => Err(Refusal::LeaderChanged.into()),
+            Err(error) => Err(Status::internal(error.to_string())),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Leases while the lead changes.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tonic::transport::Channel;
+
+use super::cluster::{Cluster, Member, within};
+use crate::proto::etcdserverpb::lease_client::LeaseClient;
+use crate::proto::etcdserverpb::{LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest};
+use crate::proto::peer::command::Change;
+
+fn client(member: &Member) -> LeaseClient<Channel> {
+    let url = format!("http://{}:2379", member.address);
+    LeaseClient::new(Channel::from_shared(url).unwrap().connect_lazy())
+}
+
+/// Keeps a lease alive, and returns the seconds that it has.
+async fn keep_alive(client: &mut LeaseClient<Channel>, id: i64) -> i64 {
+    let requests = futures_util::stream::iter([LeaseKeepAliveRequest { id }]);
+    let mut replies = within(client.lease_keep_alive(requests)).await.unwrap().into_inner();
+    within(replies.message()).await.unwrap().unwrap().ttl
+}
+
+/// A leader that was paused for longer than a lease's time went on as if it led. Raft refused its revocation, which was forwarded to
+/// the next leader then: that one applied it, and the keys of a lease were gone that it had kept alive all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_former_leader_does_not_revoke_what_the_next_one_keeps_alive() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let (former, next) = (cluster.leader().await, cluster.follower().await);
+    let (former, next) = (&cluster.members[former], &cluster.members[next]);
+    client(former).lease_grant(LeaseGrantRequest { id: 7, ttl: 5 }).await.unwrap();
+    let put = PutRequest { key: "leased".into(), lease: 7, ..PutRequest::default() };
+    former.node().propose(Change::Put(put)).await.unwrap();
+
+    former.node().set_unaware(true);
+    let mut leadership = next.node().leadership();
+    within(async {
+        loop {
+            former.node().raft().trigger().transfer_leader(next.node().id()).await.unwrap();
+            let moved = leadership.wait_for(|now| now.is_own);
+            if tokio::time::timeout(Duration::from_secs(1), moved).await.is_ok() {
+                return;
+            }
+        }
+    })
+    .await;
+    assert!(former.node().is_leader(), "as far as it knows");
+    let counts = former.node().counts();
+    let (pending, failed) = (&counts.proposals_pending, &counts.proposals_failed);
+    let failed_before = failed.load(Ordering::SeqCst);
+    let mut alive = client(next);
+    within(async {
+        while pending.load(Ordering::SeqCst) == 0 && failed.load(Ordering::SeqCst) == failed_before {
+            assert_eq!(keep_alive(&mut alive, 7).await, 5);
+        }
+    })
+    .await;
+
+    // The time is over at the former leader, which has tried to revoke the lease. Now it notices that another one leads.
+    former.node().set_unaware(false);
+    let mut leadership = former.node().leadership();
+    within(leadership.wait_for(|now| now.leader == Some(next.node().id()))).await.unwrap();
+    within(async {
+        while pending.load(Ordering::SeqCst) != 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(keep_alive(&mut alive, 7).await, 5);
+    assert!(former.get("leased").await.is_some());
+
+    // Left alone, it ends: the next leader's own revocation is made.
+    within(async { while former.get("leased").await.is_some() {} }).await;
+    cluster.stop().await;
+}
