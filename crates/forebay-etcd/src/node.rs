@@ -6,6 +6,7 @@ mod identity;
 mod lead;
 mod members;
 mod network;
+mod owner;
 mod peers;
 mod read;
 mod restore;
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::{Class, Engine};
-use forebay_raft::{LogOptions, RaftLog};
+use forebay_raft::RaftLog;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{Raft, SnapshotPolicy};
@@ -254,13 +255,10 @@ impl Node {
             runtime: handle.clone(),
         };
         let directories = Directories::of(config.member_dir(), config.log_dir.clone());
-        let identity = bootstrap::identity(config, &directories.member, &dialing).await?;
+        let mut identity = bootstrap::identity(config, &directories.member, &dialing).await?;
         let raft_config = Arc::new(raft_config(config)?);
         let engine = engine()?;
-        let wal = forebay_wal_options();
-        let opened = RaftLog::open(&engine, &directories.log, LogOptions::new().wal(wal)).await;
-        let log: RaftLog<Types> =
-            opened.map_err(|error| bootstrap::not_opened("the log", &directories.log, &error))?;
+        let log = owner::open(&engine, &directories, &mut identity).await?;
         let opened = Store::open(&engine, &directories.state, store_options(), machine).await;
         let store = opened.map_err(|error| bootstrap::not_opened("the state", &directories.state, &error))?;
         let peers = Peers::new(identity.cluster_id, identity.member_id, dialing);

@@ -160,8 +160,8 @@ impl<C: RaftTypeConfig> RaftLog<C> {
         &self.inner.recovery
     }
 
-    /// Returns the log below, for its counts and [`no_space`](Wal::no_space). Its records are entries by index; change
-    /// nothing there.
+    /// Returns the log below, for its counts, [`no_space`](Wal::no_space) and values of the caller's own. Its records are entries
+    /// by index, and values whose keys begin with `raft.` belong to this log: change none of them.
     pub fn wal(&self) -> &Wal {
         &self.inner.wal
     }

@@ -16,7 +16,7 @@ const FILE: &str = "identity.json";
 /// The version of the file.
 const VERSION: u32 = 1;
 
-/// The contents of the file `identity.json`. It is written before anything else of a member, and never changed.
+/// The contents of the file `identity.json`. It is written before anything else of a member, and once more when the log is begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     version: u32,
@@ -24,6 +24,8 @@ pub(crate) struct Identity {
     pub(crate) member_id: u64,
     /// The token and the members of the cluster that this member began; none if it joined one.
     pub(crate) initial: Option<Initial>,
+    /// The number of this member's log; none before it is ready. See [`owner`](super::owner).
+    pub(crate) log: Option<u64>,
 }
 
 /// How a cluster began.
@@ -111,12 +113,12 @@ impl Identity {
         parts.extend(origin);
         let cluster_id = id_of(&parts);
         let initial = Some(Initial { token: token.to_owned(), members });
-        Ok(Identity { version: VERSION, cluster_id, member_id, initial })
+        Ok(Identity { version: VERSION, cluster_id, member_id, initial, log: None })
     }
 
     /// Returns the identity of a member that joins.
     pub(crate) fn joined(cluster_id: u64, member_id: u64) -> Identity {
-        Identity { version: VERSION, cluster_id, member_id, initial: None }
+        Identity { version: VERSION, cluster_id, member_id, initial: None, log: None }
     }
 
     /// Reads the identity of a data directory; `None` if it has none and may be used.
@@ -145,7 +147,7 @@ impl Identity {
         Ok(Some(identity))
     }
 
-    /// Writes the identity of a new data directory, durably.
+    /// Writes the identity into the data directory, durably: what was there before, or this, whatever happens meanwhile.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), StartError> {
         let failed = |error: io::Error| StartError::at("cannot write", &dir.join(FILE), &error);
         make_dir(dir).map_err(failed)?;

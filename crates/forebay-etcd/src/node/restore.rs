@@ -17,7 +17,7 @@ use openraft::storage::{RaftLogStorage, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::vote::{RaftLeaderId, RaftLeaderIdExt, RaftVote};
 
 use super::identity::{self, Founders, Identity};
-use super::{Directories, forebay_wal_options};
+use super::{Directories, owner};
 use crate::config::Restore;
 use crate::mvcc::{Failure, Import, Imported, Limits, Machine, Store};
 use crate::observer::Nobody;
@@ -77,7 +77,7 @@ impl Restore {
             origin: Some(&origin),
         })?;
         let target = Target::make(self)?;
-        let made = self.fill(&source, &identity, &target).await;
+        let made = self.fill(&source, identity.clone(), &target).await;
         let imported = match made.and_then(|imported| target.complete().map(|()| imported)) {
             Ok(imported) => imported,
             Err(error) => {
@@ -92,10 +92,10 @@ impl Restore {
     async fn fill(
         &self,
         source: &Source,
-        identity: &Identity,
+        mut identity: Identity,
         target: &Target,
     ) -> Result<Imported, StartError> {
-        let Directories { member, log, state } = &target.directories;
+        let Directories { member, state, .. } = &target.directories;
         identity.write(member)?;
         let peer = |urls: &Vec<String>| Peer { urls: urls.clone(), is_voter_soon: false };
         let initial = identity.initial.iter().flat_map(|initial| &initial.members);
@@ -126,8 +126,7 @@ impl Restore {
         let filled = filled.await;
         let closed = store.close().await.map_err(io::Error::from);
         filled.and(closed).map_err(|error| failed("the state", &error))?;
-        let options = forebay_raft::LogOptions::new().wal(forebay_wal_options());
-        let opened = forebay_raft::RaftLog::<Types>::open(&engine, log, options).await;
+        let opened = owner::open(&engine, &target.directories, &mut identity).await;
         let mut log = opened.map_err(|error| failed("the log", &error))?;
         let begun = async {
             log.save_vote(&VoteOf::<Types>::from_leader_id(LeaderIdOf::<Types>::new(TERM, first), true))

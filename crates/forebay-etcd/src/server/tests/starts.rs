@@ -2,8 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use forebay_raft::RaftLog;
+
 use super::cluster::{Cluster, within};
 use crate::Server;
+use crate::types::Types;
 
 async fn refusal(cluster: &Cluster, at: usize) -> String {
     Server::start(cluster.members[at].config()).await.map(|_| ()).unwrap_err().to_string()
@@ -134,4 +137,116 @@ async fn a_member_comes_back_from_its_directory_alone() {
         assert_eq!(member.get("key").await.as_deref(), Some("value"));
     }
     cluster.stop().await;
+}
+
+/// The drive of --wal-dir was not mounted: the log was begun anew, without the vote and the entries of before, which the member had
+/// acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_does_not_go_on_without_its_log() {
+    let mut cluster = Cluster::new(1, &[]);
+    let log = cluster.dir.path().join("drive/log");
+    set(&mut cluster, 0, "wal-dir", &log.display().to_string());
+    cluster.members[0].start().await;
+    cluster.members[0].put("key", "value").await.unwrap();
+    cluster.members[0].stop().await;
+
+    let away = cluster.dir.path().join("away");
+    std::fs::rename(log.parent().unwrap(), &away).unwrap();
+    for _ in 0..2 {
+        let sentence = refusal(&cluster, 0).await;
+        assert!(sentence.starts_with(&log.display().to_string()), "{sentence}");
+        assert!(
+            sentence.contains("holds no log, and member") && sentence.contains("mount its drive"),
+            "{sentence}"
+        );
+        // The second time there is the empty directory on which the drive is mounted.
+        std::fs::create_dir_all(&log).unwrap();
+    }
+    // Nor with a log that another start has begun there meanwhile.
+    let elsewhere = cluster.dir.path().join("elsewhere").display().to_string();
+    let own = cluster.members[0].dir.display().to_string();
+    set(&mut cluster, 0, "data-dir", &elsewhere);
+    cluster.members[0].start().await;
+    cluster.members[0].stop().await;
+    set(&mut cluster, 0, "data-dir", &own);
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.contains("holds another log than the one that member"), "{sentence}");
+
+    std::fs::remove_dir_all(log.parent().unwrap()).unwrap();
+    std::fs::rename(&away, log.parent().unwrap()).unwrap();
+    cluster.members[0].start().await;
+    assert_eq!(cluster.members[0].get("key").await.as_deref(), Some("value"));
+    cluster.stop().await;
+}
+
+/// Vote and entries of another member's log were taken for the member's own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_of_another_member_is_refused() {
+    let mut cluster = Cluster::new(2, &[]);
+    let logs: Vec<String> =
+        (0..2).map(|at| cluster.dir.path().join(format!("log{at}")).display().to_string()).collect();
+    for (at, log) in logs.iter().enumerate() {
+        set(&mut cluster, at, "wal-dir", log);
+        cluster.members[at].start().await;
+    }
+    cluster.members[0].put("key", "value").await.unwrap();
+    cluster.stop().await;
+    set(&mut cluster, 0, "wal-dir", &logs[1]);
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.starts_with(&format!("{} holds the log of member ", logs[1])), "{sentence}");
+    // At a first start too, and its own without the rest of its data.
+    let own = cluster.members[0].dir.display().to_string();
+    let fresh = cluster.dir.path().join("fresh").display().to_string();
+    set(&mut cluster, 0, "data-dir", &fresh);
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.starts_with(&format!("{} holds the log of member ", logs[1])), "{sentence}");
+    set(&mut cluster, 0, "wal-dir", &logs[0]);
+    let sentence = refusal(&cluster, 0).await;
+    assert!(sentence.contains("holds a log that is in use") && sentence.contains("--data-dir"), "{sentence}");
+
+    set(&mut cluster, 0, "data-dir", &own);
+    for member in &mut cluster.members {
+        member.start().await;
+    }
+    assert_eq!(cluster.members[0].get("key").await.as_deref(), Some("value"));
+    cluster.stop().await;
+}
+
+/// A first start may be interrupted after each of its writes: the identity, the log, the owner in the log, the log in the identity.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_start_that_was_interrupted_is_resumed() {
+    for stage in ["identity", "log", "owner"] {
+        let mut cluster = Cluster::start(1, &[]).await;
+        let member = cluster.members[0].dir.join("member");
+        let (cluster_id, member_id) = {
+            let node = cluster.members[0].node();
+            (node.cluster_id(), node.id())
+        };
+        cluster.stop().await;
+        let file = member.join("identity.json");
+        let mut identity: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        assert!(identity["log"].is_u64(), "{identity}");
+        identity["log"] = serde_json::Value::Null;
+        for part in ["log", "state"] {
+            std::fs::remove_dir_all(member.join(part)).unwrap();
+        }
+        std::fs::write(&file, serde_json::to_vec(&identity).unwrap()).unwrap();
+        if stage != "identity" {
+            let engine = forebay::Engine::start(forebay::Config::default().shards(1)).unwrap();
+            let options = forebay_raft::LogOptions::new();
+            let log = RaftLog::<Types>::open(&engine, member.join("log"), options).await.unwrap();
+            if stage == "owner" {
+                let owner = format!("{cluster_id:x} {member_id:x} 77");
+                log.wal().set("etcd.owner", owner.as_bytes()).await.unwrap();
+            }
+            log.close().await.unwrap();
+        }
+        cluster.members[0].start().await;
+        within(cluster.members[0].server.as_ref().unwrap().ready()).await;
+        cluster.members[0].put("key", stage).await.unwrap();
+        cluster.members[0].stop().await;
+        cluster.members[0].start().await;
+        assert_eq!(cluster.members[0].get("key").await.as_deref(), Some(stage));
+        cluster.stop().await;
+    }
 }
