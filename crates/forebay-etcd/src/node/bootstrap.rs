@@ -11,12 +11,15 @@ use super::identity::{Founders, Identity};
 use super::peers::{Dialing, causes};
 use crate::config::Config;
 use crate::config::urls::Url;
+use crate::proto::etcdserverpb::Member;
 use crate::proto::peer::{MembersReply, MembersRequest};
 use crate::server::StartError;
 use crate::types::Peer;
 
 /// How long a member that joins waits for a reply of each of the others.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one that begins a cluster waits for replies. Usually nobody else runs, or all start at the same time and none replies.
+const ASK_FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns which member of which cluster this is: from the data directory, or else from the settings and the other members.
 ///
@@ -30,7 +33,9 @@ pub(super) async fn identity(config: &Config, dir: &Path, dialing: &Dialing) -> 
     let identity = if config.is_cluster_existing {
         joined(config, dialing).await?
     } else {
-        Identity::new_cluster(&Founders::of(config))?
+        let identity = Identity::new_cluster(&Founders::of(config))?;
+        check_first(config, &identity, dialing).await?;
+        identity
     };
     identity.write(dir)?;
     Ok(identity)
@@ -48,7 +53,7 @@ async fn joined(config: &Config, dialing: &Dialing) -> Result<Identity, StartErr
     }
     let mut failures = Vec::new();
     for url in others {
-        match ask(dialing, url).await {
+        match ask(dialing, url, true, ASK_TIMEOUT).await {
             Ok(reply) => return found(config, url, &reply),
             Err(reason) => failures.push(format!("{url}: {reason}")),
         }
@@ -59,13 +64,55 @@ async fn joined(config: &Config, dialing: &Dialing) -> Result<Identity, StartErr
     )))
 }
 
-async fn ask(dialing: &Dialing, url: &Url) -> Result<MembersReply, String> {
+/// Refuses to begin a cluster in which this member has been before: its id would be the same, and all that it acknowledged then would
+/// be forgotten, though the others count on it.
+///
+/// A member publishes its name after its identity is durable. So one that has none has not been there yet, however late it starts,
+/// and one that was interrupted before does not come here again.
+async fn check_first(config: &Config, identity: &Identity, dialing: &Dialing) -> Result<(), StartError> {
+    let own = &config.initial_advertise_peer_urls;
+    let others = config.initial_cluster.values().flatten().filter(|url| !own.contains(url));
+    let asked = others.map(|url| ask(dialing, url, false, ASK_FIRST_TIMEOUT));
+    // Members that do not reply may have started as little as this one.
+    for reply in futures_util::future::join_all(asked).await.into_iter().flatten() {
+        if reply.cluster_id != identity.cluster_id || reply.members.is_empty() {
+            continue;
+        }
+        let member = reply.members.iter().find(|member| member.id == identity.member_id);
+        let is_new = |member: &Member| member.name.is_empty() && member.client_ur_ls.is_empty();
+        if member.is_some_and(is_new) {
+            continue;
+        }
+        let (id, dir) = (identity.member_id, config.data_dir.display());
+        let what = match member {
+            Some(_) => format!(
+                "has started before, and its data is not in {dir}: remove it (etcdctl member remove {id:x})"
+            ),
+            // It was one of the first members.
+            None => "was removed from the cluster".to_owned(),
+        };
+        let urls = own.iter().map(Url::to_string).collect::<Vec<_>>().join(",");
+        return Err(StartError::new(format!(
+            "member {id:x} with the peer URLs {urls} {what}; add it as a new one (etcdctl member add {} --peer-urls={urls}), and \
+             start it with --initial-cluster-state=existing",
+            config.name
+        )));
+    }
+    Ok(())
+}
+
+async fn ask(
+    dialing: &Dialing,
+    url: &Url,
+    is_linearizable: bool,
+    limit: Duration,
+) -> Result<MembersReply, String> {
     let mut client = dialing.stranger(&url.to_string()).map_err(|status| status.message().to_owned())?;
-    let request = MembersRequest { is_linearizable: true };
-    match tokio::time::timeout(ASK_TIMEOUT, client.members(request)).await {
+    let request = MembersRequest { is_linearizable };
+    match tokio::time::timeout(limit, client.members(request)).await {
         Ok(Ok(reply)) => Ok(reply.into_inner()),
         Ok(Err(status)) => Err(causes(&status)),
-        Err(_) => Err(format!("no reply within {} s", ASK_TIMEOUT.as_secs())),
+        Err(_) => Err(format!("no reply within {} s", limit.as_secs())),
     }
 }
 

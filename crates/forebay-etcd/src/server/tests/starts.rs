@@ -6,6 +6,8 @@ use forebay_raft::RaftLog;
 
 use super::cluster::{Cluster, within};
 use crate::Server;
+use crate::proto::etcdserverpb::{MemberAddRequest, MemberRemoveRequest};
+use crate::proto::peer::member_change;
 use crate::types::Types;
 
 async fn refusal(cluster: &Cluster, at: usize) -> String {
@@ -249,4 +251,45 @@ async fn a_first_start_that_was_interrupted_is_resumed() {
         assert_eq!(cluster.members[0].get("key").await.as_deref(), Some(stage));
         cluster.stop().await;
     }
+}
+
+/// A member whose data was lost came back with its old id and its old flags, and had forgotten what it had acknowledged: with one of
+/// the others away, what those two had was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_without_its_data_is_no_first_member() {
+    let mut cluster = Cluster::new(3, &[]);
+    for at in [0, 1] {
+        cluster.members[at].start().await;
+    }
+    for at in [0, 1] {
+        within(cluster.members[at].server.as_ref().unwrap().ready()).await;
+    }
+    cluster.members[0].put("key", "value").await.unwrap();
+    // One that starts for the first time, long after the others.
+    cluster.members[2].start().await;
+    within(cluster.members[2].server.as_ref().unwrap().ready()).await;
+    let id = cluster.members[2].node().id();
+    cluster.members[2].stop().await;
+    std::fs::remove_dir_all(&cluster.members[2].dir).unwrap();
+
+    let sentence = refusal(&cluster, 2).await;
+    assert!(sentence.starts_with(&format!("member {id:x} with the peer URLs ")), "{sentence}");
+    assert!(sentence.contains("has started before") && sentence.contains("member remove"), "{sentence}");
+    assert!(!cluster.members[2].dir.exists(), "a refusal leaves nothing");
+    // The remedy that it names. Between its steps it is refused as well.
+    let change = |change| async { cluster.members[0].node().change_members(change).await.unwrap() };
+    change(member_change::Change::Remove(MemberRemoveRequest { id })).await;
+    let sentence = refusal(&cluster, 2).await;
+    assert!(
+        sentence.contains("was removed from the cluster") && sentence.contains("member add m2"),
+        "{sentence}"
+    );
+    let url = cluster.members[2].peer_url();
+    change(member_change::Change::Add(MemberAddRequest { peer_ur_ls: vec![url], is_learner: false })).await;
+    set(&mut cluster, 2, "initial-cluster-state", "existing");
+    cluster.members[2].start().await;
+    cluster.members[2].votes().await;
+    assert_ne!(cluster.members[2].node().id(), id);
+    assert_eq!(cluster.members[2].get("key").await.as_deref(), Some("value"));
+    cluster.stop().await;
 }
