@@ -19,7 +19,7 @@
 //!
 //! # Compaction
 //! A compaction sets the compacted revision, and from then on older ones are refused. The entries are removed later, in steps of
-//! the entries that follow: a walk over `events` from where the last one ended. Each event names the one before of its key, which
+//! the entries that follow, of which the leader proposes some for that alone until nothing is left: a walk over `events` from where the last one ended. Each event names the one before of its key, which
 //! is out of reach for reads once the walk is at it; a delete goes itself too. Events of the compacted revision itself stay, because
 //! a watch may begin there; the next compaction begins with them. So a step needs no look-ups, and its result follows from
 //! the state alone. Hashes and reads never show how far it is.
@@ -27,8 +27,8 @@
 //! # Space
 //! `used_bytes` is the sum of the lengths of keys and values in these keyspaces and [`ENTRY_BYTES`] for each entry. It is part of the
 //! state, so alike on all members, and does not depend on files. No entry is refused for it, because members may have
-//! different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, as soon
-//! as an observer is said that the space is full.
+//! different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, if there
+//! is none.
 
 mod ahead;
 mod apply;

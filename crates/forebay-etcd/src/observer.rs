@@ -7,7 +7,8 @@ pub(crate) trait Observer: Send + Sync + 'static {
     /// The state was opened, or replaced by a snapshot.
     fn opened(&self, opened: Opened);
 
-    /// An entry has been applied, and can be read. Entries without a change that [`Applied`] names are not passed on.
+    /// An entry has been applied, and can be read. Entries without a change that [`Applied`] names are not passed on, but those that
+    /// removed what was compacted are.
     fn applied(&self, applied: Applied);
 }
 
@@ -32,7 +33,9 @@ pub(crate) struct Opened {
     pub(crate) used_bytes: u64,
     /// Whether compacted entries wait to be removed, which the next entries do.
     pub(crate) is_cleaning: bool,
-    /// Whether this member's limit of space is reached: the alarm `NOSPACE` is to be raised.
+    /// The revision up to which they have been removed.
+    pub(crate) cleaned: i64,
+    /// Whether this member's limit of space is reached. The next request that needs room raises the alarm `NOSPACE`.
     pub(crate) is_full: bool,
 }
 
@@ -53,12 +56,14 @@ pub(crate) struct Applied {
     pub(crate) used_bytes: u64,
     /// See [`Opened::is_cleaning`].
     pub(crate) is_cleaning: bool,
+    /// See [`Opened::cleaned`].
+    pub(crate) cleaned: i64,
     /// See [`Opened::is_full`].
     pub(crate) is_full: bool,
 }
 
 impl Applied {
-    /// Returns whether there is something to follow.
+    /// Returns whether there is something to follow beside the numbers.
     pub(crate) fn is_change(&self) -> bool {
         !self.events.is_empty()
             || self.granted.is_some()

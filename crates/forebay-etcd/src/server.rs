@@ -148,6 +148,7 @@ impl Server {
         let mut routes = services::router(&context);
         let mut tasks = vec![
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
+            tokio::spawn(services::clean(context.clone())),
             tokio::spawn(services::end_leases(context)),
         ];
         if http.is_empty() {

@@ -1,6 +1,7 @@
 //! etcd's services, on a [`Node`].
 
 mod auth;
+mod clean;
 mod cluster;
 mod compaction;
 mod election;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch::Sender;
 use tonic::Status;
 use tonic::service::Routes;
 
@@ -48,6 +50,7 @@ const OVERHEAD_BYTES: usize = 512 << 10;
 /// Between two tries to revoke leases that are over.
 const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 
+pub(crate) use clean::run as clean;
 pub(crate) use compaction::run as compact;
 
 /// Whether the server is being shut down: streams end then.
@@ -119,6 +122,17 @@ impl Context {
         now.is_own
     }
 
+    /// Waits until what was compacted at this revision, or before, is removed here.
+    async fn cleaned(&self, revision: i64) -> Result<(), Status> {
+        let (mut cleaning, mut stopping) = (self.followers.cleaning.subscribe(), self.stopping.clone());
+        tokio::select! {
+            () = stopped(&mut stopping) => Err(Refusal::Stopped.into()),
+            cleaned = cleaning.wait_for(|cleaning| cleaning.until >= revision) => {
+                cleaned.map(drop).map_err(|_| Refusal::Stopped.into())
+            }
+        }
+    }
+
     /// Refuses a request that is too long: a message is decoded before its length can be judged.
     fn check_bytes(&self, message: &impl prost::Message) -> Result<(), Status> {
         if message.encoded_len() > self.limits.request_bytes_max {
@@ -157,11 +171,27 @@ pub(crate) struct Followers {
     pub(crate) lessor: Arc<Lessor>,
     /// The space that the state takes.
     used_bytes: AtomicU64,
+    cleaning: Sender<Cleaning>,
+}
+
+/// How far the physical part of compactions is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cleaning {
+    is_unfinished: bool,
+    /// The revision up to which it is finished.
+    until: i64,
+}
+
+impl Followers {
+    fn set_cleaning(&self, now: Cleaning) {
+        self.cleaning.send_if_modified(|cleaning| std::mem::replace(cleaning, now) != now);
+    }
 }
 
 impl Observer for Followers {
     fn opened(&self, opened: Opened) {
         self.used_bytes.store(opened.used_bytes, Ordering::Relaxed);
+        self.set_cleaning(Cleaning { is_unfinished: opened.is_cleaning, until: opened.cleaned });
         self.lessor.reset(opened.leases);
         self.hub.skip_to(opened.revision);
     }
@@ -175,6 +205,7 @@ impl Observer for Followers {
             self.lessor.revoked(id);
         }
         self.hub.publish(applied.revision, applied.events);
+        self.set_cleaning(Cleaning { is_unfinished: applied.is_cleaning, until: applied.cleaned });
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Effects {
     pub(super) granted: Option<(i64, i64)>,
     pub(super) revoked: Option<i64>,
     pub(super) compacted: Option<i64>,
+    /// Whether the entry is there for the steps of compactions alone.
+    pub(super) is_clean: bool,
     /// An alarm that is now raised, or not any more.
     pub(super) alarm: Option<((u64, i32), bool)>,
 }
@@ -42,6 +44,7 @@ impl Default for Effects {
             granted: None,
             revoked: None,
             compacted: None,
+            is_clean: false,
             alarm: None,
         }
     }
@@ -140,6 +143,7 @@ async fn carry_out(
         }
         Command::Attributes(attributes) => set_attributes(&mut change, &attributes),
         Command::Alarm(alarm) => effects.alarm = set_alarm(&mut change, alarms, &alarm),
+        Command::Clean(_) => effects.is_clean = true,
     }
     effects.state = change.state;
     effects.state.revision = change.revision();

@@ -1,4 +1,5 @@
-//! The physical part of compactions, in steps of the entries that follow them.
+//! The physical part of compactions, in steps of the entries that follow them. The leader proposes entries for that alone until it is
+//! done.
 
 use forebay_kv::Batch;
 
@@ -17,6 +18,8 @@ pub(super) struct Step {
 
 /// Of any entry. Few in tests, where there are few events.
 pub(super) const SMALL: Step = Step { events: if cfg!(test) { 2 } else { 32 }, bytes: 256 << 10 };
+/// Of an entry that is there for that alone.
+pub(super) const MIDDLE: Step = Step { events: if cfg!(test) { 5 } else { 1024 }, bytes: 1 << 20 };
 /// Of a compaction.
 pub(super) const LARGE: Step = Step { events: if cfg!(test) { 7 } else { 4096 }, bytes: 2 << 20 };
 

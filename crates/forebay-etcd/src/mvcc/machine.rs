@@ -81,6 +81,7 @@ impl Apply<Types> for Machine {
             leases,
             used_bytes: state.used_bytes,
             is_cleaning: state.is_cleaning(),
+            cleaned: state.cleaned.main,
             is_full: self.is_full(&state),
         });
         Ok(())
@@ -131,9 +132,13 @@ impl Apply<Types> for Machine {
         if matches!(entry.payload, EntryPayload::Normal(_)) {
             effects = apply(reader, &self.recent, batch, before, &alarms, change).await?;
         }
-        let step = if effects.compacted.is_some() { clean::LARGE } else { clean::SMALL };
+        let step = match (effects.compacted, effects.is_clean) {
+            (Some(_), _) => clean::LARGE,
+            (None, true) => clean::MIDDLE,
+            (None, false) => clean::SMALL,
+        };
         clean::clean(&reader, &mut effects.state, batch, &step).await?;
-        let Effects { state, result, events, granted, revoked, compacted, alarm } = effects;
+        let Effects { state, result, events, granted, revoked, compacted, is_clean: _, alarm } = effects;
         if state != before {
             batch.put(reader.keyspace(Part::Meta), super::codec::STATE, state.encode());
         }
@@ -146,6 +151,7 @@ impl Apply<Types> for Machine {
             compacted,
             used_bytes: state.used_bytes,
             is_cleaning: state.is_cleaning(),
+            cleaned: state.cleaned.main,
             is_full: self.is_full(&state),
         };
         let mut memory = self.memory();
@@ -155,7 +161,8 @@ impl Apply<Types> for Machine {
             Some((alarm, false)) => drop(memory.alarms.remove(&alarm)),
             None => {}
         }
-        memory.pending = applied.is_change().then_some(applied);
+        let is_followed = applied.is_change() || state.cleaned != before.cleaned;
+        memory.pending = is_followed.then_some(applied);
         Ok(Outcome { revision: state.revision, result: Some(result) })
     }
 

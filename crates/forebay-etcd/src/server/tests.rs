@@ -4,6 +4,7 @@ mod calls;
 mod changes;
 mod clients;
 pub(crate) mod cluster;
+mod compaction;
 mod http;
 mod leases;
 mod restore;

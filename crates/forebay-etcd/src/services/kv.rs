@@ -129,7 +129,11 @@ impl Kv for Keys {
         &self,
         request: Request<CompactionRequest>,
     ) -> Result<Response<CompactionResponse>, Status> {
-        let (_, revision) = self.context.change(Change::Compact(request.into_inner())).await?;
+        let request = request.into_inner();
+        let (_, revision) = self.context.change(Change::Compact(request)).await?;
+        if request.physical {
+            self.context.cleaned(request.revision).await?;
+        }
         let header = Some(self.context.node.header(revision));
         Ok(Response::new(CompactionResponse { header }))
     }

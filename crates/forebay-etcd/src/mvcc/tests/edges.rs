@@ -14,7 +14,7 @@ use crate::proto::etcdserverpb::{
 use crate::proto::mvccpb::{Event, KeyValue};
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Response;
-use crate::proto::peer::{Attributes, Done};
+use crate::proto::peer::{Attributes, Clean, Done};
 use crate::refusal::Refusal;
 use crate::types::Command;
 
@@ -521,6 +521,30 @@ async fn compacted_events_are_removed_in_steps() {
     assert_eq!(stored(&node).await.0, 9 + 1);
 }
 
+/// The leader proposes entries for the removal alone: each does more than others, and the observer is passed how far it is.
+#[tokio::test]
+async fn entries_for_the_removal_alone_end_it() {
+    let mut node = Node::new().await;
+    for number in 0..60 {
+        node.put(format!("key {}", number % 10), number.to_string()).await;
+    }
+    let revision = node.done(compact(61)).await;
+    let mut steps = 0;
+    while node.view().await.is_cleaning() {
+        let before = stored(&node).await.0;
+        assert_eq!(node.done(Change::Clean(Clean {})).await, revision);
+        let applied = node.applied().unwrap();
+        assert_eq!(applied.used_bytes, node.view().await.used_bytes());
+        assert_eq!(applied.is_cleaning, applied.cleaned < 61);
+        assert!(before - stored(&node).await.0 <= 5);
+        steps += 1;
+    }
+    assert_eq!(steps, 11, "60 events, of which the compaction has looked at 7");
+    assert_eq!(node.range(range([0], [0])).await.count, 10);
+    node.done(Change::Clean(Clean {})).await;
+    assert_eq!(node.applied(), None, "nothing is left");
+}
+
 #[tokio::test]
 async fn an_observer_begins_from_what_was_opened() {
     let mut node = Node::new().await;
@@ -543,6 +567,7 @@ async fn an_observer_begins_from_what_was_opened() {
         leases: vec![(4, 60)],
         used_bytes,
         is_cleaning: false,
+        cleaned: 2,
         is_full: false,
     };
     assert_eq!(node.seen.opened.lock().unwrap().pop(), Some(opened));

@@ -104,7 +104,7 @@ impl Model {
                 }
                 Response::Done(Done::default())
             }
-            Change::Attributes(_) | Change::Alarm(_) => Response::Done(Done::default()),
+            Change::Attributes(_) | Change::Alarm(_) | Change::Clean(_) => Response::Done(Done::default()),
         })
     }
 

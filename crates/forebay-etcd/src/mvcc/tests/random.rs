@@ -7,6 +7,7 @@ use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUn
 use crate::proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
+use crate::proto::peer::Clean;
 use crate::proto::peer::command::Change;
 
 /// Random numbers of a seed (splitmix64).
@@ -148,6 +149,7 @@ impl Random {
             0..=7 => Change::Put(self.put()),
             8..=10 => Change::DeleteRange(self.delete()),
             11..=15 => Change::Txn(self.txn(model, 0)),
+            16 if self.one_in(3) => Change::Clean(Clean {}),
             16 => compact(self.revision(model)),
             17 | 18 => {
                 grant([1, 2, 3, -4][self.below(4) as usize], if self.one_in(9) { i64::MAX } else { 60 })

@@ -1,0 +1,90 @@
+//! Compacted history goes by itself, and a physical compaction waits for that.
+
+use tonic::transport::Channel;
+
+use super::cluster::{Cluster, Member, within};
+use crate::mvcc::View;
+use crate::proto::etcdserverpb::alarm_request::AlarmAction;
+use crate::proto::etcdserverpb::kv_client::KvClient;
+use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use crate::proto::etcdserverpb::{AlarmRequest, AlarmType, CompactionRequest, PutRequest};
+
+fn channel(member: &Member) -> Channel {
+    Channel::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy()
+}
+
+async fn is_cleaning(member: &Member) -> bool {
+    View::of(member.node().store()).await.unwrap().is_cleaning()
+}
+
+async fn put(client: &mut KvClient<Channel>, value_bytes: usize) -> Result<i64, tonic::Status> {
+    let put = PutRequest { key: "key".into(), value: vec![b'v'; value_bytes], ..PutRequest::default() };
+    Ok(client.put(put).await?.into_inner().header.unwrap().revision)
+}
+
+/// What was compacted went with later entries alone: without any, it stayed for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn history_goes_without_further_requests() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let member = &cluster.members[cluster.follower().await];
+    let mut client = KvClient::new(channel(member));
+    let mut revision = 0;
+    for _ in 0..100 {
+        revision = put(&mut client, 10).await.unwrap();
+    }
+    client.compact(CompactionRequest { revision, physical: false }).await.unwrap();
+    for member in &cluster.members {
+        within(async { while is_cleaning(member).await {} }).await;
+    }
+    // Nothing is proposed any more.
+    let last = member.node().last_index();
+    member.node().read_barrier().await.unwrap();
+    assert!(member.node().last_index() <= last + 1);
+    cluster.stop().await;
+}
+
+/// A physical compaction responded at once, as any other, with the history in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_physical_compaction_waits_until_history_is_gone() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    for member in &cluster.members {
+        let mut client = KvClient::new(channel(member));
+        let mut revision = 0;
+        for _ in 0..60 {
+            revision = put(&mut client, 10).await.unwrap();
+        }
+        let request = CompactionRequest { revision, physical: true };
+        within(client.compact(request)).await.unwrap();
+        assert!(!is_cleaning(member).await, "{}", member.name);
+    }
+    cluster.stop().await;
+}
+
+/// The way out of a full space: compact, and clear the alarm. Too little was removed, and the next put raised the alarm again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_space_has_room_again_after_a_physical_compaction() {
+    let mut cluster = Cluster::start(1, &["--quota-backend-bytes=100000"]).await;
+    let member = &cluster.members[0];
+    let mut client = KvClient::new(channel(member));
+    let mut revision = 0;
+    let refused = loop {
+        match put(&mut client, 1000).await {
+            Ok(after) => revision = after,
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(refused.message(), "etcdserver: mvcc: database space exceeded");
+    within(client.compact(CompactionRequest { revision, physical: true })).await.unwrap();
+    let mut upkeep = MaintenanceClient::new(channel(member));
+    let disarm = AlarmRequest {
+        action: AlarmAction::Deactivate.into(),
+        member_id: member.node().id(),
+        alarm: AlarmType::Nospace.into(),
+    };
+    upkeep.alarm(disarm).await.unwrap();
+    // As much as before.
+    for _ in 0..(revision - 10) {
+        put(&mut client, 1000).await.unwrap();
+    }
+    cluster.stop().await;
+}
