@@ -540,9 +540,9 @@ impl Node {
     /// After [`Refusal::Timeout`] and [`Refusal::LeaderChanged`] the change may have been made, or may come to be made.
     pub(crate) async fn propose(&self, change: command::Change) -> Result<(Outcome, u64), Status> {
         let counts = &self.inner.counts;
-        counts.proposals_pending.fetch_add(1, Ordering::Relaxed);
+        let pending = lead::Pending::begin(counts);
         let proposed = self.propose_anywhere(Command::new(change)).await;
-        counts.proposals_pending.fetch_sub(1, Ordering::Relaxed);
+        drop(pending);
         if proposed.is_err() {
             counts.proposals_failed.fetch_add(1, Ordering::Relaxed);
         }

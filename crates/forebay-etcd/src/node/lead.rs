@@ -8,10 +8,26 @@ use openraft::type_config::alias::LeaderIdOf;
 use openraft::vote::RaftLeaderId;
 use tonic::Status;
 
-use super::{Node, not_here};
+use super::{Counts, Node, not_here};
 use crate::proto::peer::{Outcome, command};
 use crate::refusal::Refusal;
 use crate::types::{Command, Types};
+
+/// A proposal that is counted as pending until this is dropped, though its caller may have given it up before its end.
+pub(super) struct Pending<'a>(&'a Counts);
+
+impl Pending<'_> {
+    pub(super) fn begin(counts: &Counts) -> Pending<'_> {
+        counts.proposals_pending.fetch_add(1, Ordering::Relaxed);
+        Pending(counts)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.proposals_pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Node {
     /// Proposes a change that follows from what this member knows as the leader of this term. It is never forwarded: it is made
@@ -27,10 +43,10 @@ impl Node {
         change: command::Change,
     ) -> Result<Outcome, Status> {
         let counts = &self.inner.counts;
-        counts.proposals_pending.fetch_add(1, Ordering::Relaxed);
+        let pending = Pending::begin(counts);
         let proposed = tokio::time::timeout_at(self.deadline(), self.write_leading(term, change)).await;
         let proposed = proposed.unwrap_or_else(|_| Err(Refusal::Timeout.into()));
-        counts.proposals_pending.fetch_sub(1, Ordering::Relaxed);
+        drop(pending);
         if proposed.is_err() {
             counts.proposals_failed.fetch_add(1, Ordering::Relaxed);
         }

@@ -181,6 +181,17 @@ async fn a_rolling_restart_loses_nothing_that_was_acknowledged() {
     cluster.stop().await;
 }
 
+/// A call that its client gives up counted as pending for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proposal_that_is_given_up_is_not_pending() {
+    let mut cluster = Cluster::start(1, &[]).await;
+    let member = &cluster.members[0];
+    let given_up = futures_util::FutureExt::now_or_never(member.put("key", "value"));
+    assert!(given_up.is_none(), "it takes a while");
+    assert_eq!(member.node().counts().proposals_pending.load(Ordering::Relaxed), 0);
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_are_too_large_are_refused_before_they_are_proposed() {
     let mut cluster = Cluster::start(1, &["--max-request-bytes=2000"]).await;
