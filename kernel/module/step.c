@@ -81,6 +81,9 @@ static int fbw_reg(void *kdata, struct bpf_link *link)
 	struct file *file;
 	int error = 0;
 
+	/* The kernel leaves a member without a program as it is. */
+	if (!ops->step)
+		return -EINVAL;
 	file = fget(ops->session_fd);
 	if (!file)
 		return -EBADF;

@@ -129,6 +129,26 @@ fn what_writes_where_the_module_lets_nobody_write_is_refused() {
     }
 }
 
+/// The kernel attaches a structure of which no member has a program. The module took it for a step, and called the address 0 when
+/// the first page came.
+#[test]
+fn a_structure_without_a_step_is_refused() {
+    if !has_module() {
+        return;
+    }
+    let engine = engine();
+    let (_dir, file) = planted(&engine);
+    let mut only = Options::default();
+    only.only = Some(EngineKind::Module);
+    let program = Odd { objects: objects!("has_no_step"), step: |_, _, _| Next::Over };
+    let why = match KernelWalk::open_with(&engine, &file, program, only) {
+        Err(Error::Unavailable(why)) => why,
+        Ok(walk) => panic!("it was attached, and a walk ends with {:?}", walk.walk(&(0, 0)).wait()),
+        Err(other) => panic!("{other:?}"),
+    };
+    assert!(why.contains("the program cannot be attached") && why.contains("Invalid argument"), "{why}");
+}
+
 #[test]
 fn what_is_no_program_is_refused_with_words() {
     let engine = engine();
