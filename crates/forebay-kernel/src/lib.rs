@@ -44,6 +44,7 @@ mod memory;
 mod module;
 mod on_shard;
 mod options;
+mod process;
 mod program;
 mod reactor;
 mod rights;

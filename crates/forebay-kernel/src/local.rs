@@ -9,6 +9,7 @@ use crate::inside::Inside;
 use crate::layout;
 use crate::module;
 use crate::options::{EngineKind, Options};
+use crate::process::{FORKED, Own};
 use crate::program::{Program, Scratch};
 use crate::session::Session;
 
@@ -18,11 +19,13 @@ use crate::session::Session;
 /// On [`EngineKind::BpfLoop`] the thread's other io_uring rings are limited as well, until this is dropped:
 /// they have one worker thread of each kind, as this one has, for operations that may not wait.
 ///
+/// In a forked child no walk begins, each call that has an error returns it, and a drop leaves the parent's walks alone.
+///
 /// For programs that have a thread for their lookups. A [`KernelWalk`](crate::KernelWalk) is for all others,
 /// and falls back where nothing better is possible.
 pub struct LocalWalk<P: Program> {
     program: Arc<P>,
-    session: Inside,
+    session: Own<Inside>,
     hops_max: u32,
     /// A [`run_on`](Self::run_on) did not end: its walks must not read once its files may be closed.
     is_cut_short: bool,
@@ -60,7 +63,7 @@ impl<P: Program> LocalWalk<P> {
         for kind in Inside::wanted(&options) {
             match Inside::open(*kind, &program, file, &options) {
                 Ok(session) => {
-                    let program = Arc::new(program);
+                    let (program, session) = (Arc::new(program), Own::new(session));
                     return Ok(LocalWalk { program, session, hops_max, is_cut_short: false });
                 }
                 Err(why) => refused.push(format!("{kind} is not possible: {why}")),
@@ -83,9 +86,10 @@ impl<P: Program> LocalWalk<P> {
     /// that it has pinned.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while walks are in flight, on [`EngineKind::Module`], and when the kernel
-    /// refuses.
+    /// [`Error::Unavailable`] while walks are in flight, on [`EngineKind::Module`], in a forked child, and when the
+    /// kernel refuses.
     pub fn turn_to(&mut self, file: &impl AsFd) -> Result<()> {
+        self.check_process()?;
         if self.session.turn_to(Some(file)) { Ok(()) } else { Err(self.not_turned()) }
     }
 
@@ -95,6 +99,7 @@ impl<P: Program> LocalWalk<P> {
     /// # Errors
     /// Those of [`turn_to`](Self::turn_to).
     pub fn let_go(&mut self) -> Result<()> {
+        self.check_process()?;
         if self.session.turn_to(None::<&std::fs::File>) { Ok(()) } else { Err(self.not_turned()) }
     }
 
@@ -110,8 +115,11 @@ impl<P: Program> LocalWalk<P> {
 
     /// Queues a walk for the next [`run`](Self::run), and returns its number. The number is below the depth,
     /// and is free again when the walk has ended. Returns `None` if as many walks as the depth allows are in
-    /// flight.
+    /// flight, and in a forked child.
     pub fn begin(&mut self, args: &P::Args) -> Option<u32> {
+        if self.session.is_elsewhere() {
+            return None;
+        }
         let mut scratch = Scratch::new();
         let root = self.program.begin(args, &mut scratch);
         self.session.begin(root, &scratch, self.hops_max)
@@ -126,8 +134,8 @@ impl<P: Program> LocalWalk<P> {
     /// Each read looks its file up, which costs less than [`turn_to`](Self::turn_to) does for a short walk.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: the engine is broken or is the module, which keeps to one file, or walks on the
-    /// session's file are in flight.
+    /// [`Error::Unavailable`]: the engine is broken or is the module, which keeps to one file, walks on the
+    /// session's file are in flight, or this is a forked child.
     pub fn run_on<'f, F: AsFd + 'f>(
         &mut self,
         starts: impl IntoIterator<Item = (&'f F, P::Args)>,
@@ -177,7 +185,7 @@ impl<P: Program> LocalWalk<P> {
     /// A signal does not end it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: the engine is broken, and the walks in flight are lost.
+    /// [`Error::Unavailable`]: the engine is broken, and the walks in flight are lost; or this is a forked child.
     pub fn run(&mut self, stop_after: u32, mut each: impl FnMut(Finished<P::Output>)) -> Result<()> {
         let program = Arc::clone(&self.program);
         self.run_for_pages(stop_after, |ended, page| {
@@ -200,7 +208,12 @@ impl<P: Program> LocalWalk<P> {
         self.advance(stop_after, each)
     }
 
+    fn check_process(&self) -> Result<()> {
+        if self.session.is_elsewhere() { Err(Error::Unavailable(FORKED.to_owned())) } else { Ok(()) }
+    }
+
     fn check_whole(&self) -> Result<()> {
+        self.check_process()?;
         let why = || Error::Unavailable("walks on other files were cut short".to_owned());
         if self.is_cut_short { Err(why()) } else { Ok(()) }
     }
@@ -217,8 +230,11 @@ impl<P: Program> LocalWalk<P> {
     }
 
     /// Returns the number of calls into the kernel so far, and of runs of the loop's program there. The
-    /// module does not count its runs.
+    /// module does not count its runs, and a forked child has none.
     pub fn counts(&self) -> (u64, u64) {
+        if self.session.is_elsewhere() {
+            return (0, 0);
+        }
         self.session.counts()
     }
 }

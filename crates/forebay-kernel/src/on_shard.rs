@@ -71,6 +71,20 @@ impl End {
     }
 }
 
+/// Walks that have not begun, each with the reason why it cannot, if it is not that its future was dropped.
+struct Left<T>(Vec<(Arc<Promise<T>>, Option<Lost>)>);
+
+impl<T> Left<T> {
+    /// Without the session's lock: the last reference to the session's handle may be a waker's.
+    fn let_go(self) {
+        for (promise, lost) in self.0 {
+            if let Some(lost) = lost {
+                promise.keep(Err(lost));
+            }
+        }
+    }
+}
+
 /// Set when nothing of the session is left in the kernel, or never will be freed.
 #[derive(Default)]
 struct Gone(Mutex<bool>, Condvar);
@@ -121,11 +135,16 @@ impl<P: Program> OnShard<P> {
 
     fn put(&self, walks: impl Iterator<Item = (Start, Arc<Promise<P::Output>>)>) {
         let session = &self.0;
-        // A forked child has neither the shard nor the memory. The reactor fails its walks with the right error.
+        // A forked child has neither the shard nor the memory. The reactor fails its walks with the right error. Asked before the
+        // lock is taken, which the shard may have held in the moment of the fork.
+        let refuse = |end: End| move |(_, promise): (Start, Arc<Promise<_>>)| promise.keep(Err(end.lost()));
+        if session.shard.is_forked() {
+            return walks.for_each(refuse(End::Broken));
+        }
         let mut state = session.state();
-        if let Some(end) = if session.shard.is_forked() { Some(End::Broken) } else { state.end } {
+        if let Some(end) = state.end {
             drop(state);
-            return walks.for_each(|(_, promise)| promise.keep(Err(end.lost())));
+            return walks.for_each(refuse(end));
         }
         state.waiting.extend(walks);
         drop(state);
@@ -135,7 +154,7 @@ impl<P: Program> OnShard<P> {
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.0.state().end == Some(End::Broken)
+        self.0.shard.is_forked() || self.0.state().end == Some(End::Broken)
     }
 
     /// Returns the number of commands so far.
@@ -146,16 +165,16 @@ impl<P: Program> OnShard<P> {
     /// Ends the session, and waits until the kernel has released the file. On a shard, which must not wait for itself, program
     /// and memory go a little later.
     pub(crate) fn close(self) {
+        if self.0.shard.is_forked() {
+            return;
+        }
         let gone = Arc::clone(&self.0.gone);
         self.0.end(End::Closed);
-        if let Some(kernel) = &self.0.kernel
-            && !self.0.shard.is_forked()
-        {
+        if let Some(kernel) = &self.0.kernel {
             kernel.bound.device.unbind();
         }
-        let is_forked = self.0.shard.is_forked();
         drop(self);
-        if forebay::shard::current().is_none() && !is_forked {
+        if forebay::shard::current().is_none() {
             gone.wait();
         }
     }
@@ -163,7 +182,9 @@ impl<P: Program> OnShard<P> {
 
 impl<P: Program> Drop for OnShard<P> {
     fn drop(&mut self) {
-        self.0.end(End::Closed);
+        if !self.0.shard.is_forked() {
+            self.0.end(End::Closed);
+        }
     }
 }
 
@@ -174,22 +195,16 @@ impl<P: Program> Session<P> {
 
     /// Begins walks that wait while there are slots; on the shard.
     fn begin(self: &Arc<Self>, ring: &CommandRing<'_>) {
-        let failed = self.begin_in(&mut self.state(), ring);
-        for (promise, lost) in failed {
-            promise.keep(Err(lost));
-        }
+        let left = self.begin_in(&mut self.state(), ring);
+        left.let_go();
     }
 
-    /// Does the same with the lock held. Returns the walks that could not begin; their wakers run without the lock.
-    fn begin_in(
-        self: &Arc<Self>,
-        state: &mut State<P::Output>,
-        ring: &CommandRing<'_>,
-    ) -> Vec<(Arc<Promise<P::Output>>, Lost)> {
-        let mut failed = Vec::new();
-        let Some(kernel) = &self.kernel else { return failed };
+    /// Does the same with the lock held. Returns the walks that have not begun: their wakers run, and are dropped, without the lock.
+    fn begin_in(self: &Arc<Self>, state: &mut State<P::Output>, ring: &CommandRing<'_>) -> Left<P::Output> {
+        let mut left = Left(Vec::new());
+        let Some(kernel) = &self.kernel else { return left };
         if state.waiting.is_empty() || state.free.is_empty() {
-            return failed;
+            return left;
         }
         let owner: Arc<dyn Commands> = self.clone();
         while let Some(&number) = state.free.last()
@@ -197,6 +212,7 @@ impl<P: Program> Session<P> {
         {
             // Its future was dropped.
             if Arc::strong_count(&promise) == 1 {
+                left.0.push((promise, None));
                 continue;
             }
             slot::fill(&kernel.bound.memory, number, start.root, &start.scratch, start.hops_max);
@@ -208,10 +224,10 @@ impl<P: Program> Session<P> {
                     }
                     self.commands.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error) => failed.push((promise, Lost::Failed(Error::Core(error)))),
+                Err(error) => left.0.push((promise, Some(Lost::Failed(Error::Core(error))))),
             }
         }
-        failed
+        left
     }
 
     /// Has the shard come for the walks that wait, unless it will come anyway: it was called, or a walk that has all slots ends.
@@ -260,13 +276,13 @@ impl<P: Program> Commands for Session<P> {
         let mut state = self.state();
         state.free.push(number);
         let promise = state.running.get_mut(number as usize).and_then(Option::take);
-        let failed = self.shard.here(|ring| self.begin_in(&mut state, ring)).unwrap_or_default();
+        let left = self.shard.here(|ring| self.begin_in(&mut state, ring));
         drop(state);
         if let Some(promise) = promise {
             promise.keep(outcome);
         }
-        for (promise, lost) in failed {
-            promise.keep(Err(lost));
+        if let Some(left) = left {
+            left.let_go();
         }
     }
 

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::memory::Memory;
+use crate::process::Process;
 
 const SETUP_CQSIZE: u32 = 1 << 3;
 const SETUP_SUBMIT_ALL: u32 = 1 << 7;
@@ -32,8 +33,8 @@ const SQE_CQE_SKIP_SUCCESS: u8 = 1 << 6;
 const OFFSET_SQES: libc::off_t = 0x1000_0000;
 
 thread_local! {
-    /// Rings of this thread, and the thread's limits of workers of each kind from before the first.
-    static LIMITED: Cell<(usize, [u32; 2])> = const { Cell::new((0, [0; 2])) };
+    /// Rings of this thread, and the thread's limits of workers of each kind from before the first. A forked child's thread has neither.
+    static LIMITED: Cell<(usize, [u32; 2], Option<Process>)> = const { Cell::new((0, [0; 2], None)) };
 }
 
 /// `struct io_uring_params`.
@@ -208,8 +209,10 @@ impl Ring {
         self.call(REGISTER_IOWQ_MAX_WORKERS, limits.as_mut_ptr().cast(), 2)?;
         self.is_limiting = true;
         LIMITED.set(match LIMITED.get() {
-            (0, _) => (1, limits),
-            (rings, before) => (rings + 1, before),
+            (rings @ 1.., before, Some(process)) if !process.is_elsewhere() => {
+                (rings + 1, before, Some(process))
+            }
+            _ => (1, limits, Some(Process::here())),
         });
         self.make_worker()
     }
@@ -282,8 +285,8 @@ impl AsRawFd for Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         if self.is_limiting {
-            let (rings, mut before) = LIMITED.get();
-            LIMITED.set((rings.saturating_sub(1), before));
+            let (rings, mut before, process) = LIMITED.get();
+            LIMITED.set((rings.saturating_sub(1), before, process));
             if rings == 1 {
                 let _ = self.call(REGISTER_IOWQ_MAX_WORKERS, before.as_mut_ptr().cast(), 2);
             }

@@ -22,6 +22,7 @@ use forebay::File;
 use crate::error::Error;
 use crate::inside::Inside;
 use crate::options::{EngineKind, Options};
+use crate::process::Process;
 use crate::program::Program;
 use crate::reactor::Start;
 use crate::session;
@@ -35,10 +36,11 @@ const PARKED: u8 = 2;
 const MANY: u32 = 16;
 
 /// The thread's handle. Dropping it ends the thread: walks that have not ended resolve with
-/// [`Error::Closed`].
+/// [`Error::Closed`]. A forked child has no such thread, and its walks go to the reactor, which has the right error for them.
 #[derive(Debug)]
 pub(crate) struct Worker<T> {
     pub(crate) kind: EngineKind,
+    process: Process,
     shared: Arc<Shared<T>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -62,9 +64,12 @@ struct Ticket<T> {
     promise: Arc<Promise<T>>,
 }
 
-/// The place for a walk's outcome, and the waker to notify.
+/// The place for a walk's outcome, and the waker to notify. A forked child has its parent's promises, which nobody keeps there.
 #[derive(Debug)]
-pub(crate) struct Promise<T>(Mutex<State<T>>);
+pub(crate) struct Promise<T> {
+    process: Process,
+    state: Mutex<State<T>>,
+}
 
 #[derive(Debug)]
 enum State<T> {
@@ -135,7 +140,7 @@ impl<T: Send + 'static> Worker<T> {
             })
             .map_err(|error| format!("there is no thread for the loop ({error})"))?;
         match told.recv() {
-            Ok(Ok(shared)) => Ok(Worker { kind, shared, thread: Some(thread) }),
+            Ok(Ok(shared)) => Ok(Worker { kind, process: Process::here(), shared, thread: Some(thread) }),
             Ok(Err(why)) => Err(why),
             Err(_) => Err("the loop's thread died".to_owned()),
         }
@@ -156,6 +161,10 @@ impl<T: Send + 'static> Worker<T> {
     }
 
     fn put(&self, walks: impl Iterator<Item = (Start, Arc<Promise<T>>)>) {
+        // Asked before the lock is taken, which another thread may have held in the moment of the fork.
+        if self.process.is_elsewhere() {
+            return walks.for_each(|(_, promise)| promise.keep(Err(Lost::Broken)));
+        }
         let mut inbox = self.shared.inbox();
         if self.shared.is_broken.load(Ordering::SeqCst) {
             drop(inbox);
@@ -183,6 +192,9 @@ impl<T: Send + 'static> Worker<T> {
 
     /// Ends the thread, and waits until it has exited and its session is closed.
     pub(crate) fn close(mut self) {
+        if self.process.is_elsewhere() {
+            return;
+        }
         let thread = self.thread.take();
         self.end();
         if let Some(thread) = thread {
@@ -193,7 +205,7 @@ impl<T: Send + 'static> Worker<T> {
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.shared.is_broken.load(Ordering::SeqCst)
+        self.process.is_elsewhere() || self.shared.is_broken.load(Ordering::SeqCst)
     }
 
     /// Returns the number of calls into the kernel, and of runs of the program there.
@@ -212,6 +224,10 @@ impl<T> Worker<T> {
 
 impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
+        if self.process.is_elsewhere() {
+            // The thread's handle would be given back to a C library that knows no such thread; the descriptor wakes the parent's.
+            return std::mem::forget(self.thread.take());
+        }
         self.end();
         if let Some(thread) = self.thread.take() {
             // Not joined: a destructor never waits. The thread owns all that it uses.
@@ -328,12 +344,12 @@ impl<P: Program> Thread<P> {
 
 impl<T> Promise<T> {
     pub(crate) fn new() -> Arc<Promise<T>> {
-        Arc::new(Promise(Mutex::new(State::Waiting(None))))
+        Arc::new(Promise { process: Process::here(), state: Mutex::new(State::Waiting(None)) })
     }
 
     pub(crate) fn keep(&self, result: Result<T, Lost>) {
         let before = {
-            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *state, State::Over(result))
         };
         if let State::Waiting(Some(waker)) = before {
@@ -346,7 +362,11 @@ impl<T> Future for Outcome<T> {
     type Output = Result<T, Lost>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T, Lost>> {
-        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let promise = &self.0;
+        if promise.process.is_elsewhere() {
+            return Poll::Ready(Err(Lost::Broken));
+        }
+        let mut state = promise.state.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *state, State::Taken) {
             State::Over(result) => Poll::Ready(result),
             State::Waiting(_) => {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use common::child::in_child;
 use common::{Tree, has_module, told};
 use forebay::{Class, Config, DriverChoice, Engine, File, WorkerRings};
 use forebay_kernel::{
@@ -323,39 +324,68 @@ fn a_forked_childs_walks_fail_and_its_end_leaves_the_parents_alone() {
     let one = lookup(&scene.tree, 5);
     let expected = scene.tree.lookup(one.root, 5);
     assert_eq!(walk.walk(&one).wait().ok(), Some(expected));
-    // SAFETY: the child uses the allocator, which this C library lets it, and leaves by _exit.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            let body = std::panic::AssertUnwindSafe(|| {
-                let failed = walk.walk(&one).wait();
-                let is_forked =
-                    matches!(&failed, Err(Error::Core(error)) if error.kind() == forebay::ErrorKind::Forked);
-                walk.close();
-                // If a thread were to end the session, it would do so before this process ends.
-                while std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) > 1 {
-                    std::thread::yield_now();
-                }
-                u8::from(!is_forked)
-            });
-            // SAFETY: these calls take plain numbers.
-            unsafe {
-                libc::alarm(30);
-                libc::_exit(std::panic::catch_unwind(body).unwrap_or(255).into())
+    let before = walk.walk_many(&[one; 100]);
+    let (mut handle, mut begun) = (Some(walk), Some(before));
+    in_child(|| {
+        let walk = handle.take().expect("the child's copy");
+        let is_forked =
+            |error: &Error| matches!(error, Error::Core(error) if error.kind() == forebay::ErrorKind::Forked);
+        for ended in begun.take().expect("the child's copy").wait().expect("not on a shard") {
+            match ended {
+                Ok(found) if found == expected => {}
+                Err(error) if is_forked(&error) => {}
+                other => return Some(format!("a walk from before: {other:?}")),
             }
         }
-        child => {
-            let mut status = 0;
-            // SAFETY: the status is writable, and the child is this process's.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert!(libc::WIFEXITED(status), "signal {}", libc::WTERMSIG(status));
-            assert_eq!(libc::WEXITSTATUS(status), 0);
+        match walk.walk(&one).wait() {
+            Err(error) if is_forked(&error) => {}
+            other => return Some(format!("{other:?}")),
         }
+        walk.close();
+        // If a thread were to end the session, it would do so before this process ends.
+        while std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count) > 1 {
+            std::thread::yield_now();
+        }
+        None
+    });
+    let walk = handle.take().expect("the parent's own");
+    for ended in begun.take().expect("the parent's own").wait().expect("not on a shard") {
+        assert_eq!(ended.ok(), Some(expected));
     }
     assert_eq!(walk.walk(&one).wait().ok(), Some(expected));
     assert_eq!(walk.stats().fell_back, 0);
     walk.close();
     scene.assert_free();
+}
+
+/// A waker that owns the last handle of the walks that it waits for.
+struct Owner(#[allow(dead_code, reason = "only dropped")] Arc<KernelWalk<NeverEnds>>);
+
+impl std::task::Wake for Owner {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// A walk that waited for a place was passed over when its future was gone, and its waker was dropped with the session's lock held. One that
+/// owned the last handle, as the waker of a task that has it does, made the shard wait for itself.
+#[test]
+fn the_last_handle_may_be_a_dropped_walks_waker() {
+    let Some(scene) = Scene::new(Config::default().shards(1)) else { return };
+    let walk = Arc::new(scene.open(NeverEnds, 1));
+    let before = walk.walk_many(&[(); 30]);
+    let mut frozen = walk.walk(&());
+    let waker = Waker::from(Arc::new(Owner(walk)));
+    let polled = Pin::new(&mut frozen).poll(&mut Context::from_waker(&waker));
+    drop(waker);
+    assert!(polled.is_pending(), "it waits behind the others: {polled:?}");
+    drop(frozen);
+    let (tell, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(before.wait()));
+    let before = ended.recv_timeout(Duration::from_secs(60)).expect("the shard waits for itself");
+    for ended in before.expect("not on a shard") {
+        assert!(matches!(ended, Err(Error::Closed | Error::TooManyHops { .. })), "{ended:?}");
+    }
+    let report = scene.engine.close().wait().expect("a report");
+    assert_eq!((report.leaked_operations, report.lost_shards), (0, 0));
 }
 
 /// The other forms: a ring that polls, and an engine without rings.

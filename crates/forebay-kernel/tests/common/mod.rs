@@ -2,6 +2,7 @@
 //! compared.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod child;
 pub(crate) mod scene;
 
 use std::path::Path;

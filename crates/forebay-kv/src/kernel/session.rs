@@ -141,10 +141,9 @@ impl Sessions {
         }
         let ran = MINE.try_with(|mine| {
             let Ok(mut mine) = mine.try_borrow_mut() else { return false };
-            // A forked child has its parent's session but none of its memory, so the session must not even
-            // be dropped here.
+            // A forked child has its parent's session but none of its memory, and opens its own.
             if mine.session.as_ref().is_some_and(|session| session.process != std::process::id()) {
-                std::mem::forget(mine.session.take());
+                mine.session = None;
             }
             self.run_on(&mut mine, shared, starts, each).unwrap_or_else(|error| {
                 self.refuse(&mine, shared, &error.to_string());

@@ -1,0 +1,63 @@
+//! Forked children, and the address space that they have.
+
+/// Runs `body` in a forked child, and asserts that it returns `None` there, or fails with what it returns.
+pub(crate) fn in_child(body: impl FnOnce() -> Option<String>) {
+    // SAFETY: the child uses the allocator, which this C library lets it, and leaves by _exit.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: a plain number. A child that hangs is killed.
+            unsafe { libc::alarm(60) };
+            let status = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+                Ok(None) => 0,
+                Ok(Some(why)) => {
+                    eprintln!("in the child: {why}");
+                    1
+                }
+                Err(_) => 255,
+            };
+            // SAFETY: a plain number.
+            unsafe { libc::_exit(status) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: the status is writable, and the child is this process's.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "signal {}", libc::WTERMSIG(status));
+            assert_eq!(libc::WEXITSTATUS(status), 0);
+        }
+    }
+}
+
+/// Returns the mappings of this process, each from its first byte to the one behind its last.
+pub(crate) fn mappings() -> Vec<(usize, usize)> {
+    let text = std::fs::read_to_string("/proc/self/maps").expect("this process has mappings");
+    let number = |text: &str| usize::from_str_radix(text, 16).expect("an address");
+    let range = |line: &str| {
+        let (from, to) = line.split(' ').next()?.split_once('-')?;
+        Some((number(from), number(to)))
+    };
+    text.lines().filter_map(range).collect()
+}
+
+/// Maps memory of the caller's own wherever these mappings of its parent are missing here. Returns where.
+pub(crate) fn fill_holes(of_parent: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let here = mappings();
+    let is_missing = |place: usize| !here.iter().any(|(from, to)| (*from..*to).contains(&place));
+    let holes: Vec<_> = of_parent.iter().copied().filter(|(from, _)| is_missing(*from)).collect();
+    for (from, to) in &holes {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let place = std::ptr::without_provenance_mut(*from);
+        // SAFETY: nothing is mapped there, or the call fails.
+        let mapped = unsafe { libc::mmap(place, to - from, libc::PROT_READ, flags, -1, 0) };
+        assert_eq!(mapped, place, "{}", std::io::Error::last_os_error());
+    }
+    holes
+}
+
+/// Returns whether all of these are still mapped here.
+pub(crate) fn are_mapped(ranges: &[(usize, usize)]) -> bool {
+    let here = mappings();
+    let is_mapped = |place: usize| here.iter().any(|(from, to)| (*from..*to).contains(&place));
+    ranges.iter().all(|(from, to)| is_mapped(*from) && is_mapped(*to - 1))
+}
