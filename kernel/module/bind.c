@@ -69,7 +69,7 @@ static int pin_file(struct fbw_session *session, struct inode *inode, u32 *refus
 			goto out;
 		}
 	}
-	pin = kzalloc(sizeof(*pin), GFP_KERNEL);
+	pin = kzalloc(sizeof(*pin), GFP_KERNEL_ACCOUNT);
 	if (!pin) {
 		error = -ENOMEM;
 		goto out;
@@ -132,7 +132,7 @@ static u32 refusal(struct file *file, struct inode *inode)
 static int grow(struct fbw_extent **extents, u32 *room)
 {
 	u32 wanted = *room ? *room * 2 : 64;
-	struct fbw_extent *larger = kvmalloc_array(wanted, sizeof(*larger), GFP_KERNEL);
+	struct fbw_extent *larger = kvmalloc_array(wanted, sizeof(*larger), GFP_KERNEL_ACCOUNT);
 
 	if (!larger)
 		return -ENOMEM;
@@ -225,7 +225,7 @@ static int bind_device(struct fbw_session *session, struct file *file, struct in
 	error = sync_blockdev(session->bdev);
 	if (error)
 		return error;
-	session->extents = kvmalloc(sizeof(*session->extents), GFP_KERNEL);
+	session->extents = kvmalloc(sizeof(*session->extents), GFP_KERNEL_ACCOUNT);
 	if (!session->extents)
 		return -ENOMEM;
 	session->extents[0] = (struct fbw_extent){ .bytes = i_size_read(inode) };

@@ -92,7 +92,8 @@ static int make_memory(struct fbw_session *session)
 	u32 vecs_each = max_t(u32, session->page_bytes / PAGE_SIZE, 1);
 
 	session->memory_bytes = PAGE_ALIGN(FBW_PAGES_AT + (size_t)reads * session->page_bytes + FBW_PAGES_PAD);
-	session->memory = vmalloc_user(session->memory_bytes);
+	/* As vmalloc_user() has it, and counted as the caller's: that one cannot be. */
+	session->memory = __vmalloc(session->memory_bytes, GFP_KERNEL_ACCOUNT | __GFP_ZERO);
 	session->slots = kvcalloc(session->slots_count, sizeof(*session->slots), GFP_KERNEL_ACCOUNT);
 	session->reads = kvcalloc(reads, sizeof(*session->reads), GFP_KERNEL_ACCOUNT);
 	session->vecs = kvcalloc((size_t)reads * vecs_each, sizeof(*session->vecs), GFP_KERNEL_ACCOUNT);
@@ -213,13 +214,18 @@ static int fbw_release(struct inode *inode, struct file *file)
 static int fbw_mmap(struct file *file, struct vm_area_struct *area)
 {
 	struct fbw_session *session = file->private_data;
+	size_t at;
+	int error = 0;
 
 	if (!smp_load_acquire(&session->is_ready))
 		return -ENXIO;
 	if (area->vm_pgoff || area->vm_end - area->vm_start != session->memory_bytes)
 		return -EINVAL;
-	vm_flags_set(area, VM_DONTCOPY);
-	return remap_vmalloc_range(area, session->memory, 0);
+	/* remap_vmalloc_range() does the same, and takes vmalloc_user()'s memory alone. */
+	vm_flags_set(area, VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP);
+	for (at = 0; at < session->memory_bytes && !error; at += PAGE_SIZE)
+		error = vm_insert_page(area, area->vm_start + at, vmalloc_to_page(session->memory + at));
+	return error;
 }
 
 static int fbw_uring_cmd(struct io_uring_cmd *cmd, unsigned int issue_flags)

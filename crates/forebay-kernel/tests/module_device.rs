@@ -188,6 +188,50 @@ fn the_memory_is_mapped_whole_and_only_when_there_is_some() {
     }
 }
 
+/// Memory that a session takes belongs to its caller's control group, whose limit it would pass by otherwise. Makes such a group, which
+/// a test may do in a virtual machine alone: there FOREBAY_KERNEL_MODULE is set.
+#[test]
+fn a_sessions_memory_is_its_control_groups() {
+    if std::env::var_os("FOREBAY_KERNEL_MODULE").is_none() || !has_module() {
+        return;
+    }
+    let groups = tempfile::tempdir().expect("a directory");
+    let (place, kind) = (
+        CString::new(groups.path().as_os_str().as_encoded_bytes()).expect("no zero in it"),
+        CString::new("cgroup2").expect("no zero in it"),
+    );
+    let (at, kind) = (place.as_ptr(), kind.as_ptr());
+    // SAFETY: the call reads three texts that end with a zero.
+    let mounted = unsafe { libc::mount(kind, at, kind, 0, std::ptr::null()) };
+    assert_eq!(mounted, 0, "{}", io::Error::last_os_error());
+    let known = std::fs::read_to_string(groups.path().join("cgroup.controllers")).expect("a list");
+    if known.split_whitespace().any(|controller| controller == "memory") {
+        let group = groups.path().join("walks");
+        std::fs::write(groups.path().join("cgroup.subtree_control"), "+memory").expect("it is there");
+        std::fs::create_dir(&group).expect("a group");
+        std::fs::write(group.join("cgroup.procs"), "0").expect("this process may go there");
+        let bytes = || {
+            let text = std::fs::read_to_string(group.join("memory.current")).expect("the group counts");
+            text.trim().parse::<u64>().expect("a number")
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = planted(dir.path());
+        let device = device();
+        let before = bytes();
+        call(&device, BIND, &mut binding(&file, 65_536, 16, 16)).expect("it can be bound");
+        let taken = bytes().saturating_sub(before);
+        std::fs::write(groups.path().join("cgroup.procs"), "0").expect("and back");
+        assert!(taken >= 16 << 20, "the group counts {taken} bytes of 16 MiB");
+        drop(device);
+        // What is still counted goes with the group's last pages.
+        let _ = std::fs::remove_dir(&group);
+    } else {
+        eprintln!("this kernel counts no group's memory");
+    }
+    // SAFETY: as above, with one text.
+    unsafe { libc::umount2(at, libc::MNT_DETACH) };
+}
+
 fn remove_module() -> io::Result<()> {
     let name = CString::new("forebay_walk").expect("no zero in it");
     // SAFETY: the call reads a name that ends with a zero.
