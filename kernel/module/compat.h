@@ -24,11 +24,16 @@
 #define FBW_TASK_WORK_BEGIN(cmd, flags)                          \
 	struct io_uring_cmd *cmd = io_uring_cmd_from_tw(tw_req); \
 	unsigned int flags = IO_URING_CMD_TASK_WORK_ISSUE_FLAGS
-#define fbw_cmd_done(cmd, result, flags) io_uring_cmd_done(cmd, result, flags)
 #else
 #define FBW_TASK_WORK(name, cmd, flags) static void name(struct io_uring_cmd *cmd, unsigned int flags)
 #define FBW_TASK_WORK_BEGIN(cmd, flags)
+#endif
+
+/* The second result of large completions has a function of its own from 6.18 on, and task work its other form after that. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 18, 0)
 #define fbw_cmd_done(cmd, result, flags) io_uring_cmd_done(cmd, result, 0, flags)
+#else
+#define fbw_cmd_done(cmd, result, flags) io_uring_cmd_done(cmd, result, flags)
 #endif
 
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 17, 0)
