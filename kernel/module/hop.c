@@ -354,8 +354,13 @@ FBW_TASK_WORK(fbw_task_work, cmd, flags)
 void fbw_attend(struct fbw_session *session, unsigned int flags)
 {
 	/* Otherwise a task work is on its way, whose command must not be completed here. */
-	if (session->spin_ns && !atomic_xchg(&session->attended, 1))
-		attend(session, flags);
+	if (!session->spin_ns || atomic_xchg(&session->attended, 1))
+		return;
+	/* io_uring has one around more than two submissions, and ends it itself only if it is still the task's. Reads in it are not with
+	 * the device, and those of the next steps would come to lie in it, too. */
+	if (current->plug)
+		blk_finish_plug(current->plug);
+	attend(session, flags);
 }
 
 /* Begins a walk with what user space has put into its slot. Answers whether it is over already; otherwise the command is
