@@ -76,6 +76,7 @@ static void fbw_end_io(struct bio *bio)
 	/* The walk may be over, and its session released, before the last line: the memory of both stays until then. */
 	rcu_read_lock();
 	read->status = bio->bi_status;
+	WRITE_ONCE(read->is_flying, false);
 	if (!atomic_fetch_or(1U << read->place, &slot->arrived)) {
 		llist_add(&slot->ready, &session->ready);
 		if (!polled && !atomic_xchg(&session->attended, 1))
@@ -144,8 +145,10 @@ static void submit_read(struct fbw_slot *slot, struct fbw_read *read)
 	read->bio.bi_iter.bi_sector = read->sector;
 	read->bio.bi_iter.bi_size = session->page_bytes;
 	read->bio.bi_end_io = fbw_end_io;
-	submit_bio(&read->bio);
+	/* Until the driver begins it, it is in no queue that could be polled; 0 would be the first one's number, which may have an interrupt. */
+	read->bio.bi_cookie = BLK_QC_T_NONE;
 	WRITE_ONCE(read->is_flying, true);
+	submit_bio(&read->bio);
 }
 
 /* Begins the walk's reads, or ends it if there is one that cannot be: then none is begun. */
@@ -407,9 +410,12 @@ int fbw_poll(struct fbw_slot *slot, unsigned int poll_flags)
 	while (!over) {
 		u32 flying = slot->pending & ~atomic_read(&slot->arrived);
 
-		/* For one of the walk's own reads: what else lies in that queue comes along. */
-		if (flying)
+		/* For one of the walk's own reads: what else lies in that queue comes along. If it has landed meanwhile, the session
+		 * may be unbound, and the device gone, unless something is counted as in flight. */
+		if (flying && atomic_inc_not_zero(&session->in_flight)) {
 			poll_read(&slot->reads[__ffs(flying)], poll_flags);
+			put_read(session);
+		}
 		over = drain(session, 0);
 		if (poll_flags & BLK_POLL_ONESHOT || need_resched() || signal_pending(current))
 			break;

@@ -55,7 +55,7 @@ struct fbw_read {
 	u64 at;
 	u32 place;
 	u32 again;		/* times that the device had no room for it */
-	bool is_flying;		/* it was submitted, and is not begun again meanwhile */
+	bool is_flying;		/* it was submitted and has not landed */
 	sector_t sector;
 	blk_status_t status;
 };
