@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use forebay::{Engine, File};
 
+use crate::broken::Broken;
 use crate::error::{Error, Result};
 use crate::inside::Inside;
 use crate::layout;
@@ -27,13 +28,14 @@ pub(crate) fn start<P: Program>(
     program: &Arc<P>,
     file: &File,
     options: &Options,
+    broken: &Arc<Broken>,
 ) -> Result<(Option<Side<P>>, String)> {
     if options.only == Some(EngineKind::Reactor) {
         return Ok((None, "the reactor was asked for".to_owned()));
     }
     let mut refused = Vec::new();
     for kind in Inside::wanted(options) {
-        match try_one(engine, program, file, *kind, options) {
+        match try_one(engine, program, file, *kind, options, broken) {
             Ok((side, place)) => return Ok((Some(side), chosen(*kind, &place, &refused))),
             Err(why) if options.only.is_some() => return Err(Error::Unavailable(why)),
             Err(why) => refused.push((*kind, why)),
@@ -64,11 +66,12 @@ fn try_one<P: Program>(
     file: &File,
     kind: EngineKind,
     options: &Options,
+    broken: &Arc<Broken>,
 ) -> std::result::Result<(Side<P>, String), String> {
     if engine.driver() == "sim" {
         return Err("a simulated world has no kernel".to_owned());
     }
-    let thread = || Worker::start(program, file, kind, options).map(Side::Thread);
+    let thread = || Worker::start(program, file, kind, options, broken).map(Side::Thread);
     if kind != EngineKind::Module {
         return Ok((thread()?, String::new()));
     }
@@ -79,7 +82,7 @@ fn try_one<P: Program>(
     match file.command_shard() {
         Ok(shard) => {
             let place = format!("; its walks are on the ring of shard {}", shard.index());
-            Ok((OnShard::open(program, file, shard, options).map(Side::Shard)?, place))
+            Ok((OnShard::open(program, file, shard, options, broken).map(Side::Shard)?, place))
         }
         Err(why) => Ok((thread()?, format!("{of_its_own}, as no shard's ring takes them ({why})"))),
     }

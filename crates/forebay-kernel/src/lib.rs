@@ -33,6 +33,7 @@
     )
 )]
 
+mod broken;
 mod choice;
 mod device;
 mod error;

@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use forebay::{CommandEntry, CommandRing, CommandShard, Commands, File};
 
+use crate::broken::{Broken, DETACHED};
 use crate::error::Error;
 use crate::layout as at;
 use crate::module::{Bound, command};
-use crate::options::Options;
+use crate::options::{EngineKind, Options};
 use crate::program::Program;
 use crate::reactor::Start;
 use crate::slot;
@@ -35,6 +36,7 @@ struct Session<P: Program> {
     device: RawFd,
     state: Mutex<State<P::Output>>,
     commands: AtomicU64,
+    broken: Arc<Broken>,
     gone: Arc<Gone>,
 }
 
@@ -101,6 +103,7 @@ impl<P: Program> OnShard<P> {
         file: &File,
         shard: CommandShard,
         options: &Options,
+        broken: &Arc<Broken>,
     ) -> Result<OnShard<P>, String> {
         let bound = Bound::open(program.as_ref(), file, options.depth, Duration::ZERO)?;
         let (device, slots, gone) = (bound.device.as_raw_fd(), bound.shape.slots, Arc::new(Gone::default()));
@@ -117,6 +120,7 @@ impl<P: Program> OnShard<P> {
                 end: None,
             }),
             commands: AtomicU64::new(0),
+            broken: Arc::clone(broken),
             gone,
         })))
     }
@@ -242,6 +246,12 @@ impl<P: Program> Session<P> {
         self.shard.call(self.clone());
     }
 
+    /// Ends the session for a reason that is not its owner's.
+    fn break_off(&self, why: &str) {
+        self.broken.set(EngineKind::Module, why);
+        self.end(End::Broken);
+    }
+
     /// No walk begins any more, and those that have not ended resolve.
     fn end(&self, end: End) {
         let left: Vec<_> = {
@@ -268,7 +278,7 @@ impl<P: Program> Commands for Session<P> {
     }
 
     fn refused(&self) {
-        self.end(End::Broken);
+        self.break_off("the shard that has its ring has ended");
     }
 
     fn ended(self: Arc<Self>, number: u32, result: forebay::Result<u32>) {
@@ -287,7 +297,7 @@ impl<P: Program> Commands for Session<P> {
     }
 
     fn lost(&self, _number: u32) {
-        self.end(End::Broken);
+        self.break_off("the engine's end has not waited for its walks any longer");
         // The kernel may still use the memory, which is never freed. No call waits for that.
         self.gone.set();
     }
@@ -303,7 +313,7 @@ impl<P: Program> Session<P> {
                 Some(number) => {
                     // No ring of this shard will ever do, or the module is gone.
                     if matches!(number, libc::EOPNOTSUPP | libc::EXDEV | libc::ENXIO | libc::ENOTTY) {
-                        self.end(End::Broken);
+                        self.break_off(&format!("it does not take walks on this shard's ring ({error})"));
                     }
                     -number
                 }
@@ -312,6 +322,9 @@ impl<P: Program> Session<P> {
         };
         // SAFETY: the shard calls this for the command's end. The slot is free, and can be begun again, only afterwards.
         let (ended, page) = unsafe { kernel.bound.ended(number, result) };
+        if ended.is_detached() {
+            self.break_off(DETACHED);
+        }
         let scratch = ended.outcome?;
         // The program's own code must not end the shard. The reactor will meet the same panic, and has an error for it.
         catch_unwind(AssertUnwindSafe(|| self.program.end(&scratch, page))).map_err(|_| Lost::Broken)

@@ -1,4 +1,4 @@
-//! What belongs to one process: a forked child has copies of its parent's handles, and neither the memory, nor the threads, nor a
+//! Values that belong to one process: a forked child has copies of its parent's handles, and neither the memory, nor the threads, nor a
 //! say in the rings and sessions behind them.
 
 use std::mem::ManuallyDrop;
@@ -38,8 +38,8 @@ impl Process {
     }
 }
 
-/// A value that is dropped in the process that made it and in no other: its destructor would unmap what a child never had, or end
-/// what is the parent's. A child's copies of descriptors stay open for as long as the child runs.
+/// A value that is dropped in the process that made it and in no other: its destructor would unmap memory that a child never had,
+/// or end its parent's walks. A child's copies of descriptors stay open for as long as the child runs.
 #[derive(Debug)]
 pub(crate) struct Own<T> {
     process: Process,

@@ -15,6 +15,13 @@ pub(crate) struct Ended {
     pub(crate) outcome: Result<Scratch, Error>,
 }
 
+impl Ended {
+    /// Returns whether the module had no step for the walk.
+    pub(crate) fn is_detached(&self) -> bool {
+        matches!(&self.outcome, Err(Error::Elsewhere { source, .. }) if source.raw_os_error() == Some(libc::ENODEV))
+    }
+}
+
 /// Returns the offset of the slot.
 pub(crate) fn place(slot: u32) -> usize {
     at::SLOTS_AT + slot as usize * at::SLOT_BYTES

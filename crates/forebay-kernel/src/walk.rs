@@ -10,6 +10,7 @@ use std::thread::{self, Thread};
 
 use forebay::{Engine, File};
 
+use crate::broken::Broken;
 use crate::choice::{self, Side};
 use crate::error::{Error, Result};
 use crate::layout;
@@ -22,7 +23,8 @@ use crate::worker::{Lost, Outcome};
 ///
 /// The engine is chosen once, when this is opened; [`engine`](Self::engine) returns it, [`why`](Self::why)
 /// the reason. Results are the same on all engines. When an engine breaks, walks continue in the reactor,
-/// those in flight from their beginning, and [`stats`](Self::stats) counts them.
+/// those in flight from their beginning, and [`stats`](Self::stats) counts them. [`why`](Self::why) and
+/// [`Engine::health`] say then what broke.
 pub struct KernelWalk<P: Program> {
     program: Arc<P>,
     file: File,
@@ -36,6 +38,7 @@ pub struct KernelWalk<P: Program> {
 struct Counts {
     walks: AtomicU64,
     fell_back: AtomicU64,
+    broken: Arc<Broken>,
 }
 
 impl<P: Program> KernelWalk<P> {
@@ -58,11 +61,12 @@ impl<P: Program> KernelWalk<P> {
         choice::check(&program, file)?;
         let program = Arc::new(program);
         let hops_max = options.hops_max.clamp(1, layout::HOPS_MAX as u32);
-        let (inside, why) = choice::start(engine, &program, file, &options)?;
+        let counts = Arc::new(Counts::default());
+        let (inside, why) = choice::start(engine, &program, file, &options, &counts.broken)?;
         if inside.is_none() && options.only.is_none() {
             engine.add_degradation("kernel walks", &why, choice::REMEDY);
         }
-        Ok(KernelWalk { program, file: file.clone(), inside, why, hops_max, counts: Arc::default() })
+        Ok(KernelWalk { program, file: file.clone(), inside, why, hops_max, counts })
     }
 
     /// Returns the engine that runs the walks.
@@ -73,9 +77,10 @@ impl<P: Program> KernelWalk<P> {
         }
     }
 
-    /// Returns the reason for the engine: a sentence without its full stop, as of the time of opening.
+    /// Returns the reason for the engine: a sentence without its full stop. It is that of the time of opening, or says
+    /// why the engine that was chosen then broke.
     pub fn why(&self) -> &str {
-        &self.why
+        self.counts.broken.why().unwrap_or(&self.why)
     }
 
     /// Returns the counters of walks so far.
@@ -156,7 +161,7 @@ impl<P: Program> fmt::Debug for KernelWalk<P> {
             .debug_struct("KernelWalk")
             .field("program", &self.program.name())
             .field("engine", &self.engine())
-            .field("why", &self.why)
+            .field("why", &self.why())
             .finish_non_exhaustive()
     }
 }
@@ -202,6 +207,7 @@ impl<P: Program> Future for Walking<P> {
                     Poll::Ready(Err(Lost::Failed(error))) => return Poll::Ready(Err(error)),
                     Poll::Ready(Err(Lost::Broken)) => {
                         walking.counts.fell_back.fetch_add(1, Ordering::Relaxed);
+                        walking.counts.broken.report(&walking.file);
                         let (file, program) = (walking.file.clone(), Arc::clone(&walking.program));
                         walking.stage = Stage::Reactor(Box::pin(reactor::walk(file, program, walking.start)));
                     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use forebay::File;
 
+use crate::broken::{Broken, DETACHED};
 use crate::error::Error;
 use crate::inside::Inside;
 use crate::options::{EngineKind, Options};
@@ -116,11 +117,12 @@ impl<T: Send + 'static> Worker<T> {
         file: &File,
         kind: EngineKind,
         options: &Options,
+        broken: &Arc<Broken>,
     ) -> Result<Worker<T>, String> {
         let (tell, told) = mpsc::channel();
         // A thread that spins in the kernel would not notice new walks.
         let options = Options { spin: Duration::ZERO, ..*options };
-        let (program, file) = (Arc::clone(program), file.clone());
+        let (program, file, broken) = (Arc::clone(program), file.clone(), Arc::clone(broken));
         let thread = thread::Builder::new()
             .name("forebay-kwalk".to_owned())
             .spawn(move || {
@@ -132,7 +134,7 @@ impl<T: Send + 'static> Worker<T> {
                 match opened {
                     Ok((session, shared)) => {
                         if tell.send(Ok(Arc::clone(&shared))).is_ok() {
-                            Thread { session, shared, program, slots: Vec::new() }.run();
+                            Thread { session, shared, program, broken, slots: Vec::new() }.run();
                         }
                     }
                     Err(why) => drop(tell.send(Err(why))),
@@ -269,6 +271,7 @@ struct Thread<P: Program> {
     session: Inside,
     shared: Arc<Shared<P::Output>>,
     program: Arc<P>,
+    broken: Arc<Broken>,
     /// The promise of the walk in each slot.
     slots: Vec<Option<Arc<Promise<P::Output>>>>,
 }
@@ -288,7 +291,8 @@ impl<P: Program> Thread<P> {
             // With all slots taken the thread may enter the kernel with walks in the inbox: they can wait for
             // a slot.
             let may_enter = !self.session.has_room() || self.shared.may_sleep(IN_KERNEL);
-            if may_enter && self.enter().is_err() {
+            if may_enter && let Err(why) = self.enter() {
+                self.broken.set(self.session.kind(), &why);
                 self.shared.is_broken.store(true, Ordering::SeqCst);
                 return self.give_up(|| Lost::Broken);
             }
@@ -314,8 +318,9 @@ impl<P: Program> Thread<P> {
         let ran = self.session.run(if under_way < MANY { 1 } else { under_way / 4 });
         self.shared.state.store(AWAKE, Ordering::SeqCst);
         self.session.take_poke();
-        let (program, slots) = (&self.program, &mut self.slots);
+        let (program, slots, mut is_detached) = (&self.program, &mut self.slots, false);
         self.session.drain(|ended, page| {
+            is_detached |= ended.is_detached();
             // A panic of the program's own code must not end the thread, for which all walks wait. The reactor will meet the
             // same panic, and has an error for it.
             let result = ended.outcome.map_err(Lost::from).and_then(|scratch| {
@@ -328,7 +333,7 @@ impl<P: Program> Thread<P> {
         let (enters, steps) = self.session.counts();
         self.shared.enters.store(enters, Ordering::Relaxed);
         self.shared.steps.store(steps, Ordering::Relaxed);
-        ran
+        if is_detached { ran.and(Err(DETACHED.to_owned())) } else { ran }
     }
 
     fn give_up(mut self, why: impl Fn() -> Lost) {

@@ -124,6 +124,14 @@ fn walks_under_way_go_on_in_the_reactor() {
                 "{kind}: the walks were over before the program was detached"
             );
             assert_eq!(told(walk.walk(&()).wait()), "TooManyHops { limit: 64 }", "{kind}");
+            // Why it broke was said nowhere, and the module was tried for each walk from then on.
+            assert_eq!(walk.engine(), EngineKind::Reactor, "{kind}");
+            // A detach ends a loop that runs with an error, and one that begins without.
+            let says = |why: &str| why.contains("detached") || why.contains("io_uring's loop has ended");
+            assert!(walk.why().contains(&format!("{kind} broke")) && says(walk.why()), "{}", walk.why());
+            let health = engine.health();
+            let walks: Vec<_> = health.degraded.iter().filter(|entry| entry.what == "kernel walks").collect();
+            assert!(walks.len() == 1 && says(&walks[0].why), "{walks:?}");
             walk.close();
         }
         wait_until_held(before);

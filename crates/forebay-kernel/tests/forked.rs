@@ -61,7 +61,7 @@ fn walks_that_have_a_thread_fail_in_a_child_and_go_on_in_the_parent() {
             let mut begun = Some(before);
             in_child(|| {
                 let walk = handle.take().expect("the child's copy");
-                // What the parent has begun: some may have ended before the fork.
+                // Walks of the parent's: some may have ended before the fork.
                 for ended in begun.take().expect("the child's copy").wait().expect("not on a shard") {
                     match ended {
                         Ok(found) if found == expected => {}
@@ -95,7 +95,7 @@ fn walks_that_have_a_thread_fail_in_a_child_and_go_on_in_the_parent() {
     }
 }
 
-/// What a child dropped ended all walks of its parent's session of the module with ECANCELED, and unmapped whatever the child had
+/// A child's drop ended all walks of its parent's session of the module with ECANCELED, and unmapped memory that the child had
 /// mapped where the session's memory is in the parent. Its calls wrote there.
 #[test]
 fn a_threads_own_walks_fail_in_a_child_and_go_on_in_the_parent() {
