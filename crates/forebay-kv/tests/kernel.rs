@@ -442,7 +442,8 @@ fn each_store_of_a_thread_says_why_its_walks_fall_back() {
                 assert_eq!(is_degraded, way == KernelWalk::Always, "{why}");
             }
             None => {
-                assert!(stats.kernel_walks > 0, "{way:?}: {stats:?}");
+                // A store that chooses may not have come to a trial yet.
+                assert!(stats.kernel_walks > 0 || way == KernelWalk::WhereCheaper, "{way:?}: {stats:?}");
                 assert!(!is_degraded);
             }
         }

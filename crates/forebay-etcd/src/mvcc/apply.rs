@@ -182,7 +182,7 @@ async fn carry_out_txn(
 async fn delete_keys(change: &mut Change<'_>, lease: i64) -> Result<bool, Failure> {
     let prefix = codec::lease_key(lease);
     let mut keys = change.reader.prefix(Part::LeaseKeys, &prefix);
-    while let Some((key, _)) = keys.next().await.transpose()? {
+    while let Some((key, _)) = change.reader.next_of(&mut keys).await? {
         let key = &key[prefix.len()..];
         if !change.has_room_to_delete(key) {
             return Ok(false);

@@ -38,7 +38,7 @@ pub(super) async fn clean(
     let (mut count, mut bytes) = (0, 0);
     let (mut freed, mut scratch) = (0, Vec::new());
     while count < step.events && bytes < step.bytes {
-        let Some((key, value)) = events.next().await.transpose()? else {
+        let Some((key, value)) = reader.next_of(&mut events).await? else {
             state.cleaned = until;
             break;
         };

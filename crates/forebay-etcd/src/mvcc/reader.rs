@@ -4,8 +4,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
 use std::ops::Bound;
+use std::time::Duration;
 
 use forebay_kv::{ErrorKind, Keyspace, Range, Snapshot, Value};
+use forebay_raft::until_memory;
+use openraft::type_config::TypeConfigExt;
 
 use super::ahead::{self, Ahead};
 use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
@@ -13,6 +16,10 @@ use super::recent::Current;
 use super::{Failure, KEYSPACES};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
+use crate::types::Types;
+
+/// Until a range is read on for which the store had no memory.
+const MEMORY_AGAIN: Duration = Duration::from_millis(10);
 
 /// A keyspace, by its place in [`KEYSPACES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +59,7 @@ impl<'a> Reader<'a> {
         let keyspace = self.keyspace(part);
         match self.snapshot {
             Some(snapshot) => Ok(snapshot.get(keyspace, key).await?),
-            None => Ok(keyspace.get(key).await?),
+            None => Ok(until_memory::<Types, _, _>(|| keyspace.get(key)).await?),
         }
     }
 
@@ -64,7 +71,7 @@ impl<'a> Reader<'a> {
         let keyspace = self.keyspace(part);
         match self.snapshot {
             Some(snapshot) => Ok(snapshot.multi_get(keyspace, keys).await?),
-            None => Ok(keyspace.multi_get(keys).await?),
+            None => Ok(until_memory::<Types, _, _>(|| keyspace.multi_get(keys)).await?),
         }
     }
 
@@ -81,6 +88,21 @@ impl<'a> Reader<'a> {
         match self.snapshot {
             Some(snapshot) => snapshot.prefix(keyspace, prefix),
             None => keyspace.prefix(prefix),
+        }
+    }
+
+    /// Returns the next entry of a range. A committed entry is applied whatever clients' reads have left of the store's memory: it
+    /// waits, and [`get`](Self::get) and [`multi_get`](Self::multi_get) do.
+    pub(super) async fn next_of(&self, range: &mut Range) -> Result<Option<(Vec<u8>, Value)>, Failure> {
+        loop {
+            match range.next().await.transpose() {
+                Err(error)
+                    if self.snapshot.is_none() && matches!(error.kind(), ErrorKind::MemoryBudget { .. }) =>
+                {
+                    Types::sleep(MEMORY_AGAIN).await;
+                }
+                next => return Ok(next?),
+            }
         }
     }
 
@@ -147,7 +169,7 @@ impl<'a> Reader<'a> {
         codec::version_key(key, At::first(0), &mut low);
         codec::version_key(key, At::last(revision), &mut high);
         let mut found = self.range(Part::Versions, (Bound::Included(&low), Bound::Included(&high))).rev();
-        let Some((found, is_put)) = found.next().await.transpose()? else { return Ok(None) };
+        let Some((found, is_put)) = self.next_of(&mut found).await? else { return Ok(None) };
         Ok(if is_put.is_empty() || is_put[0] == 0 { None } else { Some(split_version_key(&found)?.1) })
     }
 
@@ -168,7 +190,7 @@ impl<'a> Reader<'a> {
         let mut versions = self.range(Part::Versions, (Bound::Included(&escaped_low), high));
         // The escaped key, and its newest version so far.
         let (mut key, mut newest): (Vec<u8>, Option<At>) = (Vec::new(), None);
-        while let Some((found, is_put)) = versions.next().await.transpose()? {
+        while let Some((found, is_put)) = self.next_of(&mut versions).await? {
             let (escaped, at) = split_version_key(&found)?;
             if escaped != key {
                 all.extend(newest.take().map(|at| (codec::unescape(&key), at)));
@@ -250,7 +272,7 @@ type OwnKeys<'a> = Peekable<btree_map::Range<'a, Vec<u8>, usize>>;
 
 /// The current keys of a span in order.
 pub(super) struct Scan<'a> {
-    base: Option<Range>,
+    base: Option<(Reader<'a>, Range)>,
     /// The next one of `base`.
     head: Option<(Vec<u8>, Value)>,
     own: Option<(&'a Own, OwnKeys<'a>)>,
@@ -274,20 +296,20 @@ impl Found<'_> {
 
 impl<'a> Scan<'a> {
     /// `own` are changes above those that the reader sees.
-    pub(super) fn new(reader: Reader<'_>, span: Span<'_>, own: Option<&'a Own>) -> Scan<'a> {
+    pub(super) fn new(reader: Reader<'a>, span: Span<'_>, own: Option<&'a Own>) -> Scan<'a> {
         let Some((low, high)) = span.bounds() else { return Scan { base: None, head: None, own: None } };
         let bounds = (Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded));
         let own = own.filter(|own| !own.by_key.is_empty());
         let own = own.map(|own| (own, own.by_key.range::<[u8], _>(bounds).peekable()));
-        Scan { base: Some(reader.range(Part::Now, bounds)), head: None, own }
+        Scan { base: Some((reader, reader.range(Part::Now, bounds))), head: None, own }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Found<'a>>, Failure> {
         loop {
             if self.head.is_none()
-                && let Some(base) = &mut self.base
+                && let Some((reader, base)) = &mut self.base
             {
-                self.head = base.next().await.transpose()?;
+                self.head = reader.next_of(base).await?;
                 if self.head.is_none() {
                     self.base = None;
                 }

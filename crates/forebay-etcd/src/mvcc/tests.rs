@@ -8,6 +8,7 @@ mod harness;
 mod hashes;
 mod import;
 mod installs;
+mod memory;
 mod model;
 mod power;
 mod random;

@@ -23,6 +23,7 @@ impl Turns {
         let limits = Limits {
             request_bytes_max: 1 << 20,
             lease_s_min: 1,
+            lease_more: Duration::from_secs(1),
             progress_interval: Duration::from_secs(3600),
             snapshot_patience: Duration::from_secs(3600),
             state: mvcc::Limits::default(),
