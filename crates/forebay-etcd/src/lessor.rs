@@ -4,7 +4,7 @@
 //! replicated: a new leader gives each lease its whole time again, as etcd does. So a lease ends late after an election, and
 //! never early.
 //!
-//! The times belong to one term: a member that lost the lead and has it again is a new leader, and what it knew of the leases is
+//! The times belong to one term: a member that lost the lead and has it again is a new leader, and its knowledge of the leases is
 //! of no use, since another one may have kept them alive meanwhile.
 
 use std::collections::{BTreeSet, HashMap};

@@ -330,7 +330,7 @@ impl Node {
         self.inner.peers.retain(|_| false);
     }
 
-    /// Sets whether this member goes on with what it knows of who leads, as one does that was paused and goes on.
+    /// Sets whether this member keeps to the leader that it knows of, as one does that was paused.
     #[cfg(test)]
     pub(crate) fn set_unaware(&self, is_unaware: bool) {
         self.inner.is_unaware.store(is_unaware, Ordering::SeqCst);

@@ -116,7 +116,7 @@ impl Context {
     /// Returns whether this member leads, with the leases' times those of its term.
     fn leads(&self) -> bool {
         let leadership = self.node.leadership();
-        // Borrowed until the end: what is older never comes after what is newer.
+        // Borrowed until the end, so that an older term never comes after a newer one.
         let now = leadership.borrow();
         self.lessor.set_leader(now.is_own.then_some(now.term), self.limits.lease_more);
         now.is_own

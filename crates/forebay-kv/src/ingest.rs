@@ -282,7 +282,7 @@ async fn locked_by(shared: &Arc<Shared>, request: Request, locked: &mut Vec<Lock
 }
 
 /// Makes the removal of the files' first names durable. A name that came back after a power failure would be ingested
-/// again by a program that takes what it finds, and its old values would hide newer ones.
+/// again by a program that takes each file that it finds, and its old values would hide newer ones.
 async fn sync_dirs(candidates: &[Candidate]) {
     let mut synced = Vec::new();
     for candidate in candidates {

@@ -455,7 +455,7 @@ fn is_replaced_meanwhile(seed: u64) -> bool {
 }
 
 /// The name of an ingested file was removed, but not durably. After a power failure it could be there again, and a program
-/// that ingests what it finds gave old values a second time, over newer ones.
+/// that ingests each file that it finds gave old values a second time, over newer ones.
 #[test]
 fn the_name_of_an_ingested_file_does_not_come_back() {
     for seed in 0..20 {

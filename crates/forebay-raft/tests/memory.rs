@@ -45,7 +45,7 @@ async fn apply(store: &mut Store, indexes: std::ops::Range<u64>) -> io::Result<(
     store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await
 }
 
-/// Takes all of the store's memory, as a client does that keeps what it has read.
+/// Takes all of the store's memory, as a client does that keeps all its values.
 async fn take_memory(store: &Store, count: u64) -> Vec<forebay_kv::Value> {
     let keyspace = store.keyspaces()[0].clone();
     let mut held = Vec::new();

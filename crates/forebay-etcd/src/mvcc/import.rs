@@ -179,7 +179,7 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    /// Returns what the keys of records have now.
+    /// Returns the present values of the keys of records.
     async fn current(&self, records: &[KeyRecord]) -> Result<HashMap<Vec<u8>, Current>, Failure> {
         let keys: HashSet<&[u8]> = records.iter().map(|record| &record.pair.key[..]).collect();
         let keys: Vec<&[u8]> = keys.into_iter().collect();

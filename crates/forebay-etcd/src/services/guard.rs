@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 
 /// Metadata of calls that are of use only where there is a leader, as etcd's clients name it.
 const WANTS_LEADER: (&str, &str) = ("hasleader", "true");
-/// What a learner serves; of ranges only those that are serializable, which their service sees to.
+/// The calls that a learner serves; of ranges only those that are serializable, which their service sees to.
 const OF_LEARNERS: [&str; 3] =
     ["/etcdserverpb.KV/Range", "/etcdserverpb.Maintenance/Status", "/etcdserverpb.Maintenance/Snapshot"];
 
@@ -100,12 +100,12 @@ impl http_body::Body for Led {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        // What is there already goes first.
+        // A message that is there already goes first.
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
             return Poll::Ready(frame);
         }
         ready!(self.is_alone.as_mut().poll(context));
-        // With it goes what the stream keeps: its watches, and the requests of its client.
+        // With it goes all that the stream keeps: its watches, and the requests of its client.
         self.body = None;
         let mut trailers = HeaderMap::new();
         Status::from(Refusal::NoLeader).add_header(&mut trailers)?;

@@ -311,7 +311,7 @@ impl StreamWatches {
         }
     }
 
-    /// Sends what watches that are behind had queued before: it comes before what the store has. Returns their ids.
+    /// Sends the events that watches behind had queued before: they come before those of the store. Returns their ids.
     fn deliver_behind(&mut self) -> Vec<i64> {
         let is_behind = |own: &Own| own.watch.behind_from().is_some();
         let ids: Vec<i64> =

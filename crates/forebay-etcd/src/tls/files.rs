@@ -71,7 +71,7 @@ impl<T: Clone> Reloaded<T> {
         Ok(Reloaded { paths, load: Box::new(load), loaded: Mutex::new(loaded) })
     }
 
-    /// Returns what the files have. One may be half written: the former ones count until all are whole.
+    /// Returns the files' contents. One may be half written: the former ones count until all are whole.
     pub(super) fn current(&self) -> T {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if loaded.looked.elapsed() < LOOK_EVERY {

@@ -1,4 +1,4 @@
-//! What the test knows of all nodes, and a node's log under its eyes.
+//! The test's knowledge of all nodes, and a node's log under its eyes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,7 +17,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use crate::common::{Defect, Types};
 use crate::trouble::Trouble;
 
-/// What the test knows of all nodes.
+/// The test's knowledge of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     /// The log id of each entry that a node has applied, by its index, and the element that it appends.
@@ -60,7 +60,7 @@ pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// The nodes of a world, and what is done to them.
+/// The nodes of a world, and the faults done to them.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) nodes: u32,

@@ -137,7 +137,7 @@ enum State {
     Refused(Option<Error>),
 }
 
-/// The batch of what is left for the device, beside what the page cache had.
+/// The batch of ranges left for the device, beside those that the page cache had.
 struct Rest {
     /// None where the page cache had all.
     run: Option<Run>,
@@ -241,7 +241,7 @@ impl ReadMany {
     }
 
     /// Returns the requests that the batch will make, for a look at its settings; `None` once it has begun. For an adaptive file
-    /// these are the requests without what the page cache has. Costs a sort of the
+    /// these are the requests that the page cache lacks. Costs a sort of the
     /// ranges, which the batch does again when it begins.
     ///
     /// ```
@@ -306,7 +306,7 @@ impl ReadMany {
             },
             State::Begun(run) => Ok(Some(run)),
             State::Refused(error) => Err(error),
-            // What it has collected so far comes again.
+            // The parts collected so far come again.
             State::Cached(cached, _) => {
                 return ReadManyStream { cached: Some(cached.again()), numbers: None, run: Ok(None) };
             }
@@ -382,7 +382,7 @@ impl Future for ReadMany {
 }
 
 impl ReadMany {
-    /// Copies what the page cache has; then the rest may begin.
+    /// Copies ranges that the page cache has; then the rest may begin.
     fn poll_cached(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let State::Cached(cached, hits) = &mut self.state else { return Poll::Ready(()) };
         let mut spent_bytes = 0;
@@ -578,7 +578,7 @@ pub struct PlannedRequest {
 /// The results of a [`ReadMany`] as they arrive. Dropping it stops the batch.
 #[must_use = "a batch begins only when its stream is polled"]
 pub struct ReadManyStream {
-    /// Tries the page cache first: what it has comes before all that the device reads.
+    /// Tries the page cache first: its ranges come before all that the device reads.
     cached: Option<Box<Cached>>,
     /// The numbers of the ranges that are left for the device; `None` where all are.
     numbers: Option<Vec<u32>>,

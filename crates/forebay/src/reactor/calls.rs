@@ -60,7 +60,7 @@ pub(crate) struct Calls {
     reported: AtomicBool,
 }
 
-/// What the threads of a stripe share.
+/// State that the threads of a stripe share.
 struct Stripe {
     calls: u64,
     flows: Flows,

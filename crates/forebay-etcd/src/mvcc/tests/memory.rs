@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::harness::*;
 use crate::proto::peer::command::Change;
 
-/// Takes all of a store's memory, as clients do that keep what they have read.
+/// Takes all of a store's memory, as clients do that keep all their values.
 async fn take_memory(keyspace: &Keyspace, count: u64) -> Vec<Value> {
     let mut held = Vec::new();
     for number in (0..count).cycle() {
@@ -32,7 +32,7 @@ async fn entries_wait_for_memory() {
     }
     let now = node.store.keyspaces()[0].clone();
     for change in [
-        // Reads ranges, versions, single values, and what a compaction removes.
+        // Reads ranges, versions, single values, and the events that a compaction removes.
         Change::Txn(txn(
             vec![],
             vec![operation(range("key 0", "key 1")), operation(delete("key 010", "key 020"))],

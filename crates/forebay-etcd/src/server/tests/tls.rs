@@ -16,7 +16,7 @@ use super::http::ask;
 use crate::proto::peer::MembersRequest;
 use crate::proto::peer::peer_client::PeerClient;
 
-/// Files of a CA and what it has signed.
+/// Files of a CA and its certificates.
 struct Certificates {
     dir: PathBuf,
     ca: CertifiedIssuer<'static, KeyPair>,

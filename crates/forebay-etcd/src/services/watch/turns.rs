@@ -8,7 +8,7 @@ use super::*;
 use crate::mvcc;
 use crate::server::tests::cluster::{Cluster, within};
 
-/// A stream on a member's store, with a hub that has what the test has published.
+/// A stream on a member's store, with a hub of the events that the test has published.
 struct Turns {
     cluster: Cluster,
     watches: StreamWatches,
@@ -153,7 +153,7 @@ async fn progress_is_reported_beside_a_busy_watch() {
     turns.cluster.stop().await;
 }
 
-/// Once, a watch that fell behind while the store was opened for others was read for as well. What it had queued before came after
+/// Once, a watch that fell behind while the store was opened for others was read for as well. Its queued events came after
 /// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_falls_behind_during_a_read_keeps_its_order() {
