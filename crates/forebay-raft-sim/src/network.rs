@@ -55,7 +55,7 @@ pub trait Transfer: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Returns the snapshot data for openraft, after the last part.
-    fn finish(&self, receiver: Self::Receiver) -> io::Result<Self::Snapshot>;
+    fn finish(&self, receiver: Self::Receiver) -> impl Future<Output = io::Result<Self::Snapshot>> + Send;
 }
 
 /// Snapshots that are bytes in memory; each travels in one part.
@@ -84,7 +84,7 @@ impl Transfer for InMemory {
         Ok(())
     }
 
-    fn finish(&self, receiver: Vec<u8>) -> io::Result<Cursor<Vec<u8>>> {
+    async fn finish(&self, receiver: Vec<u8>) -> io::Result<Cursor<Vec<u8>>> {
         Ok(Cursor::new(receiver))
     }
 }
@@ -304,10 +304,10 @@ impl<T: Transfer> Arrivals<T> {
     }
 
     /// Returns a snapshot of which all parts have arrived. `None`: an earlier message with the same request is at work.
-    fn finish(&self, transfer: u64) -> Option<io::Result<T::Snapshot>> {
+    async fn finish(&self, transfer: u64) -> Option<io::Result<T::Snapshot>> {
         match self.with(transfer, |arrival| arrival.receiver.take()) {
             None => Some(Err(unknown(transfer))),
-            Some(receiver) => receiver.map(|receiver| self.transfer.finish(receiver)),
+            Some(receiver) => Some(self.transfer.finish(receiver?).await),
         }
     }
 }
@@ -353,7 +353,7 @@ where
             let Some(taken) = arrivals.take(transfer, number, bytes).await else { return };
             encode(taken)
         }
-        Request::Install { transfer, vote, meta } => match arrivals.finish(transfer) {
+        Request::Install { transfer, vote, meta } => match arrivals.finish(transfer).await {
             None => return,
             Some(Ok(snapshot)) => {
                 let installed = raft.install_full_snapshot(vote, Snapshot { meta, snapshot }).await;

@@ -140,7 +140,7 @@ impl Transfer for State {
         Ok(receiver.write(&part).await?)
     }
 
-    fn finish(&self, receiver: SnapshotReceiver) -> io::Result<RaftSnapshot> {
+    async fn finish(&self, receiver: SnapshotReceiver) -> io::Result<RaftSnapshot> {
         let snapshot = receiver.finish().await?;
         self.cluster.arrived(&self.engine);
         Ok(snapshot)
