@@ -141,9 +141,9 @@ impl Transfer for State {
     }
 
     async fn finish(&self, receiver: SnapshotReceiver) -> io::Result<RaftSnapshot> {
-        let snapshot = receiver.finish().await?;
+        // Before it is verified: power cuts watch for the install from here on.
         self.cluster.arrived(&self.engine);
-        Ok(snapshot)
+        Ok(receiver.finish().await?)
     }
 }
 
