@@ -63,6 +63,12 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Returns whether this reads for an entry, which must be applied.
+    pub(super) fn is_for_entry(&self) -> bool {
+        self.snapshot.is_none()
+    }
+
+    /// Returns the values of several keys. Does not wait for memory: the values themselves may be what takes it.
     pub(super) async fn multi_get<K: AsRef<[u8]>>(
         &self,
         part: Part,
@@ -71,7 +77,7 @@ impl<'a> Reader<'a> {
         let keyspace = self.keyspace(part);
         match self.snapshot {
             Some(snapshot) => Ok(snapshot.multi_get(keyspace, keys).await?),
-            None => Ok(until_memory::<Types, _, _>(|| keyspace.multi_get(keys)).await?),
+            None => Ok(keyspace.multi_get(keys).await?),
         }
     }
 
@@ -92,7 +98,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the next entry of a range. A committed entry is applied whatever clients' reads have left of the store's memory: it
-    /// waits, and [`get`](Self::get) and [`multi_get`](Self::multi_get) do.
+    /// waits, and [`get`](Self::get) does.
     pub(super) async fn next_of(&self, range: &mut Range) -> Result<Option<(Vec<u8>, Value)>, Failure> {
         loop {
             match range.next().await.transpose() {

@@ -6,6 +6,7 @@ use forebay_kv::{ErrorKind, Keyspace, Value};
 use tokio::time::{Instant, sleep};
 
 use super::harness::*;
+use crate::proto::etcdserverpb::RangeRequest;
 use crate::proto::peer::command::Change;
 
 /// Takes all of a store's memory, as clients do that keep all their values.
@@ -39,6 +40,12 @@ async fn entries_wait_for_memory() {
             vec![],
         )),
         Change::Put(put("key 300", "short")),
+        // Values of an old revision, one at a time.
+        Change::Txn(txn(
+            vec![],
+            vec![operation(RangeRequest { revision: 400, ..range("key", "kez") })],
+            vec![],
+        )),
         compact(200),
     ] {
         let held = take_memory(&now, 300).await;
