@@ -17,7 +17,7 @@ mod wire;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay::{Class, Engine};
@@ -111,7 +111,8 @@ struct Inner {
     began: Instant,
     barrier: read::Barrier,
     changing: tokio::sync::Mutex<()>,
-    at_leader: OnceLock<Arc<dyn AtLeader>>,
+    /// The server's, which has this node.
+    at_leader: OnceLock<Weak<dyn AtLeader>>,
     is_published: watch::Sender<bool>,
     ended: watch::Sender<Option<Ended>>,
     is_stopping: AtomicBool,
@@ -122,7 +123,8 @@ struct Inner {
     #[cfg(test)]
     is_unaware: AtomicBool,
     counts: Counts,
-    runtime: RaftRuntime,
+    /// Of Raft's own runtime, which is the server's: its tasks have this node.
+    runtime: tokio::runtime::Handle,
     /// Last, since log and store use it.
     _engine: Engine,
 }
@@ -138,11 +140,12 @@ struct Settings {
     max_learners: usize,
 }
 
-/// The runtime that Raft has for itself. It ends without waiting, since its owner may be dropped in a task.
-struct RaftRuntime(Option<Runtime>);
+/// The runtime that Raft has for itself. It ends with this value, and all its tasks with it; without waiting, since its owner may be
+/// dropped in a task.
+pub(crate) struct RaftRuntime(Option<Runtime>);
 
 impl RaftRuntime {
-    fn start() -> Result<RaftRuntime, StartError> {
+    pub(crate) fn start() -> Result<RaftRuntime, StartError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RAFT_THREADS)
             .thread_name("raft")
@@ -152,8 +155,9 @@ impl RaftRuntime {
         Ok(RaftRuntime(Some(runtime.map_err(failed)?)))
     }
 
-    fn handle(&self) -> Option<&tokio::runtime::Handle> {
-        self.0.as_ref().map(Runtime::handle)
+    fn handle(&self) -> Result<tokio::runtime::Handle, StartError> {
+        let handle = self.0.as_ref().map(|runtime| runtime.handle().clone());
+        handle.ok_or_else(|| StartError::new("the threads of Raft have ended"))
     }
 }
 
@@ -243,11 +247,9 @@ impl Node {
         config: &Config,
         machine: Machine,
         tls: Option<Arc<rustls::ClientConfig>>,
+        runtime: &RaftRuntime,
     ) -> Result<Node, StartError> {
-        let runtime = RaftRuntime::start()?;
-        let Some(handle) = runtime.handle().cloned() else {
-            return Err(StartError::new("the threads of Raft cannot be started"));
-        };
+        let handle = runtime.handle()?;
         let dialing = Dialing {
             tls,
             connect_timeout: config.election_timeout,
@@ -305,7 +307,7 @@ impl Node {
             #[cfg(test)]
             is_unaware: AtomicBool::new(false),
             counts: Counts::default(),
-            runtime,
+            runtime: handle,
             _engine: engine,
         };
         let node = Node { inner: Arc::new(inner) };
@@ -315,8 +317,14 @@ impl Node {
     }
 
     /// Returns the handle of Raft's own runtime: its service runs there too.
-    pub(crate) fn runtime(&self) -> Option<tokio::runtime::Handle> {
-        self.inner.runtime.handle().cloned()
+    pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.inner.runtime
+    }
+
+    /// Returns what has no strong reference any more once nothing keeps the node.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> Weak<dyn Send + Sync> {
+        Arc::downgrade(&(self.inner.clone() as Arc<dyn Send + Sync>))
     }
 
     #[cfg(test)]
@@ -419,18 +427,17 @@ impl Node {
         }
     }
 
-    /// Sets what keeps the leases. Until then requests about them are refused as unavailable.
-    pub(crate) fn set_at_leader(&self, at_leader: Arc<dyn AtLeader>) {
+    /// Sets what keeps the leases. Until then, and once it is gone, requests about them are refused as unavailable.
+    pub(crate) fn set_at_leader(&self, at_leader: &Arc<dyn AtLeader>) {
         // A second one would have the same leases.
-        let _ = self.inner.at_leader.set(at_leader);
+        let _ = self.inner.at_leader.set(Arc::downgrade(at_leader));
     }
 
-    fn at_leader(&self) -> Result<&dyn AtLeader, Status> {
+    fn at_leader(&self) -> Result<Arc<dyn AtLeader>, Status> {
         if !self.is_leader() {
             return Err(not_here());
         }
-        let at_leader = self.inner.at_leader.get().ok_or_else(|| Status::from(Refusal::Stopped))?;
-        Ok(&**at_leader)
+        self.inner.at_leader.get().and_then(Weak::upgrade).ok_or_else(|| Refusal::Stopped.into())
     }
 
     fn heard_from_leader(&self) {

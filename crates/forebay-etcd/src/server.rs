@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::http;
 use crate::listen::{Connection, Ending, Listener, accept};
 use crate::mvcc::{self, Machine};
-use crate::node::{Ended, Node, PeerService};
+use crate::node::{AtLeader, Ended, Node, PeerService, RaftRuntime};
 use crate::services::{self, Context, Followers, Leases, Limits};
 use crate::tls;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
@@ -77,8 +77,8 @@ pub struct Addresses {
     pub metrics: Vec<SocketAddr>,
 }
 
-/// A running server: a member of a cluster with its listeners. End it with [`Server::shutdown`].
-#[derive(Debug)]
+/// A running server: a member of a cluster with its listeners. End it with [`Server::shutdown`]. One that is dropped ends as a process
+/// does that is killed: its ports, threads and files are free soon after.
 pub struct Server {
     node: Node,
     addresses: Addresses,
@@ -92,6 +92,10 @@ pub struct Server {
     closing: watch::Sender<bool>,
     /// They hold the ports.
     accepting: JoinSet<()>,
+    /// What other members' requests about leases reach.
+    _leases: Arc<dyn AtLeader>,
+    /// Last: its tasks end with it.
+    _raft_runtime: RaftRuntime,
 }
 
 fn addresses(listeners: &[Listener]) -> Vec<SocketAddr> {
@@ -119,7 +123,8 @@ impl Server {
         let limits = limits(&config);
         let followers = Arc::new(Followers::default());
         let machine = Machine::new(followers.clone(), limits.state);
-        let node = Node::start(&config, machine, dialing_tls).await?;
+        let raft_runtime = RaftRuntime::start()?;
+        let node = Node::start(&config, machine, dialing_tls, &raft_runtime).await?;
         tracing::info!(
             version = OWN_VERSION,
             etcd_version = ETCD_VERSION,
@@ -132,19 +137,20 @@ impl Server {
         );
         // Raft's messages stay on Raft's own runtime.
         let here = Handle::current();
-        let raft_runtime = node.runtime().unwrap_or_else(|| here.clone());
+        let there = node.runtime();
         let mut accepting = JoinSet::new();
         let (closing, is_closing) = watch::channel(false);
         let (peers_stopping, is_stopping) = watch::channel(false);
         let ending = Ending { stopping: is_stopping.clone(), closing: is_closing.clone() };
         let routes = Routes::from(http::peer_router()).add_service(PeerService::server(node.clone()));
-        let connections = accept(peers, &ending, &raft_runtime, &mut accepting);
-        let peers = raft_runtime.spawn(serve(peer_builder(&config), connections, routes, is_stopping));
+        let connections = accept(peers, &ending, there, &mut accepting);
+        let peers = there.spawn(serve(peer_builder(&config), connections, routes, is_stopping));
         let (stopping, is_stopping) = watch::channel(false);
         let ending = Ending { stopping: is_stopping.clone(), closing: is_closing };
         let hub = followers.hub.clone();
         let context = Context::new(node.clone(), followers, limits, is_stopping.clone());
-        node.set_at_leader(Arc::new(Leases(context.clone())));
+        let leases: Arc<dyn AtLeader> = Arc::new(Leases(context.clone()));
+        node.set_at_leader(&leases);
         let mut routes = services::router(&context);
         let mut tasks = vec![
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),
@@ -163,7 +169,18 @@ impl Server {
                 tasks.push(tokio::spawn(serve(builder, connections, routes, is_stopping.clone())));
             }
         }
-        Ok(Server { node, addresses, stopping, clients: tasks, peers_stopping, peers, closing, accepting })
+        Ok(Server {
+            node,
+            addresses,
+            stopping,
+            clients: tasks,
+            peers_stopping,
+            peers,
+            closing,
+            accepting,
+            _leases: leases,
+            _raft_runtime: raft_runtime,
+        })
     }
 
     /// Returns where the server listens.
@@ -221,6 +238,12 @@ impl Server {
         self.closing.send_replace(true);
         while self.accepting.join_next().await.is_some() {}
         tracing::info!("ended");
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()
     }
 }
 

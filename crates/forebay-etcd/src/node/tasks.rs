@@ -18,7 +18,7 @@ const ELECTIONS_ALONE_MAX: u32 = 4;
 impl Node {
     /// Starts the tasks, on Raft's own runtime.
     pub(super) fn start_tasks(&self, leadership: watch::Sender<Leadership>) {
-        let Some(runtime) = self.runtime() else { return };
+        let runtime = self.runtime();
         let mut tasks = self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.push(runtime.spawn(self.clone().follow(leadership)));
         tasks.push(runtime.spawn(self.clone().make_rounds()));
