@@ -46,13 +46,7 @@ pub(crate) async fn checkpoint(
     let (shard, class) = (shared.options.shard, shared.options.background);
     let making = shared.engine.spawn_on_shard(shard, class, move || async move {
         let _task = task;
-        let view = Checkpoint::of(&owned, &dir)?.make().await?;
-        let mut values = Vec::with_capacity(keys.len());
-        for key in &keys {
-            // A value that no table of this view has is not in the checkpoint.
-            values.push(owned.get_in_tables(&view, keyspace, key).await?);
-        }
-        Ok(values)
+        Checkpoint::of(&owned, &dir)?.make(keyspace, &keys).await
     });
     making.await?
 }
@@ -106,8 +100,8 @@ impl<'a> Checkpoint<'a> {
         Ok(Checkpoint { shared, dir, making: dir.with_file_name(making) })
     }
 
-    /// Makes the checkpoint. Returns the view with its tables.
-    async fn make(&self) -> Result<Arc<View>> {
+    /// Makes the checkpoint. Returns the values that the keys have in it.
+    async fn make(&self, keyspace: u32, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
         let engine = &self.shared.engine;
         for (dir, is_making) in [(self.dir, false), (&*self.making, true)] {
             match engine.metadata(dir).await {
@@ -133,17 +127,30 @@ impl<'a> Checkpoint<'a> {
         let (name, making) = (name_of(self.dir), name_of(&self.making));
         above.create_dir(making).await?;
         let made = Made { dir: above.open_dir(making).await?, above };
-        let done = match self.fill(&made.dir, &view).await {
-            Ok(()) => made.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
+        let done = async {
+            self.fill(&made.dir, &view).await?;
+            // Before it has its name: an error leaves nothing under that, and the caller may try it again.
+            let values = self.values(&view, keyspace, keys).await?;
+            made.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
                 Some(EEXIST | ENOTEMPTY) => self.exists(),
                 _ => error.into(),
-            }),
-            Err(error) => Err(error),
+            })?;
+            Ok(values)
         };
+        let done = done.await;
         if done.is_err() {
             made.remove(making).await;
         }
-        done.map(|()| view)
+        done
+    }
+
+    async fn values(&self, view: &View, keyspace: u32, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        for key in keys {
+            // A value that no table of this view has is not in the checkpoint.
+            values.push(self.shared.get_in_tables(view, keyspace, key).await?);
+        }
+        Ok(values)
     }
 
     fn exists(&self) -> Error {

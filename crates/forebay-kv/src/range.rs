@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -51,8 +52,22 @@ struct RangeSpec {
     lsn: u64,
     bounds: Arc<Bounds>,
     direction: Direction,
+    /// The last key of the entries that an earlier [`Work`] has read.
+    last: Option<Vec<u8>>,
     /// Seconds since 1970 when the range was made.
     now_s: u64,
+}
+
+impl RangeSpec {
+    /// Returns the bounds of the entries that are still to come.
+    fn bounds_left(&self) -> Arc<Bounds> {
+        let Some(last) = self.last.clone().map(Bound::Excluded) else { return self.bounds.clone() };
+        let Bounds { low, high } = &*self.bounds;
+        Arc::new(match self.direction {
+            Direction::Forward => Bounds { low: last, high: high.clone() },
+            Direction::Backward => Bounds { low: low.clone(), high: last },
+        })
+    }
 }
 
 /// A key and its value.
@@ -90,7 +105,8 @@ impl Range {
     ) -> Range {
         let (view, lsn) = at.unwrap_or_else(|| handle.shared.pin());
         let (bounds, now_s) = (Arc::new(bounds), handle.shared.now_s());
-        let wanted = RangeSpec { keyspace, view, lsn, bounds, direction: Direction::Forward, now_s };
+        let wanted =
+            RangeSpec { keyspace, view, lsn, bounds, direction: Direction::Forward, last: None, now_s };
         Range { handle: handle.clone(), wanted, stage: Stage::Begun, fetched: VecDeque::new(), count: 1 }
     }
 
@@ -129,6 +145,7 @@ impl Range {
         if !matches!(self.stage, Stage::Failed(_)) {
             self.stage = Stage::Begun;
         }
+        self.wanted.last = None;
         self.fetched.clear();
         self.count = 1;
         self
@@ -188,8 +205,12 @@ impl Range {
             };
             self.handle.shared.check_open()?;
             if let Err(error) = self.handle.shared.check_held() {
-                // Nothing was read yet.
-                self.stage = Stage::Idle(work);
+                // It begins again behind the last entry. It keeps none of its memory meanwhile: ranges that wait for each other's
+                // would wait for ever.
+                if let key @ [_, ..] = work.merge.key() {
+                    self.wanted.last = Some(key.to_vec());
+                }
+                self.stage = Stage::Begun;
                 return Poll::Ready(Err(error));
             }
             self.stage = Stage::Fetching(Box::pin(work.fetch(self.count)));
@@ -200,7 +221,8 @@ impl Range {
 
 impl Work {
     fn begin(shared: &Arc<Shared>, wanted: &RangeSpec) -> Result<Box<Work>> {
-        let RangeSpec { keyspace, view, lsn, bounds, direction, now_s } = wanted;
+        let RangeSpec { keyspace, view, lsn, direction, now_s, .. } = wanted;
+        let bounds = &wanted.bounds_left();
         if view.version.is_dropped(*keyspace) {
             return Err(dropped());
         }

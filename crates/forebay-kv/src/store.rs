@@ -677,7 +677,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`checkpoint`](Store::checkpoint) and [`Keyspace::get`];
-    /// [`ErrorKind::InvalidInput`] for a keyspace of another store. If only a get fails, the checkpoint is there.
+    /// [`ErrorKind::InvalidInput`] for a keyspace of another store. An error of a get leaves no checkpoint.
     ///
     /// ```
     /// # use forebay::{Config, Engine};

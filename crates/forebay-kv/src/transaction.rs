@@ -365,7 +365,7 @@ impl TransactionRange {
     /// Returns the next entry, or `None` at the end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`]. After an error the range ends.
+    /// Those of [`Range::next`].
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
     pub fn next(&mut self) -> Waitable<impl Future<Output = Option<Result<Pair>>>> {
         Waitable::new("range", async move { self.step().await.transpose() })
@@ -377,7 +377,10 @@ impl TransactionRange {
                 match self.range.next().await.transpose() {
                     Ok(next) => (self.is_over, self.next) = (next.is_none(), next),
                     Err(error) => {
-                        (self.is_over, self.own) = (true, Vec::new().into_iter().peekable());
+                        // As the range in the store does, it goes on when there is memory again.
+                        if !matches!(error.kind(), ErrorKind::MemoryBudget { .. }) {
+                            (self.is_over, self.own) = (true, Vec::new().into_iter().peekable());
+                        }
                         return Err(error);
                     }
                 }

@@ -5,11 +5,13 @@ mod common;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use common::{dir, engine, engines, files, key, open, options, value};
 use forebay::Engine;
-use forebay::sim::{Dirty, Fault, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{self, Dirty, Fault, MetadataOrder, Profile, Rule, World};
 use forebay_kv::{Batch, Error, ErrorKind, Keyspace, Options, Store};
+use futures::future::{Either, select};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -364,4 +366,52 @@ fn a_store_in_a_new_directory_of_a_new_directory_survives_a_power_cut() {
         });
         assert_eq!(outcome.unwrap().unwrap().as_deref(), Some(&b"1"[..]), "seed {seed}");
     }
+}
+
+/// Regression: the values were read when the checkpoint had its name. Without memory for them the call failed and left the checkpoint,
+/// and the next attempt found the name taken. Here a client takes memory at each moment of the call in turn: after an error there is
+/// nothing, and once there is memory the same call succeeds.
+#[test]
+fn a_checkpoint_without_memory_for_its_values_leaves_nothing() {
+    let (mut refused, mut made) = (0, 0);
+    for delay_us in (0..60_000).step_by(300) {
+        let mut world = World::new(delay_us).disk(Profile::nand().at("/disk")).stalls_ppm(0);
+        let ran = world.run(async |engine| {
+            let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(800 << 10);
+            let store = Store::open(&engine, "/disk/store", options).await.unwrap();
+            let (long, state) = (store.default_keyspace(), store.keyspace("state").await.unwrap());
+            for number in 0..40 {
+                long.put(key(number), vec![1; 10_000]).await.unwrap();
+            }
+            state.put("applied", "40").await.unwrap();
+            let mut held = Vec::new();
+            let making = Box::pin(store.checkpoint_and_get("/disk/copy", &state, ["applied"]));
+            let taking = Box::pin(async {
+                sim::sleep(Duration::from_micros(delay_us)).await.unwrap();
+                // They are in memory: no read is refused.
+                for number in 0..2_000 {
+                    held.extend(long.get(&key(number % 40)).await.unwrap());
+                }
+                std::future::pending::<()>().await;
+            });
+            let outcome = match select(making, taking).await {
+                Either::Left((outcome, _)) => outcome,
+                Either::Right(_) => unreachable!("it takes for ever"),
+            };
+            let is_made = outcome.is_ok();
+            match outcome {
+                Ok(values) => assert_eq!(values[0].as_deref(), Some(&b"40"[..])),
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::MemoryBudget { .. }), "{delay_us} us: {error}");
+                    drop(held);
+                    let again = store.checkpoint_and_get("/disk/copy", &state, ["applied"]).await;
+                    assert_eq!(again.unwrap()[0].as_deref(), Some(&b"40"[..]), "{delay_us} us");
+                }
+            }
+            store.close().await.unwrap();
+            is_made
+        });
+        if ran.unwrap() { made += 1 } else { refused += 1 }
+    }
+    assert!(made > 0 && refused > 0, "{made} made, {refused} refused");
 }

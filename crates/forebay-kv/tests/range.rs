@@ -272,3 +272,53 @@ fn all_count(mut range: Range) -> usize {
     }
     count
 }
+
+/// Regression: a range for which there was no memory kept its read-ahead until it went on, so many of them waited for each other for
+/// ever. Here 100 take turns, each of them until it finds no memory, and all come to their end.
+#[test]
+fn ranges_without_memory_do_not_wait_for_each_other() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    let count = 3000;
+    for number in 0..count {
+        keyspace.put(key(number), vec![number as u8; 3000]).wait().unwrap();
+    }
+    store.compact().wait().unwrap();
+    let begun = |is_backward| if is_backward { keyspace.iter().rev() } else { keyspace.iter() };
+    let mut ranges: Vec<(Range, bool, u64)> = (0..100)
+        .map(|number| number % 2 == 0)
+        .map(|is_backward| (begun(is_backward), is_backward, 0))
+        .collect();
+    let (mut turns, mut refused) = (0, 0);
+    while !ranges.is_empty() {
+        turns += 1;
+        assert!(turns < 100_000, "{} ranges wait for each other", ranges.len());
+        let mut number = 0;
+        ranges.retain_mut(|(range, is_backward, found)| {
+            number += 1;
+            // Each a little further than the one before, so that they are at different places.
+            for _ in 0..20 + number % 7 {
+                match range.next().wait().transpose() {
+                    Ok(Some((found_key, value))) => {
+                        let expected = if *is_backward { count - 1 - *found } else { *found };
+                        assert_eq!((found_key, value.len()), (key(expected), 3000));
+                        *found += 1;
+                    }
+                    Ok(None) => {
+                        assert_eq!(*found, count);
+                        return false;
+                    }
+                    Err(error) => {
+                        assert!(matches!(error.kind(), ErrorKind::MemoryBudget { .. }), "{error}");
+                        refused += 1;
+                        break;
+                    }
+                }
+            }
+            true
+        });
+    }
+    assert!(refused > 0, "there was memory for all ranges at once");
+    assert_eq!(store.stats().memory.held, 0);
+}
