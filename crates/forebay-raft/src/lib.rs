@@ -57,13 +57,20 @@ pub use log::RaftLog;
 pub use memory::until_memory;
 pub use options::LogOptions;
 
-/// Returns openraft's default settings, but with `enable_leader_restore` off: to begin with, in place of
+/// Commits that wait for the state machine: minutes of them, as each is a group of entries. A waiting one takes some hundred bytes.
+const COMMITS_MAX: u64 = 1 << 20;
+
+/// Returns openraft's default settings, but for `enable_leader_restore` and `state_machine_channel_size`: to begin with, in place of
 /// `openraft::Config::default()`.
 ///
 /// With that setting on, which is openraft's default, a node that led before it was started again leads at once, without an
 /// election. It must know then what it had committed, and it does not: [`RaftStore`] flushes nothing when it applies an entry,
 /// and [`RaftLog`] writes the committed log id with the next append. Its linearizable reads are stale until it has learned it.
 /// It also gives the log ids of entries that it had sent, but that were not durable here yet, to other entries, and nodes diverge.
+///
+/// `state_machine_channel_size` is the number of commits that may wait for the state machine, which may wait for memory
+/// ([`until_memory`]). With more of them the node takes part in no vote, appends nothing, and does not end; openraft's default is
+/// 1,024, here it is 1,048,576.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -72,7 +79,11 @@ pub use options::LogOptions;
 /// # Ok(()) }
 /// ```
 pub fn config() -> openraft::Config {
-    openraft::Config { enable_leader_restore: Some(false), ..openraft::Config::default() }
+    openraft::Config {
+        enable_leader_restore: Some(false),
+        state_machine_channel_size: Some(COMMITS_MAX),
+        ..openraft::Config::default()
+    }
 }
 pub use snapshot::{RaftSnapshot, SnapshotPart, SnapshotReader, SnapshotReceiver};
 pub use store::RaftStore;

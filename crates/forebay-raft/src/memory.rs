@@ -16,7 +16,7 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 /// [`Apply::prepare`](crate::Apply::prepare) through it, as their errors end the node, and memory will come back.
 ///
 /// It waits a millisecond at first and a tenth of a second at most. Meanwhile no entry is applied; the node votes and replicates as
-/// before.
+/// before, up to the 1,048,576 commits of [`config`](crate::config).
 ///
 /// # Errors
 /// Those of the call, except that one.
