@@ -1,7 +1,7 @@
 //! The threads' sessions with the kernel.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use forebay::File;
@@ -37,10 +37,10 @@ pub(super) struct Sessions {
     earned: u32,
     /// Why a thread has no session: the first reason.
     why: OnceLock<String>,
-    /// No thread could have one when the first of them failed.
+    /// No thread of the process had one when one could not be opened.
     is_refused: AtomicBool,
     /// The memory of threads' sessions, pinned while the sessions live.
-    open: Mutex<Vec<(Weak<()>, Pin)>>,
+    open: Mutex<Vec<(Weak<Life>, Pin)>>,
 }
 
 /// A thread's session, or none.
@@ -62,9 +62,28 @@ struct Session {
     depth: u32,
     process: u32,
     /// Dropped with the session.
-    life: Arc<()>,
+    life: Arc<Life>,
     /// The stores that count the session's memory.
     known: Vec<u64>,
+}
+
+/// Sessions of all threads, whichever stores know them.
+static LIVING: AtomicUsize = AtomicUsize::new(0);
+
+/// Lives as long as a session.
+struct Life;
+
+impl Life {
+    fn begin() -> Arc<Life> {
+        LIVING.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Life)
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        LIVING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 thread_local! {
@@ -141,9 +160,10 @@ impl Sessions {
         }
         let ran = MINE.try_with(|mine| {
             let Ok(mut mine) = mine.try_borrow_mut() else { return false };
-            // A forked child has its parent's session but none of its memory, and opens its own.
+            // A forked child has its parent's session but none of its memory, and opens its own. It ends nothing of its
+            // parent's, however it was made: the walk itself knows of fork(3) alone.
             if mine.session.as_ref().is_some_and(|session| session.process != std::process::id()) {
-                mine.session = None;
+                std::mem::forget(mine.session.take());
             }
             self.run_on(&mut mine, shared, starts, each).unwrap_or_else(|error| {
                 self.refuse(&mine, shared, &error.to_string());
@@ -212,7 +232,7 @@ impl Sessions {
     /// Notes that a thread lacks a session. Other threads keep theirs; where none has one, none tries again.
     /// Returns whether this reason is the first, which alone is kept.
     fn note_refused(&self, mine: &Mine, why: &str) -> bool {
-        if mine.session.is_none() && self.living().is_empty() {
+        if mine.session.is_none() && LIVING.load(Ordering::Relaxed) == 0 {
             self.is_refused.store(true, Ordering::Relaxed);
         }
         self.why.set(why.to_owned()).is_ok()
@@ -232,7 +252,7 @@ impl Sessions {
     }
 
     /// Returns the sessions of threads that have not ended.
-    fn living(&self) -> MutexGuard<'_, Vec<(Weak<()>, Pin)>> {
+    fn living(&self) -> MutexGuard<'_, Vec<(Weak<Life>, Pin)>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(life, _)| life.strong_count() > 0);
         open
@@ -259,6 +279,6 @@ impl Session {
         // Each descent has a file of its own. A table that compaction removes must not stay on disk because
         // of the session.
         walk.let_go()?;
-        Ok(Session { walk, depth, process: std::process::id(), life: Arc::default(), known: Vec::new() })
+        Ok(Session { walk, depth, process: std::process::id(), life: Life::begin(), known: Vec::new() })
     }
 }
