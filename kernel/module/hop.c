@@ -147,7 +147,8 @@ static void submit_read(struct fbw_slot *slot, struct fbw_read *read)
 	read->bio.bi_end_io = fbw_end_io;
 	/* Until the driver begins it, it is in no queue that could be polled; 0 would be the first one's number, which may have an interrupt. */
 	read->bio.bi_cookie = BLK_QC_T_NONE;
-	WRITE_ONCE(read->is_flying, true);
+	/* With all that was set above, for who sees the flag and polls. */
+	smp_store_release(&read->is_flying, true);
 	submit_bio(&read->bio);
 }
 
@@ -433,7 +434,7 @@ void fbw_wait_idle(struct fbw_session *session)
 		for (i = 0; i < session->slots_count * session->reads_each; i++) {
 			struct fbw_read *read = &session->reads[i];
 
-			if (READ_ONCE(read->is_flying) && READ_ONCE(read->slot->polled))
+			if (smp_load_acquire(&read->is_flying) && READ_ONCE(read->slot->polled))
 				poll_read(read, BLK_POLL_ONESHOT);
 		}
 	}

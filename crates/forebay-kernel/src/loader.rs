@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{Link, MapCore, MapType, Object, ObjectBuilder, PrintLevel};
 
+use crate::process::Process;
 use crate::rights;
 
 /// The section that contains the program's settings (`struct loop_settings` of `kernel/bpf/loop.bpf.h`,
@@ -94,12 +95,14 @@ const LINES: usize = 6;
 thread_local! {
     static HEARD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
-static LOADING: Mutex<()> = Mutex::new(());
+/// One for each of a process's descendants in turn: a child that is forked while another thread loads has a lock that nobody gives back.
+static LOADING: [Mutex<()>; 8] = [const { Mutex::new(()) }; 8];
 
 /// Runs `load` with the loader's messages in the error, and not on the program's standard error. The loader
 /// has one message callback for the whole process: messages of another thread during this time are lost.
 fn listen<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = &LOADING[Process::here().forks() as usize % LOADING.len()];
+    let _alone = lock.lock().unwrap_or_else(PoisonError::into_inner);
     HEARD.with_borrow_mut(Vec::clear);
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, |_, line| {
         HEARD.with_borrow_mut(|heard| heard.extend(line.lines().map(str::to_owned)));

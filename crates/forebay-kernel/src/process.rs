@@ -31,6 +31,11 @@ impl Process {
         Process(FORKS.load(Ordering::Relaxed))
     }
 
+    /// Returns how many forks made it, from the first process that asked on.
+    pub(crate) fn forks(self) -> u32 {
+        self.0
+    }
+
     /// Returns whether the calling process is another one. Costs a load.
     #[inline]
     pub(crate) fn is_elsewhere(self) -> bool {
