@@ -532,7 +532,9 @@ impl Config {
                 let remedy = format!("https needs --{prefix}cert-file and --{prefix}key-file");
                 return Err(refused(name, &url.to_string(), &remedy));
             }
-            if let Some(url) = urls.iter().find(|url| !url.is_tls && files.is_client_cert_required) {
+            // As in etcd: http serves metrics and health without certificates, and has neither keys nor values.
+            let wants_https = files.is_client_cert_required && name != "listen-metrics-urls";
+            if let Some(url) = urls.iter().find(|url| !url.is_tls && wants_https) {
                 let flag = if prefix.is_empty() { "client-cert-auth" } else { "peer-client-cert-auth" };
                 let remedy = format!("--{flag} needs https, since there are no certificates without it");
                 return Err(refused(name, &url.to_string(), &remedy));

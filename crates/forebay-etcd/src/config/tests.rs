@@ -83,22 +83,31 @@ fn the_environment_counts_unless_the_command_line_says_otherwise() {
     assert_eq!(unknown.warnings, ["the variable ETCD_NMAE is not of any flag"]);
 }
 
+/// Regression: plain http for metrics was refused beside `--client-cert-auth`, and with it each cluster that kubeadm sets up.
 #[test]
 fn the_flags_of_kubeadm_are_accepted() {
     let config = config(
         &[
-            "--advertise-client-urls=http://10.0.0.1:2379",
+            "--advertise-client-urls=https://10.0.0.1:2379",
+            "--cert-file=/etc/kubernetes/pki/etcd/server.crt",
+            "--client-cert-auth=true",
             "--data-dir=/var/lib/etcd",
             "--experimental-initial-corrupt-check=true",
             "--experimental-watch-progress-notify-interval=5s",
             "--feature-gates=InitialCorruptCheck=true",
-            "--initial-advertise-peer-urls=http://10.0.0.1:2380",
-            "--initial-cluster=node=http://10.0.0.1:2380",
-            "--listen-client-urls=http://127.0.0.1:2379,http://10.0.0.1:2379",
+            "--initial-advertise-peer-urls=https://10.0.0.1:2380",
+            "--initial-cluster=node=https://10.0.0.1:2380",
+            "--key-file=/etc/kubernetes/pki/etcd/server.key",
+            "--listen-client-urls=https://127.0.0.1:2379,https://10.0.0.1:2379",
             "--listen-metrics-urls=http://127.0.0.1:2381",
-            "--listen-peer-urls=http://10.0.0.1:2380",
+            "--listen-peer-urls=https://10.0.0.1:2380",
             "--name=node",
+            "--peer-cert-file=/etc/kubernetes/pki/etcd/peer.crt",
+            "--peer-client-cert-auth=true",
+            "--peer-key-file=/etc/kubernetes/pki/etcd/peer.key",
+            "--peer-trusted-ca-file=/etc/kubernetes/pki/etcd/ca.crt",
             "--snapshot-count=10000",
+            "--trusted-ca-file=/etc/kubernetes/pki/etcd/ca.crt",
         ],
         &[],
     );
