@@ -185,11 +185,11 @@ fn read_key(reader: &Reader) -> (usize, Option<String>) {
 /// As etcd with a high `--max-request-bytes` writes them: up to four long values are in a page.
 #[test]
 fn long_values_are_read() {
-    let value = vec![7; 20 << 20];
+    let value = vec![7; 9 << 20];
     let four = leaf(&[(b"a", &value), (b"b", &value), (b"c", &value), (b"d", &value)]);
     let mut tree = Vec::new();
     let pages = four.write(4, LEAF, &mut tree);
-    assert_eq!(read_key(&crafted(&tree, 4 + pages)), (4 * ((20 << 20) + 1), None));
+    assert_eq!(read_key(&crafted(&tree, 4 + pages)), (4 * ((9 << 20) + 1), None));
 }
 
 /// Once, a cursor had memory for 32 levels of pages of up to 256 MiB each, in a file that need not be longer than one of them.

@@ -19,7 +19,8 @@ use crate::types::Peer;
 /// How long a member that joins waits for a reply of each of the others.
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one that begins a cluster waits for replies. Usually nobody else runs, or all start at the same time and none replies.
-const ASK_FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+/// A running member on a slow machine must have replied by then.
+const ASK_FIRST_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Returns which member of which cluster this is: from the data directory, or else from the settings and the other members.
 ///

@@ -34,7 +34,12 @@ async fn history_goes_without_further_requests() {
     }
     client.compact(CompactionRequest { revision, physical: false }).await.unwrap();
     for member in &cluster.members {
-        within(async { while is_cleaning(member).await {} }).await;
+        within(async {
+            while is_cleaning(member).await {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
     // Nothing is proposed any more.
     let last = member.node().last_index();
