@@ -6,8 +6,11 @@
 //!
 //! The times belong to one term: a member that lost the lead and has it again is a new leader, and its knowledge of the leases is
 //! of no use, since another one may have kept them alive meanwhile.
+//!
+//! A lease whose end was proposed is over for the rest of the term: the proposal may be in the log, to be committed later in this
+//! term, whatever this member counted as meanwhile. What is committed of former terms is applied before a new leader's first read.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +31,10 @@ pub(crate) struct Lessor {
 struct Inner {
     /// The term in which this member leads.
     term: Option<u64>,
+    /// The last term in which it led.
+    last_term: Option<u64>,
+    /// Leases whose end may have been proposed in the last term.
+    revoking: HashSet<i64>,
     leases: HashMap<i64, Lease>,
     /// Of the leader: when leases end.
     ends: BTreeSet<(Instant, i64)>,
@@ -40,7 +47,7 @@ struct Lease {
 }
 
 impl Inner {
-    /// Gives a lease its whole time, from now on.
+    /// Gives a lease its whole time, from now on; none if it is being revoked.
     fn extend(&mut self, id: i64, more: Duration) -> Option<i64> {
         let lease = self.leases.get_mut(&id)?;
         if let Some(ends) = lease.ends.take() {
@@ -49,7 +56,8 @@ impl Inner {
         if self.term.is_some() {
             // Longer than any process runs.
             let whole = Duration::from_secs(lease.granted_s.clamp(0, 1 << 32) as u64) + more;
-            let ends = Instant::now() + whole;
+            let is_over = self.revoking.contains(&id);
+            let ends = Instant::now() + if is_over { Duration::ZERO } else { whole };
             lease.ends = Some(ends);
             self.ends.insert((ends, id));
         }
@@ -78,6 +86,7 @@ impl Lessor {
 
     pub(crate) fn granted(&self, id: i64, granted_s: i64) {
         let mut inner = self.lock();
+        inner.revoking.remove(&id);
         inner.leases.insert(id, Lease { granted_s, ends: None });
         inner.extend(id, Duration::ZERO);
         drop(inner);
@@ -86,19 +95,24 @@ impl Lessor {
 
     pub(crate) fn revoked(&self, id: i64) {
         let mut inner = self.lock();
+        inner.revoking.remove(&id);
         if let Some(Lease { ends: Some(ends), .. }) = inner.leases.remove(&id) {
             inner.ends.remove(&(ends, id));
         }
     }
 
     /// Notes the term in which this member leads, if it does. A new leader gives each lease its whole time, and `more` for the
-    /// election.
+    /// election. One that leads in the same term again does so too, but for the leases that it was revoking.
     pub(crate) fn set_leader(&self, term: Option<u64>, more: Duration) {
         let mut inner = self.lock();
         if inner.term == term {
             return;
         }
         inner.term = term;
+        if term.is_some() && term != inner.last_term {
+            inner.last_term = term;
+            inner.revoking.clear();
+        }
         let ids: Vec<i64> = inner.leases.keys().copied().collect();
         for id in ids {
             inner.extend(id, more);
@@ -140,7 +154,7 @@ impl Lessor {
         loop {
             let now = Instant::now();
             let (term, ended, next) = {
-                let inner = self.lock();
+                let mut inner = self.lock();
                 let ended: Vec<i64> = inner
                     .ends
                     .iter()
@@ -148,6 +162,8 @@ impl Lessor {
                     .take(REVOKED_AT_ONCE_MAX)
                     .map(|&(_, id)| id)
                     .collect();
+                // `ends` is empty without a term.
+                inner.revoking.extend(&ended);
                 (inner.term, ended, inner.ends.first().map(|(ends, _)| *ends))
             };
             if let Some(term) = term.filter(|_| !ended.is_empty()) {
@@ -242,6 +258,32 @@ mod tests {
         assert_eq!(lessor.time_to_live(1), Some((6, 5)));
         assert_eq!(lessor.keep_alive(1), Some(5));
         assert_eq!(lessor.ended().await, (5, vec![1]));
+    }
+
+    /// A revocation was in the log and not committed when its leader was no leader for a while, by what it heard of the others. In the
+    /// same term again, it gave the lease its whole time, and said so to its client. Then the revocation was committed.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_being_revoked_is_over_for_the_rest_of_the_term() {
+        let lessor = Lessor::default();
+        for (id, granted_s) in [(1, 5), (2, 6), (3, 5)] {
+            lessor.granted(id, granted_s);
+        }
+        lessor.set_leader(Some(5), S);
+        tokio::time::advance(6 * S).await;
+        assert_eq!(lessor.ended().await, (5, vec![1, 3]));
+        lessor.set_leader(None, S);
+        tokio::time::advance(6 * S).await;
+        lessor.set_leader(Some(5), S);
+        assert_eq!((lessor.keep_alive(1), lessor.time_to_live(1)), (None, Some((0, 5))));
+        assert_eq!((lessor.keep_alive(2), lessor.time_to_live(2)), (Some(6), Some((6, 6))));
+        assert_eq!(lessor.ended().await, (5, vec![1, 3]), "it is proposed again");
+        lessor.revoked(1);
+        lessor.granted(1, 5);
+        assert_eq!(lessor.keep_alive(1), Some(5), "another one of the same id");
+        // Entries of former terms are applied before a new leader's first read.
+        lessor.set_leader(None, S);
+        lessor.set_leader(Some(7), S);
+        assert_eq!((lessor.keep_alive(3), lessor.time_to_live(3)), (Some(5), Some((5, 5))));
     }
 
     #[tokio::test(start_paused = true)]
