@@ -201,7 +201,7 @@ impl View {
 
 pub(super) async fn leases(reader: &Reader<'_>) -> Result<Vec<(i64, i64)>, Failure> {
     let (mut all, mut found) = (Vec::new(), reader.prefix(Part::Leases, &[]));
-    while let Some((id, bytes)) = found.next().await.transpose()? {
+    while let Some((id, bytes)) = reader.next_of(&mut found).await? {
         all.push((codec::lease_id(&id)?, codec::Bytes::new(&bytes, "a lease").signed()?));
     }
     Ok(all)
@@ -210,7 +210,7 @@ pub(super) async fn leases(reader: &Reader<'_>) -> Result<Vec<(i64, i64)>, Failu
 pub(super) async fn lease_keys(reader: &Reader<'_>, id: i64) -> Result<Vec<Vec<u8>>, Failure> {
     let (mut keys, prefix) = (Vec::new(), codec::lease_key(id));
     let mut found = reader.prefix(Part::LeaseKeys, &prefix);
-    while let Some((key, _)) = found.next().await.transpose()? {
+    while let Some((key, _)) = reader.next_of(&mut found).await? {
         keys.push(key[prefix.len()..].to_vec());
     }
     Ok(keys)
@@ -218,7 +218,7 @@ pub(super) async fn lease_keys(reader: &Reader<'_>, id: i64) -> Result<Vec<Vec<u
 
 pub(super) async fn alarms(reader: &Reader<'_>) -> Result<Vec<(u64, i32)>, Failure> {
     let (mut all, mut found) = (Vec::new(), reader.prefix(Part::Meta, ALARM));
-    while let Some((key, _)) = found.next().await.transpose()? {
+    while let Some((key, _)) = reader.next_of(&mut found).await? {
         all.push(codec::alarm_of_key(&key)?);
     }
     Ok(all)

@@ -1,12 +1,16 @@
 //! Entries are applied when clients' reads have taken the store's memory: later, and not never.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_kv::{ErrorKind, Keyspace, Value};
+use forebay_raft::Apply;
 use tokio::time::{Instant, sleep};
 
 use super::harness::*;
-use crate::proto::etcdserverpb::RangeRequest;
+use crate::mvcc::reader::Reader;
+use crate::mvcc::{Machine, view};
+use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
 use crate::proto::peer::command::Change;
 
 /// Takes all of a store's memory, as clients do that keep all their values.
@@ -59,6 +63,43 @@ async fn entries_wait_for_memory() {
             begun.elapsed()
         };
         let (elapsed, ()) = tokio::join!(applied, free);
+        assert!(elapsed >= Duration::from_secs(5), "there was no memory: {elapsed:?}");
+    }
+}
+
+/// The leases and alarms of an installed snapshot are read when it is opened. Clients that held the memory then ended the member.
+#[tokio::test(start_paused = true)]
+async fn a_state_is_opened_when_there_is_memory_again() {
+    let mut node = Node::new().await;
+    for number in 0..300 {
+        node.put(format!("key {number:03}"), vec![1; 20_000]).await;
+    }
+    node.done(grant(7, 60)).await;
+    node.put_with(PutRequest { lease: 7, ..put("leased", "") }).await;
+    node.done(alarm(9, 1, true)).await;
+    let keyspaces = node.store.keyspaces();
+    let reader = Reader::new(&keyspaces, None).unwrap();
+    for turn in 0..4 {
+        let held = take_memory(&keyspaces[0], 300).await;
+        let begun = Instant::now();
+        let free = async {
+            sleep(Duration::from_secs(5)).await;
+            drop(held);
+        };
+        let read = async {
+            match turn {
+                0 => assert_eq!(view::leases(&reader).await.unwrap(), [(7, 60)]),
+                1 => assert_eq!(view::lease_keys(&reader, 7).await.unwrap(), [b"leased"]),
+                2 => assert_eq!(view::alarms(&reader).await.unwrap(), [(9, 1)]),
+                _ => {
+                    let seen = Arc::new(Seen::default());
+                    Machine::new(seen.clone(), LIMITS).opened(&keyspaces).await.unwrap();
+                    assert_eq!(seen.opened.lock().unwrap()[0].leases, [(7, 60)]);
+                }
+            }
+            begun.elapsed()
+        };
+        let (elapsed, ()) = tokio::join!(read, free);
         assert!(elapsed >= Duration::from_secs(5), "there was no memory: {elapsed:?}");
     }
 }
