@@ -10,10 +10,13 @@ use super::reader::{Part, Reader};
 use super::records::KeyRecord;
 use super::{CHANGES_BYTES_MAX, Failure, LEASE_BYTES, TTL_MAX_S};
 
-/// Records that are written at once. Their current values are looked up together.
+/// Records that are written at once.
 const RECORDS_MAX: usize = if cfg!(test) { 7 } else { 1_000 };
 /// Bytes of records that are written at once. Each is written twice.
 const RECORDS_BYTES_MAX: usize = if cfg!(test) { 16 << 10 } else { 2 << 20 };
+
+/// Keys whose current values are looked up together.
+const LOOKED_UP_MAX: usize = if cfg!(test) { 3 } else { 32 };
 
 /// Higher revisions and versions are damage: changes count on from the last one.
 const REVISIONS_END: i64 = i64::MAX / 2;
@@ -183,12 +186,16 @@ impl<'a> Import<'a> {
     async fn current(&self, records: &[KeyRecord]) -> Result<HashMap<Vec<u8>, Current>, Failure> {
         let keys: HashSet<&[u8]> = records.iter().map(|record| &record.pair.key[..]).collect();
         let keys: Vec<&[u8]> = keys.into_iter().collect();
-        let found = self.reader.multi_get(Part::Now, &keys).await?;
         let mut current = HashMap::new();
-        for (key, found) in keys.into_iter().zip(found) {
-            if let Some(found) = found {
-                current.insert(key.to_vec(), Current::of(&found)?);
-            }
+        for part in keys.chunks(LOOKED_UP_MAX) {
+            let mut of = part.iter();
+            let take = |value: Option<&[u8]>| {
+                if let (Some(key), Some(value)) = (of.next(), value) {
+                    current.insert(key.to_vec(), Current::of(value)?);
+                }
+                Ok(())
+            };
+            self.reader.each_value(Part::Now, part, take).await?;
         }
         Ok(current)
     }

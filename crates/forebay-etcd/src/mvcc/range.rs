@@ -169,10 +169,14 @@ async fn puts_at(reader: Reader<'_>, versions: Vec<(Vec<u8>, At)>) -> Result<Vec
             return Ok(pairs);
         }
         let keys: Vec<_> = part.iter().map(|(_, at)| at.key()).collect();
-        let found = reader.multi_get(Part::Events, &keys).await?;
-        for ((key, at), record) in part.into_iter().zip(found) {
-            pairs.push(put_of(key, at, record.as_deref())?);
-        }
+        let mut part = part.into_iter();
+        let take = |record: Option<&[u8]>| {
+            if let Some((key, at)) = part.next() {
+                pairs.push(put_of(key, at, record)?);
+            }
+            Ok(())
+        };
+        reader.each_value(Part::Events, &keys, take).await?;
     }
 }
 

@@ -68,17 +68,29 @@ impl<'a> Reader<'a> {
         self.snapshot.is_none()
     }
 
-    /// Returns the values of several keys. Does not wait for memory: the values themselves may be what takes it.
-    pub(super) async fn multi_get<K: AsRef<[u8]>>(
+    /// Reads the values of several keys, and passes them on in the order of the keys: all at once if there is memory for them. If
+    /// there is none, and this reads for an entry, then one after the other: the values themselves may be what takes the memory, and
+    /// one of them always finds some.
+    pub(super) async fn each_value<K: AsRef<[u8]>>(
         &self,
         part: Part,
         keys: &[K],
-    ) -> Result<Vec<Option<Value>>, Failure> {
+        mut take: impl FnMut(Option<&[u8]>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let keyspace = self.keyspace(part);
-        match self.snapshot {
-            Some(snapshot) => Ok(snapshot.multi_get(keyspace, keys).await?),
-            None => Ok(keyspace.multi_get(keys).await?),
-        }
+        let found = match self.snapshot {
+            Some(snapshot) => snapshot.multi_get(keyspace, keys).await?,
+            None => match keyspace.multi_get(keys).await {
+                Err(error) if is_memory(&error) => {
+                    for key in keys {
+                        take(self.get(part, key.as_ref()).await?.as_deref())?;
+                    }
+                    return Ok(());
+                }
+                found => found?,
+            },
+        };
+        found.iter().try_for_each(|value| take(value.as_deref()))
     }
 
     pub(super) fn range(&self, part: Part, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Range {
@@ -102,9 +114,7 @@ impl<'a> Reader<'a> {
     pub(super) async fn next_of(&self, range: &mut Range) -> Result<Option<(Vec<u8>, Value)>, Failure> {
         loop {
             match range.next().await.transpose() {
-                Err(error)
-                    if self.snapshot.is_none() && matches!(error.kind(), ErrorKind::MemoryBudget { .. }) =>
-                {
+                Err(error) if self.is_for_entry() && is_memory(&error) => {
                     Types::sleep(MEMORY_AGAIN).await;
                 }
                 next => return Ok(next?),
@@ -146,7 +156,7 @@ impl<'a> Reader<'a> {
             |key, value| {
                 let value = match value {
                     Ok(value) => value,
-                    Err(error) if matches!(error.kind(), ErrorKind::MemoryBudget { .. }) => return Ok(0),
+                    Err(error) if is_memory(&error) => return Ok(0),
                     Err(error) => return Err(error.into()),
                 };
                 let bytes = value.as_ref().map_or(0, |value| value.len());
@@ -210,6 +220,11 @@ impl<'a> Reader<'a> {
         all.extend(newest.map(|at| (codec::unescape(&key), at)));
         Ok(all)
     }
+}
+
+/// Returns whether a read failed because clients have taken the store's memory.
+fn is_memory(error: &forebay_kv::Error) -> bool {
+    matches!(error.kind(), ErrorKind::MemoryBudget { .. })
 }
 
 /// Returns whether no key can be this.

@@ -9,8 +9,9 @@ use tokio::time::{Instant, sleep};
 
 use super::harness::*;
 use crate::mvcc::reader::Reader;
-use crate::mvcc::{Machine, view};
+use crate::mvcc::{Compacted, Import, Imported, KeyRecord, Machine, view};
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
+use crate::proto::mvccpb::KeyValue;
 use crate::proto::peer::command::Change;
 
 /// Takes all of a store's memory, as clients do that keep all their values.
@@ -102,4 +103,45 @@ async fn a_state_is_opened_when_there_is_memory_again() {
         let (elapsed, ()) = tokio::join!(read, free);
         assert!(elapsed >= Duration::from_secs(5), "there was no memory: {elapsed:?}");
     }
+}
+
+/// A backup in which many long values are replaced one after the other could not be restored: all of them were looked up together,
+/// each time again, and no memory was enough for that.
+#[tokio::test(start_paused = true)]
+async fn a_restore_replaces_values_that_find_no_memory_together() {
+    const KEYS: i64 = 200;
+    const REPLACED: i64 = 7;
+    let node = Node::new().await;
+    let keyspaces = node.store.keyspaces();
+    let record = |main: i64, key: i64, value: Vec<u8>| KeyRecord {
+        main,
+        sub: 0,
+        is_delete: false,
+        pair: KeyValue {
+            key: format!("key {key:03}").into(),
+            create_revision: key + 1,
+            mod_revision: main,
+            version: if main == key + 1 { 1 } else { 2 },
+            value: value.into(),
+            lease: 0,
+        },
+    };
+    let mut import = Import::new(&keyspaces).unwrap();
+    for key in 0..KEYS {
+        import.add(record(key + 1, key, vec![1; 60_000])).await.unwrap();
+    }
+    for key in KEYS - REPLACED..KEYS {
+        import.add(record(REPLACED + key + 1, key, vec![2])).await.unwrap();
+        // Values of tables take memory, those that were written last do not.
+        node.store.store().flush().await.unwrap();
+    }
+    // As the values do that were looked up together.
+    let held = take_memory(&keyspaces[0], (KEYS - REPLACED) as u64).await;
+    let free = async {
+        sleep(Duration::from_secs(5)).await;
+        drop(held);
+    };
+    let (imported, ()) = tokio::join!(import.finish(Compacted::default(), 0), free);
+    let expected = Imported { revision: KEYS + REPLACED, keys: KEYS as u64, leases: 0 };
+    assert_eq!(imported.unwrap(), expected);
 }
