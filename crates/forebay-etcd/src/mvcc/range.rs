@@ -155,13 +155,6 @@ async fn older(place: &Place<'_>, revision: i64, wanted: &Wanted<'_>) -> Result<
 /// Returns the pairs of puts.
 async fn puts_at(reader: Reader<'_>, versions: Vec<(Vec<u8>, At)>) -> Result<Vec<KeyValue>, Failure> {
     let mut pairs = Vec::with_capacity(versions.len());
-    if reader.is_for_entry() {
-        // One at a time: the values of many may need more memory than the store has, and the entry cannot be refused.
-        for (key, at) in versions {
-            pairs.push(reader.put_at(&key, at).await?);
-        }
-        return Ok(pairs);
-    }
     let mut versions = versions.into_iter();
     loop {
         let part: Vec<_> = versions.by_ref().take(FETCH).collect();

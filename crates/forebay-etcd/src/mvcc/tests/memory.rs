@@ -1,13 +1,17 @@
 //! Entries are applied when clients' reads have taken the store's memory: later, and not never.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_kv::{ErrorKind, Keyspace, Value};
 use forebay_raft::Apply;
+use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 
 use super::harness::*;
+use crate::mvcc::range::{self, Place};
 use crate::mvcc::reader::Reader;
 use crate::mvcc::{Compacted, Import, Imported, KeyRecord, Machine, view};
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
@@ -45,7 +49,7 @@ async fn entries_wait_for_memory() {
             vec![],
         )),
         Change::Put(put("key 300", "short")),
-        // Values of an old revision, one at a time.
+        // Values of an old revision.
         Change::Txn(txn(
             vec![],
             vec![operation(RangeRequest { revision: 400, ..range("key", "kez") })],
@@ -144,4 +148,33 @@ async fn a_restore_replaces_values_that_find_no_memory_together() {
     let (imported, ()) = tokio::join!(import.finish(Compacted::default(), 0), free);
     let expected = Imported { revision: KEYS + REPLACED, keys: KEYS as u64, leases: 0 };
     assert_eq!(imported.unwrap(), expected);
+}
+
+/// An entry that read the values of an old revision waited for the device once for each of them: a range of all keys beside a put
+/// kept all members from applying anything else for a minute.
+#[tokio::test]
+async fn an_entry_reads_many_old_values_at_once() {
+    const KEYS: usize = 1_000;
+    let mut node = Node::new().await;
+    for value in [vec![1; 4_000], vec![2]] {
+        for number in 0..KEYS {
+            node.put(format!("key {number:04}"), &value).await;
+        }
+    }
+    node.store.store().flush().await.unwrap();
+    let keyspaces = node.store.keyspaces();
+    let reader = Reader::new(&keyspaces, None).unwrap();
+    let place = Place::of(reader, reader.state().await.unwrap());
+    let request = RangeRequest { revision: KEYS as i64 + 1, ..range("key", "kez") };
+    let mut waits = 0;
+    let mut reading = pin!(range::range(&place, &request));
+    let read = poll_fn(|context| {
+        let polled = reading.poll_unpin(context);
+        waits += usize::from(polled.is_pending());
+        polled
+    })
+    .await
+    .unwrap();
+    assert_eq!((read.kvs.len(), read.kvs[9].value.len()), (KEYS, 4_000));
+    assert!(waits < KEYS / 4, "{waits} waits for {KEYS} values");
 }
