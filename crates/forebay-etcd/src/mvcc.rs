@@ -45,6 +45,7 @@ mod recent;
 mod records;
 mod txn;
 mod view;
+mod walk;
 
 #[cfg(test)]
 mod tests;

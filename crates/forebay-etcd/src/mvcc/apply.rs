@@ -20,6 +20,9 @@ use crate::proto::peer::outcome::Result as Response;
 use crate::proto::peer::{Alarm, Attributes, Done};
 use crate::refusal::Refusal;
 
+/// Keys of a lease that are listed before they are deleted.
+const LEASE_KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
+
 /// The effects of an entry, beside the batch.
 #[derive(Debug)]
 pub(super) struct Effects {
@@ -181,15 +184,28 @@ async fn carry_out_txn(
 /// Deletes keys of a lease, as many as an entry may change. Returns whether these are all.
 async fn delete_keys(change: &mut Change<'_>, lease: i64) -> Result<bool, Failure> {
     let prefix = codec::lease_key(lease);
-    let mut keys = change.reader.prefix(Part::LeaseKeys, &prefix);
-    while let Some((key, _)) = change.reader.next_of(&mut keys).await? {
-        let key = &key[prefix.len()..];
-        if !change.has_room_to_delete(key) {
-            return Ok(false);
+    let mut keys = change.reader.walk_prefix(Part::LeaseKeys, &prefix);
+    loop {
+        let mut some = Vec::new();
+        while some.len() < LEASE_KEYS_AT_ONCE
+            && let Some((key, _)) = keys.next().await?
+        {
+            some.push(key);
         }
-        change.delete(key).await?;
+        let is_last = some.len() < LEASE_KEYS_AT_ONCE;
+        // Deletes read the values, and may wait for memory.
+        keys.let_go();
+        for key in some {
+            let key = &key[prefix.len()..];
+            if !change.has_room_to_delete(key) {
+                return Ok(false);
+            }
+            change.delete(key).await?;
+        }
+        if is_last {
+            return Ok(true);
+        }
     }
-    Ok(true)
 }
 
 async fn grant(change: &mut Change<'_>, request: &LeaseGrantRequest) -> Result<(i64, i64), Failure> {

@@ -34,11 +34,11 @@ pub(super) async fn clean(
         return Ok(());
     }
     let until = At::first(state.compacted);
-    let mut events = reader.events(state.cleaned, Some(until));
+    let mut events = reader.walk_events(state.cleaned, until);
     let (mut count, mut bytes) = (0, 0);
     let (mut freed, mut scratch) = (0, Vec::new());
     while count < step.events && bytes < step.bytes {
-        let Some((key, value)) = reader.next_of(&mut events).await? else {
+        let Some((key, value)) = events.next().await? else {
             state.cleaned = until;
             break;
         };

@@ -4,22 +4,16 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
 use std::ops::Bound;
-use std::time::Duration;
 
-use forebay_kv::{ErrorKind, Keyspace, Range, Snapshot, Value};
-use forebay_raft::until_memory;
-use openraft::type_config::TypeConfigExt;
+use forebay_kv::{Keyspace, Range, Snapshot, Value};
 
 use super::ahead::{self, Ahead};
 use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
 use super::recent::Current;
+use super::walk::{Wait, Walk, is_memory};
 use super::{Failure, KEYSPACES};
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
-use crate::types::Types;
-
-/// Until a range is read on for which the store had no memory.
-const MEMORY_AGAIN: Duration = Duration::from_millis(10);
 
 /// A keyspace, by its place in [`KEYSPACES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,11 +49,18 @@ impl<'a> Reader<'a> {
         &self.keyspaces[part as usize]
     }
 
+    /// Returns the value of a key. Waits for memory if this reads for an entry.
     pub(super) async fn get(&self, part: Part, key: &[u8]) -> Result<Option<Value>, Failure> {
         let keyspace = self.keyspace(part);
-        match self.snapshot {
-            Some(snapshot) => Ok(snapshot.get(keyspace, key).await?),
-            None => Ok(until_memory::<Types, _, _>(|| keyspace.get(key)).await?),
+        if let Some(snapshot) = self.snapshot {
+            return Ok(snapshot.get(keyspace, key).await?);
+        }
+        let mut wait = Wait::default();
+        loop {
+            match keyspace.get(key).await {
+                Err(error) if is_memory(&error) => wait.again().await,
+                found => return Ok(found?),
+            }
         }
     }
 
@@ -101,25 +102,28 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn prefix(&self, part: Part, prefix: &[u8]) -> Range {
-        let keyspace = self.keyspace(part);
-        match self.snapshot {
-            Some(snapshot) => snapshot.prefix(keyspace, prefix),
-            None => keyspace.prefix(prefix),
-        }
+    pub(super) fn walk(&self, part: Part, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Walk<'a> {
+        Walk::new(*self, part, bounds)
     }
 
-    /// Returns the next entry of a range. A committed entry is applied whatever clients' reads have left of the store's memory: it
-    /// waits, and [`get`](Self::get) does.
-    pub(super) async fn next_of(&self, range: &mut Range) -> Result<Option<(Vec<u8>, Value)>, Failure> {
-        loop {
-            match range.next().await.transpose() {
-                Err(error) if self.is_for_entry() && is_memory(&error) => {
-                    Types::sleep(MEMORY_AGAIN).await;
-                }
-                next => return Ok(next?),
+    /// Walks over the entries whose keys begin with these bytes.
+    pub(super) fn walk_prefix(&self, part: Part, prefix: &[u8]) -> Walk<'a> {
+        // The first bytes that sort after all of them, if there are such.
+        let mut end = prefix.to_vec();
+        while end.pop_if(|last| *last == u8::MAX).is_some() {}
+        let high = match end.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(&end[..])
             }
-        }
+            None => Bound::Unbounded,
+        };
+        self.walk(part, (Bound::Included(prefix), high))
+    }
+
+    /// Walks over the events from one revision on, until another.
+    pub(super) fn walk_events(&self, from: At, until: At) -> Walk<'a> {
+        self.walk(Part::Events, (Bound::Included(&from.key()), Bound::Excluded(&until.key())))
     }
 
     /// Returns the events from one revision on, until another.
@@ -184,8 +188,8 @@ impl<'a> Reader<'a> {
         let (mut low, mut high) = (Vec::new(), Vec::new());
         codec::version_key(key, At::first(0), &mut low);
         codec::version_key(key, At::last(revision), &mut high);
-        let mut found = self.range(Part::Versions, (Bound::Included(&low), Bound::Included(&high))).rev();
-        let Some((found, is_put)) = self.next_of(&mut found).await? else { return Ok(None) };
+        let mut found = self.walk(Part::Versions, (Bound::Included(&low), Bound::Included(&high))).rev();
+        let Some((found, is_put)) = found.next().await? else { return Ok(None) };
         Ok(if is_put.is_empty() || is_put[0] == 0 { None } else { Some(split_version_key(&found)?.1) })
     }
 
@@ -203,10 +207,10 @@ impl<'a> Reader<'a> {
             codec::escape(high, &mut escaped_high);
             Bound::Excluded(&escaped_high[..])
         });
-        let mut versions = self.range(Part::Versions, (Bound::Included(&escaped_low), high));
+        let mut versions = self.walk(Part::Versions, (Bound::Included(&escaped_low), high));
         // The escaped key, and its newest version so far.
         let (mut key, mut newest): (Vec<u8>, Option<At>) = (Vec::new(), None);
-        while let Some((found, is_put)) = self.next_of(&mut versions).await? {
+        while let Some((found, is_put)) = versions.next().await? {
             let (escaped, at) = split_version_key(&found)?;
             if escaped != key {
                 all.extend(newest.take().map(|at| (codec::unescape(&key), at)));
@@ -220,11 +224,6 @@ impl<'a> Reader<'a> {
         all.extend(newest.map(|at| (codec::unescape(&key), at)));
         Ok(all)
     }
-}
-
-/// Returns whether a read failed because clients have taken the store's memory.
-fn is_memory(error: &forebay_kv::Error) -> bool {
-    matches!(error.kind(), ErrorKind::MemoryBudget { .. })
 }
 
 /// Returns whether no key can be this.
@@ -293,7 +292,7 @@ type OwnKeys<'a> = Peekable<btree_map::Range<'a, Vec<u8>, usize>>;
 
 /// The current keys of a span in order.
 pub(super) struct Scan<'a> {
-    base: Option<(Reader<'a>, Range)>,
+    base: Option<Walk<'a>>,
     /// The next one of `base`.
     head: Option<(Vec<u8>, Value)>,
     own: Option<(&'a Own, OwnKeys<'a>)>,
@@ -322,15 +321,15 @@ impl<'a> Scan<'a> {
         let bounds = (Bound::Included(low), high.map_or(Bound::Unbounded, Bound::Excluded));
         let own = own.filter(|own| !own.by_key.is_empty());
         let own = own.map(|own| (own, own.by_key.range::<[u8], _>(bounds).peekable()));
-        Scan { base: Some((reader, reader.range(Part::Now, bounds))), head: None, own }
+        Scan { base: Some(reader.walk(Part::Now, bounds)), head: None, own }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Found<'a>>, Failure> {
         loop {
             if self.head.is_none()
-                && let Some((reader, base)) = &mut self.base
+                && let Some(base) = &mut self.base
             {
-                self.head = reader.next_of(base).await?;
+                self.head = base.next().await?;
                 if self.head.is_none() {
                     self.base = None;
                 }

@@ -169,8 +169,8 @@ impl View {
 
     /// Returns what members have said of themselves.
     pub(crate) async fn attributes(&self) -> Result<Vec<Attributes>, Failure> {
-        let (mut all, mut found) = (Vec::new(), self.reader()?.prefix(Part::Meta, MEMBER));
-        while let Some((_, bytes)) = found.next().await.transpose()? {
+        let (mut all, mut found) = (Vec::new(), self.reader()?.walk_prefix(Part::Meta, MEMBER));
+        while let Some((_, bytes)) = found.next().await? {
             let decoded = Attributes::decode(&bytes[..]);
             all.push(decoded.map_err(|_| Failure::damaged("a member's attributes", &bytes))?);
         }
@@ -200,8 +200,8 @@ impl View {
 }
 
 pub(super) async fn leases(reader: &Reader<'_>) -> Result<Vec<(i64, i64)>, Failure> {
-    let (mut all, mut found) = (Vec::new(), reader.prefix(Part::Leases, &[]));
-    while let Some((id, bytes)) = reader.next_of(&mut found).await? {
+    let (mut all, mut found) = (Vec::new(), reader.walk_prefix(Part::Leases, &[]));
+    while let Some((id, bytes)) = found.next().await? {
         all.push((codec::lease_id(&id)?, codec::Bytes::new(&bytes, "a lease").signed()?));
     }
     Ok(all)
@@ -209,16 +209,16 @@ pub(super) async fn leases(reader: &Reader<'_>) -> Result<Vec<(i64, i64)>, Failu
 
 pub(super) async fn lease_keys(reader: &Reader<'_>, id: i64) -> Result<Vec<Vec<u8>>, Failure> {
     let (mut keys, prefix) = (Vec::new(), codec::lease_key(id));
-    let mut found = reader.prefix(Part::LeaseKeys, &prefix);
-    while let Some((key, _)) = reader.next_of(&mut found).await? {
+    let mut found = reader.walk_prefix(Part::LeaseKeys, &prefix);
+    while let Some((key, _)) = found.next().await? {
         keys.push(key[prefix.len()..].to_vec());
     }
     Ok(keys)
 }
 
 pub(super) async fn alarms(reader: &Reader<'_>) -> Result<Vec<(u64, i32)>, Failure> {
-    let (mut all, mut found) = (Vec::new(), reader.prefix(Part::Meta, ALARM));
-    while let Some((key, _)) = reader.next_of(&mut found).await? {
+    let (mut all, mut found) = (Vec::new(), reader.walk_prefix(Part::Meta, ALARM));
+    while let Some((key, _)) = found.next().await? {
         all.push(codec::alarm_of_key(&key)?);
     }
     Ok(all)

@@ -8,11 +8,11 @@ use std::time::Duration;
 use forebay_kv::{ErrorKind, Keyspace, Value};
 use forebay_raft::Apply;
 use futures_util::FutureExt;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::harness::*;
 use crate::mvcc::range::{self, Place};
-use crate::mvcc::reader::Reader;
+use crate::mvcc::reader::{Part, Reader};
 use crate::mvcc::{Compacted, Import, Imported, KeyRecord, Machine, view};
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
 use crate::proto::mvccpb::KeyValue;
@@ -69,6 +69,67 @@ async fn entries_wait_for_memory() {
         };
         let (elapsed, ()) = tokio::join!(applied, free);
         assert!(elapsed >= Duration::from_secs(5), "there was no memory: {elapsed:?}");
+    }
+}
+
+/// A range keeps the memtables of its time, which count as held once they are in tables. An entry whose own range was what held the
+/// memory waited for ever.
+#[tokio::test]
+async fn an_entry_does_not_wait_for_what_it_holds_itself() {
+    let mut node = Node::new().await;
+    for number in 0..300 {
+        node.put(format!("key {number:03}"), vec![1; 20_000]).await;
+    }
+    node.store.store().flush().await.unwrap();
+    for number in 300..305 {
+        node.put(format!("key {number:03}"), vec![1; 20_000]).await;
+    }
+    let keyspaces = node.store.keyspaces();
+    let mut walk = Reader::new(&keyspaces, None).unwrap().walk_prefix(Part::Now, b"key");
+    let mut found = vec![walk.next().await.unwrap().unwrap().0];
+    node.store.store().flush().await.unwrap();
+    let held = take_memory(&keyspaces[0], 300).await;
+    // Nothing is released by the clients.
+    let next = timeout(Duration::from_secs(20), walk.next()).await;
+    found.push(next.expect("it waits for its own range").unwrap().unwrap().0);
+    drop(held);
+    while let Some((key, _)) = walk.next().await.unwrap() {
+        found.push(key);
+    }
+    let keys: Vec<_> = (0..305).map(|number| format!("key {number:03}").into_bytes()).collect();
+    assert_eq!(found, keys);
+}
+
+/// Whatever a walk lets go between two entries, it goes on behind the last one.
+#[tokio::test]
+async fn a_walk_goes_on_where_it_was() {
+    let mut node = Node::new().await;
+    let keys =
+        [&b"\xfe"[..], b"\xfe\xff", b"\xfe\xff\x01", b"\xfe\xff\xff", b"\xff", b"\xff\xff", b"\xff\xff\xff"];
+    for key in keys {
+        node.put(key, "value").await;
+    }
+    let keyspaces = node.store.keyspaces();
+    let reader = Reader::new(&keyspaces, None).unwrap();
+    for prefix in [&b""[..], b"\xfe", b"\xfe\xff", b"\xff", b"\xff\xff", b"\xff\xff\xff\xff"] {
+        let expected: Vec<_> =
+            keys.iter().filter(|key| key.starts_with(prefix)).map(|key| key.to_vec()).collect();
+        for is_reversed in [false, true] {
+            let mut walk = reader.walk_prefix(Part::Now, prefix);
+            if is_reversed {
+                walk = walk.rev();
+            }
+            let mut found = Vec::new();
+            while let Some((key, _)) = walk.next().await.unwrap() {
+                found.push(key);
+                walk.let_go();
+            }
+            assert!(walk.next().await.unwrap().is_none());
+            if is_reversed {
+                found.reverse();
+            }
+            assert_eq!(found, expected, "{prefix:?}");
+        }
     }
 }
 
