@@ -147,7 +147,7 @@ static void submit_read(struct fbw_slot *slot, struct fbw_read *read)
 	read->bio.bi_end_io = fbw_end_io;
 	/* Until the driver begins it, it is in no queue that could be polled; 0 would be the first one's number, which may have an interrupt. */
 	read->bio.bi_cookie = BLK_QC_T_NONE;
-	/* With all that was set above, for who sees the flag and polls. */
+	/* A poller that sees the flag sees all that was set above. */
 	smp_store_release(&read->is_flying, true);
 	submit_bio(&read->bio);
 }

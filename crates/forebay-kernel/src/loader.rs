@@ -95,7 +95,7 @@ const LINES: usize = 6;
 thread_local! {
     static HEARD: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
-/// One for each of a process's descendants in turn: a child that is forked while another thread loads has a lock that nobody gives back.
+/// One for each of a process's descendants in turn: a child that is forked while another thread loads has that lock taken for ever.
 static LOADING: [Mutex<()>; 8] = [const { Mutex::new(()) }; 8];
 
 /// Runs `load` with the loader's messages in the error, and not on the program's standard error. The loader

@@ -14,7 +14,7 @@ use crate::types::Types;
 /// Until a read is made again for which the store had no memory: at first, and at most.
 const AGAIN: Duration = Duration::from_millis(1);
 const AGAIN_MAX: Duration = Duration::from_millis(100);
-/// Who operates the server hears of a wait that is longer.
+/// A longer wait is logged.
 const WAIT_USUAL_MAX: Duration = Duration::from_secs(5);
 
 /// Entries of a keyspace in order.

@@ -310,9 +310,10 @@ async fn a_member_that_has_ended_leaves_nothing_behind() {
         cluster.members[0].put("a", "1").await.unwrap();
         let kept = cluster.members[0].node().kept();
         assert!(!open_files(cluster.dir.path()).is_empty());
-        match is_shut_down {
-            true => cluster.members[0].stop().await,
-            false => drop(cluster.members[0].server.take()),
+        if is_shut_down {
+            cluster.members[0].stop().await;
+        } else {
+            drop(cluster.members[0].server.take());
         }
         let gone = async {
             while kept.strong_count() > 0 || !open_files(cluster.dir.path()).is_empty() {
