@@ -667,9 +667,14 @@ impl Node {
         self.hand_over().await;
     }
 
+    /// Has requests fail from here on. Returns whether they did before.
+    pub(crate) fn set_stopping(&self) -> bool {
+        self.inner.is_stopping.swap(true, Ordering::Relaxed)
+    }
+
     /// Closes Raft, state and log. Requests fail from here on.
     pub(crate) async fn shutdown(&self) {
-        if self.inner.is_stopping.swap(true, Ordering::Relaxed) {
+        if self.set_stopping() {
             return;
         }
         for task in std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner)) {

@@ -241,6 +241,13 @@ impl Server {
     }
 }
 
+impl Drop for Server {
+    fn drop(&mut self) {
+        // What is under way for clients, in their tasks, waits for no leader any more.
+        self.node.set_stopping();
+    }
+}
+
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("addresses", &self.addresses).finish_non_exhaustive()

@@ -123,25 +123,24 @@ impl<'a> Checkpoint<'a> {
         // The view keeps the tables' files. Entries that are in no table yet were written after the flush
         // began.
         let view = self.shared.view();
+        // Before anything is made: a caller who finds no memory for them may try it again at once, and often.
+        let values = self.values(&view, keyspace, keys).await?;
         let above = engine.open_dir(parent_of(self.dir)).await?;
         let (name, making) = (name_of(self.dir), name_of(&self.making));
         above.create_dir(making).await?;
         let made = Made { dir: above.open_dir(making).await?, above };
         let done = async {
             self.fill(&made.dir, &view).await?;
-            // Before it has its name: an error leaves nothing under that, and the caller may try it again.
-            let values = self.values(&view, keyspace, keys).await?;
             made.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
                 Some(EEXIST | ENOTEMPTY) => self.exists(),
                 _ => error.into(),
-            })?;
-            Ok(values)
+            })
         };
         let done = done.await;
         if done.is_err() {
             made.remove(making).await;
         }
-        done
+        done.map(|()| values)
     }
 
     async fn values(&self, view: &View, keyspace: u32, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
