@@ -176,8 +176,9 @@ fn a_cluster_survives_power_cuts_right_after_truncations() {
 
 #[test]
 fn a_cluster_survives_power_cuts_in_installs() {
-    if let Some(counts) = explore(Worlds::of(Trouble::Installs), SEEDS) {
-        assert!(get(&counts.events.arrived) > 12 && get(&counts.events.installed) > 6, "{counts:?}");
+    // Some three snapshots arrive in a world, and one is installed: in few worlds that may be none, by chance.
+    if let Some(counts) = explore(Worlds::of(Trouble::Installs), 3 * SEEDS) {
+        assert!(get(&counts.events.arrived) > 24 && get(&counts.events.installed) > 8, "{counts:?}");
     }
 }
 
