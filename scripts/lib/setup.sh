@@ -60,10 +60,20 @@ have_wait_libraries() {
     (install_packages "${wanted[@]}")
 }
 
+# Debian's compiler comes without the messages that the definitions of etcd import: they are a package of their own.
+protoc_has_google() {
+    local folder status=0
+    folder=$(mktemp -d)
+    printf 'syntax = "proto3";\nimport "google/protobuf/descriptor.proto";\n' >"$folder/probe.proto"
+    protoc --proto_path "$folder" --descriptor_set_out=/dev/null "$folder/probe.proto" || status=1
+    rm -rf "$folder"
+    return "$status"
+}
+
 # What forebay-etcd is compared with: etcd and etcdctl; protoc builds the client of the tests.
 have_etcd() {
-    local wanted=(etcd-server etcd-client protobuf-compiler)
-    { command -v etcd && command -v etcdctl && command -v protoc; } >/dev/null 2>&1 && return
+    local wanted=(etcd-server etcd-client protobuf-compiler libprotobuf-dev)
+    { command -v etcd && command -v etcdctl && protoc_has_google; } >/dev/null 2>&1 && return
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || [ -n "${FOREBAY_TEST_OFFLINE:-}" ]; then
         say "missing for the tests beside etcd: ${wanted[*]} (names as on Debian)"
         return 1
