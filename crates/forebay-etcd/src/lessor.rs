@@ -8,7 +8,7 @@
 //! of no use, since another one may have kept them alive meanwhile.
 //!
 //! A lease whose end was proposed is over for the rest of the term: the proposal may be in the log, to be committed later in this
-//! term, whatever this member counted as meanwhile. What is committed of former terms is applied before a new leader's first read.
+//! term, even if this member did not lead for a while. Committed entries of former terms are applied before a new leader's first read.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(lessor.ended().await, (5, vec![1]));
     }
 
-    /// A revocation was in the log and not committed when its leader was no leader for a while, by what it heard of the others. In the
+    /// A revocation was in the log and not committed when its leader gave the lead up for a while, as it heard nothing from the others. In the
     /// same term again, it gave the lease its whole time, and said so to its client. Then the revocation was committed.
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_is_being_revoked_is_over_for_the_rest_of_the_term() {

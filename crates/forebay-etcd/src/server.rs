@@ -243,7 +243,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // What is under way for clients, in their tasks, waits for no leader any more.
+        // Calls of clients that are under way in tasks of their own end instead of waiting for a leader.
         self.node.set_stopping();
     }
 }

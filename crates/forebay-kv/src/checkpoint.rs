@@ -129,14 +129,13 @@ impl<'a> Checkpoint<'a> {
         let (name, making) = (name_of(self.dir), name_of(&self.making));
         above.create_dir(making).await?;
         let made = Made { dir: above.open_dir(making).await?, above };
-        let done = async {
-            self.fill(&made.dir, &view).await?;
-            made.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
+        let done = match self.fill(&made.dir, &view).await {
+            Ok(()) => made.above.rename(making, name).await.map_err(|error| match error.raw_os_error() {
                 Some(EEXIST | ENOTEMPTY) => self.exists(),
                 _ => error.into(),
-            })
+            }),
+            Err(error) => Err(error),
         };
-        let done = done.await;
         if done.is_err() {
             made.remove(making).await;
         }

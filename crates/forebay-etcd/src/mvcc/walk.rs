@@ -22,11 +22,11 @@ const WAIT_USUAL_MAX: Duration = Duration::from_secs(5);
 /// A committed entry of the log is applied whatever clients' reads have left of the store's memory: it waits. Meanwhile it holds
 /// nothing, for a range keeps the memtables of its time, and those are what there may be no memory for: once they are in tables, they
 /// count as held by the program. So the range is given up, and another one goes on behind the last key. It shows the same, because
-/// what an entry changes is written after all that it reads, and nothing else writes.
+/// an entry writes its changes after all its reads, and nothing else writes.
 pub(super) struct Walk<'a> {
     reader: Reader<'a>,
     part: Part,
-    /// What is left.
+    /// Of the entries that are left.
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     is_reversed: bool,
     range: Option<Range>,
@@ -66,7 +66,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Gives up what it holds of the store, until the next entry is asked for: so that other reads can wait for memory.
+    /// Releases the range until the next call of `next`, so that other reads can wait for memory.
     pub(super) fn let_go(&mut self) {
         self.range = None;
     }
@@ -100,7 +100,7 @@ pub(super) fn is_memory(error: &forebay_kv::Error) -> bool {
 pub(super) struct Wait {
     begun: Option<Instant>,
     last: Duration,
-    is_told: bool,
+    is_logged: bool,
 }
 
 impl Wait {
@@ -110,8 +110,8 @@ impl Wait {
         self.last = (self.last * 2).clamp(AGAIN, AGAIN_MAX);
         Types::sleep(self.last).await;
         let waited = begun.elapsed();
-        if !self.is_told && waited > WAIT_USUAL_MAX {
-            self.is_told = true;
+        if !self.is_logged && waited > WAIT_USUAL_MAX {
+            self.is_logged = true;
             let waited_ms = waited.as_millis() as u64;
             tracing::warn!(
                 waited_ms,
