@@ -121,3 +121,10 @@ target_dir() {
         *) say "$PWD/$dir" ;;
     esac
 }
+
+# built PACKAGE KIND NAME: the path of a program that scripts/test has built; of no kind `test`, `example` or `bin` where it has not.
+built() {
+    local gate
+    gate=$(target_dir)/debug/forebay-gate
+    [ -s "${FOREBAY_BUILT:-}" ] && [ -x "$gate" ] && "$gate" built --messages "$FOREBAY_BUILT" "$@"
+}
