@@ -1,0 +1,79 @@
+//! The tests of the core's public API as one program, a module for each subject: one is linked instead of fifty. Tests that need a
+//! process of their own are programs beside it, and their first line says why; those that need a process which lacks something run
+//! this program again as a child.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod stuck_file;
+mod tree;
+
+#[cfg(target_os = "linux")]
+mod adaptive;
+mod append;
+mod basic;
+#[cfg(feature = "sim")]
+mod calibration_world;
+mod classes;
+#[cfg(feature = "sim")]
+mod classes_world;
+#[cfg(feature = "sim")]
+mod cluster_world;
+mod collective;
+#[cfg(feature = "sim")]
+mod collective_world;
+mod combine;
+#[cfg(target_os = "linux")]
+mod commands;
+mod device;
+mod directories;
+#[cfg(target_os = "linux")]
+mod durable;
+mod error_texts;
+mod executors;
+#[cfg(target_os = "linux")]
+mod exhaustion;
+mod file_lifetime;
+mod file_space;
+mod foreign;
+mod futures;
+mod lent;
+mod limits;
+#[cfg(feature = "_mutants")]
+mod mutants;
+mod operations;
+mod other_engines;
+mod ownership;
+#[cfg(target_os = "linux")]
+mod priority;
+mod read_many;
+#[cfg(target_os = "linux")]
+mod refused;
+mod regressions;
+#[cfg(feature = "sim")]
+mod rings_world;
+mod scan;
+#[cfg(feature = "testing")]
+mod sequence;
+#[cfg(feature = "testing")]
+mod sequence_fuzz;
+mod shutdown;
+#[cfg(feature = "sim")]
+mod simulator;
+mod stats;
+mod stats_server;
+mod tasks;
+#[cfg(target_os = "linux")]
+mod teardown;
+#[cfg(feature = "tokio")]
+mod wait_calls;
+mod waiting;
+mod walk;
+mod walk_endings;
+#[cfg(feature = "sim")]
+mod walk_world;
+#[cfg(feature = "tokio")]
+mod worker_rings;
+#[cfg(feature = "sim")]
+mod world;
+#[cfg(feature = "sim")]
+mod write_combiner_world;

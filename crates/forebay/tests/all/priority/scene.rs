@@ -1,0 +1,127 @@
+//! Scenes in a process of their own, and the kernel scheduler's settings of their threads.
+
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, Stdio};
+
+/// The environment variable with the name of the scene that a child plays.
+const SCENE: &str = "FOREBAY_PRIORITY_SCENE";
+/// A child that takes longer hangs: the kernel ends it with SIGALRM.
+const DEADLINE_S: libc::c_uint = 120;
+/// Number in capabilities(7) of the one that lifts the limits of priorities.
+const CAP_SYS_NICE: libc::c_ulong = 23;
+
+/// Rights of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// The rights of this process.
+    Same,
+    /// Without the capability, and with this `RLIMIT_RTPRIO`.
+    Limit(libc::rlim_t),
+}
+
+/// Runs the test `name` in a child, where this call runs `body`: its threads are the only ones of these names.
+pub(crate) fn scene(name: &str, rights: Rights, body: impl FnOnce()) {
+    if std::env::var_os(SCENE).is_some_and(|scene| scene == name) {
+        return body();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", &format!("priority::{name}"), "--nocapture", "--test-threads=1"])
+        .env(SCENE, name)
+        .stdin(Stdio::null());
+    // SAFETY: the closure makes system calls only; it neither allocates nor locks.
+    unsafe { command.pre_exec(move || restrict(rights)) };
+    let output = match command.output() {
+        // Raising it takes CAP_SYS_RESOURCE.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return println!("skipped: this process may not raise RLIMIT_RTPRIO");
+        }
+        output => output.unwrap(),
+    };
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.signal() != Some(libc::SIGALRM), "{name} hangs:\n{out}\n{err}");
+    assert!(output.status.success(), "{name}: {}\n{out}\n{err}", output.status);
+    assert!(out.contains("1 passed"), "{name} did not run:\n{out}\n{err}");
+    out.lines().filter(|line| line.contains("skipped: ")).for_each(|line| println!("{line}"));
+}
+
+fn restrict(rights: Rights) -> std::io::Result<()> {
+    // SAFETY: system calls with plain numbers and a structure that outlives the call.
+    unsafe {
+        libc::alarm(DEADLINE_S);
+        if let Rights::Limit(limit) = rights {
+            let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+            if libc::setrlimit(libc::RLIMIT_RTPRIO, &limit) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // Not root: the call fails, and there is nothing to drop.
+            libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0);
+        }
+    }
+    Ok(())
+}
+
+/// `struct sched_attr`; sched_getattr(2).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scheduling {
+    size: u32,
+    pub(crate) policy: i32,
+    flags: u64,
+    pub(crate) nice: i32,
+    pub(crate) priority: u32,
+    pub(crate) slice_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+impl Scheduling {
+    /// Returns the settings of the thread with that number; 0: the calling one.
+    pub(crate) fn of(tid: i32) -> Scheduling {
+        let mut found = Scheduling::default();
+        let size = size_of::<Scheduling>();
+        // SAFETY: the structure is valid for writes of the size that is passed.
+        let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &mut found, size, 0) };
+        assert_eq!(result, 0, "thread {tid}: {}", std::io::Error::last_os_error());
+        found
+    }
+
+    /// Requests `wanted` for the calling thread, and returns the thread's settings after that.
+    fn after(wanted: Scheduling) -> Scheduling {
+        let wanted = Scheduling { size: size_of::<Scheduling>() as u32, ..wanted };
+        // SAFETY: the structure is valid for reads of the size in its `size` field.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &wanted, 0) };
+        Scheduling::of(0)
+    }
+
+    pub(crate) fn is_real_time(&self) -> bool {
+        (self.policy, self.priority) == (libc::SCHED_FIFO, 1)
+    }
+
+    pub(crate) fn is_prompt(&self) -> bool {
+        (self.policy, self.slice_ns) == (libc::SCHED_OTHER, 100_000)
+    }
+}
+
+/// Returns whether this process may have real-time threads, and whether the kernel supports slices. Tried on
+/// a thread of its own.
+pub(crate) fn kernel_grants() -> (bool, bool) {
+    let tried = std::thread::spawn(|| {
+        let slice = Scheduling { slice_ns: 100_000, nice: Scheduling::of(0).nice, ..Scheduling::default() };
+        let has_slices = Scheduling::after(slice).is_prompt();
+        let real_time = Scheduling { policy: libc::SCHED_FIFO, priority: 1, ..Scheduling::default() };
+        (Scheduling::after(real_time).is_real_time(), has_slices)
+    });
+    tried.join().unwrap()
+}
+
+/// Returns this process's threads whose names begin like that.
+pub(crate) fn threads_named(prefix: &str) -> Vec<i32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|entry| entry.unwrap());
+    let named = tasks.filter(|task| {
+        // A thread may end between the list and the read of its name.
+        let name = std::fs::read_to_string(task.path().join("comm"));
+        name.is_ok_and(|name| name.starts_with(prefix))
+    });
+    named.map(|task| task.file_name().to_str().unwrap().parse().unwrap()).collect()
+}

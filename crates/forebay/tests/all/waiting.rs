@@ -1,0 +1,69 @@
+//! Waiting for futures that are made of the engine's, and the engine's clock.
+
+use std::time::{Duration, Instant};
+
+use crate::common::config;
+use forebay::{Class, Engine, ErrorKind};
+
+#[test]
+fn a_plain_thread_waits_for_any_future() {
+    let engine = Engine::start(config()).unwrap();
+    let sum = engine.block_on(async {
+        let mut sum = 0;
+        for n in 0..10 {
+            engine.nop().await.unwrap();
+            sum += engine
+                .spawn_on_shard(n % engine.shard_count(), Class::DEFAULT, move || async move { n })
+                .await
+                .unwrap();
+        }
+        sum
+    });
+    assert_eq!(sum.unwrap(), 45);
+    // Several threads at once, and futures of another crate.
+    let (send, receive) = async_channel::bounded(1);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| engine.block_on(receive.recv()).unwrap().unwrap());
+        scope.spawn(|| engine.block_on(send.send(7)).unwrap().unwrap());
+        assert_eq!(first.join().unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_shard_does_not_wait() {
+    let engine = Engine::start(config()).unwrap();
+    let inner = engine.clone();
+    let asked = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
+        inner.block_on(async { panic!("polled") }).unwrap_err().kind()
+    });
+    assert_eq!(asked.wait().unwrap(), ErrorKind::WaitOnShard);
+}
+
+#[test]
+fn the_clock_goes_on_at_the_usual_rate() {
+    let engine = Engine::start(config()).unwrap();
+    let (wall, began_ns) = (Instant::now(), engine.now_ns());
+    while wall.elapsed() < Duration::from_millis(5) {}
+    let elapsed_ns = engine.now_ns().saturating_sub(began_ns);
+    // The thread may have been away for long at any point, but no clock runs ahead of the other by much.
+    assert!(elapsed_ns >= 4_000_000 && elapsed_ns < 2 * wall.elapsed().as_nanos() as u64, "{elapsed_ns}");
+}
+
+#[cfg(feature = "sim")]
+#[test]
+fn in_a_world_nobody_waits_and_the_clock_is_the_worlds() {
+    use forebay::sim::{self, World};
+    let mut world = World::new(1);
+    let (engine, slept_ns) = world
+        .run(async |engine| {
+            assert_eq!(engine.block_on(async {}).unwrap_err().kind(), ErrorKind::WaitInWorld);
+            let (before, before_ns) = (sim::now(), engine.now_ns());
+            sim::sleep(Duration::from_secs(7)).await.unwrap();
+            let slept = (sim::now() - before).as_nanos() as u64;
+            assert_eq!(engine.now_ns() - before_ns, slept);
+            (engine, slept)
+        })
+        .unwrap();
+    assert!(slept_ns >= 7_000_000_000);
+    assert_eq!(engine.block_on(async {}).unwrap_err().kind(), ErrorKind::WaitInWorld);
+}
