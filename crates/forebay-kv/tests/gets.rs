@@ -1,3 +1,5 @@
+//! A program of its own: it counts allocations with a global allocator.
+//!
 //! Costs of gets: those found in memory, those that read, and several at once.
 
 mod common;

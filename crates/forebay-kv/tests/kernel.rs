@@ -1,3 +1,5 @@
+//! A program of its own: scripts/checks/kernel-walks runs it by its name in virtual machines.
+//!
 //! Gets that walk inside the kernel return the same results as the others. On machines whose kernel cannot,
 //! all walks fall back and the tests must pass as well. `FOREBAY_KERNEL_ENGINES=bpf-loop` requires a kernel
 //! that can (`scripts/checks/kernel-walks`).

@@ -1,5 +1,6 @@
-//! A store that was opened by a relative path, in a process that changes its working directory. The only test
-//! of its binary, because the working directory belongs to the process.
+//! A program of its own, with only one test: the working directory belongs to the process.
+//!
+//! A store that was opened by a relative path, in a process that changes its working directory.
 //!
 //! Regression: an open store accessed its files by the relative path. After chdir(2) its next flush failed,
 //! or changed the files of another store there.

@@ -1,4 +1,6 @@
-//! Counts heap allocations on the shard's thread: none per append once the log is warm, for any caller.
+//! A program of its own: it counts allocations with a global allocator.
+//!
+//! None on the shard's thread per append once the log is warm, for any caller.
 
 mod common;
 

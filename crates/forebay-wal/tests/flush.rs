@@ -1,5 +1,6 @@
-//! Both ways to make groups durable: a log recovers, and a log's first failure is final. This file has only
-//! one test, because the limit that makes writes fail applies to the whole process.
+//! A program of its own, with only one test: the limit that makes writes fail (RLIMIT_FSIZE) applies to the whole process.
+//!
+//! Both ways to make groups durable: a log recovers, and a log's first failure is final.
 #![cfg(target_os = "linux")]
 
 mod common;

@@ -1,3 +1,5 @@
+//! A program of its own: it counts the threads of all logs of the process, and refuses system calls.
+//!
 //! Where the log makes no system call, and where one that it makes is refused.
 #![cfg(target_os = "linux")]
 

@@ -1,5 +1,6 @@
-//! A log that was opened by a relative path, in a process that changes its working directory. It is the only
-//! test of its binary, because the working directory belongs to the process.
+//! A program of its own, with only one test: the working directory belongs to the process.
+//!
+//! A log that was opened by a relative path, in a process that changes its working directory.
 //!
 //! Regression: the log looked its files up by the relative path as long as it was open. After chdir(2) it
 //! failed at the next segment, or changed the files of another log there.

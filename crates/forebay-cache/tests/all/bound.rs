@@ -1,0 +1,244 @@
+//! The cache's memory is bounded, and spent on the pages that are used.
+
+use crate::common::{self, cache, engine, mix, scratch};
+use forebay::{Config, Engine};
+use forebay_cache::{BlockCache, Cache, CacheOptions};
+use quick_cache::{OptionsBuilder, sync};
+
+const PAGE: u64 = 4096;
+
+/// Draws page numbers as programs do: a few are wanted often (exponent 0.99).
+struct Zipf {
+    sums: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(pages: u64) -> Zipf {
+        let mut sum = 0.0;
+        let weights = (1..=pages).map(|rank| 1.0 / (rank as f64).powf(0.99));
+        Zipf {
+            sums: weights
+                .map(|weight| {
+                    sum += weight;
+                    sum
+                })
+                .collect(),
+        }
+    }
+
+    fn page(&self, number: u64) -> u64 {
+        let last = self.sums.last().copied().expect("pages");
+        let at = (mix(number) >> 11) as f64 / (1u64 << 53) as f64 * last;
+        // Wanted pages lie anywhere in the file.
+        mix(self.sums.partition_point(|sum| *sum < at) as u64) % self.sums.len() as u64
+    }
+}
+
+#[test]
+fn its_bytes_stay_within_the_limit() {
+    for (bytes_max, page_bytes) in [(1 << 20, 4096), (8 << 20, 4096), (8 << 20, 16 << 10)] {
+        let options = CacheOptions::default().bytes_max(bytes_max).page_bytes(page_bytes);
+        let cache = Cache::new(&engine(), options).expect("a cache");
+        let data = scratch(&cache, 16 << 20);
+        for number in 0..8000 {
+            let at = mix(number) % (16 << 20);
+            data.file.read_up_to(at..at + mix(number + 9) % 20_000).wait().expect("a read");
+            let stats = cache.stats().pages;
+            assert!(stats.bytes <= bytes_max + bytes_max / 100, "{stats:?}");
+        }
+        let stats = cache.stats().pages;
+        assert!(stats.bytes > bytes_max * 9 / 10 && stats.evictions > 0, "it is full: {stats:?}");
+        assert!(stats.bytes >= stats.blocks * (page_bytes + 100), "entries count as well: {stats:?}");
+        let held = cache.engine().memory().held_bytes;
+        assert!(held <= bytes_max + bytes_max / 100, "{held} bytes of I/O memory");
+    }
+}
+
+/// The resident memory of a process that fills a cache: pages, entries and all else.
+#[test]
+fn the_memory_of_a_full_cache_is_within_its_bound() {
+    /// Memory of the process that is no page and no entry: the engine's own, and buffers of reads.
+    const BESIDE: u64 = 8 << 20;
+    const BOUND: u64 = 64 << 20;
+    if std::env::var_os("FOREBAY_CACHE_ALONE").is_none() {
+        // The other tests of this process have memory of their own.
+        let program = std::env::current_exe().expect("a path");
+        let name = "bound::the_memory_of_a_full_cache_is_within_its_bound";
+        let arguments = ["--exact", name, "--nocapture"];
+        let run =
+            std::process::Command::new(program).args(arguments).env("FOREBAY_CACHE_ALONE", "1").output();
+        let run = run.expect("a process");
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        return;
+    }
+    let engine = Engine::start(Config::default().shards(1).arena_bytes_max(256 << 20)).expect("an engine");
+    let cache = Cache::new(&engine, CacheOptions::default().bytes_max(BOUND)).expect("a cache");
+    let dir = common::dir();
+    let path = dir.path().join("data");
+    std::fs::File::create(&path).and_then(|file| file.set_len(256 << 20)).expect("a sparse file");
+    let file = cache.open(&path, forebay::Open::read()).wait().expect("opens");
+    file.read(0..PAGE).wait().expect("a read");
+    let before = resident_bytes();
+    for number in 1..(256 << 20) / PAGE {
+        file.read(number * PAGE..(number + 1) * PAGE).wait().expect("a read");
+    }
+    let (after, stats) = (resident_bytes(), cache.stats().pages);
+    assert!(stats.bytes > BOUND * 9 / 10, "{stats:?}");
+    let grown = after - before;
+    assert!(grown <= BOUND + BOUND / 100 + BESIDE, "{grown} bytes for a bound of {BOUND}: {stats:?}");
+    assert!(grown >= BOUND * 8 / 10, "the pages are in memory: {grown}");
+}
+
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("a line");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+}
+
+#[test]
+fn a_hot_set_survives_a_scan_of_ten_times_the_cache() {
+    let cache = cache(8 << 20);
+    let data = scratch(&cache, 100 << 20);
+    let hot = |round: u64| {
+        (0..400)
+            .filter(|page| {
+                let at = mix(*page) % 1000 * PAGE;
+                let before = cache.stats().pages.hits;
+                data.file.read(at..at + 100).wait().expect("a read");
+                round > 0 && cache.stats().pages.hits > before
+            })
+            .count()
+    };
+    let warm: usize = (0..4).map(&hot).sum();
+    assert!(warm > 0);
+    for page in 1000..1000 + 10 * 2048 {
+        data.file.read(page * PAGE..page * PAGE + 100).wait().expect("a read");
+    }
+    let survived = hot(1);
+    assert!(survived >= 380, "{survived} of 400 reads of the hot set were hits");
+}
+
+/// Pages, shared reads and weights in bytes change nothing of what quick_cache keeps.
+#[test]
+fn it_hits_as_often_as_the_cache_inside_of_it() {
+    const PAGES: u64 = 16_384;
+    const ROOM: u64 = 2048;
+    let data = {
+        let cache = cache(ROOM * (PAGE + 160));
+        (scratch(&cache, PAGES * PAGE), cache)
+    };
+    let zipf = Zipf::new(PAGES);
+    let mixed = |number: u64| match number % 4 {
+        // One access in four belongs to a scan that goes round.
+        0 => number / 4 % PAGES,
+        _ => zipf.page(number),
+    };
+    let traces: [(&str, &dyn Fn(u64) -> u64); 2] = [("zipf", &|number| zipf.page(number)), ("mixed", &mixed)];
+    for (name, trace) in traces {
+        let (data, cache) = &data;
+        data.file.invalidate(0..u64::MAX);
+        let before = cache.stats().pages;
+        let mut options = OptionsBuilder::new();
+        options.shards(8).estimated_items_capacity(ROOM as usize).weight_capacity(ROOM);
+        let inner = sync::Cache::<u64, ()>::with_options(
+            options.build().expect("options"),
+            quick_cache::UnitWeighter,
+            quick_cache::DefaultHashBuilder::default(),
+            sync::DefaultLifecycle::default(),
+        );
+        let (mut hits, count) = (0u64, 60_000);
+        for number in 0..count {
+            let page = trace(number);
+            data.file.read(page * PAGE + 5..page * PAGE + 50).wait().expect("a read");
+            match inner.get(&page) {
+                Some(()) => hits += 1,
+                None => inner.insert(page, ()),
+            }
+        }
+        let ours = (cache.stats().pages.hits - before.hits) as f64 / count as f64;
+        let inner = hits as f64 / count as f64;
+        println!("{name}: {ours:.4}, quick_cache {inner:.4}");
+        assert!((ours - inner).abs() < 0.01, "{name}: {ours:.4}, quick_cache {inner:.4}");
+    }
+}
+
+/// Programs that hold blocks, and caches that hold all the rest of the engine's memory: the cache gives way.
+#[test]
+fn pages_give_way_when_io_memory_runs_out() {
+    let engine = Engine::start(Config::default().shards(1).arena_bytes_max(64 << 20)).expect("an engine");
+    let most = engine.memory_unreserved();
+    let cache = Cache::new(&engine, CacheOptions::default().bytes_max(most)).expect("a cache");
+    Cache::new(&engine, CacheOptions::default().bytes_max(1 << 20)).expect_err("all is promised");
+    let data = scratch(&cache, 80 << 20);
+    for page in 0..(80 << 20) / PAGE {
+        data.file.read(page * PAGE..page * PAGE + 1).wait().expect("pages give way");
+    }
+    let mut held = Vec::new();
+    // Beside the arena there are 64 MiB for what does not fit.
+    for number in 0..80 {
+        held.push(data.file.read(number << 20..(number + 1) << 20).wait().expect("pages give way"));
+        data.file.write(number << 20, vec![7; 1 << 20]).wait().expect("pages give way");
+    }
+    let bytes = cache.stats().pages.bytes;
+    assert!(bytes < most - (8 << 20), "{bytes} of {most} bytes");
+}
+
+/// The map of blocks alone, as the store uses it.
+#[test]
+fn blocks_of_long_reads_are_left_out() {
+    let engine = engine();
+    let blocks = BlockCache::new(1 << 20);
+    let long = engine.block(64 << 10).expect("memory").freeze();
+    blocks.insert(1, 0, &long.slice(..4096).expect("a part"));
+    assert_eq!(blocks.get(1, 0), None, "it would keep 64 KiB");
+    blocks.insert(1, 0, &long);
+    assert!(blocks.get(1, 0).is_some());
+    blocks.set_bytes_max(4096);
+    assert_eq!(blocks.stats().blocks, 0);
+}
+
+/// Blocks that are offered come in with the second offer, or with a lookup while they are among the last that were offered.
+#[test]
+fn offered_blocks_come_in_when_they_are_wanted_again() {
+    let engine = engine();
+    let block = engine.block(4096).expect("memory").freeze();
+    let blocks = BlockCache::new(4 << 20);
+    for offset in 0..5_000 {
+        blocks.offer(1, offset * PAGE, &block);
+    }
+    let once = blocks.stats();
+    assert!(once.insertions < 250 && once.refusals > 4_750, "{once:?}");
+    assert!(once.blocks <= once.insertions + 64 && once.evictions == 0, "{once:?}");
+    // The last one is at hand, and stays from then on; those before are not.
+    assert_eq!(blocks.get(1, 1_000 * PAGE), None);
+    assert_eq!(blocks.peek(1, 4_999 * PAGE), Some(block.clone()));
+    assert_eq!(blocks.get(1, 4_999 * PAGE), Some(block.clone()));
+    for offset in 5_000..5_500 {
+        blocks.offer(1, offset * PAGE, &block);
+    }
+    assert_eq!(blocks.get(1, 4_999 * PAGE), Some(block.clone()));
+    assert!(blocks.offer(1, 5_100 * PAGE, &block), "offered lately");
+    // A read that offers nothing counts as an offer: the next one brings the block in.
+    assert!(!blocks.note(4, 0));
+    assert!(blocks.note(4, 0) && blocks.peek(4, 0).is_none());
+    assert!(blocks.offer(4, 0, &block));
+    // Whatever the limit is, the bytes of both together keep it.
+    for bytes_max in [1 << 20, 64 << 10, 0, 4 << 20] {
+        blocks.set_bytes_max(bytes_max);
+        for offset in 0..2_000 {
+            blocks.offer(2, offset % 1_000 * PAGE, &block);
+            let stats = blocks.stats();
+            assert!(stats.bytes <= bytes_max, "{stats:?}");
+        }
+    }
+    assert!(blocks.stats().bytes > (4 << 20) * 9 / 10, "{:?}", blocks.stats());
+    // What is removed is in neither of the two.
+    blocks.offer(3, 0, &block);
+    blocks.offer(3, PAGE, &block);
+    assert!(blocks.remove(3, 0).is_some() && blocks.get(3, 0).is_none());
+    blocks.remove_range(3, 0..2 * PAGE);
+    assert_eq!(blocks.get(3, PAGE), None);
+    blocks.offer(3, 2 * PAGE, &block);
+    blocks.clear();
+    assert_eq!((blocks.stats().blocks, blocks.stats().bytes), (0, 0));
+}

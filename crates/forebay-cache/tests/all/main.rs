@@ -1,0 +1,8 @@
+//! The tests of the cache, one module a subject.
+
+mod bound;
+mod common;
+mod flights;
+mod reads;
+mod simulation;
+mod writes;

@@ -1,0 +1,166 @@
+//! What the cache keeps: blocks that are read again, and no others unless memory for them is there anyway.
+
+use crate::common::{dir, key, random};
+use forebay::{Config, Engine};
+use forebay_kv::{Keyspace, Options, Stats, Store};
+
+const MIB: u64 = 1 << 20;
+/// Four values fill a leaf of 4 KiB.
+const VALUE: [u8; 1000] = [7; 1000];
+
+/// Returns a store with `keys` keys in tables and an empty cache, and its engine.
+fn store(dir: &tempfile::TempDir, keys: u64, options: Options) -> (Engine, Store, Keyspace) {
+    let open = |engine: &Engine| {
+        let options = options.clone().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10);
+        Store::open(engine, dir.path(), options.log_segment_bytes(256 << 10)).wait().expect("a store")
+    };
+    let start = || Engine::start(Config::default().shards(1)).expect("an engine");
+    let engine = start();
+    let store = open(&engine);
+    store.default_keyspace().bulk_load((0..keys).map(|number| (key(number), VALUE))).wait().expect("a load");
+    store.close().wait().expect("closed");
+    // A new engine: none of its memory was used before.
+    let engine = start();
+    let store = open(&engine);
+    let keyspace = store.default_keyspace();
+    (engine, store, keyspace)
+}
+
+fn get(keyspace: &Keyspace, number: u64) {
+    assert!(keyspace.get(&key(number)).wait().expect("a get").is_some(), "key {number}");
+}
+
+/// Gets one key of each of `leaves` leaves from the one with the number `first` on, in any order.
+fn get_leaves(keyspace: &Keyspace, first: u64, leaves: u64) {
+    let mut numbers: Vec<u64> = (first..first + leaves).collect();
+    for at in (1..numbers.len()).rev() {
+        numbers.swap(at, (random(at as u64) % (at as u64 + 1)) as usize);
+    }
+    numbers.into_iter().for_each(|leaf| get(keyspace, leaf * 4));
+}
+
+/// Returns the blocks that came in, that were left out, and that were evicted in between.
+fn between(before: &Stats, after: &Stats) -> (u64, u64, u64) {
+    (
+        after.cache_insertions - before.cache_insertions,
+        after.cache_refusals - before.cache_refusals,
+        after.cache_evictions - before.cache_evictions,
+    )
+}
+
+/// Returns the number of reads of gets and ranges.
+fn reads(engine: &Engine) -> u64 {
+    let flows = engine.stats().wait().expect("statistics").flows;
+    flows.iter().filter(|flow| flow.class == "default").map(|flow| flow.reads).sum()
+}
+
+/// Story: each block that a get read came into the cache. A program that read at random in a store much larger than
+/// its cache paid twice for it: the cache took memory that had never been used, which costs more processor time than
+/// a read, and kept blocks that were not read again.
+#[test]
+fn a_block_that_is_read_once_takes_no_memory_and_evicts_nothing() {
+    let dir = dir();
+    let (engine, store, keyspace) = store(&dir, 60_000, Options::new());
+    let begun = (store.stats(), engine.memory());
+    get_leaves(&keyspace, 0, 6_000);
+    let (inserted, refused, evicted) = between(&begun.0, &store.stats());
+    assert!(inserted < 400 && refused > 5_500, "{inserted} came in, {refused} did not");
+    assert_eq!(evicted, 0);
+    let grown = engine.memory().arena_bytes - begun.1.arena_bytes;
+    assert!(grown <= 4 * MIB, "{grown} bytes of memory for 24 MiB that were read once");
+
+    // A warm set comes in with the second read, and stays beside others that are read once.
+    for _ in 0..3 {
+        get_leaves(&keyspace, 6_000, 500);
+    }
+    let warm = store.stats();
+    get_leaves(&keyspace, 7_000, 7_000);
+    let cold = store.stats();
+    let (inserted, refused, _) = between(&warm, &cold);
+    assert!(inserted < 500 && refused > 6_500, "{inserted} came in, {refused} did not");
+    get_leaves(&keyspace, 6_000, 500);
+    let again = store.stats();
+    assert_eq!((again.cache_misses, again.cache_hits), (cold.cache_misses, cold.cache_hits + 500));
+    store.close().wait().expect("closed");
+}
+
+#[test]
+fn data_that_fit_into_the_cache_are_all_in_it_after_two_passes() {
+    let dir = dir();
+    // 8 of the cache's 11 MiB.
+    let (engine, store, keyspace) = store(&dir, 8_000, Options::new());
+    for _ in 0..2 {
+        get_leaves(&keyspace, 0, 2_000);
+    }
+    let (before, stats) = (reads(&engine), store.stats());
+    get_leaves(&keyspace, 0, 2_000);
+    assert_eq!(reads(&engine), before);
+    assert_eq!(store.stats().cache_misses, stats.cache_misses);
+    assert!(stats.memory.blocks > 7 * MIB && stats.cache_evictions == 0, "{stats:?}");
+    store.close().wait().expect("closed");
+}
+
+/// Memory that something else has used before costs nothing, so the cache fills it with what is read once.
+#[test]
+fn memory_that_was_used_before_is_filled_by_the_first_pass() {
+    let dir = dir();
+    let (engine, store, keyspace) = store(&dir, 20_000, Options::new());
+    let used = (16 * MIB) as usize;
+    drop(engine.block(used).expect("memory"));
+    let begun = (store.stats(), engine.memory().arena_bytes);
+    assert!(begun.1 >= used as u64);
+    get_leaves(&keyspace, 0, 5_000);
+    let stats = store.stats();
+    let (inserted, ..) = between(&begun.0, &stats);
+    assert!(inserted > 1_000, "only {inserted} blocks of a first pass came in");
+    assert_eq!(engine.memory().arena_bytes, begun.1, "the engine has taken more memory");
+    store.close().wait().expect("closed");
+}
+
+/// Story: leaves of 32 KiB came into the cache when a range went through the table, two of each read.
+#[test]
+fn a_long_range_evicts_no_block_of_gets() {
+    for leaf_bytes in [4 << 10, 32 << 10] {
+        let dir = dir();
+        let (_engine, store, keyspace) = store(&dir, 30_000, Options::new().leaf_bytes(leaf_bytes));
+        let leaf_keys = u64::from(leaf_bytes) / 1024;
+        let warm = || (0..100).for_each(|number| get(&keyspace, (number * 7 + 3) * leaf_keys));
+        (0..3).for_each(|_| warm());
+        let before = store.stats();
+        for _ in 0..3 {
+            for mut range in [keyspace.iter(), keyspace.iter().rev()] {
+                let mut count = 0;
+                while range.next().wait().transpose().expect("an entry").is_some() {
+                    count += 1;
+                }
+                assert_eq!(count, 30_000);
+            }
+        }
+        let after = store.stats();
+        let (inserted, _, evicted) = between(&before, &after);
+        assert!(inserted < 40 && evicted == 0, "{inserted} came in and {evicted} left, of {leaf_bytes}");
+        warm();
+        let again = store.stats();
+        assert_eq!(again.cache_misses, after.cache_misses);
+        store.close().wait().expect("closed");
+    }
+}
+
+/// A short range is like a get: what it reads again and again is soon in memory.
+#[test]
+fn a_short_range_that_is_wanted_again_is_read_from_memory() {
+    let dir = dir();
+    let (engine, store, keyspace) = store(&dir, 10_000, Options::new());
+    let short = || {
+        let first = [keyspace.iter(), keyspace.iter().rev()];
+        for mut range in first.into_iter().chain([keyspace.range(key(4_000)..key(4_003))]) {
+            // One leaf: a range that goes on reads ahead.
+            assert!(range.next().wait().is_some_and(|entry| entry.is_ok()));
+        }
+    };
+    (0..3).for_each(|_| short());
+    let before = reads(&engine);
+    (0..10).for_each(|_| short());
+    assert_eq!(reads(&engine), before);
+    store.close().wait().expect("closed");
+}

@@ -1,0 +1,160 @@
+//! Feeds of changes: every write once, in order, from any moment that the log still has.
+
+use std::collections::BTreeMap;
+
+use crate::common::{self, dir, engine, open};
+use forebay_kv::{Batch, Changed, Changes, ErrorKind, Isolation, Store};
+
+type Entries = Vec<(String, String, Option<String>)>;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn entries(changed: &Changed) -> Entries {
+    let of = |entry: &forebay_kv::ChangedEntry| {
+        (entry.keyspace.to_string(), text(&entry.key), entry.value.as_deref().map(text))
+    };
+    changed.entries.iter().map(of).collect()
+}
+
+fn next(changes: &mut Changes) -> Changed {
+    changes.next().wait().expect("the store is open").expect("a change")
+}
+
+#[test]
+fn every_kind_of_write_is_in_it_once_and_in_order() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let (one, two) = (store.keyspace("one").wait().unwrap(), store.keyspace("two").wait().unwrap());
+    let state = store.unlogged_keyspace("state").wait().unwrap();
+    one.put("before", "x").wait().unwrap();
+    let snapshot = store.snapshot();
+    let mut changes = store.changes(snapshot.lsn().next());
+    drop(snapshot);
+    one.put("a", "1").wait().unwrap();
+    let mut batch = Batch::new();
+    batch.put(&one, "a", "2").put(&two, "b", "3").delete(&one, "a").put(&state, "s", "x");
+    store.write(&batch).wait().unwrap();
+    state.put("s", "y").wait().unwrap();
+    assert!(matches!(
+        two.compare_and_set("b", Some(b"3"), Some(b"4")).wait().unwrap(),
+        forebay_kv::Swapped::Done
+    ));
+    let mut transaction = store.transaction(Isolation::Serializable);
+    transaction.delete(&two, "b").unwrap();
+    transaction.commit().wait().unwrap();
+    one.put("c", "5").relaxed().wait().unwrap();
+    one.put_until("d", "6", 77).wait().unwrap();
+
+    let entry = |keyspace: &str, key: &str, value: Option<&str>| {
+        (keyspace.to_string(), key.to_string(), value.map(str::to_string))
+    };
+    let expected: [Entries; 6] = [
+        vec![entry("one", "a", Some("1"))],
+        vec![entry("one", "a", Some("2")), entry("two", "b", Some("3")), entry("one", "a", None)],
+        vec![entry("two", "b", Some("4"))],
+        vec![entry("two", "b", None)],
+        vec![entry("one", "c", Some("5"))],
+        vec![entry("one", "d", Some("6"))],
+    ];
+    let mut last = forebay_wal::Lsn(0);
+    for expected in expected {
+        let changed = next(&mut changes);
+        assert_eq!(entries(&changed), expected);
+        assert!(changed.lsn > last && changes.position() > changed.lsn);
+        last = changed.lsn;
+    }
+    assert!(last <= store.snapshot().lsn());
+    // A close ends it, also where it waits.
+    let waits = std::thread::spawn(move || changes.next().wait());
+    store.close().wait().unwrap();
+    assert!(waits.join().unwrap().is_none());
+}
+
+/// A feed beside writers and flushes rebuilds what the store has.
+#[test]
+fn a_copy_made_from_it_is_the_store() {
+    const WRITERS: u64 = 4;
+    const WRITES: u64 = 400;
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    let mut changes = store.changes(store.snapshot().lsn().next());
+    let mut copy: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let keyspace = &keyspace;
+            scope.spawn(move || {
+                for number in 0..WRITES {
+                    let word = common::random(writer << 32 | number);
+                    let key = common::key(word % 50);
+                    if word.is_multiple_of(5) {
+                        keyspace.delete(key).wait().unwrap();
+                    } else {
+                        keyspace.put(key, common::value(word)).wait().unwrap();
+                    }
+                }
+            });
+        }
+        for _ in 0..WRITERS * WRITES {
+            for entry in next(&mut changes).entries {
+                match entry.value {
+                    Some(value) => drop(copy.insert(entry.key, value)),
+                    None => drop(copy.remove(&entry.key)),
+                }
+            }
+        }
+    });
+    assert!(store.stats().flushes > 0, "records went to tables meanwhile");
+    let mut range = keyspace.iter();
+    let stored: BTreeMap<Vec<u8>, Vec<u8>> = std::iter::from_fn(|| range.next().wait().transpose().unwrap())
+        .map(|(key, value)| (key, value.to_vec()))
+        .collect();
+    assert!(stored == copy);
+    drop((range, changes));
+    store.close().wait().unwrap();
+}
+
+/// A feed that is not read costs the records of three flushes, and then it has lagged; the log of a store without one is
+/// as short as ever.
+#[test]
+fn one_that_is_not_read_lags_and_holds_the_log_for_three_flushes_only() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    let write = |store: &Store| {
+        keyspace.put("key", "value").wait().unwrap();
+        store.flush().wait().unwrap();
+    };
+    write(&store);
+    let from = store.snapshot().lsn().next();
+    let mut slow = store.changes(from);
+    (0..3).for_each(|_| write(&store));
+    assert_eq!(next(&mut slow).lsn, from, "the records of three flushes are kept");
+    let mut lagged = store.changes(from);
+    (0..6).for_each(|_| write(&store));
+    let error = lagged.next().wait().unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Lagged, "{error}");
+    assert!(lagged.next().wait().is_none(), "it has ended");
+    let early = store.changes(forebay_wal::Lsn(1)).next().wait().unwrap().unwrap_err();
+    assert_eq!(*early.kind(), ErrorKind::Lagged);
+    drop((slow, lagged));
+    write(&store);
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn what_is_not_in_the_log_ends_it() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    let mut changes = store.changes(store.snapshot().lsn().next());
+    keyspace.put("a", "1").wait().unwrap();
+    assert_eq!(entries(&next(&mut changes)).len(), 1);
+    assert_eq!(keyspace.bulk_load([("x", "y")]).wait().unwrap(), 1);
+    keyspace.put("b", "2").wait().unwrap();
+    let error = changes.next().wait().unwrap().unwrap_err();
+    assert!(*error.kind() == ErrorKind::Lagged && error.to_string().contains("bulk load"), "{error}");
+    store.close().wait().unwrap();
+}

@@ -1,0 +1,296 @@
+//! Isolation of transactions, judged by a checker of histories: over threads, and over worlds whose power fails.
+
+use crate::common;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay::Engine;
+use forebay::sim::{self, World};
+use forebay_kv::{Error, ErrorKind, Isolation, Keyspace, Options, Result, Store};
+use forebay_test::history::{Fate, Level, Operation, Transaction, check};
+use forebay_test::worlds::{self, Draw};
+
+const LISTS: u64 = 6;
+
+/// A history that several tasks write.
+#[derive(Default)]
+struct Recorder {
+    history: Mutex<Vec<Transaction>>,
+    clock: AtomicU64,
+    element: AtomicU64,
+}
+
+impl Recorder {
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    fn history(&self) -> Vec<Transaction> {
+        self.history.lock().unwrap().clone()
+    }
+
+    /// Adds a transaction whose outcome is not known yet; returns its place.
+    fn begin(&self) -> usize {
+        let began = self.now();
+        let mut history = self.history.lock().unwrap();
+        history.push(Transaction { began, ended: u64::MAX, fate: Fate::Unknown, operations: Vec::new() });
+        history.len() - 1
+    }
+
+    fn add(&self, place: usize, operation: Operation) {
+        self.history.lock().unwrap()[place].operations.push(operation);
+    }
+
+    fn end(&self, place: usize, fate: Fate) {
+        let ended = if fate == Fate::Unknown { u64::MAX } else { self.now() };
+        let mut history = self.history.lock().unwrap();
+        (history[place].ended, history[place].fate) = (ended, fate);
+    }
+}
+
+fn name(list: u64) -> String {
+    format!("list {list}")
+}
+
+fn elements(value: Option<&[u8]>) -> Vec<u64> {
+    let words = value.unwrap_or_default().chunks_exact(8);
+    words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+/// Runs one transaction of `count` operations on lists that `draw` chooses.
+async fn transact(
+    store: &Store,
+    keyspace: &Keyspace,
+    recorder: &Recorder,
+    isolation: Isolation,
+    mut draw: impl FnMut(u64) -> u64,
+) -> Result<()> {
+    let place = recorder.begin();
+    let mut transaction = store.transaction(isolation);
+    for _ in 0..1 + draw(4) {
+        let list = draw(LISTS);
+        let key = name(list);
+        let mut seen = if draw(8) == 0 {
+            let mut range = transaction.prefix(keyspace, &key);
+            let entry = range.next().await.transpose()?;
+            elements(entry.as_ref().map(|(_, value)| &value[..]))
+        } else {
+            elements(transaction.get(keyspace, &key).await?.as_deref())
+        };
+        recorder.add(place, Operation::Read(list, seen.clone()));
+        if draw(2) == 0 {
+            let element = recorder.element.fetch_add(1, Ordering::Relaxed);
+            seen.push(element);
+            let value: Vec<u8> = seen.iter().flat_map(|element| element.to_le_bytes()).collect();
+            transaction.put(keyspace, &key, value)?;
+            recorder.add(place, Operation::Append(list, element));
+        }
+    }
+    match transaction.commit().await {
+        Ok(()) => recorder.end(place, Fate::Committed),
+        Err(error) if *error.kind() == ErrorKind::Conflict => recorder.end(place, Fate::Aborted),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Reads all lists in one transaction.
+async fn read_all(store: &Store, keyspace: &Keyspace, recorder: &Recorder) -> Result<()> {
+    let place = recorder.begin();
+    let transaction = store.transaction(Isolation::Snapshot);
+    for list in 0..LISTS {
+        let seen = transaction.get(keyspace, &name(list)).await?;
+        recorder.add(place, Operation::Read(list, elements(seen.as_deref())));
+    }
+    transaction.commit().await?;
+    recorder.end(place, Fate::Committed);
+    Ok(())
+}
+
+fn level(isolation: Isolation) -> Level {
+    match isolation {
+        Isolation::Snapshot => Level::Snapshot,
+        _ => Level::Serializable,
+    }
+}
+
+fn threads_keep(isolation: Isolation) {
+    const THREADS: u64 = 8;
+    const TRANSACTIONS: u64 = 60;
+    let (engine, dir) = (common::engine(), common::dir());
+    // Small memtables: some transactions span a flush.
+    let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(16 << 10);
+    let store = Store::open(&engine, dir.path(), options).wait().unwrap();
+    let (keyspace, recorder) = (store.default_keyspace(), Recorder::default());
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (store, keyspace, recorder, engine) = (&store, &keyspace, &recorder, &engine);
+            scope.spawn(move || {
+                let mut state = thread << 32;
+                for _ in 0..TRANSACTIONS {
+                    let draw = |below| {
+                        state += 1;
+                        common::random(state) % below
+                    };
+                    let run = transact(store, keyspace, recorder, isolation, draw);
+                    engine.block_on(run).expect("not on a shard").expect("the transaction");
+                }
+            });
+        }
+    });
+    engine.block_on(read_all(&store, &keyspace, &recorder)).unwrap().unwrap();
+    let history = recorder.history();
+    check(&history, level(isolation)).unwrap_or_else(|anomaly| panic!("{anomaly}"));
+    let count = |fate| history.iter().filter(|transaction| transaction.fate == fate).count();
+    let (committed, aborted) = (count(Fate::Committed), count(Fate::Aborted));
+    println!("{committed} committed, {aborted} aborted");
+    assert!(
+        committed > 20 && aborted > 20,
+        "{committed} committed, {aborted} aborted: the test shows little"
+    );
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn transactions_of_threads_are_serializable() {
+    threads_keep(Isolation::Serializable);
+}
+
+#[test]
+fn transactions_of_threads_keep_snapshot_isolation() {
+    threads_keep(Isolation::Snapshot);
+}
+
+fn is_failure(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::ReadOnly | ErrorKind::NoSpace | ErrorKind::Closed)
+}
+
+/// Runs a world: transactions of several tasks over lives that end with a power cut.
+fn attempt(world: &mut World, isolation: Isolation) -> std::result::Result<(), String> {
+    let mut draw = Draw::new(world.seed());
+    world.add_disk(worlds::disk(&mut draw));
+    let recorder = std::sync::Arc::new(Recorder::default());
+    const LIVES: u64 = 3;
+    for life in 0..LIVES {
+        let is_last = life + 1 == LIVES;
+        world.clear_faults();
+        if !is_last {
+            worlds::silent_faults(&mut draw).into_iter().for_each(|rule| world.inject(rule));
+            world.power_cut_after(Duration::from_micros(draw.below(80_000)));
+        }
+        let recorder = recorder.clone();
+        let run = world.run(async move |engine| live(engine, recorder, isolation, is_last).await);
+        match run {
+            Ok(lived) => lived.map_err(|error| format!("life {life}: {error:?}"))?,
+            Err(failure) if failure.is_power_cut() => {}
+            Err(failure) => return Err(format!("life {life}: {failure}")),
+        }
+        world.clear_faults();
+        if !is_last {
+            world.power_cut();
+        }
+        world.reboot();
+    }
+    check(&recorder.history(), level(isolation)).map_err(|anomaly| anomaly.to_string())
+}
+
+async fn live(
+    engine: Engine,
+    recorder: std::sync::Arc<Recorder>,
+    isolation: Isolation,
+    is_last: bool,
+) -> Result<()> {
+    let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(16 << 10).store_id(7);
+    let store = Store::open(&engine, "/disk/store", options.clock(|| 1_000)).await?;
+    let keyspace = store.default_keyspace();
+    let mut tasks = Vec::new();
+    for _ in 0..2 + sim::random(3) {
+        let (store, keyspace, recorder) = (store.clone(), keyspace.clone(), recorder.clone());
+        tasks.push(sim::spawn(async move {
+            for _ in 0..1 + sim::random(12) {
+                match transact(&store, &keyspace, &recorder, isolation, sim::random).await {
+                    Err(error) if is_failure(&error) => return Ok(()),
+                    done => done?,
+                }
+                if sim::random(10) == 0 {
+                    match store.flush().await {
+                        Err(error) if is_failure(&error) => return Ok(()),
+                        done => done?,
+                    }
+                }
+            }
+            Ok::<(), Error>(())
+        }));
+    }
+    for task in tasks {
+        task.await.map_err(Error::from)??;
+    }
+    if is_last {
+        read_all(&store, &keyspace, &recorder).await?;
+    }
+    store.close().await
+}
+
+#[test]
+fn transactions_are_serializable_across_power_cuts() {
+    worlds::explore(120, |world| attempt(world, Isolation::Serializable));
+}
+
+#[test]
+fn transactions_keep_snapshot_isolation_across_power_cuts() {
+    worlds::explore(60, |world| attempt(world, Isolation::Snapshot));
+}
+
+/// Two transactions that each read what the other writes: write skew.
+async fn skew(store: &Store, isolation: Isolation) -> Result<(Vec<Transaction>, usize)> {
+    let (keyspace, recorder) = (store.default_keyspace(), Recorder::default());
+    let places = [recorder.begin(), recorder.begin()];
+    let mut open = [store.transaction(isolation), store.transaction(isolation)];
+    for (own, other) in [(0, 1), (1, 0)] {
+        for list in [own, other] {
+            let seen = elements(open[own].get(&keyspace, &name(list as u64)).await?.as_deref());
+            recorder.add(places[own], Operation::Read(list as u64, seen));
+        }
+        open[own].put(&keyspace, name(own as u64), (own as u64).to_le_bytes())?;
+        recorder.add(places[own], Operation::Append(own as u64, own as u64));
+    }
+    let mut conflicts = 0;
+    for (transaction, place) in open.into_iter().zip(places) {
+        let fate = match transaction.commit().await {
+            Ok(()) => Fate::Committed,
+            Err(error) if *error.kind() == ErrorKind::Conflict => Fate::Aborted,
+            Err(error) => return Err(error),
+        };
+        conflicts += usize::from(fate == Fate::Aborted);
+        recorder.end(place, fate);
+    }
+    read_all(store, &keyspace, &recorder).await?;
+    Ok((recorder.history(), conflicts))
+}
+
+#[test]
+fn write_skew_passes_snapshots_and_the_checker_tells_it_from_serializable() {
+    let (engine, dir, other) = (common::engine(), common::dir(), common::dir());
+    let store = common::open(&engine, &dir);
+    let (history, conflicts) = engine.block_on(skew(&store, Isolation::Snapshot)).unwrap().unwrap();
+    assert_eq!(conflicts, 0);
+    assert_eq!(check(&history, Level::Snapshot), Ok(()));
+    assert_eq!(check(&history, Level::Serializable).unwrap_err().name, "G2");
+    let store = common::open(&engine, &other);
+    let (history, conflicts) = engine.block_on(skew(&store, Isolation::Serializable)).unwrap().unwrap();
+    assert_eq!((conflicts, check(&history, Level::Serializable)), (1, Ok(())));
+}
+
+/// Test of the oracle: transactions whose reads are not compared are caught in the worlds that CI runs.
+#[cfg(feature = "_mutants")]
+#[test]
+fn conflicts_that_are_missed_are_caught() {
+    use forebay_kv::mutants::{self, Mutant};
+    let broken =
+        |run: &dyn Fn() -> std::result::Result<(), String>| mutants::with(Mutant::ConflictMissed, run);
+    for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+        worlds::is_caught(Mutant::ConflictMissed, 60, broken, |world| attempt(world, isolation));
+    }
+}

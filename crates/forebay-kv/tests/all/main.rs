@@ -1,0 +1,40 @@
+//! The tests of the store that share a process, one module a subject.
+
+mod admission;
+mod arena;
+mod basic;
+mod budget;
+mod changes;
+mod checkpoint;
+#[path = "../common/mod.rs"]
+mod common;
+mod compaction;
+mod compression;
+mod damage_table;
+mod errors;
+mod expiry;
+mod formats;
+mod frozen;
+mod frozen_calls;
+mod full;
+mod histories;
+mod ingest;
+mod ingest_worlds;
+mod kills;
+mod lies;
+mod limits;
+mod load;
+mod moved;
+mod nth_call;
+mod own_writes;
+mod page_cache;
+mod range;
+mod relaxed;
+mod removal;
+mod reopen;
+mod separation;
+mod simulation;
+mod stops;
+mod tail_loss;
+mod transactions;
+mod verify;

@@ -1,0 +1,207 @@
+//! Removal of ranges and keyspaces: what goes, what stays, also across opens, and what it costs.
+
+use crate::common::{dir, engine, engines, key, open, options, random, value};
+use forebay_kv::{ErrorKind, Isolation, Keyspace, Store};
+
+fn keys(keyspace: &Keyspace) -> Vec<Vec<u8>> {
+    let mut range = keyspace.iter();
+    std::iter::from_fn(|| range.next().wait().transpose().unwrap()).map(|(key, _)| key).collect()
+}
+
+fn fill(keyspace: &Keyspace, numbers: impl Iterator<Item = u64>) {
+    let numbers: Vec<u64> = numbers.collect();
+    for some in numbers.chunks(20) {
+        let mut batch = forebay_kv::Batch::new();
+        for number in some {
+            batch.put(keyspace, key(*number), value(*number));
+        }
+        keyspace.store().write(&batch).wait().unwrap();
+    }
+}
+
+#[test]
+fn a_range_goes_and_its_neighbours_stay() {
+    const KEYS: u64 = 4000;
+    for engine in engines() {
+        let dir = dir();
+        let store = open(&engine, &dir);
+        let (keyspace, other) = (store.default_keyspace(), store.keyspace("other").wait().unwrap());
+        fill(&keyspace, (0..KEYS).map(|number| number * 7 % KEYS));
+        fill(&other, 0..50);
+        store.flush().wait().unwrap();
+        // Newer versions, and some of them only in memory.
+        fill(&keyspace, (0..KEYS).step_by(3));
+        let before = store.snapshot();
+        let written = store.stats().flushed_bytes + store.stats().compaction_written_bytes;
+        keyspace.delete_range(key(100)..key(3900)).wait().unwrap();
+        let expected: Vec<_> = (0..100).chain(3900..KEYS).map(key).collect();
+        assert_eq!(keys(&keyspace), expected);
+        assert_eq!(keys(&other).len(), 50, "the other keyspace stays");
+        assert_eq!(before.get(&keyspace, &key(200)).wait().unwrap().as_deref(), Some(&value(200)[..]));
+        drop(before);
+        let cost = store.stats().flushed_bytes + store.stats().compaction_written_bytes - written;
+        println!("{cost} bytes written");
+        // What is put afterwards is there, within the gap as well.
+        fill(&keyspace, [150, 3950].into_iter());
+        store.close().wait().unwrap();
+        let store = open(&engine, &dir);
+        let keyspace = store.default_keyspace();
+        let expected: Vec<_> = (0..100).chain([150]).chain(3900..KEYS).map(key).collect();
+        assert_eq!(keys(&keyspace), expected);
+        assert!(store.verify().wait().unwrap().is_whole());
+        keyspace.delete_range::<&[u8]>(..).wait().unwrap();
+        assert!(keys(&keyspace).is_empty());
+        store.compact().wait().unwrap();
+        let stats = store.stats();
+        assert_eq!(stats.keyspaces[0].levels.iter().map(|level| level.tables).sum::<usize>(), 0);
+        store.close().wait().unwrap();
+    }
+}
+
+/// Bounds of every kind, few entries and many, against a model.
+#[test]
+fn ranges_are_those_of_the_bounds() {
+    use std::ops::Bound::{Excluded, Included, Unbounded};
+    const KEYS: u64 = 600;
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    for round in 0..24 {
+        fill(&keyspace, 0..KEYS);
+        if round % 2 == 0 {
+            store.flush().wait().unwrap();
+        }
+        let one = random(round) % KEYS;
+        let other = (one + random(round + 100) % if round % 3 == 0 { 40 } else { KEYS }).min(KEYS - 1);
+        let bound = |number: u64, kind: u64| match kind % 3 {
+            0 => Included(key(number)),
+            1 => Excluded(key(number)),
+            _ => Unbounded,
+        };
+        let range = (bound(one, round), bound(other, round / 3));
+        let goes = |name: &Vec<u8>| {
+            let above = match &range.0 {
+                Included(low) => name >= low,
+                Excluded(low) => name > low,
+                Unbounded => true,
+            };
+            above
+                && match &range.1 {
+                    Included(high) => name <= high,
+                    Excluded(high) => name < high,
+                    Unbounded => true,
+                }
+        };
+        let expected: Vec<_> = (0..KEYS).map(key).filter(|name| !goes(name)).collect();
+        keyspace.delete_range(range.clone()).wait().unwrap();
+        assert_eq!(keys(&keyspace), expected, "round {round}, {range:?}");
+    }
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn a_dropped_keyspace_is_gone_and_its_name_begins_anew() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let (users, stays) = (store.keyspace("users").wait().unwrap(), store.keyspace("stays").wait().unwrap());
+    fill(&users, 0..2000);
+    fill(&stays, 0..10);
+    let snapshot = store.snapshot();
+    let mut transaction = store.transaction(Isolation::Serializable);
+    transaction.put(&users, "a", "b").unwrap();
+    store.drop_keyspace("users").wait().unwrap();
+    assert_eq!(store.keyspaces(), ["default", "stays"]);
+    let gone = |kind: &ErrorKind| *kind == ErrorKind::NotFound;
+    assert!(gone(users.get(&key(1)).wait().unwrap_err().kind()));
+    assert!(gone(users.contains_key(&key(1)).wait().unwrap_err().kind()));
+    assert!(gone(users.multi_get([key(1)].iter()).wait().unwrap_err().kind()));
+    assert!(gone(users.iter().next().wait().unwrap().unwrap_err().kind()));
+    assert!(gone(users.put("a", "b").wait().unwrap_err().kind()));
+    assert!(gone(users.compare_and_set("a", None, Some(b"b")).wait().unwrap_err().kind()));
+    assert!(gone(users.delete_range("a"..).wait().unwrap_err().kind()));
+    assert!(gone(users.bulk_load([("a", "b")]).wait().unwrap_err().kind()));
+    assert!(transaction.commit().wait().is_err());
+    assert_eq!(snapshot.get(&users, &key(1)).wait().unwrap().as_deref(), Some(&value(1)[..]));
+    drop(snapshot);
+
+    // The new one does not see the old one's entries, and the old handle not the new one's.
+    let again = store.keyspace("users").wait().unwrap();
+    assert!(keys(&again).is_empty());
+    again.put("new", "1").wait().unwrap();
+    assert!(gone(users.get("new").wait().unwrap_err().kind()));
+    store.close().wait().unwrap();
+
+    let store = open(&engine, &dir);
+    assert_eq!(store.keyspaces(), ["default", "stays", "users"]);
+    assert_eq!(keys(&store.keyspace("users").wait().unwrap()), [b"new"]);
+    assert_eq!(keys(&store.keyspace("stays").wait().unwrap()).len(), 10);
+    assert!(store.verify().wait().unwrap().is_whole());
+    store.drop_keyspace("users").wait().unwrap();
+    assert_eq!(*store.drop_keyspace("users").wait().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(*store.drop_keyspace("default").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    store.close().wait().unwrap();
+    // The last number was given; it is not given again after an open.
+    let store = open(&engine, &dir);
+    let third = store.keyspace("third").wait().unwrap();
+    assert!(keys(&third).is_empty());
+    store.close().wait().unwrap();
+}
+
+/// Records of a dropped keyspace that are still in the log when the process dies are skipped, not damage.
+#[test]
+fn records_of_a_dropped_keyspace_do_not_come_back() {
+    let (engine, dir, copy) = (engine(), dir(), dir());
+    let store = open(&engine, &dir);
+    let users = store.keyspace("users").wait().unwrap();
+    let writers: Vec<_> = (0..4)
+        .map(|thread: u64| {
+            let users = users.clone();
+            std::thread::spawn(move || {
+                let mut number = thread << 32;
+                while users.put(key(number), value(number)).wait().is_ok() {
+                    number += 1;
+                }
+            })
+        })
+        .collect();
+    while store.stats().log.records < 200 {
+        std::thread::yield_now();
+    }
+    store.drop_keyspace("users").wait().unwrap();
+    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    store.keyspace("users").wait().unwrap().put("new", "1").wait().unwrap();
+    // As after a crash: the files without a close.
+    for (path, bytes) in forebay_test::live_files::files(dir.path()) {
+        let to = copy.path().join(&path);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::write(to, bytes).unwrap();
+    }
+    let again = Store::open(&engine, copy.path(), options()).wait().unwrap();
+    assert_eq!(keys(&again.keyspace("users").wait().unwrap()), [b"new"]);
+    again.close().wait().unwrap();
+    store.close().wait().unwrap();
+}
+
+#[test]
+fn contains_key_agrees_with_get() {
+    let (engine, dir) = (engine(), dir());
+    let store = open(&engine, &dir);
+    let keyspace = store.default_keyspace();
+    keyspace.put("short", "x").wait().unwrap();
+    keyspace.put("long", vec![7; 40_000]).wait().unwrap();
+    keyspace.put("gone", "x").wait().unwrap();
+    keyspace.delete("gone").wait().unwrap();
+    keyspace.put_until("over", "x", 1).wait().unwrap();
+    for _ in 0..2 {
+        for name in ["short", "long", "gone", "over", "never"] {
+            let there = keyspace.get(name).wait().unwrap().is_some();
+            assert_eq!(keyspace.contains_key(name).wait().unwrap(), there, "{name}");
+        }
+        store.flush().wait().unwrap();
+    }
+    let held = store.stats().memory.held;
+    assert!(keyspace.contains_key("long").wait().unwrap());
+    assert_eq!(store.stats().memory.held, held);
+    assert_eq!(*keyspace.contains_key("").wait().unwrap_err().kind(), ErrorKind::InvalidInput);
+    store.close().wait().unwrap();
+}

@@ -1,0 +1,11 @@
+//! The tests of the store, one module a subject.
+
+mod common;
+mod differential;
+mod frozen;
+mod integration;
+mod paths;
+mod puts;
+mod reads;
+mod refused;
+mod simulation;

@@ -1,0 +1,474 @@
+//! Shows: after a power cut an object is there whole or not at all, and one whose put had returned is there. How: simulated worlds in which
+//! several tasks put, copy, rename and delete objects of versions that can be told apart, disks tear and lose writes, calls fail, futures
+//! are dropped, and the power fails; a model knows which versions an object may have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay::sim::{self, Lost, MetadataOrder, Profile, Rule, World};
+use forebay::{Engine, FileKind};
+use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
+use forebay_test::worlds::{self, Draw};
+use futures::TryStreamExt;
+use futures::future::join_all;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+
+const ROOT: &str = "/disk/store";
+const LIVES: u64 = 3;
+/// Each is of one task.
+const TASKS: u64 = 4;
+const NAMES: u64 = 4;
+
+/// Returns the location of one of a task's objects: directories are shared by all tasks, and come and go.
+fn location(task: u64, name: u64) -> Path {
+    Path::from(match name {
+        0 => format!("a-{task}"),
+        1 => format!("d/b-{task}"),
+        2 => format!("d/e/c-{task}"),
+        _ => format!("d/e/f/g/d-{task}"),
+    })
+}
+
+/// Returns the bytes of a version: its number in each word, and a length that follows from it.
+fn content(version: u64) -> Vec<u8> {
+    let len = match version % 7 {
+        0 => 0,
+        1 => 9,
+        2 => 4096,
+        3 => 70_003,
+        _ => 8 + worlds::mix(version) % 20_000,
+    };
+    version.to_le_bytes().into_iter().cycle().take(len as usize).collect()
+}
+
+/// The version of an object; 0 is none. All that are empty are the same one.
+type Version = u64;
+
+const EMPTY: Version = 7;
+
+/// What an object may be.
+#[derive(Clone, Debug, Default)]
+struct Possible {
+    /// Of calls that have returned; the last one certainly happened.
+    known: Version,
+    /// Of calls in flight, or that have failed: any of them may have happened, in any order.
+    open: BTreeSet<Version>,
+    /// Of calls whose futures were dropped: they may go on until the end of the life.
+    loose: BTreeSet<Version>,
+    /// After a power cut these may be there again: deletions are not durable, and what has failed may be.
+    at_next_cut: BTreeSet<Version>,
+}
+
+impl Possible {
+    fn allows(&self, version: Version, after_cut: bool) -> bool {
+        version == self.known
+            || self.open.contains(&version)
+            || self.loose.contains(&version)
+            || (after_cut && self.at_next_cut.contains(&version))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    objects: BTreeMap<(u64, u64), Possible>,
+    last_version: Version,
+    returned: u64,
+    seen_after_cuts: u64,
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Model>>);
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Model> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a change of an object to another version. Returns its number.
+    fn begin(&self, object: (u64, u64), version: Version) {
+        self.lock().objects.entry(object).or_default().open.insert(version);
+    }
+
+    /// A change has returned, and no other one of this object is in flight: so it is the only possible one, unless one that had
+    /// failed goes on.
+    fn returned(&self, object: (u64, u64), version: Version, is_durable: bool) {
+        let mut model = self.lock();
+        model.returned += 1;
+        let possible = model.objects.entry(object).or_default();
+        if is_durable {
+            possible.at_next_cut.clear();
+        } else {
+            let earlier: Vec<_> = possible.open.iter().copied().chain([possible.known]).collect();
+            possible.at_next_cut.extend(earlier);
+        }
+        possible.known = version;
+        possible.open.clear();
+    }
+
+    fn new_version(&self) -> Version {
+        let mut model = self.lock();
+        model.last_version += 1;
+        if model.last_version.is_multiple_of(EMPTY) { EMPTY } else { model.last_version }
+    }
+}
+
+/// Returns the version that bytes are of; of all that are empty the same one.
+fn version_of(bytes: &[u8]) -> Result<Version, String> {
+    let Some((first, _)) = bytes.split_first_chunk() else { return Ok(EMPTY) };
+    let version = u64::from_le_bytes(*first);
+    let is_whole = version < 1 << 32 && content(version) == bytes;
+    is_whole.then_some(version).ok_or_else(|| format!("{} bytes are of no version: torn", bytes.len()))
+}
+
+/// Returns the version of an object.
+async fn read(store: &ForebayStore, object: (u64, u64)) -> Result<Option<Version>, String> {
+    let location = location(object.0, object.1);
+    let got = match store.get(&location).await {
+        Ok(got) => got,
+        Err(Error::NotFound { .. }) => return Ok(Some(0)),
+        Err(_) => return Ok(None),
+    };
+    let Ok(bytes) = got.bytes().await else { return Ok(None) };
+    version_of(&bytes).map(Some).map_err(|text| format!("{location}: {text}"))
+}
+
+async fn judge(store: &ForebayStore, shared: &Shared, after_cut: bool) -> Result<(), String> {
+    for task in 0..TASKS {
+        for name in 0..NAMES {
+            let object = (task, name);
+            let Some(found) = read(store, object).await? else {
+                return Err(format!("{} cannot be read", location(task, name)));
+            };
+            let mut model = shared.lock();
+            let possible = model.objects.entry(object).or_default();
+            if !possible.allows(found, after_cut) {
+                return Err(format!(
+                    "{} has version {found}, and may have {possible:?}, after a cut: {after_cut}",
+                    location(task, name)
+                ));
+            }
+            // It has been decided, and is on the disk after a cut. Without one, what failed or was deleted may come back with the next.
+            let mut at_next_cut = BTreeSet::new();
+            if !after_cut {
+                at_next_cut.append(&mut possible.at_next_cut);
+                if !possible.open.is_empty() || !possible.loose.is_empty() {
+                    at_next_cut.insert(possible.known);
+                    at_next_cut.append(&mut possible.open);
+                    at_next_cut.append(&mut possible.loose);
+                }
+            }
+            *possible = Possible { known: found, at_next_cut, ..Possible::default() };
+            model.seen_after_cuts += u64::from(after_cut && found != 0);
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone)]
+struct Plan {
+    rules: Vec<Rule>,
+    after_cut: bool,
+    is_durable: bool,
+    cleans: bool,
+    /// No call fails, so nothing staged may stay.
+    is_orderly: bool,
+    steps: u64,
+}
+
+async fn task(
+    store: ForebayStore,
+    shared: Shared,
+    number: u64,
+    plan: Plan,
+    mut draw: Draw,
+) -> Result<(), String> {
+    for _ in 0..plan.steps {
+        let name = draw.below(NAMES);
+        let (object, at) = ((number, name), location(number, name));
+        let version = shared.new_version();
+        let bytes = content(version);
+        // A put of several chunks, now and then.
+        let cut = (draw.below(3) as usize * bytes.len() / 3).min(bytes.len());
+        let chunks = [bytes[..cut].to_vec(), bytes[cut..].to_vec()].map(Bytes::from);
+        match draw.below(10) {
+            0..4 => {
+                let put = store.put(&at, PutPayload::from_iter(chunks));
+                if draw.below(6) == 0 {
+                    shared.lock().objects.entry(object).or_default().loose.insert(version);
+                    // Dropped: it goes on, or never began.
+                    drop(sim::frozen_after(draw.below(6) as usize, put).await);
+                } else {
+                    shared.begin(object, version);
+                    if put.await.is_ok() {
+                        shared.returned(object, version, plan.is_durable);
+                    }
+                }
+            }
+            4 => {
+                shared.begin(object, version);
+                match store
+                    .put_opts(&at, PutPayload::from_iter(chunks), PutOptions::from(PutMode::Create))
+                    .await
+                {
+                    Ok(_) => shared.returned(object, version, plan.is_durable),
+                    // Certainly not.
+                    Err(Error::AlreadyExists { .. }) => {
+                        shared.lock().objects.entry(object).or_default().open.remove(&version);
+                    }
+                    Err(_) => {}
+                }
+            }
+            5 | 6 => {
+                let Ok(mut upload) = store.put_multipart(&at).await else { continue };
+                let parts = chunks.map(|chunk| upload.put_part(chunk.into()));
+                let is_written = join_all(parts).await.into_iter().all(|part| part.is_ok());
+                if draw.below(4) == 0 {
+                    let _ = upload.abort().await;
+                } else if is_written {
+                    shared.begin(object, version);
+                    if upload.complete().await.is_ok() {
+                        shared.returned(object, version, plan.is_durable);
+                    }
+                }
+            }
+            7 => {
+                // From one name to another: both objects are this task's.
+                let other = (name + 1 + draw.below(NAMES - 1)) % NAMES;
+                let found = {
+                    let model = shared.lock();
+                    let possible = model.objects.get(&object).cloned().unwrap_or_default();
+                    (possible.open.is_empty() && possible.loose.is_empty()).then_some(possible.known)
+                };
+                let Some(found) = found.filter(|found| *found != 0) else { continue };
+                let target = (number, other);
+                // rename(2) of one of two names of a file changes nothing.
+                if shared.lock().objects.get(&target).is_some_and(|possible| possible.allows(found, false)) {
+                    continue;
+                }
+                shared.begin(target, found);
+                let is_move = draw.below(2) == 0;
+                if is_move {
+                    shared.begin(object, 0);
+                    if store.rename(&at, &location(number, other)).await.is_ok() {
+                        shared.returned(target, found, plan.is_durable);
+                        // The old name goes with the same call: it is gone for good.
+                        shared.returned(object, 0, plan.is_durable);
+                    }
+                } else if store.copy(&at, &location(number, other)).await.is_ok() {
+                    shared.returned(target, found, plan.is_durable);
+                }
+            }
+            8 => {
+                shared.begin(object, 0);
+                if store.delete(&at).await.is_ok() {
+                    shared.returned(object, 0, false);
+                }
+            }
+            _ => {
+                let Some(found) = read(&store, object).await? else { continue };
+                let model = shared.lock();
+                let possible = model.objects.get(&object).cloned().unwrap_or_default();
+                if !possible.allows(found, false) {
+                    return Err(format!("{at} has version {found} and may have {possible:?}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the number of staged files.
+async fn staged(engine: &Engine, root: PathBuf) -> Result<usize, String> {
+    let (mut dirs, mut staged) = (vec![root], 0);
+    while let Some(dir) = dirs.pop() {
+        for entry in engine.read_dir(&dir).await.map_err(|error| error.to_string())? {
+            match entry.kind() {
+                FileKind::Dir => dirs.push(dir.join(entry.name())),
+                _ => staged += usize::from(entry.name().as_encoded_bytes().contains(&b'#')),
+            }
+        }
+    }
+    Ok(staged)
+}
+
+async fn live(engine: Engine, shared: Shared, plan: Plan, seed: u64) -> Result<(), String> {
+    let text = |error: forebay::Error| error.to_string();
+    engine.create_dir_all(ROOT).await.map_err(text)?;
+    engine.sync_dir("/disk").await.map_err(text)?;
+    let durability = if plan.is_durable { PutDurability::Data } else { PutDurability::None };
+    let settings = ForebayStore::new(&engine, ROOT).read_policy(ReadPolicy::Direct).open_files_max(3);
+    let settings = settings.put_durability(durability).automatic_cleanup(plan.cleans);
+    let store = settings.open().await.map_err(text)?;
+    judge(&store, &shared, plan.after_cut).await?;
+    plan.rules.iter().cloned().for_each(sim::inject);
+    let tasks = (0..TASKS).map(|number| {
+        task(store.clone(), shared.clone(), number, plan.clone(), Draw::new(seed ^ (number + 1) << 40))
+    });
+    join_all(tasks).await.into_iter().collect::<Result<Vec<()>, String>>()?;
+    sim::clear_faults();
+    // Whatever was dropped has ended.
+    let _ = sim::sleep(Duration::from_secs(5)).await;
+    judge(&store, &shared, false).await?;
+    let listed: Vec<_> =
+        store.list(None).try_collect().await.map_err(|error: Error| format!("a list: {error}"))?;
+    let there = shared.lock().objects.values().filter(|possible| possible.known != 0).count();
+    if listed.len() != there {
+        return Err(format!("{} objects are listed, and {there} are there", listed.len()));
+    }
+    // After a crash they may be there for ever.
+    let staged = if plan.after_cut { 0 } else { staged(&engine, PathBuf::from(ROOT)).await? };
+    if staged > 0 && plan.is_orderly {
+        return Err(format!("{staged} staged files are left"));
+    }
+    Ok(())
+}
+
+/// Faults of a world, besides power cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    Crashes,
+    Errors,
+}
+
+fn attempt(world: &mut World, trouble: Trouble, seen: &Rc<Mutex<u64>>) -> Result<(), String> {
+    let mut draw = Draw::new(world.seed());
+    world.add_disk(worlds::disk(&mut draw));
+    let shared = Shared::default();
+    let mut after_cut = false;
+    let cleans = draw.below(2) == 0;
+    for life in 0..LIVES {
+        let wrong = |text: String| format!("life {life} of a world of {trouble:?}: {text}");
+        world.clear_faults();
+        let last = life + 1 == LIVES;
+        let mut rules = worlds::silent_faults(&mut draw);
+        if trouble == Trouble::Errors {
+            rules.extend(worlds::reported_faults(&mut draw, 5_000, 80));
+        }
+        let rules = if last { Vec::new() } else { rules };
+        let is_orderly = trouble == Trouble::Crashes && life == 0;
+        let plan =
+            Plan { rules, after_cut, is_durable: true, cleans, is_orderly, steps: if last { 3 } else { 15 } };
+        if !last {
+            match draw.below(4) {
+                0 => world.power_cut_after(Duration::from_micros(draw.below(40_000))),
+                1 | 2 => world.power_cut_at_operation(1 + draw.below(250)),
+                _ => {}
+            }
+        }
+        let seed = world.seed() ^ life << 50;
+        let run = world.run(async |engine| live(engine, shared.clone(), plan, seed).await);
+        match run {
+            Ok(lived) => lived.map_err(wrong)?,
+            Err(failure) if failure.is_power_cut() => {}
+            Err(failure) => return Err(wrong(failure.to_string())),
+        }
+        world.clear_faults();
+        after_cut = !last;
+        if after_cut {
+            world.power_cut();
+        }
+        world.reboot();
+    }
+    *seen.lock().unwrap_or_else(PoisonError::into_inner) += shared.lock().seen_after_cuts;
+    Ok(())
+}
+
+fn explore(trouble: Trouble, seeds: u64) {
+    let seen = Rc::default();
+    worlds::explore(seeds, |world| attempt(world, trouble, &seen));
+    let seen = *seen.lock().unwrap();
+    let is_one = std::env::var_os("FOREBAY_SIM_SEED").is_some();
+    assert!(is_one || seen > seeds, "{seen} objects were found after {seeds} power cuts");
+}
+
+#[test]
+fn an_object_is_there_whole_or_not_at_all_after_a_power_cut() {
+    explore(Trouble::Crashes, 80);
+}
+
+#[test]
+fn the_same_on_disks_that_fail() {
+    explore(Trouble::Errors, 80);
+}
+
+#[test]
+fn worlds_repeat_themselves() {
+    worlds::repeats_itself(|world| attempt(world, Trouble::Errors, &Rc::default()));
+}
+
+/// Puts an object, deletes it with its directories, and puts it once more; then the power fails.
+fn put_again(world: &mut World) -> Result<(), String> {
+    world.add_disk(Profile::nand().at("/disk").metadata_order(MetadataOrder::Posix).lost(Lost::Subset));
+    let run = world.run(async |engine: Engine| {
+        engine.create_dir_all(ROOT).await.map_err(|error| error.to_string())?;
+        engine.sync_dir("/disk").await.map_err(|error| error.to_string())?;
+        let settings = ForebayStore::new(&engine, ROOT).automatic_cleanup(true);
+        let store = settings.open().await.map_err(|error| error.to_string())?;
+        let at = Path::from("d/e/object");
+        let both = async {
+            store.put(&at, "first".into()).await?;
+            store.delete(&at).await?;
+            store.put(&at, "second".into()).await
+        };
+        both.await.map(drop).map_err(|error: Error| error.to_string())
+    });
+    run.map_err(|failure| failure.to_string())??;
+    world.power_cut();
+    world.reboot();
+    let run = world.run(async |engine: Engine| {
+        let store = ForebayStore::new(&engine, ROOT).open().await.map_err(|error| error.to_string())?;
+        let got = store.get(&Path::from("d/e/object")).await.map_err(|error| error.to_string())?;
+        let bytes = got.bytes().await.map_err(|error| error.to_string())?;
+        (bytes == "second").then_some(()).ok_or_else(|| format!("{bytes:?} came back"))
+    });
+    run.map_err(|failure| failure.to_string())?
+}
+
+#[test]
+fn a_directory_that_was_removed_and_made_again_is_durable_again() {
+    worlds::explore(30, put_again);
+}
+
+/// Test of the oracle: a store with a deliberate fault is caught in the worlds that CI runs, and the correct store passes the same ones.
+#[cfg(feature = "_mutants")]
+mod broken {
+    use forebay_object_store::mutants::{self, Mutant};
+
+    use super::*;
+
+    fn is_caught(mutant: Mutant) {
+        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
+        worlds::is_caught(mutant, 80, broken, |world| attempt(world, Trouble::Crashes, &Rc::default()));
+    }
+
+    #[test]
+    fn bytes_that_are_not_durable_are_caught() {
+        is_caught(Mutant::BytesNotSynced);
+    }
+
+    #[test]
+    fn a_name_that_is_not_durable_is_caught() {
+        is_caught(Mutant::NameNotSynced);
+    }
+
+    #[test]
+    fn directories_that_are_not_durable_are_caught() {
+        is_caught(Mutant::DirectoriesNotSynced);
+    }
+
+    #[test]
+    fn a_directory_that_was_made_again_is_caught() {
+        let mutant = Mutant::RemovedDirectoryKnown;
+        worlds::is_caught(mutant, 30, |run| mutants::with(mutant, run), put_again);
+    }
+
+    #[test]
+    fn a_put_in_place_is_caught() {
+        is_caught(Mutant::PutInPlace);
+    }
+}

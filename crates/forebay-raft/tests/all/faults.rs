@@ -1,0 +1,89 @@
+//! Shows: three nodes in processes of their own lose no acknowledged write and serve no stale read, whatever becomes of them. How: clients keep a history
+//! while processes are killed, stopped, cut off from each other and run out of disk, and a checker looks for an order that explains it.
+//!
+//! `FOREBAY_RAFT_ROUNDS=200` runs more rounds; `FOREBAY_RAFT_SEED` chooses others. Partitions need network namespaces and full disks need loop devices: root. Where
+//! they cannot be had the test says so and leaves them out.
+#![cfg(target_os = "linux")]
+
+mod cluster;
+mod node;
+mod wire;
+
+use std::time::{Duration, Instant};
+
+use crate::faults::cluster::{Cluster, Way};
+use forebay_test::machines::Machines;
+use forebay_test::registers::History;
+
+const ROUNDS: u64 = 5;
+const CLIENTS: usize = 5;
+const DISK_BYTES: u64 = 96 << 20;
+const FOUND_WITHIN: Duration = Duration::from_secs(120);
+/// The shortest time in which each round's clients are at work.
+const ROUND: Duration = Duration::from_millis(1500);
+
+/// A node in a process of its own, which the tests below start.
+#[test]
+#[ignore = "runs in a process of its own, which the tests below start"]
+fn node_process() {
+    node::run_if_wanted();
+}
+
+fn number_from(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn machines() -> Machines {
+    Machines::new(env!("CARGO_TARGET_TMPDIR").as_ref(), 3, DISK_BYTES).expect("three machines")
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+#[test]
+fn no_fault_of_processes_networks_and_disks_is_seen_by_clients() {
+    let rounds = number_from("FOREBAY_RAFT_ROUNDS", ROUNDS);
+    let seed = number_from("FOREBAY_RAFT_SEED", 1);
+    let machines = machines();
+    let mut cluster = Cluster::start(machines, seed, Way::Sound);
+    runtime().block_on(async {
+        cluster.begin().await;
+        for round in 0..rounds {
+            let history = cluster.round(round, CLIENTS, ROUND).await;
+            history.check().unwrap_or_else(|why| panic!("seed {seed}, round {round}: {why}"));
+        }
+        cluster.nodes_agree().await;
+    });
+    println!("{}", cluster.report());
+    cluster.check_that_faults_happened(rounds);
+}
+
+/// Runs rounds until the checker finds what these nodes do wrong.
+fn is_found(way: Way) {
+    let mut cluster = Cluster::start(machines(), 7, way);
+    runtime().block_on(async {
+        cluster.begin().await;
+        let begun = Instant::now();
+        for round in 0.. {
+            let history: History = cluster.round(round, CLIENTS, ROUND).await;
+            if history.check().is_err() {
+                return println!("found in round {round}");
+            }
+            assert!(begun.elapsed() < FOUND_WITHIN, "stale reads were not found in {round} rounds");
+        }
+    });
+}
+
+/// The checker sees what nodes do wrong that serve reads without a word with the others.
+#[test]
+fn reads_of_what_a_node_happens_to_have_are_found() {
+    is_found(Way::LocalReads);
+}
+
+/// Nodes with openraft's default settings served stale reads: a leader that was killed and started again led at once, without an election, and did not
+/// know what it had committed, as its state machine had not flushed it. So `forebay_raft::config` turns that off.
+#[test]
+fn reads_of_leaders_that_were_not_elected_again_are_found() {
+    is_found(Way::RestoredLeaders);
+}

@@ -1,0 +1,160 @@
+//! Shows: a state machine sees its keyspaces when they are opened, and again when an installed snapshot has replaced them, before any entry;
+//! and hears of each entry when its changes can be read and nothing later has been applied. How: a state machine that writes down its calls.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use crate::common::{Types, dir, entry};
+use forebay::{Config, Engine};
+use forebay_kv::{Batch, Keyspace, Options};
+use forebay_raft::{Apply, ErrorKind, RaftStore};
+use openraft::alias::{EntryOf, LogIdOf};
+use openraft::entry::RaftEntry;
+use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Call {
+    /// With the number of entries that the state has.
+    Opened(u64),
+    Apply(u64),
+    /// With the entry that is found in the state.
+    Applied(u64, Option<Vec<u8>>),
+}
+
+#[derive(Clone, Default)]
+struct Noted {
+    calls: Arc<Mutex<Vec<Call>>>,
+    /// The keyspaces that the last open has shown.
+    keyspaces: Arc<Mutex<Vec<Keyspace>>>,
+    refuses_opens: Arc<Mutex<bool>>,
+}
+
+impl Noted {
+    fn note(&self, call: Call) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn taken(&self) -> Vec<Call> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+}
+
+impl Apply<Types> for Noted {
+    async fn apply(
+        &self,
+        entry: EntryOf<Types>,
+        keyspaces: &[Keyspace],
+        batch: &mut Batch,
+    ) -> io::Result<String> {
+        let index = entry.log_id().index;
+        self.note(Call::Apply(index));
+        batch.put(&keyspaces[0], index.to_be_bytes(), entry.to_string());
+        Ok(String::new())
+    }
+
+    async fn opened(&self, keyspaces: &[Keyspace]) -> io::Result<()> {
+        if *self.refuses_opens.lock().unwrap() {
+            return Err(io::Error::other("what is in the state is not known"));
+        }
+        let (mut all, mut count) = (keyspaces[0].iter(), 0);
+        while let Some(entry) = all.next().await {
+            entry.map_err(io::Error::other)?;
+            count += 1;
+        }
+        self.note(Call::Opened(count));
+        *self.keyspaces.lock().unwrap() = keyspaces.to_vec();
+        Ok(())
+    }
+
+    fn applied(&self, log_id: &LogIdOf<Types>) {
+        let keyspace = self.keyspaces.lock().unwrap()[0].clone();
+        let found = keyspace.get(&log_id.index.to_be_bytes()).wait().unwrap();
+        self.note(Call::Applied(log_id.index, found.map(Vec::from)));
+    }
+}
+
+type Store = RaftStore<Types, Noted>;
+
+fn engine() -> Engine {
+    Engine::start(Config::default().shards(2)).unwrap()
+}
+
+async fn try_open(engine: &Engine, dir: &Path, noted: &Noted) -> forebay_raft::Result<Store> {
+    let options = Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10);
+    RaftStore::open(engine, dir, options, noted.clone()).await
+}
+
+async fn open(engine: &Engine, dir: &Path, noted: &Noted) -> Store {
+    try_open(engine, dir, noted).await.unwrap()
+}
+
+async fn apply(store: &mut Store, indexes: std::ops::Range<u64>) -> io::Result<()> {
+    let entries = indexes.map(|index| Ok((entry::<Types>(1, index, format!("entry {index}")), None)));
+    store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await
+}
+
+/// The calls for entries.
+fn calls(indexes: std::ops::Range<u64>) -> Vec<Call> {
+    let bytes = |index| entry::<Types>(1, index, format!("entry {index}")).to_string().into_bytes();
+    indexes.flat_map(|index| [Call::Apply(index), Call::Applied(index, Some(bytes(index)))]).collect()
+}
+
+#[tokio::test]
+async fn a_state_machine_sees_its_state_before_the_first_entry() {
+    let (engine, one, noted) = (engine(), dir(), Noted::default());
+    let mut store = open(&engine, one.path(), &noted).await;
+    assert_eq!(noted.taken(), [Call::Opened(0)]);
+    apply(&mut store, 0..5).await.unwrap();
+    assert_eq!(noted.taken(), calls(0..5));
+    store.close().await.unwrap();
+    drop(store);
+    let mut store = open(&engine, one.path(), &noted).await;
+    apply(&mut store, 5..7).await.unwrap();
+    assert_eq!(noted.taken(), [vec![Call::Opened(5)], calls(5..7)].concat());
+}
+
+#[tokio::test]
+async fn a_state_machine_sees_the_state_that_a_snapshot_brings() {
+    let (engine, one, two, noted) = (engine(), dir(), dir(), Noted::default());
+    let mut leader = open(&engine, one.path(), &Noted::default()).await;
+    let mut follower = open(&engine, two.path(), &noted).await;
+    apply(&mut leader, 0..50).await.unwrap();
+    apply(&mut follower, 0..3).await.unwrap();
+    let former = follower.keyspaces();
+    let snapshot = leader.build_snapshot().await.unwrap();
+    noted.taken();
+    follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
+    assert_eq!(noted.taken(), [Call::Opened(50)]);
+    // It was shown the keyspaces that others get now, and not the former ones.
+    let shown = noted.keyspaces.lock().unwrap()[0].clone();
+    assert!(follower.keyspaces()[0].get(&49u64.to_be_bytes()).await.unwrap().is_some());
+    assert!(shown.get(&49u64.to_be_bytes()).await.unwrap().is_some());
+    assert_eq!(*former[0].get("a").await.unwrap_err().kind(), forebay_kv::ErrorKind::Closed);
+    apply(&mut follower, 50..52).await.unwrap();
+    assert_eq!(noted.taken(), calls(50..52));
+}
+
+#[tokio::test]
+async fn a_state_machine_that_cannot_read_its_state_does_not_run() {
+    let (engine, one, two, noted) = (engine(), dir(), dir(), Noted::default());
+    let mut leader = open(&engine, one.path(), &Noted::default()).await;
+    apply(&mut leader, 0..50).await.unwrap();
+    let snapshot = leader.build_snapshot().await.unwrap();
+    let mut follower = open(&engine, two.path(), &noted).await;
+    apply(&mut follower, 0..3).await.unwrap();
+    *noted.refuses_opens.lock().unwrap() = true;
+    let error = follower.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap_err();
+    assert!(error.to_string().contains("what is in the state is not known"), "{error}");
+    assert!(apply(&mut follower, 50..51).await.is_err());
+    follower.close().await.unwrap();
+    drop(follower);
+    let error = try_open(&engine, two.path(), &noted).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Application, "{error}");
+    // The snapshot is the state all the same.
+    *noted.refuses_opens.lock().unwrap() = false;
+    noted.taken();
+    let mut follower = open(&engine, two.path(), &noted).await;
+    apply(&mut follower, 50..51).await.unwrap();
+    assert_eq!(noted.taken(), [vec![Call::Opened(50)], calls(50..51)].concat());
+}

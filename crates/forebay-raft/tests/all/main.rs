@@ -1,0 +1,14 @@
+//! The tests of log and state machine, one module a subject.
+
+mod cluster;
+mod common;
+mod faults;
+mod hooks;
+mod kills;
+mod log;
+mod log_worlds;
+mod memory;
+mod node_worlds;
+mod snapshots;
+mod suite;
+mod waiting;

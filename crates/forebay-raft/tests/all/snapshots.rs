@@ -1,0 +1,286 @@
+//! Shows: a snapshot goes part by part to another node and is there what it was here; a wrong one changes nothing; old ones go, but not under
+//! a reader; all of it is as it was after another open. How: two stores on real files.
+
+use std::io;
+use std::path::Path;
+
+use crate::common::{Types, dir, entry, log_id};
+use forebay::{Config, Engine};
+use forebay_kv::{Batch, Keyspace, Options};
+use forebay_raft::{Apply, Error, ErrorKind, RaftSnapshot, RaftStore, SnapshotPart};
+use openraft::alias::{EntryOf, SnapshotOf};
+use openraft::entry::RaftEntry;
+use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+
+/// Keeps each entry's text by its index.
+struct Texts;
+
+impl Apply<Types> for Texts {
+    async fn apply(
+        &self,
+        entry: EntryOf<Types>,
+        keyspaces: &[Keyspace],
+        batch: &mut Batch,
+    ) -> io::Result<String> {
+        let text = entry.to_string();
+        if text.contains("refused") {
+            return Err(io::Error::other("this state machine cannot go on"));
+        }
+        batch.put(&keyspaces[0], entry.log_id().index.to_be_bytes(), text.repeat(30));
+        Ok(text)
+    }
+}
+
+type Store = RaftStore<Types, Texts>;
+
+fn engine() -> Engine {
+    Engine::start(Config::default().shards(2)).unwrap()
+}
+
+fn options() -> Options {
+    Options::new().memory(Options::MEMORY_MIN).memtable_bytes(64 << 10).log_segment_bytes(64 << 10)
+}
+
+async fn open(engine: &Engine, dir: &Path) -> Store {
+    RaftStore::open(engine, dir, options(), Texts).await.unwrap()
+}
+
+async fn apply(store: &mut Store, indexes: std::ops::Range<u64>) -> io::Result<()> {
+    let entries = indexes.map(|index| Ok((entry::<Types>(1, index, format!("entry {index}")), None)));
+    store.apply(futures_util::stream::iter(entries.collect::<Vec<_>>())).await
+}
+
+/// Returns the number of entries that the state has, all of which must be there.
+async fn count(store: &mut Store) -> u64 {
+    let (applied, _) = store.applied_state().await.unwrap();
+    let count = applied.map_or(0, |id| id.index + 1);
+    let keyspaces = store.keyspaces();
+    let (mut all, mut found) = (keyspaces[0].iter(), 0);
+    while let Some(next) = all.next().await {
+        let (key, value) = next.unwrap();
+        assert_eq!(key, u64::to_be_bytes(found));
+        assert_eq!(
+            &value[..],
+            entry::<Types>(1, found, format!("entry {found}")).to_string().repeat(30).as_bytes()
+        );
+        found += 1;
+    }
+    assert_eq!(found, count);
+    count
+}
+
+async fn parts(snapshot: &RaftSnapshot) -> Vec<SnapshotPart> {
+    let (mut reader, mut parts) = (snapshot.reader(), Vec::new());
+    while let Some(part) = reader.next().await.unwrap() {
+        parts.push(part);
+    }
+    parts
+}
+
+async fn receive(store: &Store, parts: &[SnapshotPart]) -> Result<RaftSnapshot, Error> {
+    let mut receiver = store.receive_snapshot().await?;
+    for part in parts {
+        receiver.write(part).await?;
+    }
+    receiver.finish().await
+}
+
+fn dirs(dir: &Path) -> Vec<String> {
+    let all = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let mut dirs: Vec<_> = all
+        .filter(|entry| entry.file_type().unwrap().is_dir())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .collect();
+    dirs.sort();
+    dirs
+}
+
+async fn built(store: &mut Store) -> SnapshotOf<Types, RaftSnapshot> {
+    store.build_snapshot().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_snapshot_goes_part_by_part_to_another_node() {
+    let (engine, one, two) = (engine(), dir(), dir());
+    let (mut leader, mut follower) = (open(&engine, one.path()).await, open(&engine, two.path()).await);
+    apply(&mut leader, 0..500).await.unwrap();
+    apply(&mut follower, 0..40).await.unwrap();
+    let snapshot = built(&mut leader).await;
+    assert_eq!(snapshot.meta.last_log_id, Some(log_id::<Types>(1, 499)));
+    let parts = parts(&snapshot.snapshot).await;
+    assert!(parts.len() > snapshot.snapshot.files().len(), "some file has several parts");
+    // On the way they are bytes.
+    let bytes: Vec<_> = parts.iter().map(|part| rmp_serde::to_vec_named(part).unwrap()).collect();
+    let parts: Vec<SnapshotPart> = bytes.iter().map(|bytes| rmp_serde::from_slice(bytes).unwrap()).collect();
+    let received = receive(&follower, &parts).await.unwrap();
+    assert_eq!((received.files(), received.bytes()), (snapshot.snapshot.files(), snapshot.snapshot.bytes()));
+    assert_eq!(count(&mut follower).await, 40);
+    let old = follower.keyspaces();
+    follower.install_snapshot(&snapshot.meta, received).await.unwrap();
+    assert_eq!(count(&mut follower).await, 500);
+    assert_eq!(*old[0].get("a").await.unwrap_err().kind(), forebay_kv::ErrorKind::Closed);
+    apply(&mut follower, 500..520).await.unwrap();
+    let current = follower.get_current_snapshot().await.unwrap().unwrap();
+    assert_eq!(current.meta, snapshot.meta);
+    assert_eq!(dirs(two.path()).len(), 2);
+    // It is there after another open, and can be sent on.
+    drop((old, current));
+    follower.close().await.unwrap();
+    drop(follower);
+    let mut follower = open(&engine, two.path()).await;
+    assert_eq!(count(&mut follower).await, 520);
+    let current = follower.get_current_snapshot().await.unwrap().unwrap();
+    assert_eq!(current.meta, snapshot.meta);
+    assert!(forebay_kv::verify(&engine, current.snapshot.path()).await.unwrap().is_whole());
+}
+
+/// Reads failed with "closed" while a snapshot was installed, and a reader could not learn when the new state was there.
+#[tokio::test]
+async fn reads_go_on_when_a_snapshot_is_installed() {
+    let (engine, one, two) = (engine(), dir(), dir());
+    let (mut leader, mut follower) = (open(&engine, one.path()).await, open(&engine, two.path()).await);
+    apply(&mut leader, 0..500).await.unwrap();
+    apply(&mut follower, 0..40).await.unwrap();
+    let snapshot = built(&mut leader).await;
+    let received = receive(&follower, &parts(&snapshot.snapshot).await).await.unwrap();
+    let reader = follower.clone();
+    let reads = async {
+        let mut former = reader.keyspaces();
+        let mut waits = 0;
+        loop {
+            match former[0].get(&499u64.to_be_bytes()).await {
+                Ok(Some(_)) => return waits,
+                Ok(None) => tokio::task::yield_now().await,
+                Err(error) => {
+                    assert_eq!(*error.kind(), forebay_kv::ErrorKind::Closed);
+                    assert!(reader.is_replaced(&former).await, "the install ends");
+                    (former, waits) = (reader.keyspaces(), waits + 1);
+                }
+            }
+        }
+    };
+    let (installed, waits) = tokio::join!(follower.install_snapshot(&snapshot.meta, received), reads);
+    installed.unwrap();
+    assert_eq!(waits, 1, "the first state that can be read after the failure is the new one");
+    // Closed for good, or not at all.
+    let current = follower.keyspaces();
+    assert!(!follower.is_replaced(&current).await);
+    follower.close().await.unwrap();
+    assert!(!follower.is_replaced(&current).await);
+}
+
+#[tokio::test]
+async fn a_wrong_snapshot_changes_nothing() {
+    let (engine, one, two) = (engine(), dir(), dir());
+    let (mut leader, mut follower) = (open(&engine, one.path()).await, open(&engine, two.path()).await);
+    apply(&mut leader, 0..500).await.unwrap();
+    apply(&mut follower, 0..40).await.unwrap();
+    let snapshot = built(&mut leader).await;
+    let good = parts(&snapshot.snapshot).await;
+    let at_table =
+        |part: &SnapshotPart| matches!(part, SnapshotPart::Bytes { name, .. } if name.ends_with(".fkv"));
+    let table = good.iter().position(at_table).unwrap();
+    let refused = |error: Error| assert_eq!(error.kind(), ErrorKind::BadSnapshot, "{error}");
+    // The last part is missing, a part is missing, a file is missing, a part comes twice.
+    refused(receive(&follower, &good[..good.len() - 1]).await.unwrap_err());
+    let without = |at: usize| [&good[..at], &good[at + 1..]].concat();
+    refused(receive(&follower, &without(table)).await.unwrap_err());
+    refused(receive(&follower, &without(0)).await.unwrap_err());
+    refused(receive(&follower, &[&good[..=table], &good[table..]].concat()).await.unwrap_err());
+    for name in ["../outside", "/outside", "", "a/../../outside"] {
+        let outside = SnapshotPart::Bytes { name: name.into(), offset: 0, bytes: vec![1] };
+        refused(receive(&follower, &[outside]).await.unwrap_err());
+    }
+    // A byte is wrong: the checksums of the store find it, and the sender hears of it. They were checked by the install, whose
+    // errors end the node.
+    let mut damaged = good.clone();
+    if let SnapshotPart::Bytes { bytes, .. } = &mut damaged[table] {
+        bytes[100] ^= 1;
+    }
+    refused(receive(&follower, &damaged).await.unwrap_err());
+    assert_eq!(count(&mut follower).await, 40);
+    assert!(follower.get_current_snapshot().await.unwrap().is_none());
+    apply(&mut follower, 40..50).await.unwrap();
+    // What was received is removed when the next one begins.
+    let received = receive(&follower, &good).await.unwrap();
+    assert_eq!(dirs(two.path()).len(), 2, "{:?}", dirs(two.path()));
+    follower.install_snapshot(&snapshot.meta, received).await.unwrap();
+    assert_eq!(count(&mut follower).await, 500);
+}
+
+#[tokio::test]
+async fn an_old_snapshot_stays_while_it_is_read() {
+    let (engine, one) = (engine(), dir());
+    let mut store = open(&engine, one.path()).await;
+    apply(&mut store, 0..200).await.unwrap();
+    let first = built(&mut store).await;
+    apply(&mut store, 200..300).await.unwrap();
+    let second = built(&mut store).await;
+    assert_eq!(dirs(one.path()).len(), 3);
+    assert!(matches!(parts(&first.snapshot).await.last(), Some(SnapshotPart::End { .. })));
+    drop(first);
+    apply(&mut store, 300..400).await.unwrap();
+    let third = built(&mut store).await;
+    // The first one went, the second one is held.
+    assert_eq!(dirs(one.path()).len(), 3);
+    drop((second, third));
+    built(&mut store).await;
+    assert_eq!(dirs(one.path()).len(), 2);
+}
+
+#[tokio::test]
+async fn a_lost_name_of_the_state_removes_nothing() {
+    let (engine, one) = (engine(), dir());
+    let mut store = open(&engine, one.path()).await;
+    apply(&mut store, 0..100).await.unwrap();
+    let snapshot = built(&mut store).await;
+    store.install_snapshot(&snapshot.meta, snapshot.snapshot).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    let (current, before) = (one.path().join("current"), dirs(one.path()));
+    let bytes = std::fs::read(&current).unwrap();
+    std::fs::remove_file(&current).unwrap();
+    let error = RaftStore::<Types, _>::open(&engine, one.path(), options(), Texts).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    // Nor does a damaged one.
+    let mut damaged = bytes.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&current, damaged).unwrap();
+    let error = RaftStore::<Types, _>::open(&engine, one.path(), options(), Texts).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert_eq!(dirs(one.path()), before);
+    std::fs::write(&current, bytes).unwrap();
+    assert_eq!(count(&mut open(&engine, one.path()).await).await, 100);
+}
+
+#[tokio::test]
+async fn an_error_of_the_state_machine_ends_the_node() {
+    let (engine, one) = (engine(), dir());
+    let mut store = open(&engine, one.path()).await;
+    apply(&mut store, 0..10).await.unwrap();
+    let refused = entry::<Types>(1, 10, "refused");
+    let error = store.apply(futures_util::stream::iter([Ok((refused, None))])).await.unwrap_err();
+    assert!(error.to_string().contains("this state machine cannot go on"), "{error}");
+    let error = apply(&mut store, 10..11).await.unwrap_err();
+    let error = error.get_ref().unwrap().downcast_ref::<Error>().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    // What was applied before is there.
+    store.close().await.unwrap();
+    drop(store);
+    assert_eq!(count(&mut open(&engine, one.path()).await).await, 10);
+}
+
+#[tokio::test]
+async fn a_directory_of_others_is_refused() {
+    let (engine, one) = (engine(), dir());
+    std::fs::write(one.path().join("current"), "of another program").unwrap();
+    let error = RaftStore::<Types, _>::open(&engine, one.path(), options(), Texts).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Foreign, "{error}");
+    let log = dir();
+    let (wal, _) = forebay_wal::Wal::open(&engine, log.path(), forebay_wal::Options::new()).await.unwrap();
+    wal.append(b"a record").await.unwrap();
+    wal.close().await.unwrap();
+    let opened =
+        forebay_raft::RaftLog::<Types>::open(&engine, log.path(), forebay_raft::LogOptions::new()).await;
+    assert_eq!(opened.unwrap_err().kind(), ErrorKind::Foreign);
+}

@@ -1,0 +1,84 @@
+//! The state that a drive may leave after a false flush: the renaming of a segment is forgotten, and the
+//! groups written to it since are still there, under its old name.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::common::{self, dir, engine, expected, options, record, records_wait};
+use forebay::Engine;
+use forebay_wal::{Lsn, Recovery, Wal};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+fn files(dir: &tempfile::TempDir) -> Files {
+    let files = forebay_test::live_files::files(dir.path()).into_iter();
+    files.map(|(name, bytes)| (name.to_string_lossy().into_owned(), bytes)).collect()
+}
+
+fn put(dir: &tempfile::TempDir, files: &Files) {
+    for name in self::files(dir).keys() {
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    for (name, bytes) in files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+    }
+}
+
+/// Opens without automatic marks, so every append is a group of one unit: sixteen fill a segment.
+fn open(engine: &Engine, dir: &tempfile::TempDir) -> (Wal, Recovery) {
+    let options = options().mark_after(Duration::from_secs(3600));
+    Wal::open(engine, dir.path(), options).wait().unwrap()
+}
+
+fn append(wal: &Wal, numbers: std::ops::RangeInclusive<u64>) {
+    for number in numbers {
+        assert_eq!(wal.append(&record(number)).wait().unwrap(), Lsn(number));
+    }
+}
+
+/// Regression: a segment was renamed to be reused under number 9, and groups were written to it. The drive
+/// had lied: after a power cut the file had its old name again, and those groups were still in it. The log
+/// had been closed before, so it continued in place, in the same epoch. It came to number 9 once more and
+/// took the same file. After its first new groups there were whole ones at their very place, which proved a
+/// loss that had not happened.
+#[test]
+fn a_segment_that_was_renamed_before_does_not_bring_back_what_it_held_then() {
+    let dir = dir();
+    let (wal, _) = open(&engine(), &dir);
+    append(&wal, 1..=100);
+    wal.truncate_before(Lsn(95)).wait().unwrap();
+    append(&wal, 101..=102);
+    wal.close().wait().unwrap();
+    let before = files(&dir);
+    let (wal, _) = open(&engine(), &dir);
+    append(&wal, 103..=150);
+    assert!(wal.stats().segments_recycled > 0);
+    wal.close().wait().unwrap();
+    let after = files(&dir);
+
+    let mut forgotten = before.clone();
+    let gone = before.keys().filter(|name| !after.contains_key(*name));
+    let came: Vec<_> = after.keys().filter(|name| !before.contains_key(*name)).collect();
+    assert!(!came.is_empty());
+    // Oldest first; a new segment has no old name.
+    for (old, new) in gone.zip(came) {
+        forgotten.insert(old.clone(), after[new].clone());
+    }
+    for last in (104..150).step_by(3) {
+        put(&dir, &forgotten);
+        let engine = engine();
+        let (wal, recovery) = open(&engine, &dir);
+        assert_eq!((recovery.first, recovery.last, &recovery.lost[..]), (Lsn(95), Lsn(102), &[][..]));
+        // Different records than the first time, by one.
+        wal.append(b"other").wait().unwrap();
+        append(&wal, 104..=last);
+        // The process dies.
+        engine.close().wait().unwrap();
+        drop(wal);
+        let (wal, recovery) = open(&common::engine(), &dir);
+        assert_eq!((recovery.first, recovery.last), (Lsn(95), Lsn(last)), "{recovery:?}");
+        assert!(recovery.lost.is_empty() && recovery.damage.is_empty(), "{recovery:?}");
+        assert_eq!(records_wait(&wal, 104).unwrap(), expected(104..=last));
+        wal.close().wait().unwrap();
+    }
+}

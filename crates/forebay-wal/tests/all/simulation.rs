@@ -1,0 +1,168 @@
+//! Thousands of logs in simulated worlds: several tasks append, truncate, read; disks fail, lie and decay;
+//! the power fails. After each life an oracle decides whether the recovered contents, and recovery's report,
+//! are possible.
+
+pub(crate) mod damage;
+pub(crate) mod groups;
+pub(crate) mod log;
+pub(crate) mod model;
+pub(crate) mod program;
+pub(crate) mod records;
+
+use std::time::Duration;
+
+use forebay::sim::{Rule, World};
+use forebay_test::worlds::{self, Draw};
+
+use crate::simulation::log::Shape;
+use crate::simulation::model::Model;
+use crate::simulation::program::{Plan, Shared};
+
+/// The faults that strike the logs of a world, besides power cuts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// None.
+    Crashes,
+    /// Writes and flushes fail, the disk is full, reads fail.
+    Errors,
+    /// Flushes succeed without effect, until the power fails.
+    Lies,
+    /// A group, or a place without one, is damaged while the log is closed.
+    Damage,
+}
+
+const LIVES: u64 = 4;
+
+/// Returns the faults of writes and flushes in a life.
+fn rules(draw: &mut Draw, trouble: Trouble) -> Vec<Rule> {
+    let mut rules = worlds::silent_faults(draw);
+    if trouble == Trouble::Errors {
+        rules.extend(worlds::reported_faults(draw, 10_000, 40));
+    }
+    rules
+}
+
+/// Runs one world from beginning to end. Returns any fault as text.
+fn attempt(world: &mut World, trouble: Trouble) -> Result<(), String> {
+    let mut draw = Draw::new(world.seed());
+    world.add_disk(worlds::disk(&mut draw));
+    let shape = Shape::of(world.seed());
+    let shared = Shared::new(Model::new(shape.first_lsn));
+    for life in 0..LIVES {
+        let told = |text: String| format!("life {life} of a world of {trouble:?}, {shape:?}: {text}");
+        world.clear_faults();
+        let last = life + 1 == LIVES;
+        let plan = Plan {
+            shape,
+            rules: if last { Vec::new() } else { rules(&mut draw, trouble) },
+            from_the_start: draw.below(3) == 0,
+            lies: trouble == Trouble::Lies && !last,
+            phases: if last { 1 } else { 1 + draw.below(4) },
+        };
+        let orderly = last || (draw.below(5) == 0 && !plan.lies);
+        if !orderly {
+            match draw.below(4) {
+                0 => world.power_cut_after(Duration::from_micros(200 + draw.below(30_000))),
+                1 | 2 => world.power_cut_at_operation(1 + draw.below(150)),
+                _ => {}
+            }
+        }
+        let run = world.run(async |engine| program::live(engine, shared.clone(), plan).await);
+        match run {
+            Ok(Err(text)) if text == program::GONE => return Ok(()),
+            Ok(lived) => lived.map_err(told)?,
+            Err(failure) if failure.is_power_cut() => {}
+            Err(failure) => return Err(told(failure.to_string())),
+        }
+        world.clear_faults();
+        if !orderly {
+            world.power_cut();
+        }
+        world.reboot();
+        shared.lock().next_life();
+        // One damage at a time: no more until the log was opened.
+        let whole = shared.lock().hit.is_none();
+        if trouble == Trouble::Damage && !last && draw.below(3) != 0 && whole {
+            let hit = world.run(async |engine| damage::strike(&engine).await);
+            match hit.map_err(|failure| failure.to_string())? {
+                Ok(hit) => shared.lock().hit = Some(hit),
+                // There is no log yet.
+                Err(error) if error.raw_os_error() == Some(2) => {}
+                Err(error) => return Err(told(format!("damaging: {error}"))),
+            }
+        }
+    }
+    match shared.lock().acknowledged {
+        0 => Err("nothing was acknowledged in all its lives".to_string()),
+        _ => Ok(()),
+    }
+}
+
+fn explore(trouble: Trouble, seeds: u64) {
+    worlds::explore(seeds, |world| attempt(world, trouble));
+}
+
+#[test]
+fn crashes_lose_nothing_that_was_acknowledged() {
+    explore(Trouble::Crashes, 700);
+}
+
+#[test]
+fn errors_poison_the_log_and_opening_it_again_recovers() {
+    explore(Trouble::Errors, 600);
+}
+
+/// The promises of an honest log when flushes lie. Records acknowledged before the lies are there. Other
+/// missing records are at the end or are named. No record is there that was never appended.
+#[test]
+fn lying_flushes_take_the_end_and_nothing_else() {
+    explore(Trouble::Lies, 300);
+}
+
+#[test]
+fn damage_is_named_or_at_most_the_last_group() {
+    explore(Trouble::Damage, 600);
+}
+
+/// The same seed is the same run.
+#[test]
+fn worlds_repeat_themselves() {
+    worlds::repeats_itself(|world| attempt(world, Trouble::Errors));
+}
+
+/// Checks the oracle itself: the worlds that CI runs catch a log that is broken on purpose, and the intact
+/// log survives the same ones.
+#[cfg(feature = "_mutants")]
+mod broken {
+    use forebay_wal::mutants::{self, Mutant};
+
+    use super::*;
+
+    /// Fewer seeds than CI runs.
+    const SEEDS: u64 = 250;
+
+    fn is_caught(mutant: Mutant, trouble: Trouble) {
+        let broken = |run: &dyn Fn() -> Result<(), String>| mutants::with(mutant, run);
+        worlds::is_caught(mutant, SEEDS, broken, |world| attempt(world, trouble));
+    }
+
+    #[test]
+    fn a_watermark_that_is_ignored_is_caught() {
+        is_caught(Mutant::WatermarkIgnored, Trouble::Damage);
+    }
+
+    #[test]
+    fn a_poison_that_is_ignored_is_caught() {
+        is_caught(Mutant::PoisonIgnored, Trouble::Errors);
+    }
+
+    #[test]
+    fn values_that_are_not_carried_over_are_caught() {
+        is_caught(Mutant::ValuesNotCarried, Trouble::Crashes);
+    }
+
+    #[test]
+    fn a_value_acknowledged_before_its_flush_is_caught() {
+        is_caught(Mutant::ValueAcknowledgedEarly, Trouble::Crashes);
+    }
+}

@@ -1,0 +1,82 @@
+//! Records are queued at once or not at all.
+
+use crate::common::{dir, engine, expected, open, options, record, records_wait};
+use forebay_wal::{ErrorKind, Lsn, Wal};
+
+#[test]
+fn a_record_has_its_number_before_it_is_durable() {
+    let (engine, dir) = (engine(), dir());
+    let (wal, _) = open(&engine, &dir);
+    for number in 1..=50 {
+        let appended = wal.try_append(&record(number)).unwrap().expect("room");
+        assert_eq!((appended.lsn(), wal.next_lsn()), (Lsn(number), Lsn(number + 1)));
+        match number % 3 {
+            0 => drop(appended),
+            _ => assert_eq!(appended.wait().unwrap(), Lsn(number)),
+        }
+    }
+    wal.sync().wait().unwrap();
+    assert_eq!(records_wait(&wal, 1).unwrap(), expected(1..=50));
+    wal.close().wait().unwrap();
+    assert_eq!(*wal.try_append(b"late").unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(*wal.room(1).wait().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn without_room_nothing_is_queued_and_room_tells_when_there_is_some() {
+    let (engine, dir) = (engine(), dir());
+    let options = options().pending_bytes_max(1000);
+    let (wal, _) = Wal::open(&engine, dir.path(), options).wait().unwrap();
+    let (mut refused, mut number) = (0, 0);
+    while number < 300 {
+        let next = wal.next_lsn();
+        match wal.try_append(&[7; 400]).unwrap() {
+            Some(appended) => {
+                number += 1;
+                assert_eq!(appended.lsn(), Lsn(number));
+            }
+            None => {
+                assert_eq!(wal.next_lsn(), next);
+                refused += 1;
+                wal.room(400).wait().unwrap();
+            }
+        }
+    }
+    assert!(refused > 0, "records came faster than the disk");
+    // Longer than a group, and longer than the limit of pending bytes: it is accepted if nothing else is
+    // pending.
+    wal.sync().wait().unwrap();
+    let long = wal.try_append(&[1; 40_000]).unwrap().expect("nothing waits");
+    assert_eq!(long.wait().unwrap(), Lsn(301));
+    let kind = wal.try_append(&[0; 70_000]).unwrap_err().kind().clone();
+    assert!(matches!(kind, ErrorKind::TooLarge { .. }));
+}
+
+#[test]
+fn many_threads_that_try_all_come_to_their_turn() {
+    let (engine, dir) = (engine(), dir());
+    let options = options().segment_bytes(1 << 20).pending_bytes_max(500);
+    let (wal, _) = Wal::open(&engine, dir.path(), options).wait().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let wal = &wal;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    // Half of them through the call that waits in the line.
+                    if thread % 2 == 0 {
+                        wal.append(&[1; 200]).wait().unwrap();
+                        continue;
+                    }
+                    let appended = loop {
+                        match wal.try_append(&[2; 200]).unwrap() {
+                            Some(appended) => break appended,
+                            None => wal.room(200).wait().unwrap(),
+                        }
+                    };
+                    assert!(appended.wait().unwrap() <= wal.durable_lsn());
+                }
+            });
+        }
+    });
+    assert_eq!(wal.durable_lsn(), Lsn(400));
+}
