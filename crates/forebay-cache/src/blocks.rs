@@ -14,7 +14,7 @@ use crate::doorkeeper::Doorkeeper;
 use crate::window::Window;
 
 /// The map's own memory for each block, at most, in bytes: its entry, its place in the table, those of the
-/// blocks that were evicted and are remembered, and the doorkeeper's. `tests/bound.rs` compares it with the real memory.
+/// blocks that were evicted and are remembered, and the doorkeeper's. `tests/all/bound.rs` compares it with the real memory.
 const OVERHEAD_BYTES: u64 = 160;
 /// The minimum that [`BlockCache::give_way`] evicts, in bytes.
 const GIVEN_BYTES: u64 = 1 << 20;
