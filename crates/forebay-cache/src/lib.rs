@@ -6,7 +6,7 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+//! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("records");
 //! # std::fs::write(&path, vec![7; 1 << 20])?;
 //! let engine = Engine::start(Config::default())?;

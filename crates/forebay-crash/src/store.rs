@@ -282,7 +282,7 @@ mod tests {
     /// is to have, and the model knows it.
     #[test]
     fn a_store_has_what_its_model_says() {
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory");
+        let dir = tempfile::tempdir().expect("a directory");
         let engine = Engine::start(forebay::Config::default()).expect("an engine");
         let (model, most) = (std::sync::Mutex::new(Model::default()), 1_500);
         let say = |line: &str| {

@@ -79,7 +79,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?;
@@ -122,7 +122,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -161,7 +161,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// let fruit = store.default_keyspace();
@@ -188,7 +188,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -214,7 +214,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -251,7 +251,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
@@ -279,7 +279,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -319,7 +319,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -351,7 +351,7 @@ impl Keyspace {
     /// # use forebay_kv::{Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
@@ -374,7 +374,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # use std::time::{SystemTime, UNIX_EPOCH};
@@ -399,7 +399,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -429,7 +429,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// let days = store.default_keyspace();
@@ -504,7 +504,7 @@ impl Keyspace {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store, Swapped};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;

@@ -6,7 +6,7 @@
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+//! # let dir = tempfile::tempdir()?;
 //! # let dir = dir.path();
 //! let engine = Engine::start(Config::default())?;
 //! let store = Store::open(&engine, dir, Options::new().memory(64 << 20)).await?;

@@ -8,7 +8,7 @@ use forebay::Class;
 /// # use forebay::{Config, Engine};
 /// # use forebay_kv::{Options, Store};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let dir = tempfile::tempdir()?;
 /// # let engine = Engine::start(Config::default())?;
 /// let options = Options::new()
 ///     .memory(32 << 20) // all that the store holds, at any time

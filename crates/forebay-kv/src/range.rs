@@ -123,7 +123,7 @@ impl Range {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -162,7 +162,7 @@ impl Range {
     /// # use forebay_kv::{Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;

@@ -61,7 +61,7 @@ impl Snapshot {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -94,7 +94,7 @@ impl Snapshot {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;

@@ -163,7 +163,7 @@ impl Ascending {
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let dir = tempfile::tempdir()?;
 /// # let (dir, path) = (dir.path().join("store"), dir.path().join("users.sorted"));
 /// let engine = Engine::start(Config::default())?;
 /// let mut file = SortedFile::create(&engine, &path, SortedFileOptions::new()).await?;

@@ -83,7 +83,7 @@ const TRIES_MAX: usize = 100;
 /// use forebay_kv::{Batch, Options, Store};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
 /// let engine = Engine::start(Config::default())?;
 /// let options = Options::new().memory(16 << 20);
@@ -164,7 +164,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// let store = Store::open(&engine, dir.path(), Options::new().memory(64 << 20)).await?;
     /// let recovery = store.recovery();
@@ -198,7 +198,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?; // created the first time
@@ -235,7 +235,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Batch, Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// let state = store.unlogged_keyspace("state").wait()?;
@@ -282,7 +282,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// let users = store.keyspace("users").wait()?;
@@ -314,7 +314,7 @@ impl Store {
     /// # use forebay_kv::{Batch, Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
@@ -365,7 +365,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory(16 << 20)).wait()?;
     /// # let (new_users, new_counts) = (dir.path().join("users.sorted"), dir.path().join("counts.sorted"));
@@ -412,7 +412,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Batch, Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// let accounts = store.default_keyspace();
@@ -448,7 +448,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// let users = store.keyspace("users").await?;
@@ -472,7 +472,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{ErrorKind, Isolation, Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -504,7 +504,7 @@ impl Store {
     /// # use forebay_kv::{Isolation, Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;
@@ -551,7 +551,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -575,7 +575,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -608,7 +608,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// store.flush().wait()?;
@@ -647,7 +647,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let options = Options::new().memory(16 << 20);
     /// # let store = Store::open(&engine, dir.path().join("store"), options.clone()).wait()?;
@@ -683,7 +683,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path().join("store"), Options::new().memory(16 << 20)).wait()?;
     /// let state = store.unlogged_keyspace("state").wait()?;
@@ -724,7 +724,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -748,7 +748,7 @@ impl Store {
     /// # use forebay::{Config, Engine};
     /// # use forebay_kv::{Options, Store};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
     /// # let users = store.keyspace("users").wait()?;
@@ -776,7 +776,7 @@ impl Store {
     /// # use forebay_kv::{Options, Store};
     /// # #[tokio::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    /// # let dir = tempfile::tempdir()?;
     /// # let engine = Engine::start(Config::default())?;
     /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).await?;
     /// # let users = store.keyspace("users").await?;

@@ -71,7 +71,7 @@ impl Verified {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # use forebay_kv::{Options, Store};
-/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let dir = tempfile::tempdir()?;
 /// # let engine = forebay::Engine::start(forebay::Config::default())?;
 /// # let store = Store::open(&engine, dir.path(), Options::new().memory(16 << 20)).wait()?;
 /// # store.default_keyspace().put("a", "1").wait()?;

@@ -47,7 +47,7 @@ const VERSION: &[u8] = b"1";
 /// use openraft::storage::RaftLogStorage;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+/// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
 /// openraft::declare_raft_types!(pub Types: D = String, R = String);
 ///

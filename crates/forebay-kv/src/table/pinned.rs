@@ -217,8 +217,7 @@ mod tests {
     };
 
     fn scene() -> (Engine, tempfile::TempDir) {
-        let exe = std::env::current_exe().unwrap();
-        let dir = tempfile::tempdir_in(exe.parent().unwrap()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         (Engine::start(Config::default().shards(1)).unwrap(), dir)
     }
 

@@ -50,10 +50,9 @@ const NOW_S: u64 = 1000;
 
 const HOW: GetHow = GetHow { now_s: NOW_S, filter: FilterUse::Read, fill: true };
 
-/// Starts an engine, and creates a directory on a file system that has direct I/O.
+/// Starts an engine, and creates a directory.
 fn scene() -> (Engine, tempfile::TempDir) {
-    let exe = std::env::current_exe().unwrap();
-    let dir = tempfile::tempdir_in(exe.parent().unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
     (Engine::start(Config::default().shards(1)).unwrap(), dir)
 }
 
