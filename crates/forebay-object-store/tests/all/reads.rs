@@ -1,5 +1,5 @@
 //! Shows: reads return the object's bytes of the moment, whoever replaced it; results keep only their own bytes; streams may be dropped
-//! anywhere; open files have a limit. How: real files, the engine's counters, and the descriptors of the process.
+//! anywhere; open files have a limit. How: real files, the engine's counters, and the descriptors of files below a test's own directory.
 #![allow(clippy::single_range_in_vec_init, reason = "a batch of one range")]
 
 use std::collections::BTreeSet;
@@ -13,13 +13,9 @@ use forebay_object_store::{ForebayStore, PutDurability, ReadPolicy};
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
-use tokio::sync::Mutex;
 
 const MIB: u64 = 1 << 20;
 const POLICIES: [ReadPolicy; 3] = [ReadPolicy::Adaptive, ReadPolicy::Direct, ReadPolicy::Buffered];
-
-/// Tests that count descriptors go one after the other.
-static DESCRIPTORS: Mutex<()> = Mutex::const_new(());
 
 fn write(root: &FsPath, name: &str, len: u64) {
     fs::write(root.join(name), bytes_of(0..len)).unwrap();
@@ -250,7 +246,6 @@ async fn chunks_may_be_kept_beyond_the_engines_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_may_be_dropped_at_any_point() {
-    let _alone = DESCRIPTORS.lock().await;
     let root = dir();
     write(root.path(), "a", 12 * MIB);
     let location = Path::from("a");
@@ -292,7 +287,6 @@ async fn a_stream_may_be_dropped_at_any_point() {
 /// An adaptive file has two descriptors.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_files_have_a_limit() {
-    let _alone = DESCRIPTORS.lock().await;
     let root = dir();
     for number in 0..300 {
         write(root.path(), &number.to_string(), 9000);
@@ -414,7 +408,6 @@ async fn reads_and_writes_are_of_the_stores_class() {
 /// kept unpolled hold up none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_beyond_the_limit_of_open_files_take_turns() {
-    let _alone = DESCRIPTORS.lock().await;
     let root = dir();
     for number in 0..1500 {
         write(root.path(), &number.to_string(), 5000);
