@@ -1,6 +1,7 @@
 //! Tables are read and written past the page cache.
 #![cfg(target_os = "linux")]
 
+use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -31,6 +32,32 @@ fn resident(path: &Path) -> io::Result<(u64, u64)> {
     if answer == 0 { Ok((held as u64, bytes as u64)) } else { Err(error) }
 }
 
+const PROBE_BYTES: usize = 64 << 10;
+
+/// Pages of the page cache that the kernel keeps there: it may take back all others at any time.
+struct Locked(*mut c_void);
+
+/// Locks the probe's pages into memory.
+fn locked(path: &Path) -> io::Result<Locked> {
+    let file = File::open(path)?;
+    let flags = (ProtFlags::READ, MapFlags::SHARED);
+    // SAFETY: a new mapping at an address of the kernel's choice; its bytes are never accessed.
+    let address =
+        unsafe { rustix::mm::mmap(ptr::null_mut(), PROBE_BYTES, flags.0, flags.1, file.as_fd(), 0) }?;
+    let locked = Locked(address);
+    // SAFETY: `address` is the mapping of this length made above.
+    unsafe { rustix::mm::mlock(address, PROBE_BYTES) }?;
+    Ok(locked)
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `locked`, of which there is no reference.
+        let gone = unsafe { rustix::mm::munmap(self.0, PROBE_BYTES) };
+        debug_assert!(gone.is_ok(), "a mapping of this process goes");
+    }
+}
+
 /// Returns the same for all tables of a store.
 fn tables(dir: &Path) -> (u64, u64) {
     let mut sum = (0, 0);
@@ -45,8 +72,11 @@ fn tables(dir: &Path) -> (u64, u64) {
 fn no_page_of_a_table_is_in_the_page_cache() {
     let dir = common::dir();
     let probe = dir.path().join("probe");
-    std::fs::write(&probe, vec![1; 1 << 20]).expect("a file");
-    assert_eq!(resident(&probe).expect("it can be asked"), (1 << 20, 1 << 20), "what is cached shows");
+    std::fs::write(&probe, vec![1; PROBE_BYTES]).expect("a file");
+    let locked = locked(&probe).expect("locked memory");
+    let bytes = PROBE_BYTES as u64;
+    assert_eq!(resident(&probe).expect("it can be asked"), (bytes, bytes), "what is cached shows");
+    drop(locked);
     std::fs::remove_file(&probe).expect("removed");
 
     for engine in common::engines() {
