@@ -21,3 +21,9 @@ pub mod registers;
 pub mod system_calls;
 #[cfg(feature = "sim")]
 pub mod worlds;
+
+/// Returns `parts` where the tests are asked for little, which limits the seeds of worlds too (`FOREBAY_SIM_SEEDS_MAX` is set), and 1
+/// otherwise. A test that goes through a long table takes one row in so many.
+pub fn one_in(parts: usize) -> usize {
+    if std::env::var_os("FOREBAY_SIM_SEEDS_MAX").is_some() { parts } else { 1 }
+}

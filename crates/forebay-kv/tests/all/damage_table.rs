@@ -269,7 +269,7 @@ fn check(
 }
 
 fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
-    let place = dir();
+    let (place, step) = (dir(), forebay_test::one_in(4));
     let scene = Scene { engine, made, row_at: place.path().join("row"), values };
     let (mut found, mut whole, mut salvaged) = (0, 0, Vec::new());
     let tables =
@@ -278,8 +278,9 @@ fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
     let logs = logs.map(|path| (boundaries_of_segment(&path), path));
     for (boundaries, path) in tables.chain(logs) {
         let is_table = path.extension().is_some_and(|end| end == "fkv");
-        for &damage in damages {
-            for &at in &boundaries {
+        for (index, &damage) in damages.iter().enumerate() {
+            // Of each damage other ones.
+            for &at in boundaries.iter().skip(index % step).step_by(step) {
                 let is_found = check(&scene, &path, at, damage, &mut salvaged);
                 // Each byte of a table is covered. Damage to a log's padding and marks may lose nothing.
                 assert!(is_found || !is_table, "{} at {at}, {damage:?}: nobody sees it", path.display());
@@ -295,7 +296,7 @@ fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
         "{found} rows with a finding, {whole} without; salvage refused {refused:?} of {}",
         salvaged.len()
     );
-    assert!(found > 40, "{found} rows with a finding");
+    assert!(found > 40 / step, "{found} rows with a finding");
 }
 
 #[test]

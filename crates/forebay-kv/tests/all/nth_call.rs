@@ -61,7 +61,7 @@ fn each_call(call: Call, seed: u64) {
             Ok(false) => break,
             Err(why) => panic!("{call:?}, call {n} of seed {seed}: {why}"),
         }
-        n += 1 + n / 20;
+        n += 1 + n * forebay_test::one_in(5) as u64 / 20;
     }
     println!("{call:?}: {met} of {n} calls of seed {seed}");
     assert!(met > 1 && n < CALLS_MAX, "{call:?} met {met} calls of seed {seed}");

@@ -19,6 +19,8 @@ use openraft::storage::{
 /// Variable with the directory for the writing process.
 const DIR: &str = "FOREBAY_RAFT_KILLS_DIR";
 const KILLS: u64 = 40;
+/// As many where the tests are asked for little, or the machine is slow.
+const LEAST: u64 = 8;
 
 /// Counts entries.
 struct Counts;
@@ -135,7 +137,8 @@ fn a_killed_node_loses_nothing_that_was_durable() {
     let (mut vote, mut durable, mut purged, begun) = (0, 0, 0, Instant::now());
     let mut life = 0;
     // A slow machine kills fewer processes, but always some.
-    while life < KILLS && (life < 8 || begun.elapsed() < Duration::from_secs(15)) {
+    let kills = if forebay_test::one_in(2) > 1 { LEAST } else { KILLS };
+    while life < kills && (life < LEAST || begun.elapsed() < Duration::from_secs(15)) {
         let lines = worlds::mix(life) % 60;
         let mut child = killed::start("kills::node", &[(DIR, dir.path())]).unwrap();
         let (mut line, mut seen) = (String::new(), 0);

@@ -305,7 +305,8 @@ fn agree(closed: bool) {
     let (files, all) = base(closed);
     let (engine, dir) = (engine(), dir());
     let (mut wrong, mut refused, mut count) = (Vec::new(), 0, 0);
-    for (name, damaged) in damages(&files) {
+    let step = forebay_test::one_in(7);
+    for (name, damaged) in damages(&files).into_iter().step_by(step) {
         let case = Case { engine: &engine, dir: dir.path(), all: &all, name };
         count += 1;
         match case.judge(&damaged) {
@@ -314,7 +315,7 @@ fn agree(closed: bool) {
         }
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count > 300 && refused > count / 3 && refused < count, "{refused} of {count} were refused");
+    assert!(count > 300 / step && refused > count / 3 && refused < count, "{refused} of {count} were refused");
 }
 
 #[test]

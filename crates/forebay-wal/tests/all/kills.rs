@@ -16,6 +16,8 @@ const DIR: &str = "FOREBAY_WAL_KILLS_DIR";
 /// Variable with the number of the process.
 const LIFE: &str = "FOREBAY_WAL_KILLS_LIFE";
 const KILLS: u64 = 150;
+/// As many where the tests are asked for little, or the machine is slow.
+const LEAST: u64 = 20;
 const WRITERS: u64 = 4;
 /// Number of records that stay when the log's front is removed.
 const KEPT: u64 = 300;
@@ -92,7 +94,8 @@ fn a_killed_process_loses_nothing_that_was_durable() {
     let begun = Instant::now();
     let mut life = 0;
     // A slow machine kills fewer processes, but always some.
-    while life < KILLS && (life < 20 || begun.elapsed() < Duration::from_secs(25)) {
+    let kills = if forebay_test::one_in(2) > 1 { LEAST } else { KILLS };
+    while life < kills && (life < LEAST || begun.elapsed() < Duration::from_secs(25)) {
         luck = luck.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         let lines = match luck >> 60 {
             0 => 0,
