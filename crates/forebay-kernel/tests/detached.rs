@@ -1,3 +1,5 @@
+//! A program of its own: it counts the BPF objects of the whole machine, and detaches every link that was made since it began.
+//!
 //! A program is detached under its walks, as root can do from outside (`bpftool link detach`). The walks end,
 //! with the right results where the reactor can take them over, and nothing is left in the kernel. Where no
 //! engine inside the kernel is possible these tests try nothing.

@@ -1,3 +1,5 @@
+//! A program of its own: its tests fork.
+//!
 //! Forked children: they have their parent's handles, and neither its threads nor the memory of its walks. Their calls fail, nothing
 //! of theirs hangs, and what they drop is the parent's all the same. Where no engine inside the kernel is possible these
 //! tests try nothing. Walks on a shard's ring are in `on_shard.rs`.

@@ -1,3 +1,5 @@
+//! A program of its own: it watches the module as a whole, and removes it.
+//!
 //! The module's device, used as no library would: commands before their time, numbers that do not exist, two
 //! rings on one session, garbage; and the module's removal while it walks. Where the module is not loaded
 //! these tests report it and pass; FOREBAY_KERNEL_ENGINES with `module` in it makes that a failure.

@@ -1,3 +1,5 @@
+//! A program of its own: it counts the threads of its process.
+//!
 //! Files that the module refuses because of features of their file system, and devices of all kinds.
 //! FOREBAY_KERNEL_FEATURES names a folder of an ext4 file system with `inline_data`, `verity` and `encrypt`,
 //! FOREBAY_KERNEL_DAX one on persistent memory, mounted with `dax`, and FOREBAY_KERNEL_BLOCKS a block device

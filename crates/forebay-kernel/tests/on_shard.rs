@@ -1,3 +1,5 @@
+//! A program of its own: its tests fork, and look for threads of their process.
+//!
 //! Walks of the module on the ring of a shard: from everywhere at once, with futures that are dropped or never polled again,
 //! and ended from both sides. Where the module is not loaded these tests try nothing.
 

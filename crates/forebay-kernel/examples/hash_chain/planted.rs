@@ -1,6 +1,6 @@
 //! The file: a hash table of keys and values of eight bytes.
 
-use crate::table::bucket_of;
+use super::table::bucket_of;
 
 /// Records of a page.
 const RECORDS: usize = 255;

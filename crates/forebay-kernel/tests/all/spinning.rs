@@ -2,8 +2,6 @@
 //! harm to others. Where the module is not loaded these tests report it and pass; FOREBAY_KERNEL_ENGINES with `module` in
 //! it makes that a failure.
 
-mod common;
-
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _};
 use std::os::unix::fs::FileExt;
@@ -13,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Tree, engine, has_module};
+use crate::common::{Tree, engine, has_module};
 use forebay_kernel::{Count, EngineKind, LocalWalk, Lookup, Options, TreeCount, TreeLookup};
 
 const PROGRAM: TreeLookup = TreeLookup { node_bytes: 4096 };
@@ -83,7 +81,7 @@ fn ranges_are_counted_the_same() {
         let count = Count { root: tree.root(4, key), level: 3, key, low, high: low + (u64::MAX >> 5) };
         walk.begin(&count).expect("there is room");
         walk.run(1, |finished| {
-            assert_eq!(finished.result.ok().map(common::counted), Some(tree.count(&count)));
+            assert_eq!(finished.result.ok().map(crate::common::counted), Some(tree.count(&count)));
         })
         .expect("the session works");
     }
@@ -182,7 +180,7 @@ fn a_process_that_spins_can_be_killed() {
     let writer = OpenOptions::new().write(true).open(&path).expect("the same file");
     for _ in 0..5 {
         let mut child = Command::new(std::env::current_exe().expect("this test has a file"))
-            .args(["--exact", "walks_until_it_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "spinning::walks_until_it_is_killed", "--ignored", "--nocapture"])
             .env("FOREBAY_KERNEL_FILE", &path)
             .stdout(Stdio::piped())
             .spawn()

@@ -1,12 +1,10 @@
 //! Walks of a user who is not root: with the two capabilities that loading takes and a small limit of locked
 //! memory, and with less than that. Each scene is a process of its own.
 
-mod common;
-
 use std::os::unix::fs::chown;
 
-use common::scene::{lock_at_most, scene};
-use common::{become_another_user, engine};
+use crate::common::scene::{lock_at_most, scene};
+use crate::common::{become_another_user, engine};
 use forebay::Open;
 use forebay_kernel::{EngineKind, Error, KernelWalk, Lookup, Options, TreeLookup, probe};
 
@@ -30,7 +28,7 @@ fn has_loop() -> bool {
 /// ENOMEM, and the reactor took over.
 #[test]
 fn a_session_opens_after_the_engines_first_read() {
-    scene("a_session_opens_after_the_engines_first_read", |path| {
+    scene("other_user::a_session_opens_after_the_engines_first_read", |path| {
         if !has_loop() {
             return;
         }
@@ -52,7 +50,7 @@ fn a_session_opens_after_the_engines_first_read() {
 /// raised that got the next error.
 #[test]
 fn without_rights_the_error_names_the_capabilities() {
-    scene("without_rights_the_error_names_the_capabilities", |path| {
+    scene("other_user::without_rights_the_error_names_the_capabilities", |path| {
         let has_loop = has_loop();
         lock_at_most(256 << 10);
         become_another_user(&[]);

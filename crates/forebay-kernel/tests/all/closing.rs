@@ -1,11 +1,9 @@
 //! Walks that no caller waits for, sessions that end with walks in flight, many threads on one session.
 
-mod common;
-
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Tree, engine, engines};
+use crate::common::{Tree, engine, engines};
 use forebay::{Class, Config, DriverChoice, Engine};
 use forebay_kernel::{
     EngineKind, Error, KernelWalk, LocalWalk, Lookup, Next, Options, Program, Scratch, TreeLookup,

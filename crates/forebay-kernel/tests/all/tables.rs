@@ -1,11 +1,9 @@
 //! Descents in tables as `forebay-kv` writes them: every key's leaf is found, and damaged nodes give the same
 //! failure on every engine.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{engine, engines, mix, told};
+use crate::common::{engine, engines, mix, told};
 use forebay::{Engine, Open};
 use forebay_kernel::{
     Descent, Error, Options, TABLE_DAMAGED, TABLE_LARGER, TableCount, TableDescent, TableRange,

@@ -1,11 +1,9 @@
 //! Walks of one thread on one file after another.
 
-mod common;
-
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use common::Tree;
+use crate::common::Tree;
 use forebay_kernel::{EngineKind, Error, LocalWalk, Lookup, Options, TreeLookup};
 
 const PROGRAM: TreeLookup = TreeLookup { node_bytes: 512 };

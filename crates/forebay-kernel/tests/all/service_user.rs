@@ -2,15 +2,13 @@
 //! device to, with some capabilities and nothing else. Each scene is a process of its own. Errors name the right that
 //! is missing.
 
-mod common;
-
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::scene::{lock_at_most, scene};
-use common::{become_another_user, drop_capabilities, engine, has_module};
+use crate::common::scene::{lock_at_most, scene};
+use crate::common::{become_another_user, drop_capabilities, engine, has_module};
 use forebay::Open;
 use forebay_kernel::{EngineKind, Error, KernelWalk, LocalWalk, Lookup, Options, TreeLookup};
 
@@ -165,7 +163,7 @@ fn two_capabilities_are_enough_for_the_loop_and_not_for_the_module() {
 
 #[test]
 fn cap_sys_admin_alone_is_enough_for_both() {
-    play("cap_sys_admin_alone_is_enough_for_both", &member(&[SYS_ADMIN]), |path, here| {
+    play("service_user::cap_sys_admin_alone_is_enough_for_both", &member(&[SYS_ADMIN]), |path, here| {
         if here.has_loop {
             assert_eq!(refusal(path, EngineKind::BpfLoop), None);
         }
@@ -178,7 +176,7 @@ fn cap_sys_admin_alone_is_enough_for_both() {
 #[test]
 fn without_the_group_the_device_cannot_be_opened() {
     let service = Service { in_group: false, ..member(&[SYS_ADMIN, BPF, PERFMON]) };
-    play("without_the_group_the_device_cannot_be_opened", &service, |path, here| {
+    play("service_user::without_the_group_the_device_cannot_be_opened", &service, |path, here| {
         if here.has_module {
             refused(path, EngineKind::Module, &[NODE, "Permission denied", "udev rule"]);
         }
@@ -187,7 +185,7 @@ fn without_the_group_the_device_cannot_be_opened() {
 
 #[test]
 fn each_missing_capability_is_named() {
-    play("each_missing_capability_is_named", &member(&[]), |path, here| {
+    play("service_user::each_missing_capability_is_named", &member(&[]), |path, here| {
         let both = ["lacks CAP_BPF and CAP_PERFMON"];
         if here.has_loop {
             refused(path, EngineKind::BpfLoop, &both);
@@ -200,7 +198,7 @@ fn each_missing_capability_is_named() {
 
 #[test]
 fn cap_perfmon_is_named() {
-    play("cap_perfmon_is_named", &member(&[BPF]), |path, here| {
+    play("service_user::cap_perfmon_is_named", &member(&[BPF]), |path, here| {
         if here.has_loop {
             refused(path, EngineKind::BpfLoop, &["lacks CAP_PERFMON,"]);
         }
@@ -209,7 +207,7 @@ fn cap_perfmon_is_named() {
 
 #[test]
 fn cap_bpf_is_named() {
-    play("cap_bpf_is_named", &member(&[PERFMON]), |path, here| {
+    play("service_user::cap_bpf_is_named", &member(&[PERFMON]), |path, here| {
         if here.has_loop {
             refused(path, EngineKind::BpfLoop, &["lacks CAP_BPF,"]);
         }
@@ -219,7 +217,7 @@ fn cap_bpf_is_named() {
 #[test]
 fn little_locked_memory_stops_the_loop_and_not_the_module() {
     let service = Service { locked_bytes: 64 << 10, ..member(&[SYS_ADMIN]) };
-    play("little_locked_memory_stops_the_loop_and_not_the_module", &service, |path, here| {
+    play("service_user::little_locked_memory_stops_the_loop_and_not_the_module", &service, |path, here| {
         if here.has_loop {
             refused(path, EngineKind::BpfLoop, &["locked memory", "RLIMIT_MEMLOCK", "is 65536 bytes"]);
         }
@@ -232,7 +230,7 @@ fn little_locked_memory_stops_the_loop_and_not_the_module() {
 #[test]
 fn the_module_pins_only_files_of_the_service() {
     let service = Service { owns_file: false, ..member(&[SYS_ADMIN]) };
-    play("the_module_pins_only_files_of_the_service", &service, |path, here| {
+    play("service_user::the_module_pins_only_files_of_the_service", &service, |path, here| {
         if here.has_loop {
             assert_eq!(refusal(path, EngineKind::BpfLoop), None);
         }
@@ -245,7 +243,7 @@ fn the_module_pins_only_files_of_the_service() {
 /// Rights are needed when walks are opened, and not when they run.
 #[test]
 fn rights_can_be_given_up_after_opening() {
-    play("rights_can_be_given_up_after_opening", &member(&[SYS_ADMIN]), |path, here| {
+    play("service_user::rights_can_be_given_up_after_opening", &member(&[SYS_ADMIN]), |path, here| {
         let kinds = [(EngineKind::BpfLoop, here.has_loop), (EngineKind::Module, here.has_module)];
         let file = std::fs::File::open(path).expect("a file that all may read");
         let mut open = Vec::new();

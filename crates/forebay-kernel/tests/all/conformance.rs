@@ -1,7 +1,5 @@
 //! The same trees and the same keys on every available engine: identical results, errors included.
 
-mod common;
-
 use std::future::Future as _;
 use std::os::unix::fs::FileExt;
 use std::pin::Pin;
@@ -10,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use common::{Tree, counted, engine, engines, mix, told};
+use crate::common::{Tree, counted, engine, engines, mix, told};
 use forebay::Open;
 use forebay_kernel::{Count, EngineKind, Error, Lookup, Options, TreeCount, TreeLookup};
 
@@ -214,7 +212,7 @@ fn a_file_that_changes_gives_errors_and_no_nonsense() {
     let lookups: Vec<Lookup> =
         (0..500).map(|key| Lookup { root: tree.root(3, key), level: 2, key }).collect();
     let writer = std::fs::OpenOptions::new().write(true).open(&path).expect("the same file");
-    // The module keeps writers away instead: tests/module.rs.
+    // The module keeps writers away instead: the tests in module.rs.
     let all = engines(&engine, &file, || TreeLookup { node_bytes: 4096 }, Options::default()).into_iter();
     let (pinning, changing): (Vec<_>, Vec<_>) = all.partition(|(kind, _)| *kind == EngineKind::Module);
     pinning.into_iter().for_each(|(_, walk)| walk.close());

@@ -1,11 +1,9 @@
 //! Programs that break the rules: the verifier refuses them and walks run in the reactor, or the loop ends
 //! them.
 
-mod common;
-
 use std::process::{Command, Stdio};
 
-use common::{Tree, drop_capabilities, engine, engines, engines_but, has_module, told};
+use crate::common::{Tree, drop_capabilities, engine, engines, engines_but, has_module, told};
 use forebay::{Engine, File, Open};
 use forebay_kernel::{
     EngineKind, Error, KernelWalk, Lookup, Next, Options, Positions, Program, Scratch, TreeLookup,
@@ -56,8 +54,8 @@ impl Program for Odd {
 macro_rules! objects {
     ($name:literal) => {
         [
-            include_bytes!(concat!("objects/", $name, ".loop.bpf.o")) as &'static [u8],
-            include_bytes!(concat!("objects/", $name, ".module.bpf.o")) as &'static [u8],
+            include_bytes!(concat!("../objects/", $name, ".loop.bpf.o")) as &'static [u8],
+            include_bytes!(concat!("../objects/", $name, ".module.bpf.o")) as &'static [u8],
         ]
     };
 }
@@ -254,7 +252,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
     let myself = std::env::current_exe().expect("this test has a file");
     for _ in 0..5 {
         let mut child = Command::new(&myself)
-            .args(["--exact", "walks_until_it_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "programs::walks_until_it_is_killed", "--ignored", "--nocapture"])
             .env("FOREBAY_KERNEL_FILE", file.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,13 +1,12 @@
 //! The program of the example `hash_chain`, for a layout that the crate itself does not know: the same results on
 //! every engine, of whole tables and of damaged ones.
 
-mod common;
-#[path = "../examples/hash_chain/planted.rs"]
+#[path = "../../examples/hash_chain/planted.rs"]
 mod planted;
-#[path = "../examples/hash_chain/table.rs"]
+#[path = "../../examples/hash_chain/table.rs"]
 mod table;
 
-use common::{engine, engines, told};
+use crate::common::{engine, engines, told};
 use forebay::Open;
 use forebay_kernel::{EngineKind, Options};
 use planted::table_of;

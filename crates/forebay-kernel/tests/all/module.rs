@@ -2,8 +2,6 @@
 //! is free afterwards. Also the files that the module refuses, and why. Where the module is not loaded these
 //! tests report it and pass; FOREBAY_KERNEL_ENGINES with `module` in it makes that a failure.
 
-mod common;
-
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{Tree, engine, has_module, told};
+use crate::common::{Tree, engine, has_module, told};
 use forebay::{Engine, Open};
 use forebay_kernel::{
     EngineKind, Error, KernelWalk, LocalWalk, Lookup, Next, Options, Program, Scratch, TreeLookup,
@@ -230,7 +228,7 @@ fn a_file_whose_process_was_killed_is_free() {
     let myself = std::env::current_exe().expect("this test has a file");
     for _ in 0..5 {
         let mut child = std::process::Command::new(&myself)
-            .args(["--exact", "walks_until_it_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "module::walks_until_it_is_killed", "--ignored", "--nocapture"])
             .env("FOREBAY_KERNEL_FILE", &bound.path)
             .stdout(std::process::Stdio::piped())
             .spawn()
@@ -431,7 +429,7 @@ fn another_users_file_is_refused() {
     chown(&path, Some(65_534), None).expect("root may give files away");
     let file = File::open(&path).expect("just written");
     let why = std::thread::spawn(move || {
-        common::drop_capabilities();
+        crate::common::drop_capabilities();
         refusal(&file)
     });
     let why = why.join().expect("the thread ends");
@@ -499,7 +497,7 @@ impl Program for Follow {
     }
 
     fn module_object(&self) -> Option<&[u8]> {
-        Some(include_bytes!("objects/follows_the_page.module.bpf.o"))
+        Some(include_bytes!("../objects/follows_the_page.module.bpf.o"))
     }
 
     fn begin(&self, root: &u64, _scratch: &mut Scratch) -> u64 {
