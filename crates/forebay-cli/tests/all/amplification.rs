@@ -1,13 +1,11 @@
 //! End-to-end tests of `measure amplification`: the contents of its document, its refusals, and no leftovers.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use crate::support::{Directory, document, forebay, run, tail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Directory, document, forebay, run, tail};
 
 const ROWS: [&str; 4] = ["buffered", "buffered-random-advice", "read-many", "direct"];
 

@@ -1,14 +1,12 @@
 //! End-to-end tests of `measure wal` and `measure blocking`: the contents of their documents, their
 //! refusals, and no leftovers.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use crate::support::{Directory, document, forebay, run, tail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Directory, document, forebay, run, tail};
 
 const ROWS: [&str; 8] = [
     "tokio-fs",

@@ -1,17 +1,15 @@
 //! Mistakes in the input of every experiment: nonsensical values, unusable places, results of other versions,
 //! and Ctrl-C at any moment. Each time there is a clear sentence, an exit code, and no leftover.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
+use crate::support::{Directory, Outcome, forebay, outcome, run};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::{Value, json};
-use support::{Directory, Outcome, forebay, outcome, run};
 
 const EXPERIMENTS: [&str; 11] = [
     "scan",

@@ -1,13 +1,11 @@
 //! End-to-end tests of `calibrate`: the contents of its file, its refusals, and no leftovers.
 
-mod support;
-
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::support::{Directory, forebay, run};
 use forebay::Calibration;
 use forebay::device::Device;
-use support::{Directory, forebay, run};
 
 const TINY: [&str; 5] = ["--size", "8MiB", "--seconds", "0.02", "--quiet"];
 

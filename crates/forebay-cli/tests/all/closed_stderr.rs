@@ -1,12 +1,10 @@
 //! Tests with a closed standard error: the program's work goes on, and its exit code stays the same.
 
-mod support;
-
 use std::fs;
 use std::io;
 use std::process::Stdio;
 
-use support::{Directory, forebay, run};
+use crate::support::{Directory, forebay, run};
 
 /// Runs the program with a standard error without a reader. Returns its exit code.
 fn with_closed_stderr(arguments: &[&str]) -> Option<i32> {

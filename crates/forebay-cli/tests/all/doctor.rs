@@ -1,12 +1,10 @@
 //! Tests of `forebay doctor` as a program.
 
-mod support;
-
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 
-use support::{Directory, check_document, document, forebay, run};
+use crate::support::{Directory, check_document, document, forebay, run};
 
 #[test]
 fn a_directory_is_examined_and_left_as_it_was() {
@@ -108,7 +106,7 @@ fn a_seccomp_filter_against_io_uring_is_recognised() {
     let mut command = forebay(&["doctor", directory.text(), "--json"]);
     // SAFETY: the closure makes two system calls and touches only its own stack, as is allowed between fork and exec.
     unsafe { command.pre_exec(refuse_io_uring) };
-    let outcome = support::outcome(&command.output().expect("the program starts"));
+    let outcome = crate::support::outcome(&command.output().expect("the program starts"));
     assert_eq!(outcome.code, Some(0), "{}", outcome.err);
     let value = document(&outcome);
     let checks = value["environment"]["checks"].as_array().expect("there are checks");

@@ -1,12 +1,10 @@
 //! Guarantees of the experiments for their samples: the memory limit, the metrics, and files that are
 //! only read.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Directory, document, run, tail};
 use serde_json::Value;
-use support::{Directory, document, run, tail};
 
 fn metric(row: &Value, name: &str) -> f64 {
     row["metrics"][name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {row}"))

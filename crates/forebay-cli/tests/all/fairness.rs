@@ -1,8 +1,6 @@
 //! End-to-end tests of `measure fairness`: the contents of its document, its refusals, and no leftovers.
 
-mod support;
-
-use support::{Directory, document, run};
+use crate::support::{Directory, document, run};
 
 const TINY: [&str; 8] = ["--json", "--quiet", "--size", "8MiB", "--repeats", "1", "--seconds", "0.2"];
 

@@ -1,8 +1,6 @@
 //! Several agents and a controller on this host: the measurements, the refusals, and no leftovers
 //! whichever process dies. A script stands in for ssh.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
@@ -10,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{Directory, Outcome, document, forebay, outcome, run, tail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Directory, Outcome, document, forebay, outcome, run, tail};
 
 /// With room for the names of an unoptimised program's functions, which the engine looks up when a task holds its shard for long: on a
 /// busy machine the measuring child was ended for want of memory.

@@ -1,8 +1,6 @@
 //! Tests of `forebay kv` as a program, on real stores: whole ones, damaged ones, and directories that
 //! are no store.
 
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -13,7 +11,7 @@ use forebay::{Config, Engine};
 use forebay_kv::{Options, Store};
 use serde_json::Value;
 
-use support::{Directory, Outcome, forebay, outcome, run};
+use crate::support::{Directory, Outcome, forebay, outcome, run};
 
 /// Runs a command that must end with this code.
 fn ends(code: i32, arguments: &[&str]) -> Outcome {

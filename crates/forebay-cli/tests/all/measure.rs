@@ -1,13 +1,11 @@
 //! The experiments and the report from end to end, with small files: the figures mean nothing, their shape does.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use crate::support::{Directory, check_document, document, forebay, run};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Directory, check_document, document, forebay, run};
 
 const SMALL: [&str; 4] = ["--memory", "32MiB", "--size", "48MiB"];
 

@@ -1,16 +1,14 @@
 //! The report's page, made from a saved result that has every experiment: the checks that need no
 //! browser. `scripts/checks/page` checks the same page in one.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use crate::support::{Directory, run};
 use forebay_report::page::html::STYLE;
 use html5ever::tendril::TendrilSink;
 use html5ever::{ParseOpts, parse_document};
 use markup5ever_rcdom::{Handle, NodeData, RcDom};
-use support::{Directory, run};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/every-experiment.json");
 /// Maximum size of a page.

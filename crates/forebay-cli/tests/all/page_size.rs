@@ -1,14 +1,12 @@
 //! The page of a full report of the longest possible measurement: it stays below its limit, and names
 //! the data left out for that.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Directory, run};
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
 use serde_json::{Value, json};
-use support::{Directory, run};
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/every-experiment.json");
 /// Maximum size of a page.

@@ -1,9 +1,7 @@
 //! End-to-end tests of `measure patterns`: the contents of its document, its refusals, and no leftovers.
 
-mod support;
-
+use crate::support::{Directory, document, run};
 use serde_json::Value;
-use support::{Directory, document, run};
 
 fn names(experiment: &Value) -> Vec<&str> {
     let rows = experiment["rows"].as_array().expect("a list");

@@ -1,10 +1,8 @@
 //! Refusals of the program, with their sentences and exit codes.
 
-mod support;
-
 use std::fs;
 
-use support::{Directory, run};
+use crate::support::{Directory, run};
 
 /// Runs the program and checks that it refuses on standard error only, with `code` and every one of `words`.
 fn refused(arguments: &[&str], code: i32, words: &[&str]) {

@@ -1,9 +1,7 @@
 //! End-to-end tests of `measure saturate`: the contents of its document, its refusals, and no leftovers.
 
-mod support;
-
+use crate::support::{Directory, document, run, tail};
 use serde_json::Value;
-use support::{Directory, document, run, tail};
 
 const ROWS: [&str; 3] = ["pread", "io_uring-defer-taskrun", "forebay-tokio"];
 

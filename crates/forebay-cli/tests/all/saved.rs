@@ -1,11 +1,9 @@
 //! `diff`, `assert` and `convert` on results in files: valid ones, and typical invalid ones.
 
-mod support;
-
 use std::fs;
 
+use crate::support::{Directory, run};
 use serde_json::{Value, json};
-use support::{Directory, run};
 
 /// Returns a result with one table of random reads for each depth.
 fn result(name: &str, figures: &[(u32, [f64; 3], f64)]) -> Value {

@@ -1,13 +1,11 @@
 //! End-to-end tests of `measure sustain`: the contents of its document, its refusals, and no leftovers.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use crate::support::{Directory, document, forebay, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Directory, document, forebay, run};
 
 #[test]
 fn every_load_has_its_levels_and_its_series() {

@@ -1,15 +1,13 @@
 //! End-to-end tests of `top`: an engine in this process, and the program that inspects it.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use crate::support::{forebay, run};
 use forebay::{Class, Config, Engine, Open, StatsServer};
 use serde_json::Value;
-use support::{forebay, run};
 
 /// An engine that serves at a short path, and a file that it has read.
 struct Scene {

@@ -1,9 +1,7 @@
 //! `forebay wait`: the command line, the outputs and the exit codes, in a build with the feature and
 //! in one without. The tests of the measurement are in the crate `forebay-wait`.
 
-mod support;
-
-use support::run;
+use crate::support::run;
 
 #[test]
 fn a_command_or_a_process_must_be_named() {
@@ -33,7 +31,7 @@ mod with {
 
     use serde_json::{Value, json};
 
-    use super::support::{Directory, Outcome, document, run};
+    use crate::support::{Directory, Outcome, document, run};
 
     /// Returns whether it was refused for lack of privileges; then the error must report that.
     fn refused(outcome: &Outcome) -> bool {

@@ -2,19 +2,15 @@
 //! the report is written, and beside a process that it did not start. The command receives the signals
 //! that it would receive without `forebay wait`, the report is written, and nothing is left.
 
-#![cfg(feature = "wait")]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use crate::support::{Directory, Outcome, outcome, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Directory, Outcome, outcome, run};
 
 /// Returns whether this user may measure with the tracepoints or with a cgroup; prints the reason where not.
 fn may_measure() -> bool {
@@ -67,7 +63,7 @@ fn with_own_signals(mut command: Command) -> Command {
 }
 
 fn program(arguments: &[&str]) -> Command {
-    with_own_signals(support::forebay(arguments))
+    with_own_signals(crate::support::forebay(arguments))
 }
 
 /// Waits for the end; no cgroup may be left.

@@ -1,8 +1,6 @@
 //! Tests of `forebay wal` as a program, on real logs: whole ones, damaged ones, and directories that
 //! are no log.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -14,7 +12,7 @@ use forebay_wal::inspect::{GroupKind, Report, inspect};
 use forebay_wal::{ErrorKind, Lsn, Options, Wal};
 use serde_json::Value;
 
-use support::{Directory, Outcome, run};
+use crate::support::{Directory, Outcome, run};
 
 fn engine() -> Engine {
     Engine::start(Config::new().shards(1)).expect("an engine")

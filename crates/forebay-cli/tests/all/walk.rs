@@ -1,9 +1,7 @@
 //! End-to-end tests of `measure walk`: the contents of its document, its refusals, and no leftovers.
 
-mod support;
-
+use crate::support::{Directory, document, run, tail};
 use serde_json::Value;
-use support::{Directory, document, run, tail};
 
 const ROWS: [&str; 8] = [
     "pread",
@@ -24,7 +22,7 @@ fn experiments(value: &Value) -> &[Value] {
     value["experiments"].as_array().expect("experiments is a list")
 }
 
-fn measure(directory: &Directory, arguments: &str) -> (support::Outcome, Value) {
+fn measure(directory: &Directory, arguments: &str) -> (crate::support::Outcome, Value) {
     let mut all = vec!["measure", "walk", directory.text(), "--json", "--quiet"];
     all.extend(arguments.split(' '));
     let outcome = run(&all);

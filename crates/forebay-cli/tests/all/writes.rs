@@ -1,13 +1,11 @@
 //! End-to-end tests of `measure writes`: the contents of its document, its refusals, and no leftovers.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use crate::support::{Directory, document, forebay, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Directory, document, forebay, run};
 
 const ROWS: [&str; 10] = [
     "naive",

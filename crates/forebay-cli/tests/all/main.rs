@@ -1,0 +1,31 @@
+//! The tests of the program, one module for each subject. None needs a process of its own: what they try runs in the program, which
+//! they start.
+
+mod amplification;
+mod appends;
+mod bad_input;
+mod calibrate;
+mod closed_stderr;
+mod cpu;
+mod doctor;
+mod experiments;
+mod fairness;
+mod files;
+mod hosts;
+mod kv;
+mod measure;
+mod page;
+mod page_size;
+mod patterns;
+mod refusals;
+mod saturate;
+mod saved;
+mod support;
+mod sustain;
+mod top;
+mod wait;
+#[cfg(feature = "wait")]
+mod wait_signals;
+mod wal;
+mod walk;
+mod writes;
