@@ -1,9 +1,7 @@
 //! A client that others wrote, `etcd-client`, against the server: the cases that its own tests have, but for those of
 //! locks and elections.
 
-mod common;
-
-use common::{Member, within};
+use crate::common::{Member, within};
 use etcd_client::{
     AlarmAction, AlarmType, Client, Compare, CompareOp, DeleteOptions, Error, EventType, GetOptions,
     LeaseGrantOptions, LeaseTimeToLiveOptions, MemberAddOptions, Permission, PutOptions, SortOrder,

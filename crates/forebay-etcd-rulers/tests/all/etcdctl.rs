@@ -3,13 +3,11 @@
 //! Needs `etcd` and `etcdctl`. Endpoints have no scheme: with one, etcdctl 3.4 sends an `:authority` that has a
 //! path, which no HTTP/2 server of Rust accepts, for calls to one endpoint.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::ctl::{Ctl, ETCD, ctl, has_rulers, masked};
-use common::{Member, own_program, until};
+use crate::common::ctl::{Ctl, ETCD, ctl, has_rulers, masked};
+use crate::common::{Member, own_program, until};
 
 #[test]
 fn ids_terms_and_times_are_masked_and_no_more() {
@@ -188,47 +186,47 @@ fn check(script: &str) {
 
 #[test]
 fn keys_and_values() {
-    check(include_str!("etcdctl/kv.txt"));
+    check(include_str!("../etcdctl/kv.txt"));
 }
 
 #[test]
 fn transactions() {
-    check(include_str!("etcdctl/txn.txt"));
+    check(include_str!("../etcdctl/txn.txt"));
 }
 
 #[test]
 fn watches() {
-    check(include_str!("etcdctl/watch.txt"));
+    check(include_str!("../etcdctl/watch.txt"));
 }
 
 #[test]
 fn leases() {
-    check(include_str!("etcdctl/lease.txt"));
+    check(include_str!("../etcdctl/lease.txt"));
 }
 
 #[test]
 fn compactions() {
-    check(include_str!("etcdctl/compaction.txt"));
+    check(include_str!("../etcdctl/compaction.txt"));
 }
 
 #[test]
 fn members() {
-    check(include_str!("etcdctl/members.txt"));
+    check(include_str!("../etcdctl/members.txt"));
 }
 
 #[test]
 fn alarms() {
-    check(include_str!("etcdctl/alarms.txt"));
+    check(include_str!("../etcdctl/alarms.txt"));
 }
 
 #[test]
 fn users_and_roles() {
-    check(include_str!("etcdctl/auth.txt"));
+    check(include_str!("../etcdctl/auth.txt"));
 }
 
 #[test]
 fn refusals() {
-    check(include_str!("etcdctl/errors.txt"));
+    check(include_str!("../etcdctl/errors.txt"));
 }
 
 /// This server with another limit than etcd's prints something else, and that is seen.

@@ -5,14 +5,11 @@
 //!
 //! `FOREBAY_ETCD_ROUNDS=300` runs more rounds; `FOREBAY_ETCD_SEED` chooses others. Partitions, full and slow disks need root, jumps of clocks Debian's package faketime.
 //! What cannot be had is said, and left out.
-#![cfg(target_os = "linux")]
 
 mod check;
 mod client;
 mod clocks;
 mod cluster;
-#[path = "../common/mod.rs"]
-mod common;
 mod leases;
 mod past;
 mod planted;

@@ -2,13 +2,11 @@
 //! transactions on their revision, lists in pages of one revision, watches that go on where a list or an
 //! earlier watch ended, leases, and compactions that several API servers agree on by one key.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{Member, within};
+use crate::common::{Member, within};
 use etcd_client::{
     Client, Compare, CompareOp, Error, Event, EventType, GetOptions, KeyValue, PutOptions, Txn, TxnOp,
     TxnOpResponse, WatchOptions, WatchStream,

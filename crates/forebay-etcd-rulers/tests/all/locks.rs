@@ -1,12 +1,10 @@
 //! Locks and elections that the server waits for, by `etcd-client`: its own cases, and the same calls to this server and to etcd, with
 //! the same results, codes and texts.
 
-mod common;
-
 use std::path::Path;
 
-use common::ctl::{ETCD, has_rulers};
-use common::{Member, within};
+use crate::common::ctl::{ETCD, has_rulers};
+use crate::common::{Member, within};
 use etcd_client::{
     CampaignResponse, Client, Error, GetOptions, LeaderKey, LeaderResponse, LeaseGrantOptions, LockOptions,
     LockResponse, ProclaimOptions, PutOptions, ResignOptions, ResponseHeader,

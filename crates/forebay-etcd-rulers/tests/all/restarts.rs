@@ -1,14 +1,12 @@
 //! Members that are killed while clients write: what was acknowledged stays, revisions do not go back, and
 //! watches go on.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use common::{Member, within};
+use crate::common::{Member, within};
 use etcd_client::{Client, ConnectOptions, EventType, GetOptions, WatchOptions};
 use tokio::task::JoinHandle;
 

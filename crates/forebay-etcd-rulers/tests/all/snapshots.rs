@@ -1,11 +1,9 @@
 //! Snapshots go from one server to the other in both directions: what is restored prints the same as what was saved.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::ctl::{Ctl, ETCD, ctl, has_rulers, masked};
-use common::{Member, own_program, until};
+use crate::common::ctl::{Ctl, ETCD, ctl, has_rulers, masked};
+use crate::common::{Member, own_program, until};
 
 /// Fills a server, up to revision 25: keys with history, deletes, a transaction, leases with keys, a compaction. Returns a lease.
 fn fill(member: &Member) -> String {
@@ -248,7 +246,8 @@ fn a_restore_that_is_killed_leaves_no_half_of_a_member() {
             _ => member.data_dir().join("member"),
         };
         let mut command = member.restore_command(&file);
-        let mut restoring = command.stdout(std::process::Stdio::null()).spawn().unwrap();
+        command.stdout(std::process::Stdio::null());
+        let mut restoring = command.spawn().unwrap();
         until("it is due", || (is_due.exists() || restoring.try_wait().unwrap().is_some()).then_some(()));
         restoring.kill().unwrap();
         restoring.wait().unwrap();

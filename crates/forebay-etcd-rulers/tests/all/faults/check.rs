@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::past::{Event, Pair, Past};
+use super::past::{Event, Pair, Past};
 
 /// A point in the order of calls and replies.
 pub(crate) type Tick = u64;

@@ -13,10 +13,10 @@ use forebay_test::draw::Draw;
 use forebay_test::registers::{History, Op};
 use tokio::time::{sleep, timeout};
 
-use crate::check::{Call, Change, Outcome, Record, Seen};
-use crate::past::Pair;
-use crate::watcher::{key, pair};
-use crate::{PATIENCE, RECOVERY_MAX};
+use super::check::{Call, Change, Outcome, Record, Seen};
+use super::past::Pair;
+use super::watcher::{key, pair};
+use super::{PATIENCE, RECOVERY_MAX};
 
 pub(crate) const KEYS: u64 = 8;
 

@@ -16,13 +16,13 @@ use forebay_test::registers::History;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::check::{Call, Checker};
-use crate::client::{Client, Made, Shared};
-use crate::clocks::{self, Clock, Clocks};
+use super::check::{Call, Checker};
+use super::client::{Client, Made, Shared};
+use super::clocks::{self, Clock, Clocks};
+use super::leases::{Holder, Leases};
+use super::watcher::{Feed, Habit, Shown, Watcher};
+use super::{PATIENCE, RECOVERY_MAX};
 use crate::common::{http_get, own_program};
-use crate::leases::{Holder, Leases};
-use crate::watcher::{Feed, Habit, Shown, Watcher};
-use crate::{PATIENCE, RECOVERY_MAX};
 
 /// The faults, by their names in the report.
 const FAULTS: [&str; 12] = [

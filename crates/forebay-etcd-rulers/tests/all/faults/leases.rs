@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-use crate::PATIENCE;
-use crate::check::{Call, Change, Outcome};
-use crate::client::{Client, Made};
-use crate::watcher::Shown;
+use super::PATIENCE;
+use super::check::{Call, Change, Outcome};
+use super::client::{Client, Made};
+use super::watcher::Shown;
 
 /// Seconds of leases that are kept alive, and of those that are left. The server's shortest is 1 s.
 const KEPT_S: i64 = 2;

@@ -1,7 +1,7 @@
 //! Histories that were made up, right ones and wrong ones: the checker must tell them apart.
 
-use crate::check::{Call, Change, Checker, Outcome, Seen, Shown, Tick};
-use crate::past::{Event, Pair};
+use super::check::{Call, Change, Checker, Outcome, Seen, Shown, Tick};
+use super::past::{Event, Pair};
 
 fn pair(value: u64, created: i64, modified: i64, version: i64) -> Pair {
     Pair { value, created, modified, version, lease: 0 }

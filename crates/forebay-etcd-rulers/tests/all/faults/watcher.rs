@@ -7,9 +7,9 @@ use etcd_client::{Client, EventType, KeyValue, WatchOptions};
 use forebay_test::draw::Draw;
 use tokio::time::timeout;
 
-use crate::PATIENCE;
-use crate::check::{Record, Tick};
-use crate::past::{Event, Pair};
+use super::PATIENCE;
+use super::check::{Record, Tick};
+use super::past::{Event, Pair};
 
 /// How long a watcher waits for events before it may turn to another member.
 const SILENCE: Duration = Duration::from_millis(400);
