@@ -227,7 +227,7 @@ async fn parts_come_as_streams_and_short_ones_as_one_chunk() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn chunks_may_be_kept_beyond_the_engines_memory() {
     let root = dir();
-    write(root.path(), "a", 96 * MIB);
+    write(root.path(), "a", 48 * MIB);
     let memory = 32 << 20;
     let config =
         Config::default().shards(2).arena_bytes(memory).arena_bytes_max(memory).overflow_bytes_max(0);
@@ -236,9 +236,9 @@ async fn chunks_may_be_kept_beyond_the_engines_memory() {
         let store = ForebayStore::new(&engine, root.path()).read_policy(policy).open().await.unwrap();
         let got = store.get(&Path::from("a")).await.unwrap();
         let chunks: Vec<Bytes> = got.into_stream().try_collect().await.unwrap();
-        assert!(chunks.concat() == bytes_of(0..96 * MIB), "{policy:?}");
+        assert!(chunks.concat() == bytes_of(0..48 * MIB), "{policy:?}");
         assert!(engine.memory().held_bytes <= memory as u64 / 2, "{:?}", engine.memory());
-        let ranges: Vec<_> = (0..96).map(|number| number * MIB..(number + 1) * MIB).collect();
+        let ranges: Vec<_> = (0..48).map(|number| number * MIB..(number + 1) * MIB).collect();
         let parts = store.get_ranges(&Path::from("a"), &ranges).await.unwrap();
         assert!(parts.concat() == chunks.concat());
     }

@@ -315,7 +315,10 @@ fn agree(closed: bool) {
         }
     }
     assert!(wrong.is_empty(), "{} of {count}:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(count > 300 / step && refused > count / 3 && refused < count, "{refused} of {count} were refused");
+    assert!(
+        count > 300 / step && refused > count / 3 && refused < count,
+        "{refused} of {count} were refused"
+    );
 }
 
 #[test]
