@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use forebay::{Class, Dir, Durability, Engine, File, Lock, Open};
+use forebay::{Class, Dir, Durability, Engine, File, Lock, Open, Pending};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{GRAIN, UNIT_MAX, segment_name};
@@ -124,7 +124,7 @@ impl Maker {
                 // All other groups in it have lower numbers than any given from now on.
                 return Ok(Arc::new(Segment { known: true, ..segment }));
             }
-            self.remove(used.generation);
+            let _ = self.remove(used.generation).await;
         }
         let segment = self.make_at(&segment_name(generation), generation, fill, stop).await?;
         self.dir.sync().await?;
@@ -217,10 +217,10 @@ impl Maker {
         Err(Error::at(ErrorKind::Io, &segment.path, text))
     }
 
-    /// Removes a segment that the log does not need; one that cannot be removed is left for the next time.
-    pub(crate) fn remove(&self, generation: u64) {
-        // The removal begins with the call; no task waits for it.
-        drop(self.dir.remove_file(segment_name(generation)));
+    /// Removes a segment that the log does not need; one that cannot be removed is left for the next time. The removal begins
+    /// with the call, and goes on if the result is dropped.
+    pub(crate) fn remove(&self, generation: u64) -> Pending<()> {
+        self.dir.remove_file(segment_name(generation))
     }
 
     /// Prepares a new file, durably. Returns the bytes of zeros written.

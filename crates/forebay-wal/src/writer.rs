@@ -126,7 +126,10 @@ impl Writer {
         }
         let _ = self.segment.file.unlock().await;
         let _ = self.lock.unlock().await;
-        self.shared.end(true);
+        let shared = self.shared.clone();
+        // The task's own handles go before anyone hears of the end.
+        drop(self);
+        shared.end(true);
     }
 
     async fn serve(&mut self) -> Result<()> {

@@ -293,7 +293,7 @@ impl Scene {
         for &generation in self.generations.iter().filter(|&&generation| is_dead(generation)) {
             match self.maker.open_to_read(generation).await {
                 Ok(segment) => retired.push(segment),
-                Err(_) => self.maker.remove(generation),
+                Err(_) => next.remove(&self.maker, generation),
             }
         }
         next.retire(retired);

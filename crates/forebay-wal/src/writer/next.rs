@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use forebay::Class;
 use forebay::shard::JoinHandle;
+use forebay::{Class, Pending};
 
 use crate::error::{ErrorKind, Result};
 use crate::options::Fill;
@@ -43,6 +43,8 @@ pub(crate) struct Next {
     /// Segments that are not needed according to the newest group. If that group is damaged, recovery needs
     /// them again, so they stay until a group after it is durable.
     leaving: Vec<Arc<Segment>>,
+    /// Removals under way. A log that ends waits for them: the next one may use the same names.
+    removing: Vec<Pending<()>>,
 }
 
 /// Delay until another attempt after one that found no space, unless a segment was freed since.
@@ -63,6 +65,7 @@ impl Next {
             generation,
             used: Vec::new(),
             leaving: Vec::new(),
+            removing: Vec::new(),
         }
     }
 
@@ -198,7 +201,7 @@ impl Next {
             if segment.bytes == maker.bytes {
                 self.used.push(segment)
             } else {
-                maker.remove(segment.generation)
+                self.remove(maker, segment.generation)
             }
         }
         // Removed oldest first. A drive that lied about a flush and forgets the newer removals has forgotten
@@ -209,12 +212,19 @@ impl Next {
             "a segment is kept for reuse once"
         );
         let surplus = self.used.len().saturating_sub(USED_MAX);
-        for segment in self.used.drain(..surplus) {
-            maker.remove(segment.generation);
+        for segment in self.used.drain(..surplus).collect::<Vec<_>>() {
+            self.remove(maker, segment.generation);
         }
     }
 
-    /// Waits until nothing is being made any more, and releases the lock of the segment made.
+    /// Begins the removal of a segment.
+    pub(crate) fn remove(&mut self, maker: &Maker, generation: u64) {
+        let context = &mut Context::from_waker(Waker::noop());
+        self.removing.retain_mut(|removal| Pin::new(removal).poll(context).is_pending());
+        self.removing.push(maker.remove(generation));
+    }
+
+    /// Waits until nothing is being made or removed any more, and releases the lock of the segment made.
     pub(crate) async fn end(&mut self) {
         if self.is_made().await
             && let Some(Ok(segment)) = self.made.take()
@@ -223,6 +233,9 @@ impl Next {
         }
         if let Some(reserving) = self.reserving.take() {
             let _ = reserving.await;
+        }
+        for removal in self.removing.drain(..) {
+            let _ = removal.await;
         }
     }
 }
