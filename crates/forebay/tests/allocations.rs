@@ -1,3 +1,5 @@
+//! A program of its own: it counts allocations with a global allocator.
+//!
 //! Counts heap allocations on a shard's thread: none per I/O once it is warm, for reads, writes, scans, batches
 //! and walks; and none per write on the thread that writes into a write combiner.
 //!

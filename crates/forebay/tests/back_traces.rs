@@ -1,3 +1,5 @@
+//! A program of its own: threads of the process are counted, signals sent to it, and it forks.
+//!
 //! Back-traces of tasks that held their shard: the feature `backtrace` through the public API.
 //!
 //! A held shard serves no request, so tasks here hold theirs until the watcher has looked often enough, which
@@ -377,7 +379,7 @@ fn a_watcher_of_an_idle_engine_sleeps_and_is_woken() {
     // Windows of wall time, whatever the machine's load: looks come by the clock, if any do.
     until("it does not look", || {
         let (begun, before) = (Instant::now(), looks());
-        while begun.elapsed() < Duration::from_secs(2) {
+        while begun.elapsed() < Duration::from_millis(1_100) {
             std::thread::park_timeout(Duration::from_millis(100));
         }
         looks() == before

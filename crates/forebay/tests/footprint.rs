@@ -1,3 +1,5 @@
+//! A program of its own: resident memory and threads of the process are counted, and a large program would be most of the memory.
+//!
 //! What an engine takes from a machine or a container: threads, resident memory, and no processor time without work.
 //!
 //! Each engine is in a process of its own, this program again. Memory and wake-ups are the kernel's counts for that process.
@@ -80,11 +82,11 @@ fn switches(prefix: &str) -> Vec<(String, u64)> {
 /// from time to time does so within this while: none waits longer than a second.
 #[track_caller]
 fn rests(engine: &Engine) {
-    const WHILE: Duration = Duration::from_millis(1_500);
+    const WHILE: Duration = Duration::from_millis(1_100);
     let (_open, never) = mpsc::channel::<()>();
     let mut seen = Vec::new();
     // Work of the start may still run, and threads without work end after some seconds: one while in these is without.
-    for _ in 0..6 {
+    for _ in 0..8 {
         let before = switches("forebay");
         assert!(before.len() >= engine.shard_count(), "the engine has threads: {before:?}");
         let _ = never.recv_timeout(WHILE);

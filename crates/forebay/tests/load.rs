@@ -1,3 +1,5 @@
+//! A program of its own: descriptors, threads and resident memory of the process are counted.
+//!
 //! Many operations at once and for long: nothing is lost, nothing is left over, nothing grows.
 //!
 //! Ten thousand tasks, on a runtime of the program's and on the shards, read and write regions of their own

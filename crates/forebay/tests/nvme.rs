@@ -1,3 +1,5 @@
+//! A program of its own: virtual machines run it by itself (`vm/tests/polled`).
+//!
 //! Shows: an NVMe namespace is a file like any other, but for its fixed size; commands whose completions
 //! interrupt share a shard with everything else; a namespace in use is left alone; a refusal of the device is
 //! reported in the device's words. How: needs an empty namespace, which is overwritten, in

@@ -1,3 +1,5 @@
+//! A program of its own: virtual machines run it by itself (`vm/tests/polled`).
+//!
 //! Shows: polled reads and writes are right, are really polled for, and share a shard with everything else; a
 //! shard with nothing in flight sleeps; where polling is not available the engine reports it and works all
 //! the same. How: the tests that begin with `device_` need a directory on a device with poll queues, in

@@ -1,3 +1,5 @@
+//! A program of its own: virtual machines run it by itself (`vm/test`, `vm/tests`).
+//!
 //! Shows: every driver keeps the documented contract. How: all cases of the conformance suite, each on an
 //! engine and in a directory of its own. All cases of a group run, and all failed ones are named at the end;
 //! a skipped case is named with the reason. On an NVMe namespace too, which is overwritten, where

@@ -1,3 +1,5 @@
+//! A program of its own: it parses sources and uses nothing of the core; commands name it by `--test public_api`.
+//!
 //! The public API of the core, the cache, the log, the store, the object store and the storage for Raft, recorded in each crate's `public-api.txt` and compared with the sources.
 //!
 //! A change of the API is then a change of that file, seen in review. After an intended change:
