@@ -1,3 +1,5 @@
+//! A program of its own: it forks, and until a child has ended it holds every descriptor of the process, locks and all.
+//!
 //! A forked child and the handles it inherits: every kind of call returns `Forked` there, dropping them does
 //! nothing, and the parent is not affected.
 //!
@@ -13,7 +15,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use common::{bytes_of, config, dir, write_file};
-use forebay::{Class, Durability, Engine, Error, ErrorKind, Open};
+use forebay::{BlockMut, Class, Durability, Engine, Error, ErrorKind, IoMemory, Open};
 
 /// Runs `body` in a forked child and returns its exit code; a child that hangs is ended by its alarm.
 fn in_child(body: impl FnOnce() -> u8) -> libc::c_int {
@@ -218,5 +220,82 @@ fn a_childs_runtime_leaves_the_parents_rings_alone() {
         }
         drop(file);
         assert_eq!(engine.close().wait().unwrap().leaked_operations, 0);
+    }
+}
+
+/// The second descriptor of an adaptive file is the parent's, too.
+#[test]
+fn a_child_reads_nothing_of_an_adaptive_file_and_closes_nothing() {
+    let dir = dir();
+    let path = dir.path().join("a");
+    write_file(&path, 1 << 20);
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    let engine = Engine::start(config()).unwrap();
+    let file = engine.open(&path, Open::read().adaptive()).wait().unwrap();
+    let check = |range: std::ops::Range<u64>| {
+        assert_eq!(&file.read(range.clone()).wait().unwrap()[..], &bytes_of(range)[..]);
+    };
+    let tried = || {
+        let stats = engine.stats().wait().unwrap();
+        stats.page_cache_reads + stats.page_cache_misses + stats.page_cache_skips
+    };
+    check(0..100);
+    let mut taken = Some(file.clone());
+    let code = in_child(|| {
+        let file = taken.take().unwrap();
+        let (lone, batch) = (file.read(0..100).wait(), file.read_many(std::iter::once(0..100)).wait());
+        drop(file);
+        u8::from(!(forked(lone) && forked(batch)))
+    });
+    assert_eq!(code, 0);
+    check(5..50_000);
+    assert_eq!(tried(), 2, "the parent's reads, and none of the child's");
+}
+
+/// Ordinary memory, whole pages of it, that is lent.
+#[derive(Default)]
+struct Lent(BlockMut);
+
+// SAFETY: the block is its own and does not move.
+unsafe impl IoMemory for Lent {
+    fn memory(&mut self) -> (*mut u8, usize) {
+        (self.0.as_mut_ptr(), self.0.len())
+    }
+}
+
+/// Lent memory is ordinary memory, so a child inherits it: with what the device had written by then, while the rest of the
+/// bytes arrive in the parent's. (I/O memory is not inherited at all.)
+#[test]
+fn a_child_forked_during_a_read_has_the_memory_and_the_parent_the_bytes() {
+    let (engine, dir) = (Engine::start(config()).unwrap(), dir());
+    let path = dir.path().join("a");
+    const LEN: usize = 4 << 20;
+    write_file(&path, LEN as u64);
+    let expected = bytes_of(0..LEN as u64);
+    for open in [Open::read(), Open::read().buffered()] {
+        for _ in 0..5 {
+            let file = engine.open(&path, open).wait().unwrap();
+            let mut memory = BlockMut::aligned(LEN).unwrap();
+            memory.fill(0xEE);
+            let start = memory.as_ptr().addr();
+            let mut read = Box::pin(file.read_into(0, Lent(memory)));
+            let ready = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut taken = Some(read);
+            let code = in_child(|| {
+                // SAFETY: the child's copy of the parent's memory.
+                let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, LEN) };
+                let is_ours = bytes.iter().zip(&expected).all(|(byte, read)| *byte == 0xEE || byte == read);
+                drop(taken.take());
+                u8::from(!is_ours)
+            });
+            assert_eq!(code, 0);
+            let read = taken.unwrap();
+            let (result, lent) = match ready {
+                Poll::Ready(done) => done,
+                Poll::Pending => futures::executor::block_on(read),
+            };
+            assert_eq!(result.unwrap(), LEN);
+            assert!(lent.0[..] == expected[..], "the parent's read went on");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Shows: memory that a program lends to reads and writes is theirs until the kernel is done with it, and its drop holds up
-//! nothing. How: real files and devices, long reads, dropped operations whose memory takes a lock when it is dropped, a fork,
-//! and an engine that ends. What any driver must do is in the conformance suite (`testing::suite`, group `lent`).
+//! nothing. How: real files and devices, long reads, dropped operations whose memory takes a lock when it is dropped,
+//! and an engine that ends; a fork is in `tests/fork.rs`. What any driver must do is in the conformance suite (`testing::suite`, group `lent`).
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -161,49 +161,4 @@ fn memory_comes_back_from_an_engine_that_ends() {
     assert_eq!((result.unwrap_err().kind(), vec), (ErrorKind::EngineClosed, vec![7; 10]));
     let (result, vec) = file.read_many([0..3, 5..5]).into_memory(vec![7; 10]).wait();
     assert_eq!((result.unwrap_err().kind(), vec), (ErrorKind::EngineClosed, vec![7; 10]));
-}
-
-/// Lent memory is ordinary memory, so a child inherits it: with what the device had written by then, while the rest of the
-/// bytes arrive in the parent's. (I/O memory is not inherited at all.)
-#[test]
-fn a_child_forked_during_a_read_has_the_memory_and_the_parent_the_bytes() {
-    let (engine, dir) = (engine(), dir());
-    let path = dir.path().join("a");
-    const LEN: usize = 4 << 20;
-    write_file(&path, LEN as u64);
-    let expected = bytes_of(0..LEN as u64);
-    for open in [Open::read(), Open::read().buffered()] {
-        for _ in 0..5 {
-            let file = engine.open(&path, open).wait().unwrap();
-            let mut memory = BlockMut::aligned(LEN).unwrap();
-            memory.fill(0xEE);
-            let start = memory.as_ptr().addr();
-            let mut read = Box::pin(file.read_into(0, Part { memory, skip: 0 }));
-            let ready = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            // SAFETY: the child reads memory, polls, drops and exits; it takes no lock that another thread may have held.
-            match unsafe { libc::fork() } {
-                0 => {
-                    // SAFETY: the child's copy of the parent's memory.
-                    let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, LEN) };
-                    let is_ours =
-                        bytes.iter().zip(&expected).all(|(byte, read)| *byte == 0xEE || byte == read);
-                    drop(read);
-                    // SAFETY: ends the child without the parent's destructors.
-                    unsafe { libc::_exit(if is_ours { 0 } else { 1 }) };
-                }
-                child => {
-                    let mut status = -1;
-                    // SAFETY: waits for the child that was just made.
-                    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-                    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
-                }
-            }
-            let (result, part) = match ready {
-                Poll::Ready(done) => done,
-                Poll::Pending => futures::executor::block_on(read),
-            };
-            assert_eq!(result.unwrap(), LEN);
-            assert!(part.memory[..] == expected[..], "the parent's read went on");
-        }
-    }
 }
