@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use forebay::{Durability, Engine, Error, ErrorKind, Flush, Open};
 
@@ -10,7 +11,7 @@ use super::scenery::{Held, close, everything_works, names};
 use crate::common::{bytes_of, config, dir};
 
 const MIB: u64 = 1 << 20;
-const DISK_BYTES: u64 = 32 << 20;
+const DISK_BYTES: u64 = 16 << 20;
 /// Files that the disk has room for, its own included.
 const INODES: u32 = 64;
 
@@ -76,10 +77,29 @@ fn is_full(error: &Error, operation: &str, path: &Path) {
     names(error, &[operation, path.to_str().unwrap(), "No space left", "free space"]);
 }
 
+fn free_blocks(disk: &Path) -> u64 {
+    rustix::fs::statvfs(disk).unwrap().f_bfree
+}
+
+/// Waits until the blocks of removed files are free. Those of a file are when the last descriptor of it is closed, which the shards
+/// do a moment after its last handle is dropped.
+#[track_caller]
+fn is_empty_again(disk: &Path, empty: u64) {
+    let begun = Instant::now();
+    while free_blocks(disk) < empty {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{} blocks are free of {empty}",
+            free_blocks(disk)
+        );
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_full_disk() {
     with_disk("disk::a_full_disk", |disk| {
-        let before = Held::now();
+        let (before, empty) = (Held::now(), free_blocks(disk));
         let engine = Engine::start(config()).unwrap();
         for (open, flush) in [
             (Open::create(), Flush::Queued),
@@ -148,6 +168,7 @@ fn a_full_disk() {
             drop(file);
             holds(&engine.open(&path, Open::read()).wait().unwrap());
             engine.remove_file(&path).wait().unwrap();
+            is_empty_again(disk, empty);
         }
         close(engine);
         before.is_all_again();
