@@ -11,7 +11,7 @@ use super::scenery::{Held, close, everything_works, names};
 use crate::common::{bytes_of, config, dir};
 
 const MIB: u64 = 1 << 20;
-const DISK_BYTES: u64 = 16 << 20;
+const DISK_BYTES: u64 = 32 << 20;
 /// Files that the disk has room for, its own included.
 const INODES: u32 = 64;
 
