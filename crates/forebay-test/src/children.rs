@@ -1,0 +1,48 @@
+//! Processes that do not outlive the one that started them.
+//!
+//! A process that a signal or a time limit ends runs no `Drop`: what it has started would go on without it.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+
+pub use libc::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
+
+/// Has the kernel kill the process that `command` starts, once the thread that starts it has ended, in whatever way.
+///
+/// The thread must live as long as the process is to: a test's own does, a blocking pool's does not.
+#[cfg(target_os = "linux")]
+pub fn end_with_parent(command: &mut Command) -> &mut Command {
+    let parent = std::process::id();
+    let begin = move || {
+        // SAFETY: system calls with plain numbers.
+        let is_set = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, SIGKILL) } == 0;
+        if !is_set {
+            return Err(io::Error::last_os_error());
+        }
+        // The parent may have ended before that call. Process numbers are positive.
+        // SAFETY: a system call without arguments.
+        if unsafe { libc::getppid() }.cast_unsigned() != parent {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls alone, and allocates nothing.
+    unsafe { command.pre_exec(begin) }
+}
+
+/// Elsewhere the process is ended by its owner's `Drop` alone.
+#[cfg(not(target_os = "linux"))]
+pub fn end_with_parent(command: &mut Command) -> &mut Command {
+    command
+}
+
+/// Sends a signal to a process that was not waited for yet.
+///
+/// # Errors
+/// There is no such process, or it is another user's.
+pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
+    // SAFETY: a system call with plain numbers.
+    let sent = unsafe { libc::kill(child.id().cast_signed(), signal) };
+    if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
