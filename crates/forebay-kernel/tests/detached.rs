@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
+use common::child::turn;
 use common::{Tree, engine, engines, told};
 use forebay_kernel::{
     EngineKind, Error, KernelWalk, LocalWalk, Lookup, Next, Options, Program, Scratch, TreeLookup,
@@ -106,6 +107,7 @@ fn inside() -> Vec<EngineKind> {
 
 #[test]
 fn walks_under_way_go_on_in_the_reactor() {
+    let _turn = turn();
     let kinds = inside();
     let dir = tempfile::tempdir().expect("a directory");
     let engine = engine();
@@ -145,6 +147,7 @@ fn walks_under_way_go_on_in_the_reactor() {
 /// program, once in some hundred runs, when all reads of a round completed together.
 #[test]
 fn walks_of_a_thread_of_its_own_end() {
+    let _turn = turn();
     let kinds = inside();
     let dir = tempfile::tempdir().expect("a directory");
     let engine = engine();

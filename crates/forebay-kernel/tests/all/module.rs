@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::common::child::spawn;
 use crate::common::{Tree, engine, has_module, told};
 use forebay::{Engine, Open};
 use forebay_kernel::{
@@ -227,12 +228,12 @@ fn a_file_whose_process_was_killed_is_free() {
     bound.walk.close();
     let myself = std::env::current_exe().expect("this test has a file");
     for _ in 0..5 {
-        let mut child = std::process::Command::new(&myself)
+        let mut command = std::process::Command::new(&myself);
+        command
             .args(["--exact", "module::walks_until_it_is_killed", "--ignored", "--nocapture"])
             .env("FOREBAY_KERNEL_FILE", &bound.path)
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .expect("another process");
+            .stdout(std::process::Stdio::piped());
+        let mut child = spawn(&mut command);
         let out = child.stdout.take().expect("its output");
         let told = io::BufRead::lines(io::BufReader::new(out))
             .any(|line| line.is_ok_and(|line| line.contains("walking")));

@@ -3,6 +3,7 @@
 
 use std::process::{Command, Stdio};
 
+use crate::common::child::spawn;
 use crate::common::{Tree, drop_capabilities, engine, engines, engines_but, has_module, told};
 use forebay::{Engine, File, Open};
 use forebay_kernel::{
@@ -251,12 +252,12 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
     let (_dir, file) = planted(&engine);
     let myself = std::env::current_exe().expect("this test has a file");
     for _ in 0..5 {
-        let mut child = Command::new(&myself)
+        let mut command = Command::new(&myself);
+        command
             .args(["--exact", "programs::walks_until_it_is_killed", "--ignored", "--nocapture"])
             .env("FOREBAY_KERNEL_FILE", file.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("another process");
+            .stdout(Stdio::piped());
+        let mut child = spawn(&mut command);
         let out = child.stdout.take().expect("its output");
         let told = std::io::BufRead::lines(std::io::BufReader::new(out))
             .any(|line| line.is_ok_and(|line| line.contains("walking")));

@@ -2,11 +2,11 @@
 //! device to, with some capabilities and nothing else. Each scene is a process of its own. Errors name the right that
 //! is missing.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::common::child::turn;
 use crate::common::scene::{lock_at_most, scene};
 use crate::common::{become_another_user, drop_capabilities, engine, has_module};
 use forebay::Open;
@@ -26,14 +26,12 @@ const GROUP: u32 = 1_400_000_000;
 /// it.
 struct Node {
     before: Option<(u32, u32)>,
-    _turn: MutexGuard<'static, ()>,
+    _turn: File,
 }
-
-static TURN: Mutex<()> = Mutex::new(());
 
 impl Node {
     fn of_the_group() -> Node {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         let found = std::fs::metadata(NODE).ok().map(|node| (node.gid(), node.mode() & 0o7777));
         let before = match (found, by_udev()) {
             (None, None) => None,

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::child::spawn;
 use crate::common::{Tree, engine, has_module};
 use forebay_kernel::{Count, EngineKind, LocalWalk, Lookup, Options, TreeCount, TreeLookup};
 
@@ -179,12 +180,12 @@ fn a_process_that_spins_can_be_killed() {
     drop(planted(&tree, &path));
     let writer = OpenOptions::new().write(true).open(&path).expect("the same file");
     for _ in 0..5 {
-        let mut child = Command::new(std::env::current_exe().expect("this test has a file"))
+        let mut command = Command::new(std::env::current_exe().expect("this test has a file"));
+        command
             .args(["--exact", "spinning::walks_until_it_is_killed", "--ignored", "--nocapture"])
             .env("FOREBAY_KERNEL_FILE", &path)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("another process");
+            .stdout(Stdio::piped());
+        let mut child = spawn(&mut command);
         let out = child.stdout.take().expect("its output");
         let has_walked =
             io::BufReader::new(out).lines().any(|line| line.is_ok_and(|line| line.contains("walking")));

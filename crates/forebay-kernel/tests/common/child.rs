@@ -1,4 +1,35 @@
-//! Forked children, and the address space that they have.
+//! Children: programs that end with their test, and forks with the address space that they have.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use forebay_test::children::end_with_parent;
+
+/// Locked while a child is born. Until it runs its program it has what this process has open, and a program that is open for writing
+/// cannot be run.
+static BIRTH: Mutex<()> = Mutex::new(());
+
+/// Lets no child of this process be born until it is dropped.
+pub(crate) fn no_births() -> MutexGuard<'static, ()> {
+    BIRTH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a program that ends with the test that starts it. A change of its user takes that away.
+pub(crate) fn spawn(command: &mut Command) -> Child {
+    let _turn = no_births();
+    end_with_parent(command).spawn().expect("another process")
+}
+
+/// Waits until no other test of this program has its turn, in whatever process that runs. The turn ends when this is dropped.
+pub(crate) fn turn() -> File {
+    let program = File::open(std::env::current_exe().expect("this test has a file")).expect("it can be read");
+    // SAFETY: the call touches no memory.
+    let taken = unsafe { libc::flock(program.as_raw_fd(), libc::LOCK_EX) };
+    assert_eq!(taken, 0, "{}", std::io::Error::last_os_error());
+    program
+}
 
 /// Runs `body` in a forked child, and asserts that it returns `None` there, or fails with what it returns.
 pub(crate) fn in_child(body: impl FnOnce() -> Option<String>) {

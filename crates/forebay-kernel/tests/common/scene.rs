@@ -2,15 +2,12 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use super::Tree;
+use super::child::no_births;
 
 /// The environment variable with the path of the tree for the scene that a child plays.
 const SCENE: &str = "FOREBAY_KERNEL_SCENE";
-
-/// Locked from the copy of a program to its start.
-static COPY: Mutex<()> = Mutex::new(());
 
 /// Runs the test `name` again in a child, where this call runs `body` with a tree that has been planted for
 /// it.
@@ -27,9 +24,8 @@ pub(crate) fn scene(name: &str, body: impl FnOnce(&Path)) {
     std::fs::write(&path, &Tree::new(4096, 9, 1, 8).bytes).expect("the directory takes files");
     let program = dir.path().join("program");
     let child = {
-        // A child that is born while another test writes its copy keeps that copy open until it runs, and a
-        // program that is open for writing cannot be run.
-        let _turn = COPY.lock().unwrap_or_else(PoisonError::into_inner);
+        // A child that is born meanwhile would have the copy open for writing.
+        let _turn = no_births();
         std::fs::copy(std::env::current_exe().expect("this test has a file"), &program)
             .expect("there is space");
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
