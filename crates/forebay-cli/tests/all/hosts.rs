@@ -9,6 +9,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{Directory, Outcome, document, forebay, outcome, run, tail};
+use forebay_test::children::end_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -489,6 +490,7 @@ impl Network {
             command.args(["netns", "exec", &name, env!("CARGO_BIN_EXE_forebay")]).args(arguments);
             command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", self.count.to_string());
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            end_with_parent(&mut command);
             command
         };
         (0..self.count).map(rank).collect()

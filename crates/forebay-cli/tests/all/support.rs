@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use forebay_test::children::end_with_parent;
 use serde_json::Value;
 
-/// Returns a command for the program, with nothing on standard input.
+/// Returns a command for the program, with nothing on standard input. It ends with the test that starts it.
 pub fn forebay(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     command.args(arguments).stdin(Stdio::null()).env_remove("NO_COLOR");
+    end_with_parent(&mut command);
     command
 }
 
