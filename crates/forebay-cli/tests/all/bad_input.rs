@@ -283,14 +283,15 @@ fn ctrl_c_in_every_phase_leaves_nothing() {
     for experiment in EXPERIMENTS {
         let directory = Directory::new("phases");
         let mut arguments = vec!["measure", experiment, directory.text()];
-        // Enough to keep the fastest disk busy for a while, and no less than each experiment accepts.
+        // Never over before the signal: of so many repeats none is the last. No less than each experiment accepts.
         match experiment {
-            "scan" | "random" => arguments.extend(["--memory", "64MiB", "--size", "256MiB"]),
+            "scan" | "random" => arguments.extend(["--memory", "32MiB", "--size", "48MiB"]),
             "saturate" | "cpu" | "walk" | "writes" | "sustain" | "amplification" => {
-                arguments.extend(["--size", "64MiB"]);
+                arguments.extend(["--size", "16MiB"]);
             }
             _ => arguments.push("--quick"),
         }
+        arguments.extend(["--repeats", "1000"]);
         interrupt(&directory, &arguments, &format!("measure {experiment}"));
         if !["wal", "blocking", "files", "amplification"].contains(&experiment) {
             interrupt(&directory, &arguments, "...");

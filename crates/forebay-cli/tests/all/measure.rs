@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use crate::support::{Directory, check_document, document, forebay, run};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 const SMALL: [&str; 4] = ["--memory", "32MiB", "--size", "48MiB"];
 
@@ -92,7 +93,7 @@ fn a_signal_removes_the_temp_file() {
     for signal in [Signal::INT, Signal::TERM] {
         let directory = Directory::new("signal");
         let mut child =
-            forebay(&["measure", "scan", directory.text(), "--memory", "64MiB", "--size", "256MiB"])
+            forebay(&[&["measure", "scan", directory.text(), "--repeats", "1000"][..], &SMALL].concat())
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped())
                 .spawn()
@@ -124,6 +125,8 @@ fn a_report_is_one_page_and_one_document() {
         "report",
         file.to_str().expect("readable name"),
         "--quick",
+        "--only",
+        "random,scan",
         "--out",
         page.to_str().expect("readable name"),
         &to_file,
@@ -150,34 +153,52 @@ fn a_report_is_one_page_and_one_document() {
         assert!(!html.contains(outside), "the page needs {outside}");
     }
     let text = fs::read_to_string(&numbers).expect("it was written");
-    let value = serde_json::from_str(&text).expect("JSON");
+    let value: Value = serde_json::from_str(&text).expect("JSON");
     check_document(&value);
     assert!(value["verdicts"].as_array().is_some_and(|verdicts| !verdicts.is_empty()));
-    let names: Vec<&str> = value["experiments"]
-        .as_array()
-        .expect("experiments")
-        .iter()
-        .filter_map(|experiment| experiment["name"].as_str())
-        .collect();
-    assert!(names.contains(&"scan") && names.contains(&"random"), "{names:?}");
+    assert_eq!(names(&value), ["scan", "random"], "in the report's own order");
+    assert!(outcome.err.contains("experiment 1 of 2: scan, about 1"), "{}", outcome.err);
     assert!(before == fs::read(&file).expect("readable"), "a file that was only to be read has changed");
     assert_eq!(directory.names(), ["data", "numbers.json", "page.html"]);
 }
 
-#[test]
-fn a_report_has_only_the_named_experiments_in_its_own_order() {
-    let directory = Directory::new("named");
-    let file = directory.file("data", 40 << 20);
-    let page = directory.path().join("page.html");
-    let [file, page] = [&file, &page].map(|path| path.to_str().expect("readable name"));
-    let outcome = run(&["report", file, "--quick", "--only", "random,scan", "--out", page, "--json"]);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
-    let value = document(&outcome);
+/// Returns the names of a document's experiments, each once.
+fn names(value: &Value) -> Vec<&str> {
     let experiments = value["experiments"].as_array().expect("experiments");
     let mut names: Vec<&str> = experiments.iter().filter_map(|found| found["name"].as_str()).collect();
     names.dedup();
-    assert_eq!(names, ["scan", "random"]);
-    assert!(outcome.err.contains("experiment 1 of 2: scan, about 1"), "{}", outcome.err);
-    let outcome = run(&["report", file, "--quick", "--only", "scan", "--out", page, "--json"]);
-    assert_eq!(document(&outcome)["experiments"].as_array().map(Vec::len), Some(1));
+    names
+}
+
+#[test]
+fn a_report_has_only_the_named_experiments() {
+    let directory = Directory::new("named");
+    let page = directory.path().join("page.html");
+    let page = page.to_str().expect("readable name");
+    let outcome =
+        run(&["report", directory.text(), "--quick", "--only", "collective", "--out", page, "--json"]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.err);
+    assert_eq!(names(&document(&outcome)), ["collective"]);
+}
+
+/// The four that read, of which the first two are the main job.
+#[test]
+fn a_report_on_a_file_has_all_experiments_that_only_read() {
+    let directory = Directory::new("default");
+    let file = directory.file("data", 40 << 20);
+    let page = directory.path().join("page.html");
+    let [file, page] = [&file, &page].map(|path| path.to_str().expect("readable name"));
+    let mut child = forebay(&["report", file, "--quick", "--out", page])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let announced = lines.by_ref().map_while(Result::ok).find(|line| line.contains("experiment 1 of "));
+    let announced = announced.expect("the first experiment is announced");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it is our child");
+    lines.for_each(drop);
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert!(announced.contains("experiment 1 of 4: scan, about"), "{announced}");
+    assert_eq!(directory.names(), ["data"]);
 }
