@@ -1,14 +1,15 @@
 //! Three members on this machine: `scripts/demo-cluster`. Clients write, the leader is killed and started again, and all that was
 //! acknowledged is read back from each member.
 //!
-//! Its argument is the program `forebay-etcd`. Everything is in a temporary directory, which is removed at the end.
+//! Its argument is the program `forebay-etcd`. Everything is in a temporary directory, which is removed at the end, also when a signal
+//! ends it (SIGINT, SIGTERM, SIGHUP). SIGKILL ends its servers with it, and leaves the directory.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 use forebay_etcd::proto::etcdserverpb::kv_client::KvClient;
 use forebay_etcd::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use forebay_etcd::proto::etcdserverpb::{PutRequest, RangeRequest, StatusRequest};
+use forebay_test::children::{SIGHUP, SIGINT, SIGTERM, end_with_parent};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
@@ -55,13 +58,15 @@ fn urls(count: usize) -> std::io::Result<Vec<String>> {
 }
 
 impl Cluster {
+    /// Starts a member. The main thread calls this, and it lives as long as the demo does: the servers end with it.
     fn start(&self, member: usize) -> Result<Member> {
         let name = format!("member{}", member + 1);
         let all: Vec<String> =
             (0..MEMBERS).map(|at| format!("member{}={}", at + 1, self.peers[at])).collect();
         let log = File::options().create(true).append(true).open(self.dir.join(format!("{name}.log")))?;
         let (client, peer) = (&self.clients[member], &self.peers[member]);
-        let child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        command
             .args(["--name", &name, "--data-dir"])
             .arg(self.dir.join(&name))
             .args(["--listen-client-urls", client, "--advertise-client-urls", client])
@@ -69,9 +74,8 @@ impl Cluster {
             .args(["--initial-cluster", &all.join(",")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()?;
-        Ok(Member { name, child })
+            .stderr(log);
+        Ok(Member { name, child: end_with_parent(&mut command).spawn()? })
     }
 
     /// Returns a connection to one member, with the member's id and the leader's, once it knows one.
@@ -153,9 +157,10 @@ async fn run(program: &Path, dir: &Path) -> Result<()> {
     let cluster =
         Cluster { program: program.into(), dir: dir.into(), clients: urls(MEMBERS)?, peers: urls(MEMBERS)? };
     let mut members = (0..MEMBERS).map(|member| cluster.start(member)).collect::<Result<Vec<_>>>()?;
-    let (_, _, leader) = cluster.connect(0).await?;
-    println!("three members in {}, and a leader after {:.1?}", dir.display(), begun.elapsed());
+    println!("three members in {}", dir.display());
     println!("  endpoints: {}", cluster.clients.join(","));
+    let (_, _, leader) = cluster.connect(0).await?;
+    println!("a leader after {:.1?}", begun.elapsed());
     let mut victim = None;
     for member in 0..MEMBERS {
         let (_, own, _) = cluster.connect(member).await?;
@@ -205,10 +210,49 @@ async fn run(program: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The signals that end it before its time.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Returns the number of the first that comes.
+    async fn next(&mut self) -> i32 {
+        tokio::select! {
+            _ = self.interrupt.recv() => SIGINT,
+            _ = self.terminate.recv() => SIGTERM,
+            _ = self.hangup.recv() => SIGHUP,
+        }
+    }
+}
+
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<ExitCode> {
     let program = std::env::args_os().nth(1).ok_or("give the program forebay-etcd")?;
+    // From here on a signal runs no default action, which would leave everything behind.
+    let mut signals = Signals::new()?;
     let dir = tempfile::Builder::new().prefix("forebay-cluster-").tempdir()?;
-    let ran = tokio::time::timeout(LIMIT + PAUSE, run(Path::new(&program), dir.path())).await;
-    ran.map_err(|_| "it did not end within a minute")?
+    // What a signal interrupts is dropped here, and the members with it, which are waited for.
+    let ran = tokio::select! {
+        ran = tokio::time::timeout(LIMIT + PAUSE, run(Path::new(&program), dir.path())) => Ok(ran),
+        signal = signals.next() => Err(signal),
+    };
+    dir.close()?;
+    match ran {
+        Ok(ran) => ran.map_err(|_| "it did not end within a minute")?.map(|()| ExitCode::SUCCESS),
+        Err(signal) => {
+            eprintln!("ended by signal {signal}; the members have ended, and their directory is removed");
+            Ok(ExitCode::from(128 + signal as u8))
+        }
+    }
 }

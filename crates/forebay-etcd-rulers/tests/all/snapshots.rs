@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_test::children::end_with_parent;
+
 use crate::common::ctl::{Ctl, ETCD, ctl, has_rulers, masked};
 use crate::common::{Member, own_program, until};
 
@@ -247,7 +249,7 @@ fn a_restore_that_is_killed_leaves_no_half_of_a_member() {
         };
         let mut command = member.restore_command(&file);
         command.stdout(std::process::Stdio::null());
-        let mut restoring = command.spawn().unwrap();
+        let mut restoring = end_with_parent(&mut command).spawn().unwrap();
         until("it is due", || (is_due.exists() || restoring.try_wait().unwrap().is_some()).then_some(()));
         restoring.kill().unwrap();
         restoring.wait().unwrap();

@@ -12,6 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay_test::children::end_with_parent;
+
 /// Longer than anything takes here on a busy machine: only a hang comes so far.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -176,7 +178,7 @@ impl Member {
                 command.env_remove(name);
             }
         }
-        self.child = Some(command.spawn().unwrap());
+        self.child = Some(end_with_parent(&mut command).spawn().unwrap());
     }
 
     /// The id of its process, which runs.

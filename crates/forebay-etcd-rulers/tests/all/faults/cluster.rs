@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::Client as Etcd;
+use forebay_test::children::end_with_parent;
 use forebay_test::draw::Draw;
 use forebay_test::machines::Machines;
 use forebay_test::registers::History;
@@ -160,7 +161,7 @@ impl Cluster {
             .args(["--snapshot-count=60", "--snapshot-catchup-entries=20"])
             .args(["--heartbeat-interval=50", "--election-timeout=300"]);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a file")).stderr(log);
-        self.members[node] = Some(command.spawn().expect("a process"));
+        self.members[node] = Some(end_with_parent(&mut command).spawn().expect("a process"));
         self.installed_now[node] = 0;
     }
 

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::Duration;
 
+use forebay_test::children::end_with_parent;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -46,7 +47,8 @@ impl Real {
         let dir = tempfile::tempdir().unwrap();
         let (client, peer) =
             (format!("http://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .arg("--data-dir")
             .arg(dir.path())
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
@@ -54,9 +56,8 @@ impl Real {
             .args(["--initial-cluster", &format!("default={peer}"), "--log-level", "error"])
             .args(
                 ["--unsafe-no-fsync"].iter().filter(|_| std::env::var_os("FOREBAY_ETCD_NO_FSYNC").is_some()),
-            )
-            .spawn()
-            .unwrap();
+            );
+        let child = end_with_parent(&mut command).spawn().unwrap();
         let channel = Channel::from_shared(client).unwrap().connect_lazy();
         let (kv, lease, watch) =
             (KvClient::new(channel.clone()), LeaseClient::new(channel.clone()), WatchClient::new(channel));
