@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub(crate) mod fork;
 pub(crate) mod health;
 pub(crate) mod here;
+pub(crate) mod in_flight;
 #[cfg(feature = "_mutants")]
 pub mod mutants;
 pub(crate) mod pending;

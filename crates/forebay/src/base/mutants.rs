@@ -58,6 +58,8 @@ pub enum Mutant {
     EdgeNotRead,
     /// Where pieces of a collective write overlap, the lowest rank wins.
     LowestRankWins,
+    /// A dropped call about a name or a length keeps its turn, which comes late, and no close waits for it.
+    DroppedCallsStayQueued,
     /// A full inbox that has room again wakes one sender a turn and relies on that one to send.
     OneSenderWoken,
     /// A thread that finds the lock of a visited shard held leaves no mark.

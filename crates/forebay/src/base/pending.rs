@@ -8,19 +8,25 @@ use std::task::{Context, Poll, Waker};
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
+use crate::base::in_flight::Stays;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::wakes;
 
 /// The result, available later, of a call that opens, renames, looks up or otherwise does not move a file's
 /// bytes.
 ///
-/// The work begins when the call is made, on a thread of the engine's pool. When the pool's queue is full,
-/// the first poll puts the call into a line, and the pool's threads take it from there: it needs no further
-/// poll to begin. Await it in a task of any executor, or call [`wait`](Pending::wait) on a plain thread.
+/// The work begins when the call is made: it takes its turn on a thread of the engine's pool, and needs no poll for that. Await it in
+/// a task of any executor, or call [`wait`](Pending::wait) on a plain thread.
 ///
-/// **Dropping a `Pending` does not undo the call**: it may have happened, it may still happen, or (when the
-/// queue was full) never happen. A value without a waiter is dropped, so a file that was opened is closed
-/// again.
+/// # When it is dropped
+///
+/// A call that waits for its turn is taken out, and never happens. **A call that a thread has begun is carried out to its end**: it
+/// may still take effect after the drop, in whole, in part or not at all. A value without a waiter is dropped, so a file that was
+/// opened is closed again. [`detach`](Pending::detach) instead of a drop leaves the call its turn.
+///
+/// Either way the call belongs to the close of what it names: [`File::close`](crate::File::close) (of both files, for
+/// [`copy_range`](crate::File::copy_range)), [`Dir::close`](crate::Dir::close) for names in an open directory, and
+/// [`Engine::close`](crate::Engine::close) wait for it. Nothing of it happens afterwards.
 ///
 /// ```
 /// use forebay::{Config, Engine};
@@ -30,7 +36,7 @@ use crate::base::wakes;
 /// assert!(metadata.is_dir());
 /// # Ok(()) }
 /// ```
-#[must_use = "the result, and the error if there is one, comes only when this is awaited or waited for"]
+#[must_use = "a call that is dropped may never happen; await it, wait for it, or detach it"]
 pub struct Pending<T> {
     state: State<T>,
 }
@@ -39,7 +45,7 @@ type BoxFuture<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 enum State<T> {
     Ready(Result<T>),
-    Channel(&'static str, Arc<Cell<T>>),
+    Call(Call<T>),
     Future(&'static str, BoxFuture<T>),
     Completed,
 }
@@ -55,10 +61,32 @@ impl<T> Pending<T> {
     pub fn wait(self) -> Result<T> {
         match self.state {
             State::Ready(result) => result,
-            State::Channel(operation, _) | State::Future(operation, _) => {
+            State::Call(Call { operation, .. }) | State::Future(operation, _) => {
                 crate::base::wait::block_on(operation, self)
             }
             State::Completed => Err(completed_before()),
+        }
+    }
+
+    /// Gives the result up and leaves the call its turn: it happens as if it were awaited, and nobody learns whether it succeeded.
+    /// The close of the file, directory or engine that it names [waits for it](Pending#when-it-is-dropped). An engine whose handles
+    /// are dropped without [`Engine::close`](crate::Engine::close) still carries it out, unless the process ends before.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let base = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// # let dir = engine.open_dir(base.path()).wait()?;
+    /// dir.open("scratch", Open::create()).wait()?;
+    /// dir.remove_file("scratch").detach(); // some time soon
+    /// dir.close().wait()?; // by now
+    /// assert!(!base.path().join("scratch").exists());
+    /// # Ok(()) }
+    /// ```
+    pub fn detach(mut self) {
+        if let State::Call(call) = &mut self.state {
+            call.leave(true);
         }
     }
 
@@ -80,7 +108,7 @@ impl<T: Send + 'static> Pending<T> {
     pub(crate) fn map<U>(self, f: impl FnOnce(T) -> Result<U> + Send + 'static) -> Pending<U> {
         match self.state {
             State::Ready(result) => Pending::ready(result.and_then(f)),
-            State::Channel(operation, _) | State::Future(operation, _) => {
+            State::Call(Call { operation, .. }) | State::Future(operation, _) => {
                 Pending::from_future(operation, Box::pin(async move { f(self.await?) }))
             }
             State::Completed => Pending::ready(Err(completed_before())),
@@ -94,7 +122,7 @@ impl<T> Future for Pending<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
         let this = self.get_mut();
         let polled = match &mut this.state {
-            State::Channel(operation, cell) => cell.poll(operation, context.waker()),
+            State::Call(call) => call.poll(context.waker()),
             State::Future(_, future) => future.as_mut().poll(context),
             State::Ready(_) | State::Completed => {
                 return match std::mem::replace(&mut this.state, State::Completed) {
@@ -114,7 +142,7 @@ impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (operation, state) = match &self.state {
             State::Ready(_) => ("", "ready"),
-            State::Channel(operation, _) | State::Future(operation, _) => (*operation, "waiting"),
+            State::Call(Call { operation, .. }) | State::Future(operation, _) => (*operation, "waiting"),
             State::Completed => ("", "answered"),
         };
         f.debug_struct("Pending").field("operation", &operation).field("state", &state).finish()
@@ -125,34 +153,104 @@ fn completed_before() -> Error {
     Error::invalid("wait", "this call was polled again after it had completed")
 }
 
+/// The queue in which calls wait for their turn. Each has a number, which is not used again.
+pub(crate) trait Turns: Send + Sync {
+    /// Takes the call out and drops it, if it has not begun.
+    fn withdraw(&self, call: u64);
+
+    /// Leaves the call its turn without a waiter, if it has not begun.
+    fn detach(&self, call: u64);
+}
+
+/// The waiter's side of a call.
+struct Call<T> {
+    operation: &'static str,
+    cell: Arc<Cell<T>>,
+    /// The call's place in a queue, until its result is there.
+    turn: Option<(Arc<dyn Turns>, u64)>,
+}
+
+impl<T> Call<T> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<T>> {
+        let polled = self.cell.poll(self.operation, waker);
+        if polled.is_ready() {
+            self.turn = None;
+        }
+        polled
+    }
+
+    /// Gives up the result.
+    fn leave(&mut self, detached: bool) {
+        match self.turn.take() {
+            // The queue is the parent's, whose threads may have held its lock at the fork.
+            Some((turns, _)) if self.cell.origin.is_elsewhere() => std::mem::forget(turns),
+            Some((turns, call)) if detached => turns.detach(call),
+            Some((turns, call)) => turns.withdraw(call),
+            None => {}
+        }
+    }
+}
+
+impl<T> Drop for Call<T> {
+    fn drop(&mut self) {
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on() {
+            return self.leave(true);
+        }
+        self.leave(false);
+    }
+}
+
 /// Returns a sender and the [`Pending`] that it completes. A sender dropped unused completes it with
 /// [`ErrorKind::EngineClosed`].
 pub(crate) fn channel<T>(operation: &'static str) -> (Sender<T>, Pending<T>) {
+    call(operation, Stays::default())
+}
+
+/// As [`channel`], for a call that is in flight until its sender is used or dropped.
+pub(crate) fn call<T>(operation: &'static str, stays: Stays) -> (Sender<T>, Pending<T>) {
     let cell = Arc::new(Cell { slot: Mutex::new(Slot::Waiting(None)), origin: Origin::here() });
-    let sender = Sender { operation, cell: Some(cell.clone()) };
-    (sender, Pending { state: State::Channel(operation, cell) })
+    let sender = Sender { operation, cell: Some(cell.clone()), stays };
+    (sender, Pending { state: State::Call(Call { operation, cell, turn: None }) })
+}
+
+impl<T> Pending<T> {
+    /// Notes where the call of this [`channel`] waits for its turn.
+    pub(crate) fn queued_in(mut self, turns: Arc<dyn Turns>, number: u64) -> Pending<T> {
+        if let State::Call(call) = &mut self.state {
+            call.turn = Some((turns, number));
+        }
+        self
+    }
 }
 
 /// The sending half of a [`channel`].
 pub(crate) struct Sender<T> {
     operation: &'static str,
     cell: Option<Arc<Cell<T>>>,
+    stays: Stays,
 }
 
 impl<T> Sender<T> {
     /// Stores the result and wakes the waiter.
     pub(crate) fn send(mut self, result: Result<T>) {
-        if let Some(cell) = self.cell.take() {
-            Cell::fill(&cell, result);
-        }
+        self.finish(result);
+    }
+
+    fn finish(&mut self, result: Result<T>) {
+        let Some(cell) = self.cell.take() else { return };
+        let waiter = cell.fill(result);
+        // In this order: a value without a waiter is dropped, the call is not in flight any more, and then its waiter, which may close
+        // the file, learns of it.
+        drop(cell);
+        self.stays = Stays::default();
+        waiter.into_iter().for_each(wakes::wake);
     }
 }
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        if let Some(cell) = self.cell.take() {
-            Cell::fill(&cell, Err(Error::new(ErrorKind::EngineClosed, self.operation)));
-        }
+        self.finish(Err(Error::new(ErrorKind::EngineClosed, self.operation)));
     }
 }
 
@@ -174,10 +272,12 @@ impl<T> Cell<T> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fill(cell: &Arc<Cell<T>>, result: Result<T>) {
-        let before = std::mem::replace(&mut *cell.lock(), Slot::Filled(result));
-        if let Slot::Waiting(Some(waker)) = before {
-            wakes::wake(waker);
+    /// Stores the result and returns the waiter's waker.
+    fn fill(&self, result: Result<T>) -> Option<Waker> {
+        let before = std::mem::replace(&mut *self.lock(), Slot::Filled(result));
+        match before {
+            Slot::Waiting(waker) => waker,
+            Slot::Filled(_) | Slot::Taken => None,
         }
     }
 

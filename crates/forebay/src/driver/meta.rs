@@ -22,6 +22,7 @@ pub(crate) use at::At;
 pub(crate) use file::{is_removed, metadata_now};
 
 use crate::base::error::{Error, Result};
+use crate::base::in_flight::Stay;
 use crate::io::metadata::{DirEntry, Metadata};
 
 /// The driver's reference to an open file.
@@ -72,6 +73,14 @@ impl fmt::Debug for Descriptor {
 /// An owner that keeps a descriptor open.
 pub(crate) trait Described {
     fn descriptor(&self) -> &Descriptor;
+
+    /// Adds a call to what is in flight of an owner that can be closed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::FileClosed`](crate::ErrorKind::FileClosed) if it was closed.
+    fn enter(&self, _operation: &'static str) -> Result<Option<Stay>> {
+        Ok(None)
+    }
 }
 
 impl Described for Descriptor {
@@ -284,6 +293,39 @@ impl MetaRequest {
             MetaRequest::CopyRange { .. } => "copy_range",
             MetaRequest::TryLock { .. } => "try_lock",
             MetaRequest::Unlock { .. } => "unlock",
+        }
+    }
+}
+
+impl MetaRequest {
+    /// Returns the open files and directories that the call names.
+    pub(crate) fn owners(&self) -> [Option<&FdOwner>; 2] {
+        match self {
+            MetaRequest::Open { path, .. }
+            | MetaRequest::OpenDir { path }
+            | MetaRequest::TempFile { dir: path, .. }
+            | MetaRequest::RemoveFile { path }
+            | MetaRequest::RemoveDir { path }
+            | MetaRequest::CreateDir { path }
+            | MetaRequest::CreateDirAll { path }
+            | MetaRequest::SyncDir { path }
+            | MetaRequest::ReadDir { path }
+            | MetaRequest::Metadata { path }
+            | MetaRequest::SymlinkMetadata { path } => [path.dir(), None],
+            MetaRequest::Rename { from, to }
+            | MetaRequest::HardLink { from, to }
+            | MetaRequest::RenameUnsynced { from, to }
+            | MetaRequest::HardLinkUnsynced { from, to } => [from.dir(), to.dir()],
+            // Paths only.
+            MetaRequest::MetadataMany { .. } => [None, None],
+            MetaRequest::FileMetadata { file }
+            | MetaRequest::Allocate { file, .. }
+            | MetaRequest::PunchHole { file, .. }
+            | MetaRequest::Truncate { file, .. }
+            | MetaRequest::Advise { file, .. }
+            | MetaRequest::TryLock { file, .. }
+            | MetaRequest::Unlock { file } => [Some(file), None],
+            MetaRequest::CopyRange { from, to, .. } => [Some(from), Some(to)],
         }
     }
 }

@@ -1,24 +1,25 @@
 //! A bounded pool of plain threads for calls that block: open, rename, fallocate, and pread and pwrite where there is
 //! no ring.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 use crate::base::fork::Origin;
-use crate::base::pending::{Pending, Sender, channel};
+use crate::base::in_flight::Stays;
+use crate::base::pending::{self, Pending, Sender, Turns};
 use crate::base::priority::Before;
 
 /// Time after which a thread without work ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Threads that run jobs in order of arrival, at most `threads_max` at a time and `queue_max` waiting.
+/// Threads that run jobs in order of arrival, at most `threads_max` at a time.
 ///
-/// Threads start when there is more work than idle threads, and end after five idle seconds. When the last
-/// clone is dropped the pool closes. Queued jobs still run, and the drop waits for no thread, so a job may
+/// Threads start when there is more work than idle threads, and end after five idle seconds. A [call](Pool::run) belongs to its
+/// `Pending`, whose drop takes it out of the queue; so the queue grows with the calls that the program holds. A job without a caller
+/// is refused while `queue_max` wait. When the last clone is dropped the pool closes, and the drop waits for no thread, so a job may
 /// hold a clone.
 #[derive(Clone)]
 pub(crate) struct Pool {
@@ -29,11 +30,12 @@ pub(crate) struct Pool {
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The reason why the pool did not take a job.
+#[derive(Debug)]
 pub(crate) enum Refused {
-    /// The queue is full; contains the job, which can join the [line](Line).
-    Full(Job),
-    /// The pool was closed; contains the job.
-    Closed(Job),
+    /// The queue is full; the job was dropped.
+    Full,
+    /// The pool was closed; the job was dropped.
+    Closed,
     /// The pool has no thread and the system refused one, for this reason; the job was dropped.
     NoThread(std::io::Error),
 }
@@ -53,17 +55,35 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Job>,
+    /// By number, in the order of arrival.
+    queue: BTreeMap<u64, Queued>,
+    next: u64,
+    /// What the threads are in.
+    running: Vec<&'static str>,
     threads: usize,
     idle: usize,
     closed: bool,
-    /// Jobs that found the queue full, by ticket; the threads themselves move the oldest one into the queue.
-    /// No caller is woken to do so: a caller that is not polled any more would keep the freed place from all
-    /// callers behind it. Each job belongs to a `Pending` that the program holds, so this grows with the
-    /// program's calls. Empty unless the queue is full.
-    line: BTreeMap<u64, Job>,
-    next_ticket: u64,
-    ended: Vec<Sender<()>>,
+}
+
+struct Queued {
+    operation: &'static str,
+    /// Whether a `Pending` is its owner.
+    has_caller: bool,
+    job: Job,
+}
+
+/// A call with its result's way; `call` is dropped first.
+struct Work<F, T> {
+    operation: &'static str,
+    call: F,
+    sender: Sender<T>,
+}
+
+impl<F: FnOnce() -> Result<T>, T> Work<F, T> {
+    fn run(self) {
+        let result = catch_unwind(AssertUnwindSafe(self.call));
+        self.sender.send(result.unwrap_or_else(|panic| Err(Error::panicked(self.operation, &*panic))));
+    }
 }
 
 impl Pool {
@@ -80,62 +100,51 @@ impl Pool {
         Pool { handle: Arc::new(Handle { shared: Arc::new(shared) }) }
     }
 
-    /// Queues a job, or returns it with the reason. A panic in a job is caught and ends that job only.
+    /// Queues a job without a caller. A panic in a job is caught and ends that job only.
     pub(crate) fn submit(&self, job: Job) -> Result<(), Refused> {
-        Shared::submit(&self.handle.shared, job)
+        Shared::submit(&self.handle.shared, Queued { operation: "", has_caller: false, job }).map(drop)
     }
 
-    /// Runs `call` on a thread of the pool. A full queue makes the caller wait; a panic becomes
-    /// `TaskPanicked`; after [`close`](Pool::close) the call fails with `EngineClosed`.
-    pub(crate) fn run<T, F>(&self, operation: &'static str, call: F) -> Pending<T>
+    /// Runs `call` on a thread of the pool. A panic becomes `TaskPanicked`; after [`close`](Pool::close) the call fails with
+    /// `EngineClosed`. It stays in flight until it was dropped, and so was a result that nobody waits for.
+    pub(crate) fn run<T, F>(&self, operation: &'static str, stays: Stays, call: F) -> Pending<T>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T> + Send + 'static,
     {
-        let (sender, pending) = channel(operation);
-        let job: Job = Box::new(move || {
-            sender.send(
-                catch_unwind(AssertUnwindSafe(call))
-                    .unwrap_or_else(|panic| Err(Error::panicked(operation, &*panic))),
-            );
-        });
-        match self.submit(job) {
-            Ok(()) => pending,
-            Err(Refused::Full(job)) => {
-                // Not a clone of the pool: a caller that waits for room must not keep a pool open.
-                let shared = self.handle.shared.clone();
-                Pending::from_future(
-                    operation,
-                    Box::pin(async move {
-                        let _in_line =
-                            Line::join(shared, job).map_err(|cause| no_thread(operation, cause))?;
-                        pending.await
-                    }),
-                )
+        let (sender, pending) = pending::call(operation, stays);
+        let work = Work { operation, call, sender };
+        let job: Job = Box::new(move || work.run());
+        // Not a clone of the pool: a caller must not keep a pool open.
+        let shared = &self.handle.shared;
+        match Shared::submit(shared, Queued { operation, has_caller: true, job }) {
+            Ok(number) => pending.queued_in(shared.clone(), number),
+            Err(Refused::NoThread(cause)) => {
+                let error = Error::io(operation, cause);
+                Pending::ready(Err(error.with_note("no thread could be started for this call")))
             }
-            // Dropping the job drops its sender, which completes the `Pending` with an error.
-            Err(Refused::Closed(job)) => {
-                drop(job);
-                pending
-            }
-            Err(Refused::NoThread(cause)) => Pending::ready(Err(no_thread(operation, cause))),
+            // Dropping the job dropped its sender, which completed the `Pending` with an error.
+            Err(Refused::Closed | Refused::Full) => pending,
         }
     }
 
-    /// Rejects further jobs, lets the queued ones run, and completes when the last thread has ended. Waiting
-    /// is optional.
-    pub(crate) fn close(&self) -> Pending<()> {
-        let (sender, pending) = channel("close");
-        let shared = &self.handle.shared;
-        shared.close();
-        let mut state = shared.lock();
-        if state.threads > 0 {
-            state.ended.push(sender);
-        } else {
-            drop(state);
-            sender.send(Ok(()));
-        }
-        pending
+    /// Rejects further jobs, and drops the queued ones whose callers wait for them, with an error. Those without a caller still run.
+    pub(crate) fn close(&self) {
+        self.handle.shared.close(|queued| queued.has_caller);
+    }
+
+    /// Rejects further jobs and drops all queued ones. Returns the names of those calls, and of those that threads are in.
+    pub(crate) fn abandon(&self) -> Vec<&'static str> {
+        let calls = self.calls();
+        self.handle.shared.close(|_| true);
+        calls
+    }
+
+    /// Returns the names of the calls that threads are in or that wait for one.
+    fn calls(&self) -> Vec<&'static str> {
+        let state = self.handle.shared.lock();
+        let queued = state.queue.values().map(|queued| queued.operation);
+        state.running.iter().copied().chain(queued).filter(|operation| !operation.is_empty()).collect()
     }
 }
 
@@ -149,7 +158,21 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // A forked child has none of the threads, and one of them may have held the lock at the fork.
         if !self.shared.origin.is_elsewhere() {
-            self.shared.close();
+            self.shared.close(|_| false);
+        }
+    }
+}
+
+impl Turns for Shared {
+    fn withdraw(&self, call: u64) {
+        let queued = self.lock().queue.remove(&call);
+        // The lock is not held here: the job owns values with destructors.
+        drop(queued);
+    }
+
+    fn detach(&self, call: u64) {
+        if let Some(queued) = self.lock().queue.get_mut(&call) {
+            queued.has_caller = false;
         }
     }
 }
@@ -159,16 +182,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn submit(this: &Arc<Shared>, job: Job) -> Result<(), Refused> {
-        Shared::submit_locked(this, &mut this.lock(), job)
-    }
-
-    fn submit_locked(this: &Arc<Shared>, state: &mut State, job: Job) -> Result<(), Refused> {
+    /// Queues a job and returns its number. A refused one is dropped here, without the lock.
+    fn submit(this: &Arc<Shared>, queued: Queued) -> Result<u64, Refused> {
+        let mut state = this.lock();
         if state.closed {
-            return Err(Refused::Closed(job));
+            return Err(Refused::Closed);
         }
-        if state.queue.len() >= this.queue_max {
-            return Err(Refused::Full(job));
+        if !queued.has_caller && state.queue.len() >= this.queue_max {
+            return Err(Refused::Full);
         }
         if state.queue.len() >= state.idle && state.threads < this.threads_max {
             let shared = this.clone();
@@ -185,23 +206,26 @@ impl Shared {
                 Err(cause) => return Err(Refused::NoThread(cause)),
             }
         }
-        state.queue.push_back(job);
+        let number = state.next;
+        state.next += 1;
+        state.queue.insert(number, queued);
         this.work.notify_one();
-        Ok(())
+        Ok(number)
     }
 
     fn work(&self) {
         crate::base::signal_mask::shield_thread();
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.queue.pop_front() {
-                if let Some((_, next)) = state.line.pop_first() {
-                    state.queue.push_back(next);
-                }
-                debug_assert!(state.queue.len() <= self.queue_max, "the queue keeps its limit");
+            if let Some((_, queued)) = state.queue.pop_first() {
+                state.running.push(queued.operation);
+                debug_assert!(state.running.len() <= self.threads_max, "a thread runs one job");
                 drop(state);
-                let _ = catch_unwind(AssertUnwindSafe(job));
+                let _ = catch_unwind(AssertUnwindSafe(queued.job));
                 state = self.lock();
+                if let Some(at) = state.running.iter().position(|running| *running == queued.operation) {
+                    state.running.swap_remove(at);
+                }
                 continue;
             }
             if state.closed {
@@ -221,73 +245,21 @@ impl Shared {
             }
         }
         state.threads -= 1;
-        let ended = if state.threads == 0 { std::mem::take(&mut state.ended) } else { Vec::new() };
-        drop(state);
-        ended.into_iter().for_each(|sender| sender.send(Ok(())));
     }
 
-    fn close(&self) {
+    fn close(&self, is_refused: impl Fn(&Queued) -> bool) {
         let mut state = self.lock();
         state.closed = true;
-        let refused = std::mem::take(&mut state.line);
+        let (refused, kept) =
+            std::mem::take(&mut state.queue).into_iter().partition(|(_, queued)| is_refused(queued));
+        let refused: BTreeMap<u64, Queued> = refused;
+        state.queue = kept;
         drop(state);
         self.work.notify_all();
-        for job in refused.into_values() {
+        for queued in refused.into_values() {
             // Dropping the job's sender completes its `Pending` and wakes the waiter, which runs foreign
             // code.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(job)));
-        }
-    }
-}
-
-fn no_thread(operation: &'static str, cause: std::io::Error) -> Error {
-    Error::io(operation, cause).with_note("no thread could be started for this call")
-}
-
-/// A caller's place in the line; dropping it takes the job out, unless a thread has moved it to the queue.
-struct Line {
-    shared: Arc<Shared>,
-    ticket: Option<u64>,
-}
-
-impl Line {
-    /// Queues the job, or puts it into the line. A closed pool drops the job, whose sender then completes
-    /// with an error.
-    ///
-    /// # Errors
-    /// The system's refusal of a thread, if the pool has none.
-    fn join(shared: Arc<Shared>, job: Job) -> io::Result<Line> {
-        let mut ticket = None;
-        let refused = {
-            // One critical section: if the queue were emptied between the refusal and the entry, the job
-            // would be left behind.
-            let mut state = shared.lock();
-            match Shared::submit_locked(&shared, &mut state, job) {
-                Err(Refused::Full(job)) => {
-                    let next = state.next_ticket;
-                    state.next_ticket += 1;
-                    state.line.insert(next, job);
-                    ticket = Some(next);
-                    Ok(())
-                }
-                other => other,
-            }
-        };
-        match refused {
-            Err(Refused::NoThread(cause)) => Err(cause),
-            _ => Ok(Line { shared, ticket }),
-        }
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket
-            && !self.shared.origin.is_elsewhere()
-        {
-            let job = self.shared.lock().line.remove(&ticket);
-            // The lock is not held here: the job owns values with destructors.
-            drop(job);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(queued)));
         }
     }
 }
@@ -296,6 +268,7 @@ impl Drop for Line {
 mod tests {
     use super::*;
     use crate::base::error::ErrorKind;
+    use crate::base::in_flight::InFlight;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::sync::mpsc;
     use std::task::{Context, Waker};
@@ -314,7 +287,8 @@ mod tests {
     #[test]
     fn runs_jobs_on_named_threads() {
         let pool = Pool::new("forebay-pool", 4, 8);
-        let name = pool.run("test", || Ok(std::thread::current().name().map(str::to_string)));
+        let name =
+            pool.run("test", Stays::default(), || Ok(std::thread::current().name().map(str::to_string)));
         assert_eq!(name.wait().unwrap().as_deref(), Some("forebay-pool"));
     }
 
@@ -322,13 +296,13 @@ mod tests {
     fn a_panic_is_an_error_and_the_pool_goes_on() {
         let pool = Pool::new("forebay-pool", 1, 8);
         let error = pool
-            .run("test", || -> Result<()> { std::panic::panic_any("boom".to_string()) })
+            .run("test", Stays::default(), || -> Result<()> { std::panic::panic_any("boom".to_string()) })
             .wait()
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TaskPanicked);
         assert!(error.to_string().contains("boom"));
         assert!(pool.submit(Box::new(|| std::panic::panic_any(1))).is_ok());
-        assert_eq!(pool.run("test", || Ok(3)).wait().unwrap(), 3);
+        assert_eq!(pool.run("test", Stays::default(), || Ok(3)).wait().unwrap(), 3);
         assert_eq!(pool.handle.shared.lock().threads, 1);
     }
 
@@ -345,66 +319,83 @@ mod tests {
         for _ in 0..3 {
             assert!(pool.submit(Box::new(|| ())).is_ok());
         }
-        assert!(matches!(pool.submit(Box::new(|| ())), Err(Refused::Full(_))));
+        assert!(matches!(pool.submit(Box::new(|| ())), Err(Refused::Full)));
         assert_eq!(pool.handle.shared.lock().threads, 2);
         drop(releases);
-        assert_eq!(pool.run("test", || Ok(1)).wait().unwrap(), 1);
+        assert_eq!(pool.run("test", Stays::default(), || Ok(1)).wait().unwrap(), 1);
     }
 
     #[test]
-    fn a_full_queue_makes_callers_wait_and_all_are_served() {
+    fn calls_need_no_room_in_the_queue_and_leave_it_when_they_are_dropped() {
         let pool = Pool::new("forebay-pool", 1, 2);
         let (job, begun, release) = blocker();
         assert!(pool.submit(job).is_ok());
         begun.recv().unwrap();
         let count = Arc::new(AtomicUsize::new(0));
-        let mut pending: Vec<_> = (0..100)
+        let mut calls: Vec<_> = (0..100)
             .map(|_| {
                 let count = count.clone();
-                pool.run("test", move || Ok(count.fetch_add(1, SeqCst)))
+                pool.run("test", Stays::default(), move || Ok(count.fetch_add(1, SeqCst)))
             })
             .collect();
-        assert_eq!(pool.handle.shared.lock().queue.len(), 2);
-        let threads: Vec<_> = pending
-            .drain(..)
-            .enumerate()
-            .map(|(index, mut pending)| {
-                std::thread::spawn(move || {
-                    // Some callers give up after one poll with the queue full; the others must not be lost by
-                    // it.
-                    if index % 5 == 4 {
-                        let waker = Waker::noop();
-                        let _ = std::pin::Pin::new(&mut pending).poll(&mut Context::from_waker(waker));
-                        return None;
-                    }
-                    Some(pending.wait().unwrap())
-                })
-            })
-            .collect();
+        assert_eq!(pool.handle.shared.lock().queue.len(), 100);
+        // One that was polled goes as well, and one that is detached stays.
+        let waker = Waker::noop();
+        assert!(std::pin::Pin::new(&mut calls[0]).poll(&mut Context::from_waker(waker)).is_pending());
+        calls.drain(..20).for_each(drop);
+        calls.drain(..5).for_each(Pending::detach);
+        assert_eq!((pool.handle.shared.lock().queue.len(), Arc::strong_count(&count)), (80, 81));
         release.send(()).unwrap();
-        let answers = threads.into_iter().filter_map(|thread| thread.join().unwrap()).count();
-        assert_eq!(answers, 80);
-        assert!(count.load(SeqCst) >= 80);
-        assert!(pool.handle.shared.lock().line.is_empty());
+        let answers = calls.into_iter().filter_map(|pending| pending.wait().ok()).count();
+        assert_eq!((answers, count.load(SeqCst)), (75, 80));
     }
 
     #[test]
-    fn close_runs_what_is_queued_and_refuses_the_rest() {
+    fn close_runs_what_has_no_caller_and_refuses_the_rest() {
         let pool = Pool::new("forebay-pool", 1, 2);
         let (job, begun, release) = blocker();
         assert!(pool.submit(job).is_ok());
         begun.recv().unwrap();
-        let queued = [pool.run("test", || Ok(1)), pool.run("test", || Ok(2))];
-        let mut waiting = pool.run("test", || Ok(3));
-        assert!(std::pin::Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        let closed = pool.close();
-        assert_eq!(pool.run("late", || Ok(4)).wait().unwrap_err().kind(), ErrorKind::EngineClosed);
+        let in_flight = Arc::<InFlight>::default();
+        let stays = || [Some(in_flight.enter()), None, None];
+        let (count, detached) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        for _ in 0..3 {
+            let detached = detached.clone();
+            pool.run("kept", stays(), move || Ok(detached.fetch_add(1, SeqCst))).detach();
+        }
+        let counted = count.clone();
+        let waiting = pool.run("waits", stays(), move || Ok(counted.fetch_add(1, SeqCst)));
+        assert_eq!((in_flight.count(), pool.calls()), (4, vec!["kept", "kept", "kept", "waits"]));
+        pool.close();
+        let late = pool.run("late", stays(), || Ok(4)).wait();
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::EngineClosed);
         assert_eq!(waiting.wait().unwrap_err().kind(), ErrorKind::EngineClosed);
+        assert_eq!(in_flight.count(), 3);
         release.send(()).unwrap();
-        closed.wait().unwrap();
-        assert_eq!(queued.map(|pending| pending.wait().unwrap()), [1, 2]);
-        assert_eq!(pool.handle.shared.lock().threads, 0);
-        pool.close().wait().unwrap();
+        while in_flight.poll_none(Waker::noop(), || true).is_pending() {
+            std::thread::yield_now();
+        }
+        assert_eq!((count.load(SeqCst), detached.load(SeqCst)), (0, 3));
+    }
+
+    #[test]
+    fn what_is_abandoned_never_runs() {
+        let pool = Pool::new("forebay-pool", 1, 2);
+        let (job, begun, release) = blocker();
+        pool.run("stuck", Stays::default(), move || {
+            job();
+            Ok(())
+        })
+        .detach();
+        begun.recv().unwrap();
+        let value = Arc::new(());
+        let kept = value.clone();
+        pool.run("kept", Stays::default(), move || Ok(kept)).detach();
+        pool.close();
+        assert_eq!((pool.calls(), Arc::strong_count(&value)), (vec!["stuck", "kept"], 2));
+        assert_eq!(pool.abandon(), ["stuck", "kept"]);
+        assert_eq!((pool.calls(), Arc::strong_count(&value)), (vec!["stuck"], 1));
+        release.send(()).unwrap();
     }
 
     #[test]

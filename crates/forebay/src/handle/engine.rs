@@ -37,7 +37,7 @@ pub(crate) use gather::{gather, gather_files};
 
 /// Threads for calls that io_uring itself would pass to kernel threads: open, rename, truncate, ...
 const POOL_THREADS_MAX: usize = 4;
-/// The most such calls that wait in the pool; further callers wait themselves.
+/// The most jobs without a caller (growth of the I/O memory) that are taken while calls wait in the pool.
 const POOL_QUEUE_MAX: usize = 1024;
 
 /// The engine, which a program starts once: the shards, their I/O memory, and the access to files. A handle;
@@ -191,6 +191,7 @@ impl Engine {
             reserved: AtomicU64::new(0),
             classes: ClassTable::new(),
             pool: Pool::new("forebay-pool", POOL_THREADS_MAX, POOL_QUEUE_MAX),
+            in_flight: Arc::default(),
             releases: Releases::new(!is_real),
             spin_ns: if is_real { config.spin_ns(host) } else { (0, 0) },
             config,
@@ -217,6 +218,8 @@ impl Engine {
     /// Opens a file with the access and mode of `open` (see [`Open`]), and returns it.
     ///
     /// Without [`Open::buffered`] or [`Open::uncached`] it is opened for direct I/O, past the page cache.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of open(2), and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) on a file system that
@@ -258,6 +261,8 @@ impl Engine {
 
     /// Creates a file in `dir` without a name, and returns it: readable, writable, and gone when its last
     /// handle is.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of open(2) with `O_TMPFILE`; if the file system does not support it, a named file is made and
@@ -488,7 +493,9 @@ impl Engine {
 
     /// Ends the engine for all handles and files, and returns a report of the outcome. Tasks are cancelled,
     /// and operations that the device has are cancelled or finished. Operations that the device does not
-    /// return within [`Config::shutdown_deadline`] are leaked.
+    /// return within [`Config::shutdown_deadline`] are leaked. Of the calls about names, lengths and space, those that a thread has
+    /// begun and [detached](Pending::detach) ones are waited for, until that deadline as well; the report names what is left. Nothing
+    /// begins after the close has completed.
     ///
     /// The end begins at once, also if the result is never awaited. A task on one of this engine's own shards
     /// that awaits it is cancelled at that point, like every other task.
@@ -513,12 +520,14 @@ impl Engine {
         Pending::from_future(
             "close",
             Box::pin(async move {
-                let mut report = CloseReport { leaked_operations: 0, lost_shards: 0 };
+                let mut report = CloseReport { leaked_operations: 0, lost_shards: 0, calls_left: Vec::new() };
                 for end in ends {
-                    match end.await?.leaked {
+                    let ended = end.await?;
+                    match ended.leaked {
                         usize::MAX => report.lost_shards += 1,
                         leaked => report.leaked_operations += leaked,
                     }
+                    report.calls_left.extend(ended.calls);
                 }
                 Ok(report)
             }),
@@ -528,10 +537,6 @@ impl Engine {
     /// Returns an error if the engine is not usable from this process.
     pub(crate) fn check(&self) -> Result<()> {
         self.shared.check("engine")
-    }
-
-    pub(crate) fn pool(&self) -> &Pool {
-        &self.shared.pool
     }
 
     pub(crate) fn shared(&self) -> &Arc<EngineShared> {
@@ -622,13 +627,16 @@ impl Engine {
 }
 
 /// The outcome of an engine's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CloseReport {
     /// Operations that the device did not finish before the deadline; their memory and files were leaked.
     pub leaked_operations: usize,
     /// Shards whose thread had died before.
     pub lost_shards: usize,
+    /// Calls about names, lengths and space that had not ended before the deadline, by the names of their methods: those that a thread
+    /// is in, which may still take effect, and [detached](Pending::detach) ones that waited for their turn, which never will.
+    pub calls_left: Vec<&'static str>,
 }
 
 /// Begins the end when the last handle is dropped. Never waits: it may run on a shard's own thread.

@@ -78,6 +78,8 @@ impl File {
     /// Reserves space on the device for the range, so that writing it cannot run out of space; the file grows
     /// to its end.
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
     ///
@@ -96,6 +98,8 @@ impl File {
     }
 
     /// Frees the space of the range: it reads as zeros, and the length stays.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of fallocate(2); [`ErrorKind::Unsupported`] if the file system does not support the call.
@@ -120,6 +124,8 @@ impl File {
     }
 
     /// Sets the length: cuts the file, or extends it with zeros.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of ftruncate(2).
@@ -183,6 +189,8 @@ impl File {
 
     /// Announces to the kernel how a range will be used.
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of posix_fadvise(2).
     ///
@@ -214,6 +222,8 @@ impl File {
     /// this file ends first; inside the kernel, and without moving bytes where the file system can share
     /// them.
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of copy_file_range(2).
     ///
@@ -233,10 +243,6 @@ impl File {
         let Some(len) = range.end.checked_sub(range.start) else {
             return self.backwards("copy_range", &range);
         };
-        if to.core.is_closed() {
-            let error = Error::new(ErrorKind::FileClosed, "copy_range");
-            return Pending::ready(Err(to.core.describe(error)));
-        }
         let request = MetaRequest::CopyRange {
             from: self.owner(),
             offset: range.start,
@@ -251,11 +257,11 @@ impl File {
     }
 
     /// Closes the file for all its handles. Later operations fail with [`ErrorKind::FileClosed`], and those
-    /// in flight run to their end. The call completes when the last one and every shard's table entry are
-    /// gone.
+    /// in flight run to their end. The call completes when the last one is gone: reads, writes and syncs, and the calls about length,
+    /// space, locks and attributes, [dropped ones](Pending#when-it-is-dropped) as well. Nothing of the file happens afterwards.
     ///
-    /// The descriptor itself is closed then too, unless other handles of the file exist: it closes with the
-    /// last of them.
+    /// The descriptor itself is closed then too, and with it the [lock](File::try_lock), unless the program still holds other handles
+    /// of the file or futures of its operations: it closes with the last of them.
     ///
     /// # Errors
     /// [`ErrorKind::FileClosed`] if it was closed before.
@@ -285,6 +291,7 @@ impl File {
             "close",
             Box::pin(async move {
                 poll_fn(|context| self.core.poll_closed(context.waker())).await;
+                drop(self);
                 Ok(())
             }),
         )
@@ -460,6 +467,8 @@ impl File {
     /// Takes a lock on the whole file without waiting. The lock belongs to this open file and all its
     /// handles, and is released with the last of them (flock(2)). It binds only programs that request it too.
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// [`ErrorKind::Locked`](crate::ErrorKind::Locked) if another holder has a conflicting lock.
     ///
@@ -482,6 +491,8 @@ impl File {
     }
 
     /// Releases the lock.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of flock(2).
@@ -545,7 +556,7 @@ impl File {
             return failed(Error::os("punch_hole", libc::EBADF));
         }
         let owner = core.clone();
-        core.engine().pool.run("punch_hole", move || {
+        core.engine().run("punch_hole", Some(&*core), move || {
             namespace.punch(owner.fd(), range.start, len).map_err(|error| owner.describe(error))
         })
     }

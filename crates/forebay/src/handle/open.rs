@@ -216,8 +216,8 @@ pub(crate) fn from_std(engine: &Engine, file: std::fs::File, open: Open) -> Pend
             "a file of the operating system cannot be given to a simulated machine",
         )));
     }
-    let pool = engine.pool().clone();
-    pool.run("open", move || {
+    let shared = engine.shared().clone();
+    shared.run("open", None, move || {
         let fd = OwnedFd::from(file);
         // pwrite(2): with O_APPEND data goes to the end of the file, whatever the offset.
         if flags(&fd)?.contains(rustix::fs::OFlags::APPEND) {

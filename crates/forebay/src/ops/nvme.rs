@@ -108,9 +108,9 @@ fn begin(engine: &Engine, path: PathBuf, open: OpenNvme) -> Pending<File> {
         let error = Error::new(crate::ErrorKind::Unsupported, "open_nvme").with_path(path);
         return Pending::ready(Err(error.with_note("NVMe commands need io_uring")));
     }
-    let pool = engine.pool().clone();
+    let shared = engine.shared().clone();
     let engine = engine.clone();
-    pool.run("open_nvme", move || find(&engine, path, open))
+    shared.run("open_nvme", None, move || find(&engine, path, open))
 }
 
 #[cfg(target_os = "linux")]

@@ -387,6 +387,9 @@ impl OpFuture<'_> {
                 }
             }
             State::Remote { shard, cell } => {
+                if let Some(core) = self.target.file().filter(|_| !cell.is_done()) {
+                    cell.leave(core.stay());
+                }
                 if let Some(inbox) = self.owner(shard) {
                     drop_remote(inbox, cell);
                 }

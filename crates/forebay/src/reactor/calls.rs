@@ -290,22 +290,29 @@ impl Calls {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits at the engine's end until all calls have returned, or for `limit`. Returns the number of those that have not, once.
-    pub(crate) fn drain(&self, engine: &EngineShared, limit: Duration) -> usize {
+    /// Waits at the engine's end until all calls have returned, those of the pool as well, or for `limit`. Returns the number of
+    /// waiting threads' calls that have not, and the names of the pool's, once.
+    pub(crate) fn drain(&self, engine: &EngineShared, limit: Duration) -> (usize, Vec<&'static str>) {
+        #[cfg(feature = "sim")]
+        if let Some(world) = &engine.world {
+            return (0, world.end_calls(Arc::as_ptr(&engine.in_flight) as usize, limit));
+        }
         let began = Instant::now();
         // Against the fence in `begin`: a call that began before is counted, or it sees that the engine closes.
         fence(Ordering::SeqCst);
         loop {
             let running = self.files().filter_map(|core| core.calls().map(running)).sum();
-            if running == 0 {
+            if running == 0 && engine.in_flight.count() == 0 {
                 for mut stripe in self.locked().filter(|stripe| stripe.cache.is_some()) {
                     stripe.with_cache(|| engine.arena.uninstall());
                     stripe.cache = None;
                 }
-                return 0;
+                return (0, Vec::new());
             }
             if began.elapsed() >= limit {
-                return if self.reported.swap(true, Ordering::AcqRel) { 0 } else { running };
+                let is_told = self.reported.swap(true, Ordering::AcqRel);
+                let calls = engine.pool.abandon();
+                return if is_told { (0, Vec::new()) } else { (running, calls) };
             }
             // Nothing reports that a call has returned: at the end of an engine none is worth it.
             thread::park_timeout(PAUSE);

@@ -8,10 +8,11 @@ use crate::base::class::ClassTable;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::health::Degradation;
+use crate::base::in_flight::{InFlight, Stays};
 use crate::base::pending::Pending;
 use crate::base::priority::Granted;
 use crate::device::Device;
-use crate::driver::meta::{Descriptor, MetaReply, MetaRequest};
+use crate::driver::meta::{Described, Descriptor, MetaReply, MetaRequest};
 use crate::driver::pool::Pool;
 use crate::io::config::Config;
 use crate::io::op::OpFailure;
@@ -29,7 +30,7 @@ use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::stall_profiler::StallProfiler;
 use crate::reactor::visited::VisitedShards;
 #[cfg(feature = "sim")]
-use crate::reactor::world::World;
+use crate::reactor::world::{Asked, World};
 
 /// An object that is notified of an engine's end.
 pub(crate) trait AtEnd: Send + Sync {
@@ -54,6 +55,8 @@ pub(crate) struct EngineShared {
     /// something is.
     pub(crate) spin_ns: (u64, u64),
     pub(crate) pool: Pool,
+    /// The calls of the pool, or of a world.
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) releases: Arc<Releases>,
     pub(crate) driver: OnceLock<&'static str>,
     pub(crate) degraded: Mutex<Vec<Degradation>>,
@@ -163,6 +166,40 @@ impl EngineShared {
         }
     }
 
+    /// Adds a call to what is in flight of the engine and of the open files and directories that it names.
+    ///
+    /// # Errors
+    /// When one of them was closed.
+    pub(crate) fn enter(
+        &self,
+        operation: &'static str,
+        owners: [Option<&dyn Described>; 2],
+    ) -> Result<Stays> {
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on() {
+            return self.check(operation).map(|()| Stays::default());
+        }
+        let [first, second] = owners;
+        let first = first.map_or(Ok(None), |owner| owner.enter(operation))?;
+        let second = second.map_or(Ok(None), |owner| owner.enter(operation))?;
+        let engine = self.in_flight.enter();
+        self.check(operation)?;
+        Ok([first, second, Some(engine)])
+    }
+
+    /// Runs `call` on a thread of the pool, as one in flight of `owner`.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        owner: Option<&dyn Described>,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        match self.enter(operation, [owner, None]) {
+            Ok(stays) => self.pool.run(operation, stays, call),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
     /// Executes `request` on the pool or on the simulated machine. `finish` makes the result from the reply,
     /// on the thread that has it.
     pub(crate) fn call<T: Send + 'static>(
@@ -171,14 +208,23 @@ impl EngineShared {
         finish: impl FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let operation = request.operation();
+        let owners = request.owners().map(|owner| owner.map(|owner| &**owner as &dyn Described));
+        let stays = match self.enter(operation, owners) {
+            Ok(stays) => stays,
+            Err(error) => return Pending::ready(finish(Err(error))),
+        };
         #[cfg(feature = "sim")]
         if let Some(world) = &self.world {
-            let (answer, pending) = crate::base::pending::channel(operation);
-            world.ask(request, Box::new(move |reply| answer.send(finish(reply))));
-            return pending;
+            let (sender, pending) = crate::base::pending::call(operation, stays);
+            let engine = Arc::as_ptr(&self.in_flight) as usize;
+            let asked = Asked::new(engine, operation, finish, sender);
+            return match world.ask(request, asked) {
+                Some(number) => pending.queued_in(world.clone(), number),
+                None => pending,
+            };
         }
         let inboxes = self.inboxes.clone();
-        self.pool.run(operation, move || {
+        self.pool.run(operation, stays, move || {
             let mut reply = crate::driver::meta::execute(&request);
             // A file's last handle leaves its close to the shards, so descriptors may become free. The failed
             // call has had no effect yet, so it is repeated.
@@ -197,9 +243,6 @@ impl EngineShared {
         answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
         let operation = request.operation();
-        if let Err(error) = self.check(operation) {
-            return Pending::ready(Err(error));
-        }
         self.call(request, move |reply| answer(reply?).ok_or_else(|| misfit(operation)))
     }
 
@@ -211,9 +254,6 @@ impl EngineShared {
         answer: impl FnOnce(MetaReply) -> Option<T> + Send + 'static,
     ) -> Pending<T> {
         let operation = request.operation();
-        if let Err(error) = self.check(operation) {
-            return Pending::ready(Err(file.describe(error)));
-        }
         let file = file.clone();
         self.call(request, move |reply| {
             let reply = reply.map_err(|error| file.describe(error))?;
@@ -378,6 +418,11 @@ impl EngineShared {
         if self.closing.swap(true, Ordering::SeqCst) {
             return;
         }
+        self.pool.close();
+        #[cfg(feature = "sim")]
+        if let Some(world) = &self.world {
+            world.refuse(Arc::as_ptr(&self.in_flight) as usize);
+        }
         for inbox in self.inboxes.iter() {
             inbox.end();
         }
@@ -392,8 +437,8 @@ impl EngineShared {
             // close the engine.
             self.arena.close();
             self.watch.end();
-            // Queued calls still run; nothing waits for the pool's threads.
-            drop(self.pool.close());
+            // The calls in flight were waited for until the deadline; nothing begins any more.
+            drop(self.pool.abandon());
         }
     }
 }

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 
-use crate::base::error::{Error, ErrorKind};
-use crate::base::wakes;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::in_flight::{InFlight, Stay};
 #[cfg(target_os = "linux")]
 use crate::device::namespace::Namespace;
 use crate::device::{Alignment, Device};
@@ -24,8 +24,8 @@ use crate::reactor::page_cache::PageCache;
 use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
-/// An open file. The descriptor is closed when the last owner is gone: handles, shards' table entries,
-/// running calls.
+/// An open file. The descriptor is closed when the last owner is gone: handles, futures, shards' table entries, calls of the pool.
+/// What the program does not hold is counted in `in_flight`, for which the close waits.
 pub(crate) struct FileCore {
     id: u64,
     fd: ManuallyDrop<Descriptor>,
@@ -47,30 +47,10 @@ pub(crate) struct FileCore {
     /// Number of handles that programs hold.
     handles: AtomicUsize,
     closed: AtomicBool,
-    entries: Arc<Entries>,
+    in_flight: Arc<InFlight>,
     calls: OnceLock<FileStripes>,
     /// None where reads never try the page cache.
     page_cache: Option<PageCache>,
-}
-
-/// The count of a file's table entries in shards, kept apart from the file. The removal of an entry first
-/// releases its count of the file and is reported only then, so that the descriptor is closed when the closer
-/// is notified.
-#[derive(Default)]
-struct Entries {
-    count: AtomicUsize,
-    close_waiters: Mutex<Vec<Waker>>,
-}
-
-impl Entries {
-    fn lock(&self) -> MutexGuard<'_, Vec<Waker>> {
-        self.close_waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wake_closers(&self) {
-        let waiters = std::mem::take(&mut *self.lock());
-        waiters.into_iter().for_each(wakes::wake);
-    }
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -120,7 +100,7 @@ impl FileCore {
             close_nodes: (0..shards).map(|_| CloseNode::new()).collect(),
             handles: AtomicUsize::new(1),
             closed: AtomicBool::new(false),
-            entries: Arc::default(),
+            in_flight: Arc::default(),
             calls: OnceLock::new(),
             page_cache: opened.page_cache,
         });
@@ -233,7 +213,7 @@ impl FileCore {
     /// Records the entry that the file is about to get in a shard's table. SeqCst, so that either the shard
     /// then sees that the file is closed or without handles, or the closer sees the entry.
     pub(crate) fn set_table_index(&self, shard: usize, index: u32) {
-        self.entries.count.fetch_add(1, Ordering::SeqCst);
+        self.in_flight.add();
         self.table[shard].store(index, Ordering::SeqCst);
     }
 
@@ -243,15 +223,17 @@ impl FileCore {
         self.table[shard].store(NOWHERE, Ordering::SeqCst);
     }
 
-    /// Removes one table entry from the count, after this count of the file.
+    /// Removes one table entry from what is in flight, after this count of the file.
     pub(crate) fn entry_gone(self: Arc<Self>) {
-        let entries = self.entries.clone();
+        let in_flight = self.in_flight.clone();
         drop(self);
-        let before = entries.count.fetch_sub(1, Ordering::SeqCst);
-        debug_assert!(before > 0, "each entry of a file goes once");
-        if before == 1 {
-            entries.wake_closers();
-        }
+        in_flight.remove();
+    }
+
+    /// Keeps the close waiting for the file's last traces in a dropped operation that no shard may have taken yet.
+    #[cold]
+    pub(crate) fn stay(&self) -> Stay {
+        self.in_flight.enter()
     }
 
     /// Returns the calls that waiting threads make on the file; `None` if none ever did.
@@ -265,10 +247,10 @@ impl FileCore {
         self.calls.get_or_init(|| calls.add_file(self))
     }
 
-    /// Wakes the tasks that wait for the close; they look again.
+    /// Wakes the tasks that wait for the close, after a waiting thread's call.
     #[cold]
     pub(crate) fn wake_closers(&self) {
-        self.entries.wake_closers();
+        self.in_flight.wake_closers();
     }
 
     /// As [`entry_gone`](Self::entry_gone), at a shard's end; a file that the device may still use stays
@@ -309,14 +291,9 @@ impl FileCore {
         self.notify_shards();
     }
 
-    /// Completes when all shards' entries are gone and all calls have returned; for the task that closed the file.
+    /// Completes when nothing of the file is in flight; for the task that closed it.
     pub(crate) fn poll_closed(&self, waker: &Waker) -> Poll<()> {
-        let mut waiters = self.entries.lock();
-        if self.entries.count.load(Ordering::SeqCst) == 0 && self.calls().map_or(0, calls::running) == 0 {
-            return Poll::Ready(());
-        }
-        waiters.push(waker.clone());
-        Poll::Pending
+        self.in_flight.poll_none(waker, || self.calls().map_or(0, calls::running) == 0)
     }
 
     fn notify_shards(self: &Arc<Self>) {
@@ -385,6 +362,14 @@ impl OpFailure {
 impl Described for FileCore {
     fn descriptor(&self) -> &Descriptor {
         &self.fd
+    }
+
+    fn enter(&self, operation: &'static str) -> Result<Option<Stay>> {
+        let stay = self.in_flight.enter();
+        match self.is_closed() {
+            true => Err(self.describe(Error::new(ErrorKind::FileClosed, operation))),
+            false => Ok(Some(stay)),
+        }
     }
 }
 

@@ -8,21 +8,50 @@ use std::time::Duration;
 
 use crate::base::error::Result;
 use crate::base::here;
-use crate::base::pending::Sender;
+use crate::base::pending::{Sender, Turns};
 use crate::driver::meta::{MetaReply, MetaRequest};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::Ended;
 
-/// Takes the reply of a call about files.
-pub(crate) type MetaCallback = Box<dyn FnOnce(Result<MetaReply>) + Send>;
+/// A call about files that a world's machine carries out.
+pub(crate) struct Asked {
+    /// The engine that the call belongs to, by its address.
+    pub(crate) engine: usize,
+    pub(crate) operation: &'static str,
+    /// Whether a `Pending` is its owner.
+    pub(crate) has_caller: bool,
+    /// Takes the reply. Dropped, it sends an error.
+    pub(crate) answer: Box<dyn FnOnce(Result<MetaReply>) + Send>,
+}
+
+impl Asked {
+    pub(crate) fn new<T: Send + 'static>(
+        engine: usize,
+        operation: &'static str,
+        finish: impl FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static,
+        sender: Sender<T>,
+    ) -> Asked {
+        let answer = Box::new(move |reply| {
+            let result = finish(reply);
+            sender.send(result);
+        });
+        Asked { engine, operation, has_caller: true, answer }
+    }
+}
 
 /// A world that engines run in. It is reached on its own thread only, while it runs.
-pub(crate) trait World: fmt::Debug + Send + Sync {
+pub(crate) trait World: Turns + fmt::Debug {
     /// Returns whether this is the world's thread, and it runs.
     fn is_here(&self) -> bool;
 
-    /// Has the world's machine carry out a call about files. Elsewhere `answer` is dropped, which sends an error.
-    fn ask(&self, request: MetaRequest, answer: MetaCallback);
+    /// Has the world's machine carry out a call about files, and returns its number. Elsewhere the call is dropped.
+    fn ask(&self, request: MetaRequest, asked: Asked) -> Option<u64>;
+
+    /// Drops the calls of an engine that wait for their turn and have a caller, which ends them with an error.
+    fn refuse(&self, engine: usize);
+
+    /// Lets time pass until no call of an engine is left, or for `limit`. Returns the names of those that are left; they never happen.
+    fn end_calls(&self, engine: usize, limit: Duration) -> Vec<&'static str>;
 
     /// Returns whether an open file of the machine has lost its name; `None` when the machine does not know the file.
     fn is_removed(&self, file: u32) -> Option<bool>;

@@ -18,7 +18,7 @@ use crate::driver::sim::{SimMachine, Transfer};
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::world::{self, MetaCallback};
+use crate::reactor::world::{self, Asked};
 use crate::sim::history::{Fate, What};
 use crate::sim::machine::{Done, IoId, SimIo};
 use crate::sim::net::Network;
@@ -70,7 +70,7 @@ pub(crate) struct Hub {
     ports: RefCell<Vec<Port>>,
     owners: RefCell<BTreeMap<IoId, (usize, OpKey)>>,
     ids: RefCell<BTreeMap<(usize, u64), IoId>>,
-    asked: RefCell<BTreeMap<IoId, (u32, MetaCallback)>>,
+    asked: RefCell<BTreeMap<IoId, (u32, Asked)>>,
     next_id: Cell<u64>,
     null: Arc<OwnedFd>,
     /// Things that the core did and must never do.
@@ -276,17 +276,82 @@ impl Hub {
         IoId(self.next_id.get())
     }
 
-    /// Has a node's machine carry out a call about files. A machine that is off never replies, so the callback is
-    /// dropped then.
-    pub(crate) fn ask(&self, node: u32, request: MetaRequest, answer: MetaCallback) {
+    /// Has a node's machine carry out a call about files. A machine that is off never replies, so the call is dropped then.
+    pub(crate) fn ask(&self, node: u32, request: MetaRequest, asked: Asked) -> Option<u64> {
         let node = self.node(node);
         node.close_files();
         if !node.is_on() {
-            return drop(answer);
+            return None;
         }
         let id = self.id();
-        self.asked.borrow_mut().insert(id, (node.number, answer));
+        self.asked.borrow_mut().insert(id, (node.number, asked));
         node.machine.borrow_mut().ask(id, request, self.now_ns(), &mut self.fate.borrow_mut());
+        Some(id.0)
+    }
+
+    /// Takes a call out whose caller is gone, unless it has begun.
+    pub(crate) fn withdraw(&self, call: u64) {
+        let id = IoId(call);
+        let Some(number) = self.asked.borrow().get(&id).map(|(node, _)| *node) else { return };
+        let request = self.node(number).machine.borrow_mut().withdraw(id, &mut self.fate.borrow_mut());
+        if request.is_some() {
+            // Dropped with nothing borrowed, and the request first.
+            drop(request);
+            let asked = self.asked.borrow_mut().remove(&id);
+            drop(asked);
+        }
+    }
+
+    /// Leaves a call its turn when its caller gives it up.
+    pub(crate) fn detach(&self, call: u64) {
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on()
+            && let Some(number) = self.asked.borrow().get(&IoId(call)).map(|(node, _)| *node)
+        {
+            let late_ns = self.now_ns() + self.fate.borrow_mut().source.below(5_000_000);
+            self.node(number).machine.borrow_mut().put_off(IoId(call), late_ns);
+        }
+        if let Some((_, asked)) = self.asked.borrow_mut().get_mut(&IoId(call)) {
+            asked.has_caller = false;
+        }
+    }
+
+    /// Takes out the calls of an engine that have not begun and are not detached.
+    pub(crate) fn refuse(&self, engine: usize) {
+        let calls = self.calls_of(engine, |asked| asked.has_caller);
+        calls.into_iter().for_each(|(id, _)| self.withdraw(id.0));
+    }
+
+    /// Lets time pass until no call of an engine is left, or for `limit`.
+    pub(crate) fn end_calls(&self, node: u32, engine: usize, limit: Duration) -> Vec<&'static str> {
+        let limit_ns = self.after_ns(&self.node(node), limit);
+        let all = || self.calls_of(engine, |_| true);
+        while !all().is_empty() {
+            self.deliver();
+            let next = self.node(node).machine.borrow().next_event_ns();
+            match next.filter(|&next| next <= limit_ns) {
+                _ if all().is_empty() => break,
+                Some(next) => self.set_now(next),
+                None => {
+                    self.set_now(limit_ns);
+                    break;
+                }
+            }
+        }
+        let left = all();
+        for (id, _) in &left {
+            let request = self.node(node).machine.borrow_mut().forget(*id);
+            drop(request);
+            let asked = self.asked.borrow_mut().remove(id);
+            drop(asked);
+        }
+        left.into_iter().map(|(_, operation)| operation).collect()
+    }
+
+    fn calls_of(&self, engine: usize, also: impl Fn(&Asked) -> bool) -> Vec<(IoId, &'static str)> {
+        let asked = self.asked.borrow();
+        let calls = asked.iter().filter(|(_, (_, asked))| asked.engine == engine && also(asked));
+        calls.map(|(id, (_, asked))| (*id, asked.operation)).collect()
     }
 
     /// Delivers everything that the disks have completed by now, and the messages that are due.
@@ -333,8 +398,8 @@ impl Hub {
         // Called with nothing borrowed: it wakes the program's tasks, and may drop a file that has no waiter
         // left.
         let asked = self.asked.borrow_mut().remove(&id);
-        if let Some((_, answer)) = asked {
-            answer(result);
+        if let Some((_, asked)) = asked {
+            (asked.answer)(result);
         }
     }
 

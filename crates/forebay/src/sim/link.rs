@@ -5,11 +5,11 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crate::base::here;
-use crate::base::pending::Sender;
+use crate::base::pending::{Sender, Turns};
 use crate::driver::meta::MetaRequest;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::{self, Ended};
-use crate::reactor::world::{MetaCallback, World};
+use crate::reactor::world::{Asked, World};
 use crate::sim::hub;
 use crate::sim::shards::Stepped;
 
@@ -27,16 +27,40 @@ impl Link {
     }
 }
 
+impl Turns for Link {
+    fn withdraw(&self, call: u64) {
+        if let Some(hub) = hub::current().filter(|_| self.is_here()) {
+            hub.withdraw(call);
+        }
+    }
+
+    fn detach(&self, call: u64) {
+        if let Some(hub) = hub::current().filter(|_| self.is_here()) {
+            hub.detach(call);
+        }
+    }
+}
+
 impl World for Link {
     #[inline]
     fn is_here(&self) -> bool {
         here::world() == self.world
     }
 
-    fn ask(&self, request: MetaRequest, answer: MetaCallback) {
+    fn ask(&self, request: MetaRequest, asked: Asked) -> Option<u64> {
+        hub::current().filter(|_| self.is_here())?.ask(self.node, request, asked)
+    }
+
+    fn refuse(&self, engine: usize) {
         if let Some(hub) = hub::current().filter(|_| self.is_here()) {
-            hub.ask(self.node, request, answer);
+            hub.refuse(engine);
         }
+    }
+
+    fn end_calls(&self, engine: usize, limit: Duration) -> Vec<&'static str> {
+        let Some(hub) = hub::current().filter(|_| self.is_here()) else { return Vec::new() };
+        // What it wakes runs on other threads than the shard that waits.
+        shard::as_no_shard(|| hub.end_calls(self.node, engine, limit))
     }
 
     fn is_removed(&self, file: u32) -> Option<bool> {

@@ -2,11 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::future::poll_fn;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{DirEntry, Metadata, done, entries, metadata};
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::in_flight::{InFlight, Stay};
 use crate::base::pending::Pending;
 use crate::driver::meta::{At, Described, Descriptor, FdOwner, MetaReply, MetaRequest};
 use crate::handle::engine::{Engine, WeakEngine};
@@ -50,11 +53,27 @@ struct DirCore {
     /// The path by which it was opened.
     path: PathBuf,
     engine: WeakEngine,
+    closed: AtomicBool,
+    in_flight: Arc<InFlight>,
+}
+
+impl DirCore {
+    fn check_open(&self, operation: &'static str) -> Result<()> {
+        match self.closed.load(Ordering::SeqCst) {
+            true => Err(Error::new(ErrorKind::FileClosed, operation).with_path(&self.path)),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Described for DirCore {
     fn descriptor(&self) -> &Descriptor {
         &self.fd
+    }
+
+    fn enter(&self, operation: &'static str) -> Result<Option<Stay>> {
+        let stay = self.in_flight.enter();
+        self.check_open(operation).map(|()| Some(stay))
     }
 }
 
@@ -65,6 +84,8 @@ impl Dir {
     }
 
     /// Opens a file in the directory with the options `open`, and returns it; see [`Engine::open`].
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of [`Engine::open`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -93,6 +114,8 @@ impl Dir {
 
     /// Creates a file in the directory that has no name, and returns it; see [`Engine::temp_file`].
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of [`Engine::temp_file`].
     ///
@@ -115,6 +138,8 @@ impl Dir {
 
     /// Creates a directory in the directory. Not synced: [`sync`](Dir::sync) makes it durable.
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of mkdirat(2); [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn create_dir(&self, name: impl AsRef<OsStr>) -> Pending<()> {
@@ -122,6 +147,8 @@ impl Dir {
     }
 
     /// Renames the entry `from` to `to`, replacing a file that had that name, and syncs the directory.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -142,6 +169,8 @@ impl Dir {
     }
 
     /// Moves the entry `from` into the directory `into`, as `to`, and syncs both directories.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of [`Engine::rename`]; [`ErrorKind::InvalidInput`] for an invalid name.
@@ -167,6 +196,8 @@ impl Dir {
     /// Gives the file `from` a second name, `to` in the directory `into`, and syncs that directory. Fails
     /// when there is such a name.
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of [`Engine::hard_link`]; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn hard_link(&self, from: impl AsRef<OsStr>, into: &Dir, to: impl AsRef<OsStr>) -> Pending<()> {
@@ -176,6 +207,8 @@ impl Dir {
 
     /// Removes a file's name. Not synced: [`sync`](Dir::sync) makes one removal, or a thousand, durable.
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of unlinkat(2); [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> Pending<()> {
@@ -184,6 +217,8 @@ impl Dir {
 
     /// Removes an empty directory in the directory. Not synced, as [`remove_file`](Dir::remove_file).
     ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
+    ///
     /// # Errors
     /// Those of unlinkat(2) with `AT_REMOVEDIR`; [`ErrorKind::InvalidInput`] for an invalid name.
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> Pending<()> {
@@ -191,6 +226,8 @@ impl Dir {
     }
 
     /// Makes the names in the directory durable: files created in it or removed from it stay so after a power failure.
+    ///
+    /// Dropped while a thread is in it, it [may still take effect](Pending#when-it-is-dropped).
     ///
     /// # Errors
     /// Those of fsync(2).
@@ -241,8 +278,47 @@ impl Dir {
     /// # Errors
     /// Those of fstat(2).
     pub fn is_removed(&self) -> Result<bool> {
+        self.core.check_open("is_removed")?;
         let removed = self.core.engine.shared().is_removed("is_removed", &self.core.fd);
         removed.map_err(|error| error.with_path(&self.core.path))
+    }
+
+    /// Closes the directory for all its handles. Later calls fail with [`ErrorKind::FileClosed`]. Those about its entries that are in
+    /// flight run to their end, [dropped](Pending#when-it-is-dropped) and [detached](Pending::detach) ones as well; then the call
+    /// completes. Files that were opened in the directory stay open.
+    ///
+    /// The descriptor itself is closed then too, unless other handles of the directory exist: it closes with the last of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::FileClosed`] if it was closed before.
+    ///
+    /// ```
+    /// # use forebay::{Config, Engine, ErrorKind, Open};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let base = tempfile::tempdir()?;
+    /// # let engine = Engine::start(Config::default())?;
+    /// let dir = engine.open_dir(base.path()).wait()?;
+    /// let other = dir.clone();
+    /// dir.close().wait()?; // no call in it is in flight any more
+    /// let error = other.remove_file("name").wait();
+    /// assert_eq!(error.map_err(|error| error.kind()), Err(ErrorKind::FileClosed));
+    /// # Ok(()) }
+    /// ```
+    pub fn close(self) -> Pending<()> {
+        if self.core.engine.shared().is_forked() {
+            return Pending::ready(Err(Error::new(ErrorKind::Forked, "close").with_path(&self.core.path)));
+        }
+        if self.core.closed.swap(true, Ordering::SeqCst) {
+            return Pending::ready(self.core.check_open("close"));
+        }
+        Pending::from_future(
+            "close",
+            Box::pin(async move {
+                poll_fn(|context| self.core.in_flight.poll_none(context.waker(), || true)).await;
+                drop(self);
+                Ok(())
+            }),
+        )
     }
 
     fn owner(&self) -> FdOwner {
@@ -317,7 +393,10 @@ pub(super) fn open(engine: &Engine, at: At) -> Pending<Dir> {
     let engine = engine.downgrade();
     let shared = engine.shared().clone();
     shared.ask(MetaRequest::OpenDir { path: at }, move |reply| match reply {
-        MetaReply::Opened(fd) => Some(Dir { core: Arc::new(DirCore { fd, path, engine }) }),
+        MetaReply::Opened(fd) => {
+            let (closed, in_flight) = (AtomicBool::new(false), Arc::default());
+            Some(Dir { core: Arc::new(DirCore { fd, path, engine, closed, in_flight }) })
+        }
         _ => None,
     })
 }

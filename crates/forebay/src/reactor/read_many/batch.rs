@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::range_error;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::in_flight::Stay;
 use crate::base::priority::Gate;
 use crate::base::sync::AtomicWaker;
 use crate::base::wakes;
@@ -57,6 +58,9 @@ pub(crate) struct Batch {
     collected: UnsafeCell<Vec<PieceResult>>,
     pub(crate) progress: UnsafeCell<Progress>,
     refused: AtomicBool,
+    /// Set when the future is dropped: the files are in flight for as long as the shard may have the batch. Below `files`, so that it
+    /// is dropped after them.
+    left: UnsafeCell<Vec<Stay>>,
 }
 
 /// State that only the shard uses.
@@ -87,7 +91,7 @@ pub(crate) const SINGLE: u32 = 1 << 31;
 
 // SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and
 // before that by the thread that refuses the unsent message. `collected` and `destination` are used by the same until `done`
-// is stored with Release, and by the future only after it loaded `done` with Acquire. The rest is atomic
+// is stored with Release, and by the future only after it loaded `done` with Acquire. `left` is the future's. The rest is atomic
 // or never changes.
 unsafe impl Send for Batch {}
 // SAFETY: as the comment above argues for every field.
@@ -128,6 +132,7 @@ impl Batch {
             collected: UnsafeCell::new(collected),
             progress: UnsafeCell::new(Progress::default()),
             refused: AtomicBool::new(false),
+            left: UnsafeCell::default(),
         })
     }
 
@@ -242,6 +247,9 @@ impl Batch {
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.done.load(Ordering::Acquire) {
+            let stays = self.files.iter().map(|core| core.stay()).collect();
+            // SAFETY: the future's drop alone calls this, once; else it is dropped with the batch, of which this side has a count.
+            unsafe { *self.left.get() = stays };
             self.notify_shard();
         }
     }

@@ -12,10 +12,12 @@ use crate::reactor::shard::optable::{Continuation, SlotState};
 use crate::reactor::walk;
 
 /// The result of a shard's end.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ended {
     /// Operations whose completion did not arrive before the deadline. Their memory and files are leaked.
     pub(crate) leaked: usize,
+    /// The names of the pool's calls that had not ended by the deadline.
+    pub(crate) calls: Vec<&'static str>,
 }
 
 impl Shard {
@@ -30,7 +32,7 @@ impl Shard {
                 break;
             }
         }
-        Ended { leaked: self.finish_end() }
+        Ended { leaked: self.finish_end(), calls: Vec::new() }
     }
 
     /// The first part of the end: refuses what comes, ends what has not reached the device, and cancels the rest.

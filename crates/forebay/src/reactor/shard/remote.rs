@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use crate::base::in_flight::Stay;
 use crate::base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::base::sync::{AtomicWaker, UnsafeCell};
 use crate::base::wakes;
@@ -33,6 +34,9 @@ pub(crate) struct RemoteCell {
     /// The slot's key. Set at creation for an adopting cell; set by the shard for a sent one (then read by
     /// the shard only).
     key: AtomicU64,
+    /// Set when the future is dropped: the file is in flight for as long as its shard may have the request. Below `request`, so
+    /// that it is dropped after it.
+    left: UnsafeCell<Option<Stay>>,
 }
 
 /// The contents that a cell carries to the shard.
@@ -49,7 +53,8 @@ const NO_KEY: u64 = u64::MAX;
 
 // SAFETY: `request` is written before the cell is sent and touched by the shard only after that (the inbox's queue
 // orders the two); `outcome` is written by the shard before `DONE` is stored with Release and read by the future
-// only after it loaded `DONE` with Acquire. Everything else is atomic. The contents are Send: files are shared
+// only after it loaded `DONE` with Acquire; `left` is written by the future once, and else dropped with the cell. Everything else is
+// atomic. The contents are Send: files are shared
 // handles, buffers and blocks are Send.
 unsafe impl Send for RemoteCell {}
 // SAFETY: as above.
@@ -81,6 +86,7 @@ impl RemoteCell {
             request: UnsafeCell::new(request),
             outcome: UnsafeCell::new(None),
             key: AtomicU64::new(key),
+            left: UnsafeCell::new(None),
         })
     }
 
@@ -143,6 +149,12 @@ impl RemoteCell {
     /// Returns whether the request's future is already gone; called by the shard when the request arrives.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.flags.load(Ordering::Acquire) & CANCELLED != 0
+    }
+
+    /// Keeps what the request refers to in flight until the cell is gone; called by the future's drop, once.
+    pub(crate) fn leave(&self, stay: Stay) {
+        // SAFETY: only the future's side accesses it before the drop of the cell, which this count puts off.
+        unsafe { *self.left.get() = Some(stay) };
     }
 
     /// Marks an adopting future's node as queued and returns the pointer to push.

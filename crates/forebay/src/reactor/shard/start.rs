@@ -276,7 +276,16 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
     match run {
         Ok(mut ended) => {
             ended.leaked += engine.visited.shard_ended(&engine);
-            ended.leaked += engine.calls.drain(&engine, engine.config.shutdown_deadline);
+            let (running, calls) = engine.calls.drain(&engine, engine.config.shutdown_deadline);
+            ended.leaked += running;
+            if !calls.is_empty() {
+                engine.degrade_once(
+                    "shutdown of the pool",
+                    &format!("calls did not end in time: {}", calls.join(", ")),
+                    "raise Config::shutdown_deadline, or look after the file system",
+                );
+            }
+            ended.calls = calls;
             // Dropped while the thread still counts as the shard, so that the destructors' effects stay
             // local.
             if ended.leaked > 0 {
@@ -303,7 +312,7 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
             shard.end_lost();
             make_current(ptr::null());
             engine.visited.shard_ended(&engine);
-            end.send(Ok(Ended { leaked: usize::MAX }));
+            end.send(Ok(Ended { leaked: usize::MAX, calls: Vec::new() }));
         }
     }
     engine.shard_ended();

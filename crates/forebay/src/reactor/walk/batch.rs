@@ -11,6 +11,7 @@ use std::task::{Poll, Waker};
 use super::state::Job;
 use super::table::WalkKey;
 use crate::base::class::Class;
+use crate::base::in_flight::Stay;
 use crate::base::sync::AtomicWaker;
 use crate::base::wakes;
 use crate::io::op::OpFailure;
@@ -34,6 +35,9 @@ pub(crate) struct Batch {
     pub(crate) adopts: Option<WalkKey>,
     places: UnsafeCell<Vec<BatchEntry>>,
     progress: UnsafeCell<Progress>,
+    /// Set when the future is dropped: the file is in flight for as long as the shard may have the batch. Below `file`, so that it is
+    /// dropped after it.
+    left: UnsafeCell<Option<Stay>>,
 }
 
 /// Settings that the walks of one call share.
@@ -69,7 +73,7 @@ pub(crate) struct Progress {
 
 // SAFETY: `places` and `progress` are accessed by one side at a time: by the thread that made the batch until
 // its message or node was sent; by the shard's thread (or the thread that refuses the unsent message) until
-// `done` is stored with Release; by the future after it loaded `done` with Acquire. Jobs are Send. The rest
+// `done` is stored with Release; by the future after it loaded `done` with Acquire. `left` is the future's. Jobs are Send. The rest
 // is atomic or never changes.
 unsafe impl Send for Batch {}
 // SAFETY: as the line above argues for every field.
@@ -94,6 +98,7 @@ impl Batch {
             adopts,
             places: UnsafeCell::new(walks),
             progress: UnsafeCell::new(Progress::default()),
+            left: UnsafeCell::new(None),
         })
     }
 
@@ -130,6 +135,8 @@ impl Batch {
     pub(crate) fn cancel(self: &Arc<Self>) {
         self.cancelled.store(true, Ordering::Release);
         if !self.is_done() {
+            // SAFETY: the future's drop alone calls this, once; else it is dropped with the batch, of which this side has a count.
+            unsafe { *self.left.get() = Some(self.file.stay()) };
             self.notify_shard();
         }
     }

@@ -44,6 +44,33 @@ impl Machine {
         self.schedule(id, now_ns.saturating_add(call_ns), Flight::Meta(Box::new(flight)));
     }
 
+    /// Takes a call out and returns its request, unless it has acted, or fate has it that a thread has begun it.
+    pub(crate) fn withdraw(&mut self, id: IoId, fate: &mut Fate) -> Option<MetaRequest> {
+        let waits = matches!(self.flights.get(&id), Some(Flight::Meta(flight)) if !flight.acted);
+        if waits && fate.source.below(2) == 0 { self.forget(id) } else { None }
+    }
+
+    /// Has a call go on at this time, as one that waits behind others.
+    #[cfg(feature = "_mutants")]
+    pub(crate) fn put_off(&mut self, id: IoId, time_ns: u64) {
+        self.events.retain(|_, of| *of != id);
+        self.event(id, time_ns);
+    }
+
+    /// Takes a call out and returns its request.
+    pub(crate) fn forget(&mut self, id: IoId) -> Option<MetaRequest> {
+        match self.flights.remove(&id) {
+            Some(Flight::Meta(flight)) => {
+                self.events.retain(|_, of| *of != id);
+                Some(flight.request)
+            }
+            other => {
+                self.flights.extend(other.map(|flight| (id, flight)));
+                None
+            }
+        }
+    }
+
     /// Returns the disk that a call goes to first.
     fn disk_of(&self, request: &MetaRequest) -> usize {
         let disk_at = |path: &At| match path.dir() {

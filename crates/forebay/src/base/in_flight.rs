@@ -1,0 +1,81 @@
+//! The record of what is in flight of a file, a directory or an engine; its close waits for it.
+
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use crate::base::wakes;
+
+/// Counts what keeps an owner from having closed: calls of the pool of threads, entries in shards' tables of files, and dropped
+/// operations that no shard has taken yet.
+///
+/// It is apart from its owner, so that whatever is in flight can first release its count of the owner and is reported then: the
+/// descriptor is closed when the closer is notified.
+#[derive(Default)]
+pub(crate) struct InFlight {
+    count: AtomicUsize,
+    closers: Mutex<Vec<Waker>>,
+}
+
+impl InFlight {
+    /// Adds one until the returned guard is dropped. Whoever then looks whether the owner is closed either sees that, or the closer
+    /// sees the count.
+    pub(crate) fn enter(self: &Arc<Self>) -> Stay {
+        self.add();
+        fence(Ordering::SeqCst);
+        Stay(self.clone())
+    }
+
+    /// As [`enter`](Self::enter), without a guard.
+    pub(crate) fn add(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Removes one.
+    pub(crate) fn remove(&self) {
+        let before = self.count.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "each that is in flight ends once");
+        if before == 1 {
+            self.wake_closers();
+        }
+    }
+
+    /// Returns how many there are, for an owner that takes no more since before this call.
+    pub(crate) fn count(&self) -> usize {
+        fence(Ordering::SeqCst);
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Completes when nothing is in flight and `also` holds. Whoever makes that true calls [`wake_closers`](Self::wake_closers).
+    pub(crate) fn poll_none(&self, waker: &Waker, also: impl FnOnce() -> bool) -> Poll<()> {
+        let mut closers = self.lock();
+        if self.count() == 0 && also() {
+            return Poll::Ready(());
+        }
+        closers.push(waker.clone());
+        Poll::Pending
+    }
+
+    /// Wakes the tasks that wait for the close; they look again.
+    #[cold]
+    pub(crate) fn wake_closers(&self) {
+        let closers = std::mem::take(&mut *self.lock());
+        closers.into_iter().for_each(wakes::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.closers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that is in flight; its drop reports the end. Whatever refers to the owner must be dropped before.
+pub(crate) struct Stay(Arc<InFlight>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.0.remove();
+    }
+}
+
+/// Those of one call: in the engine, and in up to two files or directories.
+pub(crate) type Stays = [Option<Stay>; 3];
