@@ -177,8 +177,8 @@ macro_rules! groups {
 }
 
 groups!(
-    reads, writes, many, lent, walk, append, space, names, files, memory, tasks, engine, drops, freezes,
-    ending, threads
+    reads, writes, many, lent, lives, walk, append, space, names, files, memory, tasks, engine, drops,
+    freezes, ending, threads
 );
 
 #[test]

@@ -51,6 +51,7 @@ mod files;
 mod freezes;
 mod hike;
 mod lent;
+mod lives;
 mod many;
 mod memory;
 mod names;
@@ -130,6 +131,7 @@ pub fn cases() -> Vec<Case> {
         space::cases(),
         names::cases(),
         files::cases(),
+        lives::cases(),
         memory::cases(),
         tasks::cases(),
         engine::cases(),
@@ -263,7 +265,7 @@ async fn run_in(case: &Case, env: Result<Env, Error>) -> Result<Verdict, Failure
     let env = env.map_err(|error| failed(case, "to begin", &error))?;
     let verdict = run(case, &env).await?;
     let report = env.engine().clone().close().await.map_err(|error| failed(case, "to close", &error))?;
-    if (report.leaked_operations, report.lost_shards) != (0, 0) {
+    if (report.leaked_operations, report.lost_shards, report.calls_left.len()) != (0, 0, 0) {
         return Err(Failure {
             case: case.name,
             reason: format!("at the end nothing may be lost: {report:?}"),

@@ -57,6 +57,29 @@ fn an_ignored_flush_is_caught() {
     is_caught(Mutant::IgnoredFlush);
 }
 
+#[test]
+fn a_dropped_call_that_keeps_its_turn_is_caught() {
+    is_caught(Mutant::DroppedCallsStayQueued);
+}
+
+/// The same by the suite's cases.
+#[test]
+fn a_dropped_call_that_outlives_the_close_is_caught() {
+    for case in [
+        "lives::calls_about_a_file_end_with_its_close",
+        "lives::a_copy_ends_with_the_close_of_either_file",
+        "lives::calls_in_a_directory_end_with_its_close",
+        "lives::calls_of_an_engine_end_with_its_close",
+    ] {
+        let run = |seed| case_in_a_world(case, seed);
+        let broken = |seed| mutants::with(Mutant::DroppedCallsStayQueued, || run(seed));
+        let caught = (0..20).find_map(|seed| broken(seed).err().map(|what| (seed, what)));
+        let (seed, what) = caught.unwrap_or_else(|| panic!("{case} let the broken core pass 20 times"));
+        println!("{case}, seed {seed}: {what}");
+        (0..20).for_each(|seed| run(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")));
+    }
+}
+
 /// Walks that request sixteen pages and follow the first, beside walks that keep the pages they read: memory
 /// that was reused too early shows as another page's bytes.
 fn walk_in_a_crowd(seed: u64) -> Result<(), String> {

@@ -43,8 +43,9 @@ impl Session {
     }
 
     /// Records that any part of a step under way may have happened.
-    fn may_have_done(&mut self, step: &Step) {
+    pub(super) fn may_have_done(&mut self, step: &Step) {
         match step {
+            Step::Abandon { call, .. } => self.may_have_done(call),
             Step::Open { name, access, .. } => {
                 let known = &mut self.names[usize::from(*name)];
                 let nodes: Vec<usize> = known.nodes().collect();

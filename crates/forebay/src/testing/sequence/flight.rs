@@ -145,7 +145,7 @@ async fn polled_on_shard(engine: &Engine, shard: u8, mut flight: Flight, polls: 
 }
 
 /// Polls the operation `polls` times, and lets other tasks run in between.
-async fn poll_some(flight: &mut Flight, polls: u8) -> Option<Outcome> {
+pub(super) async fn poll_some(flight: &mut Flight, polls: u8) -> Option<Outcome> {
     for at in 0..polls {
         if at > 0 {
             yield_once().await;

@@ -85,15 +85,7 @@ impl Generator<'_> {
                 let sizes = (0..1 + self.below(4)).map(|_| self.below(6000) as u32).collect();
                 Step::Append { handle, offset, sizes, pattern: self.pattern(), durability: self.durability() }
             }
-            50..52 => Step::Truncate { handle, len: self.offset() },
-            52 => Step::Allocate { handle, range: self.range() },
-            53 => Step::PunchHole { handle, range: self.range() },
-            54 => Step::CopyRange {
-                from: handle,
-                range: self.range(),
-                to: self.handle(),
-                offset: self.offset(),
-            },
+            at @ 50..55 => self.space(handle, at - 50),
             55 => match (self.one_in(3), self.name(), self.name()) {
                 (false, from, to) => Step::Rename { from, to },
                 (true, from, to) => Step::RenameUnsynced { from, to },
@@ -106,8 +98,27 @@ impl Generator<'_> {
             58 => Step::SyncDir,
             59..61 => Step::Metadata { handle },
             61 => Step::List,
+            62 => Step::Abandon { call: Box::new(self.abandoned(handle)), polls: self.below(3) as u8 },
             _ => Step::Keep { len: self.length() as u32, pattern: self.pattern() },
         }
+    }
+
+    /// Returns a call about length or space.
+    fn space(&mut self, handle: u8, which: u64) -> Step {
+        match which {
+            0 | 1 => Step::Truncate { handle, len: self.offset() },
+            2 => Step::Allocate { handle, range: self.range() },
+            3 => Step::PunchHole { handle, range: self.range() },
+            _ => {
+                let (range, to) = (self.range(), self.handle());
+                Step::CopyRange { from: handle, range, to, offset: self.offset() }
+            }
+        }
+    }
+
+    fn abandoned(&mut self, handle: u8) -> Step {
+        let which = self.below(5);
+        self.space(handle, which)
     }
 
     fn open(&mut self, handle: u8, access: Access) -> Step {

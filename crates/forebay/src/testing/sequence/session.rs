@@ -155,6 +155,7 @@ impl Session {
             Step::CopyRange { from, range, to, offset } => {
                 self.copy_range(*from, range.clone(), *to, *offset).await
             }
+            Step::Abandon { call, polls } => self.abandon(call, *polls).await,
             Step::Rename { from, to } => self.rename(engine, *from, *to, true).await,
             Step::HardLink { from, to } => self.hard_link(engine, *from, *to, true).await,
             Step::RenameUnsynced { from, to } => self.rename(engine, *from, *to, false).await,

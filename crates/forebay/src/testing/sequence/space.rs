@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::flight::{Flight, Outcome, poll_some};
 use super::sector::Patch;
 use super::session::{Checked, Session};
-use super::step::pattern_bytes;
+use super::step::{Step, pattern_bytes};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::Durability;
 use crate::ops::append::Append;
@@ -192,6 +193,36 @@ impl Session {
         if copied > 0 {
             self.nodes[target_node].grow(offset + copied);
         }
+        Ok(true)
+    }
+
+    /// Begins a call, gives it up after a few polls, and closes its handles: what it does has been done by then.
+    pub(super) async fn abandon(&mut self, call: &Step, polls: u8) -> Checked<bool> {
+        let (handle, to) = match call {
+            Step::Truncate { handle, .. }
+            | Step::Allocate { handle, .. }
+            | Step::PunchHole { handle, .. } => (*handle, *handle),
+            Step::CopyRange { from, to, .. } => (*from, *to),
+            _ => return Ok(false),
+        };
+        let (Some(source), Some(target)) = (self.handle(handle), self.handle(to)) else { return Ok(false) };
+        let file = &source.file;
+        let begun = match call {
+            Step::Truncate { len, .. } => file.truncate(*len),
+            Step::Allocate { range, .. } => file.allocate(range.clone()),
+            Step::PunchHole { range, .. } => file.punch_hole(range.clone()),
+            Step::CopyRange { range, offset, .. } => {
+                file.copy_range(range.clone(), &target.file, *offset).map(|_| Ok(()))
+            }
+            _ => return Ok(false),
+        };
+        let mut flight: Flight = Box::pin(async move { Outcome::Done(begun.await) });
+        let ended = poll_some(&mut flight, polls).await;
+        self.report.dropped += u64::from(ended.is_none());
+        drop(flight);
+        self.may_have_done(call);
+        self.close(handle).await?;
+        self.close(to).await?;
         Ok(true)
     }
 }

@@ -39,6 +39,9 @@ pub enum Step {
     PunchHole { handle: u8, range: Range<u64> },
     /// Copies a range of one file into another, or within one.
     CopyRange { from: u8, range: Range<u64>, to: u8, offset: u64 },
+    /// One of the four calls above, polled a few times and then dropped; its handles are closed at once, and nothing of it may happen
+    /// after that.
+    Abandon { call: Box<Step>, polls: u8 },
     /// Renames a file, replacing the file that had the new name.
     Rename { from: u8, to: u8 },
     /// Gives a file a second name.

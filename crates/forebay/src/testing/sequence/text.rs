@@ -35,6 +35,7 @@ impl fmt::Display for Step {
             Step::CopyRange { from, range, to, offset } => {
                 write!(f, "copy h{from} {range:?} h{to} {offset}")
             }
+            Step::Abandon { call, polls } => write!(f, "abandon {polls} {call}"),
             Step::Rename { from, to } => write!(f, "rename {} {}", letter(*from), letter(*to)),
             Step::HardLink { from, to } => write!(f, "link {} {}", letter(*from), letter(*to)),
             Step::RenameUnsynced { from, to } => {
@@ -252,6 +253,18 @@ impl<'l> Words<'l> {
                 to: self.handle()?,
                 offset: self.number()?,
             },
+            "abandon" => {
+                let polls = self.number()?;
+                let call = Box::new(self.step()?);
+                let is_call = matches!(
+                    *call,
+                    Step::Truncate { .. }
+                        | Step::Allocate { .. }
+                        | Step::PunchHole { .. }
+                        | Step::CopyRange { .. }
+                );
+                return is_call.then_some(Step::Abandon { call, polls });
+            }
             "rename" => Step::Rename { from: self.name()?, to: self.name()? },
             "link" => Step::HardLink { from: self.name()?, to: self.name()? },
             "rename-unsynced" => Step::RenameUnsynced { from: self.name()?, to: self.name()? },

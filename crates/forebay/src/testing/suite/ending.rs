@@ -94,7 +94,7 @@ async fn closing_answers_operations_of_every_kind(env: &Env) -> Outcome {
             }
             let report = engine.close().await?;
             same("leaked and lost", (report.leaked_operations, report.lost_shards), (0, 0))?;
-            // Calls in the pool of threads come to their end; all others have ended.
+            // Calls that a thread of the pool has begun come to their end; all others have ended.
             for (name, call) in begun {
                 let Err(error) = call.await else { continue };
                 let known = matches!(error.kind(), ErrorKind::EngineClosed | ErrorKind::Misaligned { .. });
