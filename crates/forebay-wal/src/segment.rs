@@ -217,8 +217,7 @@ impl Maker {
         Err(Error::at(ErrorKind::Io, &segment.path, text))
     }
 
-    /// Removes a segment that the log does not need; one that cannot be removed is left for the next time. The removal begins
-    /// with the call, and goes on if the result is dropped.
+    /// Removes a segment that the log does not need; one that cannot be removed is left for the next time.
     pub(crate) fn remove(&self, generation: u64) -> Pending<()> {
         self.dir.remove_file(segment_name(generation))
     }
