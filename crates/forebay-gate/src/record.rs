@@ -421,8 +421,11 @@ mod tests {
         ] {
             let repository = Repository::new();
             repository.pass("one");
-            let text =
-                if file == STEPS { format!("{OF_STEPS}# changed\n") } else { "# changed\n".to_owned() };
+            let text = match file {
+                STEPS => format!("{OF_STEPS}# changed\n"),
+                "rust-toolchain.toml" => "[toolchain]\nprofile = \"minimal\"\n".to_owned(),
+                _ => "# changed\n".to_owned(),
+            };
             repository.write(file, &text);
             let expected = format!("{file} has changed since ");
             assert!(repository.reason("one").unwrap().starts_with(&expected), "{file} in the work tree");

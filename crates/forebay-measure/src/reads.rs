@@ -386,7 +386,7 @@ impl Conductor {
         pacer.warmed();
         gauge.begin_again()?;
         pacer.enter(Phase::Counting);
-        std::thread::sleep(Duration::from_secs_f64(job.seconds));
+        pacer.wait_for_phase(Duration::from_secs_f64(job.seconds));
         pacer.enter(Phase::Draining);
         let cost = gauge.stop()?;
         if pacer.is_open() {
@@ -396,7 +396,7 @@ impl Conductor {
         if let Some(counted_by) = &work.system_calls_by {
             let counter = if counted_by == "kernel" { CallCounter::start().ok() } else { None };
             pacer.enter(Phase::Calls);
-            pacer.wait_for_calls();
+            pacer.wait_for_phase(CALLS);
             // The count is read when the phase has ended. It includes every call of reads that begin and end in the phase.
             pacer.enter(Phase::Draining);
             calls = counter.and_then(|mut counter| counter.count().ok());
@@ -428,21 +428,12 @@ mod tests {
         Job { pattern_seed: Some(pattern_seed), seconds, ..job }
     }
 
-    /// Takes a sample, and a longer one when a busy machine let no read complete in the time, which would
-    /// prove nothing.
-    fn sample_long_enough(temp: &TempFile, pattern_seed: u64, row: &str) -> anyhow::Result<Metrics> {
-        let mut seconds = 0.05;
-        loop {
-            let loads = json!({ "readers": 4, "system_calls_by": system_calls_by() });
-            let outcome = sample(&job(temp, pattern_seed, row, seconds, loads))?;
-            let metrics = outcome.metrics();
-            assert!(outcome.seconds >= 0.05 && outcome.bytes == outcome.operations * 4096, "{outcome:?}");
-            let counted = metrics.get(metric::SYSTEM_CALLS_PER_IO).is_some() || counts_no_calls(row);
-            if (outcome.operations > 0 && counted) || seconds > 10.0 {
-                return Ok(metrics);
-            }
-            seconds *= 4.0;
-        }
+    fn sample_of(temp: &TempFile, pattern_seed: u64, row: &str) -> anyhow::Result<Metrics> {
+        let loads = json!({ "readers": 4, "system_calls_by": system_calls_by() });
+        let outcome = sample(&job(temp, pattern_seed, row, 0.05, loads))?;
+        assert!(outcome.seconds >= 0.05 && outcome.operations > 0, "{outcome:?}");
+        assert_eq!(outcome.bytes, outcome.operations * 4096);
+        Ok(outcome.metrics())
     }
 
     fn counts_no_calls(row: &str) -> bool {
@@ -460,7 +451,7 @@ mod tests {
         let (_cleanup, temp) = test_file(5, BYTES as usize);
         // There is no namespace here: `vm/tests/polled` has one.
         for row in Cpu.spec().ways.iter().map(|way| way.name).filter(|name| !name.ends_with("commands")) {
-            let metrics = match sample_long_enough(&temp, 5, row) {
+            let metrics = match sample_of(&temp, 5, row) {
                 Ok(metrics) => metrics,
                 Err(error) if refused(row, &error) => continue,
                 Err(error) => panic!("{row}: {error:#}"),
@@ -483,7 +474,7 @@ mod tests {
                 Some(_) if row.contains("poll") => {}
                 Some(calls) => assert!(calls > 0.0, "{row}: {calls}"),
             }
-            let error = sample_long_enough(&temp, 6, row).expect_err(row);
+            let error = sample_of(&temp, 6, row).expect_err(row);
             assert!(format!("{error:#}").contains("are not the data written there"), "{row}: {error:#}");
         }
     }

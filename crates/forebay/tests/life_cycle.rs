@@ -1,3 +1,6 @@
+//! A program of its own: it executes files right after their close, and children that other tests start hold copies of descriptors
+//! until they have executed theirs.
+//!
 //! Calls about names, lengths and space have the life of every operation: a drop takes a queued one out, a close waits for the one
 //! that runs, and nothing of it happens afterwards.
 //!

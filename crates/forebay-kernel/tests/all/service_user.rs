@@ -147,7 +147,7 @@ fn has_loop() -> bool {
 
 #[test]
 fn two_capabilities_are_enough_for_the_loop_and_not_for_the_module() {
-    let name = "two_capabilities_are_enough_for_the_loop_and_not_for_the_module";
+    let name = "service_user::two_capabilities_are_enough_for_the_loop_and_not_for_the_module";
     play(name, &member(&[BPF, PERFMON]), |path, here| {
         if here.has_loop {
             assert_eq!(refusal(path, EngineKind::BpfLoop), None);

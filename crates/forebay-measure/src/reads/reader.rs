@@ -15,8 +15,8 @@ use super::Work;
 pub(super) const WARM: Duration = Duration::from_millis(100);
 /// The phase after the measured time in which system calls are counted.
 pub(super) const CALLS: Duration = Duration::from_millis(100);
-/// Its longest time.
-const CALLS_MOST: Duration = Duration::from_secs(5);
+/// The longest time by which a phase is prolonged until a read has counted in it.
+const PROLONGED_MOST: Duration = Duration::from_secs(5);
 /// Open loop: the wait for results after the last read was due. A read without a result by then gets none,
 /// because the device is slower than the offered rate.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -40,8 +40,8 @@ pub(super) struct Pacer {
     begins: OnceLock<Instant>,
     /// The time from the end of the warm-up after which no due read begins.
     lasts: Duration,
-    /// Whether a read began and ended while system calls were counted.
-    has_calls: AtomicBool,
+    /// Whether a read has counted in this phase.
+    has_counted: AtomicBool,
 }
 
 /// The phases of a sample.
@@ -69,23 +69,23 @@ impl Pacer {
             next: AtomicUsize::new(0),
             begins: OnceLock::new(),
             lasts: seconds + PATIENCE,
-            has_calls: AtomicBool::new(false),
+            has_counted: AtomicBool::new(false),
         }
     }
 
-    fn note_calls(&self) {
+    fn note_counted(&self) {
         // A store by each reader for each read would be a cost of the measurement.
-        if !self.has_calls.load(Ordering::Relaxed) {
-            self.has_calls.store(true, Ordering::Relaxed);
+        if !self.has_counted.load(Ordering::Relaxed) {
+            self.has_counted.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Waits for the time in which system calls are counted, and on a machine so busy that no read began and ended in it, for
-    /// the first one: there is nothing to divide by otherwise.
-    pub(super) fn wait_for_calls(&self) {
-        let given_up = Instant::now() + CALLS_MOST;
-        sleep_until(Instant::now() + CALLS);
-        while !self.has_calls.load(Ordering::Relaxed) && Instant::now() < given_up {
+    /// Waits for the time of a phase, and of a closed loop on a machine so busy that no read has counted by then, for the first
+    /// one: there is nothing to divide by otherwise.
+    pub(super) fn wait_for_phase(&self, lasts: Duration) {
+        sleep_until(Instant::now() + lasts);
+        let given_up = Instant::now() + PROLONGED_MOST;
+        while !self.is_open() && !self.has_counted.load(Ordering::Relaxed) && Instant::now() < given_up {
             sleep_until(Instant::now() + CALLS / 10);
         }
     }
@@ -135,6 +135,7 @@ impl Pacer {
     }
 
     pub(super) fn enter(&self, phase: Phase) {
+        self.has_counted.store(false, Ordering::Relaxed);
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
 
@@ -267,10 +268,13 @@ impl Lane for Reader {
         self.checker.check(op.offset, bytes)?;
         let phase = self.pacer.phase();
         match phase {
-            Phase::Counting => self.tally.operations += 1,
+            Phase::Counting => {
+                self.tally.operations += 1;
+                self.pacer.note_counted();
+            }
             Phase::Calls if op.tag > 0 => {
                 self.tally.operations_of_calls += op.tag;
-                self.pacer.note_calls();
+                self.pacer.note_counted();
             }
             _ => {}
         }
