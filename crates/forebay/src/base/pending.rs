@@ -61,9 +61,8 @@ impl<T> Pending<T> {
     pub fn wait(self) -> Result<T> {
         match self.state {
             State::Ready(result) => result,
-            State::Call(Call { operation, .. }) | State::Future(operation, _) => {
-                crate::base::wait::block_on(operation, self)
-            }
+            State::Call(Call { ref cell, .. }) => crate::base::wait::block_on(cell.operation, self),
+            State::Future(operation, _) => crate::base::wait::block_on(operation, self),
             State::Completed => Err(completed_before()),
         }
     }
@@ -108,7 +107,10 @@ impl<T: Send + 'static> Pending<T> {
     pub(crate) fn map<U>(self, f: impl FnOnce(T) -> Result<U> + Send + 'static) -> Pending<U> {
         match self.state {
             State::Ready(result) => Pending::ready(result.and_then(f)),
-            State::Call(Call { operation, .. }) | State::Future(operation, _) => {
+            State::Call(Call { ref cell, .. }) => {
+                Pending::from_future(cell.operation, Box::pin(async move { f(self.await?) }))
+            }
+            State::Future(operation, _) => {
                 Pending::from_future(operation, Box::pin(async move { f(self.await?) }))
             }
             State::Completed => Pending::ready(Err(completed_before())),
@@ -142,7 +144,8 @@ impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (operation, state) = match &self.state {
             State::Ready(_) => ("", "ready"),
-            State::Call(Call { operation, .. }) | State::Future(operation, _) => (*operation, "waiting"),
+            State::Call(call) => (call.cell.operation, "waiting"),
+            State::Future(operation, _) => (*operation, "waiting"),
             State::Completed => ("", "answered"),
         };
         f.debug_struct("Pending").field("operation", &operation).field("state", &state).finish()
@@ -164,7 +167,6 @@ pub(crate) trait Turns: Send + Sync {
 
 /// The waiter's side of a call.
 struct Call<T> {
-    operation: &'static str,
     cell: Arc<Cell<T>>,
     /// The call's place in a queue, until its result is there.
     turn: Option<(Arc<dyn Turns>, u64)>,
@@ -172,7 +174,7 @@ struct Call<T> {
 
 impl<T> Call<T> {
     fn poll(&mut self, waker: &Waker) -> Poll<Result<T>> {
-        let polled = self.cell.poll(self.operation, waker);
+        let polled = self.cell.poll(waker);
         if polled.is_ready() {
             self.turn = None;
         }
@@ -209,9 +211,9 @@ pub(crate) fn channel<T>(operation: &'static str) -> (Sender<T>, Pending<T>) {
 
 /// As [`channel`], for a call that is in flight until its sender is used or dropped.
 pub(crate) fn call<T>(operation: &'static str, stays: Stays) -> (Sender<T>, Pending<T>) {
-    let cell = Arc::new(Cell { slot: Mutex::new(Slot::Waiting(None)), origin: Origin::here() });
+    let cell = Arc::new(Cell { operation, slot: Mutex::new(Slot::Waiting(None)), origin: Origin::here() });
     let sender = Sender { operation, cell: Some(cell.clone()), stays };
-    (sender, Pending { state: State::Call(Call { operation, cell, turn: None }) })
+    (sender, Pending { state: State::Call(Call { cell, turn: None }) })
 }
 
 impl<T> Pending<T> {
@@ -257,6 +259,7 @@ impl<T> Drop for Sender<T> {
 /// The place between the two halves. The lock is held only while the value is moved, never while other code
 /// runs.
 struct Cell<T> {
+    operation: &'static str,
     slot: Mutex<Slot<T>>,
     origin: Origin,
 }
@@ -281,14 +284,14 @@ impl<T> Cell<T> {
         }
     }
 
-    fn poll(&self, operation: &'static str, waker: &Waker) -> Poll<Result<T>> {
+    fn poll(&self, waker: &Waker) -> Poll<Result<T>> {
         let mut slot = self.lock();
         match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Filled(result) => Poll::Ready(result),
             Slot::Taken => Poll::Ready(Err(completed_before())),
             // The thread that would complete the call exists in the parent only.
             Slot::Waiting(_) if self.origin.is_elsewhere() => {
-                Poll::Ready(Err(Error::new(ErrorKind::Forked, operation)))
+                Poll::Ready(Err(Error::new(ErrorKind::Forked, self.operation)))
             }
             Slot::Waiting(known) => {
                 let keep = known.filter(|known| known.will_wake(waker)).unwrap_or_else(|| waker.clone());

@@ -175,15 +175,15 @@ impl EngineShared {
         operation: &'static str,
         owners: [Option<&dyn Described>; 2],
     ) -> Result<Stays> {
-        #[cfg(feature = "_mutants")]
-        if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on() {
-            return self.check(operation).map(|()| Stays::default());
-        }
         let [first, second] = owners;
         let first = first.map_or(Ok(None), |owner| owner.enter(operation))?;
         let second = second.map_or(Ok(None), |owner| owner.enter(operation))?;
         let engine = self.in_flight.enter();
         self.check(operation)?;
+        #[cfg(feature = "_mutants")]
+        if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on() {
+            return Ok(Stays::default());
+        }
         Ok([first, second, Some(engine)])
     }
 
