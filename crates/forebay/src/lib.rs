@@ -107,6 +107,8 @@ pub use base::wait::{FromError, Waitable, thread_waker};
 pub use device::Alignment;
 pub use device::calibration::{Calibration, Rates};
 pub use driver::meta::{Advice, Lock};
+#[doc(hidden)]
+pub use handle::engine::EngineThread;
 pub use handle::engine::{CloseReport, Engine, MemoryReservation};
 pub use handle::file::File;
 pub use handle::open::Open;

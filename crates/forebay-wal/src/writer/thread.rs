@@ -21,10 +21,13 @@ pub(crate) fn start(writer: Writer) -> std::result::Result<(), Box<Writer>> {
     let place = Arc::new(Mutex::new(Some(writer)));
     let take = |place: &Mutex<Option<Writer>>| place.lock().unwrap_or_else(PoisonError::into_inner).take();
     let theirs = place.clone();
+    // An engine's close waits for the thread, so that the log's locks are gone when it has returned.
+    let of_engine = shared.engine.enter_thread();
     let body = move || {
         if let Some(writer) = take(&theirs) {
             writer.run_on_thread();
         }
+        drop(of_engine);
     };
     match thread::Builder::new().name("forebay-wal".to_owned()).spawn(body) {
         Ok(_) => {

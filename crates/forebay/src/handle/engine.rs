@@ -12,6 +12,7 @@ use crate::base::class::{Class, ClassSpec, ClassTable, Tenant};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::Origin;
 use crate::base::health::Health;
+use crate::base::in_flight::Stay;
 use crate::base::pending::{self, Pending, Sender};
 use crate::base::priority::Granted;
 use crate::base::wait;
@@ -534,6 +535,13 @@ impl Engine {
         )
     }
 
+    /// Counts a thread of a library that works for this engine, for `forebay-wal` alone: a close waits for it as for a call of
+    /// the pool, and descriptors and locks that the thread holds are gone when the close has returned.
+    #[doc(hidden)]
+    pub fn enter_thread(&self) -> EngineThread {
+        EngineThread { _stay: self.shared.in_flight.enter() }
+    }
+
     /// Returns an error if the engine is not usable from this process.
     pub(crate) fn check(&self) -> Result<()> {
         self.shared.check("engine")
@@ -650,6 +658,18 @@ impl Drop for Guard {
         if !self.shared.is_forked() {
             self.shared.begin_close();
         }
+    }
+}
+
+/// A thread that works for an engine until this is dropped.
+#[doc(hidden)]
+pub struct EngineThread {
+    _stay: Stay,
+}
+
+impl fmt::Debug for EngineThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineThread").finish_non_exhaustive()
     }
 }
 
