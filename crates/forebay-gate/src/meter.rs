@@ -1,4 +1,4 @@
-//! Runs a step: its output to the terminal and a log, its processor time with that of all descendants, and what it leaves running.
+//! Runs a step: its output to the terminal and a log, its processor time with that of all descendants, and the processes that it leaves.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Child processes: one in a group of its own, watched until it ends or its time is over, and what it leaves running.
+//! Child processes: one in a group of its own, watched until it ends or its time is over, and the descendants that it leaves.
 
 use std::fs::File;
 use std::io;

@@ -24,7 +24,7 @@ const EVERYWHERE: [&str; 8] = [
 /// A line counts for so long.
 const DAYS: i64 = 14;
 
-/// What a step reads.
+/// The inputs of a step.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Inputs {
     /// Packages of the workspace; the packages that they depend on are inputs as well.
@@ -127,7 +127,7 @@ fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String>
     Ok(folders)
 }
 
-/// The tree that is checked, and what is known of its steps.
+/// The tree that is checked, its steps, and when they passed.
 #[derive(Debug)]
 struct Tree {
     root: PathBuf,

@@ -1,4 +1,4 @@
-//! The file `.ci/tests`: what is special about some tests. A line is `WORD PATTERN | REASON`; the first part of a test's name is
+//! The file `.ci/tests`: peculiarities of some tests. A line is `WORD PATTERN | REASON`; the first part of a test's name is
 //! `PACKAGE/PROGRAM::`.
 
 use crate::glob;

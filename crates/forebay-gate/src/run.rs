@@ -33,7 +33,7 @@ pub(crate) struct Report {
     pub(crate) processor: Duration,
     /// Why it failed.
     pub(crate) failure: Option<String>,
-    /// What it left out, as it says itself.
+    /// Lines about parts that it left out.
     skipped: Vec<String>,
 }
 
@@ -173,7 +173,7 @@ fn names_in(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Lines in which a test says what it left out.
+/// Lines about parts that a test left out.
 fn skipped_in(log: &Path) -> Vec<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -211,7 +211,7 @@ pub(crate) fn run_all(
     reports.into_inner().unwrap_or_default()
 }
 
-/// What a command line chooses.
+/// The tests of a command line.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) tests: Vec<Test>,

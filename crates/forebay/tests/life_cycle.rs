@@ -53,7 +53,7 @@ impl Scene {
 
     /// Has every thread of the pool wait in an open(2), and returns these calls.
     fn keep_the_pool_busy(&mut self) -> Vec<Pending<File>> {
-        // SAFETY: ignoring a signal touches no memory. The kernel reports with it that somebody waits for a lease.
+        // SAFETY: ignoring a signal touches no memory. The kernel reports with it that another process waits for a lease.
         unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
         let busy = (0..THREADS).map(|number| {
             let path = self.path(&format!("leased {number}"));
@@ -65,7 +65,7 @@ impl Scene {
             self.engine.open(path, Open::read().buffered())
         });
         let busy = busy.collect();
-        // The kernel names what a lease is to become once somebody waits for it.
+        // The kernel names what a lease is to become once another process waits for it.
         for file in &self.leased {
             // SAFETY: as above.
             while unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) } == libc::F_WRLCK {

@@ -1,4 +1,4 @@
-//! The record of what is in flight of a file, a directory or an engine; its close waits for it.
+//! The work in flight of a file, a directory or an engine; its close waits for it.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Adds one until the returned guard is dropped. Whoever then looks whether the owner is closed either sees that, or the closer
+    /// Adds one until the returned guard is dropped. A caller that then checks whether the owner is closed either sees that, or the closer
     /// sees the count.
     pub(crate) fn enter(self: &Arc<Self>) -> Stay {
         self.add();
@@ -46,7 +46,7 @@ impl InFlight {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Completes when nothing is in flight and `also` holds. Whoever makes that true calls [`wake_closers`](Self::wake_closers).
+    /// Completes when nothing is in flight and `also` holds. The code that makes that true calls [`wake_closers`](Self::wake_closers).
     pub(crate) fn poll_none(&self, waker: &Waker, also: impl FnOnce() -> bool) -> Poll<()> {
         let mut closers = self.lock();
         if self.count() == 0 && also() {

@@ -67,7 +67,7 @@ impl<T> Pending<T> {
         }
     }
 
-    /// Gives the result up and leaves the call its turn: it happens as if it were awaited, and nobody learns whether it succeeded.
+    /// Gives the result up and leaves the call its turn: it happens as if it were awaited, and its success is not reported.
     /// The close of the file, directory or engine that it names [waits for it](Pending#when-it-is-dropped). An engine whose handles
     /// are dropped without [`Engine::close`](crate::Engine::close) still carries it out, unless the process ends before.
     ///

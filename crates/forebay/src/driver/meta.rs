@@ -74,7 +74,7 @@ impl fmt::Debug for Descriptor {
 pub(crate) trait Described {
     fn descriptor(&self) -> &Descriptor;
 
-    /// Adds a call to what is in flight of an owner that can be closed.
+    /// Counts a call in an owner that can be closed.
     ///
     /// # Errors
     /// [`ErrorKind::FileClosed`](crate::ErrorKind::FileClosed) if it was closed.

@@ -106,7 +106,7 @@ impl Pool {
     }
 
     /// Runs `call` on a thread of the pool. A panic becomes `TaskPanicked`; after [`close`](Pool::close) the call fails with
-    /// `EngineClosed`. It stays in flight until it was dropped, and so was a result that nobody waits for.
+    /// `EngineClosed`. It stays in flight until it was dropped, and so was a result without a waiter.
     pub(crate) fn run<T, F>(&self, operation: &'static str, stays: Stays, call: F) -> Pending<T>
     where
         T: Send + 'static,

@@ -166,7 +166,7 @@ impl EngineShared {
         }
     }
 
-    /// Adds a call to what is in flight of the engine and of the open files and directories that it names.
+    /// Counts a call in the engine and in the open files and directories that it names.
     ///
     /// # Errors
     /// When one of them was closed.

@@ -25,7 +25,7 @@ use crate::reactor::scheduler::DeviceScheduler;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 /// An open file. The descriptor is closed when the last owner is gone: handles, futures, shards' table entries, calls of the pool.
-/// What the program does not hold is counted in `in_flight`, for which the close waits.
+/// Work that the program does not hold is counted in `in_flight`, for which the close waits.
 pub(crate) struct FileCore {
     id: u64,
     fd: ManuallyDrop<Descriptor>,
@@ -223,7 +223,7 @@ impl FileCore {
         self.table[shard].store(NOWHERE, Ordering::SeqCst);
     }
 
-    /// Removes one table entry from what is in flight, after this count of the file.
+    /// Removes one table entry from those in flight, after this count of the file.
     pub(crate) fn entry_gone(self: Arc<Self>) {
         let in_flight = self.in_flight.clone();
         drop(self);
@@ -366,9 +366,10 @@ impl Described for FileCore {
 
     fn enter(&self, operation: &'static str) -> Result<Option<Stay>> {
         let stay = self.in_flight.enter();
-        match self.is_closed() {
-            true => Err(self.describe(Error::new(ErrorKind::FileClosed, operation))),
-            false => Ok(Some(stay)),
+        if self.is_closed() {
+            Err(self.describe(Error::new(ErrorKind::FileClosed, operation)))
+        } else {
+            Ok(Some(stay))
         }
     }
 }

@@ -59,9 +59,10 @@ struct DirCore {
 
 impl DirCore {
     fn check_open(&self, operation: &'static str) -> Result<()> {
-        match self.closed.load(Ordering::SeqCst) {
-            true => Err(Error::new(ErrorKind::FileClosed, operation).with_path(&self.path)),
-            false => Ok(()),
+        if self.closed.load(Ordering::SeqCst) {
+            Err(Error::new(ErrorKind::FileClosed, operation).with_path(&self.path))
+        } else {
+            Ok(())
         }
     }
 }
