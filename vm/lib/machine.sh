@@ -153,7 +153,6 @@ kernel_warnings() {
 report_machine() {
     local code warnings
     code=$(cat "$work/status" 2>/dev/null || true)
-    [ -z "$console" ] || cp "$work/console" "$console"
     warnings=$(kernel_warnings || true)
     if [ -n "$warnings" ]; then
         { say "vm: the kernel warned:"; printf '%s\n' "$warnings" | sed 's/^/    /'; } >&2
