@@ -42,6 +42,8 @@ pub(super) struct Pacer {
     lasts: Duration,
     /// Whether a read has counted in this phase.
     has_counted: AtomicBool,
+    /// Whether a reader has found wrong bytes: it reads no more, and no phase waits for it.
+    has_failed: AtomicBool,
 }
 
 /// The phases of a sample.
@@ -70,6 +72,7 @@ impl Pacer {
             begins: OnceLock::new(),
             lasts: seconds + PATIENCE,
             has_counted: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -85,7 +88,9 @@ impl Pacer {
     pub(super) fn wait_for_phase(&self, lasts: Duration) {
         sleep_until(Instant::now() + lasts);
         let given_up = Instant::now() + PROLONGED_MOST;
-        while !self.is_open() && !self.has_counted.load(Ordering::Relaxed) && Instant::now() < given_up {
+        let is_wanted =
+            || !self.has_counted.load(Ordering::Relaxed) && !self.has_failed.load(Ordering::Relaxed);
+        while !self.is_open() && is_wanted() && Instant::now() < given_up {
             sleep_until(Instant::now() + CALLS / 10);
         }
     }
@@ -265,7 +270,9 @@ impl Lane for Reader {
 
     fn ended(&mut self, op: Op, begun: Instant, bytes: &[u8]) -> anyhow::Result<()> {
         let now = Instant::now();
-        self.checker.check(op.offset, bytes)?;
+        self.checker
+            .check(op.offset, bytes)
+            .inspect_err(|_| self.pacer.has_failed.store(true, Ordering::Relaxed))?;
         let phase = self.pacer.phase();
         match phase {
             Phase::Counting => {

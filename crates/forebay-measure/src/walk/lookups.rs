@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -133,7 +133,9 @@ fn run(
         std::thread::sleep(lasts);
         // On a busy machine no lookup may have ended yet. A row that failed has none.
         let limit = Instant::now() + FIRST_LOOKUP_MAX;
-        while !way.always && shared.phase.load(Ordering::Relaxed) == COUNTING && Instant::now() < limit {
+        let is_wanted =
+            || shared.phase.load(Ordering::Relaxed) == COUNTING && !shared.has_ended.load(Ordering::Relaxed);
+        while !way.always && is_wanted() && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(1));
         }
         shared.phase.store(OVER, Ordering::Relaxed);
@@ -219,6 +221,8 @@ struct Shared {
     work: Work,
     seed: u64,
     phase: AtomicU8,
+    /// Whether a lane has ended. Before the sample is over only failures end one.
+    has_ended: AtomicBool,
     /// The file with the index, or the directory of files for one lookup each.
     path: PathBuf,
     /// The index, open for direct reads; `None` where each lookup has a file of its own.
@@ -240,7 +244,16 @@ impl Shared {
             file = Some(Arc::new(open_direct(&job.path)?));
         }
         let (phase, made) = (AtomicU8::new(0), AtomicU64::new(0));
-        Ok(Self { work, seed: job.seed, phase, path: job.path.clone(), file, nodes, made })
+        Ok(Self {
+            work,
+            seed: job.seed,
+            phase,
+            has_ended: AtomicBool::new(false),
+            path: job.path.clone(),
+            file,
+            nodes,
+            made,
+        })
     }
 
     /// Checks that all files of lookups were removed.
@@ -463,10 +476,22 @@ async fn look_up(mut reader: Reader, shared: Arc<Shared>, number: usize) -> anyh
 #[derive(Debug)]
 struct Lane {
     shared: Arc<Shared>,
+    /// Dropped with the lane, which gives its tally away.
+    _end: LaneEnd,
     keys: SplitMix,
     begun: Instant,
     key: u64,
     tally: Tally,
+}
+
+/// Reports that a lane has ended.
+#[derive(Debug)]
+struct LaneEnd(Arc<Shared>);
+
+impl Drop for LaneEnd {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Lookups of a lane, or of all lanes, that completed while they counted.
@@ -493,7 +518,8 @@ impl Lane {
     fn new(shared: &Arc<Shared>, lane: usize) -> anyhow::Result<Self> {
         let mut keys = SplitMix::new(shared.seed ^ SplitMix::new(lane as u64 + 1).next_u64());
         let key = keys.next_u64();
-        Ok(Self { shared: Arc::clone(shared), keys, begun: Instant::now(), key, tally: Tally::new()? })
+        let _end = LaneEnd(Arc::clone(shared));
+        Ok(Self { shared: Arc::clone(shared), _end, keys, begun: Instant::now(), key, tally: Tally::new()? })
     }
 
     /// Returns the beginning of the next lookup.
@@ -614,7 +640,16 @@ mod tests {
     fn only_right_values_of_the_middle_phase_count() {
         let (phase, made) = (AtomicU8::new(0), AtomicU64::new(0));
         let (path, nodes) = (PathBuf::new(), AlignedBuffer::default());
-        let shared = Arc::new(Shared { work: work(), seed: 3, phase, path, file: None, nodes, made });
+        let shared = Arc::new(Shared {
+            work: work(),
+            seed: 3,
+            phase,
+            has_ended: AtomicBool::new(false),
+            path,
+            file: None,
+            nodes,
+            made,
+        });
         let mut lane = Lane::new(&shared, 0).expect("a few kilobytes");
         let value = |lane: &Lane| shared.work.tree.expected(shared.work.depth, lane.key);
         let right = |lane: &mut Lane| lane.completed(value(lane), 2).expect("the right value");
