@@ -416,14 +416,12 @@ mod tests {
             "Cargo.lock",
             "scripts/test",
             "scripts/lib/part",
-            "rust-toolchain.toml",
             STEPS,
         ] {
             let repository = Repository::new();
             repository.pass("one");
             let text = match file {
                 STEPS => format!("{OF_STEPS}# changed\n"),
-                "rust-toolchain.toml" => "[toolchain]\nprofile = \"minimal\"\n".to_owned(),
                 _ => "# changed\n".to_owned(),
             };
             repository.write(file, &text);

@@ -87,9 +87,11 @@ fn check_row(row: &Value) {
         let parts = value("open_ms") + value("write_ms") + value("sync_ms");
         assert!(parts <= value("total_ms") * 1.001, "{row}");
         let advertised = value("iops_advertised") * value("write_ms") / 1e3;
-        assert!((advertised - 40.0).abs() < 0.01, "{row}");
+        // A sample of a slow device ends before all 40 writes are made.
+        let writes = advertised.round();
+        assert!((1.0..=40.0).contains(&writes) && (advertised - writes).abs() < 0.01, "{row}");
         if is_durable {
-            assert!((value("iops_reliable") * value("total_ms") / 1e3 - 40.0).abs() < 0.01, "{row}");
+            assert!((value("iops_reliable") * value("total_ms") / 1e3 - writes).abs() < 0.01, "{row}");
             assert!(value("iops_reliable") <= value("iops_advertised"), "{row}");
         }
         // The writes of all processes count, so only a lower bound is known, where the device has

@@ -1,7 +1,7 @@
 //! Members that are killed while clients write: what was acknowledged stays, revisions do not go back, and
 //! watches go on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -66,6 +66,8 @@ async fn put(writer: usize, urls: &[String], is_over: &AtomicBool, latest: &Atom
         clients.push(connect(url).await);
     }
     let mut acknowledged = Acknowledged::new();
+    // Keys with a put that failed: it may have been made, or be made later, even after a newer one.
+    let mut in_doubt = HashSet::new();
     let (mut at, mut revision) = (writer, 0);
     for number in 0.. {
         if is_over.load(Ordering::Relaxed) {
@@ -81,11 +83,13 @@ async fn put(writer: usize, urls: &[String], is_over: &AtomicBool, latest: &Atom
                 assert!(now > revision, "the revision went back from {revision} to {now}");
                 revision = now;
                 latest.fetch_max(now, Ordering::Relaxed);
-                acknowledged.insert(key, (now, value));
+                if !in_doubt.contains(&key) {
+                    acknowledged.insert(key, (now, value));
+                }
             }
             Err(_) => {
-                // It may have been made, or be made later: nothing is known of this key.
                 acknowledged.remove(&key);
+                in_doubt.insert(key);
                 at += 1;
             }
         }
