@@ -147,7 +147,7 @@ fn rules_and_patterns_choose() {
 fn a_signal_ends_the_tests_and_removes_their_files() {
     let package =
         Package::new(&[("one", "touch $TMPDIR/file; echo $$ >$TMPDIR/pid; touch ready; sleep 1000")]);
-    let mut gate = package.gate("tests", &[]).stdout(Stdio::null()).spawn().unwrap();
+    let mut gate = package.gate("tests", &["--lanes", "1"]).stdout(Stdio::null()).spawn().unwrap();
     let ready = package.path("crates/pkg/ready");
     while !ready.exists() {
         std::thread::yield_now();
