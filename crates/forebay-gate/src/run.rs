@@ -54,8 +54,9 @@ impl Place {
     /// A folder cannot be made.
     pub(crate) fn new(work: &Path, arguments: Vec<String>) -> Result<Self, String> {
         let place = Self { files: work.join("t"), logs: work.join("logs"), arguments };
+        // The output of tests that failed in an earlier step stays.
+        let _ = std::fs::remove_dir_all(&place.files);
         for folder in [&place.files, &place.logs] {
-            let _ = std::fs::remove_dir_all(folder);
             std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         }
         Ok(place)
