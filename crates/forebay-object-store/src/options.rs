@@ -61,7 +61,7 @@ pub enum PutDurability {
 ///     .class(engine.class("reports", 50)?)
 ///     .open()
 ///     .await?;
-/// # drop(store);
+/// # engine.close().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]

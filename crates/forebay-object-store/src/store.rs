@@ -44,6 +44,7 @@ use crate::options::{ForebayStoreBuilder, PutDurability, Settings};
 /// store.put(&location, "PAR1 columns PAR1".into()).await?; // durable
 /// let parts = store.get_ranges(&location, &[0..4, 13..17]).await?;
 /// assert_eq!(parts, ["PAR1", "PAR1"]);
+/// # engine.close().await?;
 /// # Ok(()) }
 /// ```
 ///
@@ -123,6 +124,7 @@ impl ForebayStore {
     /// let store = ForebayStore::new(&engine, dir.path()).open().await?;
     /// let compaction = store.with_class(Class::BACKGROUND);
     /// # let _ = compaction;
+    /// # engine.close().await?;
     /// # Ok(()) }
     /// ```
     #[must_use]

@@ -22,6 +22,7 @@ use crate::values::ValueChange;
 /// let queued = wal.queue_batch(batch).await?; // readable, with numbers
 /// assert_eq!(queued.lsns(), Lsn(1)..Lsn(4));
 /// tokio::spawn(queued).await??; // durable
+/// # wal.close().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]

@@ -91,6 +91,7 @@ impl Wal {
     /// let directory = engine.open_dir(dir.path()).wait()?;
     /// let (wal, _) = Wal::open_in(&engine, &directory, Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"a record").wait()?;
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn open_in(engine: &Engine, dir: &Dir, options: Options) -> Opening {

@@ -50,6 +50,7 @@ impl Fill {
 ///     .pending_bytes_max(1 << 20) // appends wait above 1 MiB
 ///     .record_bytes_max(64 << 10);
 /// let (wal, _) = Wal::open(&engine, dir.path(), options).wait()?;
+/// # wal.close().wait()?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]

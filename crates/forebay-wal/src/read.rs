@@ -44,6 +44,7 @@ impl Wal {
     /// let records = wal.read(Lsn(2).., 1 << 20).await?; // durable or not
     /// assert_eq!((records.len(), &records[1][..]), (2, &b"three"[..]));
     /// assert_eq!(wal.read(..=Lsn(3), 5).await?.len(), 1); // no two have 5 bytes together
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn read(
@@ -81,6 +82,7 @@ impl Wal {
     /// assert_eq!(wal.last(), Some(Lsn(1)));
     /// wal.sync().wait()?;
     /// assert_eq!(wal.last_durable(), Some(Lsn(1)));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn last(&self) -> Option<Lsn> {
@@ -117,6 +119,7 @@ impl Wal {
     /// wal.append_batch(&[b"one", b"two"]).await?;
     /// queued.await??;
     /// durable.await??;
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn wait_queued(&self, lsn: Lsn) -> Reached {

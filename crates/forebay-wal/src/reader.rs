@@ -116,6 +116,7 @@ impl Reader {
     ///     println!("{}: {} bytes", record.lsn(), record.len());
     /// }
     /// assert_eq!(reader.position(), Lsn(3)); // a later call goes on there
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     #[expect(clippy::should_implement_trait, reason = "the asynchronous `next`, as that of a `Stream`")]
@@ -142,6 +143,7 @@ impl Reader {
     /// let follower = tokio::spawn(async move { reader.follow().await });
     /// wal.append(b"news").await?;
     /// assert_eq!(&follower.await??[..], b"news");
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn follow(&mut self) -> Waitable<impl Future<Output = Result<Record>>> {

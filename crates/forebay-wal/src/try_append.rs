@@ -46,6 +46,7 @@ impl Wal {
     ///     appended.wait()?; // this record is durable, and so are those before it
     /// }
     /// assert_eq!(positions, [Lsn(1), Lsn(2)]);
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn try_append(&self, record: &[u8]) -> Result<Option<Appended>> {
@@ -73,6 +74,7 @@ impl Wal {
     /// let appended = wal.try_append_batch(&batch)?.expect("nothing else is queued");
     /// assert_eq!(appended.lsns(), Lsn(1)..Lsn(3));
     /// appended.wait()?;
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn try_append_batch(&self, batch: &Batch) -> Result<Option<AppendedBatch>> {
@@ -108,6 +110,7 @@ impl Wal {
     /// }
     /// assert_eq!(wal.last(), Some(Lsn(10)));
     /// # wal.sync().await?;
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn queue_batch(&self, batch: Batch) -> QueueBatch {
@@ -188,6 +191,7 @@ impl Wal {
     ///     }
     /// };
     /// appended.await?;
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn room(&self, bytes: usize) -> Room<'_> {

@@ -101,6 +101,7 @@ impl Wal {
     ///     let lsn = append.join().expect("it does not panic")?;
     ///     assert!(lsn <= wal.durable_lsn());
     /// }
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     ///
@@ -129,6 +130,7 @@ impl Wal {
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// let lsns = wal.append_batch(&[b"debit", b"credit"]).wait()?; // both or none after a crash
     /// assert_eq!(lsns, Lsn(1)..Lsn(3));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn append_batch<'a>(&'a self, records: &'a [&'a [u8]]) -> AppendBatch<'a> {
@@ -153,6 +155,7 @@ impl Wal {
     /// }
     /// wal.sync().wait()?; // all of them are durable
     /// assert_eq!(wal.durable_lsn(), Lsn(1000));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn append_unsynced<'a>(&'a self, record: &'a [u8]) -> AppendUnsynced<'a> {
@@ -178,6 +181,7 @@ impl Wal {
     /// let lsn = wal.append_unsynced(b"a record").await?;
     /// wal.sync().await?;
     /// assert!(wal.durable_lsn() >= lsn);
+    /// # wal.close().await?;
     /// # Ok(()) }
     /// ```
     pub fn sync(&self) -> Settled<'_> {
@@ -198,6 +202,7 @@ impl Wal {
     /// wal.append_batch(&[b"in the snapshot", b"newer"]).wait()?;
     /// wal.truncate_before(Lsn(2)).wait()?; // once the snapshot is durable
     /// assert_eq!((wal.first_lsn(), wal.durable_lsn()), (Lsn(2), Lsn(2)));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     ///
@@ -225,6 +230,7 @@ impl Wal {
     /// wal.append_batch(&[b"agreed", b"of a deposed leader"]).wait()?;
     /// wal.truncate_after(Lsn(1)).wait()?;
     /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(2));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn truncate_after(&self, lsn: Lsn) -> Settled<'_> {
@@ -248,6 +254,7 @@ impl Wal {
     /// wal.append_batch(&[b"of a", b"deposed", b"leader"]).wait()?;
     /// wal.truncate_from(Lsn(0)).wait()?;
     /// assert_eq!(wal.append(b"of the new one").wait()?, Lsn(0));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn truncate_from(&self, lsn: Lsn) -> Settled<'_> {
@@ -270,6 +277,7 @@ impl Wal {
     /// wal.append(b"older than the snapshot").wait()?;
     /// wal.reset_to(Lsn(5001)).wait()?; // a snapshot of 5,000 records was installed
     /// assert_eq!(wal.append(b"the next").wait()?, Lsn(5001));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn reset_to(&self, next: Lsn) -> Settled<'_> {
@@ -302,6 +310,7 @@ impl Wal {
     /// # let (wal, _) = Wal::open(&engine, dir.path(), Options::new().segment_bytes(1 << 20)).wait()?;
     /// wal.append(b"a record").wait()?;
     /// wal.record_end().wait()?; // from now on an open notices the loss of this record
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn record_end(&self) -> Settled<'_> {
@@ -321,6 +330,7 @@ impl Wal {
     /// wal.append(b"a record").wait()?;
     /// let end = wal.durable_end();
     /// println!("up to {} in epoch {}", end.lsn, end.epoch); // such as a replica reports
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn durable_end(&self) -> End {
@@ -358,6 +368,7 @@ impl Wal {
     /// // The reader goes on where it was when more is there.
     /// wal.append(b"three").wait()?;
     /// assert_eq!(reader.next().wait().expect("one more")?.lsn(), Lsn(3));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn read_from(&self, lsn: Lsn) -> Reader {
@@ -385,6 +396,7 @@ impl Wal {
     ///     eprintln!("{error}; {} bytes can still be appended", wal.segment_bytes_left());
     ///     wal.truncate_before(wal.durable_lsn()).wait()?; // gives segments back
     /// }
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn no_space(&self) -> Option<Error> {
@@ -410,6 +422,7 @@ impl Wal {
     /// wal.append(b"a record").wait()?;
     /// let stats = wal.stats();
     /// println!("{} records in {} groups, p99 {} ns a flush", stats.records, stats.groups, stats.flush_ns.at(0.99));
+    /// # wal.close().wait()?;
     /// # Ok(()) }
     /// ```
     pub fn stats(&self) -> Stats {
