@@ -214,8 +214,9 @@ async fn a_close_needs_no_poll_of_a_call(env: &Env) -> Outcome {
         let path = put(env, "a", LEN).await?;
         let file = env.open(&path, Open::write()).await?;
         let mut kept: Vec<Call> = (0..CROWD).map(|_| begun(file.truncate(8192))).collect();
-        for call in kept.iter_mut().filter(|_| times == 1) {
-            let _ = poll_now(call);
+        if times == 1 {
+            // The pool may be done with some by then.
+            kept.retain_mut(|call| poll_now(call).is_pending());
         }
         let other = file.clone();
         file.close().await?;
