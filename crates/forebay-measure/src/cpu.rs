@@ -4,7 +4,6 @@
 
 use std::path::Path;
 
-use super::claims::{BIO_CACHE, Check, Claims, claim};
 use super::commands::{self, NAMESPACE};
 use super::prelude::*;
 use super::reads::{
@@ -166,32 +165,6 @@ impl Experiment for Cpu {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts(tables)
-    }
-
-    fn claims(&self) -> &'static Claims {
-        const RATE: &str = metric::IOPS_PER_CORE;
-        static CLAIMS: Claims = Claims {
-            source: BIO_CACHE,
-            options: "",
-            all: &[
-                claim(
-                    "Small reads through io_uring cost about a tenth less than through io_submit",
-                    "about +10 % reads, polled or not",
-                    Check::ratio(("io_uring", RATE), ("io_submit", RATE)).at_least(1.05),
-                ),
-                claim(
-                    "Registered memory and files make small reads through io_uring cheaper again",
-                    "about +10 % reads, polled or not",
-                    Check::ratio(("io_uring-fixed-files", RATE), ("io_uring", RATE)).at_least(1.05),
-                ),
-                claim(
-                    "Small polled reads through io_uring cost about a tenth less than through preadv2",
-                    "about +10 % reads, polled or not",
-                    Check::ratio(("io_uring-iopoll", RATE), ("preadv2-hipri", RATE)).at_least(1.05),
-                ),
-            ],
-        };
-        &CLAIMS
     }
 }
 

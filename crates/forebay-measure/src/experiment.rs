@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::cgroup::Group;
-use super::claims::Claims;
 use super::gauge::Cost;
 use super::job::Job;
 use super::latency::Latency;
@@ -149,11 +148,6 @@ pub trait Experiment: fmt::Debug + Sync {
     /// Returns the comparisons of rows that every table has, and the limits that a check applies.
     fn targets(&self) -> &'static Targets {
         &Targets::NONE
-    }
-
-    /// Returns the claims of published texts that its tables decide.
-    fn claims(&self) -> &'static Claims {
-        &Claims::NONE
     }
 
     /// Returns the title of a table, and the heading of the tables that belong together.

@@ -10,7 +10,6 @@ use rustix::mm::Advice;
 
 use super::aligned::Map;
 use super::backend::{Backend, Calls, Closed, Target, until_deadline};
-use super::claims::{Check, Claims, Figure, GLOMMIO, Only, claim};
 use super::cold::{ColdFile, MEMORY, SIZE};
 use super::commands::{self, NAMESPACE};
 use super::fio::FioJob;
@@ -213,41 +212,6 @@ impl Experiment for Random {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         groups(tables.iter().copied()).iter().flat_map(|group| of_span(group)).collect()
-    }
-
-    fn claims(&self) -> &'static Claims {
-        const MANY: Figure = ("read-many", metric::IOPS);
-        const DIRECT: Figure = ("direct", metric::IOPS);
-        const BUFFERED: Figure = ("buffered", metric::IOPS);
-        const CACHED: Only = &[("span", "10% of memory")];
-        const WHOLE: Only = &[("span", "whole file")];
-        static CLAIMS: Claims = Claims {
-            source: GLOMMIO,
-            options: "",
-            all: &[
-                claim(
-                    "Where memory holds the data, direct random reads are far slower than buffered ones",
-                    "72k IOPS beside 556k, in 10 % of the file",
-                    Check::ratio(DIRECT, BUFFERED).only(CACHED).at_most(0.5),
-                ),
-                claim(
-                    "Where memory holds the data, reads in bulk are faster than single direct ones",
-                    "88k IOPS beside 72k, in 10 % of the file",
-                    Check::ratio(MANY, DIRECT).only(CACHED).at_least(1.05),
-                ),
-                claim(
-                    "Over a file larger than memory, direct random reads nearly reach buffered ones",
-                    "70k IOPS beside 80k",
-                    Check::ratio(DIRECT, BUFFERED).only(WHOLE).at_least(0.75),
-                ),
-                claim(
-                    "Over a file larger than memory, reads in bulk are faster than buffered ones",
-                    "84k IOPS beside 80k",
-                    Check::ratio(MANY, BUFFERED).only(WHOLE).at_least(1.0),
-                ),
-            ],
-        };
-        &CLAIMS
     }
 }
 

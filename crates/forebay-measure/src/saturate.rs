@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::claims::{Check, Claims, Decision, IOPS, claim};
+use super::claims::Decision;
 use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, parameters};
 use super::job::Job;
 use super::options::{Length, Opt, Values};
@@ -138,26 +138,6 @@ impl Experiment for Saturate {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts(tables)
-    }
-
-    fn claims(&self) -> &'static Claims {
-        static CLAIMS: Claims = Claims {
-            source: IOPS,
-            options: "",
-            all: &[
-                claim(
-                    "From the saturation point on the rate no longer grows and the wait does",
-                    "the point on the curve, without figures",
-                    Check::By(|tables| past_saturation(tables, "mean", metric::MEAN_US)),
-                ),
-                claim(
-                    "The wait is the number that counts: two loads with the same IOPS differ in it",
-                    "the wait beside the rate, without figures",
-                    Check::By(|tables| past_saturation(tables, "p99", metric::P99_US)),
-                ),
-            ],
-        };
-        &CLAIMS
     }
 }
 
@@ -330,16 +310,18 @@ fn curves<'a>(tables: &[&'a Table]) -> Vec<Curve<'a>> {
 }
 
 /// Compares the wait of the fastest row at its saturation point with that of the most readers.
-fn past_saturation(tables: &[&Table], name: &str, wait: &str) -> Decision {
+pub(crate) fn past_saturation(tables: &[&Table]) -> Decision {
     let curves = curves(tables);
     let curve = curves.first().ok_or("this result has no closed loop")?;
     let found = saturation(&curve.levels).ok_or("the most readers were too few to saturate this device")?;
     let (at, last) = (found.knees[2], curve.levels.len() - 1);
-    let waits = [at, last].map(|place| curve.rows[place].metrics.get(wait));
-    let [Some(before), Some(after)] = waits else { return Err(format!("this result has no {wait}")) };
+    let waits = [at, last].map(|place| curve.rows[place].metrics.get(metric::MEAN_US));
+    let [Some(before), Some(after)] = waits else {
+        return Err(format!("this result has no {}", metric::MEAN_US));
+    };
     let of = |place: usize, wait: f64| {
         let level = &curve.levels[place];
-        format!("{}: {} IOPS, {name} {} µs", readers(level), number(level.per_second), number(wait))
+        format!("{}: {} IOPS, mean {} µs", readers(level), number(level.per_second), number(wait))
     };
     let figures = format!("`{}`, {}; {}{}", curve.name, of(at, before), of(last, after), curve.hint());
     Ok((after >= DOUBLED * before, format!("{figures} (holds when the wait doubles)")))

@@ -11,7 +11,6 @@ use rustix::mm::Advice;
 use tokio::io::AsyncReadExt as _;
 
 use super::aligned::Map;
-use super::claims::{Check, Claims, GLOMMIO, claim};
 use super::cold::{ColdFile, MEMORY, SIZE};
 use super::fio::FioJob;
 use super::pattern::Checker;
@@ -158,42 +157,6 @@ impl Experiment for Scan {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts(tables)
-    }
-
-    fn claims(&self) -> &'static Claims {
-        const RATE: &str = metric::MB_PER_S;
-        static CLAIMS: Claims = Claims {
-            source: GLOMMIO,
-            options: "",
-            all: &[
-                claim(
-                    "Direct reads of 4 KiB, one after the other, are slower than buffered reads",
-                    "101 MiB/s beside 340",
-                    Check::ratio(("direct-4k", RATE), ("buffered", RATE)).at_most(0.6),
-                ),
-                claim(
-                    "With read-ahead of its own a direct scan is faster than a buffered one",
-                    "696 MiB/s beside 340",
-                    Check::ratio(("direct-read-ahead", RATE), ("buffered", RATE)).at_least(1.5),
-                ),
-                claim(
-                    "Handing blocks over without a copy makes it a little faster again",
-                    "725 MiB/s beside 696",
-                    Check::ratio(("direct-no-copy", RATE), ("direct-read-ahead", RATE)).at_least(1.0),
-                ),
-                claim(
-                    "Blocks of 512 KiB make it twice as fast as blocks of 4 KiB",
-                    "1,540 MiB/s beside 725",
-                    Check::ratio((LARGE, RATE), ("direct-no-copy", RATE)).at_least(1.5),
-                ),
-                claim(
-                    "A direct scan needs a few megabytes of memory, however long the file is",
-                    "a few MB",
-                    Check::value((LARGE, metric::MEMORY_PEAK_BYTES)).at_most(32e6),
-                ),
-            ],
-        };
-        &CLAIMS
     }
 }
 

@@ -10,7 +10,6 @@ use anyhow::Context as _;
 use forebay::{Class, Config, Durability, File, Open};
 
 use super::aligned::AlignedBuffer;
-use super::claims::{Check, Claims, Figure, IOPS, claim};
 use super::prelude::*;
 
 mod level;
@@ -150,21 +149,6 @@ impl Experiment for Sustain {
             levels.chain(stalls.map(|(_, sentence)| sentence)).collect::<Vec<_>>()
         };
         tables.iter().flat_map(of).collect()
-    }
-
-    fn claims(&self) -> &'static Claims {
-        const LASTS: Figure = ("random-write", metric::SUSTAINED_MB_PER_S);
-        const AT_FIRST: Figure = ("random-write", metric::BURST_MB_PER_S);
-        static CLAIMS: Claims = Claims {
-            source: IOPS,
-            options: " --seconds 60",
-            all: &[claim(
-                "The rate of writes at first is not the rate that lasts",
-                "burst beside sustained rate, without figures",
-                Check::ratio(LASTS, AT_FIRST).only(&[("too_short", "false")]).at_most(0.9),
-            )],
-        };
-        &CLAIMS
     }
 }
 

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use super::backing_device::device_stat;
-use super::claims::{Check, Claims, Only, XLINE, claim};
 use super::extents::Extents;
 use super::gates::processors;
 use super::options::Length;
@@ -215,50 +214,6 @@ impl Experiment for Appends {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts::verdicts(tables)
-    }
-
-    fn claims(&self) -> &'static Claims {
-        const P99: &str = metric::DURABLE[1];
-        const BUSY: Only = &[("load", "cpu"), ("loop", "open")];
-        static WAL_CLAIMS: Claims = Claims {
-            source: XLINE,
-            options: " --load cpu --loop open",
-            all: &[
-                claim(
-                    "An append through tokio::fs waits for milliseconds on a busy runtime",
-                    "4.5 ms",
-                    Check::value(("tokio-fs", P99)).only(BUSY).at_least(1000.0),
-                ),
-                claim(
-                    "Plain calls in the task itself are faster there than tokio::fs",
-                    "2.5 ms beside 4.5",
-                    Check::ratio(("std-in-task", P99), ("tokio-fs", P99)).only(BUSY).at_most(0.75),
-                ),
-                claim(
-                    "A thread of its own for the log is faster there than tokio::fs",
-                    "2.1 to 2.3 ms beside 4.5",
-                    Check::ratio(("std-thread", P99), ("tokio-fs", P99)).only(BUSY).at_most(0.75),
-                ),
-            ],
-        };
-        const P50: &str = metric::DURABLE[0];
-        static BLOCKING_CLAIMS: Claims = Claims {
-            source: XLINE,
-            options: "",
-            all: &[
-                claim(
-                    "spawn_blocking costs an append more time than the call in the task itself",
-                    "more than the call, without figures",
-                    Check::ratio(("spawn-blocking", P50), ("direct", P50)).at_least(1.05),
-                ),
-                claim(
-                    "A batch for a store takes longer through spawn_blocking than in the task itself",
-                    "0.507 ms beside 0.395, with RocksDB",
-                    Check::ratio(("store-spawn-blocking", P50), ("store-direct", P50)).at_least(1.05),
-                ),
-            ],
-        };
-        if self.0.name == WAL_SPEC.name { &WAL_CLAIMS } else { &BLOCKING_CLAIMS }
     }
 }
 

@@ -4,7 +4,6 @@
 //! [`tree`] is the index and its file, [`lookups`] runs a sample, all of whose rows are made of lanes: one lookup after the
 //! other, each result verified.
 
-use super::claims::{Check, Claims, XRP, claim};
 use super::gates::processors;
 use super::options::Length;
 use super::prelude::*;
@@ -196,31 +195,6 @@ impl Experiment for Walk {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts(tables)
-    }
-
-    fn claims(&self) -> &'static Claims {
-        static CLAIMS: Claims = Claims {
-            source: XRP,
-            options: "",
-            all: &[
-                claim(
-                    "A loop that sends the next read where the last one completed shortens lookups beside pread",
-                    "latency by depth and throughput by threads, as curves",
-                    Check::ratio(("io_uring", metric::P50_US), ("pread", metric::P50_US)).at_most(0.95),
-                ),
-                claim(
-                    "Such a loop completes more lookups a second than pread in a thread for each",
-                    "latency by depth and throughput by threads, as curves",
-                    Check::ratio(("io_uring", RATE), ("pread", RATE)).at_least(1.05),
-                ),
-                claim(
-                    "Lookups decided in the reactor have more throughput than one call for each read",
-                    "latency by depth and throughput by threads, as curves",
-                    Check::ratio((WALK, RATE), ("forebay-task", RATE)).at_least(1.05),
-                ),
-            ],
-        };
-        &CLAIMS
     }
 }
 

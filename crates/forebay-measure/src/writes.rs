@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::aligned::AlignedBuffer;
-use super::claims::{Check, Claims, IOPS, claim};
 use super::experiment::{
     Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, once, parameters,
 };
@@ -199,19 +198,6 @@ impl Experiment for Writes {
 
     fn verdicts(&self, tables: &[&Table]) -> Vec<String> {
         verdicts(tables)
-    }
-
-    fn claims(&self) -> &'static Claims {
-        static CLAIMS: Claims = Claims {
-            source: IOPS,
-            options: "",
-            all: &[claim(
-                "The same random writes, measured without a sync and with one after each, differ 30-fold",
-                "30-fold: naive, fsync at the end, O_DIRECT, fsync after each",
-                Check::ratio(("naive", ADVERTISED), ("fsync-each", RELIABLE)).at_least(15.0),
-            )],
-        };
-        &CLAIMS
     }
 }
 
