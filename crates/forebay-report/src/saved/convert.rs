@@ -63,6 +63,13 @@ pub fn of_others(texts: &[(String, String)]) -> Result<Option<Report>, Failure> 
 /// # Errors
 /// What is wrong with the text, to follow its name.
 fn foreign(text: &str) -> Result<Option<Foreign>, String> {
+    // Editors add a byte order mark, and fio writes what it divides by zero as no JSON has it.
+    let text = ["-nan", "nan", "-inf", "inf"]
+        .iter()
+        .fold(text.trim_start_matches('\u{feff}').to_owned(), |text, word| {
+            text.replace(&format!(" : {word}"), " : null")
+        });
+    let text = text.as_str();
     // fio and launchers print their warnings before the JSON.
     let lines = text.split_inclusive('\n');
     let start: usize = lines.take_while(|line| !line.trim_start().starts_with('{')).map(str::len).sum();
@@ -209,7 +216,9 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 fn of_fio(document: &Value) -> Vec<Experiment> {
     const METHOD: &str = "Times are fio's completion latencies: from when an operation was submitted, not from when it \
                           was due.";
-    let jobs = list(&document["jobs"]).map(|job| {
+    // With --client each host has its jobs, and an entry adds up all.
+    let of_hosts = list(&document["client_stats"]).filter(|job| job["jobname"] != "All clients");
+    let jobs = list(&document["jobs"]).chain(of_hosts).map(|job| {
         let mut experiment = Experiment::new("fio", METHOD);
         let parameters = &mut experiment.parameters;
         set(parameters, &document["global options"]);
@@ -218,7 +227,9 @@ fn of_fio(document: &Value) -> Vec<Experiment> {
         let is_serial = parameters.remove("stonewall").is_some();
         let depth = parameters.get("iodepth").map(|depth| ("depth", depth.clone()));
         let name = job["jobname"].as_str().map(|name| ("job", Value::from(name)));
-        parameters.extend(depth.into_iter().chain(name).map(|(key, value)| (key.to_owned(), value)));
+        let host = job["hostname"].as_str().map(|host| ("host", Value::from(host)));
+        parameters
+            .extend(depth.into_iter().chain(name).chain(host).map(|(key, value)| (key.to_owned(), value)));
         // A new group that does not wait for the others runs at the same time as they do.
         let is_parallel = parameters.contains_key("new_group") && !is_serial;
         (job, if is_parallel { &Value::Null } else { &job["groupid"] }, experiment)
@@ -230,6 +241,7 @@ fn of_fio(document: &Value) -> Vec<Experiment> {
         let parts: Vec<&Value> = jobs.iter().map(|(job, ..)| *job).collect();
         let mut experiment = jobs[0].2.clone();
         experiment.rows = KINDS.iter().filter_map(|kind| fio_row(kind, &parts)).collect();
+        experiment.rows.extend(fio_syncs(&parts));
         for error in parts.iter().filter_map(|job| job["error"].as_i64()).filter(|error| *error != 0) {
             experiment.notes.push(format!("fio reports that the job failed with error {error}"));
         }
@@ -247,7 +259,11 @@ fn of_fio(document: &Value) -> Vec<Experiment> {
 
 /// Returns the row of a kind of work, the sum of the parts of a job.
 fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
-    let done = |job: &Value, kind: &str| known(&job[kind], "total_ios").unwrap_or(0.0);
+    // Before 2.2 the number follows from the rate.
+    let done = |job: &Value, kind: &str| {
+        let of_rate = || Some(known(&job[kind], "iops")? * known(&job[kind], "runtime")? / 1000.0);
+        known(&job[kind], "total_ios").or_else(of_rate).unwrap_or(0.0)
+    };
     let parts: Vec<&Value> = parts.iter().filter(|job| done(job, kind) > 0.0).copied().collect();
     let operations: f64 = parts.iter().map(|job| done(job, kind)).sum();
     if parts.is_empty() {
@@ -263,26 +279,19 @@ fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
     };
     let bytes =
         |figures: &Value| known(figures, "bw_bytes").or_else(|| known(figures, "bw").map(|kib| kib * 1024.0));
-    let percentile = |key: &str| {
-        // Nanoseconds since fio 3, microseconds before.
-        let of = |job: &Value, times: &str, divisor: f64| {
-            Some(known(&job[kind][times]["percentile"], key)? / divisor)
-        };
-        let of = |job: &&Value| of(job, "clat_ns", 1000.0).or_else(|| of(job, "clat", 1.0));
-        parts.iter().filter_map(of).reduce(f64::max)
-    };
     let mut found = vec![
         (metric::IOPS, rate(&|figures| known(figures, "iops"))),
         (metric::MB_PER_S, rate(&|figures| Some(bytes(figures)? / 1e6))),
         (metric::SECONDS, longest_ms.map(|ms| ms / 1000.0)),
     ];
-    found.extend(PERCENTILES.map(|(name, key, _)| (name, percentile(key))));
+    found.extend(fio_percentiles(kind, "clat", &parts));
     // A job's processor time covers all of its work.
     let all: f64 = parts.iter().flat_map(|job| KINDS[..3].iter().map(|kind| done(job, kind))).sum();
     if kind == "mixed" || all == operations {
         let cpu_us = |job: &&Value| {
             let share = (known(job, "usr_cpu")? + known(job, "sys_cpu")?) / 100.0;
-            Some(share * 1000.0 * known(job, "job_runtime").or_else(|| known(&job[kind], "runtime"))?)
+            // The time of all jobs of a group, since 3.8. `runtime` is that of the longest, and nothing says how many there were.
+            Some(share * 1000.0 * known(job, "job_runtime")?)
         };
         let per_io = |total: Option<f64>| total.map(|total| total / operations);
         found.push((metric::CPU_US_PER_IO, per_io(parts.iter().map(cpu_us).sum())));
@@ -290,6 +299,26 @@ fn fio_row(kind: &str, parts: &[&Value]) -> Option<Row> {
         found.push((metric::CONTEXT_SWITCHES_PER_IO, per_io(switches)));
     }
     Some(row(kind, found).describe("as fio calls it"))
+}
+
+/// Returns the percentiles of some times of fio, the largest of any part: nanoseconds since fio 3, microseconds before.
+fn fio_percentiles(kind: &str, times: &str, parts: &[&Value]) -> [(&'static str, Option<f64>); 3] {
+    let nanoseconds = format!("{times}_ns");
+    PERCENTILES.map(|(name, key, _)| {
+        let of = |job: &Value, times: &str, divisor: f64| {
+            Some(known(&job[kind][times]["percentile"], key)? / divisor)
+        };
+        let of = |job: &&Value| of(job, &nanoseconds, 1000.0).or_else(|| of(job, times, 1.0));
+        (name, parts.iter().filter_map(of).reduce(f64::max))
+    })
+}
+
+/// Returns the row of the syncs among the work (`fsync`, `fdatasync`), whose times are in no other row.
+fn fio_syncs(parts: &[&Value]) -> Option<Row> {
+    let syncs: f64 = parts.iter().filter_map(|job| known(&job["sync"], "total_ios")).sum();
+    let found = row("sync", fio_percentiles("sync", "lat", parts));
+    (syncs > 0.0 && !found.metrics.0.is_empty())
+        .then(|| found.describe("fsync and fdatasync calls: their times are in no other row"))
 }
 
 /// Reads a phase of elbencho, a line of its JSON file, which has numbers as texts.
@@ -307,13 +336,17 @@ fn of_elbencho(phase: &Value) -> Experiment {
         let figures = &phase[done];
         let times =
             ["IO", "entries"].iter().find_map(|of| figures["latency"].get(of)).unwrap_or(&Value::Null);
-        let reads = "rwmix_read";
-        for (name, figures, times) in
-            [(done.to_owned(), figures, times), (format!("{done}.{reads}"), &figures[reads], &times[reads])]
-        {
+        let (reads, all) = ("rwmix_read", &times["histogram"]);
+        for (name, figures, times, histogram) in [
+            (done.to_owned(), figures, times, all),
+            (format!("{done}.{reads}"), &figures[reads], &times[reads], &all[reads]),
+        ] {
+            if let Some(why) = histogram["histo_max_exceeded"].as_str() {
+                experiment.notes.push(format!("{name} has no percentiles: {why}"));
+            }
             let rates =
                 ELBENCHO.map(|(name, key, divisor)| (name, known(figures, key).map(|it| it / divisor)));
-            let percentile = |(name, _, share)| (name, upper_end(&times["histogram"], share));
+            let percentile = |(name, _, share)| (name, upper_end(histogram, share));
             let mean = (metric::MEAN_US, known(times, "avg_us"));
             let row = row(name, rates.into_iter().chain([mean]).chain(PERCENTILES.map(percentile)));
             if !row.metrics.0.is_empty() {
@@ -328,7 +361,8 @@ fn of_elbencho(phase: &Value) -> Experiment {
 fn upper_end(histogram: &Value, share: f64) -> Option<f64> {
     let end =
         |range: &Value| range["range"].as_str()?.trim_end_matches("us").rsplit('-').next()?.parse().ok();
-    let ranges = histogram.as_array()?.iter().map(|range| Some((end(range)?, known(range, "count")?)));
+    let ranges =
+        histogram["buckets"].as_array()?.iter().map(|range| Some((end(range)?, known(range, "count")?)));
     let ranges: Vec<(f64, f64)> = ranges.collect::<Option<_>>()?;
     let wanted = share * ranges.iter().map(|(_, count)| count).sum::<f64>();
     let mut sum = 0.0;
@@ -347,7 +381,8 @@ fn ior(parameters: &BTreeMap<String, Value>, operation: &Value) -> Option<Experi
     let mut experiment = Experiment::new("ior", METHOD);
     experiment.parameters = parameters.clone();
     let figure = |(name, column, key, factor): (&'static str, _, _, f64)| {
-        let value = known(operation, column).or_else(|| known(operation, key));
+        // Its JSON has four digits of a second: a shorter time is unknown.
+        let value = known(operation, column).or_else(|| known(operation, key)).filter(|value| *value > 0.0);
         (name, value.map(|value| value * factor))
     };
     experiment.rows.push(row(access, IOR.map(figure)).describe("as IOR calls it"));
@@ -361,10 +396,10 @@ fn of_ior(document: &Value) -> Vec<Experiment> {
         let command = document.get("Command line").map(|command| ("command".to_owned(), command.clone()));
         let mut parameters = BTreeMap::from_iter(command);
         set(&mut parameters, &test["Options"]);
-        // A list of iterations, each a list of operations.
-        found.extend(
-            list(&test["Results"]).flat_map(list).filter_map(|operation| ior(&parameters, operation)),
-        );
+        // A list of operations; before 4.0 a list of iterations, each a list of operations.
+        let operations = |result| list(result).chain(result.is_object().then_some(result));
+        let operations = list(&test["Results"]).flat_map(operations);
+        found.extend(operations.filter_map(|operation| ior(&parameters, operation)));
     }
     found
 }
@@ -392,12 +427,11 @@ fn of_text(text: &str) -> (&str, Vec<Experiment>) {
         match (words.as_slice(), setting) {
             (["access", ..], _) if begins_table(line) => (columns, in_options) = (words, false),
             (["Operation", .., "Std", "Dev"], _) if iterations > 0 => columns = words,
+            // `SUMMARY time:`, later `SUMMARY time (in ms/op):`.
+            (["SUMMARY", what, ..], _) if what.trim_end_matches(':') == "time" => iterations = 0,
             (["SUMMARY" | "SUMMARY:", ..], _) => {
                 columns.clear();
                 iterations = words.iter().rev().nth(1).and_then(|count| count.parse().ok()).unwrap_or(0);
-                if words.contains(&"time") {
-                    iterations = 0;
-                }
                 let mut experiment = Experiment::new("mdtest", METHOD);
                 experiment.parameters = parameters.clone();
                 found.push(experiment);
@@ -426,7 +460,7 @@ fn of_text(text: &str) -> (&str, Vec<Experiment>) {
                     columns.iter().zip(words).map(|(column, cell)| ((*column).to_owned(), cell.into()));
                 found.extend(ior(&parameters, &Value::Object(cells.collect())));
             }
-            _ if columns.first() == Some(&"Operation") => {
+            _ if columns.first() == Some(&"Operation") && iterations > 0 => {
                 let name = words.iter().take_while(|word| word.parse::<f64>().is_err());
                 let name: Vec<&str> = name.copied().filter(|word| *word != ":").collect();
                 let rates: Vec<f64> = words.iter().filter_map(|word| word.parse().ok()).collect();
@@ -443,15 +477,23 @@ fn of_text(text: &str) -> (&str, Vec<Experiment>) {
 /// Adds a line of mdtest's table.
 fn mdtest(experiment: &mut Experiment, name: &str, iterations: u32, [max, min, mean, sd]: [f64; 4]) {
     // An operation that was not requested has zeros.
-    if name.is_empty() || max <= 0.0 {
+    if name.is_empty() || max <= 0.0 || ![max, min, mean].iter().all(|rate| rate.is_finite()) {
         return;
     }
-    let (near, third) = (0.01 + 1e-6 * max, 3.0 * mean - max - min);
+    // Version 3.3 sums up the rates of all tasks, of which these are too few: then the deviation is another one.
     let values = match iterations {
-        2 if (max + min - 2.0 * mean).abs() <= near => vec![min, max],
-        3 if third >= min - near && third <= max + near => vec![min, third, max],
-        _ => vec![mean],
+        2 => vec![min, max],
+        3 => vec![min, 3.0 * mean - max - min, max],
+        _ => Vec::new(),
     };
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    let near = 0.01 + 1e-4 * max;
+    let are_all = [iterations, iterations.saturating_sub(1)]
+        .iter()
+        .any(|count| ((squares / f64::from((*count).max(1))).sqrt() - sd).abs() <= near)
+        && values.iter().all(|value| (min - near..=max + near).contains(value))
+        && (values.iter().sum::<f64>() - f64::from(iterations) * mean).abs() <= near;
+    let values = if are_all && !values.is_empty() { values } else { vec![mean] };
     if iterations > 1 && values.len() == 1 {
         experiment.notes.push(format!(
             "{name}: only the mean of {iterations} iterations is known, which lie from {min} to {max} with a standard \
@@ -552,28 +594,104 @@ mod tests {
         assert_eq!(to_csv(&report).expect("in memory"), expected);
     }
 
+    /// A document of fio as it is, without what this program makes of it.
+    fn raw(text: &str) -> Value {
+        let start = text.find("\n{").map_or(0, |at| at + 1);
+        let mut documents = Deserializer::from_str(&text[start..]).into_iter();
+        documents.next().expect("a document").expect("JSON")
+    }
+
     #[test]
     fn files_of_the_same_job_are_repeats_and_jobs_at_the_same_time_are_one_run() {
-        let [one, two] = ["fio-1.json", "fio-2.json"].map(fixture);
+        let [one, two] = ["fio-3.33-jobs-1.json", "fio-3.33-jobs-2.json"].map(fixture);
         let report = convert(&[&one, &two]);
-        assert_eq!(report.environment.time_unix_s, 1_700_000_000);
+        let first = raw(&one);
+        assert_eq!(report.environment.time_unix_s, first["timestamp"].as_u64().expect("a time"));
         let [point, mix] = report.experiments.as_slice() else { panic!("{report:?}") };
-        // 8,000 reads in a second and 4,000 in 0.8 s, beside each other.
-        assert_eq!(samples(point, "read", metric::IOPS), [12_000.0, 13_200.0]);
+        let jobs: Vec<&Value> = list(&first["jobs"]).filter(|job| job["jobname"] == "point").collect();
+        let of = |of: &dyn Fn(&Value) -> f64| jobs.iter().map(|job| of(job)).collect::<Vec<_>>();
+        let longest = of(&|job| job["read"]["runtime"].as_f64().expect("ms")).into_iter().fold(0.0, f64::max);
         let row = point.row("read").expect("it read");
+        let near = |metric: &str, wanted: f64| {
+            let found = row.samples[0].metrics.get(metric).expect("a figure");
+            assert!((found / wanted - 1.0).abs() < 1e-6, "{metric}: {found}, not {wanted}");
+        };
+        // Two jobs of 500 reads beside each other, in the time of the longer one.
+        near(metric::IOPS, 1000.0 / longest * 1000.0);
+        near(metric::SECONDS, longest / 1000.0);
         assert_eq!(row.samples[1].repeat, 1);
-        assert_eq!(row.metrics.get(metric::IOPS), Some(12_600.0));
-        assert_eq!(row.metrics.get(metric::SECONDS), Some(1.0));
         // The largest of both jobs: none of these is the percentile of all reads.
-        let times = [metric::P50_US, metric::P99_US, metric::P99_9_US].map(|name| row.metrics.get(name));
-        assert_eq!(times, [Some(310.0), Some(950.0), Some(2000.0)]);
-        assert_eq!(samples(point, "read", metric::CONTEXT_SWITCHES_PER_IO)[0], 0.1);
-        assert_eq!(samples(point, "read", metric::CPU_US_PER_IO)[0], 30.0);
+        for (name, key, _) in PERCENTILES {
+            let all = of(&|job| job["read"]["clat_ns"]["percentile"][key].as_f64().expect("ns"));
+            near(name, all.into_iter().fold(0.0, f64::max) / 1000.0);
+        }
+        let figure = |job: &Value, name: &str| job[name].as_f64().expect("a number");
+        near(metric::CONTEXT_SWITCHES_PER_IO, of(&|job| figure(job, "ctx")).iter().sum::<f64>() / 1000.0);
+        let cpu_us =
+            of(&|job| (figure(job, "usr_cpu") + figure(job, "sys_cpu")) * 10.0 * figure(job, "job_runtime"));
+        near(metric::CPU_US_PER_IO, cpu_us.iter().sum::<f64>() / 1000.0);
         assert!(point.notes.iter().any(|note| note.contains("sum of 2 jobs")), "{:?}", point.notes);
         assert_eq!((mix.rows.len(), mix.notes.len()), (2, 0), "two runs have a spread: {:?}", mix.notes);
         assert_eq!(mix.row("read").and_then(|row| row.metrics.get(metric::CPU_US_PER_IO)), None);
         let alone = convert(&[&one]);
         assert!(alone.experiments.iter().all(|one| one.notes.iter().any(|note| note == ONCE)));
+    }
+
+    /// The sums of a group were divided by the time of its longest job, a fourth of the truth for four jobs.
+    #[test]
+    fn processor_time_is_that_of_all_jobs_of_a_group_or_unknown() {
+        let text = fixture("fio-3.33-group.json");
+        let job = raw(&text)["jobs"][0].clone();
+        let row = convert(&[&text]).experiments[0].row("read").expect("it read").clone();
+        let figure = |name: &str| job[name].as_f64().expect("a number");
+        let wanted = (figure("usr_cpu") + figure("sys_cpu")) * 10.0 * figure("job_runtime") / 1000.0;
+        assert!(figure("job_runtime") > 1.5 * job["read"]["runtime"].as_f64().expect("ms"));
+        assert_eq!(row.metrics.get(metric::CPU_US_PER_IO), Some(wanted));
+        // Before 3.8 the time of all is not there. The structure is that of fio 3.1, read in its sources.
+        let old = r#"{"fio version": "fio-3.1", "global options": {"numjobs": "4", "group_reporting": ""}, "jobs": [{"jobname": "r",
+            "job options": {"rw": "randread"}, "read": {"total_ios": 100000, "iops": 10000.0, "runtime": 10000},
+            "usr_cpu": 5.0, "sys_cpu": 20.0, "ctx": 100000}]}"#;
+        let row = convert(&[old]).experiments[0].row("read").expect("it read").clone();
+        assert_eq!(
+            (row.metrics.get(metric::CPU_US_PER_IO), row.metrics.get(metric::IOPS)),
+            (None, Some(10_000.0))
+        );
+    }
+
+    #[test]
+    fn syncs_hosts_and_marks_of_fio_are_read() {
+        let text = fixture("fio-3.33-sync.json");
+        let found = convert(&[&text]).experiments;
+        let wanted = raw(&text)["jobs"][0]["sync"]["lat_ns"]["percentile"]["99.000000"].as_f64().expect("ns");
+        assert_eq!(samples(&found[0], "sync", metric::P99_US), [wanted / 1000.0]);
+        assert_ne!(samples(&found[0], "write", metric::P99_US), [wanted / 1000.0]);
+        // A client's output begins with the lines of its hosts.
+        let text = fixture("fio-3.33-client.json");
+        let found = convert(&[&text]).experiments;
+        let job = &raw(&text)["client_stats"][0];
+        assert_eq!(samples(&found[0], "read", metric::IOPS), [job["read"]["iops"].as_f64().expect("a rate")]);
+        assert_eq!(Some(&found[0].parameters["host"]), job.get("hostname"));
+        let with_sum = text.replace(
+            "\"client_stats\" : [",
+            "\"client_stats\" : [{\"jobname\": \"All clients\", \"read\": {\"total_ios\": 1}},",
+        );
+        assert_eq!(convert(&[&with_sum]).experiments.len(), 1);
+        let marked = format!(
+            "\u{feff}{}",
+            MODERN.replace("\"trim\": { \"total_ios\": 0 }", "\"trim\": { \"iops\" : -nan }")
+        );
+        assert_eq!(
+            convert(&[&marked]).to_json().expect("finite"),
+            convert(&[MODERN]).to_json().expect("finite")
+        );
+        // The structure of fio 2.1.10, read in its sources: no number of operations, no options.
+        let oldest = r#"{"fio version": "fio-2.1.10", "jobs": [{"jobname": "r", "read": {"bw": 26040, "iops": 6510, "runtime": 30001,
+            "clat": {"percentile": {"50.000000": 145, "0.00": 0}}}, "usr_cpu": 1.5, "sys_cpu": 6.2, "ctx": 195400}]}"#;
+        let row = convert(&[oldest]).experiments[0].row("read").expect("it read").clone();
+        assert_eq!(
+            (row.metrics.get(metric::IOPS), row.metrics.get(metric::P50_US)),
+            (Some(6510.0), Some(145.0))
+        );
     }
 
     #[test]
@@ -599,7 +717,7 @@ mod tests {
 
     #[test]
     fn running_totals_of_fio_are_no_repeats() {
-        let text = fixture("fio-2.json");
+        let text = fixture("fio-3.33-jobs-2.json");
         assert!(refused(&[&format!("{text}{text}")]).contains("--status-interval"));
         assert!(
             refused(&[&format!("{text}\npoint: (groupid=0, jobs=2)\n{text}")]).contains("running totals")
@@ -608,30 +726,31 @@ mod tests {
         assert_eq!(convert(&[&format!("{text}\npoint: (groupid=0, jobs=2)\n")]).experiments.len(), 2);
     }
 
+    /// The JSON of 4.0 has a list of operations where 3.3 had a list of iterations, and was refused.
     #[test]
-    fn text_and_json_of_ior_have_the_same_figures() {
-        let reports = ["ior.out", "ior.json"].map(|name| convert(&[&fixture(name)]));
-        for report in &reports {
-            let [experiment] = report.experiments.as_slice() else { panic!("{report:?}") };
-            assert_eq!(experiment.rows.len(), 2, "a removal has no figures");
-            assert_eq!(samples(experiment, "write", metric::MB_PER_S), [1048.576, 943.7184]);
-            assert_eq!(samples(experiment, "read", metric::IOPS), [2048.0, 2150.0]);
-            assert_eq!(samples(experiment, "write", metric::OPEN_MS), [1.0, 1.2]);
-            assert_eq!(samples(experiment, "write", "mean_us"), [7812.0, 8800.0]);
-            assert_eq!(experiment.parameters["xfersize"], "1 MiB");
-            assert_eq!(experiment.number("tasks"), Some(8.0));
-            assert!(experiment.method.contains("IOR-4.0.0"), "{}", experiment.method);
-            assert_eq!(experiment.notes, [""; 0], "two repetitions");
+    fn text_and_json_of_ior_have_the_same_rows_in_each_version() {
+        for version in ["3.3.0", "4.0.0"] {
+            for (suffix, digits) in [("out", 1e-9), ("json", 1e-4)] {
+                let text = fixture(&format!("ior-{version}.{suffix}"));
+                let report = convert(&[&text]);
+                let [experiment] = report.experiments.as_slice() else { panic!("{report:?}") };
+                assert_eq!(experiment.rows.len(), 2, "a removal has no figures");
+                assert_eq!(experiment.number("tasks"), Some(2.0));
+                assert!(experiment.method.contains(&format!("IOR-{version}")), "{}", experiment.method);
+                assert_eq!(experiment.notes, [""; 0], "two repetitions");
+                assert_eq!(experiment.parameters["xfersize"], "65536 bytes");
+                for access in ["write", "read"] {
+                    let rates = samples(experiment, access, metric::MB_PER_S);
+                    let seconds = samples(experiment, access, metric::SECONDS);
+                    assert_eq!((rates.len(), seconds.len()), (2, 2), "{version} {access}");
+                    // Its rate is that of a mebibyte in the time that it gives.
+                    for (rate, seconds) in rates.iter().zip(seconds) {
+                        let near = (rate * seconds - MIB).abs() <= rate * 0.5f64.mul_add(digits, 5e-7) + 0.01;
+                        assert!(near, "{version} {access}: {rate} MB/s in {seconds} s");
+                    }
+                }
+            }
         }
-        let [text, json] = reports.map(|report| report.experiments);
-        let without_command = |mut one: Experiment| {
-            one.parameters.remove("command").expect("both have it");
-            one.parameters
-        };
-        assert_eq!(
-            text.into_iter().map(without_command).collect::<Vec<_>>(),
-            json.into_iter().map(without_command).collect::<Vec<_>>()
-        );
     }
 
     #[test]
@@ -652,23 +771,27 @@ mod tests {
 
     #[test]
     fn rates_of_mdtest_have_the_iterations_that_can_be_known() {
-        let text = fixture("mdtest.out");
+        let text = fixture("mdtest-4.0.0.out");
         let report = convert(&[&text]);
         let [experiment] = report.experiments.as_slice() else { panic!("{report:?}") };
-        assert_eq!(experiment.rows.len(), 8, "files were not read");
-        let created = samples(experiment, "file-creation", metric::FILES_PER_S);
-        let near = |found: &[f64], wanted: &[f64]| {
-            found.len() == wanted.len()
-                && found.iter().zip(wanted).all(|(one, other)| (one - other).abs() < 0.01)
+        assert_eq!(experiment.rows.len(), 10);
+        // The largest, the smallest and the mean rate, of the line of the first table.
+        let line = |text: &str| -> Vec<f64> {
+            let line =
+                text.lines().find(|line| line.trim_start().starts_with("File creation")).expect("a line");
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
-        assert!(near(&created, &[5000.0, 5200.0, 6000.0]), "{created:?}");
-        assert_eq!((experiment.number("tasks"), experiment.number("nodes")), (Some(8.0), Some(2.0)));
-        assert_eq!(experiment.parameters["items"], "8000 files/directories");
+        let [max, min, mean, _] = line(&text)[..] else { panic!("four figures") };
+        let created = samples(experiment, "file-creation", metric::FILES_PER_S);
+        assert_eq!((created.len(), created[0], created[2]), (3, min, max));
+        assert!((created.iter().sum::<f64>() / 3.0 - mean).abs() < 0.01, "{created:?}");
+        assert_eq!((experiment.number("tasks"), experiment.number("nodes")), (Some(2.0), Some(1.0)));
+        assert_eq!(experiment.parameters["items"], "200 files/directories");
         assert_eq!(experiment.notes, [""; 0]);
         let many = text.replace("of 3 iterations", "of 9 iterations");
         let report = convert(&[&many, &many]);
         let created = samples(&report.experiments[0], "file-creation", metric::FILES_PER_S);
-        assert!(near(&created, &[5400.0, 5400.0]), "{created:?}");
+        assert_eq!(created, [mean, mean]);
         let notes = &report.experiments[0].notes;
         assert!(
             notes.iter().any(|note| note.contains("File creation: only the mean of 9 iterations")),
@@ -682,16 +805,38 @@ mod tests {
             .replace("Operation ", "Operation per Rank: Max Min Mean per Iteration: ")
             .replace(":        9.5", "1.0 2.0 3.0 9.5");
         assert_eq!(samples(&convert(&[&ranks]).experiments[0], "file-stat", metric::FILES_PER_S), [9.5]);
-        // Times are no rates.
-        assert!(
-            refused(&[&old.replace("SUMMARY:", "SUMMARY time (in ms/op):")])
-                .contains("no job with any figures")
-        );
+        // Version 3.3 takes the rates of all tasks together, so that three do not follow from them.
+        let text = fixture("mdtest-3.3.0.out");
+        let created = samples(&convert(&[&text]).experiments[0], "directory-creation", metric::FILES_PER_S);
+        assert_eq!(created.len(), 1, "{created:?}");
+    }
+
+    /// A table of times was read as rates: 0.58 ms became 0.58 files a second.
+    #[test]
+    fn times_of_mdtest_are_no_rates() {
+        for version in ["3.3.0", "4.0.0"] {
+            let (both, times) =
+                (fixture(&format!("mdtest-{version}.out")), fixture(&format!("mdtest-{version}-times.out")));
+            assert!(both.contains("SUMMARY time:"), "{version}");
+            assert!(refused(&[&times]).contains("no job with any figures"), "{version}");
+            let rates = both.split("SUMMARY time:").next().expect("a part");
+            assert_eq!(
+                convert(&[&both]).to_json().expect("finite"),
+                convert(&[rates]).to_json().expect("finite"),
+                "{version}"
+            );
+            // As releases after 4.0 call it.
+            let newer = times.replace("SUMMARY time:", "SUMMARY time (in ms/op):");
+            assert!(refused(&[&newer]).contains("no job with any figures"), "{version}");
+        }
+        let infinite =
+            fixture("mdtest-4.0.0.out").replace("   File stat     ", "   File stat   inf inf inf nan\n   X ");
+        assert!(convert(&[&infinite]).experiments[0].row("file-stat").is_none());
     }
 
     #[test]
     fn phases_of_elbencho_become_experiments() {
-        let text = fixture("elbencho.json");
+        let text = fixture("elbencho-3.1-9.json");
         let report = convert(&[&text]);
         let [directories, write, mixed] = report.experiments.as_slice() else { panic!("{report:?}") };
         assert_eq!(samples(directories, "last_done", metric::FILES_PER_S), [25_000.0]);
@@ -705,14 +850,20 @@ mod tests {
         assert_eq!((&write.parameters["phase"], write.number("block_size")), (&"WRITE".into(), Some(4096.0)));
         assert_eq!(samples(mixed, "last_done.rwmix_read", metric::IOPS), [3000.0]);
         assert_eq!(samples(mixed, "last_done.rwmix_read", "mean_us"), [150.0]);
-        assert_eq!(write.parameters["version"], "3.0-27");
+        assert_eq!(write.parameters["version"], "3.1-9");
+        assert_eq!(samples(mixed, "last_done.rwmix_read", metric::P99_US), [152.0]);
+        let exceeded = text.replace(
+            r#"{"buckets":[{"range":"152"#,
+            r#"{"histo_max_exceeded":"too long","buckets":[{"range":"152"#,
+        );
+        assert!(convert(&[&exceeded]).experiments[1].notes.iter().any(|note| note.contains("too long")));
         assert!(refused(&[&text[..text.len() - 9]]).contains("was cut off"));
     }
 
     #[test]
     fn several_files_are_of_programs_that_are_known() {
-        let [ior, fio] = ["ior.out", "fio-1.json"].map(fixture);
-        assert_eq!(convert(&[&ior, &fio]).environment.kernel, "unknown: measured by IOR-4.0.0 and fio-3.36");
+        let [ior, fio] = ["ior-4.0.0.out", "fio-3.33-jobs-1.json"].map(fixture);
+        assert_eq!(convert(&[&ior, &fio]).environment.kernel, "unknown: measured by IOR-4.0.0 and fio-3.33");
         let own = Report::new(Environment::default(), Vec::new()).to_json().expect("finite");
         assert!(refused(&[&ior, &own]).contains("it is converted alone"));
         assert!(refused(&[&ior, "<html>"]).contains("reads the JSON of forebay, fio, elbencho and IOR"));
@@ -775,8 +926,16 @@ mod tests {
         let waited = r#"{"schema": 1, "forebay": "0", "kind": "wait", "time_unix_s": 1, "kernel": "", "command": [], "pid": 7,
             "method": "pressure", "wall_ns": 2, "full_wait_share": 0.5, "some_wait_share": 0.5, "wait_sum_ns": 3,
             "iowait": {"full_share": 0.5}, "files": [{"path": "a", "wait_ns": 1, "wait_share": 1.0}], "advice": ["b"], "notes": []}"#;
-        let foreign =
-            ["fio-1.json", "fio-2.json", "elbencho.json", "ior.json", "ior.out", "mdtest.out"].map(fixture);
+        let foreign = [
+            "fio-3.33-jobs-1.json",
+            "fio-3.33-sync.json",
+            "elbencho-3.1-9.json",
+            "ior-3.3.0.json",
+            "ior-4.0.0.json",
+            "ior-4.0.0.out",
+            "mdtest-4.0.0.out",
+        ]
+        .map(fixture);
         let own = [convert(&[&foreign[0]]).to_json().expect("finite"), waited.to_owned()];
         let mut dice = Dice(0x2545_F491_4F6C_DD1D);
         for text in foreign.into_iter().chain(own) {
