@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(claim("new", "").judge(&[]).1, "not measured in this result");
     }
 
-    /// Claims once pointed the wrong way, and had figures of runs of this program: nobody could see where they came from.
+    /// Claims once pointed the wrong way, and had figures of runs of this program without a source.
     #[test]
     fn every_claim_has_its_text_and_a_way_to_decide_it_or_says_why_not() {
         let texts: Vec<Text> = serde_json::from_str(include_str!("claims/texts.json")).expect("the texts");
