@@ -268,8 +268,9 @@ fn check(
     !findings.is_empty()
 }
 
-fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
-    let (place, step) = (dir(), forebay_test::one_in(4));
+/// Each damage at one boundary in `parts`, of each damage other ones.
+fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage], parts: usize) {
+    let (place, step) = (dir(), parts * forebay_test::one_in(4));
     let scene = Scene { engine, made, row_at: place.path().join("row"), values };
     let (mut found, mut whole, mut salvaged) = (0, 0, Vec::new());
     let tables =
@@ -279,7 +280,6 @@ fn rows(engine: &Engine, made: &Path, values: &Values, damages: &[Damage]) {
     for (boundaries, path) in tables.chain(logs) {
         let is_table = path.extension().is_some_and(|end| end == "fkv");
         for (index, &damage) in damages.iter().enumerate() {
-            // Of each damage other ones.
             for &at in boundaries.iter().skip(index % step).step_by(step) {
                 let is_found = check(&scene, &path, at, damage, &mut salvaged);
                 // Each byte of a table is covered. Damage to a log's padding and marks may lose nothing.
@@ -305,7 +305,7 @@ fn all_that_look_at_a_damaged_store_agree() {
     let at = place.path().join("store");
     let values = made(&engine, &at, Compression::None);
     assert!(read_all(&engine, &at, &values, "the whole store").0.is_empty());
-    rows(&engine, &at, &values, &[Damage::Zero, Damage::Flip, Damage::Cut]);
+    rows(&engine, &at, &values, &[Damage::Zero, Damage::Flip, Damage::Cut], 1);
 }
 
 #[test]
@@ -314,7 +314,8 @@ fn all_that_look_at_a_damaged_compressed_store_agree() {
     let at = place.path().join("store");
     let values = made(&engine, &at, Compression::Lz4);
     assert!(read_all(&engine, &at, &values, "the whole store").0.is_empty());
-    rows(&engine, &at, &values, &[Damage::Zero, Damage::Flip, Damage::Cut]);
+    // The log and the tables' ends are as without compression.
+    rows(&engine, &at, &values, &[Damage::Zero, Damage::Flip, Damage::Cut], 2);
 }
 
 #[test]
@@ -324,7 +325,7 @@ fn all_that_look_at_a_damaged_store_of_zstd_agree() {
     let at = place.path().join("store");
     let values = made(&engine, &at, Compression::Zstd(3));
     assert!(read_all(&engine, &at, &values, "the whole store").0.is_empty());
-    rows(&engine, &at, &values, &[Damage::Flip, Damage::Cut]);
+    rows(&engine, &at, &values, &[Damage::Flip, Damage::Cut], 2);
 }
 
 #[test]
@@ -336,5 +337,5 @@ fn all_that_look_at_a_damaged_checkpoint_agree() {
     store.checkpoint(&copy).wait().expect("a checkpoint");
     store.close().wait().expect("an end");
     assert!(read_all(&engine, &copy, &values, "the whole checkpoint").0.is_empty());
-    rows(&engine, &copy, &values, &[Damage::Flip, Damage::Cut]);
+    rows(&engine, &copy, &values, &[Damage::Flip, Damage::Cut], 1);
 }
