@@ -39,6 +39,11 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>, grows: bool) -> Ready {
+        debug_assert_eq!(
+            record::parse(&record).ok().as_ref(),
+            Some(&places),
+            "a record is read back as it was written"
+        );
         let held = HeldShare::new(Some(shared.cache.held()), record.memory_bytes());
         Ready { record, places, log: None, grows, is_relaxed: false, _held: held }
     }
@@ -48,6 +53,7 @@ impl Ready {
     pub(crate) fn without(mut self, unlogged: &BTreeSet<u32>) -> Ready {
         if !unlogged.is_empty() {
             let log = Record::logged(&self.record, &self.places, |keyspace| !unlogged.contains(&keyspace));
+            debug_assert!(record::parse(&log).is_ok(), "a record is read back as it was written");
             self.is_relaxed = log.len() == HEADER_BYTES;
             self.log = Some(log);
         }
