@@ -15,6 +15,7 @@ use super::insertion::Insertion;
 use super::range_lock::LockedRanges;
 use super::space::Space;
 use super::stats::Counters;
+use super::turns::Turns;
 use super::write_stall::WriteStall;
 use crate::async_mutex::AsyncMutex;
 use crate::budget::Budget;
@@ -92,6 +93,8 @@ pub(crate) struct Shared {
     pub(crate) end: Event,
     /// Notified when the lock of ranges is released, or the store failed or closes.
     pub(super) unlocked: Event,
+    /// The lines of transactions that conflicted.
+    pub(crate) turns: Turns,
 }
 
 /// State that only the commit section reads and writes.
@@ -254,6 +257,7 @@ impl Shared {
             changed: Event::default(),
             end: Event::default(),
             unlocked: Event::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -520,6 +524,7 @@ impl Shared {
             .for_each(Event::notify);
         self.throttle.notify();
         self.gate.notify_all();
+        self.turns.notify_all();
     }
 
     /// Counts a background task until the returned guard is dropped; closing waits for it. Such a task checks

@@ -22,6 +22,8 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
     drop(forebay::shard::spawn(async move {
         task.0.throttle.run(|| task.0.is_closing()).await;
     })?);
+    let task = (shared.clone(), shared.begin_task());
+    drop(forebay::shard::spawn(async move { task.0.run_turns().await })?);
     // The last to retire a table may be a snapshot that outlives the store's tasks, so the callback must not
     // keep the shared state alive.
     let rung = Arc::downgrade(shared);

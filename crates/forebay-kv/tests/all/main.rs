@@ -10,6 +10,7 @@ mod checkpoint;
 mod common;
 mod compaction;
 mod compression;
+mod contention;
 mod damage_table;
 mod errors;
 mod expiry;
