@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     is_failed: AtomicBool,
     closing: AtomicBool,
     ended: AtomicBool,
+    /// Whether its task came to its end, with everything written.
+    in_order: AtomicBool,
     /// Background tasks that have to end before the logs are closed.
     tasks: AtomicUsize,
     /// Memory that the cache lends to the program.
@@ -242,6 +244,7 @@ impl Shared {
             is_failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            in_order: AtomicBool::new(false),
             tasks: AtomicUsize::new(0),
             lent: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
@@ -512,6 +515,14 @@ impl Shared {
         self.ended.store(true, Ordering::Release);
         self.closing.store(true, Ordering::Release);
         self.notify_all();
+    }
+
+    pub(in crate::store) fn set_closed_in_order(&self) {
+        self.in_order.store(true, Ordering::Release);
+    }
+
+    pub(in crate::store) fn is_closed_in_order(&self) -> bool {
+        self.in_order.load(Ordering::Acquire)
     }
 
     pub(in crate::store) fn is_ended(&self) -> bool {
