@@ -3,6 +3,7 @@
 //! A checkpoint is made under another name, with a mark inside that makes every open refuse it. It gets its
 //! own name when all of it is durable: under that name it is complete, or it does not exist.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use forebay::{Dir, Durability, Open};
 use forebay_wal::Wal;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Edit, How, Manifest};
+use crate::manifest::{Edit, How, Manifest, ManifestState};
 use crate::names::table_name;
 use crate::names::{LOG, MANIFEST, MANIFEST_BYTES, TABLES};
 use crate::store::flush;
 use crate::store::open::random_id;
+use crate::store::rules::Entries;
 use crate::store::shared::Shared;
 use crate::value::{HeldShare, Value};
 use crate::view::View;
@@ -186,8 +188,9 @@ impl<'a> Checkpoint<'a> {
         making.sync().await?;
         making.create_dir(TABLES).await?;
         self.link_tables(&making.open_dir(TABLES).await?, view).await?;
-        self.write_manifest(making, view).await?;
+        let state = self.write_manifest(making, view).await?;
         making.sync().await?;
+        self.read_back(making, &state).await?;
         making.remove_file(MARK).await?;
         Ok(making.sync().await?)
     }
@@ -210,30 +213,53 @@ impl<'a> Checkpoint<'a> {
         Ok(())
     }
 
-    /// Writes a manifest that begins with the view's tables, and an empty log.
-    async fn write_manifest(&self, making: &Dir, view: &View) -> Result<()> {
+    /// Returns the parameters for opening the checkpoint's manifest.
+    fn how(&self, store_id: Option<u64>) -> How {
+        How {
+            create: store_id.is_some(),
+            salvage: false,
+            store_id,
+            segment_bytes: MANIFEST_BYTES,
+            shard: self.shared.options.shard,
+            class: forebay::shard::class(),
+        }
+    }
+
+    /// Opens the manifest as an open of the checkpoint does, and checks that it says what was written and that all files that
+    /// it names are there.
+    async fn read_back(&self, making: &Dir, state: &ManifestState) -> Result<()> {
+        let (read, _) =
+            Manifest::open(&self.shared.engine, &making.open_dir(MANIFEST).await?, self.how(None)).await?;
+        let is_same = read.with(|read| read == state);
+        read.close().await?;
+        let entries = Entries::read(making).await?;
+        let is_there = |id: &u32| entries.table_files.binary_search_by_key(id, |(id, _)| *id).is_ok();
+        if is_same && state.tables.keys().chain(state.kept.keys()).all(is_there) {
+            return Ok(());
+        }
+        let text = "the checkpoint would not open as it was written, and is removed: please report this";
+        Err(Error::at(ErrorKind::Corruption, self.dir, text))
+    }
+
+    /// Writes a manifest that begins with the view's tables, and an empty log. Returns what an open has to find.
+    async fn write_manifest(&self, making: &Dir, view: &View) -> Result<ManifestState> {
         let (shared, engine) = (self.shared, &self.shared.engine);
         let store_id = random_id(engine, self.dir);
         making.create_dir(MANIFEST).await?;
         making.create_dir(LOG).await?;
         let (manifest, log) = (making.open_dir(MANIFEST).await?, making.open_dir(LOG).await?);
-        let how = How {
-            create: true,
-            salvage: false,
-            store_id: Some(store_id),
-            segment_bytes: MANIFEST_BYTES,
-            shard: shared.options.shard,
-            class: forebay::shard::class(),
-        };
         let levels: Vec<_> = view.version.keyspaces().collect();
         let added: Vec<_> =
             view.version.tables().map(|(level, table)| (level as u8, table.meta().clone())).collect();
+        let kept: BTreeMap<u32, u64> =
+            view.version.kept_files().map(|file| (file.file.id(), file.file.bytes())).collect();
+        let ids = added.iter().map(|(_, meta)| meta.id).chain(kept.keys().copied());
         let edit = Edit {
             is_whole: true,
             store_id,
             // At least 1, which records that the log exists.
-            next_table: added.iter().map(|(_, meta)| meta.id.saturating_add(1)).max().unwrap_or(1),
-            kept: view.version.kept_files().map(|file| (file.file.id(), file.file.bytes())).collect(),
+            next_table: ids.max().map_or(1, |last| last.saturating_add(1)),
+            kept,
             log_start: Some(1),
             log_end: None,
             keyspaces: levels.iter().map(|(id, levels)| (*id, levels.name.to_string())).collect(),
@@ -243,8 +269,9 @@ impl<'a> Checkpoint<'a> {
             removed: Vec::new(),
             added,
         };
-        let (begun, _) = Manifest::open(engine, &manifest, how).await?;
+        let (begun, _) = Manifest::open(engine, &manifest, self.how(Some(store_id))).await?;
         let applied = begun.apply(&edit).await;
+        let state = begun.state();
         begun.close().await?;
         applied?;
         let options = forebay_wal::Options::new()
@@ -258,7 +285,8 @@ impl<'a> Checkpoint<'a> {
             .shard(shared.options.shard)
             .own_thread(false);
         let (wal, _) = Wal::open_in(engine, &log, options).await?;
-        Ok(wal.close().await?)
+        wal.close().await?;
+        Ok(state)
     }
 }
 

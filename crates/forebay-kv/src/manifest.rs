@@ -233,10 +233,20 @@ impl Manifest {
         Ok(())
     }
 
-    /// Appends one edit in as many records as it needs. Returns the number of the first one.
+    /// Appends one edit in as many records as it needs. Returns the number of the first one. Nothing is written that would not
+    /// be read back.
     async fn append(&self, edit: &Edit) -> Result<Lsn> {
+        let parts: Vec<Vec<u8>> = frame::parts(&edit.encode(), edit.is_extended()).collect();
+        let mut joiner = frame::Joiner::default();
+        let read =
+            parts.iter().filter_map(|part| joiner.add(part).ok().flatten().and_then(Edit::decode)).last();
+        if read.as_ref() != Some(edit) {
+            let text =
+                "an edit would not be read back as it was written, so it was not written: please report this";
+            return Err(Error::at(ErrorKind::Corruption, &self.dir, text));
+        }
         let mut first = None;
-        for part in frame::parts(&edit.encode(), edit.is_extended()) {
+        for part in parts {
             let lsn = self.wal.append_unsynced(&part).await?;
             first.get_or_insert(lsn);
         }

@@ -23,6 +23,8 @@ pub enum Mutant {
     WokenKeepsItsRoom,
     /// A transaction commits although a key that it has read was changed.
     ConflictMissed,
+    /// A transaction whose turn it is to try again, and that does not come, makes all others wait for it.
+    TurnKept,
     /// Writers commit changes of keys that an ingest has locked.
     RangesNotLocked,
     /// An ingest names its files in the manifest one after the other.

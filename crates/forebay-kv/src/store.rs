@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forebay::{Engine, Waitable};
 use forebay_wal::Lsn;
@@ -40,6 +41,7 @@ pub(crate) mod space;
 pub(crate) mod stats;
 pub(crate) mod swap;
 mod tasks;
+pub(crate) mod turns;
 mod write_stall;
 
 pub use commit::Write;
@@ -50,13 +52,14 @@ pub use stats::{KeyspaceStats, LevelStats, MemoryStats, Stats};
 pub use swap::Swapped;
 
 use shared::Shared;
+use turns::Turn;
 
 /// Name of the keyspace that every store has.
 pub(crate) const DEFAULT: &str = "default";
 /// Maximum number of keyspaces of a store.
 const KEYSPACES_MAX: usize = 10_000;
-/// Runs of a transaction that conflicts again and again.
-const TRIES_MAX: usize = 100;
+/// The time after which [`Store::transact`] returns a conflict.
+const TRANSACT_LIMIT: Duration = Duration::from_secs(60);
 
 /// An open store: a handle that is cheap to clone and works from any thread and any executor, on shards, and
 /// in a simulated world.
@@ -493,8 +496,13 @@ impl Store {
     }
 
     /// Runs a transaction until it commits, and returns the result of `body`, which is called anew after each
-    /// [`Conflict`](crate::ErrorKind::Conflict). After 100 conflicts the last one is returned. `body` gives the
-    /// transaction back to have it committed; an error of its own ends the call, and nothing is written.
+    /// [`Conflict`](crate::ErrorKind::Conflict). `body` gives the transaction back to have it committed; an error of its own
+    /// ends the call, and nothing is written.
+    ///
+    /// After a conflict it waits until its next reads see the record that it conflicted with, and for those that conflicted there
+    /// before it. Calls that begin meanwhile let it go first. So each usually commits at its second try, however many tasks change
+    /// the same key. Others wait at most 50 ms for one that is not polled or whose body takes long, and dropping the future
+    /// gives its place up. A conflict after a minute is returned; [`transact_within`](Store::transact_within) has another limit.
     ///
     /// # Errors
     /// Those of `body` and of [`Transaction::commit`].
@@ -523,19 +531,44 @@ impl Store {
     pub fn transact<T, F>(
         &self,
         isolation: Isolation,
+        body: impl FnMut(Transaction) -> F,
+    ) -> Waitable<impl Future<Output = Result<T>>>
+    where
+        F: Future<Output = Result<(Transaction, T)>>,
+    {
+        self.transact_within(TRANSACT_LIMIT, isolation, body)
+    }
+
+    /// As [`transact`](Store::transact); a conflict after this time is returned. The time cuts neither a run of `body` short
+    /// nor a commit.
+    ///
+    /// # Errors
+    /// Those of [`transact`](Store::transact).
+    pub fn transact_within<T, F>(
+        &self,
+        limit: Duration,
+        isolation: Isolation,
         mut body: impl FnMut(Transaction) -> F,
     ) -> Waitable<impl Future<Output = Result<T>>>
     where
         F: Future<Output = Result<(Transaction, T)>>,
     {
         Waitable::new("transaction", async move {
-            let mut tries = 0;
+            let (shared, mut turn) = (self.shared(), None);
+            let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+            let limit_ns = shared.engine.now_ns().saturating_add(limit_ns);
             loop {
                 let (transaction, output) = body(self.transaction(isolation)).await?;
-                match transaction.commit().await {
-                    Err(error) if *error.kind() == ErrorKind::Conflict && tries < TRIES_MAX => tries += 1,
-                    committed => return committed.map(|()| output),
+                let Some(conflict) = transaction.apply(Some(&mut turn)).await? else { return Ok(output) };
+                let mut is_late = shared.engine.now_ns() >= limit_ns;
+                if !is_late && let Some(line) = conflict.line {
+                    let before = turn.take();
+                    is_late = !turn.insert(Turn::join(before, shared, line, limit_ns)).wait().await?;
                 }
+                if is_late {
+                    return Err(conflict.into());
+                }
+                shared.see_committed().await?;
             }
         })
     }

@@ -15,15 +15,19 @@ use std::vec::IntoIter;
 use bytes::Bytes;
 use forebay::Waitable;
 use forebay_wal::Lsn;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::batch::Batch;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::keyspace::{Keyspace, other_store};
+use crate::memtable::Memtables;
 use crate::merge::Bounds;
 use crate::range::Range;
 use crate::record::{self, Change};
 use crate::store::Handle;
+use crate::store::commit::Checked;
 use crate::store::shared::Commit;
+use crate::store::turns::{Conflict, Turn};
 use crate::value::Value;
 use crate::view::View;
 use crate::wait::Pending;
@@ -255,68 +259,106 @@ impl Transaction {
     pub fn commit(self) -> Pending<'static, ()> {
         let engine = self.handle.shared.engine.clone();
         Pending::new(&engine, async move {
-            let shared = &self.handle.shared;
-            let mut batch = Batch::new();
-            self.unlogged.iter().for_each(|keyspace| batch.note_unlogged(Some(*keyspace)));
-            for ((keyspace, key), staged) in &self.writes {
-                let change = match staged {
-                    Staged::Put { value, expires_s } => Change::Put { value, expires_s: *expires_s },
-                    Staged::Delete => Change::Delete,
-                };
-                batch.push(*keyspace, key, &change)?;
-            }
-            let Some(ready) = batch.ready(shared, self.handle.number)? else {
-                return shared.check_open();
+            let shared = self.handle.shared.clone();
+            let Some(conflict) = self.apply(None).await? else { return Ok(()) };
+            // The record that it conflicts with may be on its way to the device; until it is durable no transaction
+            // sees it, and every one conflicts with it.
+            shared.see_committed().await?;
+            Err(conflict.into())
+        })
+    }
+
+    /// Applies the changes; returns the conflict if there is one. With `turn` it yields to the transactions that wait for their
+    /// next try, and gives its own turn up as soon as it is committed: the next one can wait for the same flush.
+    pub(crate) async fn apply(self, turn: Option<&mut Option<Turn>>) -> Result<Option<Conflict>> {
+        let shared = &self.handle.shared;
+        let mut batch = Batch::new();
+        self.unlogged.iter().for_each(|keyspace| batch.note_unlogged(Some(*keyspace)));
+        for ((keyspace, key), staged) in &self.writes {
+            let change = match staged {
+                Staged::Put { value, expires_s } => Change::Put { value, expires_s: *expires_s },
+                Staged::Delete => Change::Delete,
             };
-            drop(batch);
-            let conflict = Mutex::new(None);
+            batch.push(*keyspace, key, &change)?;
+        }
+        let Some(ready) = batch.ready(shared, self.handle.number)? else {
+            return shared.check_open().map(|()| None);
+        };
+        drop(batch);
+        let conflict = Mutex::new(None);
+        let checked = {
+            let own = turn.as_deref().map(Option::as_ref);
             let is_unchanged = |commit: &Commit| {
-                let found = self.conflict(commit).filter(|_| !is_blind());
+                let found = self.conflict(commit, own).filter(|_| !is_blind());
                 let is_none = found.is_none();
                 *conflict.lock().unwrap_or_else(PoisonError::into_inner) = found;
                 is_none
             };
-            if shared.commit_if(ready, &is_unchanged).await?.is_none() {
-                return Ok(());
+            shared.commit_if(ready, &is_unchanged).await?
+        };
+        match checked {
+            Checked::Queued(appended) => {
+                if let Some(turn) = turn {
+                    drop(turn.take());
+                }
+                shared.until_durable(appended).await.map(|()| None)
             }
-            // The record that it conflicts with may be on its way to the device; until it is durable no transaction
-            // sees it, and every one conflicts with it.
-            shared.sync_committed().await?;
-            let text = conflict.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default();
-            Err(Error::new(ErrorKind::Conflict, text))
-        })
+            Checked::Refused(_) => {
+                let conflict = conflict.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Ok(Some(conflict.unwrap_or_default()))
+            }
+        }
     }
 
-    /// Returns the reason why the transaction must not commit, in the commit section.
-    fn conflict(&self, commit: &Commit) -> Option<String> {
+    /// Returns the reason why the transaction must not commit, in the commit section. `own` is its place in a line, for one
+    /// that yields to others.
+    fn conflict(&self, commit: &Commit, own: Option<Option<&Turn>>) -> Option<Conflict> {
+        let other = |text: &str| Some(Conflict { line: None, text: text.to_string() });
         if commit.loads != self.loads {
-            return Some(
-                "a bulk load, an ingest or a removal has ended since the transaction began; run it again"
-                    .to_string(),
+            return other(
+                "a bulk load, an ingest or a removal has ended since the transaction began; run it again",
             );
         }
         if self.lsn < commit.forgotten {
-            let text = "more than one memtable was flushed since the transaction began, and its reads cannot be \
-                        compared any more; run it again, for a shorter time";
-            return Some(text.to_string());
+            return other(
+                "more than one memtable was flushed since the transaction began, and its reads cannot be compared any \
+                 more; run it again, for a shorter time",
+            );
         }
-        let changed = |keyspace: u32, key: &[u8]| {
-            let newest = commit.searchable().find_map(|memtables| memtables.newest_lsn(keyspace, key));
-            newest.is_some_and(|lsn| lsn > self.lsn).then(|| {
+        let yields =
+            |line: &dyn Fn() -> u64| own.is_some_and(|own| self.handle.shared.turns.must_yield(line, own));
+        let changed = |(keyspace, key): &Place| {
+            let newest = commit.searchable().find_map(|memtables| memtables.newest_lsn(*keyspace, key));
+            let line = || xxh3_64_with_seed(key, u64::from(*keyspace));
+            (newest.is_some_and(|lsn| lsn > self.lsn) || yields(&line)).then(|| {
                 let key = String::from_utf8_lossy(&key[..key.len().min(64)]).into_owned();
-                format!("the key {key:?} was changed since the transaction began; run it again")
+                let text = format!("the key {key:?} was changed since the transaction began; run it again");
+                Conflict { line: Some(line()), text }
             })
         };
         if self.isolation == Isolation::Snapshot {
-            return self.writes.keys().find_map(|(keyspace, key)| changed(*keyspace, key));
+            return self.writes.keys().find_map(changed);
         }
         let reads = self.reads();
-        let is_newer = |(keyspace, bounds): &(u32, Bounds)| {
-            commit.searchable().any(|memtables| memtables.has_newer(*keyspace, bounds.slices(), self.lsn))
+        let is_changed = |(keyspace, bounds): &(u32, Bounds)| {
+            let is_newer =
+                |memtables: &Arc<Memtables>| memtables.has_newer(*keyspace, bounds.slices(), self.lsn);
+            let (low, high) = bounds.slices();
+            let line = || xxh3_64_with_seed(bytes(high), xxh3_64_with_seed(bytes(low), u64::from(*keyspace)));
+            (commit.searchable().any(is_newer) || yields(&line)).then(|| {
+                let text = "a range was changed since the transaction read it; run it again".to_string();
+                Conflict { line: Some(line()), text }
+            })
         };
-        let text = || "a range was changed since the transaction read it; run it again".to_string();
-        let key = reads.keys.iter().find_map(|(keyspace, key)| changed(*keyspace, key));
-        key.or_else(|| reads.ranges.iter().any(is_newer).then(text))
+        reads.keys.iter().find_map(changed).or_else(|| reads.ranges.iter().find_map(is_changed))
+    }
+}
+
+/// Returns the key of a bound.
+fn bytes(bound: Bound<&[u8]>) -> &[u8] {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => key,
+        Bound::Unbounded => &[],
     }
 }
 

@@ -11,9 +11,14 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
 
-/// Returns the bytes of a value. `what` names it in errors.
-pub(crate) fn encode<T: Serialize>(what: &str, value: &T) -> Result<Vec<u8>> {
-    rmp_serde::to_vec_named(value).map_err(|error| Error::encode(what, error))
+/// Returns the bytes of a value. `what` names it in errors. Where debug assertions are on, bytes that would not be read back are an
+/// error; whether they say the same is not known of a program's types, which may have no order.
+pub(crate) fn encode<T: Serialize + DeserializeOwned>(what: &str, value: &T) -> Result<Vec<u8>> {
+    let bytes = rmp_serde::to_vec_named(value).map_err(|error| Error::encode(what, error))?;
+    if cfg!(debug_assertions) {
+        decode::<T>(what, &bytes)?;
+    }
+    Ok(bytes)
 }
 
 /// Returns the value of these bytes. `what` names it in errors.

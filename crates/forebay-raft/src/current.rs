@@ -17,7 +17,7 @@ const MAGIC: &[u8; 8] = b"fbraft\x00\x01";
 const CRC_BYTES: usize = 4;
 
 /// The directories in use, by their numbers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub(crate) struct Current<C: RaftTypeConfig> {
     pub(crate) state: u64,
@@ -31,8 +31,11 @@ fn checksum(bytes: &[u8]) -> [u8; CRC_BYTES] {
 impl<C: RaftTypeConfig> Current<C> {
     /// Reads the file; `None` if there is none.
     pub(crate) async fn read(engine: &Engine, dir: &Path) -> Result<Option<Current<C>>> {
-        let path = dir.join(NAME);
-        let file = match engine.open(&path, Open::read().buffered()).await {
+        Current::read_named(engine, &dir.join(NAME)).await
+    }
+
+    async fn read_named(engine: &Engine, path: &Path) -> Result<Option<Current<C>>> {
+        let file = match engine.open(path, Open::read().buffered()).await {
             Err(error) if error.kind() == forebay::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
@@ -40,7 +43,7 @@ impl<C: RaftTypeConfig> Current<C> {
         let bytes = file.read(0..length).await?;
         let Some(rest) = bytes.strip_prefix(MAGIC) else {
             let text = "this is no file of forebay-raft, or of another version: choose another directory";
-            return Err(Error::at(ErrorKind::Foreign, &path, text));
+            return Err(Error::at(ErrorKind::Foreign, path, text));
         };
         match rest.split_first_chunk::<CRC_BYTES>() {
             Some((crc, body)) if checksum(body) == *crc => {
@@ -49,12 +52,12 @@ impl<C: RaftTypeConfig> Current<C> {
             _ => {
                 let text =
                     "its checksum is wrong: restore the directory, or remove it and let the node catch up";
-                Err(Error::at(ErrorKind::Corruption, &path, text))
+                Err(Error::at(ErrorKind::Corruption, path, text))
             }
         }
     }
 
-    /// Replaces the file; durable when it returns.
+    /// Replaces the file, by one that was read back; durable when it returns.
     pub(crate) async fn write(&self, engine: &Engine, dir: &Path) -> Result<()> {
         let body = encode("the names of state and snapshot", self)?;
         let bytes = [&MAGIC[..], &checksum(&body), &body].concat();
@@ -63,6 +66,10 @@ impl<C: RaftTypeConfig> Current<C> {
         file.write(0, bytes).await?;
         file.sync(Durability::All).await?;
         file.close().await?;
+        if Current::read_named(engine, &new).await?.as_ref() != Some(self) {
+            let text = "it would not be read back as it was written: please report this";
+            return Err(Error::at(ErrorKind::Corruption, &new, text));
+        }
         // Makes the name durable as well.
         Ok(engine.rename(&new, dir.join(NAME)).await?)
     }

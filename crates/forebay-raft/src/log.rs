@@ -170,14 +170,18 @@ impl<C: RaftTypeConfig> RaftLog<C> {
     /// future resolves. Queued entries are written, and their callbacks called.
     ///
     /// # Errors
-    /// The failure that poisoned the log. It is closed all the same.
+    /// The failure that poisoned the log, or the one of saving the committed log id. It is closed all the same.
     pub async fn close(&self) -> Result<()> {
         let unsaved = self.inner.lock().unsaved_committed();
-        if let Some(committed) = unsaved {
-            // The close below reports a failure.
-            let _ = self.inner.wal.set(COMMITTED, &encode("the committed log id", &committed)?).await;
-        }
-        Ok(self.inner.wal.close().await?)
+        let saved = match unsaved {
+            Some(committed) => {
+                self.inner.wal.set(COMMITTED, &encode("the committed log id", &committed)?).await.map(drop)
+            }
+            None => Ok(()),
+        };
+        let closed = self.inner.wal.close().await;
+        // A log whose engine was closed below it has nothing queued and closes without an error.
+        Ok(closed.and(saved)?)
     }
 }
 

@@ -77,7 +77,9 @@ pub(crate) fn group_bytes(payload_len: usize, unit: u32) -> u32 {
 pub(crate) fn seal(header: &Header, group: &mut [u8]) -> u32 {
     let total = group.len() as u32;
     let Some(head) = group.first_chunk_mut::<HEADER_BYTES>() else { return 0 };
-    Header { total_len: total, version: VERSION, ..*header }.write(head);
+    let header = Header { total_len: total, version: VERSION, crc: 0, ..*header };
+    header.write(head);
+    debug_assert_eq!(Header::read(head), header, "a header is read back as it was written");
     let crc = checksum(group, 0);
     group[8..12].copy_from_slice(&crc.to_le_bytes());
     crc

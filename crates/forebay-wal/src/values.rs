@@ -137,6 +137,7 @@ impl Values {
             to.extend_from_slice(value);
         }
         debug_assert_eq!(to.len() - start, self.bytes, "a table takes as many bytes as were counted for it");
+        debug_assert!(is_table(&to[start..]), "a table is read back as it was written");
     }
 
     /// Reads a table; `None` for bytes that are none.

@@ -12,6 +12,8 @@
 //! files, each table id u32, bytes u64; with bit 7 count u32 of those added tables that are sorted files, each id
 //! u32 and the number u32 that its nodes have. The records of an edit with bit 4 or 7 are of version 2.
 
+use std::collections::BTreeMap;
+
 use forebay_wal::{End, Lsn};
 
 use crate::table::TableMeta;
@@ -39,8 +41,9 @@ pub(crate) struct Edit {
     pub(crate) removed: Vec<u32>,
     /// Levels and tables.
     pub(crate) added: Vec<(u8, TableMeta)>,
-    /// The files that have values of tables but no keys, with their lengths; only a whole edit names them.
-    pub(crate) kept: Vec<(u32, u64)>,
+    /// The files that have values of tables but no keys, with their lengths; only a whole edit names them. A map, since a
+    /// reader wants them in the order of their numbers.
+    pub(crate) kept: BTreeMap<u32, u64>,
 }
 
 const WHOLE: u8 = 1;
@@ -104,12 +107,12 @@ impl Edit {
             }
         }
         if has_values {
-            put_files(&mut out, &self.kept);
+            put_files(&mut out, self.kept.len(), self.kept.iter().map(|(id, bytes)| (*id, *bytes)));
             let with = || self.added.iter().map(|(_, table)| table).filter(|table| !table.values.is_empty());
             out.extend_from_slice(&(with().count() as u32).to_le_bytes());
             for table in with() {
                 out.extend_from_slice(&table.id.to_le_bytes());
-                put_files(&mut out, &table.values);
+                put_files(&mut out, table.values.len(), table.values.iter().copied());
             }
         }
         if !sorted.is_empty() {
@@ -186,7 +189,7 @@ impl Edit {
             }
         }
         if flags & VALUES != 0 {
-            edit.kept = input.files()?;
+            edit.kept = input.files()?.into_iter().collect();
             // They are in the order of the tables.
             let mut tables = edit.added.iter_mut();
             for _ in 0..input.u32()? {
@@ -207,8 +210,8 @@ impl Edit {
 }
 
 /// Adds files with bytes to an encoded edit.
-fn put_files(out: &mut Vec<u8>, files: &[(u32, u64)]) {
-    out.extend_from_slice(&(files.len() as u32).to_le_bytes());
+fn put_files(out: &mut Vec<u8>, count: usize, files: impl Iterator<Item = (u32, u64)>) {
+    out.extend_from_slice(&(count as u32).to_le_bytes());
     for (id, bytes) in files {
         out.extend_from_slice(&id.to_le_bytes());
         out.extend_from_slice(&bytes.to_le_bytes());
@@ -286,7 +289,7 @@ mod tests {
             unlogged: vec![2],
             removed: vec![1, 2],
             added: vec![(0, table), (6, other)],
-            kept: vec![(3, 1 << 34), (4, 9)],
+            kept: BTreeMap::from([(3, 1 << 34), (4, 9)]),
         }
     }
 

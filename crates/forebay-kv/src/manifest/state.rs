@@ -63,7 +63,7 @@ impl ManifestState {
             }
             self.unlogged.insert(*id);
         }
-        let mut without_keys: BTreeMap<u32, u64> = edit.kept.iter().copied().collect();
+        let mut without_keys: BTreeMap<u32, u64> = edit.kept.clone();
         without_keys.append(&mut self.kept);
         for id in &edit.removed {
             let (_, table) = self.tables.remove(id).ok_or("it removes a table that is not there")?;
@@ -139,7 +139,7 @@ impl ManifestState {
             keyspaces: self.keyspaces.iter().map(|(id, name)| (*id, name.clone())).collect(),
             removed: Vec::new(),
             added: self.tables.values().cloned().collect(),
-            kept: self.kept.iter().map(|(id, bytes)| (*id, *bytes)).collect(),
+            kept: self.kept.clone(),
         }
     }
 

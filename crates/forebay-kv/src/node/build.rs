@@ -1,6 +1,6 @@
 //! Building leaves and inner nodes.
 
-use super::read::{BLOB, DELETED, EXPIRES, FAR, PACKED};
+use super::read::{BLOB, DELETED, EXPIRES, FAR, Node, PACKED};
 use super::{BlobAt, Child, HEADER_BYTES, Identity, NODE_UNITS_MAX, SLOT_BYTES, UNIT, seal};
 
 /// The records of the node under construction, in order. Its memory is used again for the next node.
@@ -157,6 +157,25 @@ impl Builder {
         debug_assert_eq!(at, self.len_of_first(count), "a node takes the room that was counted for it");
         node[14..16].copy_from_slice(&(count as u16).to_le_bytes());
         node[16..18].copy_from_slice(&(at as u16).to_le_bytes());
+        debug_assert!(
+            count == 0 || self.is_read_back(records, node),
+            "a node is read back as it was written"
+        );
+    }
+
+    /// Returns whether a node has exactly these records.
+    fn is_read_back(&self, records: &[Pending], node: &[u8]) -> bool {
+        let Ok(found) = Node::of(node) else { return false };
+        let (mut key, mut expected) = (Vec::new(), records.iter());
+        let mut is_same = |index: usize| {
+            let record = expected.next()?;
+            found.key(index, &mut key).ok()?;
+            let value = self.bytes.get(record.value as usize..record.end as usize)?;
+            (key == self.key(record) && found.value(index).ok()? == (value, record.tagged)).then_some(())
+        };
+        found.count() == records.len()
+            && found.check_records().is_ok()
+            && (0..records.len()).all(|index| is_same(index).is_some())
     }
 
     /// Returns the length of a node of the first `count` records, in bytes.

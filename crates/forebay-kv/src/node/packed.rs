@@ -38,7 +38,14 @@ pub(crate) fn pack(node: &mut [u8], identity: Identity, codec: Codec, leaf: &[u8
     node[LEN_AT..LEN_AT + 2].copy_from_slice(&(leaf.len() as u16).to_le_bytes());
     node[PACKED_HEADER_BYTES..end].copy_from_slice(image);
     seal(node, identity);
+    debug_assert!(is_read_back(node, codec, leaf), "a packed leaf is read back as it was written");
     true
+}
+
+/// Returns whether a packed leaf unpacks to this one.
+fn is_read_back(node: &[u8], codec: Codec, leaf: &[u8]) -> bool {
+    let mut unpacked = vec![0; unpacked_len(node, LEAF_BYTES_MAX).unwrap_or(0)];
+    unpack(node, codec, &mut unpacked).is_ok() && image(&unpacked) == image(leaf)
 }
 
 /// Returns the part of a plain leaf that is compressed.

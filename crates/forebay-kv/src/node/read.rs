@@ -132,6 +132,12 @@ impl<'a> Node<'a> {
         })
     }
 
+    /// Returns the bytes of a value, and whether it is tagged.
+    pub(super) fn value(&self, index: usize) -> Result<(&'a [u8], bool), Wrong> {
+        let record = self.record(index)?;
+        self.bytes.get(record.value).map(|value| (value, record.tagged)).ok_or(RECORD)
+    }
+
     /// Returns a child of an inner node.
     pub(crate) fn child(&self, index: usize) -> Result<Child, Wrong> {
         let record = self.record(index)?;

@@ -39,6 +39,11 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(crate) fn new(shared: &Shared, record: Record, places: Vec<u32>, grows: bool) -> Ready {
+        debug_assert_eq!(
+            record::parse(&record).ok().as_ref(),
+            Some(&places),
+            "a record is read back as it was written"
+        );
         let held = HeldShare::new(Some(shared.cache.held()), record.memory_bytes());
         Ready { record, places, log: None, grows, is_relaxed: false, _held: held }
     }
@@ -48,6 +53,7 @@ impl Ready {
     pub(crate) fn without(mut self, unlogged: &BTreeSet<u32>) -> Ready {
         if !unlogged.is_empty() {
             let log = Record::logged(&self.record, &self.places, |keyspace| !unlogged.contains(&keyspace));
+            debug_assert!(record::parse(&log).is_ok(), "a record is read back as it was written");
             self.is_relaxed = log.len() == HEADER_BYTES;
             self.log = Some(log);
         }
@@ -66,6 +72,14 @@ pub(crate) enum Tried {
     In(Appended),
     /// Nothing was done; the record goes back.
     Not(Ready, Obstacle),
+}
+
+/// The outcome of a commit with a check.
+pub(crate) enum Checked {
+    /// The record is in the queue; `None` if its writer does not wait until it is durable.
+    Queued(Option<Appended>),
+    /// The check rejected it.
+    Refused(Ready),
 }
 
 /// The reason why a record was not committed.
@@ -152,13 +166,13 @@ impl Shared {
         Ok(Tried::In(appended))
     }
 
-    /// Commits a record if `check`, called in the commit section, agrees, and waits until it is durable; gives it
-    /// back if not. Waits for room, and while writers are slowed, as every write does.
+    /// Commits a record if `check`, called in the commit section, agrees; gives it back if not. Waits for room, and while
+    /// writers are slowed, as every write does. The caller waits [until it is durable](Self::until_durable).
     pub(crate) async fn commit_if(
         &self,
         mut ready: Ready,
         check: &(dyn Fn(&Commit) -> bool + Sync),
-    ) -> Result<Option<Ready>> {
+    ) -> Result<Checked> {
         if !self.throttle.delay().is_zero() {
             self.throttle.wait(|| self.check_writable().is_err()).await;
         }
@@ -167,19 +181,23 @@ impl Shared {
             ready = match self.try_commit(ready, place.as_ref(), Some(check))? {
                 Tried::In(appended) if is_relaxed => {
                     self.show_early(appended.lsn());
-                    return Ok(None);
+                    return Ok(Checked::Queued(None));
                 }
-                Tried::In(appended) => {
-                    drop(place);
-                    self.committed(appended.await)?;
-                    return Ok(None);
-                }
-                Tried::Not(ready, Obstacle::Refused) => return Ok(Some(ready)),
+                Tried::In(appended) => return Ok(Checked::Queued(Some(appended))),
+                Tried::Not(ready, Obstacle::Refused) => return Ok(Checked::Refused(ready)),
                 Tried::Not(ready, obstacle) => {
                     place = self.wait_for_room(obstacle, &ready, place).await?;
                     ready
                 }
             };
+        }
+    }
+
+    /// Waits until a queued record is durable, and visible; `None` is one that does not wait for that.
+    pub(crate) async fn until_durable(&self, appended: Option<Appended>) -> Result<()> {
+        match appended {
+            Some(appended) => self.committed(appended.await),
+            None => Ok(()),
         }
     }
 
@@ -276,6 +294,12 @@ impl Shared {
         let lsn = done.map_err(|error| self.log_error(error))?;
         self.insertion.until(lsn.0);
         Ok(())
+    }
+
+    /// Waits until reads see all records committed so far.
+    pub(crate) async fn see_committed(&self) -> Result<()> {
+        let last = self.lock().last;
+        if self.visible() < last { self.sync_committed().await } else { Ok(()) }
     }
 
     /// Waits until all records committed so far are durable, and so visible.

@@ -15,6 +15,7 @@ use super::insertion::Insertion;
 use super::range_lock::LockedRanges;
 use super::space::Space;
 use super::stats::Counters;
+use super::turns::Turns;
 use super::write_stall::WriteStall;
 use crate::async_mutex::AsyncMutex;
 use crate::budget::Budget;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     is_failed: AtomicBool,
     closing: AtomicBool,
     ended: AtomicBool,
+    /// Whether its task came to its end, with everything written.
+    in_order: AtomicBool,
     /// Background tasks that have to end before the logs are closed.
     tasks: AtomicUsize,
     /// Memory that the cache lends to the program.
@@ -92,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) end: Event,
     /// Notified when the lock of ranges is released, or the store failed or closes.
     pub(super) unlocked: Event,
+    /// The lines of transactions that conflicted.
+    pub(crate) turns: Turns,
 }
 
 /// State that only the commit section reads and writes.
@@ -239,6 +244,7 @@ impl Shared {
             is_failed: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            in_order: AtomicBool::new(false),
             tasks: AtomicUsize::new(0),
             lent: Mutex::default(),
             lent_bytes: AtomicU64::new(0),
@@ -254,6 +260,7 @@ impl Shared {
             changed: Event::default(),
             end: Event::default(),
             unlocked: Event::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -510,6 +517,14 @@ impl Shared {
         self.notify_all();
     }
 
+    pub(in crate::store) fn set_closed_in_order(&self) {
+        self.in_order.store(true, Ordering::Release);
+    }
+
+    pub(in crate::store) fn is_closed_in_order(&self) -> bool {
+        self.in_order.load(Ordering::Acquire)
+    }
+
     pub(in crate::store) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }
@@ -520,6 +535,7 @@ impl Shared {
             .for_each(Event::notify);
         self.throttle.notify();
         self.gate.notify_all();
+        self.turns.notify_all();
     }
 
     /// Counts a background task until the returned guard is dropped; closing waits for it. Such a task checks

@@ -22,6 +22,8 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
     drop(forebay::shard::spawn(async move {
         task.0.throttle.run(|| task.0.is_closing()).await;
     })?);
+    let task = (shared.clone(), shared.begin_task());
+    drop(forebay::shard::spawn(async move { task.0.run_turns().await })?);
     // The last to retire a table may be a snapshot that outlives the store's tasks, so the callback must not
     // keep the shared state alive.
     let rung = Arc::downgrade(shared);
@@ -52,7 +54,7 @@ pub(super) fn begin(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Ends the store when its task ends, for any reason.
+/// Ends the store when its task ends, for any reason: its engine may be closed below it, or a task may panic.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
@@ -100,6 +102,7 @@ async fn run(ending: Ending) {
     if let Err(error) = close_logs(shared).await {
         shared.fail(&error);
     }
+    shared.set_closed_in_order();
 }
 
 /// Closes the log, records its end in the manifest, and closes the manifest; closes both even after an error.
@@ -138,10 +141,39 @@ async fn remove(shared: &Arc<Shared>, files: Vec<PathBuf>) {
     shared.changed.notify();
 }
 
-/// Waits until the store has ended. Returns the failure that made it read-only, if there was one.
+/// Waits until the store has ended. Returns the failure that made it read-only, if there was one, and an error if it did not
+/// come to its end in order and something may be lost.
 pub(super) async fn closed(shared: &Arc<Shared>) -> Result<()> {
     shared.end.until(|| shared.is_ended().then_some(())).await;
-    shared.has_failed().map_or(Ok(()), Err)
+    match shared.has_failed() {
+        Some(error) => Err(error),
+        None if shared.is_closed_in_order() => Ok(()),
+        None => cut_short(shared).await,
+    }
+}
+
+/// Returns an error that names what may be lost of a store whose tasks were ended below it. Its logs end with the engine.
+async fn cut_short(shared: &Arc<Shared>) -> Result<()> {
+    let logged = shared.wal.close().await;
+    let _ = shared.manifest.close().await;
+    let unlogged: Vec<String> = {
+        let (_turn, commit) = shared.lock_inserted();
+        let levels = commit.version.keyspaces().filter(|(_, levels)| levels.is_unlogged);
+        let is_in_memory = |id: u32| commit.memtables().any(|memtables| memtables.keyspaces().contains(&id));
+        levels.filter(|(id, _)| is_in_memory(*id)).map(|(_, levels)| format!("{:?}", levels.name)).collect()
+    };
+    let mut lost = Vec::new();
+    if logged.is_err() {
+        lost.push(format!("the writes behind record {}, which were not durable", shared.wal.durable_lsn()));
+    }
+    if !unlogged.is_empty() {
+        lost.push(format!("the writes since the last flush to the keyspaces {}", unlogged.join(", ")));
+    }
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let text = format!("the store's engine was closed before the store. May be lost: {}", lost.join("; "));
+    Err(Error::at(ErrorKind::Closed, &shared.dir, text))
 }
 
 /// Returns the number of a keyspace; creates the keyspace if there is none.

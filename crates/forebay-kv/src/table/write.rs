@@ -9,7 +9,7 @@ use std::path::Path;
 use crc_fast::{CrcAlgorithm, Digest};
 use forebay::{Dir, Durability, Engine, Open, shard};
 
-use super::footer::{Footer, NO_KEYSPACE, Sorted, version_of, write_header};
+use super::footer::{Footer, HeaderFound, NO_KEYSPACE, Sorted, read_header, version_of, write_header};
 use super::{Entry, TableMeta, TableSpec, check_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::names::table_name;
@@ -96,7 +96,13 @@ impl TableWriter {
         let file = dir.open(name, open).await?;
         let mut out = Out::new(engine, &file, &spec);
         let version = version_of(packer.is_some(), spec.links, spec.keyspace);
-        write_header(out.node(UNIT).await?, spec.id, spec.keyspace, spec.leaf_bytes, version);
+        let unit = out.node(UNIT).await?;
+        write_header(unit, spec.id, spec.keyspace, spec.leaf_bytes, version);
+        debug_assert_eq!(
+            read_header(unit, spec.id),
+            HeaderFound::Ours { version, keyspace: spec.keyspace, leaf_bytes: spec.leaf_bytes },
+            "a header is read back as it was written"
+        );
         Ok(TableWriter {
             dir: dir.clone(),
             name: name.to_owned(),
@@ -244,7 +250,13 @@ impl TableWriter {
         };
         debug_assert!(footer.fits_together(), "an open would refuse the table: {footer:?}");
         debug_assert!(*self.smallest <= *self.last, "a table's keys are sorted");
-        footer.write(self.out.node(UNIT).await?);
+        let unit = self.out.node(UNIT).await?;
+        footer.write(unit);
+        let end = (u64::from(footer.position) + 1) * UNIT as u64;
+        if Footer::read(unit, footer.table, end, self.name.as_ref()).ok().as_ref() != Some(&footer) {
+            let text = "a table's footer would not be read back as it was written: please report this";
+            return Err(Error::new(ErrorKind::Corruption, text));
+        }
         let bytes = self.out.finish(durability()).await?;
         self.dir.sync().await?;
         Ok(TableMeta {

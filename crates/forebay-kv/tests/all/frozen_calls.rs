@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::common::{self, key};
 use forebay::sim::{Profile, World};
 use forebay::{Config, Engine};
-use forebay_kv::{Batch, Keyspace, Options, SortedFile, SortedFileOptions, Store, verify};
+use forebay_kv::{Batch, Isolation, Keyspace, Options, SortedFile, SortedFileOptions, Store, verify};
 use forebay_test::frozen::{self, Named, Scene as _, begin, freeze, in_time, resume};
 
 /// Keys that are in tables and never written again: three to a leaf, none of them in memory at first.
@@ -121,6 +121,15 @@ impl frozen::Scene for Scene {
         call!("compare_and_set", scene => {
             let own = key(3_000_000 + scene.number());
             scene.keyspace.compare_and_set(&own, None, Some(b"new")).await.map_err(text)?;
+        });
+        call!("transact", scene => {
+            // All of them change one key.
+            let add = scene.store.transact(Isolation::Serializable, async |mut transaction| {
+                let count = transaction.get(&scene.keyspace, "count").await?.map_or(0, |count| count[0]);
+                transaction.put(&scene.keyspace, "count", [count.wrapping_add(1)])?;
+                Ok((transaction, ()))
+            });
+            add.await.map_err(text)?;
         });
         call!("range", scene => {
             let from = scene.some_key();

@@ -233,7 +233,7 @@ struct Past {
 async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), Stop> {
     let mut pasts: Vec<Past> = Vec::new();
     for _ in 0..steps {
-        match sim::random(21) {
+        match sim::random(22) {
             0..=4 => {
                 let change = change(shared, me, any_place());
                 write(open, shared, me, vec![change]).await?;
@@ -285,6 +285,7 @@ async fn writes(open: &Open, shared: &Shared, me: u8, steps: u64) -> Result<(), 
             17 if shared.lock().open(me) < OPEN_MAX => load(open, shared, me).await?,
             18 if shared.lock().open(me) < OPEN_MAX => delete_range(open, shared, me).await?,
             19 if shared.lock().open(me) < OPEN_MAX => ingest(open, shared, me).await?,
+            20 if sim::random(3) == 0 => checkpoint(open, shared, me).await?,
             _ => read(open, shared, me).await?,
         }
         for past in &mut pasts {
@@ -312,6 +313,33 @@ async fn scan(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
     }
     found.into_values().try_for_each(|value| shared.lock().saw(value).map(drop))?;
     Ok(())
+}
+
+/// Makes a checkpoint and opens it: the writer's own keys are in one of the possible states.
+async fn checkpoint(open: &Open, shared: &Shared, me: u8) -> Result<(), Stop> {
+    // The states at its beginning: writes open then may become durable meanwhile.
+    let states = shared.lock().states(me);
+    let number = shared.lock().value(me);
+    let is_over = |error: &Error| is_failure(error) && open.store.stats().failed.is_none();
+    let copy = match open.checkpoint(number).await {
+        Ok(copy) => copy,
+        Err(error) if is_over(&error) || matches!(error.kind(), ErrorKind::MemoryBudget { .. }) => {
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (found, closed) = (copy.content(me).await, copy.store.close().await);
+    for error in [found.as_ref().err(), closed.as_ref().err()].into_iter().flatten() {
+        if !is_failure(error) {
+            return Err(error.clone().into());
+        }
+    }
+    match found.ok().transpose()? {
+        Some(found) if !states.contains(&found) => {
+            Err(Stop::Wrong(format!("a checkpoint has {found:x?} for writer {me}, of {states:x?}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Loads some of the writer's keys in one step.

@@ -110,13 +110,18 @@ pub(crate) fn number(found: &[u8]) -> Result<u64, String> {
 /// An open store with its keyspaces.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
+    engine: Engine,
+    shape: Shape,
     pub(crate) store: Store,
     spaces: Vec<Keyspace>,
 }
 
 impl Open {
     pub(crate) async fn open(engine: &Engine, shape: Shape) -> Result<Open> {
-        let store = Store::open(engine, DIR, shape.options()).await?;
+        Open::of(engine, shape, Store::open(engine, DIR, shape.options()).await?).await
+    }
+
+    async fn of(engine: &Engine, shape: Shape, store: Store) -> Result<Open> {
         let mut spaces = vec![store.default_keyspace()];
         for number in 1..SPACES {
             spaces.push(match store.keyspace(&format!("space {number}")).await {
@@ -127,7 +132,15 @@ impl Open {
                 }
             });
         }
-        Ok(Open { store, spaces })
+        Ok(Open { engine: engine.clone(), shape, store, spaces })
+    }
+
+    /// Makes a checkpoint with this number and opens it.
+    pub(crate) async fn checkpoint(&self, number: u64) -> Result<Open> {
+        let dir = format!("/disk/copy {number}");
+        self.store.checkpoint(&dir).await?;
+        let copy = Store::open(&self.engine, &dir, self.shape.options().create(false)).await?;
+        Open::of(&self.engine, self.shape, copy).await
     }
 
     pub(crate) fn space(&self, at: At) -> &Keyspace {
