@@ -11,7 +11,7 @@ use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
 use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::io::stats::Moved;
-use crate::memory::arena::AllocError;
+use crate::memory::arena::{AllocError, Arena, Ticket};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
@@ -27,8 +27,12 @@ pub(crate) struct Ops {
     pub(crate) table: OpTable,
     /// Operations ready to be submitted, in order of arrival.
     staged: VecDeque<u32>,
-    /// Reads that found no memory, in order of arrival.
+    /// Short reads that found no memory, in order of arrival.
     starved: VecDeque<u32>,
+    /// Long reads that wait in the line for ordinary memory, in order of arrival.
+    lined: VecDeque<(u32, Ticket)>,
+    /// Reads of more bytes are long.
+    short_bytes_max: u32,
     /// Operations that wait for their device, by device and class.
     pub(crate) device_queues: DeviceQueues,
     /// Whether the arena was notified that this shard waits for memory.
@@ -36,8 +40,10 @@ pub(crate) struct Ops {
     pub(crate) in_flight: u32,
     /// The commands among them.
     pub(crate) commands: u32,
-    /// Operations in flight whose memory is returned without any action by the program.
+    /// In-flight operations whose buffers the engine frees itself.
     returning: u32,
+    /// Such operations with their buffers in a device's queue.
+    returning_queued: u32,
     /// Counts operations, to sample one in 32.
     started: u32,
 }
@@ -99,6 +105,13 @@ fn brings_memory(slot: &Slot) -> bool {
     }
 }
 
+/// Returns whether an operation that waits in a device's queue has memory that its end returns. Walks' reads have theirs there only for a
+/// second try, and may lose their walk meanwhile.
+#[inline]
+fn returns_memory(slot: &Slot) -> bool {
+    slot.kind != OpKind::Read && brings_memory(slot)
+}
+
 /// Returns the memory of an operation that transfers bytes, and its region.
 ///
 /// # Errors
@@ -114,17 +127,27 @@ fn memory_of(slot: &Slot) -> Result<(Option<NonNull<u8>>, Option<u16>), OpFailur
     }
 }
 
+/// Gives a long read's part of the line's allowance back: its memory is the program's from now on.
+#[cold]
+pub(crate) fn end_long(arena: &Arena, slot: &mut Slot) {
+    slot.has_allowance = false;
+    arena.leave_line(slot.len as usize);
+}
+
 impl Ops {
-    pub(crate) fn new() -> Ops {
+    pub(crate) fn new(arena: &Arena) -> Ops {
         Ops {
             table: OpTable::new(),
             staged: VecDeque::with_capacity(256),
             starved: VecDeque::new(),
+            lined: VecDeque::new(),
+            short_bytes_max: arena.short_bytes_max() as u32,
             device_queues: DeviceQueues::new(),
             starving: false,
             in_flight: 0,
             commands: 0,
             returning: 0,
+            returning_queued: 0,
             started: 0,
         }
     }
@@ -138,6 +161,8 @@ impl Ops {
     pub(crate) fn forget_staged(&mut self, me: usize) {
         self.staged.clear();
         self.starved.clear();
+        self.lined.clear();
+        self.returning_queued = 0;
         self.device_queues.retire(me);
     }
 
@@ -179,6 +204,10 @@ impl Ops {
         );
         assert_eq!(self.in_flight, count(&is_flying), "each operation in flight is counted");
         assert_eq!(self.returning, count(&|slot| is_flying(slot) && returns(slot)), "each return is counted");
+        assert!(
+            self.returning_queued <= self.device_queues.waiting(),
+            "a queued return is an operation in a queue"
+        );
         assert_eq!(
             self.waiting(),
             count(&|slot| slot.state == SlotState::Staged),
@@ -202,7 +231,29 @@ impl Ops {
     /// Returns the number of operations that wait for the queue depth, for memory or for their device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        (self.staged.len() + self.starved.len()) as u32 + self.device_queues.waiting()
+        (self.staged.len() + self.starved.len() + self.lined.len()) as u32 + self.device_queues.waiting()
+    }
+
+    /// Returns the number of operations that only a later look can help: a place in the line is called when it is its turn.
+    #[inline]
+    pub(crate) fn waiting_uncalled(&self) -> u32 {
+        self.waiting() - self.lined.len() as u32
+    }
+
+    /// Returns whether an operation under way frees memory at its end without the program's help: in flight, or in a device's queue, which
+    /// empties by itself.
+    #[inline]
+    fn some_returns(&self) -> bool {
+        self.returning + self.returning_queued > 0
+    }
+
+    /// Checks, once nothing more can be submitted, that short reads wait for memory only while some comes back.
+    #[inline]
+    fn check_starved(&self, depth: u32, driver_is_full: bool) {
+        debug_assert!(
+            self.starved.is_empty() || self.some_returns() || self.in_flight >= depth || driver_is_full,
+            "a read waits for memory only while an operation under way gives some back"
+        );
     }
 }
 
@@ -473,15 +524,26 @@ impl Shard {
     fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
         self.ops.with(|ops| {
             let mut round = Round::default();
+
+            let mut driver_is_full = false;
+            if !ops.lined.is_empty()
+                && let Some(failed) = self.serve_line(ops)
+            {
+                return Some(failed);
+            }
             while ops.in_flight < self.depth
                 && let Some(next) = self.next_to_submit(ops, &mut round)
             {
                 match self.submit_next(ops, next, &mut round, now) {
                     Ok(Step::GoOn) => {}
-                    Ok(Step::DriverIsFull) => break,
+                    Ok(Step::DriverIsFull) => {
+                        driver_is_full = true;
+                        break;
+                    }
                     Err(failure) => return Some((next.index, failure)),
                 }
             }
+            ops.check_starved(self.depth, driver_is_full);
             let starving = !ops.starved.is_empty();
             if starving || ops.starving {
                 self.engine.arena.wait_for_memory(self.index(), starving);
@@ -506,6 +568,8 @@ impl Shard {
         }
         round.picked_starving = round.starved_again;
         let index = ops.device_queues.dispatch(&mut ops.table, self.here())?;
+        let slot = ops.table.slot(index);
+        ops.returning_queued -= u32::from(returns_memory(slot));
         Some(Next { index, picked: true, retry })
     }
 
@@ -542,11 +606,21 @@ impl Shard {
             file => self.files.with(|files| files.target(file)),
         };
         let Some(target) = target else { return Err(OpFailure::FileClosed) };
+        let is_long = match slot.buffer {
+            OpBuffer::Late => slot.len > ops.short_bytes_max,
+            OpBuffer::LateApart => true,
+            _ => false,
+        };
+        if is_long && !self.begin_long(ops, index)? {
+            return Ok(Step::GoOn);
+        }
+        let slot = ops.table.slot(index);
         let counted = picked
             || match ops.device_queues.admit(target.device, slot, self.here()) {
                 Admission::Pass => false,
                 Admission::Count => true,
                 Admission::Wait => {
+                    ops.returning_queued += u32::from(returns_memory(slot));
                     ops.device_queues.enqueue(&mut ops.table, target.device, index, self.here());
                     return Ok(Step::GoOn);
                 }
@@ -557,7 +631,7 @@ impl Shard {
                 ops.starved.push_back(index);
                 return Ok(Step::GoOn);
             }
-            let some_returns = ops.returning > 0 || ops.device_queues.waiting() > 0;
+            let some_returns = ops.returning + ops.returning_queued > 0;
             match self.take_memory(slot.len as usize, some_returns, &mut ops.starving) {
                 Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
                 Err(None) => {
@@ -629,7 +703,53 @@ impl Shard {
         true
     }
 
-    /// Allocates memory for a read. Returns `Err(None)` if the read must wait: some memory will come back by
+    /// Gives a long read its memory. Returns false if it has to wait in the line; it is there then.
+    #[cold]
+    fn begin_long(&self, ops: &mut Ops, index: u32) -> Result<bool, OpFailure> {
+        let mut ticket = None;
+        // Those that came before it on this shard have tickets already, so it gets one behind them.
+        if self.take_long(ops, index, &mut ticket)? {
+            return Ok(true);
+        }
+        self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
+        ops.lined.extend(ticket.map(|ticket| (index, ticket)));
+        Ok(false)
+    }
+
+    fn take_long(&self, ops: &mut Ops, index: u32, ticket: &mut Option<Ticket>) -> Result<bool, OpFailure> {
+        let slot = ops.table.slot(index);
+        let Some(under_way) = self.engine.arena.enter_line(self.index(), slot.len as usize, ticket) else {
+            return Ok(false);
+        };
+        let buffer = self.engine.arena.alloc_long(slot.len as usize)?;
+        slot.buffer = OpBuffer::Buffer(buffer);
+        slot.has_allowance = true;
+        under_way.keep();
+        Ok(true)
+    }
+
+    /// Gives the long reads in the line their memory whose turn it is, and lets them go to their devices. Returns one that failed.
+    #[cold]
+    fn serve_line(&self, ops: &mut Ops) -> Option<(u32, OpFailure)> {
+        while let Some((index, ticket)) = ops.lined.pop_front() {
+            if matches!(ops.table.slot(index).continuation, Continuation::Orphan) {
+                return Some((index, OpFailure::Errno(libc::ECANCELED)));
+            }
+            let mut ticket = Some(ticket);
+            match self.take_long(ops, index, &mut ticket) {
+                Ok(true) => ops.staged.push_back(index),
+                Ok(false) => {
+                    ops.lined.extend(ticket.map(|ticket| (index, ticket)));
+                    ops.lined.rotate_right(1);
+                    break;
+                }
+                Err(failure) => return Some((index, failure)),
+            }
+        }
+        None
+    }
+
+    /// Allocates memory for a short read. Returns `Err(None)` if the read must wait: some memory will come back by
     /// itself.
     fn take_memory(
         &self,
@@ -786,6 +906,9 @@ impl Shard {
                 matches!(slot.state, SlotState::Staged | SlotState::InFlight) && slot.charge == 0,
                 "an operation ends once, and its charge was given back"
             );
+            if slot.has_allowance {
+                end_long(&self.engine.arena, slot);
+            }
             let file = std::mem::replace(&mut slot.file, NO_FILE);
             let bytes = result.unwrap_or_default();
             let moved = Moved { kind: slot.kind, bytes, after_write: slot.done > 0 };
