@@ -9,14 +9,14 @@
 //! **Who waits for memory.** A read takes its memory when its turn comes.
 //! - *Short* ones, of up to a quarter of the arena (and 128 KiB in any case), take a buffer of the arena. Where it has none they wait on
 //!   their shard, but only while an operation under way there has memory that its end frees: a write, a walk's read, a dropped read.
-//!   Else they take overflow memory, or fail: blocks that the program holds are nobody's to wait for.
+//!   Else they take overflow memory, or fail: nothing waits for blocks that the program holds.
 //! - *Long* ones, and ranges of a batch that are read in parts, take ordinary memory of their own length. While they are under way they
 //!   share the **line**'s allowance, as much again as the arena's limit, in order of arrival (`line.rs`); a read that finds no other under
 //!   way gets it whatever its length. Their ends give the allowance back, and need the program for nothing.
 //! - Delivered blocks of long reads count in `long_bytes`. Where they hold half of the process's memory, further long reads fail.
 //!
 //! *Invariant: a shard, a ring or a batch sleeps for memory only while somebody under way gives some back.* Asserted in debug builds before
-//! each sleep (`shard/ops.rs`, `Arena::check_line`). A thread in `.wait()` never sleeps for memory itself: its operation goes to a shard.
+//! each sleep (`shard/invariants.rs`, `Arena::check_line`). A thread in `.wait()` never sleeps for memory itself: its operation goes to a shard.
 //!
 //! Every buffer has a *home*: the return stack that receives it when it is dropped on a thread without a
 //! cache of this arena. A drop never allocates, locks or waits. Regions stay mapped until the arena is

@@ -189,14 +189,14 @@ fn ranges_past_the_end_fail_alone() {
 
 #[test]
 fn a_merged_request_without_memory_is_read_range_by_range() {
-    // Only overflow memory, 128 KiB of it: there is none for a merged request of 256 KiB, but for its ranges
+    // Only overflow memory, 64 KiB of it: there is none for a merged request of 116 KiB, but for its ranges
     // of 4 KiB there is.
-    let config = common::config().shards(1).arena_bytes(0).arena_bytes_max(0).overflow_bytes_max(128 << 10);
+    let config = common::config().shards(1).arena_bytes(0).arena_bytes_max(0).overflow_bytes_max(64 << 10);
     let (engine, dir) = (Engine::start(config).unwrap(), dir());
     let path = dir.path().join("a");
     write_file(&path, 1 << 20);
     let file = engine.open(&path, Open::read()).wait().unwrap();
-    assert!(matches!(file.read(0..256 * KIB).wait().unwrap_err().kind(), ErrorKind::ArenaExhausted { .. }));
+    assert!(matches!(file.read(0..116 * KIB).wait().unwrap_err().kind(), ErrorKind::ArenaExhausted { .. }));
     let ranges: Vec<_> = (0..16).map(|n| n * 16 * KIB..n * 16 * KIB + 4 * KIB).collect();
     let results = file.read_many(ranges.clone()).amplify_at_most(1 << 20).depth(4).wait().unwrap();
     check(&ranges, &results);

@@ -3,8 +3,8 @@
 //! *Allowance*: the bytes that long reads may have under way together. It belongs to a read from the moment it gets its memory until its
 //! request has ended; then the block is the program's. *Ticket*: the place in the line of a read that has to wait, by its arrival.
 //!
-//! A read goes if nothing is under way, whatever its length and whoever else waits: so a shard that stands still holds up no other, and
-//! whoever waits does so for a request that ends without the program. Else it goes if it is the first in the line and the allowance has
+//! A read goes if nothing is under way, whatever its length and the others that wait: so a shard that stands still holds up no other, and
+//! each wait is for a request that ends without the program. Else it goes if it is the first in the line and the allowance has
 //! room. The lock is taken twice for each long read, which takes milliseconds; short ones never come here.
 
 use std::collections::BTreeMap;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_calls_the_next() {
+    fn a_waiter_that_gives_up_calls_the_next() {
         let (arena, wakes) = arena();
         let held = arena.enter_line(0, 50 * PAGE, &mut None).unwrap();
         let (mut large, mut small) = (None, None);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_shard_that_stands_still() {
+    fn a_shard_that_stands_still_holds_up_no_other() {
         let (arena, _) = arena();
         let held = arena.enter_line(0, 50 * PAGE, &mut None).unwrap();
         let (mut stalled, mut other) = (None, None);

@@ -44,11 +44,12 @@ const HUGE_FROM_BYTES: usize = 4 << 20;
 
 /// Returns a buffer of overflow memory, if the allowance has room for it.
 ///
-/// The allowance has what the arena's buffers leave of the arena's limit as well: an arena that has grown in small regions may have no
-/// buffer of this length although nobody holds one, and then the error would be a lie.
+/// The allowance has what buffers leave of the arena's regions as well: one that has grown in small regions may have no buffer of this
+/// length although none is held, and then the error would be a lie.
 pub(super) fn allocate_overflow(shared: &Arc<Shared>, len: usize) -> Option<Buffer> {
     let bytes = shared.whole_pages(len)?;
-    let unheld = shared.bytes_max.saturating_sub(shared.counts().bytes_held);
+    let counts = shared.counts();
+    let unheld = counts.bytes_mapped.saturating_sub(counts.bytes_held);
     let most = shared.overflow_bytes_max.saturating_add(unheld);
     // SeqCst against a lost wake-up, as in `ReturnStack::push`: a waiting shard checks this after setting its
     // bit.

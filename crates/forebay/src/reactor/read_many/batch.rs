@@ -325,7 +325,7 @@ impl Batch {
                 self.put(number, Err(range_error(self, error, number as u32)));
             }
         }
-        // SAFETY: as above. Nobody may wait for memory of a batch that is over.
+        // SAFETY: as above. No read may wait for memory of a batch that is over.
         unsafe { (*self.progress.get()).give_up() };
         if let Some(queue) = &self.queue {
             // A stream reports the failure once and ends.

@@ -17,6 +17,7 @@ use crate::reactor::read_many;
 use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::files::{FileTarget, Refused};
+use crate::reactor::shard::line::end_long;
 use crate::reactor::shard::optable::{Continuation, NO_FILE, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::shard::{NOT_LOOKED, Shard};
@@ -26,11 +27,11 @@ use crate::reactor::walk;
 pub(crate) struct Ops {
     pub(crate) table: OpTable,
     /// Operations ready to be submitted, in order of arrival.
-    staged: VecDeque<u32>,
+    pub(super) staged: VecDeque<u32>,
     /// Short reads that found no memory, in order of arrival.
-    starved: VecDeque<u32>,
+    pub(super) starved: VecDeque<u32>,
     /// Long reads that wait in the line for ordinary memory, in order of arrival.
-    lined: VecDeque<(u32, Ticket)>,
+    pub(super) lined: VecDeque<(u32, Ticket)>,
     /// Reads of more bytes are long.
     short_bytes_max: u32,
     /// Operations that wait for their device, by device and class.
@@ -41,9 +42,9 @@ pub(crate) struct Ops {
     /// The commands among them.
     pub(crate) commands: u32,
     /// In-flight operations whose buffers the engine frees itself.
-    returning: u32,
+    pub(super) returning: u32,
     /// Such operations with their buffers in a device's queue.
-    returning_queued: u32,
+    pub(super) returning_queued: u32,
     /// Counts operations, to sample one in 32.
     started: u32,
 }
@@ -96,7 +97,7 @@ enum Step {
 /// walk, where only the walk's step inspects them. (If the step keeps the block, the waiter for that memory
 /// checks again.)
 #[inline]
-fn brings_memory(slot: &Slot) -> bool {
+pub(super) fn brings_memory(slot: &Slot) -> bool {
     match slot.kind {
         OpKind::Read => matches!(slot.continuation, Continuation::Walk { .. }),
         OpKind::Write => true,
@@ -125,13 +126,6 @@ fn memory_of(slot: &Slot) -> Result<(Option<NonNull<u8>>, Option<u16>), OpFailur
         },
         _ => Ok((None, None)),
     }
-}
-
-/// Gives a long read's part of the line's allowance back: its memory is the program's from now on.
-#[cold]
-pub(crate) fn end_long(arena: &Arena, slot: &mut Slot) {
-    slot.has_allowance = false;
-    arena.leave_line(slot.len as usize);
 }
 
 impl Ops {
@@ -185,42 +179,6 @@ impl Ops {
         })
     }
 
-    /// Checks what takes a look at every slot, in debug builds before a shard sleeps. A large table is left
-    /// out: the tests that fill one would take minutes.
-    #[cfg(debug_assertions)]
-    pub(crate) fn check_invariants(&self) {
-        const CHECKED_SLOTS_MAX: u32 = 1024;
-        if self.table.capacity() > CHECKED_SLOTS_MAX {
-            return;
-        }
-        let count =
-            |is_it: &dyn Fn(&Slot) -> bool| self.table.slots().filter(|slot| is_it(slot)).count() as u32;
-        let is_flying = |slot: &Slot| slot.state == SlotState::InFlight;
-        let returns = |slot: &Slot| matches!(slot.continuation, Continuation::Orphan) || brings_memory(slot);
-        assert_eq!(
-            self.table.live(),
-            count(&|slot| slot.state != SlotState::Free),
-            "each slot in use is counted"
-        );
-        assert_eq!(self.in_flight, count(&is_flying), "each operation in flight is counted");
-        assert_eq!(self.returning, count(&|slot| is_flying(slot) && returns(slot)), "each return is counted");
-        assert!(
-            self.returning_queued <= self.device_queues.waiting(),
-            "a queued return is an operation in a queue"
-        );
-        assert_eq!(
-            self.waiting(),
-            count(&|slot| slot.state == SlotState::Staged),
-            "an operation that is not in flight waits in one queue"
-        );
-        let charges = self.table.slots().map(|slot| u64::from(slot.charge)).sum();
-        assert_eq!(
-            self.device_queues.in_flight(),
-            (charges, count(&|slot| slot.charge != 0)),
-            "the device queues count what the slots were charged"
-        );
-    }
-
     /// Returns whether operations are ready to be submitted.
     #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     #[inline]
@@ -234,26 +192,11 @@ impl Ops {
         (self.staged.len() + self.starved.len() + self.lined.len()) as u32 + self.device_queues.waiting()
     }
 
-    /// Returns the number of operations that only a later look can help: a place in the line is called when it is its turn.
-    #[inline]
-    pub(crate) fn waiting_uncalled(&self) -> u32 {
-        self.waiting() - self.lined.len() as u32
-    }
-
     /// Returns whether an operation under way frees memory at its end without the program's help: in flight, or in a device's queue, which
     /// empties by itself.
     #[inline]
-    fn some_returns(&self) -> bool {
+    pub(super) fn some_returns(&self) -> bool {
         self.returning + self.returning_queued > 0
-    }
-
-    /// Checks, once nothing more can be submitted, that short reads wait for memory only while some comes back.
-    #[inline]
-    fn check_starved(&self, depth: u32, driver_is_full: bool) {
-        debug_assert!(
-            self.starved.is_empty() || self.some_returns() || self.in_flight >= depth || driver_is_full,
-            "a read waits for memory only while an operation under way gives some back"
-        );
     }
 }
 
@@ -701,52 +644,6 @@ impl Shard {
             self.flows.with(|flows| flows.of(slot.class.0, slot.device).queued_ns.record(queued_ns));
         }
         true
-    }
-
-    /// Gives a long read its memory. Returns false if it has to wait in the line; it is there then.
-    #[cold]
-    fn begin_long(&self, ops: &mut Ops, index: u32) -> Result<bool, OpFailure> {
-        let mut ticket = None;
-        // Those that came before it on this shard have tickets already, so it gets one behind them.
-        if self.take_long(ops, index, &mut ticket)? {
-            return Ok(true);
-        }
-        self.counters.memory_waits.set(self.counters.memory_waits.get() + 1);
-        ops.lined.extend(ticket.map(|ticket| (index, ticket)));
-        Ok(false)
-    }
-
-    fn take_long(&self, ops: &mut Ops, index: u32, ticket: &mut Option<Ticket>) -> Result<bool, OpFailure> {
-        let slot = ops.table.slot(index);
-        let Some(under_way) = self.engine.arena.enter_line(self.index(), slot.len as usize, ticket) else {
-            return Ok(false);
-        };
-        let buffer = self.engine.arena.alloc_long(slot.len as usize)?;
-        slot.buffer = OpBuffer::Buffer(buffer);
-        slot.has_allowance = true;
-        under_way.keep();
-        Ok(true)
-    }
-
-    /// Gives the long reads in the line their memory whose turn it is, and lets them go to their devices. Returns one that failed.
-    #[cold]
-    fn serve_line(&self, ops: &mut Ops) -> Option<(u32, OpFailure)> {
-        while let Some((index, ticket)) = ops.lined.pop_front() {
-            if matches!(ops.table.slot(index).continuation, Continuation::Orphan) {
-                return Some((index, OpFailure::Errno(libc::ECANCELED)));
-            }
-            let mut ticket = Some(ticket);
-            match self.take_long(ops, index, &mut ticket) {
-                Ok(true) => ops.staged.push_back(index),
-                Ok(false) => {
-                    ops.lined.extend(ticket.map(|ticket| (index, ticket)));
-                    ops.lined.rotate_right(1);
-                    break;
-                }
-                Err(failure) => return Some((index, failure)),
-            }
-        }
-        None
     }
 
     /// Allocates memory for a short read. Returns `Err(None)` if the read must wait: some memory will come back by
