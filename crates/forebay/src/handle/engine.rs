@@ -170,7 +170,8 @@ impl Engine {
             bytes_initial,
             first_region_bytes,
             bytes_max,
-            overflow_bytes_max: config.overflow_bytes_max,
+            overflow_bytes_max: config.overflow_limit(host),
+            long_bytes_max: host.memory_bytes / 2,
             shards: first_stripe + stripes,
         })
         .map_err(|error| {

@@ -90,7 +90,7 @@ pub struct Config {
     /// `None`: mapped when first needed.
     pub(crate) arena_bytes: Option<usize>,
     pub(crate) arena_bytes_max: Option<usize>,
-    pub(crate) overflow_bytes_max: usize,
+    pub(crate) overflow_bytes_max: Option<usize>,
     pub(crate) queue_depth: u32,
     pub(crate) inbox_depth: usize,
     pub(crate) shutdown_deadline: Duration,
@@ -135,7 +135,7 @@ impl Config {
             driver: DriverChoice::Auto,
             arena_bytes: None,
             arena_bytes_max: None,
-            overflow_bytes_max: 64 << 20,
+            overflow_bytes_max: None,
             queue_depth: 256,
             inbox_depth: 4096,
             shutdown_deadline: Duration::from_secs(5),
@@ -197,9 +197,10 @@ impl Config {
 
     /// Sets the limit for ordinary memory that reads may use while the program holds the whole arena, in
     /// bytes. It is slower, and counted in [`Stats`](crate::Stats). Past it reads fail with
-    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted). Default: 64 MiB.
+    /// [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted). Default: 64 MiB, at most an eighth of the memory that this
+    /// process may use. Reads of more than a quarter of the arena have [memory of their own](crate::File::read).
     pub fn overflow_bytes_max(mut self, bytes: usize) -> Config {
-        self.overflow_bytes_max = bytes;
+        self.overflow_bytes_max = Some(bytes);
         self
     }
 
@@ -395,6 +396,11 @@ impl Config {
             return Some("arena_bytes_max must not be below arena_bytes");
         }
         self.calibrations.iter().find_map(Calibration::fault)
+    }
+
+    /// Returns the limit of overflow memory.
+    pub(crate) fn overflow_limit(&self, host: Host) -> usize {
+        self.overflow_bytes_max.unwrap_or_else(|| (64 << 20).min(host.memory_bytes / 8))
     }
 
     /// Returns the arena's bytes at the start and at most, given the memory that this process may use. A

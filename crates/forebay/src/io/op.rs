@@ -134,6 +134,9 @@ pub(crate) enum OpBuffer {
     None,
     /// A read that takes its buffer only when it is about to be submitted, so that memory held = I/O in flight.
     Late,
+    /// Such a read that takes ordinary memory in the line, however short it is: its caller has found none of the arena, and needs it for a
+    /// copy only.
+    LateApart,
     Buffer(Buffer),
     Mut(BlockMut),
     Shared(Block),
@@ -188,7 +191,7 @@ impl OpBuffer {
     /// Returns the address that the device reads from or writes to, past the first `done` bytes, and its region.
     pub(crate) fn memory(&self, done: u32) -> Option<(NonNull<u8>, Option<u16>)> {
         let (start, region) = match self {
-            OpBuffer::None | OpBuffer::Late | OpBuffer::Command(_) => return None,
+            OpBuffer::None | OpBuffer::Late | OpBuffer::LateApart | OpBuffer::Command(_) => return None,
             OpBuffer::Buffer(buffer) => (buffer.as_ptr(), buffer.region_index()),
             OpBuffer::Mut(block) => (block.as_ptr(), block.region_index()),
             OpBuffer::Shared(block) => (block.as_ptr().cast_mut(), block.region_index()),

@@ -198,7 +198,8 @@ pub struct MemoryStats {
     pub overflow_bytes: u64,
     /// Times that ordinary memory was taken because the arena was empty.
     pub overflow_allocations: u64,
-    /// Bytes of ordinary memory that hold results of batches ([`File::read_many`](crate::File::read_many)), which no setting limits.
+    /// Bytes of ordinary memory that hold results of batches ([`File::read_many`](crate::File::read_many)), which no setting limits, and
+    /// of reads that are [long](crate::File::read) for the arena.
     pub result_bytes: u64,
     /// Memory of programs ([`IoMemory`](crate::IoMemory)) that dropped operations had and that could not be dropped: times.
     pub leaked_lends: u64,

@@ -6,6 +6,18 @@
 //! ```
 //! Beside it, bytes that a program keeps may lie in ordinary memory (`ordinary.rs`, `pack.rs`): results of a batch, copies, its own.
 //!
+//! **Who waits for memory.** A read takes its memory when its turn comes.
+//! - *Short* ones, of up to a quarter of the arena (and 128 KiB in any case), take a buffer of the arena. Where it has none they wait on
+//!   their shard, but only while an operation under way there has memory that its end frees: a write, a walk's read, a dropped read.
+//!   Else they take overflow memory, or fail: nothing waits for blocks that the program holds.
+//! - *Long* ones, and ranges of a batch that are read in parts, take ordinary memory of their own length. While they are under way they
+//!   share the **line**'s allowance, as much again as the arena's limit, in order of arrival (`line.rs`); a read that finds no other under
+//!   way gets it whatever its length. Their ends give the allowance back, and need the program for nothing.
+//! - Delivered blocks of long reads count in `long_bytes`. Where they hold half of the process's memory, further long reads fail.
+//!
+//! *Invariant: a shard, a ring or a batch sleeps for memory only while somebody under way gives some back.* Asserted in debug builds before
+//! each sleep (`shard/invariants.rs`, `Arena::check_line`). A thread in `.wait()` never sleeps for memory itself: its operation goes to a shard.
+//!
 //! Every buffer has a *home*: the return stack that receives it when it is dropped on a thread without a
 //! cache of this arena. A drop never allocates, locks or waits. Regions stay mapped until the arena is
 //! closed. After that each is unmapped by the thread that returns its last buffer, and one with a leaked
@@ -24,6 +36,7 @@ mod buffer;
 mod cache;
 mod central;
 mod header;
+mod line;
 mod ordinary;
 mod pack;
 mod region;
@@ -34,6 +47,7 @@ pub(crate) use buffer::Buffer;
 pub(crate) use cache::Aside;
 use header::{HOME_NOBODY, class_of};
 pub(crate) use header::{Header, region_index, release};
+pub(crate) use line::{Ticket, UnderWay};
 use ordinary::Counted;
 pub(crate) use pack::Packer;
 use shared::Shared;
@@ -44,6 +58,11 @@ pub(crate) const BUFFER_BYTES_MIN: usize = 4096;
 
 /// The largest single buffer. It is also the largest region, because the kernel registers no larger buffer.
 pub(crate) const BUFFER_BYTES_MAX: usize = 1 << 30;
+
+/// A read is long from this part of the arena on: buffers are powers of two, and two of the longest short reads always fit.
+const LONG_PART: usize = 4;
+/// Reads of up to this length are short however small the arena is.
+const SHORT_BYTES_MIN: usize = 128 << 10;
 
 /// The limits for an arena's memory, in bytes; each is rounded to whole pages.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +75,8 @@ pub(crate) struct ArenaConfig {
     pub(crate) bytes_max: usize,
     /// The limit for ordinary memory beside it.
     pub(crate) overflow_bytes_max: usize,
+    /// The bytes of long reads' blocks from which on further long reads are refused.
+    pub(crate) long_bytes_max: usize,
     /// The number of shards; they are numbered from 0.
     pub(crate) shards: usize,
 }
@@ -63,7 +84,7 @@ pub(crate) struct ArenaConfig {
 /// The reason why there is no buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AllocError {
-    /// All memory is held: `held` bytes by live buffers, overflow included.
+    /// All memory is held: `held` bytes by live buffers, overflow and long reads included.
     NoMemory { held: u64 },
     /// The request is for more than [`BUFFER_BYTES_MAX`].
     TooLarge,
@@ -85,8 +106,17 @@ pub(crate) struct ArenaCounts {
     pub(crate) overflow_allocations: u64,
     /// Bytes of ordinary memory that hold results, limited by the program only.
     pub(crate) result_bytes: usize,
+    /// Bytes of ordinary memory of long reads and their blocks.
+    pub(crate) long_bytes: usize,
     /// Whether huge pages were requested and not refused.
     pub(crate) huge: bool,
+}
+
+impl ArenaCounts {
+    /// Returns the bytes that blocks and operations hold of all memory with a limit.
+    pub(crate) fn bytes_held_in_all(&self) -> usize {
+        self.bytes_held + self.overflow_bytes + self.long_bytes
+    }
 }
 
 /// A handle of an arena; the last one dropped closes it.
@@ -135,12 +165,63 @@ impl Arena {
         header.map(buffer).ok_or_else(|| shared.no_memory())
     }
 
-    /// Returns ordinary aligned memory, counted against `overflow_bytes_max`; it is not registered with any
-    /// ring.
+    /// Returns ordinary aligned memory, counted against `overflow_bytes_max`, or as a long read's is if it is as long; it is not registered
+    /// with any ring.
     #[cold]
     pub(crate) fn alloc_overflow(&self, len: usize) -> Result<Buffer, AllocError> {
-        let class = self.class(len)?;
-        ordinary::allocate_overflow(&self.0.0, class).ok_or_else(|| self.0.0.no_memory())
+        if len > self.short_bytes_max() {
+            return self.alloc_long(len);
+        }
+        ordinary::allocate_overflow(&self.0.0, len).ok_or_else(|| self.0.0.no_memory())
+    }
+
+    /// Returns the length of the longest read that takes memory of the arena; longer ones are *long*.
+    pub(crate) fn short_bytes_max(&self) -> usize {
+        (self.0.0.bytes_max / LONG_PART).clamp(SHORT_BYTES_MIN, BUFFER_BYTES_MAX)
+    }
+
+    /// Returns ordinary memory of whole pages for a long read, or for memory of a program that is as long.
+    #[cold]
+    pub(crate) fn alloc_long(&self, len: usize) -> Result<Buffer, AllocError> {
+        self.class(len)?;
+        ordinary::allocate_long(&self.0.0, len).ok_or_else(|| self.0.0.no_memory())
+    }
+
+    /// Returns ordinary memory of whole pages for a result of a batch, which no setting limits.
+    #[cold]
+    pub(crate) fn alloc_result(&self, len: usize) -> Result<Buffer, AllocError> {
+        let shared = &self.0.0;
+        let bytes = shared.whole_pages(len).ok_or(AllocError::TooLarge)?;
+        ordinary::allocate_exact(
+            bytes,
+            BUFFER_BYTES_MIN << shared.class_min,
+            Counted::Result(Arc::clone(shared)),
+            false,
+        )
+        .ok_or_else(|| shared.no_memory())
+    }
+
+    /// Takes `bytes` of the line's allowance for an operation of this shard. If it has to wait, `ticket` becomes or stays its place in the
+    /// line, and the shard is woken when it should try again.
+    pub(crate) fn enter_line(
+        &self,
+        shard: usize,
+        bytes: usize,
+        ticket: &mut Option<Ticket>,
+    ) -> Option<UnderWay> {
+        line::enter(&self.0.0, shard, bytes, ticket)
+    }
+
+    /// Gives back what was taken by [`enter_line`](Self::enter_line) and [kept](UnderWay::keep) until an operation's end.
+    #[cold]
+    pub(crate) fn leave_line(&self, bytes: usize) {
+        line::leave_kept(&self.0.0, bytes);
+    }
+
+    /// Checks, before a shard sleeps, that whatever waits in the line there waits for somebody.
+    #[cfg(debug_assertions)]
+    pub(crate) fn check_line(&self, shard: usize) {
+        self.0.0.line.check(shard);
     }
 
     fn class(&self, len: usize) -> Result<usize, AllocError> {
@@ -278,7 +359,7 @@ pub(crate) unsafe fn alloc_beside(header: NonNull<Header>, len: usize) -> Option
 }
 
 /// Returns ordinary memory of exactly `len` bytes that no arena counts, at a multiple of `align`: zeroed, or not initialised.
-/// `None` above [`BUFFER_BYTES_MAX`] or where the system has no memory.
+/// `None` where the system has no memory.
 pub(crate) fn alloc_own(len: usize, align: usize, zeroed: bool) -> Option<Buffer> {
     ordinary::allocate_exact(len, align, Counted::Own, zeroed)
 }

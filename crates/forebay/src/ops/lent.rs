@@ -10,19 +10,13 @@ use crate::base::class::Class;
 use crate::base::error::{Error, Result};
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
-use crate::device::Alignment;
-use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpRequest};
 use crate::memory::lent::{IoMemory, Lender, Lent};
+use crate::ops::coalesce::is_lack;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::page_cache::read_from_page_cache;
-use crate::reactor::ranges::Widened;
+use crate::reactor::ranges::{BOUNCE_BYTES, PART_BYTES, Widened, middle};
 
-/// The most bytes of one request to lent memory: as much as a device has in flight at its full speed.
-const PART_BYTES: u64 = 8 << 20;
-/// The most bytes of one request by way of I/O memory. A copy of that many takes 20 us.
-const BOUNCE_BYTES: u64 = 256 << 10;
-/// The least bytes for which a request of their own, beside those for the ends, costs less than a copy.
-const MIDDLE_BYTES_MIN: u64 = 16 << 10;
 /// The most requests of one operation in flight.
 const DEPTH: usize = 8;
 
@@ -65,20 +59,10 @@ struct Part<'f> {
     /// Bytes of its I/O memory before the part; `None` for a request that names the lent memory.
     skip: Option<usize>,
     moved: Option<u64>,
-}
-
-/// The bytes of lent memory that requests of a file can name.
-fn middle(alignment: &Alignment, kind: OpKind, offset: u64, len: u64, address: u64) -> Range<u64> {
-    let unit = u64::from(alignment.memory.max(1));
-    let grain = u64::from(if kind == OpKind::Read { alignment.read_offset } else { alignment.offset }.max(1));
-    let first = address.next_multiple_of(unit) - address;
-    // The file's blocks may be larger than what the memory must be aligned to.
-    let head = (0..grain.div_ceil(unit))
-        .map(|units| first + units * unit)
-        .find(|head| (offset + head).is_multiple_of(grain));
-    let Some(head) = head.filter(|head| *head < len) else { return 0..0 };
-    let blocks = (len - head) / grain * grain;
-    if blocks == len || blocks >= MIDDLE_BYTES_MIN { head..head + blocks } else { 0..0 }
+    /// It found no memory, and is made again when another part has returned its own.
+    is_starved: bool,
+    /// It was made again for ordinary memory.
+    is_apart: bool,
 }
 
 impl<'f, B: IoMemory> LentOp<'f, B> {
@@ -221,6 +205,8 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
                     self.begun += part.len;
                     self.parts.push_back(part);
                 }
+                // Memory that parts in flight hold comes back.
+                Err(error) if is_lack(&error) && begun > 0 => break,
                 Err(error) => {
                     self.stops = true;
                     let error = self.core.describe(error).with_range(self.offset + at, self.len - at);
@@ -255,6 +241,18 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
                 (len, Some(0), place, len as u32, OpBuffer::Mut(block))
             }
         };
+        Ok(self.part(at, len, skip, offset, wide_len, buffer))
+    }
+
+    fn part(
+        &self,
+        at: u64,
+        len: u64,
+        skip: Option<usize>,
+        offset: u64,
+        wide_len: u32,
+        buffer: OpBuffer,
+    ) -> Part<'f> {
         let is_whole = len == self.len;
         let request = OpRequest {
             kind: self.kind,
@@ -266,17 +264,47 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             asked: len as u32,
             buffer,
         };
-        Ok(Part { op: OpFuture::new(self.core.target(), request), at, len, skip, moved: None })
+        Part {
+            op: OpFuture::new(self.core.target(), request),
+            at,
+            len,
+            skip,
+            moved: None,
+            is_starved: false,
+            is_apart: false,
+        }
     }
 
     /// Polls all parts, and takes those at the front that have ended. Returns whether there is room for more.
     fn poll_parts(&mut self, context: &mut Context<'_>) -> bool {
         let name = self.name();
-        for part in self.parts.iter_mut().filter(|part| part.moved.is_none()) {
+        let mut in_flight = self.parts.iter().filter(|part| part.moved.is_none() && !part.is_starved).count();
+        let mut number = 0;
+        // One that lacked memory is made again for each that has ended, at the latest when none is in flight.
+        let mut returned = 0;
+        while number < self.parts.len() {
+            if self.parts[number].is_starved && (in_flight == 0 || returned > 0) {
+                (in_flight, returned) = (in_flight + 1, returned.max(1) - 1);
+                self.begin_again(number, in_flight == 1);
+            }
+            let part = &mut self.parts[number];
+            number += 1;
+            if part.moved.is_some() || part.is_starved {
+                continue;
+            }
             let Poll::Ready(result) = part.op.poll_result(context) else { continue };
+            in_flight -= 1;
             let buffer = part.op.take_buffer();
             let moved = match result {
                 Ok(bytes) => part.finish(u64::from(bytes), &buffer, &self.memory),
+                // Alone it takes ordinary memory, which it needs for a copy only.
+                Err(OpFailure::NoMemory) if in_flight > 0 || !part.is_apart => {
+                    part.is_starved = true;
+                    if in_flight == 0 {
+                        number = 0;
+                    }
+                    continue;
+                }
                 Err(failure) => {
                     self.stops = true;
                     let error = failure.into_error(name, Some(&self.core));
@@ -286,6 +314,10 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
                 }
             };
             part.moved = Some(moved);
+            returned += 1;
+            if self.parts.iter().any(|part| part.is_starved) {
+                number = 0;
+            }
         }
         let before = self.parts.len();
         while let Some(part) = self.parts.front()
@@ -299,6 +331,17 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             self.parts.pop_front();
         }
         self.parts.len() < before
+    }
+
+    /// Makes the request of a read again that found no memory.
+    fn begin_again(&mut self, number: usize, is_alone: bool) {
+        let (at, len, skip) = (self.parts[number].at, self.parts[number].len, self.parts[number].skip);
+        let place = self.offset + at;
+        if let Ok(wide) = Widened::of(&(place..place + len), self.core.alignment().read_offset) {
+            let buffer = if is_alone { OpBuffer::LateApart } else { OpBuffer::Late };
+            self.parts[number] =
+                Part { is_apart: is_alone, ..self.part(at, len, skip, wide.offset, wide.len, buffer) };
+        }
     }
 
     /// Syncs a durable write of several parts.
@@ -346,36 +389,5 @@ impl Part<'_> {
             }
         }
         moved
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn alignment(memory: u32, grain: u32) -> Alignment {
-        Alignment { memory, offset: grain, read_offset: grain, ..Alignment::BUFFERED }
-    }
-
-    #[test]
-    fn requests_name_the_whole_blocks_whose_place_is_aligned() {
-        let place = |memory, grain, offset, len, address| {
-            middle(&alignment(memory, grain), OpKind::Read, offset, len, address)
-        };
-        const PAGE: u64 = 4096;
-        assert_eq!(place(1, 1, 7, 9, 3), 0..9, "through the page cache");
-        assert_eq!(place(4096, 512, 512, 4 * PAGE, PAGE), 0..4 * PAGE);
-        assert_eq!(place(4096, 512, 512, 512, PAGE), 0..512, "small, but whole");
-        assert_eq!(place(4096, 512, 512, 9 * PAGE + 100, PAGE), 0..9 * PAGE, "a tail");
-        assert_eq!(place(4096, 512, 412, 9 * PAGE, PAGE - 100), 100..100 + 9 * PAGE - 512, "and a head");
-        assert_eq!(place(4096, 512, 0, 9 * PAGE, 16), 0..0, "memory at 16 bytes");
-        assert_eq!(place(4096, 512, 412, 2 * PAGE, PAGE - 100), 0..0, "not worth three requests");
-        assert_eq!(
-            place(4096, 16_384, 8192, 64 << 10, 3 * PAGE),
-            8192..8192 + (48 << 10),
-            "blocks above a page"
-        );
-        assert_eq!(place(4096, 16_384, 8192 + 512, 64 << 10, 3 * PAGE), 0..0);
-        assert_eq!(place(4096, 512, 0, 0, 0), 0..0);
     }
 }

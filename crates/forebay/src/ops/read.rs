@@ -19,10 +19,16 @@ pub use into::ReadInto;
 pub(crate) use range::RangeRead;
 
 impl File {
-    /// Returns a read of exactly the bytes of `range`: any offset, any length up to 1 GiB.
+    /// Returns a read of exactly the bytes of `range`: any offset, any length up to 1 GiB, which is the limit of one block.
+    /// [`read_many`](File::read_many) and [`read_into`](File::read_into) take longer ranges.
     ///
     /// Direct reads fetch the aligned range around it, and the block is the slice requested. Costs one
     /// request to the device; on a shard no allocation.
+    ///
+    /// A read of more than a quarter of the I/O memory ([`Config::arena_bytes_max`](crate::Config::arena_bytes_max)) is *long*: its
+    /// block lies in ordinary memory of its own length. Long reads under way take as much of that together as there is I/O memory, and
+    /// wait for each other in order of arrival; a single one always goes. While the blocks of long reads hold half of the memory that the
+    /// process may use, further ones fail.
     ///
     /// The range has both ends, because memory is allocated before the file's length is known. For "to the
     /// end" use [`read_up_to`](File::read_up_to) with the most bytes wanted, or a [scan](File::scan) of
@@ -30,7 +36,7 @@ impl File {
     ///
     /// # Errors
     /// [`ErrorKind::UnexpectedEof`](crate::ErrorKind::UnexpectedEof) when the file ends inside the range; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a range that
-    /// ends before it starts or past 2^63; [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge); [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted); the device's errors.
+    /// ends before it starts or past 2^63; [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) above 1 GiB; [`ErrorKind::ArenaExhausted`](crate::ErrorKind::ArenaExhausted); the device's errors.
     ///
     /// ```
     /// # use forebay::{Config, Engine, Open};

@@ -18,7 +18,7 @@ use crate::io::op::OpFailure;
 use crate::memory::block::Block;
 use crate::memory::lent::{IoMemory, Lender};
 use crate::reactor::open_file::FileCore;
-use crate::reactor::read_many::{Batch, Limits, Piece, Plan, Ranges, begin};
+use crate::reactor::read_many::{Batch, Limits, Piece, Plan, Ranges, begin, part_bytes};
 use crate::reactor::shard::inbox::Message;
 use crate::reactor::shard::{self, with_current};
 use crate::reactor::visited;
@@ -93,7 +93,9 @@ impl Engine {
 
 /// A batch of reads; see [`File::read_many`].
 ///
-/// Ranges may overlap, be equal, be empty and come in any order. Each has its own result: one past the end of the file
+/// Ranges may overlap, be equal, be empty, have any length, and come in any order. Those of more than 8 MiB, or a quarter of the I/O
+/// memory, are read in parts into memory of their own length: `docs/memory.md`.
+/// Each has its own result: one past the end of the file
 /// fails alone, and when a merged request fails it is split and repeated range by range.
 ///
 /// Awaited, it returns all results in the order of the ranges, however much that is: beyond 16 MiB of I/O memory, and where a
@@ -261,7 +263,7 @@ impl ReadMany {
         let plan = ask.plan(ask.ranges.clone());
         let request = |piece: &Piece| PlannedRequest {
             file: piece.file as usize,
-            range: piece.offset..piece.offset + u64::from(piece.len),
+            range: piece.offset..piece.offset + piece.len,
             ranges: piece.count as usize,
         };
         Some(ReadPlan {
@@ -324,7 +326,9 @@ impl Ask {
 
     fn plan(&self, ranges: Ranges) -> Plan {
         let grains = self.files.iter().map(|core| core.alignment().read_offset).collect();
-        Plan::new(ranges, &self.limits, grains)
+        let arena = self.files.first().map(|core| &core.engine().arena);
+        let limits = Limits { part_bytes: arena.map_or(self.limits.part_bytes, part_bytes), ..self.limits };
+        Plan::new(ranges, &limits, grains)
     }
 
     /// As [`start`](Self::start), for a stream.

@@ -166,6 +166,17 @@ impl WriteData<'_> {
         }
     }
 
+    /// Returns whether one request to this file takes the bytes from their place.
+    pub(super) fn goes_in_place(&self, core: &FileCore) -> bool {
+        let bytes = self.bytes();
+        let is_one = bytes.len() <= BUFFER_BYTES_MAX;
+        match &self.0 {
+            Source::Mut(_) => is_one,
+            Source::Slice(_) => false,
+            Source::Shared(_) | Source::Bytes(_) | Source::Vec(_) => is_one && is_aligned(core, bytes),
+        }
+    }
+
     /// Returns the memory for a request to this file: the bytes in their place if it takes them from there, else a copy.
     pub(super) fn into_buffer(self, core: &FileCore) -> Result<OpBuffer> {
         match self.0 {

@@ -14,6 +14,7 @@ use crate::base::wait;
 use crate::handle::engine::Engine;
 use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
+use crate::ops::coalesce::is_lack;
 use crate::ops::submit::{OpFuture, Target};
 use crate::ops::write::{WriteData, check};
 use crate::reactor::open_file::FileCore;
@@ -31,7 +32,8 @@ impl File {
     /// pieces that touch.
     ///
     /// # Errors
-    /// Awaiting it returns the result of each piece, in their order: those of [`File::write`]. It fails as a whole, and writes
+    /// Awaiting it returns the result of each piece, which may have any length, in their order: those of [`File::write`], without
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge). It fails as a whole, and writes
     /// nothing, with [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when pieces overlap, as their order is not defined.
     ///
     /// ```
@@ -238,18 +240,28 @@ impl WriteMany {
         {
             let (run_places, bytes) = (run.places.clone(), run.bytes.clone());
             let start = self.at.max(bytes.start);
-            // One piece goes as it is. Several are copied, in parts that end at multiples of the file's blocks.
-            let cut = (start / REQUEST_BYTES_MAX + 1).saturating_mul(REQUEST_BYTES_MAX);
-            let end = if run_places.len() == 1 { bytes.end } else { bytes.end.min(cut) };
             let numbers = &order[run_places.clone()];
+            // One piece goes as it is, if it can. Others are copied, in parts that end at multiples of the file's blocks.
+            let is_alone = run_places.len() == 1 && {
+                let piece = &self.pieces[numbers[0]];
+                piece.len == 0 || piece.data.as_ref().is_some_and(|data| data.goes_in_place(&piece.core))
+            };
+            let cut = (start / REQUEST_BYTES_MAX + 1).saturating_mul(REQUEST_BYTES_MAX);
+            let end = if is_alone { bytes.end } else { bytes.end.min(cut) };
             let first =
                 numbers.partition_point(|&number| self.pieces[number].end() <= start && start > bytes.start);
             let past = numbers.partition_point(|&number| self.pieces[number].offset < end.max(start + 1));
             let places = run_places.start + first..run_places.start + past.max(first + 1).min(numbers.len());
+            let before = (self.run, self.at);
             (self.run, self.at) = if end == bytes.end { (self.run + 1, 0) } else { (self.run, end) };
             let core = self.pieces[order[places.start]].core.clone();
-            match self.request(&core, start..end, run_places.len() == 1, &order[places.clone()]) {
+            match self.request(&core, start..end, is_alone, &order[places.clone()]) {
                 Ok(op) => self.flying.push(Request { op, core, places }),
+                // Memory that requests in flight hold comes back.
+                Err(error) if is_lack(&error) && !self.flying.is_empty() && !is_alone => {
+                    (self.run, self.at) = before;
+                    break;
+                }
                 Err(error) => {
                     let text = error.to_string();
                     let kind = error.kind();

@@ -346,6 +346,9 @@ pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpRes
         Ok(running) => running,
         Err(failure) => return Some(Err(failure)),
     };
+    if matches!(request.buffer, OpBuffer::LateApart) {
+        return None;
+    }
     if matches!(request.buffer, OpBuffer::Late) {
         // A read that came before waits in its shard's queue.
         if engine.arena.is_awaited() {

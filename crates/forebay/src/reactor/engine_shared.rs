@@ -271,10 +271,14 @@ impl EngineShared {
             Some(_) => self.arena.alloc_local(len),
             None => self.arena.alloc_shared(len),
         };
-        let buffer = alloc().or_else(|_| {
-            self.release_memory();
-            alloc().or_else(|_| self.arena.alloc_overflow(len))
-        });
+        let buffer = if len > self.arena.short_bytes_max() {
+            self.arena.alloc_long(len)
+        } else {
+            alloc().or_else(|_| {
+                self.release_memory();
+                alloc().or_else(|_| self.arena.alloc_overflow(len))
+            })
+        };
         buffer.map_err(|error| match error {
             AllocError::NoMemory { .. } => self.exhausted(operation),
             AllocError::TooLarge => OpFailure::TooLarge.into_error(operation, None),
@@ -293,8 +297,8 @@ impl EngineShared {
     pub(crate) fn exhausted(&self, operation: &'static str) -> Error {
         // Counted now, not at the failure: the figure is only for the message.
         let counts = self.arena.counts();
-        let held = (counts.bytes_held + counts.overflow_bytes) as u64;
-        let error = Error::new(ErrorKind::ArenaExhausted { held }, operation);
+        let error =
+            Error::new(ErrorKind::ArenaExhausted { held: counts.bytes_held_in_all() as u64 }, operation);
         let Some(refusal) = self.arena.refusal() else { return error };
         self.degrade_once(
             "I/O memory",
@@ -408,7 +412,7 @@ impl EngineShared {
             held_bytes: counts.bytes_held as u64,
             overflow_bytes: counts.overflow_bytes as u64,
             overflow_allocations: counts.overflow_allocations,
-            result_bytes: counts.result_bytes as u64,
+            result_bytes: (counts.result_bytes + counts.long_bytes) as u64,
             leaked_lends: self.releases.leaked(),
         }
     }

@@ -256,7 +256,9 @@ impl Attempt<'_> {
 
 /// Returns all bytes of a range, which is not empty, if the page cache has them: for reads one by one.
 pub(crate) fn from_page_cache(core: &FileCore, range: &Range<u64>) -> Option<Block> {
-    let cache = core.page_cache()?;
+    // A long one takes its memory in the line, on the file's shard.
+    let is_short = range.end - range.start <= core.engine().arena.short_bytes_max() as u64;
+    let cache = core.page_cache().filter(|_| is_short)?;
     let mut sequence = cache.lone();
     let attempt = core.try_page_cache(range, &mut sequence);
     if cache.is_adaptive() {

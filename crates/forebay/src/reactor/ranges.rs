@@ -3,8 +3,17 @@
 use std::ops::Range;
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::device::Alignment;
+use crate::io::op::OpKind;
 use crate::memory::arena::{BUFFER_BYTES_MAX, Buffer};
 use crate::memory::block::Block;
+
+/// The most bytes of one request to memory of its own length: as much as a device has in flight at its full speed.
+pub(crate) const PART_BYTES: u64 = 8 << 20;
+/// The most bytes of one request by way of I/O memory. A copy of that many takes 20 us.
+pub(crate) const BOUNCE_BYTES: u64 = 256 << 10;
+/// The least bytes for which a request of their own, beside those for the ends, costs less than a copy.
+const MIDDLE_BYTES_MIN: u64 = 16 << 10;
 
 /// Returns the slice of `range` out of a buffer into which `bytes` were read from the widened offset on.
 #[inline]
@@ -56,5 +65,50 @@ impl Widened {
                 .with_range(range.start, range.end - range.start));
         }
         Ok(Widened { offset, len: len as u32 })
+    }
+}
+
+/// The bytes of lent memory that requests of a file can name.
+pub(crate) fn middle(alignment: &Alignment, kind: OpKind, offset: u64, len: u64, address: u64) -> Range<u64> {
+    let unit = u64::from(alignment.memory.max(1));
+    let grain = u64::from(if kind == OpKind::Read { alignment.read_offset } else { alignment.offset }.max(1));
+    let first = address.next_multiple_of(unit) - address;
+    // The file's blocks may be larger than what the memory must be aligned to.
+    let head = (0..grain.div_ceil(unit))
+        .map(|units| first + units * unit)
+        .find(|head| (offset + head).is_multiple_of(grain));
+    let Some(head) = head.filter(|head| *head < len) else { return 0..0 };
+    let blocks = (len - head) / grain * grain;
+    if blocks == len || blocks >= MIDDLE_BYTES_MIN { head..head + blocks } else { 0..0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alignment(memory: u32, grain: u32) -> Alignment {
+        Alignment { memory, offset: grain, read_offset: grain, ..Alignment::BUFFERED }
+    }
+
+    #[test]
+    fn requests_name_the_whole_blocks_whose_place_is_aligned() {
+        let place = |memory, grain, offset, len, address| {
+            middle(&alignment(memory, grain), OpKind::Read, offset, len, address)
+        };
+        const PAGE: u64 = 4096;
+        assert_eq!(place(1, 1, 7, 9, 3), 0..9, "through the page cache");
+        assert_eq!(place(4096, 512, 512, 4 * PAGE, PAGE), 0..4 * PAGE);
+        assert_eq!(place(4096, 512, 512, 512, PAGE), 0..512, "small, but whole");
+        assert_eq!(place(4096, 512, 512, 9 * PAGE + 100, PAGE), 0..9 * PAGE, "a tail");
+        assert_eq!(place(4096, 512, 412, 9 * PAGE, PAGE - 100), 100..100 + 9 * PAGE - 512, "and a head");
+        assert_eq!(place(4096, 512, 0, 9 * PAGE, 16), 0..0, "memory at 16 bytes");
+        assert_eq!(place(4096, 512, 412, 2 * PAGE, PAGE - 100), 0..0, "not worth three requests");
+        assert_eq!(
+            place(4096, 16_384, 8192, 64 << 10, 3 * PAGE),
+            8192..8192 + (48 << 10),
+            "blocks above a page"
+        );
+        assert_eq!(place(4096, 16_384, 8192 + 512, 64 << 10, 3 * PAGE), 0..0);
+        assert_eq!(place(4096, 512, 0, 0, 0), 0..0);
     }
 }

@@ -38,6 +38,7 @@ mod foreign;
 mod futures;
 mod lent;
 mod limits;
+mod long_reads;
 #[cfg(feature = "_mutants")]
 mod mutants;
 mod operations;

@@ -16,7 +16,9 @@ impl Error {
                  missing, or open the file buffered"
             }
             ErrorKind::ArenaExhausted { .. } => "drop blocks sooner, or raise Config::arena_bytes_max",
-            ErrorKind::TooLarge { .. } => "split it, or use File::scan or File::append",
+            ErrorKind::TooLarge { .. } => {
+                "one block has no more; File::read_many, read_into, write_from, scan and append take any length"
+            }
             ErrorKind::EngineClosed => "keep an Engine handle alive while files are in use",
             ErrorKind::FileClosed => "open the file again",
             ErrorKind::ShardLost => "start a new Engine; a panic outside tasks is a bug worth reporting",

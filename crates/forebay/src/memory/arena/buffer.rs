@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use super::header::{self, Header};
 use crate::memory::block::{Block, BlockMut};
 
-/// One power-of-two buffer, at least page-aligned, owned alone. A dropped buffer returns to the arena. The
+/// One buffer, at least page-aligned, owned alone; in a region its length is a power of two. A dropped buffer returns to the arena. The
 /// region of a forgotten one is never unmapped. Its bytes are those that the last owner left. They become
 /// visible only through the two conversions, whose callers state which bytes are initialised.
 pub(crate) struct Buffer {
@@ -35,7 +35,7 @@ impl Buffer {
         self.data.as_ptr()
     }
 
-    /// Returns the length in bytes, a power of two.
+    /// Returns the length in bytes.
     pub(crate) fn capacity(&self) -> usize {
         // SAFETY: we own the buffer.
         unsafe { self.header.as_ref() }.capacity()

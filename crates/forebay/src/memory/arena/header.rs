@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::region::Region;
 use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Shared, cache, ordinary};
-use crate::base::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Ordering};
+use crate::base::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 /// The number of size classes: 4 KiB, 8 KiB, ... 1 GiB.
 pub(super) const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
@@ -23,7 +23,7 @@ pub(super) const HOME_NOBODY: u16 = u16::MAX;
 #[repr(C, align(64))]
 pub(crate) struct Header {
     refs: AtomicU32,
-    /// The buffer's first page within its region, in units of [`BUFFER_BYTES_MIN`]. Of ordinary memory: its length in bytes.
+    /// The buffer's first page within its region, in units of [`BUFFER_BYTES_MIN`].
     page: AtomicU32,
     next: AtomicPtr<Header>,
     data: AtomicPtr<u8>,
@@ -31,6 +31,8 @@ pub(crate) struct Header {
     arena: AtomicPtr<Shared>,
     /// Null for ordinary memory, whose header is the first field of its own record.
     region: AtomicPtr<Region>,
+    /// The length of ordinary memory; 0 in regions.
+    bytes: AtomicUsize,
     home: AtomicU16,
     class: AtomicU8,
 }
@@ -43,16 +45,16 @@ const REFS_STUCK_FROM: u32 = 1 << 31;
 const REFS_STUCK: u32 = 3 << 30;
 
 impl Header {
-    /// Returns the header of a buffer of ordinary memory, of `bytes` up to [`BUFFER_BYTES_MAX`].
+    /// Returns the header of a buffer of ordinary memory.
     pub(super) fn ordinary(bytes: usize, data: *mut u8) -> Header {
-        debug_assert!(bytes <= BUFFER_BYTES_MAX);
         Header {
             refs: AtomicU32::new(0),
-            page: AtomicU32::new(bytes as u32),
+            page: AtomicU32::new(0),
             next: AtomicPtr::new(ptr::null_mut()),
             data: AtomicPtr::new(data),
             arena: AtomicPtr::new(ptr::null_mut()),
             region: AtomicPtr::new(ptr::null_mut()),
+            bytes: AtomicUsize::new(bytes),
             home: AtomicU16::new(HOME_NOBODY),
             class: AtomicU8::new(CLASS_NONE),
         }
@@ -83,7 +85,7 @@ impl Header {
 
     pub(crate) fn capacity(&self) -> usize {
         match self.class.load(Ordering::Relaxed) {
-            CLASS_NONE => self.page() as usize,
+            CLASS_NONE => self.bytes.load(Ordering::Relaxed),
             class => BUFFER_BYTES_MIN << class,
         }
     }

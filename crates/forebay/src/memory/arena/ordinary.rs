@@ -1,15 +1,16 @@
 //! Memory of the system's allocator behind the same headers as the arena's buffers, not registered with any ring: for when
-//! the arena is empty and the program holds all of it (*overflow*: counted and limited), and for bytes that a program keeps
-//! (results, copies, its own vectors: as long as they are).
+//! the arena has no buffer (*overflow*: counted and limited), for reads that are long for it (`line.rs`), and for bytes that a program
+//! keeps (results, copies, its own vectors). Each is as long as its bytes, or as whole pages of them.
 
 use std::alloc::{self, Layout};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::header::Header;
-use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, Shared};
+use super::region::{HUGE_BYTES, advise_huge};
+use super::{BUFFER_BYTES_MIN, Buffer, Shared};
 
 /// A buffer's record. The header is first, so that a pointer to it is a pointer to the record. It lies in front of data that need no
 /// page of their own, in one allocation with them, else by itself.
@@ -32,23 +33,34 @@ pub(super) enum Counted {
     Overflow(Arc<Shared>),
     /// `result_bytes`.
     Result(Arc<Shared>),
+    /// `long_bytes`, which is limited: reads that are long for the arena, and the blocks that they return.
+    Long(Arc<Shared>),
     /// None: the program's own memory.
     Own,
 }
 
+/// From this length on, buffers begin at huge pages and ask for them: a device's reads into new memory wait for its pages.
+const HUGE_FROM_BYTES: usize = 4 << 20;
+
 /// Returns a buffer of overflow memory, if the allowance has room for it.
-pub(super) fn allocate_overflow(shared: &Arc<Shared>, class: usize) -> Option<Buffer> {
-    let bytes = BUFFER_BYTES_MIN << class;
+///
+/// The allowance has what buffers leave of the arena's regions as well: one that has grown in small regions may have no buffer of this
+/// length although none is held, and then the error would be a lie.
+pub(super) fn allocate_overflow(shared: &Arc<Shared>, len: usize) -> Option<Buffer> {
+    let bytes = shared.whole_pages(len)?;
+    let counts = shared.counts();
+    let unheld = counts.bytes_mapped.saturating_sub(counts.bytes_held);
+    let most = shared.overflow_bytes_max.saturating_add(unheld);
     // SeqCst against a lost wake-up, as in `ReturnStack::push`: a waiting shard checks this after setting its
     // bit.
     shared
         .overflow_bytes
         .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
-            used.checked_add(bytes).filter(|total| *total <= shared.overflow_bytes_max)
+            used.checked_add(bytes).filter(|total| *total <= most)
         })
         .ok()?;
     let layout = Layout::from_size_align(bytes, BUFFER_BYTES_MIN << shared.class_min).ok();
-    // SAFETY: a class is at least one page, so the size is not zero.
+    // SAFETY: at least one page, so the size is not zero.
     let buffer =
         layout.and_then(|layout| unsafe { allocate(layout, Counted::Overflow(Arc::clone(shared)), false) });
     match buffer {
@@ -58,29 +70,56 @@ pub(super) fn allocate_overflow(shared: &Arc<Shared>, class: usize) -> Option<Bu
     buffer
 }
 
-/// Returns a buffer of exactly `bytes` (at least one), at a multiple of `align`; `None` above [`BUFFER_BYTES_MAX`] or
-/// where the system has no memory. Counts `Result` memory.
+/// Returns a buffer of whole pages for a long read, unless blocks of such reads hold as much as they may already; `None` also where the
+/// system has no memory.
+pub(super) fn allocate_long(shared: &Arc<Shared>, len: usize) -> Option<Buffer> {
+    let bytes = shared.whole_pages(len)?;
+    let held = shared.long_bytes.load(Ordering::Relaxed).saturating_sub(shared.line.bytes_kept());
+    if held > 0 && held >= shared.long_bytes_max {
+        return None;
+    }
+    allocate_exact(bytes, BUFFER_BYTES_MIN << shared.class_min, Counted::Long(Arc::clone(shared)), false)
+}
+
+/// Returns a buffer of exactly `bytes` (at least one), at a multiple of `align`; `None` where the system has no memory. Counts `Result`
+/// and `Long` memory.
 pub(super) fn allocate_exact(bytes: usize, align: usize, counted: Counted, zeroed: bool) -> Option<Buffer> {
-    let layout = Layout::from_size_align(bytes.max(1), align).ok().filter(|_| bytes <= BUFFER_BYTES_MAX)?;
-    if let Counted::Result(shared) = &counted {
-        shared.result_bytes.fetch_add(layout.size(), Ordering::Relaxed);
+    let is_huge = bytes >= HUGE_FROM_BYTES && align >= BUFFER_BYTES_MIN;
+    let layout =
+        Layout::from_size_align(bytes.max(1), if is_huge { HUGE_BYTES.max(align) } else { align }).ok()?;
+    if let Some(count) = counted.figure() {
+        count.fetch_add(layout.size(), Ordering::Relaxed);
     }
     // SAFETY: the size is not zero. A refused buffer's count is undone below.
     unsafe { allocate(layout, counted, zeroed) }
 }
 
+impl Counted {
+    /// Returns the figure of memory without a limit that a waiter could wait for.
+    fn figure(&self) -> Option<&AtomicUsize> {
+        match self {
+            Counted::Result(shared) => Some(&shared.result_bytes),
+            Counted::Long(shared) => Some(&shared.long_bytes),
+            Counted::Overflow(_) | Counted::Own => None,
+        }
+    }
+}
+
 /// # Safety
-/// The layout's size is not zero. The bytes are counted already; where there is no memory, `Result` bytes are uncounted.
+/// The layout's size is not zero. The bytes are counted already; where there is no memory, `Result` and `Long` bytes are uncounted.
 unsafe fn allocate(data: Layout, counted: Counted, zeroed: bool) -> Option<Buffer> {
     let is_apart = data.align() > align_of::<Record>();
     // SAFETY: the caller's promise.
     let made = unsafe { if is_apart { apart(data, zeroed) } else { beside(data, zeroed) } };
     let Some(Made { record, data: start, allocated, layout }) = made else {
-        if let Counted::Result(shared) = counted {
-            shared.result_bytes.fetch_sub(data.size(), Ordering::Relaxed);
+        if let Some(count) = counted.figure() {
+            count.fetch_sub(data.size(), Ordering::Relaxed);
         }
         return None;
     };
+    if data.align() >= HUGE_BYTES && !zeroed {
+        advise_huge(start, data.size());
+    }
     let header = Header::ordinary(data.size(), start.as_ptr());
     // SAFETY: memory for a record that no other code has.
     unsafe { record.write(Record { header, allocated, layout, is_apart, counted }) };
@@ -139,7 +178,7 @@ unsafe fn system_memory(layout: Layout, zeroed: bool) -> Option<NonNull<u8>> {
 pub(super) unsafe fn shared<'a>(header: NonNull<Header>) -> Option<&'a Arc<Shared>> {
     // SAFETY: the header is the first field of a record, which the live buffer keeps.
     match unsafe { &header.cast::<Record>().as_ref().counted } {
-        Counted::Overflow(shared) | Counted::Result(shared) => Some(shared),
+        Counted::Overflow(shared) | Counted::Result(shared) | Counted::Long(shared) => Some(shared),
         Counted::Own => None,
     }
 }
@@ -166,6 +205,7 @@ pub(super) unsafe fn free(header: NonNull<Header>) {
             (used, "overflow")
         }
         Counted::Result(shared) => (shared.result_bytes.fetch_sub(bytes, Ordering::Relaxed), "result"),
+        Counted::Long(shared) => (shared.long_bytes.fetch_sub(bytes, Ordering::Relaxed), "long"),
         Counted::Own => (bytes, "own"),
     };
     debug_assert!(used >= bytes, "each {what} buffer is counted until it is freed");

@@ -159,6 +159,7 @@ mod tests {
             first_region_bytes: usize::MAX,
             bytes_max: 4096,
             overflow_bytes_max: 0,
+            long_bytes_max: 0,
             shards: 1,
         };
         Arena::new(config).unwrap()

@@ -162,6 +162,22 @@ fn headers_layout(bytes: usize) -> io::Result<Layout> {
     Layout::array::<Header>(bytes / BUFFER_BYTES_MIN).map_err(|_| io::ErrorKind::OutOfMemory.into())
 }
 
+/// Asks for huge pages for memory that was just allocated; where there are none, small ones will do.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(super) fn advise_huge(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: whole pages of the caller's memory, whose contents the advice does not change; it stays when the memory is freed.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            start.as_ptr().cast(),
+            bytes / HUGE_BYTES * HUGE_BYTES,
+            rustix::mm::Advice::LinuxHugepage,
+        )
+    };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+pub(super) fn advise_huge(_: NonNull<u8>, _: usize) {}
+
 /// Makes `bytes` bytes of memory that was just allocated present in huge pages. Returns whether they are present, in pages of
 /// whatever size.
 #[cfg(all(target_os = "linux", not(miri)))]

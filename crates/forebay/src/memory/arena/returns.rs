@@ -133,6 +133,17 @@ impl Waiting {
         self.bits.load(Ordering::Relaxed) != 0
     }
 
+    /// Calls the wakers of these shards, a bit for each, whether they wait for memory of the arena or not.
+    pub(super) fn call(&self, shards: u64) {
+        for (shard, cell) in self.wakers.iter().enumerate() {
+            if shards & (1 << (shard % 64)) != 0
+                && let Some(waker) = cell.get()
+            {
+                waker();
+            }
+        }
+    }
+
     /// Wakes every waiting shard once. A shard sets its bit again if the returned memory was not enough.
     pub(super) fn wake(&self) {
         if self.bits.load(Ordering::SeqCst) != 0 {
@@ -142,14 +153,7 @@ impl Waiting {
 
     #[cold]
     fn wake_all(&self) {
-        let bits = self.bits.swap(0, Ordering::SeqCst);
-        for (shard, cell) in self.wakers.iter().enumerate() {
-            if bits & (1 << (shard % 64)) != 0
-                && let Some(waker) = cell.get()
-            {
-                waker();
-            }
-        }
+        self.call(self.bits.swap(0, Ordering::SeqCst));
     }
 }
 

@@ -10,6 +10,7 @@ use crossbeam_utils::CachePadded;
 use super::cache::{Cache, CachedCounts};
 use super::central::Central;
 use super::header::{Header, class_of};
+use super::line::Line;
 use super::region::{HUGE_BYTES, Region};
 use super::returns::{Chain, ReturnStack, Waiting};
 use super::{AllocError, ArenaConfig, ArenaCounts, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
@@ -24,6 +25,8 @@ const REGIONS_MAX: usize = 2048;
 pub(super) struct Shared {
     pub(super) bytes_max: usize,
     pub(super) overflow_bytes_max: usize,
+    pub(super) long_bytes_max: usize,
+    pub(super) line: Line,
     /// The size class of a page.
     pub(super) class_min: usize,
     central: Mutex<Central>,
@@ -40,6 +43,8 @@ pub(super) struct Shared {
     pub(super) overflow_allocations: AtomicU64,
     /// Bytes of ordinary memory that hold results.
     pub(super) result_bytes: AtomicUsize,
+    /// Bytes of ordinary memory of long reads and their blocks.
+    pub(super) long_bytes: AtomicUsize,
     /// Start and length of each region, complete below `table_len`; never changed afterwards.
     table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
     table_len: AtomicUsize,
@@ -62,6 +67,8 @@ impl Shared {
         let shared = Arc::new(Shared {
             bytes_max,
             overflow_bytes_max: config.overflow_bytes_max,
+            long_bytes_max: config.long_bytes_max,
+            line: Line::new(bytes_max.max(config.overflow_bytes_max)),
             class_min: class_of(page, 0).unwrap_or(0),
             central: Mutex::new(Central::new()),
             growth: Mutex::new(()),
@@ -72,6 +79,7 @@ impl Shared {
             overflow_bytes: AtomicUsize::new(0),
             overflow_allocations: AtomicU64::new(0),
             result_bytes: AtomicUsize::new(0),
+            long_bytes: AtomicUsize::new(0),
             table: (0..REGIONS_MAX).map(|_| (AtomicPtr::new(ptr::null_mut()), AtomicUsize::new(0))).collect(),
             table_len: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
@@ -95,6 +103,11 @@ impl Shared {
             left -= bytes;
         }
         Ok(shared)
+    }
+
+    /// Returns the length of whole pages for so many bytes.
+    pub(super) fn whole_pages(&self, len: usize) -> Option<usize> {
+        len.max(1).checked_next_multiple_of(BUFFER_BYTES_MIN << self.class_min)
     }
 
     pub(super) fn shards(&self) -> usize {
@@ -260,7 +273,7 @@ impl Shared {
     #[cold]
     pub(super) fn no_memory(&self) -> AllocError {
         let counts = self.counts();
-        AllocError::NoMemory { held: (counts.bytes_held + counts.overflow_bytes) as u64 }
+        AllocError::NoMemory { held: counts.bytes_held_in_all() as u64 }
     }
 
     pub(super) fn counts(&self) -> ArenaCounts {
@@ -280,6 +293,7 @@ impl Shared {
             overflow_bytes: self.overflow_bytes.load(Ordering::Relaxed),
             overflow_allocations: self.overflow_allocations.load(Ordering::Relaxed),
             result_bytes: self.result_bytes.load(Ordering::Relaxed),
+            long_bytes: self.long_bytes.load(Ordering::Relaxed),
             huge: central.huge(),
         }
     }

@@ -25,6 +25,7 @@ fn arena(bytes_initial: usize, bytes_max: usize, overflow_bytes_max: usize, shar
         first_region_bytes: usize::MAX,
         bytes_max,
         overflow_bytes_max,
+        long_bytes_max: usize::MAX,
         shards,
     })
     .unwrap()

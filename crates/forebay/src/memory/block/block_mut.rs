@@ -126,7 +126,7 @@ impl BlockMut {
     }
 
     /// Returns the limit for its length, in bytes: the requested length rounded up to a power of two, and at
-    /// least a page.
+    /// least a page; to whole pages where it is more than a quarter of the engine's I/O memory.
     pub fn capacity(&self) -> usize {
         self.buffer.as_ref().map_or(0, Buffer::capacity)
     }

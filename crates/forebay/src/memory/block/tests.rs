@@ -10,6 +10,7 @@ fn arena() -> Arena {
         first_region_bytes: usize::MAX,
         bytes_max: 2 << 20,
         overflow_bytes_max: 0,
+        long_bytes_max: usize::MAX,
         shards: 1,
     };
     Arena::new(config).unwrap()

@@ -9,6 +9,7 @@ use std::task::{Poll, Waker};
 
 use crossbeam_queue::ArrayQueue;
 
+use super::long::LongRanges;
 use super::plan::Plan;
 use super::range_error;
 use crate::base::class::Class;
@@ -18,7 +19,7 @@ use crate::base::priority::Gate;
 use crate::base::sync::AtomicWaker;
 use crate::base::wakes;
 use crate::io::op::OpFailure;
-use crate::memory::arena::Packer;
+use crate::memory::arena::{Packer, Ticket};
 use crate::memory::block::Block;
 use crate::memory::lent::Lent;
 use crate::reactor::engine_shared::EngineShared;
@@ -75,6 +76,14 @@ pub(crate) struct Progress {
     pub(crate) depth: u32,
     /// Requests that found no memory while others were in flight, to be made again.
     pub(crate) again: VecDeque<u32>,
+    /// Ranges that are read in parts.
+    pub(crate) long: LongRanges,
+    /// The place in the line of the long range that begins next.
+    pub(crate) ticket: Option<Ticket>,
+    /// The request that found no memory although it was alone, of a batch into the program's memory: it takes ordinary memory for its copy.
+    pub(crate) apart: Option<u32>,
+    /// It is among its shard's batches that are to be tried again.
+    pub(crate) is_blocked: bool,
     /// Ranges (indices into `order`) of failed merged requests, to be read one by one.
     pub(crate) split: VecDeque<u32>,
     /// Places the results that are copied.
@@ -86,8 +95,18 @@ pub(crate) struct Progress {
     waiting: VecDeque<(usize, Result<Block>)>,
 }
 
+impl Progress {
+    /// Gives up the memory and the place in the line of ranges that get no result. Requests in flight keep theirs.
+    pub(crate) fn give_up(&mut self) {
+        self.long = LongRanges::default();
+        self.ticket = None;
+    }
+}
+
 /// Marks a piece number as the index in `order` of a single range.
 pub(crate) const SINGLE: u32 = 1 << 31;
+/// Marks it as the number of a part of a long range.
+pub(crate) const PART: u32 = 1 << 30;
 
 // SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and
 // before that by the thread that refuses the unsent message. `collected` and `destination` are used by the same until `done`
@@ -144,6 +163,12 @@ impl Batch {
         debug_assert_eq!(starts.len(), batch.plan.ranges.len(), "every range has its place");
         batch.starts = starts;
         *batch.destination.get_mut() = Some(memory);
+    }
+
+    /// Returns whether results go to the program's memory; on the batch's shard.
+    pub(crate) fn has_destination(&self) -> bool {
+        // SAFETY: as for `destination`.
+        unsafe { (*self.destination.get()).is_some() }
     }
 
     /// Returns the place of a range in the program's memory; on the batch's shard.
@@ -300,6 +325,8 @@ impl Batch {
                 self.put(number, Err(range_error(self, error, number as u32)));
             }
         }
+        // SAFETY: as above. No read may wait for memory of a batch that is over.
+        unsafe { (*self.progress.get()).give_up() };
         if let Some(queue) = &self.queue {
             // A stream reports the failure once and ends.
             let error = failure.into_error("read_many", Some(self.first_file()));
@@ -397,7 +424,11 @@ impl Batch {
         match piece & SINGLE {
             0 => {
                 let piece = &self.plan.pieces[piece as usize];
-                Some(Widened { offset: piece.offset, len: piece.len })
+                debug_assert!(
+                    u32::try_from(piece.len).is_ok(),
+                    "a range longer than a part is read in parts"
+                );
+                Some(Widened { offset: piece.offset, len: piece.len as u32 })
             }
             _ => {
                 let number = self.plan.order[(piece & !SINGLE) as usize];

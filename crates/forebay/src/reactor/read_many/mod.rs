@@ -1,12 +1,14 @@
 //! Batches of ranges on their shard: sorted, merged where that pays, read, and completed with one wake-up.
 
 mod batch;
+mod long;
 mod plan;
 mod run;
 
 use crate::base::error::Error;
 
 pub(crate) use batch::Batch;
+pub(crate) use long::part_bytes;
 pub(crate) use plan::{Limits, Piece, Plan, Ranges};
 pub(crate) use run::{Batches, begin, piece_done, refuse_all, resume, retry_blocked, slab_bytes};
 

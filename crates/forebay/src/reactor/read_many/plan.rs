@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::base::error::Error;
-use crate::reactor::ranges::Widened;
+use crate::reactor::ranges::{PART_BYTES, check_range};
 
 /// Limits of merging; see [`ReadMany`](crate::ReadMany).
 #[derive(Clone, Copy, Debug)]
@@ -12,11 +12,18 @@ pub(crate) struct Limits {
     pub(crate) gap_bytes_max: u64,
     pub(crate) waste_bytes_max: u64,
     pub(crate) request_bytes_max: u64,
+    /// Longer ranges are read in parts of this length, and merge with no other.
+    pub(crate) part_bytes: u64,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { gap_bytes_max: 16 << 10, waste_bytes_max: 64 << 10, request_bytes_max: 256 << 10 }
+        Limits {
+            gap_bytes_max: 16 << 10,
+            waste_bytes_max: 64 << 10,
+            request_bytes_max: 256 << 10,
+            part_bytes: PART_BYTES,
+        }
     }
 }
 
@@ -73,12 +80,12 @@ impl Ranges {
     }
 }
 
-/// One request: a section of a file, and the ranges whose bytes lie in it.
+/// One request, or one range that is read in parts: a section of a file, and the ranges whose bytes lie in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) file: u32,
-    pub(crate) len: u32,
     pub(crate) offset: u64,
+    pub(crate) len: u64,
     /// The piece's ranges are `order[first..first + count]`.
     pub(crate) first: u32,
     pub(crate) count: u32,
@@ -96,6 +103,7 @@ pub(crate) struct Plan {
     pub(crate) faulty: Vec<(u32, Error)>,
     /// The alignment of reads of each file.
     pub(crate) grains: Box<[u32]>,
+    pub(crate) part_bytes: u64,
 }
 
 impl Plan {
@@ -107,15 +115,16 @@ impl Plan {
             faulty: Vec::new(),
             ranges,
             grains,
+            part_bytes: limits.part_bytes,
         };
-        // Piece numbers share a word with a mark bit, which bounds the number of ranges in one batch.
-        let most = (u32::MAX >> 1) as usize;
+        // Piece numbers share a word with two mark bits, which bounds the number of ranges in one batch.
+        let most = (u32::MAX >> 2) as usize;
         for (number, range) in plan.ranges.list.iter().enumerate().take(most) {
             let file = plan.ranges.file(number as u32);
-            match Widened::of(range, plan.grains[file as usize]) {
+            match check_range("read", range, plan.grains[file as usize].max(1)) {
                 Err(error) => plan.faulty.push((number as u32, error)),
-                Ok(_) if range.is_empty() => plan.empty.push(number as u32),
-                Ok(_) => plan.order.push(number as u32),
+                Ok(()) if range.is_empty() => plan.empty.push(number as u32),
+                Ok(()) => plan.order.push(number as u32),
             }
         }
         let (ranges, files) = (&plan.ranges.list, &plan.ranges.files);
@@ -155,12 +164,18 @@ impl Plan {
             );
             let grain = self.grains[file as usize];
             if let Some(piece) = open.replace(Open::new(file, &range, at, grain)) {
-                self.pieces.extend(piece.close());
+                self.pieces.push(piece.close());
+            }
+            if open.as_ref().is_some_and(|piece| piece.end - piece.start > limits.part_bytes) {
+                self.pieces.extend(open.take().map(Open::close));
             }
         }
-        if let Some(piece) = open {
-            self.pieces.extend(piece.close());
-        }
+        self.pieces.extend(open.map(Open::close));
+    }
+
+    /// Returns whether a piece is one range that is read in parts.
+    pub(crate) fn is_long(&self, piece: &Piece) -> bool {
+        piece.count == 1 && piece.len > self.part_bytes
     }
 
     /// Returns the bytes of the ranges that are read.
@@ -196,7 +211,7 @@ impl Open {
         // Bytes of the same device block are read anyway, whatever the limits.
         let touched = self.end.next_multiple_of(u64::from(self.grain.max(1)));
         let gap = range.start.saturating_sub(touched);
-        let fits = range.end - self.start <= limits.request_bytes_max
+        let fits = range.end - self.start <= limits.request_bytes_max.min(limits.part_bytes)
             && gap <= limits.gap_bytes_max
             && self.waste + gap <= limits.waste_bytes_max;
         if inside || fits {
@@ -207,11 +222,12 @@ impl Open {
         inside || fits
     }
 
-    /// Returns the finished request. `None` never happens: a piece is as long as its longest range, or within
-    /// the limits.
-    fn close(self) -> Option<Piece> {
-        let Widened { offset, len } = Widened::of(&(self.start..self.end), self.grain).ok()?;
-        Some(Piece { file: self.file, len, offset, first: self.first, count: self.count })
+    /// Returns the finished request.
+    fn close(self) -> Piece {
+        let grain = u64::from(self.grain.max(1));
+        let offset = self.start / grain * grain;
+        let len = self.end.next_multiple_of(grain) - offset;
+        Piece { file: self.file, offset, len, first: self.first, count: self.count }
     }
 }
 
@@ -219,21 +235,26 @@ impl Open {
 mod tests {
     use super::*;
 
-    fn pieces(ranges: &[Range<u64>], limits: Limits) -> Vec<(u64, u32, u32)> {
+    fn pieces(ranges: &[Range<u64>], limits: Limits) -> Vec<(u64, u64, u32)> {
         let plan = Plan::new(Ranges::of_one(ranges.to_vec()), &limits, Box::new([512]));
         plan.pieces.iter().map(|piece| (piece.offset, piece.len, piece.count)).collect()
     }
 
     #[test]
     fn merges_what_lies_close_and_keeps_the_rest_apart() {
-        let limits = Limits { gap_bytes_max: 4096, waste_bytes_max: 8192, request_bytes_max: 65536 };
+        let limits = Limits {
+            gap_bytes_max: 4096,
+            waste_bytes_max: 8192,
+            request_bytes_max: 65536,
+            ..Limits::default()
+        };
         assert_eq!(pieces(&[0..100, 4000..4100, 100_000..100_001], limits), [(0, 4608, 2), (99_840, 512, 1)]);
         assert_eq!(pieces(&[100_000..100_001, 4000..4100, 0..100], limits), [(0, 4608, 2), (99_840, 512, 1)]);
     }
 
     #[test]
     fn equal_overlapping_and_contained_ranges_share_a_request_whatever_the_limits() {
-        let none = Limits { gap_bytes_max: 0, waste_bytes_max: 0, request_bytes_max: 0 };
+        let none = Limits { gap_bytes_max: 0, waste_bytes_max: 0, request_bytes_max: 0, ..Limits::default() };
         assert_eq!(pieces(&[0..4096, 0..4096, 512..1024], none), [(0, 4096, 3)]);
         assert_eq!(
             pieces(&[0..10, 20..30], none),
@@ -246,8 +267,36 @@ mod tests {
 
     #[test]
     fn a_request_wastes_no_more_than_allowed() {
-        let limits = Limits { gap_bytes_max: 1024, waste_bytes_max: 1024, request_bytes_max: 1 << 20 };
+        let limits = Limits {
+            gap_bytes_max: 1024,
+            waste_bytes_max: 1024,
+            request_bytes_max: 1 << 20,
+            ..Limits::default()
+        };
         assert_eq!(pieces(&[0..512, 1536..2048, 3072..3584], limits), [(0, 2048, 2), (3072, 512, 1)]);
+    }
+
+    #[test]
+    fn a_long_range_is_a_piece_of_its_own_whatever_the_limits() {
+        let limits = Limits {
+            gap_bytes_max: 1 << 40,
+            waste_bytes_max: 1 << 40,
+            request_bytes_max: u64::MAX,
+            part_bytes: 64 << 10,
+        };
+        let plan =
+            |ranges: &[Range<u64>]| Plan::new(Ranges::of_one(ranges.to_vec()), &limits, Box::new([512]));
+        let long = plan(&[0..10, 700..5 << 30, 8192..9000, 60_000..70_000, 7 << 30..(7 << 30) + 65_537]);
+        let pieces: Vec<_> = long.pieces.iter().map(|piece| (piece.offset, piece.len, piece.count)).collect();
+        assert_eq!(
+            pieces,
+            [(0, 512, 1), (512, (5 << 30) - 512, 1), (8192, 61_952, 2), (7 << 30, 66_048, 1)],
+            "what lies in it is read beside it, and merges with its like"
+        );
+        assert_eq!(
+            long.pieces.iter().map(|piece| long.is_long(piece)).collect::<Vec<_>>(),
+            [false, true, false, true]
+        );
     }
 
     #[test]

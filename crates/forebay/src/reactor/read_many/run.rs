@@ -4,13 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::batch::{Batch, SINGLE};
+use super::batch::{Batch, PART, Progress, SINGLE};
+use super::long::Begun;
 use super::range_error;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::memory::arena::{Arena, Packer};
 use crate::memory::block::Block;
 use crate::memory::lent::Lent;
+use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::Widened;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
@@ -71,6 +73,8 @@ pub(crate) fn retry_blocked(shard: &Shard) {
     }
     for place in shard.batches.with(|batches| std::mem::take(&mut batches.blocked)) {
         if let Some(batch) = shard.batches.with(|batches| batches.list[place as usize].clone()) {
+            // SAFETY: on the batch's shard; no other reference to its progress is live here.
+            unsafe { (*batch.progress.get()).is_blocked = false };
             go_on(shard, &batch);
         }
     }
@@ -86,6 +90,9 @@ pub(crate) fn piece_done(shard: &Shard, place: u32, piece: u32, outcome: OpOutco
         // SAFETY: on the batch's shard; no other reference to its progress is live here.
         let progress = unsafe { &mut *batch.progress.get() };
         progress.in_flight -= 1;
+        if piece & PART != 0 && piece & SINGLE == 0 {
+            progress.long.note_ended();
+        }
     }
     if !batch.cancelled.load(Ordering::Acquire) {
         take_piece(&batch, piece, outcome);
@@ -93,23 +100,46 @@ pub(crate) fn piece_done(shard: &Shard, place: u32, piece: u32, outcome: OpOutco
     go_on(shard, &batch);
 }
 
+/// Notes whether a request found memory. Returns true if it did not and is to be made again: those in flight return theirs, or their
+/// consumer does.
+fn is_made_again(batch: &Batch, piece: u32, outcome: &OpOutcome) -> bool {
+    // SAFETY: on the batch's shard; the reference ends with this function.
+    let progress = unsafe { &mut *batch.progress.get() };
+    match outcome.result {
+        Ok(_) => progress.depth = batch.depth.min(progress.depth.saturating_add(1)),
+        Err(OpFailure::NoMemory) if progress.in_flight > 0 => {
+            progress.depth = progress.in_flight;
+            progress.again.push_back(piece);
+            return true;
+        }
+        Err(OpFailure::NoMemory) if batch.has_destination() && progress.apart != Some(piece) => {
+            progress.apart = Some(piece);
+            progress.again.push_back(piece);
+            return true;
+        }
+        Err(_) => {}
+    }
+    false
+}
+
+/// Ends a part of a long range.
+fn take_part(batch: &Batch, piece: u32, outcome: OpOutcome) {
+    // SAFETY: on the batch's shard; the reference ends with this statement.
+    let ended = unsafe { &mut (*batch.progress.get()).long }.end_part(batch, piece, outcome);
+    if let Some((number, result)) = ended {
+        batch.put(number as usize, result);
+    }
+}
+
 fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
+    if is_made_again(batch, piece, &outcome) {
+        return;
+    }
+    if piece & PART != 0 && piece & SINGLE == 0 {
+        return take_part(batch, piece, outcome);
+    }
     let members = batch.members(piece);
     let Some(place) = batch.place_of(piece) else { return };
-    {
-        // SAFETY: on the batch's shard; the reference ends with this block.
-        let progress = unsafe { &mut *batch.progress.get() };
-        match outcome.result {
-            Ok(_) => progress.depth = batch.depth.min(progress.depth.saturating_add(1)),
-            // Those in flight return their memory, or their consumer does.
-            Err(OpFailure::NoMemory) if progress.in_flight > 0 => {
-                progress.depth = progress.in_flight;
-                progress.again.push_back(piece);
-                return;
-            }
-            Err(_) => {}
-        }
-    }
     let bytes = match (outcome.result, members.len()) {
         (Ok(bytes), _) => bytes,
         (Err(OpFailure::Errno(_) | OpFailure::NoMemory | OpFailure::TooLarge), 2..) => {
@@ -280,7 +310,8 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
             let progress = unsafe { &mut *batch.progress.get() };
             let left = progress.next_piece < batch.plan.pieces.len() as u32
                 || !progress.split.is_empty()
-                || !progress.again.is_empty();
+                || !progress.again.is_empty()
+                || progress.long.may_begin().is_some();
             if cancelled || !left {
                 break;
             }
@@ -288,19 +319,32 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
                 batch.wake_consumer();
                 return;
             }
-            match (progress.again.pop_front(), progress.split.front().copied()) {
-                (Some(piece), _) => (piece, true),
-                (None, Some(order)) => {
+            match (progress.again.pop_front(), progress.split.front().copied(), progress.long.may_begin()) {
+                (Some(piece), ..) => (piece, true),
+                (None, Some(order), _) => {
                     progress.split.pop_front();
                     (order | SINGLE, true)
                 }
-                (None, None) => {
+                (None, None, Some(false)) => {
+                    batch.wake_consumer();
+                    return;
+                }
+                (None, None, Some(true)) => match next_part(batch, progress) {
+                    Some(piece) => (piece, true),
+                    None => continue,
+                },
+                (None, None, None) => {
                     progress.next_piece += 1;
                     (progress.next_piece - 1, false)
                 }
             }
         };
-        if !stage(shard, batch, piece) {
+        let has_begun = match batch.plan.pieces.get(piece as usize).filter(|piece| batch.plan.is_long(piece))
+        {
+            Some(_) => begin_long(shard, batch, piece),
+            None => stage(shard, batch, piece),
+        };
+        if !has_begun {
             // SAFETY: as the block above.
             let progress = unsafe { &mut *batch.progress.get() };
             if retry {
@@ -308,14 +352,23 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
             } else {
                 progress.next_piece -= 1;
             }
-            let place = progress.place;
-            shard.batches.with(|batches| batches.blocked.push(place));
+            if !std::mem::replace(&mut progress.is_blocked, true) {
+                let place = progress.place;
+                shard.batches.with(|batches| batches.blocked.push(place));
+            }
+            batch.wake_consumer();
             return;
         }
     }
     // SAFETY: on the batch's shard; the copies end the reference.
     let (in_flight, place) = unsafe { ((*batch.progress.get()).in_flight, (*batch.progress.get()).place) };
+    if cancelled {
+        // SAFETY: as above.
+        unsafe { (*batch.progress.get()).ticket = None };
+    }
     if in_flight == 0 && delivered {
+        // SAFETY: as above. Of a cancelled batch some ranges have not ended.
+        unsafe { (*batch.progress.get()).give_up() };
         shard.batches.with(|batches| {
             batches.list[place as usize] = None;
             batches.free.push(place);
@@ -327,12 +380,59 @@ fn go_on(shard: &Shard, batch: &Arc<Batch>) {
     }
 }
 
+/// Returns the next part of the long range that has begun; `None` if it has no further one.
+fn next_part(batch: &Batch, progress: &mut Progress) -> Option<u32> {
+    let number = progress.long.current_number()?;
+    let grain = batch.plan.grains[batch.plan.ranges.file(number) as usize];
+    progress.long.next_part(grain)
+}
+
+/// Begins a range that is read in parts; returns false if it has to wait for the line.
+fn begin_long(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
+    let number = batch.members(piece)[0];
+    // SAFETY: on the batch's shard; the reference ends with this statement.
+    let Progress { long, ticket, .. } = unsafe { &mut *batch.progress.get() };
+    match long.begin(shard, batch, number, ticket) {
+        Ok(Begun::Yes) => true,
+        Ok(Begun::Waits) => false,
+        Err(failure) => {
+            let error = failure.into_error("read_many", Some(batch.file_of(number)));
+            batch.put(number as usize, Err(range_error(batch, error, number)));
+            true
+        }
+    }
+}
+
+/// Returns the file of a request, its place, the bytes requested of it, and the memory that it names.
+fn request_of(batch: &Batch, piece: u32) -> Option<(&Arc<FileCore>, Widened, u64, OpBuffer)> {
+    // SAFETY: on the batch's shard; the copy ends the reference.
+    let is_apart = unsafe { (*batch.progress.get()).apart } == Some(piece);
+    let late = if is_apart { OpBuffer::LateApart } else { OpBuffer::Late };
+    if piece & PART != 0 && piece & SINGLE == 0 {
+        // SAFETY: on the batch's shard; the reference ends with this function.
+        let long = unsafe { &(*batch.progress.get()).long };
+        let (part, number) = (long.part(piece)?, long.number_of(piece)?);
+        let buffer = long.memory_of(part).map_or(late, OpBuffer::Lent);
+        return Some((batch.file_of(number), part.place, u64::from(part.place.len), buffer));
+    }
+    let (members, place) = (batch.members(piece), batch.place_of(piece)?);
+    let ranges = members.iter().map(|&number| batch.plan.ranges.get(number));
+    let asked = ranges.map(|range| range.end - range.start).sum();
+    let buffer = direct_place(batch, members, place).map_or(late, OpBuffer::Lent);
+    Some((batch.file_of(members[0]), place, asked, buffer))
+}
+
 /// Puts one request into a slot; returns false if the op table is full.
 fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
-    let Some(place) = batch.place_of(piece) else { return true };
-    let core = batch.file_of(batch.members(piece)[0]);
+    let is_part = piece & PART != 0 && piece & SINGLE == 0;
+    let Some((core, place, asked, buffer)) = request_of(batch, piece) else { return true };
     let file = match shard.enter_file(core) {
         Ok(file) => file,
+        Err(failure) if is_part => {
+            drop(buffer);
+            take_part(batch, piece, OpOutcome::failed(failure));
+            return true;
+        }
         Err(failure) => {
             for &number in batch.members(piece) {
                 let error = failure.into_error("read_many", Some(core));
@@ -341,12 +441,6 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
             return true;
         }
     };
-    let asked: u64 = batch
-        .members(piece)
-        .iter()
-        .map(|&number| batch.plan.ranges.get(number))
-        .map(|range| range.end - range.start)
-        .sum();
     let mut request = OpRequest {
         kind: OpKind::Read,
         class: batch.class,
@@ -355,7 +449,7 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
         offset: place.offset,
         len: place.len,
         asked: asked.min(u64::from(u32::MAX)) as u32,
-        buffer: direct_place(batch, batch.members(piece), place).map_or(OpBuffer::Late, OpBuffer::Lent),
+        buffer,
     };
     // SAFETY: on the batch's shard; the copy ends the reference.
     let continuation = Continuation::Batch { batch: unsafe { (*batch.progress.get()).place }, piece };
@@ -364,6 +458,9 @@ fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
             // SAFETY: on the batch's shard; the reference ends here.
             let progress = unsafe { &mut *batch.progress.get() };
             progress.in_flight += 1;
+            if is_part {
+                progress.long.note_staged();
+            }
             debug_assert!(
                 progress.in_flight <= batch.depth,
                 "a batch has no more requests in flight than its depth"

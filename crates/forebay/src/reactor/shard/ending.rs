@@ -8,6 +8,7 @@ use crate::driver::Wait;
 use crate::io::op::{OpBuffer, OpFailure, OpKey, OpOutcome};
 use crate::reactor::read_many;
 use crate::reactor::shard::Shard;
+use crate::reactor::shard::line::end_long;
 use crate::reactor::shard::optable::{Continuation, SlotState};
 use crate::reactor::walk;
 
@@ -169,6 +170,10 @@ impl Shard {
         for key in keys {
             let (in_flight, buffer, continuation, number) = self.ops.with(|ops| {
                 let slot = ops.table.slot(key.index);
+                if slot.has_allowance {
+                    // No read may wait for memory that never comes back.
+                    end_long(&self.engine.arena, slot);
+                }
                 let buffer = slot.buffer.take();
                 let continuation = std::mem::replace(&mut slot.continuation, Continuation::Orphan);
                 (slot.state == SlotState::InFlight, buffer, continuation, slot.offset as u32)

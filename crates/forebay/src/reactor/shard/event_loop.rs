@@ -213,20 +213,27 @@ impl Shard {
         if self.driver.with(|driver| driver.is_polling()) {
             return Wait::Poll;
         }
-        let (in_flight, starved, wake_at_ns) = self.ops.with(|ops| {
-            (ops.in_flight, ops.waiting() > 0 && ops.in_flight == 0, ops.device_queues.wake_at_ns())
-        });
+        let (in_flight, waiting) = self.ops.with(|ops| (ops.in_flight, ops.waiting()));
         // The kernel's deferred work of a command runs while this thread waits in it: a shard that looked for
         // completions would enter the kernel for each such part.
         if self.ops.with(|ops| ops.commands == 0) && self.spin_until_news(in_flight) {
             return Wait::Poll;
         }
+        // Whatever ended while this thread span may be what others here waited for.
+        if waiting > 0 && self.ops.with(|ops| ops.in_flight) < in_flight {
+            return Wait::Poll;
+        }
+        let (in_flight, starved, wake_at_ns) = self.ops.with(|ops| {
+            (ops.in_flight, ops.waiting_uncalled() > 0 && ops.in_flight == 0, ops.device_queues.wake_at_ns())
+        });
         self.inbox.about_to_sleep();
         if !self.inbox.is_quiet() {
             return Wait::Poll;
         }
         #[cfg(debug_assertions)]
         self.ops.with(|ops| ops.check_invariants());
+        #[cfg(debug_assertions)]
+        self.engine.arena.check_line(self.index());
         if in_flight == 0 {
             self.ops.with(|ops| ops.table.shrink());
             self.walks.with(|walks| walks.shrink());
@@ -234,8 +241,8 @@ impl Shard {
         let limit = self.timers.with(|timers| timers.next_deadline()).map(|deadline| {
             Duration::from_nanos(self.clock.ns(deadline.saturating_sub(self.clock.now())) + 1_000)
         });
-        // Only waiting for memory. A return on another thread wakes the shard, but one by this thread's own
-        // tasks does not, so it checks again soon.
+        // Only waiting for the device's time, or for memory behind that. A return on another thread wakes the shard, but one by this
+        // thread's own tasks does not, so it checks again soon.
         let limit = if starved { limit.into_iter().chain([PATIENCE * 20]).min() } else { limit };
         // A capped class, or one that lets others catch up, proceeds without an event.
         let limit = wake_at_ns.map_or(limit, |at_ns| {

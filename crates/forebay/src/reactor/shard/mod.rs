@@ -25,6 +25,8 @@ mod event_loop;
 pub(crate) mod executor;
 mod files;
 pub(crate) mod inbox;
+mod invariants;
+mod line;
 pub(crate) mod local;
 mod ops;
 pub(crate) mod optable;

@@ -11,12 +11,13 @@ use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
 use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult};
 use crate::io::stats::Moved;
-use crate::memory::arena::AllocError;
+use crate::memory::arena::{AllocError, Arena, Ticket};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
 use crate::reactor::shard::clock::Ticks;
 use crate::reactor::shard::files::{FileTarget, Refused};
+use crate::reactor::shard::line::end_long;
 use crate::reactor::shard::optable::{Continuation, NO_FILE, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::shard::{NOT_LOOKED, Shard};
@@ -26,9 +27,13 @@ use crate::reactor::walk;
 pub(crate) struct Ops {
     pub(crate) table: OpTable,
     /// Operations ready to be submitted, in order of arrival.
-    staged: VecDeque<u32>,
-    /// Reads that found no memory, in order of arrival.
-    starved: VecDeque<u32>,
+    pub(super) staged: VecDeque<u32>,
+    /// Short reads that found no memory, in order of arrival.
+    pub(super) starved: VecDeque<u32>,
+    /// Long reads that wait in the line for ordinary memory, in order of arrival.
+    pub(super) lined: VecDeque<(u32, Ticket)>,
+    /// Reads of more bytes are long.
+    short_bytes_max: u32,
     /// Operations that wait for their device, by device and class.
     pub(crate) device_queues: DeviceQueues,
     /// Whether the arena was notified that this shard waits for memory.
@@ -36,8 +41,10 @@ pub(crate) struct Ops {
     pub(crate) in_flight: u32,
     /// The commands among them.
     pub(crate) commands: u32,
-    /// Operations in flight whose memory is returned without any action by the program.
-    returning: u32,
+    /// In-flight operations whose buffers the engine frees itself.
+    pub(super) returning: u32,
+    /// Such operations with their buffers in a device's queue.
+    pub(super) returning_queued: u32,
     /// Counts operations, to sample one in 32.
     started: u32,
 }
@@ -90,13 +97,20 @@ enum Step {
 /// walk, where only the walk's step inspects them. (If the step keeps the block, the waiter for that memory
 /// checks again.)
 #[inline]
-fn brings_memory(slot: &Slot) -> bool {
+pub(super) fn brings_memory(slot: &Slot) -> bool {
     match slot.kind {
         OpKind::Read => matches!(slot.continuation, Continuation::Walk { .. }),
         OpKind::Write => true,
         OpKind::SyncData | OpKind::SyncAll => slot.done > 0,
         OpKind::Nop | OpKind::Command => false,
     }
+}
+
+/// Returns whether an operation that waits in a device's queue has memory that its end returns. Walks' reads have theirs there only for a
+/// second try, and may lose their walk meanwhile.
+#[inline]
+fn returns_memory(slot: &Slot) -> bool {
+    slot.kind != OpKind::Read && brings_memory(slot)
 }
 
 /// Returns the memory of an operation that transfers bytes, and its region.
@@ -115,16 +129,19 @@ fn memory_of(slot: &Slot) -> Result<(Option<NonNull<u8>>, Option<u16>), OpFailur
 }
 
 impl Ops {
-    pub(crate) fn new() -> Ops {
+    pub(crate) fn new(arena: &Arena) -> Ops {
         Ops {
             table: OpTable::new(),
             staged: VecDeque::with_capacity(256),
             starved: VecDeque::new(),
+            lined: VecDeque::new(),
+            short_bytes_max: arena.short_bytes_max() as u32,
             device_queues: DeviceQueues::new(),
             starving: false,
             in_flight: 0,
             commands: 0,
             returning: 0,
+            returning_queued: 0,
             started: 0,
         }
     }
@@ -138,6 +155,8 @@ impl Ops {
     pub(crate) fn forget_staged(&mut self, me: usize) {
         self.staged.clear();
         self.starved.clear();
+        self.lined.clear();
+        self.returning_queued = 0;
         self.device_queues.retire(me);
     }
 
@@ -160,38 +179,6 @@ impl Ops {
         })
     }
 
-    /// Checks what takes a look at every slot, in debug builds before a shard sleeps. A large table is left
-    /// out: the tests that fill one would take minutes.
-    #[cfg(debug_assertions)]
-    pub(crate) fn check_invariants(&self) {
-        const CHECKED_SLOTS_MAX: u32 = 1024;
-        if self.table.capacity() > CHECKED_SLOTS_MAX {
-            return;
-        }
-        let count =
-            |is_it: &dyn Fn(&Slot) -> bool| self.table.slots().filter(|slot| is_it(slot)).count() as u32;
-        let is_flying = |slot: &Slot| slot.state == SlotState::InFlight;
-        let returns = |slot: &Slot| matches!(slot.continuation, Continuation::Orphan) || brings_memory(slot);
-        assert_eq!(
-            self.table.live(),
-            count(&|slot| slot.state != SlotState::Free),
-            "each slot in use is counted"
-        );
-        assert_eq!(self.in_flight, count(&is_flying), "each operation in flight is counted");
-        assert_eq!(self.returning, count(&|slot| is_flying(slot) && returns(slot)), "each return is counted");
-        assert_eq!(
-            self.waiting(),
-            count(&|slot| slot.state == SlotState::Staged),
-            "an operation that is not in flight waits in one queue"
-        );
-        let charges = self.table.slots().map(|slot| u64::from(slot.charge)).sum();
-        assert_eq!(
-            self.device_queues.in_flight(),
-            (charges, count(&|slot| slot.charge != 0)),
-            "the device queues count what the slots were charged"
-        );
-    }
-
     /// Returns whether operations are ready to be submitted.
     #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
     #[inline]
@@ -202,7 +189,14 @@ impl Ops {
     /// Returns the number of operations that wait for the queue depth, for memory or for their device.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
-        (self.staged.len() + self.starved.len()) as u32 + self.device_queues.waiting()
+        (self.staged.len() + self.starved.len() + self.lined.len()) as u32 + self.device_queues.waiting()
+    }
+
+    /// Returns whether an operation under way frees memory at its end without the program's help: in flight, or in a device's queue, which
+    /// empties by itself.
+    #[inline]
+    pub(super) fn some_returns(&self) -> bool {
+        self.returning + self.returning_queued > 0
     }
 }
 
@@ -473,15 +467,26 @@ impl Shard {
     fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
         self.ops.with(|ops| {
             let mut round = Round::default();
+
+            let mut driver_is_full = false;
+            if !ops.lined.is_empty()
+                && let Some(failed) = self.serve_line(ops)
+            {
+                return Some(failed);
+            }
             while ops.in_flight < self.depth
                 && let Some(next) = self.next_to_submit(ops, &mut round)
             {
                 match self.submit_next(ops, next, &mut round, now) {
                     Ok(Step::GoOn) => {}
-                    Ok(Step::DriverIsFull) => break,
+                    Ok(Step::DriverIsFull) => {
+                        driver_is_full = true;
+                        break;
+                    }
                     Err(failure) => return Some((next.index, failure)),
                 }
             }
+            ops.check_starved(self.depth, driver_is_full);
             let starving = !ops.starved.is_empty();
             if starving || ops.starving {
                 self.engine.arena.wait_for_memory(self.index(), starving);
@@ -506,6 +511,8 @@ impl Shard {
         }
         round.picked_starving = round.starved_again;
         let index = ops.device_queues.dispatch(&mut ops.table, self.here())?;
+        let slot = ops.table.slot(index);
+        ops.returning_queued -= u32::from(returns_memory(slot));
         Some(Next { index, picked: true, retry })
     }
 
@@ -542,11 +549,21 @@ impl Shard {
             file => self.files.with(|files| files.target(file)),
         };
         let Some(target) = target else { return Err(OpFailure::FileClosed) };
+        let is_long = match slot.buffer {
+            OpBuffer::Late => slot.len > ops.short_bytes_max,
+            OpBuffer::LateApart => true,
+            _ => false,
+        };
+        if is_long && !self.begin_long(ops, index)? {
+            return Ok(Step::GoOn);
+        }
+        let slot = ops.table.slot(index);
         let counted = picked
             || match ops.device_queues.admit(target.device, slot, self.here()) {
                 Admission::Pass => false,
                 Admission::Count => true,
                 Admission::Wait => {
+                    ops.returning_queued += u32::from(returns_memory(slot));
                     ops.device_queues.enqueue(&mut ops.table, target.device, index, self.here());
                     return Ok(Step::GoOn);
                 }
@@ -557,7 +574,7 @@ impl Shard {
                 ops.starved.push_back(index);
                 return Ok(Step::GoOn);
             }
-            let some_returns = ops.returning > 0 || ops.device_queues.waiting() > 0;
+            let some_returns = ops.returning + ops.returning_queued > 0;
             match self.take_memory(slot.len as usize, some_returns, &mut ops.starving) {
                 Ok(buffer) => slot.buffer.move_from(&mut OpBuffer::Buffer(buffer)),
                 Err(None) => {
@@ -629,7 +646,7 @@ impl Shard {
         true
     }
 
-    /// Allocates memory for a read. Returns `Err(None)` if the read must wait: some memory will come back by
+    /// Allocates memory for a short read. Returns `Err(None)` if the read must wait: some memory will come back by
     /// itself.
     fn take_memory(
         &self,
@@ -786,6 +803,9 @@ impl Shard {
                 matches!(slot.state, SlotState::Staged | SlotState::InFlight) && slot.charge == 0,
                 "an operation ends once, and its charge was given back"
             );
+            if slot.has_allowance {
+                end_long(&self.engine.arena, slot);
+            }
             let file = std::mem::replace(&mut slot.file, NO_FILE);
             let bytes = result.unwrap_or_default();
             let moved = Moved { kind: slot.kind, bytes, after_write: slot.done > 0 };

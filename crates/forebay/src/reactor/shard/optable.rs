@@ -63,6 +63,8 @@ pub(crate) struct Slot {
     pub(crate) sampled: bool,
     /// The number of times that the kernel returned "try again".
     pub(crate) retries: u8,
+    /// Whether it has a part of the line's allowance.
+    pub(crate) has_allowance: bool,
     /// Index in the shard's file table; `NO_FILE` for operations without one.
     pub(crate) file: u32,
     /// The file's device, for the statistics; set from submission on.
@@ -237,6 +239,7 @@ impl Slot {
             cancelling: false,
             sampled: false,
             retries: 0,
+            has_allowance: false,
             file: NO_FILE,
             device: 0,
             offset: 0,

@@ -247,7 +247,7 @@ pub(crate) fn new_shard(
         inbox,
         engine: engine.clone(),
         clock,
-        ops: LocalCell::new(Ops::new()),
+        ops: LocalCell::new(Ops::new(&engine.arena)),
         files: LocalCell::new(FileTable::new()),
         driver: LocalCell::new(driver),
         timers: LocalCell::new(Timers::default()),

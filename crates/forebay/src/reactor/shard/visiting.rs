@@ -158,6 +158,8 @@ impl Shard {
     pub(crate) fn leaving(&self) -> Left {
         #[cfg(debug_assertions)]
         self.ops.with(|ops| ops.check_invariants());
+        #[cfg(debug_assertions)]
+        self.engine.arena.check_line(self.index());
         let load = self.ops.with(|ops| ops.in_flight + ops.waiting());
         let walks = self.walks.with(|walks| walks.load());
         if load + walks == 0 {
@@ -169,7 +171,10 @@ impl Shard {
     #[cold]
     fn leaving_loaded(&self, load: u32) -> Left {
         let (waits_for_memory, at_ns) = self.ops.with(|ops| {
-            (ops.waiting() > 0 && ops.in_flight == 0 && !ops.has_staged(), ops.device_queues.wake_at_ns())
+            (
+                ops.waiting_uncalled() > 0 && ops.in_flight == 0 && !ops.has_staged(),
+                ops.device_queues.wake_at_ns(),
+            )
         });
         let memory_ns = waits_for_memory.then(|| self.clock.ns(self.clock.now()) + MEMORY_LOOK_NS);
         Left {

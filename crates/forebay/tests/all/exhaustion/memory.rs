@@ -268,7 +268,7 @@ impl Group {
     /// Makes a child of this process's own group with that limit. The error is the reason why there is none.
     fn make(bytes: u64) -> Result<Group, String> {
         let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-        let name = format!("forebay-test-{}", std::process::id());
+        let name = format!("forebay-test-{}-{bytes}", std::process::id());
         let mut why = "no group for memory here".to_string();
         for line in own.lines() {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -350,11 +350,61 @@ fn a_control_group_of_128_mib() {
             close(engine);
         });
     }
-    let group = match Group::make(GROUP_BYTES) {
+    play_in_group(NAME, GROUP_BYTES);
+}
+
+/// Plays a scene in a control group with that limit.
+fn play_in_group(name: &str, bytes: u64) {
+    let group = match Group::make(bytes) {
         Ok(group) => group,
         Err(why) if is_root() => return println!("skipped: no control group can be made: {why}"),
         Err(_) => return println!("skipped: a control group needs root"),
     };
     let dir = dir();
-    Scene::new().give("FOREBAY_EXHAUSTION_DIR", dir.path()).in_group(&group.0).play(NAME, || ());
+    Scene::new().give("FOREBAY_EXHAUSTION_DIR", dir.path()).in_group(&group.0).play(name, || ());
+}
+
+/// Regression: eight threads that read 33 MiB each waited for ever in a container of 160 MiB, whose engine has 40 MiB of I/O memory. The
+/// reads share what a container has: one after the other, with memory of their own length.
+#[test]
+fn threads_read_33_mib_in_a_control_group_of_160_mib() {
+    const NAME: &str = "memory::threads_read_33_mib_in_a_control_group_of_160_mib";
+    const LEN: u64 = 33 * MIB;
+    if !is_child(NAME) {
+        return play_in_group(NAME, 160 << 20);
+    }
+    Scene::new().play(NAME, || {
+        let engine = Engine::start(config()).unwrap();
+        assert_eq!(engine.memory().arena_bytes_max, 40 << 20);
+        let path = given("FOREBAY_EXHAUSTION_DIR").join("file");
+        let file = engine.open(&path, Open::create_new()).wait().unwrap();
+        let mut append = file.append().start();
+        (0..48).for_each(|n| append.write(&bytes_of(n * MIB..(n + 1) * MIB)).wait().unwrap());
+        append.close().wait().unwrap();
+        let read = |number: u64| match file.read(number * 4096..number * 4096 + LEN).wait() {
+            Ok(block) => {
+                let (first, last) = (number * 4096, number * 4096 + LEN);
+                assert_eq!(block.len() as u64, LEN);
+                assert!(block[..4096] == bytes_of(first..first + 4096)[..]);
+                assert!(block[block.len() - 4096..] == bytes_of(last - 4096..last)[..]);
+                true
+            }
+            // Threads that do not come to drop their blocks for a while hold half of the group's memory.
+            Err(error) => {
+                assert!(
+                    matches!(error.kind(), ErrorKind::ArenaExhausted { held } if held >= 80 << 20),
+                    "{error}"
+                );
+                false
+            }
+        };
+        let read_all = || (0..6).filter(|number| read(*number)).count();
+        let whole: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(read_all)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!(whole >= 8, "{whole} reads of 48 got their bytes");
+        drop(file);
+        close(engine);
+    });
 }
