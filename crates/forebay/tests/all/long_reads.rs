@@ -260,14 +260,14 @@ fn long_range(len: u64, open: Open) {
     let (_dir, path, places) = sparse(len + 5000);
     let engine = Engine::start(config()).unwrap();
     let file = engine.open(&path, open).wait().unwrap();
-    let blocks = file.read_many([1536..1536 + len]).wait().unwrap();
+    let blocks = file.read_many(std::iter::once(1536..1536 + len)).wait().unwrap();
     let block = blocks.into_iter().next().unwrap().unwrap();
     assert_eq!(block.len() as u64, len);
     check_sparse(&block, 1536, &places);
     drop(block);
     let bytes = Vec::with_capacity(len as usize);
     let (result, bytes) = file
-        .read_many([1536..1536 + len])
+        .read_many(std::iter::once(1536..1536 + len))
         .into_memory({
             let mut bytes: Vec<u8> = bytes;
             bytes.resize(len as usize, 1);
