@@ -267,9 +267,6 @@ fn one_operation_asks_for_too_much() {
         file.read(7..u64::MAX / 4).wait().unwrap_err(),
         // Within the limit, but no longer once it begins and ends at whole units.
         file.read(1..limit + 1).wait().unwrap_err(),
-        file.read_many(std::iter::once(0..limit + 1))
-            .wait()
-            .map_or_else(|error| error, |blocks| blocks.into_iter().next().unwrap().unwrap_err()),
     ] {
         assert_eq!(error.kind(), ErrorKind::TooLarge { limit }, "{error}");
         names(&error, &["at most 1073741824 bytes", "split it"]);
