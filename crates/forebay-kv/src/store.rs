@@ -566,7 +566,7 @@ impl Store {
                     is_late = !turn.insert(Turn::join(before, shared, line, limit_ns)).wait().await?;
                 }
                 if is_late {
-                    return Err(conflict.into());
+                    return Err(conflict.into_error());
                 }
                 shared.see_committed().await?;
             }

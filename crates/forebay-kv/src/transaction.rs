@@ -264,7 +264,7 @@ impl Transaction {
             // The record that it conflicts with may be on its way to the device; until it is durable no transaction
             // sees it, and every one conflicts with it.
             shared.see_committed().await?;
-            Err(conflict.into())
+            Err(conflict.into_error())
         })
     }
 

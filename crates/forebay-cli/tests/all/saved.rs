@@ -202,11 +202,7 @@ fn repeats_of_other_programs_can_be_compared() {
     };
     let rate = row["metrics"]["iops"].as_f64().expect("a rate");
     scale(&mut row["metrics"]);
-    row["samples"]
-        .as_array_mut()
-        .expect("repeats")
-        .iter_mut()
-        .for_each(|sample| scale(&mut sample["metrics"]));
+    row["samples"].as_array_mut().expect("repeats").iter_mut().for_each(scale);
     let after = files.write("after.json", &faster.to_string());
     expect_output(&["diff", &before, &before], 0, &["0 changed beyond noise"]);
     expect_output(&["diff", &before, &after], 0, &["].read\n    iops (IOPS): ", ": 100 times more"]);

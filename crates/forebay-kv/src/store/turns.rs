@@ -81,9 +81,9 @@ pub(crate) struct Conflict {
     pub(crate) text: String,
 }
 
-impl From<Conflict> for Error {
-    fn from(conflict: Conflict) -> Error {
-        Error::new(ErrorKind::Conflict, conflict.text)
+impl Conflict {
+    pub(crate) fn into_error(self) -> Error {
+        Error::new(ErrorKind::Conflict, self.text)
     }
 }
 

@@ -227,7 +227,7 @@ fn futures_are_small_unpin_and_may_be_sent() {
     checked::<ReadInto<'_, Box<[u8]>>>(128);
     checked::<Write<'_>>(120);
     checked::<forebay::Sync<'_>>(120);
-    checked::<ReadMany>(96);
+    checked::<ReadMany>(104);
     checked::<WalkOne<'_, First>>(80);
     checked::<WalkMany<First>>(48);
     checked::<forebay::Pending<u64>>(48);

@@ -269,7 +269,7 @@ fn one_operation_asks_for_too_much() {
         file.read(1..limit + 1).wait().unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::TooLarge { limit }, "{error}");
-        names(&error, &["at most 1073741824 bytes", "split it"]);
+        names(&error, &["at most 1073741824 bytes", "read_many"]);
     }
     assert_eq!(engine.memory().arena_bytes, before.arena_bytes);
     // A read of the largest size of one operation succeeds, or fails with an error that names the settings.
