@@ -222,6 +222,7 @@ mod tests {
         let (mut second, mut third) = (None, None);
         assert!(arena.enter_line(1, 90 * PAGE, &mut second).is_none());
         assert!(arena.enter_line(0, 5 * PAGE, &mut third).is_none());
+        #[cfg(debug_assertions)]
         arena.check_line(0);
         drop(large);
         assert_eq!(wakes.each_ref().map(|wakes| wakes.load(Ordering::Relaxed)), [1, 1]);
