@@ -1,10 +1,12 @@
-//! Parts that the tests of several crates share: counted allocations, calls that are kept unpolled, files of
+//! Parts that the tests of several crates share: counted allocations, a layer below that fails, calls that are kept unpolled, files of
 //! directories at work, histories of transactions and of registers, worlds with random disks and faults, worlds of
 //! one Raft node, processes that are killed or end with their test, machines for the nodes of a cluster, and system calls that are refused or counted.
 //!
 //! It is a development dependency only and is not published.
 
 pub mod allocations;
+#[cfg(feature = "sim")]
+pub mod below;
 #[cfg(unix)]
 pub mod children;
 pub mod draw;

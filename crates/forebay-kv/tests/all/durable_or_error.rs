@@ -4,8 +4,9 @@
 
 use crate::common::{dir, engines, options};
 use forebay::Engine;
-use forebay::sim::{self, Fault, MetadataOrder, Profile, Rule, World};
+use forebay::sim::{Fault, MetadataOrder, Profile, World};
 use forebay_kv::{ErrorKind, Result, Store};
+use forebay_test::below::{Below, Moment};
 
 const WRITES: u32 = 40;
 const STORE: &str = "/disk/store";
@@ -46,41 +47,6 @@ impl Call {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Below {
-    Works,
-    EngineDropped,
-    EngineClosed,
-    Fails(Fault),
-}
-
-const BELOW: [Below; 6] = [
-    Below::Works,
-    Below::EngineDropped,
-    Below::EngineClosed,
-    Below::Fails(Fault::WriteError),
-    Below::Fails(Fault::FlushError),
-    Below::Fails(Fault::NoSpace),
-];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
-    Before,
-    During,
-    After,
-}
-
-impl Below {
-    async fn strike(self, engine: &mut Option<Engine>) {
-        match self {
-            Below::Works => {}
-            Below::EngineDropped => drop(engine.take()),
-            Below::EngineClosed => drop(engine.take().expect("once").close().await),
-            Below::Fails(fault) => sim::inject(Rule::new(fault)),
-        }
-    }
-}
-
 async fn open(engine: &Engine, dir: &str) -> Result<Store> {
     let options = options().log_segment_bytes(64 << 10).clock(|| 1_000);
     Store::open(engine, dir, options).await
@@ -95,26 +61,7 @@ async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: us
         logged.put(number.to_be_bytes(), [1; 200]).relaxed().await?;
         unlogged.put(number.to_be_bytes(), [2; 200]).await?;
     }
-    let mut engine = Some(engine);
-    match moment {
-        Moment::Before => {
-            below.strike(&mut engine).await;
-            call.run(&store).await
-        }
-        Moment::During => {
-            let going = sim::frozen_after(polls, Box::pin(call.run(&store))).await;
-            below.strike(&mut engine).await;
-            match going {
-                Ok(done) => done,
-                Err(going) => going.await,
-            }
-        }
-        Moment::After => {
-            let done = call.run(&store).await;
-            below.strike(&mut engine).await;
-            done
-        }
-    }
+    below.around(moment, polls, engine, call.run(&store)).await
 }
 
 /// Returns the writes found: those with log, and those without.
@@ -168,8 +115,8 @@ fn case(seed: u64, call: Call, below: Below, moment: Moment) -> bool {
 fn a_call_that_succeeds_has_made_everything_durable() {
     let mut failed = Vec::new();
     for call in Call::ALL {
-        for below in BELOW {
-            for moment in [Moment::Before, Moment::During, Moment::After] {
+        for below in Below::ALL {
+            for moment in Moment::ALL {
                 let successes = (0..4).filter(|seed| case(*seed, call, below, moment)).count();
                 println!("{call:?}, {below:?} {moment:?}: {successes} of 4 succeed");
                 if matches!(below, Below::Works | Below::EngineDropped) || moment == Moment::After {
@@ -180,7 +127,7 @@ fn a_call_that_succeeds_has_made_everything_durable() {
             }
         }
     }
-    for below in BELOW.into_iter().skip(2) {
+    for below in Below::ALL.into_iter().skip(2) {
         assert!(
             failed.iter().any(|(_, of)| *of == below),
             "{below:?}: no call failed, so the test shows little"

@@ -4,7 +4,8 @@
 
 use crate::common::{expected, options, record, records};
 use forebay::Engine;
-use forebay::sim::{self, Fault, Profile, Rule, World};
+use forebay::sim::{Fault, Profile, World};
+use forebay_test::below::{Below, Moment};
 use forebay_wal::{ErrorKind, Lsn, Result, Wal};
 
 const DIR: &str = "/log";
@@ -45,39 +46,6 @@ impl Call {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Below {
-    Works,
-    EngineDropped,
-    EngineClosed,
-    Fails(Fault),
-}
-
-const BELOW: [Below; 6] = [
-    Below::Works,
-    Below::EngineDropped,
-    Below::EngineClosed,
-    Below::Fails(Fault::WriteError),
-    Below::Fails(Fault::FlushError),
-    Below::Fails(Fault::NoSpace),
-];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
-    Before,
-    During,
-    After,
-}
-
-async fn strike(below: Below, engine: &mut Option<Engine>) {
-    match below {
-        Below::Works => {}
-        Below::EngineDropped => drop(engine.take()),
-        Below::EngineClosed => drop(engine.take().expect("once").close().await),
-        Below::Fails(fault) => sim::inject(Rule::new(fault)),
-    }
-}
-
 async fn open(engine: &Engine) -> Result<Wal> {
     engine.create_dir_all(DIR).await?;
     Ok(Wal::open(engine, DIR, options().log_id(7)).await?.0)
@@ -91,26 +59,7 @@ async fn act(engine: Engine, call: Call, below: Below, moment: Moment, polls: us
     if call == Call::TruncateAfter {
         wal.append_unsynced(b"to be removed").await?;
     }
-    let mut engine = Some(engine);
-    match moment {
-        Moment::Before => {
-            strike(below, &mut engine).await;
-            call.run(&wal).await
-        }
-        Moment::During => {
-            let going = sim::frozen_after(polls, Box::pin(call.run(&wal))).await;
-            strike(below, &mut engine).await;
-            match going {
-                Ok(done) => done,
-                Err(going) => going.await,
-            }
-        }
-        Moment::After => {
-            let done = call.run(&wal).await;
-            strike(below, &mut engine).await;
-            done
-        }
-    }
+    below.around(moment, polls, engine, call.run(&wal)).await
 }
 
 /// Runs one case; returns whether the call succeeded.
@@ -153,10 +102,10 @@ fn case(seed: u64, call: Call, below: Below, moment: Moment) -> bool {
 
 #[test]
 fn a_call_that_succeeds_has_made_everything_durable() {
-    for below in BELOW {
+    for below in Below::ALL {
         let mut failed = 0;
         for call in Call::ALL {
-            for moment in [Moment::Before, Moment::During, Moment::After] {
+            for moment in Moment::ALL {
                 let successes = (0..4).filter(|seed| case(*seed, call, below, moment)).count();
                 println!("{call:?}, {below:?} {moment:?}: {successes} of 4 succeed");
                 failed += 4 - successes;
