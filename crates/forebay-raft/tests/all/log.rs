@@ -30,6 +30,20 @@ fn kind(error: std::io::Error) -> ErrorKind {
     error.get_ref().unwrap().downcast_ref::<Error>().unwrap().kind()
 }
 
+/// Regression: the close returned Ok where its engine was closed before, and the committed log id that it saves was not there.
+#[tokio::test]
+async fn a_close_behind_its_engine_says_that_something_is_lost() {
+    for engine in engines() {
+        let dir = dir();
+        let mut log = RaftLog::<Types>::open(&engine, dir.path(), small()).await.unwrap();
+        log.blocking_append((0..4).map(|index| entry::<Types>(1, index, "x"))).await.unwrap();
+        log.save_committed(Some(log_id::<Types>(1, 3))).await.unwrap();
+        engine.close().await.unwrap();
+        let error = log.close().await.unwrap_err();
+        assert!(error.to_string().contains("closed"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_purge_gives_segments_back_and_nothing_else_goes() {
     for engine in engines() {
