@@ -25,7 +25,7 @@ use crate::merge::Bounds;
 use crate::range::Range;
 use crate::record::{self, Change};
 use crate::store::Handle;
-use crate::store::commit::Checked;
+use crate::store::commit::Verdict;
 use crate::store::shared::Commit;
 use crate::store::turns::{Conflict, Turn};
 use crate::value::Value;
@@ -297,13 +297,13 @@ impl Transaction {
             shared.commit_if(ready, &is_unchanged).await?
         };
         match checked {
-            Checked::Queued(appended) => {
+            Verdict::Queued(appended) => {
                 if let Some(turn) = turn {
                     drop(turn.take());
                 }
                 shared.until_durable(appended).await.map(|()| None)
             }
-            Checked::Refused(_) => {
+            Verdict::Refused(_) => {
                 let conflict = conflict.into_inner().unwrap_or_else(PoisonError::into_inner);
                 Ok(Some(conflict.unwrap_or_default()))
             }

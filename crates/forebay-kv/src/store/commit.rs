@@ -74,8 +74,8 @@ pub(crate) enum Tried {
     Not(Ready, Obstacle),
 }
 
-/// The outcome of a commit with a check.
-pub(crate) enum Checked {
+/// What became of a commit with a check.
+pub(crate) enum Verdict {
     /// The record is in the queue; `None` if its writer does not wait until it is durable.
     Queued(Option<Appended>),
     /// The check rejected it.
@@ -172,7 +172,7 @@ impl Shared {
         &self,
         mut ready: Ready,
         check: &(dyn Fn(&Commit) -> bool + Sync),
-    ) -> Result<Checked> {
+    ) -> Result<Verdict> {
         if !self.throttle.delay().is_zero() {
             self.throttle.wait(|| self.check_writable().is_err()).await;
         }
@@ -181,10 +181,10 @@ impl Shared {
             ready = match self.try_commit(ready, place.as_ref(), Some(check))? {
                 Tried::In(appended) if is_relaxed => {
                     self.show_early(appended.lsn());
-                    return Ok(Checked::Queued(None));
+                    return Ok(Verdict::Queued(None));
                 }
-                Tried::In(appended) => return Ok(Checked::Queued(Some(appended))),
-                Tried::Not(ready, Obstacle::Refused) => return Ok(Checked::Refused(ready)),
+                Tried::In(appended) => return Ok(Verdict::Queued(Some(appended))),
+                Tried::Not(ready, Obstacle::Refused) => return Ok(Verdict::Refused(ready)),
                 Tried::Not(ready, obstacle) => {
                     place = self.wait_for_room(obstacle, &ready, place).await?;
                     ready

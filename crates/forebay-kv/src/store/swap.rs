@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::commit::{Checked, Ready};
+use super::commit::{Ready, Verdict};
 use super::shared::{Commit, Shared};
 use crate::error::Result;
 use crate::value::Value;
@@ -54,12 +54,12 @@ pub(crate) async fn compare_and_set(
             None => commit.flushed <= seen.upto && commit.loads == seen.loads,
         };
         match shared.commit_if(record, &unchanged).await? {
-            Checked::Queued(appended) => {
+            Verdict::Queued(appended) => {
                 shared.until_durable(appended).await?;
                 return Ok(Swapped::Done);
             }
             // Tables may have to be read again.
-            Checked::Refused(refused) => record = refused,
+            Verdict::Refused(refused) => record = refused,
         }
         forebay::shard::yield_if_needed().await;
     }

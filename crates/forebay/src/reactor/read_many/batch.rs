@@ -108,6 +108,11 @@ pub(crate) const SINGLE: u32 = 1 << 31;
 /// Marks it as the number of a part of a long range.
 pub(crate) const PART: u32 = 1 << 30;
 
+/// Returns whether a piece number is that of a part of a long range.
+pub(crate) const fn is_part(piece: u32) -> bool {
+    piece & (PART | SINGLE) == PART
+}
+
 // SAFETY: `progress` is touched by the shard's thread only, from `begin` until the batch leaves its list, and
 // before that by the thread that refuses the unsent message. `collected` and `destination` are used by the same until `done`
 // is stored with Release, and by the future only after it loaded `done` with Acquire. `left` is the future's. The rest is atomic

@@ -83,13 +83,6 @@ pub(crate) struct Part {
     copied: Option<Range<u64>>,
 }
 
-/// The outcome of an attempt to begin a long range.
-pub(super) enum Begun {
-    Yes,
-    /// Others have the line's allowance.
-    Waits,
-}
-
 impl LongRanges {
     /// Returns whether a part may begin now; `None` where no range has one left.
     pub(super) fn may_begin(&self) -> Option<bool> {
@@ -185,14 +178,14 @@ impl LongRanges {
         Some((long.number, long.finish(batch)))
     }
 
-    /// Begins a range, which has at least one byte.
+    /// Begins a range, which has at least one byte. Returns false if others have the line's allowance.
     pub(super) fn begin(
         &mut self,
         shard: &Shard,
         batch: &Batch,
         number: u32,
         ticket: &mut Option<crate::memory::arena::Ticket>,
-    ) -> Result<Begun, OpFailure> {
+    ) -> Result<bool, OpFailure> {
         let range = batch.plan.ranges.get(number).clone();
         let alignment = batch.file_of(number).alignment();
         let grain = u64::from(alignment.read_offset.max(1));
@@ -211,7 +204,7 @@ impl LongRanges {
                 let len =
                     usize::try_from(bytes.end - bytes.start).map_err(|_| OpFailure::Errno(libc::ENOMEM))?;
                 let Some(under_way) = shard.engine().arena.enter_line(shard.index(), len, ticket) else {
-                    return Ok(Begun::Waits);
+                    return Ok(false);
                 };
                 // No limit of the engine's: the system has no memory of this length.
                 let room =
@@ -231,7 +224,7 @@ impl LongRanges {
         self.list[at] = Some(long);
         debug_assert!(self.current.is_none(), "one range after the other begins its parts");
         self.current = Some(at);
-        Ok(Begun::Yes)
+        Ok(true)
     }
 }
 

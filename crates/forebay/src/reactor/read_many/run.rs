@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::batch::{Batch, PART, Progress, SINGLE};
-use super::long::Begun;
+use super::batch::{Batch, Progress, SINGLE, is_part};
 use super::range_error;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
@@ -90,7 +89,7 @@ pub(crate) fn piece_done(shard: &Shard, place: u32, piece: u32, outcome: OpOutco
         // SAFETY: on the batch's shard; no other reference to its progress is live here.
         let progress = unsafe { &mut *batch.progress.get() };
         progress.in_flight -= 1;
-        if piece & PART != 0 && piece & SINGLE == 0 {
+        if is_part(piece) {
             progress.long.note_ended();
         }
     }
@@ -135,7 +134,7 @@ fn take_piece(batch: &Arc<Batch>, piece: u32, outcome: OpOutcome) {
     if is_made_again(batch, piece, &outcome) {
         return;
     }
-    if piece & PART != 0 && piece & SINGLE == 0 {
+    if is_part(piece) {
         return take_part(batch, piece, outcome);
     }
     let members = batch.members(piece);
@@ -393,8 +392,7 @@ fn begin_long(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
     // SAFETY: on the batch's shard; the reference ends with this statement.
     let Progress { long, ticket, .. } = unsafe { &mut *batch.progress.get() };
     match long.begin(shard, batch, number, ticket) {
-        Ok(Begun::Yes) => true,
-        Ok(Begun::Waits) => false,
+        Ok(has_begun) => has_begun,
         Err(failure) => {
             let error = failure.into_error("read_many", Some(batch.file_of(number)));
             batch.put(number as usize, Err(range_error(batch, error, number)));
@@ -408,7 +406,7 @@ fn request_of(batch: &Batch, piece: u32) -> Option<(&Arc<FileCore>, Widened, u64
     // SAFETY: on the batch's shard; the copy ends the reference.
     let is_apart = unsafe { (*batch.progress.get()).apart } == Some(piece);
     let late = if is_apart { OpBuffer::LateApart } else { OpBuffer::Late };
-    if piece & PART != 0 && piece & SINGLE == 0 {
+    if is_part(piece) {
         // SAFETY: on the batch's shard; the reference ends with this function.
         let long = unsafe { &(*batch.progress.get()).long };
         let (part, number) = (long.part(piece)?, long.number_of(piece)?);
@@ -424,7 +422,7 @@ fn request_of(batch: &Batch, piece: u32) -> Option<(&Arc<FileCore>, Widened, u64
 
 /// Puts one request into a slot; returns false if the op table is full.
 fn stage(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
-    let is_part = piece & PART != 0 && piece & SINGLE == 0;
+    let is_part = is_part(piece);
     let Some((core, place, asked, buffer)) = request_of(batch, piece) else { return true };
     let file = match shard.enter_file(core) {
         Ok(file) => file,

@@ -467,7 +467,6 @@ impl Shard {
     fn submit_until_failure(&self, now: &mut Option<Ticks>) -> Option<(u32, OpFailure)> {
         self.ops.with(|ops| {
             let mut round = Round::default();
-
             let mut driver_is_full = false;
             if !ops.lined.is_empty()
                 && let Some(failed) = self.serve_line(ops)
