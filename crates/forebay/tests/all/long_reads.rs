@@ -148,6 +148,29 @@ fn reads_of_up_to_four_times_io_memory_end_from_threads_tasks_and_shards() {
     }
 }
 
+/// Regression: two requests of a batch into memory of the program that found no I/O memory for their copies took the turn to be read with
+/// ordinary memory from each other, for ever, and the thread with them.
+#[test]
+fn copies_of_a_batch_that_find_no_memory_take_turns() {
+    let (_dir, path) = place(5 * MIB);
+    for config in configs() {
+        let engine =
+            Engine::start(config.arena_bytes(2 << 20).arena_bytes_max(2 << 20).overflow_bytes_max(0))
+                .unwrap();
+        let file = engine.open(&path, Open::read()).wait().unwrap();
+        let held: Vec<_> = (0..8).map(|_| engine.block(256 << 10).unwrap()).collect();
+        let work = move || {
+            let ranges = [1..9, MIB + 1..MIB + 9, 2 * MIB + 1..2 * MIB + 9];
+            let memory = BlockMut::aligned(24).unwrap();
+            let (result, memory) = file.read_many(ranges.clone()).into_memory(memory).wait();
+            result.unwrap();
+            assert!(ranges.into_iter().zip(memory.chunks(8)).all(|(range, bytes)| bytes == part(range)));
+        };
+        all_end("copies of a batch", [Box::new(work) as Box<_>]);
+        drop(held);
+    }
+}
+
 async fn read_in_every_way(file: File, number: u64) {
     for len in lengths() {
         let range = number * 512..number * 512 + len;

@@ -113,7 +113,8 @@ fn is_made_again(batch: &Batch, piece: u32, outcome: &OpOutcome) -> bool {
         }
         Err(OpFailure::NoMemory) if batch.has_destination() && progress.apart != Some(piece) => {
             progress.apart = Some(piece);
-            progress.again.push_back(piece);
+            // Before the others, which would take its turn from it.
+            progress.again.push_front(piece);
             return true;
         }
         Err(_) => {}

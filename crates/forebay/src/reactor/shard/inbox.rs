@@ -120,6 +120,8 @@ pub(crate) struct Inbox {
     pub(crate) kicks: AtomicU64,
     /// Visited shards that this one is to visit, a bit for each by its number. Stays 0 where there are none.
     visits: AtomicU64,
+    /// The arena has called: whoever waits here for memory is to try again.
+    memory_called: AtomicBool,
     room_waiters: AtomicUsize,
     room: Mutex<VecDeque<Waker>>,
     wake: OnceLock<WakeHandle>,
@@ -160,6 +162,7 @@ impl Inbox {
             files: AtomicUsize::new(0),
             kicks: AtomicU64::new(0),
             visits: AtomicU64::new(0),
+            memory_called: AtomicBool::new(false),
             room_waiters: AtomicUsize::new(0),
             room: Mutex::new(VecDeque::new()),
             wake: OnceLock::new(),
@@ -347,7 +350,22 @@ impl Inbox {
             && self.remote_list.is_empty()
             && !self.has_calls()
             && self.visits.load(Ordering::Relaxed) == 0
+            && !self.memory_called.load(Ordering::Relaxed)
             && !self.is_ending()
+    }
+
+    /// Calls those that wait for memory on this shard. Kept until it has looked: it may be on its way to sleep.
+    pub(crate) fn call_memory(&self) {
+        self.memory_called.store(true, Ordering::Release);
+        self.kick();
+    }
+
+    /// Takes such a call; called by the shard before it tries again.
+    #[inline]
+    pub(crate) fn take_memory_call(&self) {
+        if self.memory_called.load(Ordering::Relaxed) {
+            self.memory_called.swap(false, Ordering::Acquire);
+        }
     }
 
     /// Asks this shard to visit the one with that number.

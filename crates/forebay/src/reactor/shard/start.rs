@@ -231,7 +231,7 @@ pub(crate) fn new_shard(
         index,
         Box::new(move || {
             if let Some(inbox) = waker.upgrade() {
-                inbox.kick();
+                inbox.call_memory();
             }
         }),
     );

@@ -42,21 +42,10 @@ impl ModelShard {
             if (messages_taken, nodes_taken) == (messages, nodes) {
                 break;
             }
-            let wait = self.choose_wait();
+            let wait = choose_wait(&self.inbox);
             self.driver.complete(wait, |_, _| {}).unwrap();
             self.inbox.awake();
         }
-    }
-
-    fn choose_wait(&self) -> Wait {
-        if !self.inbox.is_quiet() {
-            return Wait::Poll;
-        }
-        self.inbox.about_to_sleep();
-        if !self.inbox.is_quiet() {
-            return Wait::Poll;
-        }
-        Wait::For { completions: 1, patience: None, limit: None, in_flight: 0 }
     }
 
     /// Starts a thread that runs `body` on the inbox.
@@ -64,6 +53,17 @@ impl ModelShard {
         let inbox = Arc::clone(&self.inbox);
         spawn(move || body(&inbox))
     }
+}
+
+fn choose_wait(inbox: &Inbox) -> Wait {
+    if !inbox.is_quiet() {
+        return Wait::Poll;
+    }
+    inbox.about_to_sleep();
+    if !inbox.is_quiet() {
+        return Wait::Poll;
+    }
+    Wait::For { completions: 1, patience: None, limit: None, in_flight: 0 }
 }
 
 fn message() -> Message {
@@ -114,6 +114,37 @@ fn no_message_of_two_is_missed_by_a_shard_that_goes_to_sleep() {
 #[should_panic(expected = "deadlock")]
 fn without_its_fences_a_message_is_missed() {
     breaking(&[Broken::Fences], senders_wake_a_sleeping_shard::<1>);
+}
+
+/// A shard that waits in the line of long reads, and is called when another one has ended.
+fn a_call_of_memory_wakes_a_sleeping_shard() {
+    let shard = ModelShard::new(1);
+    let has_room = Arc::new(AtomicBool::new(false));
+    let giver = {
+        let has_room = Arc::clone(&has_room);
+        shard.other(move |inbox| {
+            has_room.store(true, Ordering::SeqCst);
+            inbox.call_memory();
+        })
+    };
+    let mut driver = shard.driver;
+    loop {
+        shard.inbox.take_memory_call();
+        if has_room.load(Ordering::SeqCst) {
+            break;
+        }
+        let wait = choose_wait(&shard.inbox);
+        driver.complete(wait, |_, _| {}).unwrap();
+        shard.inbox.awake();
+    }
+    giver.join().unwrap();
+}
+
+/// Regression: the call was a kick, which says nothing to a shard that is about to sleep. It slept for ever: one of twenty runs of
+/// `long_reads` on a busy machine.
+#[test]
+fn no_call_of_memory_is_missed_by_a_shard_that_goes_to_sleep() {
+    check(a_call_of_memory_wakes_a_sleeping_shard);
 }
 
 fn a_node_wakes_a_sleeping_shard() {
