@@ -427,7 +427,7 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
             sync,
             flush: request.flush.resolve(true),
         };
-        // SAFETY: the request owns its memory, of `len` bytes from `done` on, and nobody else uses it before this function returns.
+        // SAFETY: the request owns its memory, of `len` bytes from `done` on, and nothing else uses it before this function returns.
         // `core` keeps the descriptor open.
         let result = unsafe { transfer::run(&call) };
         let Ok(moved) = u32::try_from(result) else {

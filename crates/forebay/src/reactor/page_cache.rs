@@ -5,7 +5,7 @@
 //! 6.18 a read of a page that is not there begins read-ahead (12 us, and the pages land in the page cache). So cachestat(2)
 //! says first whether all pages are there (0.4 us), and only then they are read.
 //!
-//! A page may carry a mark at which the read-ahead of another program's sequential stream goes on. Whoever reads it begins that
+//! A page may carry a mark at which the read-ahead of another program's sequential stream goes on. A reader of it begins that
 //! read-ahead. A read that goes on where the one before it ended would meet one mark after the other and load the file, so it
 //! needs the two windows behind it to be cached as well: then there is nothing to load.
 

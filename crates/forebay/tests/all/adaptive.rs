@@ -50,7 +50,7 @@ struct Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `load` made; nobody has a reference into it.
+        // SAFETY: the mapping that `load` made; no reference into it exists.
         unsafe { libc::munmap(self.start, self.len) };
     }
 }

@@ -226,7 +226,7 @@ fn a_close_waits_for_calls_and_refuses_later_ones() {
     assert!(bench.engine.file_stats().wait().unwrap().is_empty(), "it is no open file any more");
 }
 
-/// Threads that read while the engine or the file is closed get their bytes or the reason, and nobody hangs.
+/// Threads that read while the engine or the file is closed get their bytes or the reason, and none hangs.
 #[test]
 fn files_and_engines_close_beside_calls() {
     for closes_engine in [false, true] {

@@ -120,7 +120,7 @@ pub(crate) struct Inbox {
     pub(crate) kicks: AtomicU64,
     /// Visited shards that this one is to visit, a bit for each by its number. Stays 0 where there are none.
     visits: AtomicU64,
-    /// The arena has called: whoever waits here for memory is to try again.
+    /// The arena has called: operations that wait here for memory are to try again.
     memory_called: AtomicBool,
     room_waiters: AtomicUsize,
     room: Mutex<VecDeque<Waker>>,
