@@ -213,17 +213,19 @@ fn run(
         print("begun\n")?;
     }
     let begun = gauge.begun();
-    let until = |takes_part| begun + Duration::from_secs_f64(if takes_part { job.seconds } else { 0.0 });
+    let end = begun + Duration::from_secs_f64(job.seconds);
     let hogs = {
         let (shared, engine) = (Arc::clone(shared), hog_engine.clone());
-        let (until, hogs) = (until(has_hogs), if others.is_some() { 0 } else { work.hogs });
-        hog_engine.spawn_on_shard(0, hog_class, move || run_hogs(hogs, large, shared, until, engine))
+        let hogs = if has_hogs && others.is_none() { work.hogs } else { 0 };
+        hog_engine.spawn_on_shard(0, hog_class, move || run_hogs(hogs, large, shared, end, engine))
     };
-    let (shared, until) = (Arc::clone(shared), until(has_reader));
+    let shared = Arc::clone(shared);
     let reader = engine.spawn_on_shard(0, Class::DEFAULT, move || async move {
         let mut latency = Latency::new()?;
-        let record = |_, time| latency.record(time);
-        lane(&small, shared.1.file_bytes, shared.0.seed, READ_BYTES, None, until, record).await?;
+        if has_reader {
+            let record = |_, time| latency.record(time);
+            lane(&small, shared.1.file_bytes, shared.0.seed, READ_BYTES, None, end, record).await?;
+        }
         anyhow::Ok(latency)
     });
     let (latency, mut hog_bytes) = (reader.wait()??, hogs.wait()??);
@@ -246,8 +248,8 @@ fn make_idle(thread: i32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads `bytes` bytes, or writes `block`, at random places until the time is over; calls `ended` with the end and the time
-/// of each operation.
+/// Reads `bytes` bytes, or writes `block`, at random places until the time is over, once at least: a busy machine may begin late. Calls
+/// `ended` with the end and the time of each operation.
 async fn lane(
     file: &File,
     file_bytes: u64,
@@ -259,7 +261,7 @@ async fn lane(
 ) -> anyhow::Result<()> {
     let mut random = SplitMix::new(seed);
     let mut before = Instant::now();
-    while before < until {
+    loop {
         let offset = random.below(file_bytes / bytes) * bytes;
         match &block {
             Some(block) => file.write(offset, block.clone()).await?,
@@ -267,9 +269,11 @@ async fn lane(
         }
         let now = Instant::now();
         ended(now, now - before);
+        if now >= until {
+            return Ok(());
+        }
         before = now;
     }
-    Ok(())
 }
 
 /// Runs `hogs` hogs, and returns the bytes of the operations that completed in time.
@@ -441,6 +445,19 @@ mod tests {
     use super::super::lanes::test_job;
     use super::*;
     use forebay_report::result::Sample;
+
+    /// On a busy machine the reader began after the end of a sample of a tenth of a second. Its row had a rate of zero.
+    #[test]
+    fn a_sample_that_is_over_when_its_reader_begins_has_a_read() {
+        let cleanup = Cleanup::default();
+        let temp = cleanup.temp_file(Path::new(env!("CARGO_MANIFEST_DIR")), SPEC.name).expect("writable");
+        temp.file().set_len(8 << 20).expect("a sparse file");
+        let all = json!({ "hogs": 1, "hog_does": "read", "file_bytes": 8 << 20 });
+        let mut job = test_job(SPEC.name, "reader-alone", temp.path(), all, 3);
+        job.seconds = 1e-9;
+        let outcome = Fairness.sample(&job).expect("a read");
+        assert_eq!(outcome.operations, 1);
+    }
 
     #[test]
     fn every_row_has_its_participants() {

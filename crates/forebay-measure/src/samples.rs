@@ -297,7 +297,8 @@ fn load(job: &Job, work: &Work, source: &Source<'_>) -> anyhow::Result<Outcome> 
         loop {
             sleep_until(due.min(deadline));
             let now = Instant::now();
-            if now >= deadline {
+            // One that begins late has a batch all the same.
+            if now >= deadline && (due >= deadline || latency.count() > 0) {
                 let late = deadline.saturating_duration_since(due);
                 let missed = if turn.is_zero() { 0.0 } else { late.div_duration_f64(turn).ceil() };
                 return Ok((latency, bytes, missed));
