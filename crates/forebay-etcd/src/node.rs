@@ -37,10 +37,8 @@ pub use self::restore::Restored;
 pub(crate) use self::service::PeerService;
 use crate::config::Config;
 use crate::mvcc::{Machine, Store};
-use crate::proto::etcdserverpb::{
-    LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader,
-};
-use crate::proto::peer::{self, Outcome, Proposal, command};
+use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader};
+use crate::proto::peer::{self, KeepAliveReply, KeepAliveRequest, Outcome, Proposal, command};
 use crate::refusal::Refusal;
 use crate::server::StartError;
 use crate::types::{Command, Types};
@@ -55,7 +53,7 @@ const RAFT_THREADS: usize = 2;
 /// Calls of the peer service for the leader's leases.
 #[tonic::async_trait]
 pub(crate) trait AtLeader: Send + Sync {
-    async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status>;
+    async fn keep_alive(&self, request: KeepAliveRequest) -> Result<KeepAliveReply, Status>;
     async fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Result<LeaseTimeToLiveResponse, Status>;
 }
 

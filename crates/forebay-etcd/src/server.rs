@@ -22,6 +22,11 @@ use crate::services::{self, Context, Followers, Leases, Limits};
 use crate::tls;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
 
+/// What a stream of a client, and all streams of a connection, may send before it is read. h2 closes a connection whose unread small
+/// frames exceed a budget: half of the connection's window, of which a frame takes what it lacks to 256 bytes. A gRPC message has at
+/// least 5, so the stream's window is always full first: 131,072 / 5 * 251 is less than half of the connection's.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// How long requests of clients may take to end when the server does.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -277,6 +282,8 @@ fn client_builder(config: &Config) -> tonic::transport::Server {
         .max_concurrent_streams(config.max_concurrent_streams)
         .http2_keepalive_interval(config.keepalive_interval)
         .http2_keepalive_timeout(config.keepalive_timeout)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .accept_http1(true)
 }
 

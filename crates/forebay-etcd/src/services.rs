@@ -1,5 +1,6 @@
 //! etcd's services, on a [`Node`].
 
+mod ahead;
 mod auth;
 mod clean;
 mod cluster;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::sync::watch::Sender;
 use tonic::Status;
 use tonic::service::Routes;
@@ -32,12 +34,10 @@ use crate::proto::etcdserverpb::kv_server::KvServer;
 use crate::proto::etcdserverpb::lease_server::LeaseServer;
 use crate::proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use crate::proto::etcdserverpb::watch_server::WatchServer;
-use crate::proto::etcdserverpb::{
-    AlarmType, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-};
+use crate::proto::etcdserverpb::{AlarmType, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::command::Change;
 use crate::proto::peer::outcome::Result as Outcome;
-use crate::proto::peer::{self, Alarm};
+use crate::proto::peer::{self, Alarm, KeepAliveReply, KeepAliveRequest};
 use crate::proto::v3electionpb::election_server::ElectionServer;
 use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
@@ -50,6 +50,8 @@ const OVERHEAD_BYTES: usize = 512 << 10;
 /// Between two tries to revoke leases that are over.
 const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 
+#[cfg(test)]
+pub(crate) use ahead::STREAM_MAX;
 pub(crate) use clean::run as clean;
 pub(crate) use compaction::run as compact;
 
@@ -89,12 +91,15 @@ pub(crate) struct Context {
     pub(crate) stopping: Stopping,
     followers: Arc<Followers>,
     streams: Arc<AtomicU32>,
+    /// Places of requests that streams read ahead.
+    ahead: Arc<Semaphore>,
 }
 
 impl Context {
     pub(crate) fn new(node: Node, followers: Arc<Followers>, limits: Limits, stopping: Stopping) -> Context {
         let (hub, lessor) = (followers.hub.clone(), followers.lessor.clone());
-        Context { node, hub, lessor, limits, stopping, followers, streams: Arc::default() }
+        let (streams, ahead) = (Arc::default(), Arc::new(Semaphore::new(ahead::ALL_MAX)));
+        Context { node, hub, lessor, limits, stopping, followers, streams, ahead }
     }
 
     fn next_stream(&self) -> u32 {
@@ -214,8 +219,8 @@ pub(crate) struct Leases(pub(crate) Context);
 
 #[tonic::async_trait]
 impl AtLeader for Leases {
-    async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
-        lease::keep_alive_here(&self.0, id).await
+    async fn keep_alive(&self, request: KeepAliveRequest) -> Result<KeepAliveReply, Status> {
+        lease::keep_alive_here(&self.0, request).await
     }
 
     async fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Result<LeaseTimeToLiveResponse, Status> {

@@ -58,6 +58,58 @@ impl Keys {
     }
 }
 
+/// Things by the keys that they want. Those of the same range share an entry.
+#[derive(Debug)]
+pub(crate) struct ByKeys<T> {
+    single: HashMap<Vec<u8>, Vec<T>>,
+    ranges: BTreeMap<Keys, Vec<T>>,
+}
+
+impl<T> Default for ByKeys<T> {
+    fn default() -> Self {
+        ByKeys { single: HashMap::new(), ranges: BTreeMap::new() }
+    }
+}
+
+impl<T> ByKeys<T> {
+    pub(crate) fn insert(&mut self, keys: &Keys, value: T) {
+        let list = match keys.end {
+            End::Single => self.single.entry(keys.start.clone()).or_default(),
+            _ => self.ranges.entry(keys.clone()).or_default(),
+        };
+        list.push(value);
+    }
+
+    /// Removes the value of these keys for which this holds. Returns whether there was one.
+    fn remove(&mut self, keys: &Keys, mut is_it: impl FnMut(&T) -> bool) -> bool {
+        let list = match keys.end {
+            End::Single => self.single.get_mut(&keys.start),
+            _ => self.ranges.get_mut(keys),
+        };
+        let Some(list) = list else { return false };
+        let Some(at) = list.iter().position(&mut is_it) else { return false };
+        list.remove(at);
+        if list.is_empty() {
+            match keys.end {
+                End::Single => drop(self.single.remove(&keys.start)),
+                _ => drop(self.ranges.remove(keys)),
+            }
+        }
+        true
+    }
+
+    /// Returns those that want a key.
+    pub(crate) fn of<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = &'a T> {
+        let ranges = self.ranges.iter().take_while(move |(keys, _)| *keys.start <= *key);
+        let ranges = ranges.filter(move |(keys, _)| keys.contains(key)).map(|(_, list)| list);
+        self.single.get(key).into_iter().chain(ranges).flatten()
+    }
+
+    fn values(&self) -> impl Iterator<Item = &T> {
+        self.single.values().chain(self.ranges.values()).flatten()
+    }
+}
+
 /// Which events a watch wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -192,19 +244,8 @@ pub(crate) struct Hub {
 struct Inner {
     /// The events of all revisions up to this one are queued.
     revision: i64,
-    single: HashMap<Vec<u8>, Vec<Arc<Watch>>>,
-    /// Watches of the same range share an entry.
-    ranges: BTreeMap<Keys, Vec<Arc<Watch>>>,
-    watches: usize,
-}
-
-impl Inner {
-    fn list(&mut self, keys: &Keys) -> &mut Vec<Arc<Watch>> {
-        match keys.end {
-            End::Single => self.single.entry(keys.start.clone()).or_default(),
-            _ => self.ranges.entry(keys.clone()).or_default(),
-        }
-    }
+    watches: ByKeys<Arc<Watch>>,
+    count: usize,
 }
 
 impl Hub {
@@ -229,8 +270,8 @@ impl Hub {
         let is_attached = next > revision;
         let state = State { next, is_attached, queue: VecDeque::new(), queued_bytes: 0 };
         let watch = Arc::new(Watch { id, wanted, bell: bell.clone(), state: Mutex::new(state) });
-        inner.list(&watch.wanted.keys).push(watch.clone());
-        inner.watches += 1;
+        inner.watches.insert(&watch.wanted.keys, watch.clone());
+        inner.count += 1;
         self.counts.watches.fetch_add(1, Ordering::Relaxed);
         self.counts.behind.fetch_add(u64::from(!is_attached), Ordering::Relaxed);
         (watch, revision)
@@ -239,25 +280,15 @@ impl Hub {
     /// Removes a watch.
     pub(crate) fn remove(&self, watch: &Arc<Watch>) {
         let mut inner = self.lock();
-        let (keys, before) = (&watch.wanted.keys, inner.watches);
-        let list = inner.list(keys);
-        let length = list.len();
-        list.retain(|other| !Arc::ptr_eq(other, watch));
-        let (removed, is_empty) = (length - list.len(), list.is_empty());
-        inner.watches = before - removed;
-        if removed > 0 {
-            let state = lock(&watch.state);
-            let queued: usize = state.queue.iter().map(|group| group.events.len()).sum();
-            self.counts.watches.fetch_sub(1, Ordering::Relaxed);
-            self.counts.behind.fetch_sub(u64::from(!state.is_attached), Ordering::Relaxed);
-            self.counts.pending.fetch_sub(queued as u64, Ordering::Relaxed);
+        if !inner.watches.remove(&watch.wanted.keys, |other| Arc::ptr_eq(other, watch)) {
+            return;
         }
-        if is_empty {
-            match keys.end {
-                End::Single => drop(inner.single.remove(&keys.start)),
-                _ => drop(inner.ranges.remove(keys)),
-            }
-        }
+        inner.count -= 1;
+        let state = lock(&watch.state);
+        let queued: usize = state.queue.iter().map(|group| group.events.len()).sum();
+        self.counts.watches.fetch_sub(1, Ordering::Relaxed);
+        self.counts.behind.fetch_sub(u64::from(!state.is_attached), Ordering::Relaxed);
+        self.counts.pending.fetch_sub(queued as u64, Ordering::Relaxed);
     }
 
     /// Takes the queued events: whole revisions, as none is being queued meanwhile.
@@ -303,26 +334,15 @@ impl Hub {
     pub(crate) fn publish(&self, revision: i64, events: Vec<Event>) {
         let mut inner = self.lock();
         inner.revision = inner.revision.max(revision);
-        if inner.watches == 0 {
+        if inner.count == 0 {
             return;
         }
         for event in events {
             let Some(kv) = &event.kv else { continue };
             let (key, bytes, event) = (kv.key.clone(), event.encoded_len(), Arc::new(event));
-            let push = |watches: &[Arc<Watch>]| {
-                for watch in watches.iter().filter(|watch| watch.wanted.is_met_by(&event)) {
-                    watch.push(revision, &event, bytes, &self.counts);
-                }
-            };
-            if let Some(watches) = inner.single.get(&key[..]) {
-                push(watches);
+            for watch in inner.watches.of(&key).filter(|watch| watch.wanted.is_met_by(&event)) {
+                watch.push(revision, &event, bytes, &self.counts);
             }
-            let from_here_on = |keys: &Keys| *keys.start <= *key;
-            inner
-                .ranges
-                .iter()
-                .take_while(|(keys, _)| from_here_on(keys))
-                .for_each(|(_, watches)| push(watches));
         }
     }
 
@@ -334,7 +354,7 @@ impl Hub {
             return;
         }
         inner.revision = revision;
-        for watch in inner.single.values().chain(inner.ranges.values()).flatten() {
+        for watch in inner.watches.values() {
             let mut state = lock(&watch.state);
             if state.is_attached && state.next <= revision {
                 (state.is_attached, state.next) = (false, state.next.max(before + 1));

@@ -9,12 +9,10 @@ use tonic::{Request, Response, Status, Streaming};
 use super::peers::{CLUSTER, FROM, TO};
 use super::wire::{Appended, Snapshot, Transfer, Vote, decode, encode};
 use super::{Node, not_here};
-use crate::proto::etcdserverpb::{
-    LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-};
+use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::{
-    Encoded, MemberChange, MemberChanged, MembersReply, MembersRequest, Proposal, Proposed, ReadIndexReply,
-    ReadIndexRequest, peer_server,
+    Encoded, KeepAliveReply, KeepAliveRequest, MemberChange, MemberChanged, MembersReply, MembersRequest,
+    Proposal, Proposed, ReadIndexReply, ReadIndexRequest, peer_server,
 };
 use crate::types::{Command, Types};
 use forebay_raft::RaftSnapshot;
@@ -159,11 +157,11 @@ impl peer_server::Peer for PeerService {
 
     async fn keep_alive(
         &self,
-        request: Request<LeaseKeepAliveRequest>,
-    ) -> Result<Response<LeaseKeepAliveResponse>, Status> {
+        request: Request<KeepAliveRequest>,
+    ) -> Result<Response<KeepAliveReply>, Status> {
         self.check(&request)?;
         let at_leader = self.node.at_leader()?;
-        at_leader.keep_alive(request.into_inner().id).await.map(Response::new)
+        at_leader.keep_alive(request.into_inner()).await.map(Response::new)
     }
 
     async fn time_to_live(

@@ -9,6 +9,7 @@ mod http;
 mod leases;
 mod restore;
 mod starts;
+mod streams;
 mod tls;
 
 use std::collections::BTreeSet;

@@ -2,11 +2,14 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Context, Outcome, Stopping, stopped};
+use super::ahead::{Ahead, Place};
+use super::{Context, Outcome, Stopping, foreign, stopped};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
 use crate::node::Client;
 use crate::proto::etcdserverpb::lease_server::Lease;
@@ -15,12 +18,12 @@ use crate::proto::etcdserverpb::{
     LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus, LeaseTimeToLiveRequest,
     LeaseTimeToLiveResponse,
 };
-use crate::proto::peer::Done;
 use crate::proto::peer::command::Change;
+use crate::proto::peer::{Done, KeepAliveReply, KeepAliveRequest};
 use crate::refusal::Refusal;
 
-/// Responses that wait for a client to read them.
-const RESPONSES_MAX: usize = 16;
+/// Leases that are kept alive before other tasks have their turn.
+const TURN: usize = 1024;
 
 /// The service.
 #[derive(Clone)]
@@ -57,16 +60,24 @@ async fn revoke_all(context: &Context, id: i64) -> Result<i64, Status> {
     }
 }
 
-/// Keeps a lease alive at the leader, which is this member.
-pub(super) async fn keep_alive_here(context: &Context, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
-    // Another member may lead by now, and may have revoked it.
+/// Keeps leases alive at the leader, which is this member.
+pub(super) async fn keep_alive_here(
+    context: &Context,
+    request: KeepAliveRequest,
+) -> Result<KeepAliveReply, Status> {
+    // Another member may lead by now, and may have revoked one.
     context.node.read_barrier().await?;
-    if !context.leads() {
-        return Err(Refusal::NotLeader.into());
+    let mut ttls = Vec::with_capacity(request.ids.len());
+    for ids in request.ids.chunks(TURN) {
+        if !ttls.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        if !context.leads() {
+            return Err(Refusal::NotLeader.into());
+        }
+        ttls.extend(ids.iter().map(|&id| context.lessor.keep_alive(id).unwrap_or(0)));
     }
-    let ttl = context.lessor.keep_alive(id).unwrap_or(0);
-    let header = Some(context.node.header(context.hub.revision()));
-    Ok(LeaseKeepAliveResponse { header, id, ttl })
+    Ok(KeepAliveReply { revision: context.hub.revision(), ttls })
 }
 
 /// Returns the time that a lease has left at the leader, which is this member.
@@ -88,40 +99,53 @@ pub(super) async fn time_to_live_here(
 }
 
 impl LeaseCalls {
-    async fn keep_alive(&self, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
-        let node = &self.context.node;
-        let here = || keep_alive_here(&self.context, id);
-        let there = |mut leader: Client| async move {
-            leader.keep_alive(LeaseKeepAliveRequest { id }).await.map(Response::into_inner)
+    /// Keeps leases alive behind one read barrier.
+    async fn keep_alive(&self, ids: Vec<i64>) -> Result<Vec<LeaseKeepAliveResponse>, Status> {
+        let (node, request) = (&self.context.node, KeepAliveRequest { ids });
+        let here = || keep_alive_here(&self.context, request.clone());
+        let there = |mut leader: Client| {
+            let request = request.clone();
+            async move { leader.keep_alive(request).await.map(Response::into_inner) }
         };
-        let response = node.at_leader_or_again(here, there).await?;
-        let header = response.header.map(|header| node.header(header.revision));
-        Ok(LeaseKeepAliveResponse { header, ..response })
+        let reply = node.at_leader_or_again(here, there).await?;
+        if reply.ttls.len() != request.ids.len() {
+            return Err(foreign());
+        }
+        let header = Some(node.header(reply.revision));
+        let kept = request.ids.into_iter().zip(reply.ttls);
+        Ok(kept.map(|(id, ttl)| LeaseKeepAliveResponse { header, id, ttl }).collect())
     }
 
-    /// One after the other, in the order of the requests.
+    /// All that have arrived together, in the order of the requests.
     async fn keep_all_alive(
         self,
-        mut requests: Streaming<LeaseKeepAliveRequest>,
-        responses: mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
+        mut requests: Ahead<LeaseKeepAliveRequest>,
+        responses: mpsc::UnboundedSender<(Result<LeaseKeepAliveResponse, Status>, Option<Place>)>,
         mut stopping: Stopping,
     ) {
+        let mut arrived = Vec::new();
         loop {
-            let request = tokio::select! {
-                () = stopped(&mut stopping) => Err(Refusal::Stopped.into()),
+            tokio::select! {
+                () = stopped(&mut stopping) => {
+                    let _ = responses.send((Err(Refusal::Stopped.into()), None));
+                    return;
+                }
                 () = responses.closed() => return,
-                request = requests.message() => match request {
-                    Ok(Some(request)) => Ok(request),
-                    Ok(None) | Err(_) => return,
-                },
-            };
-            let response = match request {
-                Ok(LeaseKeepAliveRequest { id }) => self.keep_alive(id).await,
-                Err(status) => Err(status),
-            };
-            let is_over = response.is_err();
-            if responses.send(response).await.is_err() || is_over {
-                return;
+                () = requests.next_all(&mut arrived) => if arrived.is_empty() { return },
+            }
+            let (ids, places): (Vec<i64>, Vec<Place>) =
+                arrived.drain(..).map(|(request, place)| (request.id, place)).unzip();
+            match self.keep_alive(ids).await {
+                Ok(kept) => {
+                    for (response, place) in kept.into_iter().zip(places) {
+                        // Without a reader the stream is over, which the next turn sees.
+                        let _ = responses.send((Ok(response), Some(place)));
+                    }
+                }
+                Err(status) => {
+                    let _ = responses.send((Err(status), None));
+                    return;
+                }
             }
         }
     }
@@ -129,7 +153,7 @@ impl LeaseCalls {
 
 #[tonic::async_trait]
 impl Lease for LeaseCalls {
-    type LeaseKeepAliveStream = ReceiverStream<Result<LeaseKeepAliveResponse, Status>>;
+    type LeaseKeepAliveStream = BoxStream<'static, Result<LeaseKeepAliveResponse, Status>>;
 
     async fn lease_grant(
         &self,
@@ -171,10 +195,12 @@ impl Lease for LeaseCalls {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        let (responses, stream) = mpsc::channel(RESPONSES_MAX);
+        // Each response has its request's place.
+        let (responses, stream) = mpsc::unbounded_channel();
         let stopping = self.context.stopping.clone();
-        tokio::spawn(self.clone().keep_all_alive(request.into_inner(), responses, stopping));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        let requests = Ahead::new(request.into_inner(), self.context.ahead.clone());
+        tokio::spawn(self.clone().keep_all_alive(requests, responses, stopping));
+        Ok(Response::new(UnboundedReceiverStream::new(stream).map(|(response, _)| response).boxed()))
     }
 
     async fn lease_time_to_live(

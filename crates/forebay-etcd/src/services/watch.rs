@@ -1,6 +1,7 @@
-//! The Watch service. A stream's responses are made when the connection asks for them: no task of its own, and no queue between the two.
+//! The Watch service. A stream's responses are made when the connection asks for them, with no queue between the two. Its requests are
+//! read as they come.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use prost::Message;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::ahead::Ahead;
 use super::{Context, Stopping, stopped};
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::watch_create_request::FilterType;
@@ -19,7 +21,7 @@ use crate::proto::etcdserverpb::watch_server::Watch as WatchService;
 use crate::proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
-use crate::watch::{Bell, Group, Keys, Wanted, Watch};
+use crate::watch::{Bell, ByKeys, Group, Keys, Wanted, Watch};
 
 /// Events that are read from the store at once for watches that are behind.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -65,7 +67,7 @@ struct Ended(Option<Status>);
 /// The watches of a stream.
 struct StreamWatches {
     context: Context,
-    requests: Streaming<WatchRequest>,
+    requests: Ahead<WatchRequest>,
     stopping: Stopping,
     /// Responses to send next.
     responses: VecDeque<WatchResponse>,
@@ -75,6 +77,8 @@ struct StreamWatches {
     /// Watches that have events.
     rung: VecDeque<i64>,
     watches: BTreeMap<i64, Own>,
+    /// Watches that read from the store. A watch that falls behind rings.
+    behind: BTreeSet<i64>,
     next_id: i64,
     /// The client asked for the revision that all its watches are at, and some are behind.
     owes_progress: bool,
@@ -112,13 +116,14 @@ impl StreamWatches {
         context.hub.counts().streams.fetch_add(1, Ordering::Relaxed);
         StreamWatches {
             stopping: context.stopping.clone(),
+            requests: Ahead::new(requests, context.ahead.clone()),
             context,
-            requests,
             responses: VecDeque::new(),
             bell: Arc::default(),
             rung: VecDeque::new(),
             ended: None,
             watches: BTreeMap::new(),
+            behind: BTreeSet::new(),
             next_id: 0,
             owes_progress: false,
             owes_read: false,
@@ -148,7 +153,7 @@ impl StreamWatches {
             self.pay_progress();
             return Ok(());
         }
-        let is_behind = self.watches.values().any(|own| own.watch.behind_from().is_some());
+        let is_behind = !self.behind.is_empty();
         // With a busy watch, or a slow client, there is something else to do at each turn.
         if is_behind && self.owes_read {
             return self.catch_up().await;
@@ -163,9 +168,9 @@ impl StreamWatches {
                 _ = self.ticks.tick() => { is_tick = true; Ok(None) }
                 ids = self.bell.rung(), if are_events_first => { self.rung = ids.into(); Ok(None) }
                 // An end of the requests is the client's end as well.
-                request = self.requests.message() => match request {
-                    Ok(Some(request)) => Ok(Some(request)),
-                    Ok(None) | Err(_) => Err(Ended(None)),
+                request = self.requests.next() => match request {
+                    Some((request, _)) => Ok(Some(request)),
+                    None => Err(Ended(None)),
                 },
                 ids = self.bell.rung() => { self.rung = ids.into(); Ok(None) }
             }
@@ -211,14 +216,22 @@ impl StreamWatches {
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => self.create(request),
             Some(RequestUnion::CancelRequest(request)) => {
-                let Some(own) = self.watches.remove(&request.watch_id) else { return };
-                self.context.hub.remove(&own.watch);
+                if !self.remove(request.watch_id) {
+                    return;
+                }
                 let response = self.response(request.watch_id, self.revision());
                 self.send(WatchResponse { canceled: true, ..response });
             }
             Some(RequestUnion::ProgressRequest(_)) => self.owes_progress = true,
             None => {}
         }
+    }
+
+    /// Returns whether there was such a watch.
+    fn remove(&mut self, id: i64) -> bool {
+        self.behind.remove(&id);
+        let own = self.watches.remove(&id);
+        own.inspect(|own| self.context.hub.remove(&own.watch)).is_some()
     }
 
     fn refuse(&mut self, reason: &str) {
@@ -250,6 +263,9 @@ impl StreamWatches {
         let wanted =
             Wanted { keys, puts: !filters(FilterType::Noput), deletes: !filters(FilterType::Nodelete) };
         let (watch, revision) = self.context.hub.add(id, wanted, request.start_revision, &self.bell);
+        if watch.behind_from().is_some() {
+            self.behind.insert(id);
+        }
         let progress = request.progress_notify.then_some(true);
         let own = Own { watch, prev_kv: request.prev_kv, fragment: request.fragment, progress };
         self.watches.insert(id, own);
@@ -263,6 +279,9 @@ impl StreamWatches {
     /// Sends the queued events of a watch.
     fn deliver(&mut self, id: i64) {
         let Some(own) = self.watches.get(&id) else { return };
+        if own.watch.behind_from().is_some() {
+            self.behind.insert(id);
+        }
         let taken = self.context.hub.take(&own.watch);
         self.send_groups(id, taken, 0);
     }
@@ -313,9 +332,7 @@ impl StreamWatches {
 
     /// Sends the events that watches behind had queued before: they come before those of the store. Returns their ids.
     fn deliver_behind(&mut self) -> Vec<i64> {
-        let is_behind = |own: &Own| own.watch.behind_from().is_some();
-        let ids: Vec<i64> =
-            self.watches.iter().filter(|(_, own)| is_behind(own)).map(|(id, _)| *id).collect();
+        let ids: Vec<i64> = self.behind.iter().copied().collect();
         for &id in &ids {
             self.deliver(id);
         }
@@ -329,8 +346,7 @@ impl StreamWatches {
         for &id in ids {
             let from = self.watches.get(&id).and_then(behind);
             if from.is_some_and(|from| from < view.compacted()) {
-                let Some(own) = self.watches.remove(&id) else { continue };
-                self.context.hub.remove(&own.watch);
+                self.remove(id);
                 let response = self.response(id, view.revision());
                 let compact_revision = view.compacted();
                 self.send(WatchResponse { canceled: true, compact_revision, ..response });
@@ -346,28 +362,38 @@ impl StreamWatches {
         let from = if self.reads.is_multiple_of(READS_OF_MOST) { all_from.max() } else { all_from.min() };
         let Some(from) = from else { return Ok(()) };
         behind.retain(|(_, its, _)| *its >= from);
-        let wanted = |key: &[u8]| behind.iter().any(|(_, _, watch)| watch.wanted().keys.contains(key));
+        let mut by_keys = ByKeys::default();
+        for (at, (_, _, watch)) in behind.iter().enumerate() {
+            by_keys.insert(&watch.wanted().keys, at);
+        }
+        let wanted = |key: &[u8]| by_keys.of(key).next().is_some();
         let (events, next) = match view.events(from, wanted, READ_BYTES_MAX).await {
             Ok(found) => found,
             // They are still behind, and are read again.
             Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
             Err(failure) => return Err(Ended(Some(failure.into()))),
         };
-        let events: Vec<Arc<Event>> = events.into_iter().map(Arc::new).collect();
-        for (id, from, watch) in &behind {
-            let mut groups: VecDeque<Group> = VecDeque::new();
-            for event in &events {
-                let revision = event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
-                if revision < *from || !watch.wanted().is_met_by(event) {
+        let mut groups: HashMap<usize, VecDeque<Group>> = HashMap::new();
+        for event in events.into_iter().map(Arc::new) {
+            let Some(kv) = &event.kv else { continue };
+            let revision = kv.mod_revision;
+            for &at in by_keys.of(&kv.key) {
+                let Some((_, from, watch)) = behind.get(at) else { continue };
+                if revision < *from || !watch.wanted().is_met_by(&event) {
                     continue;
                 }
+                let groups = groups.entry(at).or_default();
                 match groups.back_mut() {
                     Some(group) if group.revision == revision => group.events.push(event.clone()),
                     _ => groups.push_back(Group { revision, events: vec![event.clone()] }),
                 }
             }
-            self.context.hub.caught_up(watch, next.max(*from));
-            self.send_groups(*id, groups, view.revision());
+        }
+        for (at, (id, from, watch)) in behind.iter().enumerate() {
+            if self.context.hub.caught_up(watch, next.max(*from)) {
+                self.behind.remove(id);
+            }
+            self.send_groups(*id, groups.remove(&at).unwrap_or_default(), view.revision());
         }
         self.pay_progress();
         Ok(())

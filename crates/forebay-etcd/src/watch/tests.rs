@@ -61,7 +61,7 @@ fn each_watch_gets_its_keys_events_with_whole_revisions() {
         hub.remove(watch);
     }
     hub.remove(&past);
-    assert_eq!(hub.lock().watches, 0);
+    assert_eq!(hub.lock().count, 0);
 }
 
 /// A client that does not read: its watch goes on from the revision that did not fit, and none is split.

@@ -1,0 +1,140 @@
+//! Requests of a stream, read before the replies to earlier ones are.
+//!
+//! A client may send thousands of small requests before it reads a reply. Those that are left unread count against the connection's
+//! budget of small frames, and it is closed with all its streams once that is used up: see [`Ahead`].
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tonic::Streaming;
+
+/// Requests of one stream that wait, or whose replies do. The client's further ones wait for the stream's window.
+pub(crate) const STREAM_MAX: usize = 65_536;
+/// Those of all streams. Beyond it each stream has one request at a time.
+pub(super) const ALL_MAX: usize = 1 << 20;
+
+/// Room for a request, until its reply is handed on.
+#[derive(Debug)]
+pub(super) struct Place {
+    _own: OwnedSemaphorePermit,
+    _shared: Option<OwnedSemaphorePermit>,
+}
+
+/// The requests of a stream. A task takes them from the connection as they come, as long as there is room.
+#[derive(Debug)]
+pub(super) struct Ahead<T> {
+    arrived: mpsc::UnboundedReceiver<(T, Place)>,
+}
+
+impl<T: Send + 'static> Ahead<T> {
+    /// Begins to read. `shared` has [`ALL_MAX`] places.
+    pub(super) fn new(mut requests: Streaming<T>, shared: Arc<Semaphore>) -> Ahead<T> {
+        let (arrives, arrived) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = arrives.closed() => {}
+                () = read(&mut requests, &shared, &arrives) => {}
+            }
+        });
+        Ahead { arrived }
+    }
+
+    /// Returns the next request; `None` after the last one. Cancelling it loses nothing.
+    pub(super) async fn next(&mut self) -> Option<(T, Place)> {
+        self.arrived.recv().await
+    }
+
+    /// Adds all requests that have arrived, at least one; none after the last one. Cancelling it loses nothing.
+    pub(super) async fn next_all(&mut self, requests: &mut Vec<(T, Place)>) {
+        self.arrived.recv_many(requests, STREAM_MAX).await;
+    }
+}
+
+async fn read<T>(
+    requests: &mut Streaming<T>,
+    shared: &Arc<Semaphore>,
+    arrives: &mpsc::UnboundedSender<(T, Place)>,
+) {
+    let own = Arc::new(Semaphore::new(STREAM_MAX));
+    // No semaphore is closed. A request that is none is the end, as the client's is.
+    while let Ok(place) = own.clone().acquire_owned().await
+        && let Ok(Some(request)) = requests.message().await
+    {
+        let of_all = shared.clone().try_acquire_owned().ok();
+        if of_all.is_none() {
+            drop(own.acquire_many(STREAM_MAX as u32 - 1).await);
+        }
+        if arrives.send((request, Place { _own: place, _shared: of_all })).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::{FutureExt, StreamExt};
+    use tonic::codec::Codec;
+
+    use super::*;
+    use crate::proto::etcdserverpb::LeaseKeepAliveRequest;
+
+    /// A stream whose client has sent so many keep-alives of empty ids, and is there.
+    fn stream(count: usize) -> Streaming<LeaseKeepAliveRequest> {
+        let frames = futures_util::stream::iter((0..count).map(|_| Ok::<_, Infallible>(vec![0; 5])));
+        let body = axum::body::Body::from_stream(frames.chain(futures_util::stream::pending()));
+        let codec = tonic_prost::ProstCodec::<LeaseKeepAliveRequest, LeaseKeepAliveRequest>::default();
+        Streaming::new_request({ codec }.decoder(), body, None, None)
+    }
+
+    /// Returns the requests that arrive while their places are kept.
+    async fn arrived(ahead: &mut Ahead<LeaseKeepAliveRequest>) -> Vec<(LeaseKeepAliveRequest, Place)> {
+        let mut arrived = Vec::new();
+        // The task that reads never waits for anything but the test: so it has done all it can after its turns.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+            let _ = ahead.next_all(&mut arrived).now_or_never();
+        }
+        arrived
+    }
+
+    /// Streams whose clients read no replies could take all places of the server.
+    #[tokio::test]
+    async fn each_stream_goes_on_when_others_have_all_places() {
+        let shared = Arc::new(Semaphore::new(10));
+        let mut greedy = Ahead::new(stream(100), shared.clone());
+        let taken = arrived(&mut greedy).await;
+        assert_eq!(taken.len(), 10);
+        let mut modest = Ahead::new(stream(3), shared.clone());
+        for _ in 0..3 {
+            let one = arrived(&mut modest).await;
+            assert_eq!(one.len(), 1, "one at a time");
+        }
+        drop(taken);
+        assert_eq!(arrived(&mut greedy).await.len(), 11, "the one that waited, and ten");
+    }
+
+    #[tokio::test]
+    async fn a_stream_takes_no_more_than_its_places() {
+        let shared = Arc::new(Semaphore::new(ALL_MAX));
+        let mut ahead = Ahead::new(stream(STREAM_MAX + 10), shared);
+        let mut taken = Vec::new();
+        while taken.len() < STREAM_MAX {
+            taken.push(ahead.next().await.unwrap());
+        }
+        assert!(arrived(&mut ahead).await.is_empty());
+        drop(taken);
+        assert_eq!(arrived(&mut ahead).await.len(), 10);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_dropped_is_read_no_more() {
+        let shared = Arc::new(Semaphore::new(ALL_MAX));
+        let ahead = Ahead::new(stream(7), shared.clone());
+        drop(ahead);
+        while shared.available_permits() < ALL_MAX || Arc::strong_count(&shared) > 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
