@@ -107,12 +107,19 @@ static __always_inline struct file_state *state_of_inode(struct file_key *key, s
 	return new_state(key, alias ? (void *)alias - alias_offset() : 0, 0);
 }
 
+/* An eventfd, epoll, a timer, a ring: nothing of it is on storage. */
+static __always_inline int is_anonymous(struct file *file)
+{
+	return BPF_CORE_READ(file, f_inode, i_sb, s_magic) == ANONYMOUS_INODES;
+}
+
 /* Fills in `key` when `file` is a regular file, a directory or a block device, which a call may wait for. */
 static __always_inline int is_storage(struct file *file, struct file_key *key)
 {
 	u32 type = BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT;
 
-	if (type != S_IFREG && type != S_IFDIR && type != S_IFBLK)
+	/* Since 6.16 an eventfd and the like say that they are regular files. */
+	if ((type != S_IFREG && type != S_IFDIR && type != S_IFBLK) || is_anonymous(file))
 		return 0;
 	key_of_inode(key, BPF_CORE_READ(file, f_mapping, host));
 	return 1;

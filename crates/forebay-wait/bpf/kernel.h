@@ -20,6 +20,10 @@ typedef __s64 s64;
 
 #define RWF_DURABLE (0x2 | 0x4) /* RWF_DSYNC, RWF_SYNC */
 
+#define IO_WORKER 0x10 /* PF_IO_WORKER: io_uring's own threads of a process */
+
+#define ANONYMOUS_INODES 0x09041934 /* the file system of eventfds, epoll and rings */
+
 #define SB_SYNCHRONOUS 0x10
 #define S_SYNC 0x1
 
@@ -31,6 +35,7 @@ typedef __s64 s64;
 struct super_block {
 	u32 s_dev;
 	unsigned long s_flags;
+	unsigned long s_magic;
 } KERNEL_TYPE;
 
 struct hlist_node {

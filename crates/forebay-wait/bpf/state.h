@@ -16,6 +16,8 @@
 #define SHAPE_OPEN 7	   /* file: the descriptor that it returns */
 #define SHAPE_PATH 8	   /* a name; no file of its own */
 #define SHAPE_RING 9	   /* io_uring_enter */
+#define SHAPE_EVENT 10	   /* a wait for events, a completion among them: epoll_wait, poll, select, futex */
+#define SHAPE_SOCKET 11	   /* moves bytes of a socket: what the thread woke for was no file */
 
 #define CALL_FAULT 1 /* rows that are no system call */
 #define CALL_RING_READ 2
@@ -33,6 +35,13 @@
 #define WAITING 2
 #define IDLE 3
 #define GONE 4
+
+/* What may be: kinds of time in which no thread surely waits, and one sleeps while its process has operations in flight. */
+#define MAYBE_SOME 0	    /* whatever the others do */
+#define MAYBE_FULL 1	    /* and none runs */
+#define MAYBE_SOME_DEVICE 2 /* the same with a request at a device */
+#define MAYBE_FULL_DEVICE 3
+#define MAYBES 4
 
 #define SIZES 18     /* 512 bytes or less, then doubling; the last is 64 MiB and more */
 #define STREAMS 4    /* sequential readers of one file that are told apart */
@@ -109,6 +118,16 @@ struct thread {
 	struct file_key last_key;
 	u64 ring;		/* the ring that io_uring_enter waits on */
 	u64 ring_wait;		/* not yet given to a file */
+	u64 woken;		/* when the last sleep for events ended */
+	u64 maybe_from[MAYBES]; /* what the clock had when it began */
+	u64 maybe_to[MAYBES];	/* and when it ended */
+	u64 cause;		/* the ring whose completion ended it, where another thread ran that */
+	struct file_key cause_file;
+	u32 cause_call;
+	u8 cause_followed; /* and that thread is one of the tree */
+	u8 event;	   /* the present call waits for events */
+	u8 ended;	   /* a sleep for events is over, and what ended it is not known yet */
+	u8 pad;
 	u32 call;		/* 0: in no call that counts */
 	u8 shape;
 	u8 state;
@@ -120,8 +139,24 @@ struct thread {
 	u8 durable;
 };
 
+/* A process. Both counts are in one number, so that each change sees the one before. */
+struct owner {
+	u64 counts; /* threads that sleep << 32 | operations on files in flight */
+};
+
+/* A completion that this processor has just run, until it wakes a thread or runs another one. */
+struct completion {
+	u64 ring;
+	struct file_key file;
+	u32 call;
+	u32 process; /* 0: none */
+	u32 followed;
+	u32 pad;
+};
+
 struct ring {
 	s64 in_flight; /* operations on files */
+	u64 busy_since; /* since when there is one */
 	struct file_key last; /* completed last */
 	u32 last_call;
 	u32 pad;
@@ -133,10 +168,11 @@ struct ring_op {
 	struct file_key file;
 	u32 call;
 	u32 size;
+	u32 process;
 	u8 placed;
 	u8 direct;
 	u8 durable;
-	u8 pad[5];
+	u8 pad;
 };
 
 struct device_request {
@@ -145,6 +181,13 @@ struct device_request {
 	struct file_key file;
 	u8 named;
 	u8 pad[7];
+};
+
+/* A kind of time that may be a wait. A sleep that turns out to have been one takes its part of it. */
+struct maybe {
+	u64 passed_ns;
+	u64 taken_ns;
+	u64 taken_until; /* on the scale of `passed_ns` */
 };
 
 /* How long which situation lasted. Every change of a thread or of the device adds the time since the last one. */
@@ -171,6 +214,10 @@ struct clock {
 	u64 processes;
 	u64 lost_files;	    /* calls on files for which there was no room */
 	u64 lost_ops;	    /* ring operations or device requests for which there was no room */
+	u64 unseen_ops;	    /* operations whose end is not to be seen */
+	s32 sleeping;	    /* threads that sleep while their process has operations in flight */
+	u32 pad;
+	struct maybe maybe[MAYBES];
 };
 
 #endif

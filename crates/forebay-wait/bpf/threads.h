@@ -35,32 +35,80 @@ static __always_inline void end_wait(struct thread *thread, u64 now)
 	}
 }
 
-/* Whether a thread that goes to sleep now sleeps for I/O. */
-static __always_inline int sleeps_for_storage(struct thread *thread)
+/* A sleep for events turns out to have been one for a file: a completion ended it. The thread has waited for that ring since
+ * it slept and the ring had an operation in flight. Where another thread of the tree ran the completion and passed it on, only
+ * time counts in which none waits surely: otherwise the two would count twice. */
+static __always_inline void settle(struct thread *thread, u64 ring_number, const struct file_key *file, u32 call,
+				   int passed_on)
+{
+	struct ring *ring = bpf_map_lookup_elem(&rings, &ring_number);
+	struct clock *clock = the_clock();
+	struct call_stats *stats;
+	u64 from, waited = 0, taken = 0;
+
+	thread->ended = 0;
+	if (!clock || !ring)
+		return;
+	from = ring->busy_since > thread->since ? ring->busy_since : thread->since;
+	if (thread->woken > from)
+		waited = thread->woken - from;
+	bpf_spin_lock(&clock->lock);
+#pragma unroll
+	for (int kind = 0; kind < MAYBES; kind++) {
+		struct maybe *maybe = &clock->maybe[kind];
+		u64 to = thread->maybe_to[kind];
+
+		from = maybe->taken_until > thread->maybe_from[kind] ? maybe->taken_until : thread->maybe_from[kind];
+		if (to <= from)
+			continue;
+		maybe->taken_ns += to - from;
+		maybe->taken_until = to;
+		if (kind == MAYBE_SOME)
+			taken = to - from;
+	}
+	if (passed_on && waited > taken)
+		waited = taken;
+	clock->wait_sum_ns += waited;
+	bpf_spin_unlock(&clock->lock);
+	if (!waited)
+		return;
+	stats = row_of(file, call);
+	if (!stats)
+		return;
+	ADD(stats->wait_ns, waited);
+	ADD(stats->waits, 1);
+}
+
+/* Whether a thread that goes to sleep now surely sleeps for I/O. */
+static __always_inline int sleeps_for_storage(struct thread *thread, u8 iowait)
 {
 	struct ring *ring;
 
 	if (thread->shape == SHAPE_RING && thread->call) {
 		ring = thread->ring ? bpf_map_lookup_elem(&rings, &thread->ring) : 0;
-		return ring && ring->in_flight > 0;
+		/* The kernel says iowait for any operation, one on a socket, too. */
+		return ring ? ring->in_flight > 0 : iowait;
 	}
 	/* In a call on a file, or in a fault on one: also where the kernel does not say iowait (a journal, FUSE, NFS). */
-	return thread->call || thread->named;
+	return iowait || thread->call || thread->named;
 }
 
+/* A thread that sleeps for something else counts with its process: that may have operations in flight. */
 static __always_inline void add_thread(struct task_struct *task, u8 state, u8 iowait, u64 now)
 {
 	struct thread *thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	struct clock *clock = the_clock();
+	u32 process = task->tgid;
 
 	if (!thread || thread->state)
 		return;
+	bpf_map_update_elem(&owners, &process, &no_owner, BPF_NOEXIST);
 	thread->state = state;
 	thread->since = now;
 	thread->iowait = iowait;
 	if (clock)
 		ADD(clock->threads, 1);
-	change(now, state == RUNNING, state == WAITING, state == WAITING && iowait, 0);
+	change(now, state == RUNNING, state == WAITING, iowait, 0, state == IDLE ? count_owner(process, SLEEPER) : 0);
 }
 
 static __always_inline void woken(struct task_struct *task)
@@ -73,11 +121,40 @@ static __always_inline void woken(struct task_struct *task)
 	now = bpf_ktime_get_ns();
 	if (thread->state == WAITING) {
 		end_wait(thread, now);
-		change(now, 1, -1, thread->iowait ? -1 : 0, 0);
-	} else {
-		change(now, 1, 0, 0, 0);
+		change(now, 1, -1, thread->iowait ? -1 : 0, 0, 0);
+		thread->state = RUNNING;
+		return;
 	}
+	change(now, 1, 0, thread->iowait ? -1 : 0, 0, count_owner(task->tgid, -SLEEPER));
 	thread->state = RUNNING;
+	if (!thread->event)
+		return;
+	thread->woken = now;
+	copy_maybes(thread->maybe_to);
+	thread->ended = 1;
+	if (thread->cause)
+		settle(thread, thread->cause, &thread->cause_file, thread->cause_call, thread->cause_followed);
+}
+
+/* Run by what wakes the thread, which may be a completion. */
+SEC("tp_btf/sched_waking")
+int BPF_PROG(sched_waking, struct task_struct *task)
+{
+	u32 zero = 0;
+	struct completion *completion = bpf_map_lookup_elem(&completions, &zero);
+	struct thread *thread;
+
+	if (!completion || !completion->process || completion->process != task->tgid)
+		return 0;
+	thread = followed(task);
+	if (!thread || thread->state != IDLE || !thread->event)
+		return 0;
+	thread->cause = completion->ring;
+	thread->cause_file = completion->file;
+	thread->cause_call = completion->call;
+	thread->cause_followed = completion->followed;
+	completion->process = 0;
+	return 0;
 }
 
 SEC("tp_btf/sched_wakeup")
@@ -90,10 +167,15 @@ int BPF_PROG(sched_wakeup, struct task_struct *task)
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
 {
+	struct completion *completion;
 	struct thread *thread;
+	u32 zero = 0;
 	u8 iowait;
 	u64 now;
 
+	completion = bpf_map_lookup_elem(&completions, &zero);
+	if (completion && completion->process)
+		completion->process = 0;
 	/* A thread that starts to run was woken, whatever was missed. */
 	woken(next);
 	if (preempt || !state)
@@ -104,13 +186,16 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	now = bpf_ktime_get_ns();
 	iowait = BPF_CORE_READ_BITFIELD(prev, in_iowait);
 	thread->since = now;
-	if (iowait || sleeps_for_storage(thread)) {
+	thread->iowait = iowait;
+	thread->ended = 0;
+	thread->cause = 0;
+	if (sleeps_for_storage(thread, iowait)) {
 		thread->state = WAITING;
-		thread->iowait = iowait;
-		change(now, -1, 1, iowait ? 1 : 0, 0);
+		change(now, -1, 1, iowait ? 1 : 0, 0, 0);
 	} else {
 		thread->state = IDLE;
-		change(now, -1, 0, 0, 0);
+		change(now, -1, 0, iowait ? 1 : 0, 0, count_owner(prev->tgid, SLEEPER));
+		copy_maybes(thread->maybe_from);
 	}
 	return 0;
 }
@@ -152,14 +237,18 @@ int BPF_PROG(sched_process_exit, struct task_struct *task)
 {
 	struct thread *thread = followed(task);
 	struct clock *clock = the_clock();
+	u32 process;
 	u64 now;
 
 	if (!thread || !clock)
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (thread->state == RUNNING)
-		change(now, -1, 0, 0, 0);
+		change(now, -1, 0, 0, 0, 0);
 	thread->state = GONE;
+	process = task->tgid;
+	if (BPF_CORE_READ(task, signal, live.counter) == 0)
+		bpf_map_delete_elem(&owners, &process);
 	if (task->tgid == (int)clock->root && BPF_CORE_READ(task, signal, live.counter) == 0 && !clock->ended)
 		clock->ended = now;
 	return 0;
@@ -187,7 +276,8 @@ int take_in(struct bpf_iter__task *context)
 		return 0;
 	}
 	process = task->tgid;
-	if (!bpf_map_lookup_elem(&processes, &process))
+	/* A ring's own threads do not run the program, and those that come later are not followed either. */
+	if (!bpf_map_lookup_elem(&processes, &process) || (task->flags & IO_WORKER))
 		return 0;
 	if (task->pid == task->tgid)
 		ADD(clock->processes, 1);

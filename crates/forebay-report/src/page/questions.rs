@@ -278,8 +278,15 @@ fn blocked(report: &Report) -> KeyQuestion {
         let some =
             some.map_or_else(String::new, |some| format!(", some thread of it for {} %", percent(some)));
         let (name, share) = (program(command(wait.experiment)), percent(wait.value));
+        // Of what may be a wait it is not said that there is none.
+        let maybe = wait.row.get(metric::MAYBE_WAIT_SHARE).unwrap_or(0.0);
+        let share = if maybe >= 0.01 { format!("{share} to {}", percent(wait.value + maybe)) } else { share };
         let sentence = format!("`{name}` was blocked for {share} % of its time{some}.");
         let verdict = Verdict::over(wait.value, BLOCKED, SLOWED);
+        let verdict = match (verdict, Verdict::over(wait.value + maybe, BLOCKED, SLOWED)) {
+            (Verdict::No, Verdict::Yes | Verdict::Partly) => Verdict::Partly,
+            _ => verdict,
+        };
         return key.found(verdict, format!("{share} % of its time"), sentence, wait.section);
     }
     let each = rows(report, Role::Writes, metric::SYNC_MS).into_iter();

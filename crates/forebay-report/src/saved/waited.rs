@@ -30,6 +30,9 @@ struct Waited {
     method: String,
     wall_ns: u64,
     full_wait_share: f64,
+    // Earlier versions did not tell it.
+    #[serde(default)]
+    maybe_full_wait_share: f64,
     some_wait_share: f64,
     wait_sum_ns: u64,
     iowait: Pressure,
@@ -77,6 +80,7 @@ fn of(waited: Waited) -> Report {
         .parameter("method", waited.method);
     let of_program = [
         (metric::FULL_WAIT_SHARE, waited.full_wait_share),
+        (metric::MAYBE_WAIT_SHARE, waited.maybe_full_wait_share),
         (metric::SOME_WAIT_SHARE, waited.some_wait_share),
         (metric::FULL_IOWAIT_SHARE, waited.iowait.full_share),
         (metric::WAIT_S, seconds(waited.wait_sum_ns)),
@@ -113,6 +117,7 @@ pub fn present(experiment: &mut Experiment) {
 
 const COLUMNS: &[Definition] = &[
     columns::FULL_WAIT_SHARE,
+    columns::MAYBE_WAIT_SHARE,
     columns::SOME_WAIT_SHARE,
     columns::FULL_IOWAIT_SHARE,
     columns::WAIT_SHARE,
@@ -142,8 +147,13 @@ pub(crate) fn program(command: &str) -> &str {
 
 fn sentence(experiment: &Experiment) -> Option<String> {
     let share = |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
+    let maybe = experiment.row(PROGRAM).and_then(|row| row.metrics.get(metric::MAYBE_WAIT_SHARE));
+    let maybe = match maybe {
+        Some(maybe) if maybe >= 0.01 => format!(" (it may be {} % more)", number(maybe * 100.0)),
+        _ => String::new(),
+    };
     Some(format!(
-        "`{}` was blocked on I/O in {} % of its time, and some thread of it in {} %",
+        "`{}` was blocked on I/O in {} % of its time{maybe}, and some thread of it in {} %",
         program(command(experiment)),
         share(metric::FULL_WAIT_SHARE)?,
         share(metric::SOME_WAIT_SHARE)?
