@@ -8,6 +8,7 @@ static __always_inline u64 argument(struct pt_regs *registers, int number)
 {
 	if (bpf_core_field_exists(struct pt_regs, di))
 		return number == 0   ? registers->di
+		       : number == 1 ? registers->si
 		       : number == 2 ? registers->dx
 		       : number == 3 ? registers->r10
 				     : registers->r9;
@@ -82,11 +83,18 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 			thread->placed = 1;
 		}
 	}
-	thread->event = shape == SHAPE_RING;
-	if (shape != SHAPE_RING)
-		thread->ended = 0;
 	thread->call_start = bpf_ktime_get_ns();
 	thread->call = entry & 0xff;
+	if (shape < SHAPE_RING) {
+		thread->ended = 0;
+		return 0;
+	}
+	thread->event = shape != SHAPE_SUBMIT;
+	if (shape == SHAPE_RING)
+		return 0;
+	thread->context = argument(registers, 0);
+	if (shape == SHAPE_SUBMIT)
+		submit(task, thread, argument(registers, 1), argument(registers, 2), thread->call_start);
 	return 0;
 }
 
@@ -168,6 +176,12 @@ int BPF_PROG(sys_exit, struct pt_regs *registers, long result)
 
 	if (!thread)
 		return 0;
+	if (thread->context && (thread->event || thread->call)) {
+		now = bpf_ktime_get_ns();
+		if (thread->call && thread->shape == SHAPE_SUBMIT)
+			submitted(thread, task->tgid, result, now);
+		reap(thread, task->tgid, now);
+	}
 	thread->event = 0;
 	if (!thread->call)
 		return 0;

@@ -107,6 +107,22 @@ struct files_struct {
 	struct fdtable *fdt;
 } KERNEL_TYPE;
 
+/* libaio's contexts. */
+struct kioctx {
+	unsigned long user_id;
+	unsigned int nr_events;
+	unsigned int tail;
+} KERNEL_TYPE;
+
+struct kioctx_table {
+	unsigned int nr;
+	struct kioctx *table[];
+} KERNEL_TYPE;
+
+struct mm_struct {
+	struct kioctx_table *ioctx_table;
+} KERNEL_TYPE;
+
 typedef struct {
 	int counter;
 } KERNEL_TYPE atomic_t;
@@ -120,6 +136,7 @@ struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	struct mm_struct *mm;
 	struct files_struct *files;
 	struct signal_struct *signal;
 	unsigned int in_iowait : 1;

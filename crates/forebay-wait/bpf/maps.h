@@ -75,6 +75,14 @@ struct {
 	__type(value, struct ring_op);
 } ring_ops SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct aio_key);
+	__type(value, struct aio);
+} contexts SEC(".maps");
+
 /* The processes of the tree, by number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -130,11 +138,20 @@ static __always_inline s32 count_owner(u32 process, u64 added)
 
 	if (!owner)
 		return 0;
-	/* The number may be that of a new process. */
-	if (added == -IN_FLIGHT && !(u32)owner->counts)
-		return 0;
 	before = __sync_fetch_and_add(&owner->counts, added);
 	return sleeping_of(before + added) - sleeping_of(before);
+}
+
+/* Takes operations off that are over. The number may be that of a new process, which has none of them. */
+static __always_inline s32 count_landed(u32 process, u64 operations)
+{
+	struct owner *owner = bpf_map_lookup_elem(&owners, &process);
+
+	if (!owner)
+		return 0;
+	if (operations > (u32)owner->counts)
+		operations = (u32)owner->counts;
+	return operations ? count_owner(process, -operations) : 0;
 }
 
 /* Adds up the time since the last change, then makes the change. */
@@ -212,11 +229,11 @@ static __always_inline void count_lost_op(void)
 		__sync_fetch_and_add(&clock->lost_ops, 1);
 }
 
-static __always_inline void count_unseen_op(void)
+static __always_inline void count_unseen_ops(u64 number)
 {
 	struct clock *clock = the_clock();
 	if (clock)
-		__sync_fetch_and_add(&clock->unseen_ops, 1);
+		__sync_fetch_and_add(&clock->unseen_ops, number);
 }
 
 /* The row of a file and a call. When there is no room for another file, all further ones share file 0. */

@@ -12,7 +12,7 @@
 /* An operation is over: for its ring and its process. */
 static __always_inline void landed(struct ring *ring, u32 process, u64 now)
 {
-	s32 sleeping = count_owner(process, -IN_FLIGHT);
+	s32 sleeping = count_landed(process, 1);
 
 	if (ring)
 		ADD(ring->in_flight, -1);
@@ -120,7 +120,7 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 	if (flags & NO_COMPLETION) {
 		/* The last one of a chain tells when this one is over. */
 		if (!(flags & LINKED))
-			count_unseen_op();
+			count_unseen_ops(1);
 		return 0;
 	}
 	if (op.file.ino) {
@@ -165,14 +165,14 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 }
 
 /* The thread that runs a completion is about to wake the one that waits for it. */
-static __always_inline void note_completion(u64 ring, const struct ring_op *op, u32 followed)
+static __always_inline void note_completion(u64 busy_since, const struct ring_op *op, u32 followed)
 {
 	u32 zero = 0;
 	struct completion *completion = bpf_map_lookup_elem(&completions, &zero);
 
 	if (!completion)
 		return;
-	completion->ring = ring;
+	completion->busy_since = busy_since;
 	completion->file = op->file;
 	completion->call = op->call;
 	completion->followed = followed;
@@ -205,9 +205,9 @@ int BPF_PROG(io_uring_complete, void *ring_pointer, void *request, void *complet
 	if (thread)
 		settle_ring(thread, &op->file, op->call);
 	if (thread && thread->ended)
-		settle(thread, ring_number, &op->file, op->call, 0);
+		settle(thread, ring ? ring->busy_since : op->start, &op->file, op->call, 0);
 	else
-		note_completion(ring_number, op, thread != 0);
+		note_completion(ring ? ring->busy_since : op->start, op, thread != 0);
 	state = bpf_map_lookup_elem(&files, &op->file);
 	if (state) {
 		ADD(state->now, -1);

@@ -16,8 +16,10 @@
 #define SHAPE_OPEN 7	   /* file: the descriptor that it returns */
 #define SHAPE_PATH 8	   /* a name; no file of its own */
 #define SHAPE_RING 9	   /* io_uring_enter */
-#define SHAPE_EVENT 10	   /* a wait for events, a completion among them: epoll_wait, poll, select, futex */
-#define SHAPE_SOCKET 11	   /* moves bytes of a socket: what the thread woke for was no file */
+#define SHAPE_SUBMIT 10	   /* io_submit: context: 0, number: 1, operations: 2 */
+#define SHAPE_GETEVENTS 11 /* io_getevents: context: 0 */
+#define SHAPE_EVENT 12	   /* a wait for events, a completion among them: epoll_wait, poll, select, futex */
+#define SHAPE_SOCKET 13	   /* moves bytes of a socket: what the thread woke for was no file */
 
 #define CALL_FAULT 1 /* rows that are no system call */
 #define CALL_RING_READ 2
@@ -27,6 +29,7 @@
 #define CALL_READ 6
 #define CALL_WRITE 7
 #define CALL_CLOSE 10
+#define CALL_AIO 17
 
 #define CALLS 512     /* system call numbers that are looked at */
 #define RING_CALLS 128 /* operations of io_uring */
@@ -121,9 +124,11 @@ struct thread {
 	u64 woken;		/* when the last sleep for events ended */
 	u64 maybe_from[MAYBES]; /* what the clock had when it began */
 	u64 maybe_to[MAYBES];	/* and when it ended */
-	u64 cause;		/* the ring whose completion ended it, where another thread ran that */
+	u64 cause;		/* since when the ring was busy whose completion ended it, where another thread ran that */
+	u64 context;		/* libaio's, which it used last */
 	struct file_key cause_file;
 	u32 cause_call;
+	u32 submitted; /* by the present io_submit */
 	u8 cause_followed; /* and that thread is one of the tree */
 	u8 event;	   /* the present call waits for events */
 	u8 ended;	   /* a sleep for events is over, and what ended it is not known yet */
@@ -146,7 +151,7 @@ struct owner {
 
 /* A completion that this processor has just run, until it wakes a thread or runs another one. */
 struct completion {
-	u64 ring;
+	u64 busy_since; /* of the ring */
 	struct file_key file;
 	u32 call;
 	u32 process; /* 0: none */
@@ -160,6 +165,21 @@ struct ring {
 	struct file_key last; /* completed last */
 	u32 last_call;
 	u32 pad;
+};
+
+/* A context of libaio. No tracepoint tells of its completions, but the kernel numbers them: each puts the tail forward. */
+struct aio_key {
+	u64 context;
+	u32 process;
+	u32 pad;
+};
+
+struct aio {
+	u64 kernel; /* its structure there */
+	u64 busy_since;
+	s64 in_flight;
+	u32 tail;  /* as far as completions are counted */
+	u32 polls; /* it waits for sockets as well, so completions say nothing */
 };
 
 struct ring_op {

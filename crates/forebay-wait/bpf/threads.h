@@ -2,7 +2,7 @@
 #ifndef FOREBAY_THREADS_H
 #define FOREBAY_THREADS_H
 
-#include "files.h"
+#include "aio.h"
 
 /* A wait is over, or the measurement is: gives its time to what the thread was doing. */
 static __always_inline void end_wait(struct thread *thread, u64 now)
@@ -35,54 +35,13 @@ static __always_inline void end_wait(struct thread *thread, u64 now)
 	}
 }
 
-/* A sleep for events turns out to have been one for a file: a completion ended it. The thread has waited for that ring since
- * it slept and the ring had an operation in flight. Where another thread of the tree ran the completion and passed it on, only
- * time counts in which none waits surely: otherwise the two would count twice. */
-static __always_inline void settle(struct thread *thread, u64 ring_number, const struct file_key *file, u32 call,
-				   int passed_on)
-{
-	struct ring *ring = bpf_map_lookup_elem(&rings, &ring_number);
-	struct clock *clock = the_clock();
-	struct call_stats *stats;
-	u64 from, waited = 0, taken = 0;
-
-	thread->ended = 0;
-	if (!clock || !ring)
-		return;
-	from = ring->busy_since > thread->since ? ring->busy_since : thread->since;
-	if (thread->woken > from)
-		waited = thread->woken - from;
-	bpf_spin_lock(&clock->lock);
-#pragma unroll
-	for (int kind = 0; kind < MAYBES; kind++) {
-		struct maybe *maybe = &clock->maybe[kind];
-		u64 to = thread->maybe_to[kind];
-
-		from = maybe->taken_until > thread->maybe_from[kind] ? maybe->taken_until : thread->maybe_from[kind];
-		if (to <= from)
-			continue;
-		maybe->taken_ns += to - from;
-		maybe->taken_until = to;
-		if (kind == MAYBE_SOME)
-			taken = to - from;
-	}
-	if (passed_on && waited > taken)
-		waited = taken;
-	clock->wait_sum_ns += waited;
-	bpf_spin_unlock(&clock->lock);
-	if (!waited)
-		return;
-	stats = row_of(file, call);
-	if (!stats)
-		return;
-	ADD(stats->wait_ns, waited);
-	ADD(stats->waits, 1);
-}
-
 /* Whether a thread that goes to sleep now surely sleeps for I/O. */
-static __always_inline int sleeps_for_storage(struct thread *thread, u8 iowait)
+static __always_inline int sleeps_for_storage(struct thread *thread, u32 process, u8 iowait)
 {
 	struct ring *ring;
+
+	if (thread->shape == SHAPE_GETEVENTS && thread->call)
+		return iowait || aio_in_flight(process, thread->context);
 
 	if (thread->shape == SHAPE_RING && thread->call) {
 		ring = thread->ring ? bpf_map_lookup_elem(&rings, &thread->ring) : 0;
@@ -149,7 +108,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	thread = followed(task);
 	if (!thread || thread->state != IDLE || !thread->event)
 		return 0;
-	thread->cause = completion->ring;
+	thread->cause = completion->busy_since;
 	thread->cause_file = completion->file;
 	thread->cause_call = completion->call;
 	thread->cause_followed = completion->followed;
@@ -187,9 +146,11 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	iowait = BPF_CORE_READ_BITFIELD(prev, in_iowait);
 	thread->since = now;
 	thread->iowait = iowait;
+	if (thread->context)
+		reap(thread, prev->tgid, now);
 	thread->ended = 0;
 	thread->cause = 0;
-	if (sleeps_for_storage(thread, iowait)) {
+	if (sleeps_for_storage(thread, prev->tgid, iowait)) {
 		thread->state = WAITING;
 		change(now, -1, 1, iowait ? 1 : 0, 0, 0);
 	} else {

@@ -13,11 +13,13 @@ mod shape {
     pub(super) const OPEN: u16 = 7;
     pub(super) const PATH: u16 = 8;
     pub(super) const RING: u16 = 9;
-    pub(super) const EVENT: u16 = 10;
-    pub(super) const SOCKET: u16 = 11;
+    pub(super) const SUBMIT: u16 = 10;
+    pub(super) const GETEVENTS: u16 = 11;
+    pub(super) const EVENT: u16 = 12;
+    pub(super) const SOCKET: u16 = 13;
 }
 
-/// The rows. `bpf/state.h` uses those below 8, and `CLOSE`, by number.
+/// The rows. `bpf/state.h` uses those below 8, `CLOSE` and `AIO` by number.
 pub(crate) mod row {
     pub(crate) const NONE: u32 = 0;
     pub(crate) const FAULT: u32 = 1;
@@ -142,7 +144,8 @@ const LIST: &[Entry] = &[
     (&[libc::SYS_truncate], shape::PATH, row::RESIZE),
     (&[libc::SYS_copy_file_range], shape::FD, row::COPY),
     (&[libc::SYS_readahead, libc::SYS_fadvise64], shape::FD, row::ADVISE),
-    (&[libc::SYS_io_submit, libc::SYS_io_getevents, IO_PGETEVENTS], shape::PATH, row::AIO),
+    (&[libc::SYS_io_submit], shape::SUBMIT, row::AIO),
+    (&[libc::SYS_io_getevents, IO_PGETEVENTS], shape::GETEVENTS, row::AIO),
     (&[libc::SYS_execve, libc::SYS_execveat], shape::PATH, row::EXEC),
     (&[libc::SYS_io_uring_enter], shape::RING, row::RING_ENTER),
     // They have no row: the time of a sleep goes to the operation that ended it.
@@ -225,7 +228,7 @@ mod tests {
         let table = table();
         let listed: usize = LIST.iter().map(|(numbers, ..)| numbers.len()).sum();
         assert!(table.iter().filter(|entry| **entry != 0).count() >= listed);
-        for entry in table.iter().filter(|entry| **entry != 0 && **entry >> 8 < shape::RING) {
+        for entry in table.iter().filter(|entry| **entry & 0xff != 0 && **entry >> 8 != shape::RING) {
             assert_ne!(name(u32::from(entry & 0xff), true), "unknown");
         }
         assert_eq!(table[libc::SYS_pread64 as usize], shape::AT << 8 | row::READ as u16);

@@ -169,7 +169,7 @@ fn unseen(clock: &Clock, misses_rings: bool) -> Vec<String> {
     }
     if clock.unseen_ops > 0 {
         unseen.push(format!(
-            "{} operations of io_uring end without a completion (IOSQE_CQE_SKIP_SUCCESS)",
+            "{} operations of io_uring or libaio could not be followed to their end",
             clock.unseen_ops
         ));
     }
