@@ -55,7 +55,7 @@ pub(crate) fn of(report: &Report, served: &[Served]) -> Vec<String> {
 fn verdict(report: &Report) -> String {
     let full_ns = report.full_at_most_ns();
     let full = share(full_ns, report.wall_ns);
-    let some = share(report.some_wait_ns + report.maybe_some_wait_ns, report.wall_ns);
+    let some = report.some_wait_share;
     let at_device = report.at_device_at_most_ns();
     if full < LITTLE {
         let others = if some >= LITTLE {
@@ -365,6 +365,49 @@ mod tests {
         let sentences = of(&report(0.002), &[]);
         assert_eq!(sentences.len(), 1);
         assert!(sentences[0].contains("less than 1 %"), "{sentences:?}");
+    }
+
+    /// Regression: a bound on what faster storage saves that left out the sleeps in which it could not be seen what was waited for.
+    #[test]
+    fn a_bound_has_what_may_be_a_wait_and_is_not_stated_where_something_is_unseen() {
+        let mut report = report(0.001);
+        report.maybe_full_wait_ns = 30_000_000;
+        report.maybe_full_wait_share = 0.03;
+        let bound = &of(&report, &[])[0];
+        assert!(
+            bound.ends_with("in 3 % of its time: faster storage would save no more than 31.0 ms"),
+            "{bound}"
+        );
+        report.device = Some(DeviceTime {
+            full_wait_at_device_ns: 1_000_000,
+            maybe_full_wait_at_device_ns: 20_000_000,
+            ..DeviceTime::default()
+        });
+        let bound = &of(&report, &[])[0];
+        assert!(bound.ends_with("no more than 21.0 ms"), "{bound}");
+        report.unseen = vec!["7 operations could not be followed".to_owned()];
+        let bound = &of(&report, &[])[0];
+        assert!(
+            bound.ends_with(
+                "what faster storage would save is not known, as 7 operations could not be followed"
+            ),
+            "{bound}"
+        );
+    }
+
+    #[test]
+    fn what_may_be_a_wait_is_in_the_verdict_and_is_told() {
+        let mut report = report(0.2);
+        (report.maybe_full_wait_ns, report.maybe_full_wait_share) = (600_000_000, 0.6);
+        let sentences = of(&report, &[]);
+        assert!(sentences[0].contains("in 80 % of its time, 800.0 ms of 1.00 s"), "{sentences:?}");
+        assert!(sentences[0].contains("5.0 times as fast"), "{sentences:?}");
+        assert!(
+            sentences[1].starts_with("75 % of the standing still may be for something else"),
+            "{sentences:?}"
+        );
+        let sure = of(&super::tests::report(0.2), &[]).join(" ");
+        assert!(!sure.contains("something else"), "{sure}");
     }
 
     #[test]

@@ -359,6 +359,28 @@ mod tests {
         assert!(is_short(&program(0.8)));
     }
 
+    /// Regression: a program that slept in epoll while its reads were in flight was not blocked on I/O.
+    #[test]
+    fn what_may_be_a_wait_is_no_no() {
+        let program = |maybe: f64| {
+            let mut experiment = Experiment::new("wait", "").shown(View::of(Role::Waiting, SHARED));
+            experiment = experiment.parameter("command", "dd");
+            let shares = [
+                (metric::FULL_WAIT_SHARE, 0.02),
+                (metric::SOME_WAIT_SHARE, 0.02),
+                (metric::MAYBE_WAIT_SHARE, maybe),
+            ];
+            experiment.rows = vec![row("program", &shares)];
+            blocked(&report(vec![experiment]))
+        };
+        assert_eq!(
+            [0.0, 0.2, 0.9].map(|maybe| program(maybe).verdict),
+            [Verdict::No, Verdict::Partly, Verdict::Partly]
+        );
+        assert!(program(0.9).sentence.starts_with("`dd` was blocked for 2 to 92 % of its time"));
+        assert!(is_short(&program(0.9)));
+    }
+
     /// Regression: a limit of a control group was called the device's.
     #[test]
     fn a_limit_is_named_instead_of_the_device() {

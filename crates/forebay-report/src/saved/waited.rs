@@ -32,7 +32,9 @@ struct Waited {
     full_wait_share: f64,
     // Earlier versions did not tell it.
     #[serde(default)]
-    maybe_full_wait_share: f64,
+    maybe_full_wait_share: Option<f64>,
+    #[serde(default)]
+    unseen: Vec<String>,
     some_wait_share: f64,
     wait_sum_ns: u64,
     iowait: Pressure,
@@ -80,18 +82,20 @@ fn of(waited: Waited) -> Report {
         .parameter("method", waited.method);
     let of_program = [
         (metric::FULL_WAIT_SHARE, waited.full_wait_share),
-        (metric::MAYBE_WAIT_SHARE, waited.maybe_full_wait_share),
         (metric::SOME_WAIT_SHARE, waited.some_wait_share),
         (metric::FULL_IOWAIT_SHARE, waited.iowait.full_share),
         (metric::WAIT_S, seconds(waited.wait_sum_ns)),
         (metric::SECONDS, seconds(waited.wall_ns)),
     ];
-    let program = row(PROGRAM, of_program).describe(format!("{command}, with all that it started"));
+    let maybe = waited.maybe_full_wait_share.map(|share| (metric::MAYBE_WAIT_SHARE, share));
+    let program = row(PROGRAM, of_program.into_iter().chain(maybe))
+        .describe(format!("{command}, with all that it started"));
     let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
         row(&file.path, [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))])
     });
     experiment.rows = std::iter::once(program).chain(files).collect();
-    experiment.notes = waited.notes;
+    let unseen = waited.unseen.into_iter().map(|what| format!("it may have waited for more, as {what}"));
+    experiment.notes = waited.notes.into_iter().chain(unseen).collect();
     // The build is unknown, and no figure depends on it.
     let environment = Environment {
         time_unix_s: waited.time_unix_s,
