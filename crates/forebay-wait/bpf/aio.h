@@ -52,13 +52,18 @@ static __always_inline void settle(struct thread *thread, u64 busy_since, const 
 #define IOCB_OPCODE 16	 /* the place of `aio_lio_opcode` */
 #define IOCB_CMD_POLL 5
 
+/* Whether this kernel has libaio, in the form that is read here. */
+static __always_inline int has_contexts(void)
+{
+	return bpf_core_field_exists(struct mm_struct, ioctx_table) && bpf_core_field_exists(struct kioctx_table, table) &&
+	       bpf_core_field_exists(struct kioctx, tail);
+}
+
 static __always_inline struct kioctx *find_context(struct task_struct *task, u64 number)
 {
 	struct kioctx_table *table;
 	struct kioctx *context;
 
-	if (!bpf_core_field_exists(struct mm_struct, ioctx_table))
-		return 0;
 	table = BPF_CORE_READ(task, mm, ioctx_table);
 	if (!table)
 		return 0;
@@ -108,9 +113,11 @@ static __always_inline void reap(struct thread *thread, u32 process, u64 now)
 	struct file_key none = {};
 	u64 busy_since;
 
-	if (!aio)
+	if (!aio || !has_contexts())
 		return;
 	busy_since = aio->busy_since;
+	if (thread->ended)
+		not_before(thread->maybe_from, aio->maybe_since);
 	if (completions_of(aio, &key, now) && thread->ended)
 		settle(thread, busy_since, &none, CALL_AIO, 0);
 }
@@ -139,6 +146,10 @@ static __always_inline void submit(struct task_struct *task, struct thread *thre
 	thread->submitted = 0;
 	if (number <= 0 || number > 65536)
 		return;
+	if (!has_contexts()) {
+		count_unseen_ops(number);
+		return;
+	}
 	if (!aio) {
 		context = find_context(task, key.context);
 		if (!context) {
@@ -172,7 +183,7 @@ static __always_inline void submit(struct task_struct *task, struct thread *thre
 		count_unseen_ops(files);
 	thread->submitted = number;
 	if (ADD(aio->in_flight, number) <= 0)
-		aio->busy_since = now;
+		begin_busy(&aio->busy_since, aio->maybe_since, now);
 	if (aio->polls)
 		return;
 	sleeping = count_owner(key.process, number);

@@ -118,8 +118,7 @@ static __always_inline int is_storage(struct file *file, struct file_key *key)
 {
 	u32 type = BPF_CORE_READ(file, f_inode, i_mode) & S_IFMT;
 
-	/* Since 6.16 an eventfd and the like say that they are regular files. */
-	if ((type != S_IFREG && type != S_IFDIR && type != S_IFBLK) || is_anonymous(file))
+	if (type != S_IFREG && type != S_IFDIR && type != S_IFBLK)
 		return 0;
 	key_of_inode(key, BPF_CORE_READ(file, f_mapping, host));
 	return 1;

@@ -138,6 +138,9 @@ static __always_inline s32 count_owner(u32 process, u64 added)
 
 	if (!owner)
 		return 0;
+	/* A thread that went to sleep when there was no room for its process. */
+	if (added == -SLEEPER && !(owner->counts >> 32))
+		return 0;
 	before = __sync_fetch_and_add(&owner->counts, added);
 	return sleeping_of(before + added) - sleeping_of(before);
 }
@@ -213,6 +216,21 @@ static __always_inline void copy_maybes(u64 *to)
 #pragma unroll
 	for (int kind = 0; kind < MAYBES; kind++)
 		to[kind] = clock->maybe[kind].passed_ns;
+}
+
+static __always_inline void begin_busy(u64 *busy_since, u64 *maybe_since, u64 now)
+{
+	*busy_since = now;
+	copy_maybes(maybe_since);
+}
+
+/* A sleep counts from when there was an operation in flight to sleep for. */
+static __always_inline void not_before(u64 *from, const u64 *since)
+{
+#pragma unroll
+	for (int kind = 0; kind < MAYBES; kind++)
+		if (since[kind] > from[kind])
+			from[kind] = since[kind];
 }
 
 static __always_inline void count_lost_file(void)

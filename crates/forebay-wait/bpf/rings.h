@@ -157,7 +157,7 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 		return 0;
 	}
 	if (ADD(ring->in_flight, 1) <= 0)
-		ring->busy_since = op.start;
+		begin_busy(&ring->busy_since, ring->maybe_since, op.start);
 	sleeping = count_owner(process, IN_FLIGHT);
 	if (sleeping)
 		change(op.start, 0, 0, 0, 0, sleeping);
@@ -165,14 +165,15 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 }
 
 /* The thread that runs a completion is about to wake the one that waits for it. */
-static __always_inline void note_completion(u64 busy_since, const struct ring_op *op, u32 followed)
+static __always_inline void note_completion(const struct ring *ring, const struct ring_op *op, u32 followed)
 {
 	u32 zero = 0;
 	struct completion *completion = bpf_map_lookup_elem(&completions, &zero);
 
 	if (!completion)
 		return;
-	completion->busy_since = busy_since;
+	completion->busy_since = ring->busy_since;
+	__builtin_memcpy(completion->maybe_since, ring->maybe_since, sizeof(ring->maybe_since));
 	completion->file = op->file;
 	completion->call = op->call;
 	completion->followed = followed;
@@ -204,10 +205,12 @@ int BPF_PROG(io_uring_complete, void *ring_pointer, void *request, void *complet
 	thread = followed(bpf_get_current_task_btf());
 	if (thread)
 		settle_ring(thread, &op->file, op->call);
-	if (thread && thread->ended)
-		settle(thread, ring ? ring->busy_since : op->start, &op->file, op->call, 0);
-	else
-		note_completion(ring ? ring->busy_since : op->start, op, thread != 0);
+	if (ring && thread && thread->ended) {
+		not_before(thread->maybe_from, ring->maybe_since);
+		settle(thread, ring->busy_since, &op->file, op->call, 0);
+	} else if (ring && !(thread && thread->apart)) {
+		note_completion(ring, op, thread != 0);
+	}
 	state = bpf_map_lookup_elem(&files, &op->file);
 	if (state) {
 		ADD(state->now, -1);

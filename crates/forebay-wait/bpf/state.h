@@ -132,7 +132,7 @@ struct thread {
 	u8 cause_followed; /* and that thread is one of the tree */
 	u8 event;	   /* the present call waits for events */
 	u8 ended;	   /* a sleep for events is over, and what ended it is not known yet */
-	u8 pad;
+	u8 apart;	   /* the last sleep was for something that no completion ends */
 	u32 call;		/* 0: in no call that counts */
 	u8 shape;
 	u8 state;
@@ -152,6 +152,7 @@ struct owner {
 /* A completion that this processor has just run, until it wakes a thread or runs another one. */
 struct completion {
 	u64 busy_since; /* of the ring */
+	u64 maybe_since[MAYBES];
 	struct file_key file;
 	u32 call;
 	u32 process; /* 0: none */
@@ -162,6 +163,7 @@ struct completion {
 struct ring {
 	s64 in_flight; /* operations on files */
 	u64 busy_since; /* since when there is one */
+	u64 maybe_since[MAYBES]; /* what the clock had then */
 	struct file_key last; /* completed last */
 	u32 last_call;
 	u32 pad;
@@ -177,6 +179,7 @@ struct aio_key {
 struct aio {
 	u64 kernel; /* its structure there */
 	u64 busy_since;
+	u64 maybe_since[MAYBES];
 	s64 in_flight;
 	u32 tail;  /* as far as completions are counted */
 	u32 polls; /* it waits for sockets as well, so completions say nothing */

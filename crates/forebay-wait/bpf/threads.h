@@ -82,10 +82,12 @@ static __always_inline void woken(struct task_struct *task)
 		end_wait(thread, now);
 		change(now, 1, -1, thread->iowait ? -1 : 0, 0, 0);
 		thread->state = RUNNING;
+		thread->apart = 0;
 		return;
 	}
 	change(now, 1, 0, thread->iowait ? -1 : 0, 0, count_owner(task->tgid, -SLEEPER));
 	thread->state = RUNNING;
+	thread->apart = !thread->event;
 	if (!thread->event)
 		return;
 	thread->woken = now;
@@ -108,6 +110,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	thread = followed(task);
 	if (!thread || thread->state != IDLE || !thread->event)
 		return 0;
+	not_before(thread->maybe_from, completion->maybe_since);
 	thread->cause = completion->busy_since;
 	thread->cause_file = completion->file;
 	thread->cause_call = completion->call;

@@ -78,6 +78,7 @@ impl Report {
         report.full_wait_ns = stalled.full_ns;
         report.some_wait_ns = stalled.some_ns;
         report.iowait = Pressure::of(stalled.some_ns, stalled.full_ns, report.wall_ns);
+        report.unseen.push("io.pressure has only the waits that the kernel calls iowait".to_owned());
         report.complete()
     }
 

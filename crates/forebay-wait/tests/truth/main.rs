@@ -140,6 +140,7 @@ fn within(measured: u64, least: u64, most: u64, what: &str) {
     // second.
     const TICK_NS: u64 = 10_000_000;
     let told = || format!("{what}: measured {measured} ns, in truth {least} to {most} ns");
+    eprintln!("{}", told());
     assert!(measured + least / 20 + TICK_NS >= least, "{}", told());
     assert!(measured <= most + most / 20 + TICK_NS, "{}", told());
 }
@@ -442,8 +443,8 @@ fn a_sleep_beside_a_read_may_be_a_wait() {
     assert!(!run.advice().contains("save no more"), "{}", run.advice());
 }
 
-/// Regression: an idle server was one that waits for I/O, when it sleeps for its sockets in io_uring_enter, which the kernel calls
-/// iowait, for an eventfd, which says since Linux 6.16 that it is a regular file, or in io_getevents.
+/// Regression: an idle server was one that waits for I/O when it sleeps for its sockets in io_uring_enter, which the kernel calls
+/// iowait, or in io_getevents.
 #[test]
 fn an_idle_program_without_reads_in_flight_does_not_wait() {
     need!(may_measure());
