@@ -8,6 +8,7 @@ static __always_inline u64 argument(struct pt_regs *registers, int number)
 {
 	if (bpf_core_field_exists(struct pt_regs, di))
 		return number == 0   ? registers->di
+		       : number == 1 ? registers->si
 		       : number == 2 ? registers->dx
 		       : number == 3 ? registers->r10
 				     : registers->r9;
@@ -28,6 +29,7 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 		return 0;
 	thread->call = 0;
 	thread->named = 0;
+	thread->event = 0;
 	thread->file.ino = 0;
 	thread->file.dev = 0;
 	if ((u64)id >= CALLS)
@@ -36,6 +38,13 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 	if (!entry)
 		return 0;
 	shape = entry >> 8;
+	if (shape >= SHAPE_EVENT) {
+		if (shape == SHAPE_EVENT)
+			thread->event = 1;
+		else
+			thread->ended = 0;
+		return 0;
+	}
 	thread->shape = shape;
 	thread->call_wait = 0;
 	thread->placed = 0;
@@ -46,8 +55,15 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 	thread->ring = 0;
 	if (shape < SHAPE_OPEN) {
 		file = file_of_descriptor(task, argument(registers, 0));
-		if (!file || !is_storage_again(thread, file))
+		if (!file)
 			return 0;
+		if (!is_storage_again(thread, file)) {
+			if (is_anonymous(file))
+				thread->event = (entry & 0xff) == CALL_READ;
+			else
+				thread->ended = 0;
+			return 0;
+		}
 		thread->named = 1;
 		if ((entry & 0xff) == CALL_CLOSE)
 			thread->last_file = 0;
@@ -69,6 +85,16 @@ int BPF_PROG(sys_enter, struct pt_regs *registers, long id)
 	}
 	thread->call_start = bpf_ktime_get_ns();
 	thread->call = entry & 0xff;
+	if (shape < SHAPE_RING) {
+		thread->ended = 0;
+		return 0;
+	}
+	thread->event = shape != SHAPE_SUBMIT;
+	if (shape == SHAPE_RING)
+		return 0;
+	thread->context = argument(registers, 0);
+	if (shape == SHAPE_SUBMIT)
+		submit(task, thread, argument(registers, 1), argument(registers, 2), thread->call_start);
 	return 0;
 }
 
@@ -148,7 +174,16 @@ int BPF_PROG(sys_exit, struct pt_regs *registers, long result)
 	struct file *file;
 	u64 now;
 
-	if (!thread || !thread->call)
+	if (!thread)
+		return 0;
+	if (thread->context && (thread->event || thread->call)) {
+		now = bpf_ktime_get_ns();
+		if (thread->call && thread->shape == SHAPE_SUBMIT)
+			submitted(thread, task->tgid, result, now);
+		reap(thread, task->tgid, now);
+	}
+	thread->event = 0;
+	if (!thread->call)
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (thread->shape == SHAPE_RING) {
@@ -246,7 +281,7 @@ int take_out(struct bpf_iter__task *context)
 	struct ring *ring;
 
 	if (!task) {
-		change(now, 0, 0, 0, 0);
+		change(now, 0, 0, 0, 0, 0);
 		clock = the_clock();
 		if (clock && !clock->ended)
 			clock->ended = now;

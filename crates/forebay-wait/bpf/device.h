@@ -50,6 +50,7 @@ static __always_inline int belongs(struct request *request, struct device_reques
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = followed(task);
+	u32 process = task->tgid;
 
 	/* Readahead and direct I/O are the call's. */
 	if (thread && thread->named) {
@@ -59,7 +60,9 @@ static __always_inline int belongs(struct request *request, struct device_reques
 	}
 	if (file_of_pages(request, &entry->file))
 		entry->named = bpf_map_lookup_elem(&files, &entry->file) != 0;
-	return thread || entry->named || (task->flags & KERNEL_THREAD);
+	/* A ring's own threads issue what the program did not wait for there. */
+	return thread || entry->named || (task->flags & KERNEL_THREAD) ||
+	       ((task->flags & IO_WORKER) && bpf_map_lookup_elem(&owners, &process));
 }
 
 SEC("tp_btf/block_io_start")
@@ -78,7 +81,7 @@ int BPF_PROG(block_io_start, struct request *request)
 	if (bpf_map_update_elem(&requests, &number, &entry, BPF_ANY))
 		count_lost_op();
 	else if (entry.issued)
-		change(entry.issued, 0, 0, 0, 1);
+		change(entry.issued, 0, 0, 0, 1, 0);
 	return 0;
 }
 
@@ -92,7 +95,7 @@ int BPF_PROG(block_rq_issue, struct request *request)
 	if (!entry || entry->issued)
 		return 0;
 	entry->issued = bpf_ktime_get_ns();
-	change(entry->issued, 0, 0, 0, 1);
+	change(entry->issued, 0, 0, 0, 1, 0);
 	return 0;
 }
 
@@ -116,7 +119,7 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 		return 0;
 	now = bpf_ktime_get_ns();
 	if (entry->issued) {
-		change(now, 0, 0, 0, -1);
+		change(now, 0, 0, 0, -1, 0);
 		if (state) {
 			ADD(state->device_requests, 1);
 			ADD(state->device_ns, now - entry->issued);

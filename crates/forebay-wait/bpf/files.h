@@ -107,6 +107,12 @@ static __always_inline struct file_state *state_of_inode(struct file_key *key, s
 	return new_state(key, alias ? (void *)alias - alias_offset() : 0, 0);
 }
 
+/* An eventfd, epoll, a timer, a ring: nothing of it is on storage. */
+static __always_inline int is_anonymous(struct file *file)
+{
+	return BPF_CORE_READ(file, f_inode, i_sb, s_magic) == ANONYMOUS_INODES;
+}
+
 /* Fills in `key` when `file` is a regular file, a directory or a block device, which a call may wait for. */
 static __always_inline int is_storage(struct file *file, struct file_key *key)
 {

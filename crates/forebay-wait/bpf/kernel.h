@@ -20,6 +20,10 @@ typedef __s64 s64;
 
 #define RWF_DURABLE (0x2 | 0x4) /* RWF_DSYNC, RWF_SYNC */
 
+#define IO_WORKER 0x10 /* PF_IO_WORKER: io_uring's own threads of a process */
+
+#define ANONYMOUS_INODES 0x09041934 /* the file system of eventfds, epoll and rings */
+
 #define SB_SYNCHRONOUS 0x10
 #define S_SYNC 0x1
 
@@ -31,6 +35,7 @@ typedef __s64 s64;
 struct super_block {
 	u32 s_dev;
 	unsigned long s_flags;
+	unsigned long s_magic;
 } KERNEL_TYPE;
 
 struct hlist_node {
@@ -102,6 +107,22 @@ struct files_struct {
 	struct fdtable *fdt;
 } KERNEL_TYPE;
 
+/* libaio's contexts. */
+struct kioctx {
+	unsigned long user_id;
+	unsigned int nr_events;
+	unsigned int tail;
+} KERNEL_TYPE;
+
+struct kioctx_table {
+	unsigned int nr;
+	struct kioctx *table[];
+} KERNEL_TYPE;
+
+struct mm_struct {
+	struct kioctx_table *ioctx_table;
+} KERNEL_TYPE;
+
 typedef struct {
 	int counter;
 } KERNEL_TYPE atomic_t;
@@ -115,6 +136,7 @@ struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	struct mm_struct *mm;
 	struct files_struct *files;
 	struct signal_struct *signal;
 	unsigned int in_iowait : 1;

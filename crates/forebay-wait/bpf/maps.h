@@ -77,6 +77,30 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct aio_key);
+	__type(value, struct aio);
+} contexts SEC(".maps");
+
+/* The processes of the tree, by number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, u32);
+	__type(value, struct owner);
+} owners SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct completion);
+} completions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 32768);
 	__type(key, u64);
 	__type(value, struct device_request);
@@ -84,6 +108,7 @@ struct {
 
 static const struct call_stats no_calls;
 static const struct file_state no_state;
+static const struct owner no_owner;
 
 static __always_inline struct clock *the_clock(void)
 {
@@ -96,8 +121,44 @@ static __always_inline struct thread *followed(struct task_struct *task)
 	return bpf_task_storage_get(&threads, task, 0, 0);
 }
 
+#define IN_FLIGHT 1ULL
+#define SLEEPER (1ULL << 32)
+
+static __always_inline s32 sleeping_of(u64 counts)
+{
+	return (u32)counts ? counts >> 32 : 0;
+}
+
+/* Changes a process's counts; returns by how much that changes the number of threads that sleep while their process has
+ * operations in flight. */
+static __always_inline s32 count_owner(u32 process, u64 added)
+{
+	struct owner *owner = bpf_map_lookup_elem(&owners, &process);
+	u64 before;
+
+	if (!owner)
+		return 0;
+	/* A thread that went to sleep when there was no room for its process. */
+	if (added == -SLEEPER && !(owner->counts >> 32))
+		return 0;
+	before = __sync_fetch_and_add(&owner->counts, added);
+	return sleeping_of(before + added) - sleeping_of(before);
+}
+
+/* Takes operations off that are over. The number may be that of a new process, which has none of them. */
+static __always_inline s32 count_landed(u32 process, u64 operations)
+{
+	struct owner *owner = bpf_map_lookup_elem(&owners, &process);
+
+	if (!owner)
+		return 0;
+	if (operations > (u32)owner->counts)
+		operations = (u32)owner->counts;
+	return operations ? count_owner(process, -operations) : 0;
+}
+
 /* Adds up the time since the last change, then makes the change. */
-static __always_inline void change(u64 now, s32 running, s32 waiting, s32 iowait, s32 device)
+static __always_inline void change(u64 now, s32 running, s32 waiting, s32 iowait, s32 device, s32 sleeping)
 {
 	struct clock *clock = the_clock();
 	u64 passed;
@@ -118,6 +179,15 @@ static __always_inline void change(u64 now, s32 running, s32 waiting, s32 iowait
 				if (clock->device > 0)
 					clock->full_device_ns += passed;
 			}
+		} else if (clock->sleeping > 0) {
+			clock->maybe[MAYBE_SOME].passed_ns += passed;
+			if (clock->device > 0)
+				clock->maybe[MAYBE_SOME_DEVICE].passed_ns += passed;
+			if (clock->running <= 0) {
+				clock->maybe[MAYBE_FULL].passed_ns += passed;
+				if (clock->device > 0)
+					clock->maybe[MAYBE_FULL_DEVICE].passed_ns += passed;
+			}
 		}
 		if (clock->iowait > 0) {
 			clock->some_iowait_ns += passed;
@@ -133,7 +203,34 @@ static __always_inline void change(u64 now, s32 running, s32 waiting, s32 iowait
 	clock->waiting += waiting;
 	clock->iowait += iowait;
 	clock->device += device;
+	clock->sleeping += sleeping;
 	bpf_spin_unlock(&clock->lock);
+}
+
+static __always_inline void copy_maybes(u64 *to)
+{
+	struct clock *clock = the_clock();
+
+	if (!clock)
+		return;
+#pragma unroll
+	for (int kind = 0; kind < MAYBES; kind++)
+		to[kind] = clock->maybe[kind].passed_ns;
+}
+
+static __always_inline void begin_busy(u64 *busy_since, u64 *maybe_since, u64 now)
+{
+	*busy_since = now;
+	copy_maybes(maybe_since);
+}
+
+/* A sleep counts from when there was an operation in flight to sleep for. */
+static __always_inline void not_before(u64 *from, const u64 *since)
+{
+#pragma unroll
+	for (int kind = 0; kind < MAYBES; kind++)
+		if (since[kind] > from[kind])
+			from[kind] = since[kind];
 }
 
 static __always_inline void count_lost_file(void)
@@ -148,6 +245,13 @@ static __always_inline void count_lost_op(void)
 	struct clock *clock = the_clock();
 	if (clock)
 		__sync_fetch_and_add(&clock->lost_ops, 1);
+}
+
+static __always_inline void count_unseen_ops(u64 number)
+{
+	struct clock *clock = the_clock();
+	if (clock)
+		__sync_fetch_and_add(&clock->unseen_ops, number);
 }
 
 /* The row of a file and a call. When there is no room for another file, all further ones share file 0. */

@@ -4,7 +4,21 @@
 
 #include "calls.h"
 
-#define FIXED_FILE 1 /* REQ_F_FIXED_FILE, whose bit is that of IOSQE_FIXED_FILE */
+/* Flags of a request; their bits are those of IOSQE_FIXED_FILE, IOSQE_IO_LINK, IOSQE_IO_HARDLINK, IOSQE_CQE_SKIP_SUCCESS. */
+#define FIXED_FILE 1
+#define LINKED (4 | 8)
+#define NO_COMPLETION 64
+
+/* An operation is over: for its ring and its process. */
+static __always_inline void landed(struct ring *ring, u32 process, u64 now)
+{
+	s32 sleeping = count_landed(process, 1);
+
+	if (ring)
+		ADD(ring->in_flight, -1);
+	if (sleeping)
+		change(now, 0, 0, 0, 0, sleeping);
+}
 
 static __always_inline void add_ring(u64 ring)
 {
@@ -74,15 +88,19 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 	u64 ring_number = (u64)BPF_CORE_READ(request, ctx), number = (u64)request;
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct thread *thread = followed(task);
-	struct ring_op op = {};
+	struct ring_op op = {}, *before;
 	struct file_state *state;
 	struct ring *ring;
 	struct file *file;
 	struct io_rw *rw;
+	u32 process = task->tgid;
+	s32 sleeping;
+	u64 flags;
 
 	ring = bpf_map_lookup_elem(&rings, &ring_number);
 	if (!ring) {
-		if (!thread)
+		/* A thread of the ring's own submits for its process. */
+		if (!thread && !bpf_map_lookup_elem(&owners, &process))
 			return 0;
 		add_ring(ring_number);
 		ring = bpf_map_lookup_elem(&rings, &ring_number);
@@ -97,7 +115,15 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 		/* Opening and the like have no file; sockets and pipes are not storage. */
 		if (op.call != CALL_RING_OTHER || file)
 			return 0;
-	} else {
+	}
+	flags = BPF_CORE_READ(request, flags);
+	if (flags & NO_COMPLETION) {
+		/* The last one of a chain tells when this one is over. */
+		if (!(flags & LINKED))
+			count_unseen_ops(1);
+		return 0;
+	}
+	if (op.file.ino) {
 		op.direct = is_direct(file);
 		state = state_of(&op.file, file);
 		if (state)
@@ -117,12 +143,41 @@ int BPF_PROG(io_uring_submit_req, struct io_kiocb *request)
 			     ((BPF_CORE_READ(rw, flags) & RWF_DURABLE) || (file && is_durable(file)));
 	}
 	op.start = bpf_ktime_get_ns();
-	ADD(ring->in_flight, 1);
-	if (bpf_map_update_elem(&ring_ops, &number, &op, BPF_ANY)) {
-		ADD(ring->in_flight, -1);
-		count_lost_op();
+	op.process = process;
+	/* Its memory was that of an operation which is over, though nothing told. */
+	before = bpf_map_lookup_elem(&ring_ops, &number);
+	if (before) {
+		landed(ring, before->process, op.start);
+		state = bpf_map_lookup_elem(&files, &before->file);
+		if (state)
+			ADD(state->now, -1);
 	}
+	if (bpf_map_update_elem(&ring_ops, &number, &op, BPF_ANY)) {
+		count_lost_op();
+		return 0;
+	}
+	if (ADD(ring->in_flight, 1) <= 0)
+		begin_busy(&ring->busy_since, ring->maybe_since, op.start);
+	sleeping = count_owner(process, IN_FLIGHT);
+	if (sleeping)
+		change(op.start, 0, 0, 0, 0, sleeping);
 	return 0;
+}
+
+/* The thread that runs a completion is about to wake the one that waits for it. */
+static __always_inline void note_completion(const struct ring *ring, const struct ring_op *op, u32 followed)
+{
+	u32 zero = 0;
+	struct completion *completion = bpf_map_lookup_elem(&completions, &zero);
+
+	if (!completion)
+		return;
+	completion->busy_since = ring->busy_since;
+	__builtin_memcpy(completion->maybe_since, ring->maybe_since, sizeof(ring->maybe_since));
+	completion->file = op->file;
+	completion->call = op->call;
+	completion->followed = followed;
+	completion->process = op->process;
 }
 
 SEC("tp_btf/io_uring_complete")
@@ -142,14 +197,20 @@ int BPF_PROG(io_uring_complete, void *ring_pointer, void *request, void *complet
 	time = now > op->start ? now - op->start : 0;
 	result = BPF_CORE_READ((struct io_kiocb *)request, cqe.res);
 	ring = bpf_map_lookup_elem(&rings, &ring_number);
+	landed(ring, op->process, now);
 	if (ring) {
-		ADD(ring->in_flight, -1);
 		ring->last = op->file;
 		ring->last_call = op->call;
 	}
 	thread = followed(bpf_get_current_task_btf());
 	if (thread)
 		settle_ring(thread, &op->file, op->call);
+	if (ring && thread && thread->ended) {
+		not_before(thread->maybe_from, ring->maybe_since);
+		settle(thread, ring->busy_since, &op->file, op->call, 0);
+	} else if (ring && !(thread && thread->apart)) {
+		note_completion(ring, op, thread != 0);
+	}
 	state = bpf_map_lookup_elem(&files, &op->file);
 	if (state) {
 		ADD(state->now, -1);

@@ -16,6 +16,10 @@
 #define SHAPE_OPEN 7	   /* file: the descriptor that it returns */
 #define SHAPE_PATH 8	   /* a name; no file of its own */
 #define SHAPE_RING 9	   /* io_uring_enter */
+#define SHAPE_SUBMIT 10	   /* io_submit: context: 0, number: 1, operations: 2 */
+#define SHAPE_GETEVENTS 11 /* io_getevents: context: 0 */
+#define SHAPE_EVENT 12	   /* a wait for events, a completion among them: epoll_wait, poll, select, futex */
+#define SHAPE_SOCKET 13	   /* moves bytes of a socket: what the thread woke for was no file */
 
 #define CALL_FAULT 1 /* rows that are no system call */
 #define CALL_RING_READ 2
@@ -25,6 +29,7 @@
 #define CALL_READ 6
 #define CALL_WRITE 7
 #define CALL_CLOSE 10
+#define CALL_AIO 17
 
 #define CALLS 512     /* system call numbers that are looked at */
 #define RING_CALLS 128 /* operations of io_uring */
@@ -33,6 +38,13 @@
 #define WAITING 2
 #define IDLE 3
 #define GONE 4
+
+/* What may be: kinds of time in which no thread surely waits, and one sleeps while its process has operations in flight. */
+#define MAYBE_SOME 0	    /* whatever the others do */
+#define MAYBE_FULL 1	    /* and none runs */
+#define MAYBE_SOME_DEVICE 2 /* the same with a request at a device */
+#define MAYBE_FULL_DEVICE 3
+#define MAYBES 4
 
 #define SIZES 18     /* 512 bytes or less, then doubling; the last is 64 MiB and more */
 #define STREAMS 4    /* sequential readers of one file that are told apart */
@@ -109,6 +121,18 @@ struct thread {
 	struct file_key last_key;
 	u64 ring;		/* the ring that io_uring_enter waits on */
 	u64 ring_wait;		/* not yet given to a file */
+	u64 woken;		/* when the last sleep for events ended */
+	u64 maybe_from[MAYBES]; /* what the clock had when it began */
+	u64 maybe_to[MAYBES];	/* and when it ended */
+	u64 cause;		/* since when the ring was busy whose completion ended it, where another thread ran that */
+	u64 context;		/* libaio's, which it used last */
+	struct file_key cause_file;
+	u32 cause_call;
+	u32 submitted; /* by the present io_submit */
+	u8 cause_followed; /* and that thread is one of the tree */
+	u8 event;	   /* the present call waits for events */
+	u8 ended;	   /* a sleep for events is over, and what ended it is not known yet */
+	u8 apart;	   /* the last sleep was for something that no completion ends */
 	u32 call;		/* 0: in no call that counts */
 	u8 shape;
 	u8 state;
@@ -120,11 +144,45 @@ struct thread {
 	u8 durable;
 };
 
+/* A process. Both counts are in one number, so that each change sees the one before. */
+struct owner {
+	u64 counts; /* threads that sleep << 32 | operations on files in flight */
+};
+
+/* A completion that this processor has just run, until it wakes a thread or runs another one. */
+struct completion {
+	u64 busy_since; /* of the ring */
+	u64 maybe_since[MAYBES];
+	struct file_key file;
+	u32 call;
+	u32 process; /* 0: none */
+	u32 followed;
+	u32 pad;
+};
+
 struct ring {
 	s64 in_flight; /* operations on files */
+	u64 busy_since; /* since when there is one */
+	u64 maybe_since[MAYBES]; /* what the clock had then */
 	struct file_key last; /* completed last */
 	u32 last_call;
 	u32 pad;
+};
+
+/* A context of libaio. No tracepoint tells of its completions, but the kernel numbers them: each puts the tail forward. */
+struct aio_key {
+	u64 context;
+	u32 process;
+	u32 pad;
+};
+
+struct aio {
+	u64 kernel; /* its structure there */
+	u64 busy_since;
+	u64 maybe_since[MAYBES];
+	s64 in_flight;
+	u32 tail;  /* as far as completions are counted */
+	u32 polls; /* it waits for sockets as well, so completions say nothing */
 };
 
 struct ring_op {
@@ -133,10 +191,11 @@ struct ring_op {
 	struct file_key file;
 	u32 call;
 	u32 size;
+	u32 process;
 	u8 placed;
 	u8 direct;
 	u8 durable;
-	u8 pad[5];
+	u8 pad;
 };
 
 struct device_request {
@@ -145,6 +204,13 @@ struct device_request {
 	struct file_key file;
 	u8 named;
 	u8 pad[7];
+};
+
+/* A kind of time that may be a wait. A sleep that turns out to have been one takes its part of it. */
+struct maybe {
+	u64 passed_ns;
+	u64 taken_ns;
+	u64 taken_until; /* on the scale of `passed_ns` */
 };
 
 /* How long which situation lasted. Every change of a thread or of the device adds the time since the last one. */
@@ -171,6 +237,10 @@ struct clock {
 	u64 processes;
 	u64 lost_files;	    /* calls on files for which there was no room */
 	u64 lost_ops;	    /* ring operations or device requests for which there was no room */
+	u64 unseen_ops;	    /* operations whose end is not to be seen */
+	s32 sleeping;	    /* threads that sleep while their process has operations in flight */
+	u32 pad;
+	struct maybe maybe[MAYBES];
 };
 
 #endif

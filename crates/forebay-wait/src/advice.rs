@@ -26,6 +26,7 @@ pub(crate) fn of(report: &Report, served: &[Served]) -> Vec<String> {
         return vec!["nothing was measured: it ended at once".to_owned()];
     }
     let mut sentences = vec![verdict(report)];
+    sentences.extend(uncertain(report));
     if report.method == Method::Pressure || report.some_wait_share < 0.01 {
         return sentences;
     }
@@ -52,19 +53,22 @@ pub(crate) fn of(report: &Report, served: &[Served]) -> Vec<String> {
 }
 
 fn verdict(report: &Report) -> String {
-    let (full, some) = (report.full_wait_share, report.some_wait_share);
+    let full_ns = report.full_at_most_ns();
+    let full = share(full_ns, report.wall_ns);
+    let some = report.some_wait_share;
+    let at_device = report.at_device_at_most_ns();
     if full < LITTLE {
-        let at_device = report.device.map_or(report.full_wait_ns, |device| device.full_wait_at_device_ns);
         let others = if some >= LITTLE {
             format!(", though in {} of it some thread did while others ran", percent(some))
         } else {
             String::new()
         };
-        return format!(
-            "it stood still for I/O in {} of its time{others}: faster storage would save no more than {}",
-            percent(full),
-            time(at_device)
-        );
+        let bound = if report.unseen.is_empty() {
+            format!("faster storage would save no more than {}", time(at_device))
+        } else {
+            format!("what faster storage would save is not known, as {}", report.unseen.join(", and "))
+        };
+        return format!("it stood still for I/O in {} of its time{others}: {bound}", percent(full));
     }
     let without = |waits: u64| {
         let rest = report.wall_ns.saturating_sub(waits).max(1);
@@ -73,16 +77,18 @@ fn verdict(report: &Report) -> String {
     let head = format!(
         "it stood still for I/O in {} of its time, {} of {}",
         percent(full),
-        time(report.full_wait_ns),
+        time(full_ns),
         time(report.wall_ns)
     );
+    if !report.unseen.is_empty() {
+        return format!("{head}; it may be more, as {}", report.unseen.join(", and "));
+    }
     // A device can only shorten the waits at the device.
-    let at_device = report.device.map_or(report.full_wait_ns, |device| device.full_wait_at_device_ns);
     if share(at_device, report.wall_ns) < LITTLE {
         return format!(
             "{head}; nearly all of that was above the devices, so a faster one would not help: without any wait it would be \
              {} times as fast",
-            without(report.full_wait_ns)
+            without(full_ns)
         );
     }
     format!(
@@ -92,12 +98,25 @@ fn verdict(report: &Report) -> String {
     )
 }
 
+/// Returns a sentence on the part of the verdict's time that may have been no wait for I/O.
+fn uncertain(report: &Report) -> Option<String> {
+    let part = share(report.maybe_full_wait_ns, report.full_at_most_ns());
+    let seen = report.maybe_full_wait_share >= LITTLE || report.maybe_full_wait_ns > report.full_wait_ns;
+    (part > 0.0 && seen).then(|| {
+        format!(
+            "{} of the standing still may be for something else: operations on files were in flight, and what ended the sleep \
+             was not seen to be one of them",
+            percent(part)
+        )
+    })
+}
+
 /// Returns a sentence on the wait that `iostat` and `top` do not show.
 fn hidden(report: &Report) -> Option<String> {
     let unseen = report.full_wait_ns.saturating_sub(report.iowait.full_ns);
     (share(unseen, report.wall_ns) >= LITTLE).then(|| {
         format!(
-            "{} of the standing still is not iowait in the kernel's account (a journal's commit, a lock, \
+            "{} of the standing still is not iowait in the kernel's account (a journal's commit, a lock, a ring behind epoll, \
              FUSE or a network file system), so top, iostat and io.pressure do not show it",
             percent(share(unseen, report.full_wait_ns))
         )
@@ -346,6 +365,49 @@ mod tests {
         let sentences = of(&report(0.002), &[]);
         assert_eq!(sentences.len(), 1);
         assert!(sentences[0].contains("less than 1 %"), "{sentences:?}");
+    }
+
+    /// Regression: a bound on what faster storage saves that left out the sleeps in which it could not be seen what was waited for.
+    #[test]
+    fn a_bound_has_what_may_be_a_wait_and_is_not_stated_where_something_is_unseen() {
+        let mut report = report(0.001);
+        report.maybe_full_wait_ns = 30_000_000;
+        report.maybe_full_wait_share = 0.03;
+        let bound = &of(&report, &[])[0];
+        assert!(
+            bound.ends_with("in 3 % of its time: faster storage would save no more than 31.0 ms"),
+            "{bound}"
+        );
+        report.device = Some(DeviceTime {
+            full_wait_at_device_ns: 1_000_000,
+            maybe_full_wait_at_device_ns: 20_000_000,
+            ..DeviceTime::default()
+        });
+        let bound = &of(&report, &[])[0];
+        assert!(bound.ends_with("no more than 21.0 ms"), "{bound}");
+        report.unseen = vec!["7 operations could not be followed".to_owned()];
+        let bound = &of(&report, &[])[0];
+        assert!(
+            bound.ends_with(
+                "what faster storage would save is not known, as 7 operations could not be followed"
+            ),
+            "{bound}"
+        );
+    }
+
+    #[test]
+    fn what_may_be_a_wait_is_in_the_verdict_and_is_told() {
+        let mut report = report(0.2);
+        (report.maybe_full_wait_ns, report.maybe_full_wait_share) = (600_000_000, 0.6);
+        let sentences = of(&report, &[]);
+        assert!(sentences[0].contains("in 80 % of its time, 800.0 ms of 1.00 s"), "{sentences:?}");
+        assert!(sentences[0].contains("5.0 times as fast"), "{sentences:?}");
+        assert!(
+            sentences[1].starts_with("75 % of the standing still may be for something else"),
+            "{sentences:?}"
+        );
+        let sure = of(&super::tests::report(0.2), &[]).join(" ");
+        assert!(!sure.contains("something else"), "{sure}");
     }
 
     #[test]

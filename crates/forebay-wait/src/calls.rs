@@ -13,10 +13,15 @@ mod shape {
     pub(super) const OPEN: u16 = 7;
     pub(super) const PATH: u16 = 8;
     pub(super) const RING: u16 = 9;
+    pub(super) const SUBMIT: u16 = 10;
+    pub(super) const GETEVENTS: u16 = 11;
+    pub(super) const EVENT: u16 = 12;
+    pub(super) const SOCKET: u16 = 13;
 }
 
-/// The rows. `bpf/state.h` uses those below 8, and `CLOSE`, by number.
+/// The rows. `bpf/state.h` uses those below 8, `CLOSE` and `AIO` by number.
 pub(crate) mod row {
+    pub(crate) const NONE: u32 = 0;
     pub(crate) const FAULT: u32 = 1;
     pub(crate) const RING_READ: u32 = 2;
     pub(crate) const RING_WRITE: u32 = 3;
@@ -93,6 +98,9 @@ fn set(table: &mut [u16; CALLS], numbers: &[c_long], shape: u16, row: u32) {
 /// `libc` has no constant for it.
 const IO_PGETEVENTS: c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
 
+/// Likewise; it has the same number everywhere.
+const FUTEX_WAIT: c_long = 455;
+
 type Entry = (&'static [c_long], u16, u32);
 
 const LIST: &[Entry] = &[
@@ -136,14 +144,44 @@ const LIST: &[Entry] = &[
     (&[libc::SYS_truncate], shape::PATH, row::RESIZE),
     (&[libc::SYS_copy_file_range], shape::FD, row::COPY),
     (&[libc::SYS_readahead, libc::SYS_fadvise64], shape::FD, row::ADVISE),
-    (&[libc::SYS_io_submit, libc::SYS_io_getevents, IO_PGETEVENTS], shape::PATH, row::AIO),
+    (&[libc::SYS_io_submit], shape::SUBMIT, row::AIO),
+    (&[libc::SYS_io_getevents, IO_PGETEVENTS], shape::GETEVENTS, row::AIO),
     (&[libc::SYS_execve, libc::SYS_execveat], shape::PATH, row::EXEC),
     (&[libc::SYS_io_uring_enter], shape::RING, row::RING_ENTER),
+    // They have no row: the time of a sleep goes to the operation that ended it.
+    (
+        &[
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_ppoll,
+            libc::SYS_pselect6,
+            libc::SYS_futex,
+            libc::SYS_futex_waitv,
+            FUTEX_WAIT,
+        ],
+        shape::EVENT,
+        row::NONE,
+    ),
+    (
+        &[
+            libc::SYS_recvfrom,
+            libc::SYS_recvmsg,
+            libc::SYS_recvmmsg,
+            libc::SYS_sendto,
+            libc::SYS_sendmsg,
+            libc::SYS_sendmmsg,
+            libc::SYS_accept,
+            libc::SYS_accept4,
+        ],
+        shape::SOCKET,
+        row::NONE,
+    ),
 ];
 
 /// Calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[Entry] = &[
+    (&[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_select], shape::EVENT, row::NONE),
     (&[libc::SYS_open, libc::SYS_creat], shape::OPEN, row::OPEN),
     (&[libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_readlink], shape::PATH, row::STAT),
     (&[libc::SYS_getdents], shape::FD, row::LIST),
@@ -190,10 +228,11 @@ mod tests {
         let table = table();
         let listed: usize = LIST.iter().map(|(numbers, ..)| numbers.len()).sum();
         assert!(table.iter().filter(|entry| **entry != 0).count() >= listed);
-        for entry in table.iter().filter(|entry| **entry != 0 && **entry >> 8 != shape::RING) {
+        for entry in table.iter().filter(|entry| **entry & 0xff != 0 && **entry >> 8 != shape::RING) {
             assert_ne!(name(u32::from(entry & 0xff), true), "unknown");
         }
         assert_eq!(table[libc::SYS_pread64 as usize], shape::AT << 8 | row::READ as u16);
-        assert_eq!(table[libc::SYS_futex as usize], 0);
+        assert_eq!(table[libc::SYS_futex as usize], shape::EVENT << 8);
+        assert_eq!(table[libc::SYS_nanosleep as usize], 0);
     }
 }

@@ -161,10 +161,33 @@ pub(crate) struct Clock {
     pub(crate) processes: u64,
     pub(crate) lost_files: u64,
     pub(crate) lost_ops: u64,
+    pub(crate) unseen_ops: u64,
+    /// What may be a wait, by the kinds of `MAYBE_`: some, full, and both with a request at a device.
+    pub(crate) maybe: [Maybe; 4],
+}
+
+/// `struct maybe`, without the field that only the programs use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Maybe {
+    pub(crate) passed_ns: u64,
+    pub(crate) taken_ns: u64,
+}
+
+impl Maybe {
+    fn read(words: &mut Words<'_>) -> Self {
+        let maybe = Self { passed_ns: words.u64(), taken_ns: words.u64() };
+        words.u64();
+        maybe
+    }
+
+    /// Returns the part of which it is not known whether it was a wait.
+    pub(crate) fn open_ns(self) -> u64 {
+        self.passed_ns.saturating_sub(self.taken_ns)
+    }
 }
 
 impl Clock {
-    pub(crate) const BYTES: usize = 6 * 4 + 15 * 8;
+    pub(crate) const BYTES: usize = 6 * 4 + 16 * 8 + 2 * 4 + 4 * 3 * 8;
 
     /// Returns the bytes of a clock that has not begun and ends with process `root`.
     pub(crate) fn fresh(root: u32) -> Vec<u8> {
@@ -196,6 +219,11 @@ impl Clock {
             processes: words.u64(),
             lost_files: words.u64(),
             lost_ops: words.u64(),
+            unseen_ops: words.u64(),
+            maybe: {
+                words.u64();
+                std::array::from_fn(|_| Maybe::read(&mut words))
+            },
         }
     }
 }

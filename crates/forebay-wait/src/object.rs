@@ -92,6 +92,17 @@ impl Tracer {
         Ok(tracer)
     }
 
+    /// Returns whether there are rings, whose operations cannot be followed.
+    pub(crate) fn misses_rings(&self) -> bool {
+        let missing = |name: &&str| self.missing.iter().any(|missing| missing == name);
+        if !["io_uring_submit_req", "io_uring_complete"].iter().any(missing) {
+            return false;
+        }
+        // SAFETY: a ring without entries is refused before the null pointer is looked at.
+        let made = unsafe { libc::syscall(libc::SYS_io_uring_setup, 0, std::ptr::null::<u8>()) };
+        made >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
+    }
+
     fn attach(&mut self) -> Result<(), Error> {
         for program in self.object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();

@@ -31,6 +31,15 @@ pub struct Report {
     pub some_wait_ns: u64,
     /// `some_wait_ns` as a share of `wall_ns`.
     pub some_wait_share: f64,
+    /// Time in which no thread surely waited and none ran, and at least one slept while its process had
+    /// operations on files in flight: it may have waited for them. It is not in `full_wait_ns`.
+    pub maybe_full_wait_ns: u64,
+    /// `maybe_full_wait_ns` as a share of `wall_ns`.
+    pub maybe_full_wait_share: f64,
+    /// The same whatever the other threads did. It is not in `some_wait_ns`.
+    pub maybe_some_wait_ns: u64,
+    /// `maybe_some_wait_ns` as a share of `wall_ns`.
+    pub maybe_some_wait_share: f64,
     /// The waits of all threads together; more than `wall_ns` when several wait at once.
     pub wait_sum_ns: u64,
     /// Only those waits that the kernel calls iowait, which are the ones that `io.pressure` counts.
@@ -53,6 +62,9 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Events that did not fit into the maps.
     pub lost: Lost,
+    /// Operations that were or may have been in flight without being seen, in words. The figures bound what
+    /// a faster device saves only where there are none.
+    pub unseen: Vec<String>,
 }
 
 /// A device's measured rates of reads at random, of one size: the advice states a gain only where it was
@@ -111,6 +123,8 @@ pub struct DeviceTime {
     pub full_wait_above_ns: u64,
     /// Part of `some_wait_ns` with a request at a device.
     pub some_wait_at_device_ns: u64,
+    /// Part of `maybe_full_wait_ns` with a request at a device.
+    pub maybe_full_wait_at_device_ns: u64,
 }
 
 /// Events that did not fit into the maps.

@@ -116,6 +116,7 @@ fn finished(tracer: Option<Tracer>, mut parts: Parts) -> Result<Report, Error> {
     if !tracer.missing.is_empty() {
         parts.notes.push(format!("this kernel has no tracepoint {}", tracer.missing.join(", ")));
     }
+    parts.misses_rings = tracer.misses_rings();
     let totals = tracer.finish()?;
     if totals.clock.lost_files + totals.clock.lost_ops > 0 {
         parts.notes.push("there was no room for some files or operations; `lost` counts them".to_owned());

@@ -67,21 +67,26 @@ fn page_with(document: &Document, files: usize, source: &str, known: Option<usiz
     .into_string()
 }
 
-/// Returns the time as one bar: full wait at the device, full wait above it, some wait beside running
-/// threads, the rest.
+/// Returns the time as one bar: full wait at the device, full wait above it, what may be full wait, some wait
+/// beside running threads, the rest.
 fn time_bar(report: &Report) -> Markup {
     let device = report.device.unwrap_or_default();
     let at = if report.device.is_some() { device.full_wait_at_device_ns } else { report.full_wait_ns };
     let above = report.full_wait_ns.saturating_sub(at);
-    let beside = report.some_wait_ns.saturating_sub(report.full_wait_ns);
-    let rest = report.wall_ns.saturating_sub(report.some_wait_ns);
+    let maybe = report.maybe_full_wait_ns;
+    let some = report.some_wait_ns + report.maybe_some_wait_ns;
+    let beside = some.saturating_sub(report.full_wait_ns + maybe);
+    let rest = report.wall_ns.saturating_sub(some);
     let at_name = if report.device.is_some() { "all stood still, at the device" } else { "all stood still" };
     let parts = [
         (at_name, at, "s3"),
         ("all stood still, above the device", above, "s1"),
+        ("all slept, it may be for I/O", maybe, "s2"),
         ("some waited while others ran", beside, "s0"),
         ("no thread waited for I/O", rest, "s7"),
     ];
+    // What may be is a row only where there is any.
+    let parts: Vec<_> = parts.into_iter().filter(|part| part.1 > 0 || part.2 != "s2").collect();
     let shares: Vec<f64> = parts.iter().map(|part| part.1 as f64 / report.wall_ns.max(1) as f64).collect();
     let starts = shares.iter().scan(0.0, |sum, share| {
         let start = *sum;

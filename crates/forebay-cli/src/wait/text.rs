@@ -87,8 +87,14 @@ pub(super) fn figures(report: &Report) -> Vec<(&'static str, String)> {
     let mut figures = vec![
         ("time", time(report.wall_ns)),
         ("full wait", pair(report.full_wait_ns, report.full_wait_share)),
+        ("  may be, besides", pair(report.maybe_full_wait_ns, report.maybe_full_wait_share)),
         ("some wait", pair(report.some_wait_ns, report.some_wait_share)),
+        ("  may be, besides", pair(report.maybe_some_wait_ns, report.maybe_some_wait_share)),
     ];
+    // Without operations in flight beside a sleep there is nothing to tell.
+    if report.maybe_some_wait_ns == 0 {
+        figures.retain(|(name, _)| !name.ends_with("besides"));
+    }
     if report.method == Method::Tracepoints {
         figures.push(("  of all threads", time(report.wait_sum_ns)));
         figures.push(("full iowait", pair(report.iowait.full_ns, report.iowait.full_share)));

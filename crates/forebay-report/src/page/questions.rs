@@ -278,8 +278,15 @@ fn blocked(report: &Report) -> KeyQuestion {
         let some =
             some.map_or_else(String::new, |some| format!(", some thread of it for {} %", percent(some)));
         let (name, share) = (program(command(wait.experiment)), percent(wait.value));
+        // Of what may be a wait it is not said that there is none.
+        let maybe = wait.row.get(metric::MAYBE_WAIT_SHARE).unwrap_or(0.0);
+        let share = if maybe >= 0.01 { format!("{share} to {}", percent(wait.value + maybe)) } else { share };
         let sentence = format!("`{name}` was blocked for {share} % of its time{some}.");
         let verdict = Verdict::over(wait.value, BLOCKED, SLOWED);
+        let verdict = match (verdict, Verdict::over(wait.value + maybe, BLOCKED, SLOWED)) {
+            (Verdict::No, Verdict::Yes | Verdict::Partly) => Verdict::Partly,
+            _ => verdict,
+        };
         return key.found(verdict, format!("{share} % of its time"), sentence, wait.section);
     }
     let each = rows(report, Role::Writes, metric::SYNC_MS).into_iter();
@@ -350,6 +357,28 @@ mod tests {
         );
         assert!(program(0.8).sentence.starts_with("`dd` was blocked for 80 % of its time"));
         assert!(is_short(&program(0.8)));
+    }
+
+    /// Regression: a program that slept in epoll while its reads were in flight was not blocked on I/O.
+    #[test]
+    fn what_may_be_a_wait_is_no_no() {
+        let program = |maybe: f64| {
+            let mut experiment = Experiment::new("wait", "").shown(View::of(Role::Waiting, SHARED));
+            experiment = experiment.parameter("command", "dd");
+            let shares = [
+                (metric::FULL_WAIT_SHARE, 0.02),
+                (metric::SOME_WAIT_SHARE, 0.02),
+                (metric::MAYBE_WAIT_SHARE, maybe),
+            ];
+            experiment.rows = vec![row("program", &shares)];
+            blocked(&report(vec![experiment]))
+        };
+        assert_eq!(
+            [0.0, 0.2, 0.9].map(|maybe| program(maybe).verdict),
+            [Verdict::No, Verdict::Partly, Verdict::Partly]
+        );
+        assert!(program(0.9).sentence.starts_with("`dd` was blocked for 2 to 92 % of its time"));
+        assert!(is_short(&program(0.9)));
     }
 
     /// Regression: a limit of a control group was called the device's.

@@ -65,6 +65,8 @@ metrics! {
     SECONDS "seconds" as "seconds" / 1.0: "wall time of one repeat";
     FULL_WAIT_SHARE "full_wait_share" as "full wait %" / 0.01:
         "share of the time in which a thread was blocked on I/O and none ran";
+    MAYBE_WAIT_SHARE "maybe_full_wait_share" as "may be %" / 0.01:
+        "share of the time, besides, in which it may have been blocked on I/O: none ran, and operations on files were in flight";
     SOME_WAIT_SHARE "some_wait_share" as "some wait %" / 0.01:
         "share of the time in which a thread was blocked on I/O";
     FULL_IOWAIT_SHARE "full_iowait_share" as "full iowait %" / 0.01:

@@ -30,6 +30,11 @@ struct Waited {
     method: String,
     wall_ns: u64,
     full_wait_share: f64,
+    // Earlier versions did not tell it.
+    #[serde(default)]
+    maybe_full_wait_share: Option<f64>,
+    #[serde(default)]
+    unseen: Vec<String>,
     some_wait_share: f64,
     wait_sum_ns: u64,
     iowait: Pressure,
@@ -82,12 +87,15 @@ fn of(waited: Waited) -> Report {
         (metric::WAIT_S, seconds(waited.wait_sum_ns)),
         (metric::SECONDS, seconds(waited.wall_ns)),
     ];
-    let program = row(PROGRAM, of_program).describe(format!("{command}, with all that it started"));
+    let maybe = waited.maybe_full_wait_share.map(|share| (metric::MAYBE_WAIT_SHARE, share));
+    let program = row(PROGRAM, of_program.into_iter().chain(maybe))
+        .describe(format!("{command}, with all that it started"));
     let files = waited.files.iter().filter(|file| file.wait_ns > 0).take(FILES).map(|file| {
         row(&file.path, [(metric::WAIT_SHARE, file.wait_share), (metric::WAIT_S, seconds(file.wait_ns))])
     });
     experiment.rows = std::iter::once(program).chain(files).collect();
-    experiment.notes = waited.notes;
+    let unseen = waited.unseen.into_iter().map(|what| format!("it may have waited for more, as {what}"));
+    experiment.notes = waited.notes.into_iter().chain(unseen).collect();
     // The build is unknown, and no figure depends on it.
     let environment = Environment {
         time_unix_s: waited.time_unix_s,
@@ -113,6 +121,7 @@ pub fn present(experiment: &mut Experiment) {
 
 const COLUMNS: &[Definition] = &[
     columns::FULL_WAIT_SHARE,
+    columns::MAYBE_WAIT_SHARE,
     columns::SOME_WAIT_SHARE,
     columns::FULL_IOWAIT_SHARE,
     columns::WAIT_SHARE,
@@ -142,8 +151,13 @@ pub(crate) fn program(command: &str) -> &str {
 
 fn sentence(experiment: &Experiment) -> Option<String> {
     let share = |name: &str| experiment.row(PROGRAM)?.metrics.get(name).map(|share| number(share * 100.0));
+    let maybe = experiment.row(PROGRAM).and_then(|row| row.metrics.get(metric::MAYBE_WAIT_SHARE));
+    let maybe = match maybe {
+        Some(maybe) if maybe >= 0.01 => format!(" (it may be {} % more)", number(maybe * 100.0)),
+        _ => String::new(),
+    };
     Some(format!(
-        "`{}` was blocked on I/O in {} % of its time, and some thread of it in {} %",
+        "`{}` was blocked on I/O in {} % of its time{maybe}, and some thread of it in {} %",
         program(command(experiment)),
         share(metric::FULL_WAIT_SHARE)?,
         share(metric::SOME_WAIT_SHARE)?

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Call, DeviceTime, File, Lost, Method, Pressure, Report, Served, SizeClass};
 use crate::calls;
-use crate::layout::{CallStats, FileKey, FileState, SIZES};
+use crate::layout::{CallStats, Clock, FileKey, FileState, SIZES};
 use crate::object::Totals;
 use crate::pressure::Stalled;
 
@@ -20,6 +20,7 @@ pub(crate) struct Parts {
     pub(crate) wall_ns: u64,
     pub(crate) stalled: Option<Stalled>,
     pub(crate) notes: Vec<String>,
+    pub(crate) misses_rings: bool,
 }
 
 pub(crate) fn share(part: u64, whole: u64) -> f64 {
@@ -30,25 +31,44 @@ impl Report {
     /// Builds a report from the tracepoints' totals.
     pub(crate) fn new(parts: Parts, totals: Totals) -> Self {
         let clock = &totals.clock;
+        let [some, full, some_device, full_device] = clock.maybe;
+        let unseen = unseen(clock, parts.misses_rings);
         let mut report = Self::empty(parts, Method::Tracepoints);
+        report.unseen = unseen;
         // A command that was ended before it executed its program has not begun.
         let wall = if clock.begun == 0 { 0 } else { clock.ended.saturating_sub(clock.begun) };
         report.wall_ns = wall;
-        report.full_wait_ns = clock.full_ns;
-        report.some_wait_ns = clock.some_ns;
+        report.full_wait_ns = clock.full_ns + full.taken_ns;
+        report.some_wait_ns = clock.some_ns + some.taken_ns;
+        report.maybe_full_wait_ns = full.open_ns();
+        report.maybe_some_wait_ns = some.open_ns();
         report.wait_sum_ns = clock.wait_sum_ns;
         report.iowait = Pressure::of(clock.some_iowait_ns, clock.full_iowait_ns, wall);
         report.device = Some(DeviceTime {
             busy_ns: clock.device_ns,
-            full_wait_at_device_ns: clock.full_device_ns,
-            full_wait_above_ns: clock.full_ns.saturating_sub(clock.full_device_ns),
-            some_wait_at_device_ns: clock.some_device_ns,
+            full_wait_at_device_ns: clock.full_device_ns + full_device.taken_ns,
+            full_wait_above_ns: (clock.full_ns + full.taken_ns)
+                .saturating_sub(clock.full_device_ns + full_device.taken_ns),
+            some_wait_at_device_ns: clock.some_device_ns + some_device.taken_ns,
+            maybe_full_wait_at_device_ns: full_device.open_ns(),
         });
         report.threads = clock.threads;
         report.processes = clock.processes;
         report.lost = Lost { calls: clock.lost_files, operations: clock.lost_ops };
         report.add_calls(totals);
         report.complete()
+    }
+
+    /// Returns the full wait with what may be one.
+    pub(crate) fn full_at_most_ns(&self) -> u64 {
+        self.full_wait_ns + self.maybe_full_wait_ns
+    }
+
+    /// Returns the part of that with a request at a device, which is all that a faster one can shorten.
+    pub(crate) fn at_device_at_most_ns(&self) -> u64 {
+        self.device.map_or(self.full_at_most_ns(), |device| {
+            device.full_wait_at_device_ns + device.maybe_full_wait_at_device_ns
+        })
     }
 
     /// Builds a report from the cgroup's figures alone.
@@ -58,6 +78,7 @@ impl Report {
         report.full_wait_ns = stalled.full_ns;
         report.some_wait_ns = stalled.some_ns;
         report.iowait = Pressure::of(stalled.some_ns, stalled.full_ns, report.wall_ns);
+        report.unseen.push("io.pressure has only the waits that the kernel calls iowait".to_owned());
         report.complete()
     }
 
@@ -73,6 +94,10 @@ impl Report {
             full_wait_share: 0.0,
             some_wait_ns: 0,
             some_wait_share: 0.0,
+            maybe_full_wait_ns: 0,
+            maybe_full_wait_share: 0.0,
+            maybe_some_wait_ns: 0,
+            maybe_some_wait_share: 0.0,
             wait_sum_ns: 0,
             iowait: Pressure::default(),
             pressure: parts.stalled.map(|stalled| Pressure::of(stalled.some_ns, stalled.full_ns, 0)),
@@ -84,12 +109,15 @@ impl Report {
             advice: Vec::new(),
             notes: parts.notes,
             lost: Lost::default(),
+            unseen: Vec::new(),
         }
     }
 
     fn complete(mut self) -> Self {
         self.full_wait_share = share(self.full_wait_ns, self.wall_ns);
         self.some_wait_share = share(self.some_wait_ns, self.wall_ns);
+        self.maybe_full_wait_share = share(self.maybe_full_wait_ns, self.wall_ns);
+        self.maybe_some_wait_share = share(self.maybe_some_wait_ns, self.wall_ns);
         self.pressure = self.pressure.map(|psi| Pressure::of(psi.some_ns, psi.full_ns, self.wall_ns));
         self.advice = crate::advice::of(&self, &[]);
         self
@@ -130,6 +158,23 @@ impl Report {
         self.files.sort_by_key(|file| (std::cmp::Reverse(file.wait_ns), std::cmp::Reverse(file.bytes)));
         self.without_file.sort_by_key(|call| std::cmp::Reverse(call.wait_ns));
     }
+}
+
+fn unseen(clock: &Clock, misses_rings: bool) -> Vec<String> {
+    let mut unseen = Vec::new();
+    if misses_rings {
+        unseen.push("operations of io_uring cannot be followed on this kernel".to_owned());
+    }
+    if clock.lost_ops > 0 {
+        unseen.push(format!("there was no room to follow {} operations or requests", clock.lost_ops));
+    }
+    if clock.unseen_ops > 0 {
+        unseen.push(format!(
+            "{} operations of io_uring or libaio could not be followed to their end",
+            clock.unseen_ops
+        ));
+    }
+    unseen
 }
 
 fn named(key: FileKey, totals: &Totals) -> File {

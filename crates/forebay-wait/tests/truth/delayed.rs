@@ -163,6 +163,18 @@ fn delayed_reads_by_a_ring_one_at_a_time() {
     assert_eq!(file.concurrency_max, 1);
 }
 
+/// The ring's only thread sleeps in epoll.
+#[test]
+fn delayed_reads_by_a_ring_behind_epoll() {
+    let Some(delayed) = Delayed::new() else { return };
+    let run = delayed.run("ring-epoll");
+    delayed.planted(run.truth.waited_ns, BLOCKS);
+    right(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
+    right(run.report.wait_sum_ns, run.truth.waited_ns, "the sum over threads");
+    right(run.call(&delayed.file, "io_uring read").wait_ns, run.truth.waited_ns, "the file's wait");
+    assert_eq!(run.report.maybe_full_wait_ns, 0);
+}
+
 #[test]
 fn delayed_reads_by_a_ring_eight_at_a_time() {
     let Some(delayed) = Delayed::new() else { return };

@@ -6,6 +6,7 @@
 #![cfg(target_os = "linux")]
 #![allow(unreachable_pub, missing_docs, reason = "a test's own modules")]
 
+mod asleep;
 mod delayed;
 mod place;
 mod workload;
@@ -139,6 +140,7 @@ fn within(measured: u64, least: u64, most: u64, what: &str) {
     // second.
     const TICK_NS: u64 = 10_000_000;
     let told = || format!("{what}: measured {measured} ns, in truth {least} to {most} ns");
+    eprintln!("{}", told());
     assert!(measured + least / 20 + TICK_NS >= least, "{}", told());
     assert!(measured <= most + most / 20 + TICK_NS, "{}", told());
 }
@@ -365,6 +367,114 @@ fn a_ring_that_waits_for_files_is_a_wait() {
         file.wait_ns + elsewhere_ns > waited_ns / 20 * 19,
         "{waited_ns}, {elsewhere_ns} elsewhere: {file:#?}"
     );
+}
+
+/// Regression: a program that waits for its ring through epoll, as each on the feature `tokio` does, was told that it stood still in
+/// less than 1 % of its time and that faster storage would save no more than 104 us, where it had slept for 0.5 s of 1 s until its
+/// reads completed: the sleep was in no call on a file. Here, too, the figure was nothing.
+fn a_ring_is_waited_for(what: &str) {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run(what, &file, Some(&throttle));
+    assert!(run.truth.waited_ns > 700_000_000, "{:?}", run.truth);
+    run.whole(run.report.full_wait_ns, &file, "full wait");
+    run.whole(run.report.some_wait_ns, &file, "some wait");
+    run.whole(run.report.wait_sum_ns, &file, "the sum over threads");
+    within(run.report.maybe_full_wait_ns, 0, 0, "what may be, besides");
+    same(run.call(&file, "io_uring read").wait_ns, run.truth.waited_ns, "the file's wait");
+    assert!(run.advice().contains("reads of data.bin, one at a time"), "{}", run.advice());
+    assert!(!run.advice().contains("save no more"), "{}", run.advice());
+}
+
+#[test]
+fn a_ring_is_waited_for_in_its_own_call() {
+    a_ring_is_waited_for("ring-enter");
+}
+
+#[test]
+fn a_ring_is_waited_for_in_epoll() {
+    a_ring_is_waited_for("ring-epoll");
+}
+
+#[test]
+fn a_ring_is_waited_for_in_poll() {
+    a_ring_is_waited_for("ring-poll");
+}
+
+#[test]
+fn a_ring_is_waited_for_in_select() {
+    a_ring_is_waited_for("ring-select");
+}
+
+#[test]
+fn a_ring_is_waited_for_in_a_read_of_its_eventfd() {
+    a_ring_is_waited_for("ring-eventfd");
+}
+
+/// Both threads sleep until the read is there: that is one wait.
+#[test]
+fn a_thread_that_a_ring_s_thread_wakes_does_not_count_again() {
+    a_ring_is_waited_for("ring-passed-on");
+}
+
+/// Regression: as with a ring, and the operations of libaio have no tracepoint.
+#[test]
+fn libaio_is_waited_for_in_epoll() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("libaio", &file, Some(&throttle));
+    assert!(run.truth.waited_ns > 700_000_000, "{:?}", run.truth);
+    // The operations have no file.
+    let aio = run.report.without_file.iter().find(|call| call.call == "aio").expect("it has a row");
+    let most = run.truth.waited_ns + run.report.wait_sum_ns - aio.wait_ns;
+    within(run.report.full_wait_ns, run.truth.waited_ns, most, "full wait");
+    same(aio.wait_ns, run.truth.waited_ns, "the operations' wait");
+}
+
+/// What ends the sleep is not to be seen here: a call on a socket goes on sleeping when a completion interrupts it. So it may be a
+/// wait, as long as a read was in flight, and no bound leaves it out.
+#[test]
+fn a_sleep_beside_a_read_may_be_a_wait() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("ring-socket", &file, Some(&throttle));
+    let reads = run.call(&file, "io_uring read");
+    assert!(reads.time_ns > 700_000_000, "{reads:?}");
+    within(run.report.maybe_full_wait_ns, reads.time_ns, reads.time_ns, "what may be, besides");
+    within(run.report.full_wait_ns, 0, run.elsewhere(&file), "full wait");
+    assert!(run.advice().contains("may be for something else"), "{}", run.advice());
+    assert!(!run.advice().contains("save no more"), "{}", run.advice());
+}
+
+/// Regression: an idle server was one that waits for I/O when it sleeps for its sockets in io_uring_enter, which the kernel calls
+/// iowait, or in io_getevents.
+#[test]
+fn an_idle_program_without_reads_in_flight_does_not_wait() {
+    need!(may_measure());
+    let run = run("idle", Path::new("/"), None);
+    assert!(run.truth.passed_ns >= workload::SLEEP.as_nanos() as u64);
+    let report = &run.report;
+    // A single sleep counted as a wait would reach this limit.
+    let figures = report.wait_sum_ns + report.maybe_some_wait_ns;
+    assert!(u128::from(figures) < workload::SLEEP.as_nanos() / 2, "{report:#?}");
+}
+
+#[test]
+fn a_futex_beside_a_read_of_another_thread_counts_once() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("pool", &file, Some(&throttle));
+    run.whole(run.report.full_wait_ns, &file, "full wait");
+    run.whole(run.report.wait_sum_ns, &file, "the sum over threads");
+    within(run.report.maybe_some_wait_ns, 0, 0, "what may be, besides");
+}
+
+/// The feature `tokio`: each worker of the runtime has a ring, and sleeps in epoll or in a futex.
+#[test]
+fn rings_of_a_runtimes_workers_are_waited_for() {
+    let (_directory, file, throttle) = need!(throttled());
+    let run = run("workers", &file, Some(&throttle));
+    assert!(run.truth.passed_ns > 700_000_000, "{:?}", run.truth);
+    let most = run.truth.passed_ns + run.elsewhere(&file);
+    let measured = run.report.full_wait_ns + run.report.maybe_full_wait_ns;
+    within(measured, run.truth.waited_ns, most, "full wait, with what may be");
+    assert!(run.report.full_wait_ns > run.truth.waited_ns / 10 * 9, "{:#?}", run.report);
 }
 
 /// The reader of a FUSE file sleeps without the kernel calling it iowait; it is stalled all the same.

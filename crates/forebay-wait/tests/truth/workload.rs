@@ -14,6 +14,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::asleep;
+
 /// Environment variables with the workload, its file, its throttled cgroup, and the place for the truth.
 pub const WHAT: &str = "FOREBAY_WAIT_WORKLOAD";
 pub const ON: &str = "FOREBAY_WAIT_FILE";
@@ -27,7 +29,7 @@ pub struct Truth {
     pub passed_ns: u64,
 }
 
-const BLOCK: usize = 64 << 10;
+pub const BLOCK: usize = 64 << 10;
 
 /// The sleep of threads that wait for no I/O.
 pub const SLEEP: Duration = Duration::from_secs(1);
@@ -60,7 +62,16 @@ pub fn run() {
         "endless" => loop {
             read_to_end(&direct(&path));
         },
-        other => panic!("there is no workload {other}"),
+        "ring-passed-on" => asleep::passed_on(&path),
+        "ring-socket" => asleep::for_a_socket(&path),
+        "libaio" => asleep::by_libaio(&path),
+        "idle" => asleep::idle(),
+        "pool" => beside_a_futex(&path),
+        "workers" => with_worker_rings(&path),
+        other => match asleep::way(other) {
+            Some(way) => asleep::by_a_ring(&path, way),
+            None => panic!("there is no workload {other}"),
+        },
     };
     if let Some(place) = std::env::var_os(TRUTH) {
         // Appended: several processes of one workload may write here.
@@ -87,7 +98,7 @@ fn scheduled() -> (u64, u64) {
     (numbers.next().expect("run time"), numbers.next().expect("delay"))
 }
 
-fn measured(work: impl FnOnce()) -> Truth {
+pub fn measured(work: impl FnOnce()) -> Truth {
     let before = scheduled();
     let begun = Instant::now();
     work();
@@ -96,12 +107,12 @@ fn measured(work: impl FnOnce()) -> Truth {
     Truth { waited_ns: passed_ns.saturating_sub(after.0 - before.0 + after.1 - before.1), passed_ns }
 }
 
-fn direct(path: &Path) -> File {
+pub fn direct(path: &Path) -> File {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).expect("direct I/O works here")
 }
 
 /// Returns memory that is aligned for direct I/O, and where the aligned part begins.
-fn aligned(bytes: usize) -> (Vec<u8>, usize) {
+pub fn aligned(bytes: usize) -> (Vec<u8>, usize) {
     let buffer = vec![0; bytes + 4096];
     let start = buffer.as_ptr().align_offset(4096);
     (buffer, start)
@@ -329,7 +340,7 @@ pub fn scheduled_of(process: u32) -> u64 {
 
 /// Runs `work`, and counts all time in which any thread ran or was runnable as no wait: the wait is at least
 /// the rest of the time.
-fn whole_process(work: impl FnOnce()) -> Truth {
+pub fn whole_process(work: impl FnOnce()) -> Truth {
     let all = || scheduled_of(std::process::id());
     let before = all();
     let begun = Instant::now();
@@ -345,6 +356,36 @@ fn with_tokio(path: &Path) -> Truth {
         let bytes = runtime.block_on(tokio::fs::read(path)).expect("it can be read");
         assert!(!bytes.is_empty());
     })
+}
+
+/// Reads in one thread while the other sleeps in a futex until that one ends.
+fn beside_a_futex(path: &Path) -> Truth {
+    std::thread::scope(|scope| scope.spawn(|| read_alone(path)).join().expect("it worked"))
+}
+
+/// Reads the whole file by tasks on a runtime whose workers have rings of their own, and sleep in epoll and in futexes.
+fn with_worker_rings(path: &Path) -> Truth {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_io().build();
+    let runtime = runtime.expect("it starts");
+    let engine = forebay::Engine::start(forebay::Config::default()).expect("it starts");
+    let bytes = fs::metadata(path).expect("it exists").len();
+    let path = path.to_owned();
+    let truth = runtime.block_on(async {
+        let file = engine.open(&path, forebay::Open::read()).await.expect("it opens");
+        let reading = tokio::spawn(async move {
+            let all = || scheduled_of(std::process::id());
+            let (before, begun) = (all(), Instant::now());
+            for place in (0..bytes).step_by(BLOCK) {
+                let block = file.read(place..place + BLOCK as u64).await.expect("it can be read");
+                assert_eq!(block.len(), BLOCK);
+            }
+            let passed_ns = begun.elapsed().as_nanos() as u64;
+            Truth { waited_ns: passed_ns.saturating_sub(all() - before), passed_ns }
+        });
+        reading.await.expect("it worked")
+    });
+    engine.close().wait().expect("it ends");
+    truth
 }
 
 /// Reads the whole file with so many threads, block after block, by one engine: so many operations are in its
