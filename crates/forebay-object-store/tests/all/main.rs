@@ -2,6 +2,7 @@
 
 mod common;
 mod differential;
+mod durable_or_error;
 mod frozen;
 mod integration;
 mod paths;
