@@ -172,7 +172,9 @@ fn delayed_reads_by_a_ring_behind_epoll() {
     right(run.report.full_wait_ns, run.truth.waited_ns, "full wait");
     right(run.report.wait_sum_ns, run.truth.waited_ns, "the sum over threads");
     right(run.call(&delayed.file, "io_uring read").wait_ns, run.truth.waited_ns, "the file's wait");
-    assert_eq!(run.report.maybe_full_wait_ns, 0);
+    // The rest is sure: between a completion and its settling there are microseconds.
+    let maybe_ns = run.report.maybe_full_wait_ns;
+    assert!(maybe_ns < run.truth.waited_ns / 1000, "{maybe_ns} ns may be a wait");
 }
 
 #[test]
