@@ -8,8 +8,7 @@ fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 install_packages() {
     command -v apt-get >/dev/null \
         || fail "this machine has no apt-get; install by hand: $* (names as on Debian)"
-    # Another apt may be at work, such as that of a step beside this one.
-    local as_root=() patient=(-o DPkg::Lock::Timeout=300)
+    local as_root=()
     if [ "$(id -u)" -ne 0 ]; then
         if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
             as_root=(sudo)
@@ -18,9 +17,9 @@ install_packages() {
         fi
     fi
     say "installing with apt: $*"
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends "$@" >/dev/null \
-        || { "${as_root[@]}" apt-get "${patient[@]}" update >/dev/null \
-            && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends "$@" >/dev/null; } \
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null \
+        || { "${as_root[@]}" apt-get update >/dev/null \
+            && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null; } \
         || fail "apt could not install: $*. Install it by hand, then run this again"
 }
 
