@@ -48,7 +48,7 @@ mod view;
 mod walk;
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use tonic::Status;
 

@@ -13,5 +13,3 @@ mod model;
 mod power;
 mod random;
 mod real;
-
-pub(crate) use real::Real;
