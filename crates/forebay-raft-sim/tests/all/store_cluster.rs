@@ -65,7 +65,7 @@ fn attempt(world: &mut World, worlds: Worlds, counts: &Counts) -> Result<(), Str
         for node in 1..=nodes {
             let mut disk = worlds::disk(&mut draw);
             if draw.below(2) == 0 {
-                // What is not synced yet is not synced for long.
+                // Writes that are not synced yet are not synced for long.
                 disk = disk.latency(80 * US, 20 * US, 5 * MS);
             }
             sim::node(node).disk(disk).map_err(|error| error.to_string())?;
@@ -244,7 +244,7 @@ fn a_write_that_is_acknowledged_before_the_quorum_is_found() {
     defect_is_caught(Defect::AcknowledgesEarly, Trouble::All, "lost write");
 }
 
-/// openraft's default: a leader that was started again leads at once. It does not know what it had committed, and it gives log ids
+/// openraft's default: a leader that was started again leads at once. It does not know its committed entries, and it gives log ids
 /// of entries that it had sent, but not yet synced, to other entries.
 #[test]
 fn a_leader_that_leads_again_without_an_election_is_found() {

@@ -23,7 +23,7 @@ use openraft::{
     AnyError, BasicNode, Config, EntryPayload, Raft, RaftNetworkFactory, RaftNetworkV2, SnapshotPolicy,
 };
 
-/// Sets the value of the key that an entry names, to what it had before and the entry.
+/// Sets the value of the key that an entry names, to its former value and the entry.
 struct Chains;
 
 impl Apply<Types> for Chains {
@@ -155,7 +155,7 @@ impl Cluster {
         self.logs.insert(id, log);
     }
 
-    /// Ends a node. What it had not written in order is as after a kill.
+    /// Ends a node. Writes that were not in order are as after a kill.
     async fn stop(&mut self, id: u64) {
         let (node, store) = self.network.0.lock().unwrap().remove(&id).unwrap();
         node.shutdown().await.unwrap();
@@ -182,7 +182,7 @@ impl Cluster {
     async fn write(&self, numbers: std::ops::Range<u64>) -> u64 {
         let mut last = 0;
         let mut left: Vec<u64> = numbers.collect();
-        // A leader that loses its lease refuses what it cannot decide on: the client asks again, and the entry may come twice.
+        // A leader that loses its lease refuses entries that it cannot decide on: the client asks again, and the entry may come twice.
         while !left.is_empty() {
             let leader = self.leader().await;
             let write = |number: u64| {

@@ -225,7 +225,7 @@ pub fn for_a_socket(path: &Path) -> Truth {
     truth
 }
 
-/// Sleeps in all these calls with no file's operation in flight: what is in flight on the ring waits for a socket.
+/// Sleeps in all these calls with no file's operation in flight: the ring's operation waits for a socket.
 pub fn idle() -> Truth {
     let (socket, _other) = UnixStream::pair().expect("sockets exist");
     let (file, silent) = (File::from(eventfd()), eventfd());

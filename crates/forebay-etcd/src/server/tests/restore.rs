@@ -289,7 +289,7 @@ async fn a_directory_that_is_in_use_is_not_restored_into() {
     assert!(dir.exists() && log_dir.join("mine.txt").exists());
     fs::remove_file(log_dir.join("mine.txt")).unwrap();
 
-    // A crash in the middle of a restore: neither a server nor another restore takes what is there for a member.
+    // A crash in the middle of a restore: neither a server nor another restore takes the remains for a member.
     fs::create_dir_all(dir.join("member.unfinished/state")).unwrap();
     let left =
         "was left by a restore that did not come to its end: remove it, and restore the snapshot again";
