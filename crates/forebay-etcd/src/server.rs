@@ -22,9 +22,10 @@ use crate::services::{self, Context, Followers, Leases, Limits};
 use crate::tls;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
 
-/// What a stream of a client, and all streams of a connection, may send before it is read. h2 closes a connection whose unread small
-/// frames exceed a budget: half of the connection's window, of which a frame takes what it lacks to 256 bytes. A gRPC message has at
-/// least 5, so the stream's window is always full first: 131,072 / 5 * 251 is less than half of the connection's.
+/// Bytes that a client may send on a stream, and on all streams of a connection, before they are read. h2 closes a connection whose
+/// unread small frames exceed a budget: half of the connection's window, of which a frame of fewer than 256 bytes takes the difference. A
+/// gRPC message has at least 5, so the window of one stream is always full first: 131,072 / 5 * 251 is less than half of the
+/// connection's. Of keep-alives (16 bytes) it takes five streams, each with all of its requests ahead and a full window.
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// How long requests of clients may take to end when the server does.

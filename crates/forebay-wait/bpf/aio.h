@@ -1,4 +1,4 @@
-/* What was no wait as far as a call shows: sleeps that an operation's completion ended, and the operations of libaio. */
+/* Sleeps that a completion ended, and the operations of libaio. */
 #ifndef FOREBAY_AIO_H
 #define FOREBAY_AIO_H
 

@@ -60,7 +60,7 @@ static __always_inline int belongs(struct request *request, struct device_reques
 	}
 	if (file_of_pages(request, &entry->file))
 		entry->named = bpf_map_lookup_elem(&files, &entry->file) != 0;
-	/* A ring's own threads issue what the program did not wait for there. */
+	/* A ring's own threads issue operations that block. */
 	return thread || entry->named || (task->flags & KERNEL_THREAD) ||
 	       ((task->flags & IO_WORKER) && bpf_map_lookup_elem(&owners, &process));
 }

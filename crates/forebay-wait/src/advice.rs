@@ -367,7 +367,7 @@ mod tests {
         assert!(sentences[0].contains("less than 1 %"), "{sentences:?}");
     }
 
-    /// Regression: a bound on what faster storage saves that left out the sleeps in which it could not be seen what was waited for.
+    /// Regression: a bound on the gain by faster storage that left out the sleeps in epoll and the like.
     #[test]
     fn a_bound_has_what_may_be_a_wait_and_is_not_stated_where_something_is_unseen() {
         let mut report = report(0.001);

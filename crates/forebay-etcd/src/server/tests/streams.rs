@@ -1,5 +1,5 @@
 //! Shows: a client may send thousands of small requests on a stream before it reads a reply. None is lost, and its connection stays.
-//! How: clients whose windows are small, so that replies which nobody reads stay with the server.
+//! How: clients whose windows are small, so that replies stay with the server until they are read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::proto::etcdserverpb::watch_client::WatchClient;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
 use crate::proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest, RangeRequest, WatchCreateRequest, WatchRequest,
+    WatchResponse,
 };
 use crate::proto::peer::command::Change;
 use crate::services::STREAM_MAX;
@@ -59,8 +60,8 @@ async fn keep_alives_share_rounds_and_are_read_before_their_replies_are() {
     let grants = (1..=leases).map(|id| LeaseGrantRequest { id, ttl: 600 }).map(Change::LeaseGrant);
     let grants = grants.map(|grant| cluster.members[leader].node().propose(grant));
     within(futures_util::future::try_join_all(grants)).await.unwrap();
-    // More than a stream reads ahead, so that the rest waits with the client.
-    let count = STREAM_MAX + 6_000;
+    // More than a stream reads ahead and its window holds (8,192 of 16 bytes), so that the rest waits with the client.
+    let count = STREAM_MAX + 10_000;
     let of = move |at: usize| at as i64 % leases + 1;
     let counts = cluster.members[leader].node().counts();
     let rounds_before = counts.read_rounds.load(Ordering::Relaxed);
@@ -104,23 +105,22 @@ async fn very_many_watches_on_a_stream_have_their_events() {
     let requests = requests.chain(stream::pending());
     let mut replies = within(client.watch(requests)).await.unwrap().into_inner();
     are_sent(&sent, watches).await;
-    let (mut created, mut seen) = (0, BTreeMap::<i64, Vec<String>>::new());
+    let note = |seen: &mut BTreeMap<i64, Vec<String>>, reply: WatchResponse| {
+        let values = reply.events.into_iter().map(|event| event.kv.unwrap().value);
+        let values = values.map(|value| String::from_utf8(value.to_vec()).unwrap());
+        seen.entry(reply.watch_id).or_default().extend(values);
+    };
+    let (mut created, mut seen) = (0, BTreeMap::new());
     while created < watches || seen.values().map(Vec::len).sum::<usize>() < watches / 2 {
         let reply = within(replies.message()).await.unwrap().unwrap();
         assert!(!reply.canceled, "{reply:?}");
         created += usize::from(reply.created);
-        let values = reply.events.into_iter().map(|event| event.kv.unwrap().value);
-        seen.entry(reply.watch_id)
-            .or_default()
-            .extend(values.map(|v| String::from_utf8(v.to_vec()).unwrap()));
+        note(&mut seen, reply);
     }
     put_all("after").await;
     while seen.values().map(Vec::len).sum::<usize>() < watches / 2 + watches {
         let reply = within(replies.message()).await.unwrap().unwrap();
-        let values = reply.events.into_iter().map(|event| event.kv.unwrap().value);
-        seen.entry(reply.watch_id)
-            .or_default()
-            .extend(values.map(|v| String::from_utf8(v.to_vec()).unwrap()));
+        note(&mut seen, reply);
     }
     for (id, values) in seen {
         let expected: &[&str] = if id % 2 == 0 { &["before", "after"] } else { &["after"] };
