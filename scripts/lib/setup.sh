@@ -17,9 +17,9 @@ install_packages() {
         fi
     fi
     say "installing with apt: $*"
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null \
-        || { "${as_root[@]}" apt-get update >/dev/null \
-            && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >/dev/null; } \
+    # Steps run side by side, and so do tests of one step: the second waits for dpkg's lock.
+    local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@")
+    "${install[@]}" >/dev/null || { "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update >/dev/null && "${install[@]}" >/dev/null; } \
         || fail "apt could not install: $*. Install it by hand, then run this again"
 }
 

@@ -86,8 +86,9 @@ fn steps(text: &str) -> Result<Vec<(String, Inputs)>, String> {
 }
 
 /// The folders of these packages and of those that they depend on in the workspace, relative to its root, from `cargo metadata`.
-/// Development dependencies count for the packages themselves.
-fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String> {
+/// Development dependencies count for the packages themselves. What a package is tested with does not reach those that depend on it:
+/// of their dependencies `tests`, `benches` and `examples` are left out, unless `named` says otherwise.
+fn folders(metadata: &Value, packages: &[String], named: &[String]) -> Result<Vec<String>, String> {
     let root = metadata["workspace_root"].as_str().ok_or("cargo metadata names no root")?;
     let all = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
     let find = |name: &str| {
@@ -96,34 +97,37 @@ fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String>
             .ok_or_else(|| format!("there is no package {name}"))
     };
     let mut found: Vec<&str> = Vec::new();
-    let mut left: Vec<(&str, bool)> = packages.iter().map(|name| (name.as_str(), true)).collect();
+    let mut left: Vec<&str> = packages.iter().map(String::as_str).collect();
     let mut folders = Vec::new();
-    while let Some((name, asked_for)) = left.pop() {
+    while let Some(name) = left.pop() {
+        if found.contains(&name) {
+            continue;
+        }
+        found.push(name);
+        let asked_for = packages.iter().any(|package| package == name);
         let package = find(name)?;
         let manifest = package["manifest_path"].as_str().ok_or("a package without a manifest")?;
         let folder = Path::new(manifest)
             .parent()
             .and_then(|folder| folder.strip_prefix(root).ok())
             .and_then(Path::to_str);
-        let folder = folder.ok_or_else(|| format!("{manifest} is outside of the workspace"))?.to_owned();
-        if found.contains(&name) && (!asked_for || folders.contains(&format!("{folder}/"))) {
-            continue;
-        }
-        found.push(name);
+        let folder = folder.ok_or_else(|| format!("{manifest} is outside of the workspace"))?;
         folders.push(format!("{folder}/"));
+        if !asked_for {
+            let parts = ["tests", "benches", "examples"].map(|part| format!("{folder}/{part}/"));
+            let unnamed =
+                parts.iter().filter(|part| !named.iter().any(|path| path.starts_with(part.as_str())));
+            folders.extend(unnamed.map(|part| format!(":(exclude){part}")));
+        }
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            let inside = dependency["path"].is_string();
             if let Some(name) = dependency["name"].as_str()
-                && inside
+                && dependency["path"].is_string()
                 && (asked_for || dependency["kind"] != "dev")
-                && !found.contains(&name)
             {
-                left.push((name, false));
+                left.push(name);
             }
         }
     }
-    folders.sort_unstable();
-    folders.dedup();
     Ok(folders)
 }
 
@@ -188,6 +192,7 @@ impl Tree {
             paths.extend(folders(
                 &serde_json::from_str(&metadata).map_err(|error| error.to_string())?,
                 &inputs.packages,
+                &inputs.paths,
             )?);
         }
         Ok(paths)
@@ -324,7 +329,8 @@ fn with_line(text: &str, line: &Line) -> String {
 mod tests {
     use super::*;
 
-    const OF_STEPS: &str = "[one]\npackages above\npaths data extra\ntool cat version\n[two]\npaths other\n";
+    const OF_STEPS: &str = "[one]\npackages above\npaths data extra\ntool cat version\n[two]\npaths other\n\
+        [both]\npackages below above\n[named]\npackages above\npaths crates/below/tests/named.rs\n";
 
     /// A repository of three packages: `above` depends on `below`, nothing on `aside`; `below` is tested with `tool`.
     struct Repository(tempfile::TempDir);
@@ -397,7 +403,14 @@ mod tests {
         repository.pass("one");
         assert_eq!(repository.reason("one"), None);
         // Nothing of these is an input of it.
-        for file in ["other", "crates/aside/src/lib.rs", "crates/tool/src/lib.rs", "README.md"] {
+        let others = [
+            "other",
+            "crates/aside/src/lib.rs",
+            "crates/tool/src/lib.rs",
+            "crates/below/tests/all.rs",
+            "README.md",
+        ];
+        for file in others {
             repository.write(file, "// changed\n");
         }
         assert_eq!(repository.reason("one"), None);
@@ -429,6 +442,25 @@ mod tests {
             assert!(repository.reason("one").unwrap().starts_with(&expected), "{file} in the work tree");
             repository.commit("changed");
             assert!(repository.reason("one").unwrap().starts_with(&expected), "{file} in a commit");
+        }
+    }
+
+    /// Once a package that another one depends on counted as a dependency although the step named it, by the order of the names.
+    #[test]
+    fn a_named_package_counts_with_its_tests_also_below_another_one() {
+        for (step, file) in [
+            ("both", "crates/below/tests/all.rs"),
+            ("both", "crates/tool/src/lib.rs"),
+            ("named", "crates/below/tests/named.rs"),
+        ] {
+            let repository = Repository::new();
+            repository.pass(step);
+            assert_eq!(repository.reason(step), None);
+            repository.write(file, "// changed\n");
+            assert!(
+                repository.reason(step).unwrap().starts_with(&format!("{file} has changed since ")),
+                "{step}"
+            );
         }
     }
 
