@@ -48,7 +48,7 @@ mod view;
 mod walk;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use tonic::Status;
 

@@ -13,3 +13,5 @@ mod model;
 mod power;
 mod random;
 mod real;
+
+pub(crate) use real::Real;

@@ -23,8 +23,9 @@ use crate::proto::peer::{Done, Outcome, Refusal};
 use super::model::Model;
 
 /// A server of etcd's own, with a directory that goes with it.
-struct Real {
+pub(crate) struct Real {
     child: Child,
+    channel: Channel,
     kv: KvClient<Channel>,
     lease: LeaseClient<Channel>,
     watch: WatchClient<Channel>,
@@ -43,7 +44,7 @@ fn free_port() -> u16 {
 }
 
 impl Real {
-    async fn start(program: &str) -> Real {
+    pub(crate) async fn start(program: &str) -> Real {
         let dir = tempfile::tempdir().unwrap();
         let (client, peer) =
             (format!("http://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
@@ -59,14 +60,18 @@ impl Real {
             );
         let child = end_with_parent(&mut command).spawn().unwrap();
         let channel = Channel::from_shared(client).unwrap().connect_lazy();
-        let (kv, lease, watch) =
-            (KvClient::new(channel.clone()), LeaseClient::new(channel.clone()), WatchClient::new(channel));
-        let mut real = Real { child, kv, lease, watch, _dir: dir };
+        let kv = KvClient::new(channel.clone());
+        let (lease, watch) = (LeaseClient::new(channel.clone()), WatchClient::new(channel.clone()));
+        let mut real = Real { child, channel, kv, lease, watch, _dir: dir };
         while let Err(error) = real.kv.range(range("a", "")).await {
             assert!(real.child.try_wait().unwrap().is_none(), "{error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         real
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
     /// Sends a command; `None` for those that clients cannot send.
