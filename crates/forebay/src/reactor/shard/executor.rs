@@ -129,9 +129,12 @@ impl Executor {
             return drop(answer);
         };
         let name = std::any::type_name_of_val(&future);
+        self.begin(inbox.clone(), class, name, Guarded::new(future, answer, index, abort));
+    }
+
+    fn begin(&self, home: Arc<Inbox>, class: Class, name: &'static str, future: Guarded) {
+        let index = future.index();
         self.tasks.with(|tasks| tasks.names[index] = name);
-        let home = inbox.clone();
-        let future = Guarded::new(future, answer, index, abort);
         let schedule = move |runnable: Runnable| schedule(&home, runnable);
         let builder = async_task::Builder::new().metadata(TaskMeta { class, index: index as u32 });
         // SAFETY: the future and its output are 'static. The future need not be Send: it is polled and dropped on

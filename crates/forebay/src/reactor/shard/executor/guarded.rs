@@ -1,4 +1,4 @@
-//! A wrapper around a task's future that handles its panics, its abort and its result.
+//! A task's future with its panics, its abort and its result.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,25 +14,89 @@ use crate::base::pending::Sender;
 use crate::io::op::OpFailure;
 use crate::reactor::shard;
 
-/// A task's future. Catches its panics, sends its result, and frees its place in the executor's list.
-pub(super) struct Guarded<F: Future> {
-    future: Option<Pin<Box<F>>>,
+/// What a task runs. The type of its future is erased here, in the allocation that it has anyway: async-task's functions are then
+/// compiled once and not for each future, which was a fifth of this crate's code.
+pub(super) trait Body {
+    /// Polls the future; its end and its panic are sent as the result.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()>;
+
+    /// Drops the future, then sends an error if there was no result.
+    fn end(self: Pin<&mut Self>);
+}
+
+/// A future and where its result is sent.
+struct Answered<F: Future> {
+    future: Option<F>,
     answer: Option<Sender<F::Output>>,
+}
+
+impl<F: Future> Answered<F> {
+    fn parts(self: Pin<&mut Self>) -> (Pin<&mut Option<F>>, &mut Option<Sender<F::Output>>) {
+        // SAFETY: the future is pinned with the whole, which is Unpin only if the future is, has no destructor of its own, and is never
+        // moved from: the future is polled and replaced in its place. The sender is pinned nowhere.
+        unsafe {
+            let this = self.get_unchecked_mut();
+            (Pin::new_unchecked(&mut this.future), &mut this.answer)
+        }
+    }
+}
+
+impl<F: Future> Body for Answered<F> {
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let (future, answer) = self.parts();
+        let Some(future) = future.as_pin_mut() else { return Poll::Ready(()) };
+        let result = match catch_unwind(AssertUnwindSafe(|| future.poll(context))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(panic) => Err(Error::panicked("task", panic.as_ref())),
+        };
+        if let Some(answer) = answer.take() {
+            answer.send(result);
+        }
+        Poll::Ready(())
+    }
+
+    fn end(self: Pin<&mut Self>) {
+        let (mut future, answer) = self.parts();
+        // Caught here: async-task ends the process when a destructor panics.
+        let _ = catch_unwind(AssertUnwindSafe(|| future.set(None)));
+        if let Some(answer) = answer.take() {
+            let failure = shard::with_current(|shard| shard.inbox().failure()).flatten();
+            let kind = match failure {
+                Some(OpFailure::ShardLost) => ErrorKind::ShardLost,
+                _ => ErrorKind::TaskCancelled,
+            };
+            answer.send(Err(Error::new(kind, "task")));
+        }
+    }
+}
+
+/// A task. Catches its panics, and frees its place in the executor's list.
+pub(super) struct Guarded {
+    body: Pin<Box<dyn Body>>,
     index: usize,
     abort: Arc<Abort>,
     begun: bool,
 }
 
-impl<F: Future> Guarded<F> {
-    pub(super) fn new(future: F, answer: Sender<F::Output>, index: usize, abort: Arc<Abort>) -> Guarded<F> {
-        Guarded { future: Some(Box::pin(future)), answer: Some(answer), index, abort, begun: false }
+impl Guarded {
+    pub(super) fn new<F>(future: F, answer: Sender<F::Output>, index: usize, abort: Arc<Abort>) -> Guarded
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        let body = Box::pin(Answered { future: Some(future), answer: Some(answer) });
+        Guarded { body, index, abort, begun: false }
+    }
+
+    /// Returns the place in the executor's list.
+    pub(super) fn index(&self) -> usize {
+        self.index
     }
 }
 
-impl<F: Future> Future for Guarded<F>
-where
-    F::Output: Send + 'static,
-{
+impl Future for Guarded {
     type Output = ();
 
     #[inline]
@@ -46,32 +110,13 @@ where
             // The future is dropped when this task ends, and the destructor sends the result.
             return Poll::Ready(());
         }
-        let Some(future) = &mut this.future else { return Poll::Ready(()) };
-        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(output)) => Ok(output),
-            Err(panic) => Err(Error::panicked("task", panic.as_ref())),
-        };
-        if let Some(answer) = this.answer.take() {
-            answer.send(result);
-        }
-        Poll::Ready(())
+        this.body.as_mut().poll(context)
     }
 }
 
-impl<F: Future> Drop for Guarded<F> {
+impl Drop for Guarded {
     fn drop(&mut self) {
-        // Caught here: async-task ends the process when a destructor panics.
-        let future = self.future.take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
-        if let Some(answer) = self.answer.take() {
-            let failure = shard::with_current(|shard| shard.inbox().failure()).flatten();
-            let kind = match failure {
-                Some(OpFailure::ShardLost) => ErrorKind::ShardLost,
-                _ => ErrorKind::TaskCancelled,
-            };
-            answer.send(Err(Error::new(kind, "task")));
-        }
+        self.body.as_mut().end();
         let index = self.index;
         shard::with_current(|shard| shard.executor().forget(index));
     }
