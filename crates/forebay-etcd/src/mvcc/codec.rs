@@ -165,12 +165,18 @@ pub(super) struct Now<'a> {
 
 impl<'a> Now<'a> {
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
+        let start = to.len();
         put_number(self.create as u64, to);
         put_number(self.at.main as u64, to);
         put_number(u64::from(self.at.sub), to);
         put_number(self.version as u64, to);
         put_number(self.lease as u64, to);
         to.extend_from_slice(self.value);
+        debug_assert_eq!(
+            Now::decode(&to[start..]).ok(),
+            Some(*self),
+            "a value is read back as it was written"
+        );
     }
 
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Now<'a>, Failure> {
@@ -221,6 +227,7 @@ const HAS_PREVIOUS: u8 = 2;
 
 impl<'a> Record<'a> {
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
+        let start = to.len();
         let has_previous = if self.previous.is_some() { HAS_PREVIOUS } else { 0 };
         to.push(has_previous | u8::from(self.put.is_some()));
         put_number(self.key.len() as u64, to);
@@ -236,6 +243,11 @@ impl<'a> Record<'a> {
             put_number(put.lease as u64, to);
             to.extend_from_slice(put.value);
         }
+        debug_assert_eq!(
+            Record::decode(&to[start..]).ok(),
+            Some(*self),
+            "an event is read back as it was written"
+        );
     }
 
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Record<'a>, Failure> {
@@ -305,6 +317,11 @@ impl State {
         put_number(self.cleaned.main as u64, &mut bytes);
         put_number(u64::from(self.cleaned.sub), &mut bytes);
         put_number(self.used_bytes, &mut bytes);
+        debug_assert_eq!(
+            State::decode(&bytes).ok(),
+            Some(*self),
+            "the numbers are read back as they were written"
+        );
         bytes
     }
 

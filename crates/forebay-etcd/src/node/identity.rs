@@ -126,13 +126,17 @@ impl Identity {
     /// # Errors
     /// The directory holds something else.
     pub(crate) fn read(dir: &Path) -> Result<Option<Identity>, StartError> {
-        let path = dir.join(FILE);
-        let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                check_unused(dir)?;
-                return Ok(None);
-            }
-            read => read.map_err(|error| StartError::at("cannot read", &path, &error))?,
+        let found = Identity::read_file(&dir.join(FILE))?;
+        if found.is_none() {
+            check_unused(dir)?;
+        }
+        Ok(found)
+    }
+
+    fn read_file(path: &Path) -> Result<Option<Identity>, StartError> {
+        let bytes = match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|error| StartError::at("cannot read", path, &error))?,
         };
         let identity: Identity = serde_json::from_slice(&bytes).map_err(|error| {
             StartError::new(format!("{} is damaged: {error}; bring it back from a copy", path.display()))
@@ -158,6 +162,10 @@ impl Identity {
             file.sync_all()
         });
         written.map_err(failed)?;
+        if Identity::read_file(&unfinished)?.as_ref() != Some(self) {
+            let text = "it would not be read back as it was written: please report this";
+            return Err(StartError::new(format!("{}: {text}", unfinished.display())));
+        }
         fs::rename(&unfinished, dir.join(FILE)).map_err(failed)?;
         sync_dir(dir).map_err(failed)
     }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod common;
+mod durable_or_error;
 mod faults;
 mod hooks;
 mod kills;
