@@ -454,10 +454,9 @@ fn fragments(response: WatchResponse, bytes_max: usize) -> Vec<WatchResponse> {
 }
 
 #[cfg(test)]
-mod turns;
-
-#[cfg(test)]
 mod tests {
+    mod turns;
+
     use super::*;
     use crate::proto::mvccpb::KeyValue;
 

@@ -3,10 +3,10 @@
 
 use tonic::codec::Codec;
 
-use super::super::{Followers, Limits};
-use super::*;
+use super::super::*;
 use crate::mvcc;
 use crate::server::tests::cluster::{Cluster, within};
+use crate::services::{Followers, Limits};
 
 /// A stream on a member's store, with a hub of the events that the test has published.
 struct Turns {
