@@ -26,6 +26,7 @@ mod refusal;
 mod server;
 mod services;
 mod snapshot;
+mod start_error;
 mod tls;
 mod types;
 mod version;
@@ -33,4 +34,5 @@ mod watch;
 
 pub use config::{Asked, Config, ConfigError, Restore};
 pub use node::Restored;
-pub use server::{Addresses, Reason, Server, StartError};
+pub use server::{Addresses, Reason, Server};
+pub use start_error::StartError;

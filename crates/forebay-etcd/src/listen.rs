@@ -20,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::config::urls::Url;
-use crate::server::StartError;
+use crate::start_error::StartError;
 
 /// How long a caller may take for a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

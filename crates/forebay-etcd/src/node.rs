@@ -40,7 +40,7 @@ use crate::mvcc::{Machine, Store};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader};
 use crate::proto::peer::{self, KeepAliveReply, KeepAliveRequest, Outcome, Proposal, command};
 use crate::refusal::Refusal;
-use crate::server::StartError;
+use crate::start_error::StartError;
 use crate::types::{Command, Types};
 
 /// Committed entries that may wait to be applied before requests are refused.

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use crate::listen::{Connection, Ending, Listener, accept};
 use crate::mvcc::{self, Machine};
 use crate::node::{AtLeader, Ended, Node, PeerService, RaftRuntime};
 use crate::services::{self, Context, Followers, Leases, Limits};
+use crate::start_error::StartError;
 use crate::tls;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
 
@@ -30,28 +30,6 @@ const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// How long requests of clients may take to end when the server does.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Why a server does not start, or has ended: one sentence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StartError(String);
-
-impl StartError {
-    pub(crate) fn new(sentence: impl Into<String>) -> StartError {
-        StartError(sentence.into())
-    }
-
-    pub(crate) fn at(what: &str, path: &Path, error: &io::Error) -> StartError {
-        StartError(format!("{what} {}: {error}", path.display()))
-    }
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for StartError {}
 
 /// Why a running server has ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

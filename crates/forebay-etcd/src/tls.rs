@@ -18,7 +18,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 pub(crate) use self::connector::Connector;
 use self::files::{Callers, KeyFiles, Reloaded};
 use crate::config::{TlsFiles, TlsVersions};
-use crate::server::StartError;
+use crate::start_error::StartError;
 
 /// HTTP/2 and HTTP/1.1, as handshakes name them.
 const HTTP_2: &[u8] = b"h2";

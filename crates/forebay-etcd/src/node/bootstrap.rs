@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::config::urls::Url;
 use crate::proto::etcdserverpb::Member;
 use crate::proto::peer::{MembersReply, MembersRequest};
-use crate::server::StartError;
+use crate::start_error::StartError;
 use crate::types::Peer;
 
 /// How long a member that joins waits for a reply of each of the others.

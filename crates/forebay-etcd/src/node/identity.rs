@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::Config;
 use crate::config::urls::Url;
-use crate::server::StartError;
+use crate::start_error::StartError;
 
 const FILE: &str = "identity.json";
 /// The version of the file.

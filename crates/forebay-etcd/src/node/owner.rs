@@ -16,7 +16,7 @@ use openraft::storage::RaftLogStorage;
 
 use super::identity::Identity;
 use super::{Directories, bootstrap, forebay_wal_options};
-use crate::server::StartError;
+use crate::start_error::StartError;
 use crate::types::Types;
 
 /// The key of the log's value.

@@ -21,8 +21,8 @@ use super::{Directories, owner};
 use crate::config::Restore;
 use crate::mvcc::{Failure, Import, Imported, Limits, Machine, Store};
 use crate::observer::Nobody;
-use crate::server::StartError;
 use crate::snapshot::read::Source;
+use crate::start_error::StartError;
 use crate::types::{Peer, Types};
 
 /// The term and index of the entry that the restored state counts as made by.

@@ -14,7 +14,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-use crate::server::StartError;
+use crate::start_error::StartError;
 
 /// How often it is looked whether files have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
