@@ -1,5 +1,6 @@
 //! A member of the cluster: Raft on this crate's log and state, and its conversation with the other members.
 
+mod asking;
 mod bootstrap;
 mod changes;
 mod identity;
@@ -27,8 +28,9 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{Raft, SnapshotPolicy};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tonic::{Code, Status};
+use tonic::Status;
 
+use self::asking::{Asking, not_here};
 use self::identity::Identity;
 use self::network::Network;
 pub(crate) use self::peers::Client;
@@ -163,33 +165,6 @@ impl Drop for RaftRuntime {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
-        }
-    }
-}
-
-/// Why a request was not carried out here.
-#[derive(Debug)]
-pub(crate) enum Unproposed {
-    /// This member does not lead, and nothing was done: it can be tried elsewhere.
-    NotHere,
-    /// It failed, and may or may not be done.
-    Failed(Status),
-}
-
-/// The refusal of a member that does not lead. It says that nothing was done.
-fn not_here() -> Status {
-    Refusal::NotLeader.into()
-}
-
-fn is_not_here(status: &Status) -> bool {
-    status.code() == Refusal::NotLeader.code() && status.message() == Refusal::NotLeader.text()
-}
-
-impl Unproposed {
-    pub(crate) fn into_status(self) -> Status {
-        match self {
-            Unproposed::NotHere => not_here(),
-            Unproposed::Failed(status) => status,
         }
     }
 }
@@ -342,6 +317,12 @@ impl Node {
         self.inner.is_unaware.store(is_unaware, Ordering::SeqCst);
     }
 
+    /// Takes these for the URLs of another member.
+    #[cfg(test)]
+    pub(crate) fn set_urls(&self, id: u64, urls: &[String]) {
+        self.inner.peers.set(id, urls);
+    }
+
     pub(crate) fn store(&self) -> &Store {
         &self.inner.store
     }
@@ -463,82 +444,6 @@ impl Node {
         if is_over { Err(Refusal::Stopped.into()) } else { Ok(()) }
     }
 
-    /// Waits for a leader.
-    async fn some_leader(&self, deadline: tokio::time::Instant) -> Result<Leadership, Status> {
-        let mut leadership = self.leadership();
-        let found = tokio::time::timeout_at(deadline, leadership.wait_for(|now| now.leader.is_some())).await;
-        match found {
-            Ok(Ok(found)) => Ok(*found),
-            Ok(Err(_)) => Err(Refusal::Stopped.into()),
-            Err(_) => Err(Refusal::Timeout.into()),
-        }
-    }
-
-    /// Waits for a reason to try a request again that found no leader when `then` was so.
-    ///
-    /// # Errors
-    /// There is no time for another try.
-    async fn again(&self, then: Leadership, deadline: tokio::time::Instant) -> Result<(), Status> {
-        if tokio::time::Instant::now() >= deadline {
-            return Err(self.late(then));
-        }
-        self.next_leader(then, deadline).await;
-        Ok(())
-    }
-
-    /// Waits until this is not the state of things any more, or for a heartbeat.
-    async fn next_leader(&self, was: Leadership, deadline: tokio::time::Instant) {
-        let mut leadership = self.leadership();
-        let changed = leadership.wait_for(|now| *now != was);
-        let heartbeat = tokio::time::Instant::now() + self.inner.settings.heartbeat_interval;
-        // Either is a reason to look again.
-        let _ = tokio::time::timeout_at(heartbeat.min(deadline), changed).await;
-    }
-
-    /// Has a call made here if this member leads, or else at the leader. It may be made more than once: one that fails since the lead
-    /// moves, or since the leader is not reached, is made again.
-    ///
-    /// # Errors
-    /// [`Refusal::Timeout`] if that does not end in time, and refusals.
-    pub(crate) async fn at_leader_or_again<T, H, L>(
-        &self,
-        here: impl Fn() -> H + Send,
-        there: impl Fn(Client) -> L + Send,
-    ) -> Result<T, Status>
-    where
-        H: Future<Output = Result<T, Status>> + Send,
-        L: Future<Output = Result<T, Status>> + Send,
-        T: Send,
-    {
-        let deadline = self.deadline();
-        loop {
-            self.check_running()?;
-            let then = self.some_leader(deadline).await?;
-            let called = async {
-                match then.leader {
-                    Some(leader) if !then.is_own => {
-                        let called = match self.inner.peers.client(leader, Purpose::Other) {
-                            Ok(client) => there(client).await,
-                            Err(unknown) => Err(unknown),
-                        };
-                        if called.as_ref().is_err_and(is_unsent) {
-                            self.inner.peers.failed(leader);
-                        }
-                        called
-                    }
-                    _ => here().await,
-                }
-            };
-            match tokio::time::timeout_at(deadline, called).await.map(|called| called.map_err(lost)) {
-                Ok(Err(status)) if is_not_here(&status) || status.code() == Code::Unavailable => {
-                    self.again(then, deadline).await?;
-                }
-                Ok(called) => return called,
-                Err(_) => return Err(self.late(then)),
-            }
-        }
-    }
-
     /// Proposes a change, here or at the leader, and returns when it is applied here: the outcome, and its index in the log.
     ///
     /// # Errors
@@ -555,89 +460,43 @@ impl Node {
     }
 
     async fn propose_anywhere(&self, command: Command) -> Result<(Outcome, u64), Status> {
-        self.check_running()?;
         if command.0.len() > self.inner.settings.max_request_bytes {
             return Err(Refusal::RequestTooLarge.into());
         }
         let deadline = self.deadline();
-        loop {
-            let now = self.some_leader(deadline).await?;
-            let unproposed = match now.leader {
-                Some(leader) if !now.is_own => match self.propose_at(leader, &command, deadline).await {
-                    Ok((outcome, index)) => {
-                        self.wait_applied(index, deadline).await?;
-                        return Ok((outcome, index));
-                    }
-                    Err(unproposed) => unproposed,
-                },
-                _ => {
-                    let proposed =
-                        tokio::time::timeout_at(deadline, self.propose_here(command.clone())).await;
-                    match proposed {
-                        Ok(Ok(proposed)) => return Ok(proposed),
-                        Ok(Err(unproposed)) => unproposed,
-                        Err(_) => Unproposed::Failed(self.late(now)),
-                    }
-                }
-            };
-            match unproposed {
-                Unproposed::NotHere => self.again(now, deadline).await?,
-                Unproposed::Failed(status) => return Err(status),
+        let here = || self.propose_here(command.clone());
+        let there = |mut leader: Client| {
+            let proposal = Proposal { command: command.0.clone() };
+            async move {
+                let peer::Proposed { outcome, index } = leader.propose(proposal).await?.into_inner();
+                let outcome = outcome.ok_or_else(|| Status::internal("the leader sent no outcome"))?;
+                self.wait_applied(index, deadline).await?;
+                Ok((outcome, index))
             }
-        }
-    }
-
-    /// Returns the failure of a request that took too long, and began when `then` was so.
-    fn late(&self, then: Leadership) -> Status {
-        let now = *self.inner.leadership.borrow();
-        if now.leader == then.leader && now.term == then.term {
-            return Refusal::Timeout.into();
-        }
-        Refusal::TimeoutLeaderFailure.into()
-    }
-
-    async fn propose_at(
-        &self,
-        leader: u64,
-        command: &Command,
-        deadline: tokio::time::Instant,
-    ) -> Result<(Outcome, u64), Unproposed> {
-        let then = *self.inner.leadership.borrow();
-        let mut client = self.inner.peers.client(leader, Purpose::Other).map_err(|_| Unproposed::NotHere)?;
-        let proposal = Proposal { command: command.0.clone() };
-        match tokio::time::timeout_at(deadline, client.propose(proposal)).await {
-            Ok(Ok(proposed)) => {
-                let peer::Proposed { outcome, index } = proposed.into_inner();
-                let missing = || Unproposed::Failed(Status::internal("the leader sent no outcome"));
-                Ok((outcome.ok_or_else(missing)?, index))
-            }
-            Ok(Err(status)) if is_not_here(&status) => Err(Unproposed::NotHere),
-            Ok(Err(status)) if is_unsent(&status) => {
-                self.inner.peers.failed(leader);
-                Err(Unproposed::NotHere)
-            }
-            Ok(Err(status)) => Err(Unproposed::Failed(lost(status))),
-            Err(_) => Err(Unproposed::Failed(self.late(then))),
-        }
+        };
+        self.ask_leader(Asking::ONCE, deadline, here, there).await
     }
 
     /// Proposes a change as the leader.
-    async fn propose_here(&self, command: Command) -> Result<(Outcome, u64), Unproposed> {
-        self.check_running().map_err(Unproposed::Failed)?;
+    ///
+    /// # Errors
+    /// [`Refusal::NotLeader`]: nothing was done. After others the change may have been made, or may come to be made.
+    async fn propose_here(&self, command: Command) -> Result<(Outcome, u64), Status> {
+        self.check_running()?;
         if self.committed_index() > self.applied_index().saturating_add(APPLY_GAP_MAX) {
-            return Err(Unproposed::Failed(Refusal::TooManyRequests.into()));
+            return Err(Refusal::TooManyRequests.into());
         }
         match self.inner.raft.client_write(command).await {
             Ok(written) => Ok((written.data, written.log_id.index)),
-            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(Unproposed::NotHere),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(not_here()),
             // It may be committed by the next leader.
             Err(RaftError::APIError(ClientWriteError::LogEntryDiscarded(_))) => {
-                Err(Unproposed::Failed(Refusal::LeaderChanged.into()))
+                Err(Refusal::LeaderChanged.into())
             }
-            Err(RaftError::APIError(error)) => Err(Unproposed::Failed(Status::internal(error.to_string()))),
+            Err(RaftError::APIError(error)) => Err(Status::internal(error.to_string())),
             Err(RaftError::Fatal(error)) => {
                 tracing::warn!("a proposal failed: {error}");
-                Err(Unproposed::Failed(Refusal::Stopped.into()))
+                Err(Refusal::Stopped.into())
             }
         }
     }
@@ -702,17 +561,6 @@ async fn alone(mut leadership: watch::Receiver<Leadership>, limit: Duration) {
     }
     // The member has ended, which has a reason of its own.
     std::future::pending().await
-}
-
-/// Returns the failure of a request that was sent to the leader: what became of it is not known if the connection was lost.
-fn lost(status: Status) -> Status {
-    let is_transport = std::error::Error::source(&status).is_some();
-    match status.code() {
-        Code::Unavailable | Code::Cancelled | Code::Unknown | Code::Internal if is_transport => {
-            Refusal::LeaderChanged.into()
-        }
-        _ => status,
-    }
 }
 
 /// Returns the settings of the state's store. A put looks its key up, and often the key is new.

@@ -8,9 +8,10 @@ use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Response, Status};
 
-use super::{Node, Purpose, Unproposed, identity, is_not_here, is_unsent, lost, not_here};
+use super::asking::{Asking, not_here};
+use super::{Client, Node, identity};
 use crate::config::urls::Url;
 use crate::proto::etcdserverpb::{Member, MemberAddRequest, MemberUpdateRequest};
 use crate::proto::peer::{MemberChange, MemberChanged, member_change::Change};
@@ -39,51 +40,25 @@ impl Node {
     /// # Errors
     /// etcd's refusals. After a timeout the change may have been made.
     pub(crate) async fn change_members(&self, change: Change) -> Result<MemberChanged, Status> {
-        self.check_running()?;
         let deadline = self.deadline();
-        loop {
-            let now = self.some_leader(deadline).await?;
-            let changed = match now.leader {
-                Some(leader) if !now.is_own => self.change_members_at(leader, &change, deadline).await,
-                _ => match self.change_members_here(change.clone()).await {
-                    Err(status) if is_not_here(&status) => Err(Unproposed::NotHere),
-                    changed => changed.map_err(Unproposed::Failed),
-                },
-            };
-            match changed {
-                Ok(changed) => return Ok(changed),
-                Err(Unproposed::NotHere) if Instant::now() < deadline => {
-                    self.next_leader(now, deadline).await;
-                }
-                Err(Unproposed::NotHere) => return Err(Refusal::Timeout.into()),
-                Err(Unproposed::Failed(status)) => return Err(status),
-            }
-        }
-    }
-
-    async fn change_members_at(
-        &self,
-        leader: u64,
-        change: &Change,
-        deadline: Instant,
-    ) -> Result<MemberChanged, Unproposed> {
-        let mut client = self.inner.peers.client(leader, Purpose::Other).map_err(|_| Unproposed::NotHere)?;
-        let request = MemberChange { change: Some(change.clone()) };
-        match tokio::time::timeout_at(deadline, client.change_members(request)).await {
-            Ok(Ok(changed)) => Ok(changed.into_inner()),
-            Ok(Err(status)) if is_not_here(&status) || is_unsent(&status) => Err(Unproposed::NotHere),
-            Ok(Err(status)) => Err(Unproposed::Failed(lost(status))),
-            Err(_) => Err(Unproposed::Failed(Refusal::Timeout.into())),
-        }
+        let here = || self.change_members_here(change.clone(), deadline);
+        let there = |mut leader: Client| {
+            let request = MemberChange { change: Some(change.clone()) };
+            async move { leader.change_members(request).await.map(Response::into_inner) }
+        };
+        self.ask_leader(Asking::ONCE, deadline, here, there).await
     }
 
     /// Changes the members as the leader.
-    pub(super) async fn change_members_here(&self, change: Change) -> Result<MemberChanged, Status> {
+    pub(super) async fn change_members_here(
+        &self,
+        change: Change,
+        deadline: Instant,
+    ) -> Result<MemberChanged, Status> {
         if let Change::MoveLeader(request) = &change {
             self.move_leader(request.target_id).await?;
             return Ok(MemberChanged::default());
         }
-        let deadline = self.deadline();
         let changing = tokio::time::timeout_at(deadline, self.inner.changing.lock()).await;
         let _changing = changing.map_err(|_| Status::from(Refusal::Timeout))?;
         let added = match change {

@@ -8,7 +8,8 @@ use openraft::type_config::alias::LeaderIdOf;
 use openraft::vote::RaftLeaderId;
 use tonic::Status;
 
-use super::{Counts, Node, not_here};
+use super::asking::not_here;
+use super::{Counts, Node};
 use crate::proto::peer::{Outcome, command};
 use crate::refusal::Refusal;
 use crate::types::{Command, Types};

@@ -7,7 +7,8 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
-use super::{Node, Purpose, Unproposed, is_not_here};
+use super::asking::{Asking, not_here};
+use super::{Client, Node, Purpose};
 use crate::proto::peer::ReadIndexRequest;
 use crate::refusal::Refusal;
 
@@ -72,50 +73,25 @@ impl Node {
     /// tried again at will.
     async fn round(&self) -> Result<(), Status> {
         let deadline = self.deadline();
-        loop {
-            let now = self.some_leader(deadline).await?;
-            let index = match now.leader {
-                Some(leader) if !now.is_own => self.read_index_at(leader, deadline).await,
-                _ => tokio::time::timeout_at(deadline, self.read_index_here())
-                    .await
-                    .unwrap_or(Err(Unproposed::Failed(Refusal::Timeout.into()))),
-            };
-            match index {
-                Ok(index) => return self.wait_applied(index, deadline).await,
-                Err(Unproposed::NotHere) => self.next_leader(now, deadline).await,
-                Err(Unproposed::Failed(status)) => return Err(status),
-            }
-            if tokio::time::Instant::now() >= deadline {
-                return Err(Refusal::Timeout.into());
-            }
-        }
-    }
-
-    async fn read_index_at(&self, leader: u64, deadline: tokio::time::Instant) -> Result<u64, Unproposed> {
-        let mut client = self.inner.peers.client(leader, Purpose::Raft).map_err(|_| Unproposed::NotHere)?;
         // A leader that has just gone is noticed by the next heartbeats: a long wait for its reply is of no use.
-        let soon = tokio::time::Instant::now() + self.inner.settings.election_timeout * 2;
-        match tokio::time::timeout_at(deadline.min(soon), client.read_index(ReadIndexRequest {})).await {
-            Ok(Ok(reply)) => Ok(reply.into_inner().index),
-            Ok(Err(status)) => {
-                if !is_not_here(&status) {
-                    self.inner.peers.failed(leader);
-                }
-                Err(Unproposed::NotHere)
-            }
-            Err(_) => Err(Unproposed::NotHere),
-        }
+        let limit = Some(self.inner.settings.election_timeout * 2);
+        let how = Asking { purpose: Purpose::Raft, limit, ..Asking::REPEATABLE };
+        let there = |mut leader: Client| async move {
+            leader.read_index(ReadIndexRequest {}).await.map(|reply| reply.into_inner().index)
+        };
+        let index = self.ask_leader(how, deadline, || self.read_index_here(), there).await?;
+        self.wait_applied(index, deadline).await
     }
 
     /// Returns the index of the last entry that may have been acknowledged, as the leader, confirmed by a majority: no clock
     /// is trusted.
-    pub(super) async fn read_index_here(&self) -> Result<u64, Unproposed> {
+    pub(super) async fn read_index_here(&self) -> Result<u64, Status> {
         match self.inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
             Ok(linearizer) => Ok(linearizer.read_log_id().index()),
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => Err(Unproposed::NotHere),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => Err(not_here()),
             // The majority may be back with the next heartbeat.
-            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(Unproposed::NotHere),
-            Err(RaftError::Fatal(_)) => Err(Unproposed::Failed(Refusal::Stopped.into())),
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(not_here()),
+            Err(RaftError::Fatal(_)) => Err(Refusal::Stopped.into()),
         }
     }
 }

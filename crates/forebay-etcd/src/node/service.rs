@@ -6,9 +6,10 @@ use futures_util::{Stream, StreamExt};
 use openraft::type_config::alias::SnapshotOf;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::Node;
+use super::asking::not_here;
 use super::peers::{CLUSTER, FROM, TO};
 use super::wire::{Appended, Snapshot, Transfer, Vote, decode, encode};
-use super::{Node, not_here};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::{
     Encoded, KeepAliveReply, KeepAliveRequest, MemberChange, MemberChanged, MembersReply, MembersRequest,
@@ -140,10 +141,8 @@ impl peer_server::Peer for PeerService {
     async fn propose(&self, request: Request<Proposal>) -> Result<Response<Proposed>, Status> {
         self.check(&request)?;
         let command = Command(request.into_inner().command);
-        match self.node.propose_here(command).await {
-            Ok((outcome, index)) => Ok(Response::new(Proposed { outcome: Some(outcome), index })),
-            Err(refused) => Err(refused.into_status()),
-        }
+        let (outcome, index) = self.node.propose_here(command).await?;
+        Ok(Response::new(Proposed { outcome: Some(outcome), index }))
     }
 
     async fn read_index(
@@ -151,7 +150,7 @@ impl peer_server::Peer for PeerService {
         request: Request<ReadIndexRequest>,
     ) -> Result<Response<ReadIndexReply>, Status> {
         self.check(&request)?;
-        let index = self.node.read_index_here().await.map_err(super::Unproposed::into_status)?;
+        let index = self.node.read_index_here().await?;
         Ok(Response::new(ReadIndexReply { index }))
     }
 
@@ -182,7 +181,7 @@ impl peer_server::Peer for PeerService {
             return Err(not_here());
         }
         let change = request.into_inner().change.ok_or_else(|| Status::invalid_argument("no change"))?;
-        self.node.change_members_here(change).await.map(Response::new)
+        self.node.change_members_here(change, self.node.deadline()).await.map(Response::new)
     }
 
     async fn members(&self, request: Request<MembersRequest>) -> Result<Response<MembersReply>, Status> {

@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use super::cluster::{Cluster, within};
+use super::cluster::{Cluster, new_address, within};
 use crate::Reason;
 use crate::proto::etcdserverpb::{
     MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest,
@@ -172,6 +172,27 @@ async fn changes_that_cannot_be_are_refused_as_etcd_does() {
         within(node.unreached()).await;
         assert_eq!(text(within(node.change_members(change)).await), "etcdserver: unhealthy cluster");
     }
+    cluster.stop().await;
+}
+
+/// Regression: four loops asked the leader until a deadline, each by rules of its own. A change of members at a leader of several URLs, of
+/// which the first did not answer, tried that one until the timeout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_is_asked_of_a_leader_finds_its_second_url() {
+    let mut cluster = Cluster::start(3, &[]).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    let (id, live) = (cluster.members[leader].node().id(), cluster.members[leader].peer_url());
+    let member = &cluster.members[follower];
+    // Nobody listens there.
+    let dead = format!("http://{}:2380", new_address());
+    let lose = || member.node().set_urls(id, &[dead.clone(), live.clone()]);
+    let own = MemberUpdateRequest { id: member.node().id(), peer_ur_ls: vec![member.peer_url()] };
+    lose();
+    within(member.node().change_members(Change::Update(own))).await.unwrap();
+    lose();
+    within(member.put("key", "value")).await.unwrap();
+    lose();
+    assert_eq!(within(member.get("key")).await.as_deref(), Some("value"));
     cluster.stop().await;
 }
 

@@ -1,0 +1,155 @@
+//! Calls that only the leader carries out: made here if this member leads, or else at the leader, until the deadline.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use tonic::{Code, Status};
+
+use super::{Client, Leadership, Node, Purpose, is_unsent};
+use crate::refusal::Refusal;
+
+/// How a call is made at the leader.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking {
+    pub(super) purpose: Purpose,
+    /// Whether it may be made again where it is not known what became of it.
+    pub(super) is_repeatable: bool,
+    /// How long one try may take.
+    pub(super) limit: Option<Duration>,
+}
+
+impl Asking {
+    /// Made again only if it was certainly not carried out.
+    pub(super) const ONCE: Asking = Asking { purpose: Purpose::Other, is_repeatable: false, limit: None };
+    /// Made as often as it takes.
+    pub(super) const REPEATABLE: Asking = Asking { is_repeatable: true, ..Asking::ONCE };
+}
+
+/// The refusal of a member that does not lead. It says that nothing was done.
+pub(super) fn not_here() -> Status {
+    Refusal::NotLeader.into()
+}
+
+fn is_not_here(status: &Status) -> bool {
+    status.code() == Refusal::NotLeader.code() && status.message() == Refusal::NotLeader.text()
+}
+
+/// Returns the failure of a request that was sent to the leader: what became of it is not known if the connection was lost.
+fn lost(status: Status) -> Status {
+    let is_transport = std::error::Error::source(&status).is_some();
+    match status.code() {
+        Code::Unavailable | Code::Cancelled | Code::Unknown | Code::Internal if is_transport => {
+            Refusal::LeaderChanged.into()
+        }
+        _ => status,
+    }
+}
+
+impl Node {
+    /// Has a call made here if this member leads, or else at the leader. It may be made more than once: one that fails since the lead
+    /// moves, or since the leader is not reached, is made again.
+    ///
+    /// # Errors
+    /// [`Refusal::Timeout`] if that does not end in time, and refusals.
+    pub(crate) async fn at_leader_or_again<T, H, L>(
+        &self,
+        here: impl Fn() -> H + Send,
+        there: impl Fn(Client) -> L + Send,
+    ) -> Result<T, Status>
+    where
+        H: Future<Output = Result<T, Status>> + Send,
+        L: Future<Output = Result<T, Status>> + Send,
+        T: Send,
+    {
+        self.ask_leader(Asking::REPEATABLE, self.deadline(), here, there).await
+    }
+
+    /// The same for any call.
+    ///
+    /// # Errors
+    /// [`Refusal::Timeout`] or [`Refusal::TimeoutLeaderFailure`] at the deadline; refusals; [`Refusal::LeaderChanged`] for a call that is not
+    /// repeatable whose connection was lost.
+    pub(super) async fn ask_leader<T, H, L>(
+        &self,
+        how: Asking,
+        deadline: Instant,
+        here: impl Fn() -> H + Send,
+        there: impl Fn(Client) -> L + Send,
+    ) -> Result<T, Status>
+    where
+        H: Future<Output = Result<T, Status>> + Send,
+        L: Future<Output = Result<T, Status>> + Send,
+        T: Send,
+    {
+        loop {
+            self.check_running()?;
+            let then = self.some_leader(deadline).await?;
+            let asked = match then.leader {
+                Some(leader) if !then.is_own => match self.inner.peers.client(leader, how.purpose) {
+                    Ok(client) => self.sent(leader, how, deadline, there(client)).await,
+                    Err(_) => Ok(Err(not_here())),
+                },
+                _ => timeout_at(deadline, here()).await,
+            };
+            match asked {
+                Ok(Err(status)) if is_not_here(&status) => {}
+                Ok(Err(status)) if how.is_repeatable && status.code() == Code::Unavailable => {}
+                Ok(done) => return done,
+                Err(_) => return Err(self.late(then)),
+            }
+            if Instant::now() >= deadline {
+                return Err(self.late(then));
+            }
+            self.next_leader(then, deadline).await;
+        }
+    }
+
+    /// Awaits a call of the leader. Says `not_here` where it was not sent, or was given up for another try.
+    async fn sent<T>(
+        &self,
+        leader: u64,
+        how: Asking,
+        deadline: Instant,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<Result<T, Status>, tokio::time::error::Elapsed> {
+        let limit = how.limit.map_or(deadline, |limit| deadline.min(Instant::now() + limit));
+        match timeout_at(limit, call).await {
+            Ok(Err(status)) if is_unsent(&status) => {
+                self.inner.peers.failed(leader);
+                Ok(Err(not_here()))
+            }
+            Ok(done) => Ok(done.map_err(lost)),
+            Err(_) if limit < deadline => Ok(Err(not_here())),
+            Err(elapsed) => Err(elapsed),
+        }
+    }
+
+    /// Waits for a leader.
+    async fn some_leader(&self, deadline: Instant) -> Result<Leadership, Status> {
+        let mut leadership = self.leadership();
+        match timeout_at(deadline, leadership.wait_for(|now| now.leader.is_some())).await {
+            Ok(Ok(found)) => Ok(*found),
+            Ok(Err(_)) => Err(Refusal::Stopped.into()),
+            Err(_) => Err(Refusal::Timeout.into()),
+        }
+    }
+
+    /// Waits until this is not the state of things any more, or for a heartbeat.
+    async fn next_leader(&self, was: Leadership, deadline: Instant) {
+        let mut leadership = self.leadership();
+        let changed = leadership.wait_for(|now| *now != was);
+        let heartbeat = Instant::now() + self.inner.settings.heartbeat_interval;
+        // Either is a reason to look again.
+        let _ = timeout_at(heartbeat.min(deadline), changed).await;
+    }
+
+    /// Returns the failure of a request that took too long, and began when `then` was so.
+    fn late(&self, then: Leadership) -> Status {
+        let now = *self.inner.leadership.borrow();
+        if now.leader == then.leader && now.term == then.term {
+            return Refusal::Timeout.into();
+        }
+        Refusal::TimeoutLeaderFailure.into()
+    }
+}
