@@ -30,8 +30,17 @@ fn start(place: &Path) -> Child {
     let lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     let has_begun = lines.map_while(Result::ok).any(|line| line.starts_with("three members in "));
     assert!(has_begun, "it ended with {:?}", child.wait());
-    assert_eq!(servers(place).len(), 3);
+    // A process has no command line for a moment: its parent hears that it was started before its arguments are in place.
+    until(|| servers(place).len() == 3, || format!("three members, and there are {:?}", servers(place)));
     child
+}
+
+fn until(is_so: impl Fn() -> bool, what: impl Fn() -> String) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONG, "{}", what());
+        std::thread::yield_now();
+    }
 }
 
 /// Returns the command lines of processes with a directory below `place`.
@@ -62,9 +71,5 @@ fn the_servers_do_not_outlive_a_demo_that_was_killed() {
     signal(&child, SIGKILL).unwrap();
     child.wait().unwrap();
     // The kernel kills them next.
-    let begun = Instant::now();
-    while !servers(place.path()).is_empty() {
-        assert!(begun.elapsed() < LONG, "{:?} go on", servers(place.path()));
-        std::thread::yield_now();
-    }
+    until(|| servers(place.path()).is_empty(), || format!("{:?} go on", servers(place.path())));
 }
