@@ -103,6 +103,8 @@ struct Inner {
     settings: Settings,
     raft: Raft<Types, Store>,
     store: Store,
+    /// The state machine's.
+    applied: Arc<AtomicU64>,
     log: RaftLog<Types>,
     peers: Peers,
     leadership: watch::Receiver<Leadership>,
@@ -234,6 +236,7 @@ impl Node {
         let raft_config = Arc::new(raft_config(config)?);
         let engine = engine()?;
         let log = owner::open(&engine, &directories, &mut identity).await?;
+        let applied = machine.applied_index();
         let opened = Store::open(&engine, &directories.state, store_options(), machine).await;
         let store = opened.map_err(|error| bootstrap::not_opened("the state", &directories.state, &error))?;
         let peers = Peers::new(identity.cluster_id, identity.member_id, dialing);
@@ -264,6 +267,7 @@ impl Node {
             identity,
             raft,
             store,
+            applied,
             log,
             peers,
             leadership,
@@ -309,6 +313,12 @@ impl Node {
     #[cfg(test)]
     pub(crate) fn forget_members(&self) {
         self.inner.peers.retain(|_| false);
+    }
+
+    /// The same for good: an election tells this member nothing.
+    #[cfg(test)]
+    pub(crate) fn forget_members_for_good(&self) {
+        self.inner.peers.forget();
     }
 
     /// Sets whether this member keeps to the leader that it knows of, as one does that was paused.
@@ -365,19 +375,23 @@ impl Node {
         self.inner.ended.subscribe()
     }
 
-    /// Returns the index of the last entry that was applied here.
+    /// Returns the index of the last entry that was applied here: at least that of each outcome that a caller has.
     pub(crate) fn applied_index(&self) -> u64 {
-        self.inner.raft.watch_apply_progress().get().map_or(0, |id| id.index)
+        // Raft knows of those before the start, and of a snapshot's.
+        let of_raft = self.inner.raft.watch_apply_progress().get().map_or(0, |id| id.index);
+        of_raft.max(self.inner.applied.load(Ordering::Acquire))
     }
 
     /// Returns the index of the last entry that is known here to be committed.
     pub(crate) fn committed_index(&self) -> u64 {
-        self.inner.raft.watch_commit_progress().get().map_or(0, |id| id.index)
+        let of_raft = self.inner.raft.watch_commit_progress().get().map_or(0, |id| id.index);
+        of_raft.max(self.applied_index())
     }
 
     /// Returns the index of the last entry of the log.
     pub(crate) fn last_index(&self) -> u64 {
-        self.inner.raft.metrics().borrow_watched().last_log_index.unwrap_or(0)
+        let of_raft = self.inner.raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
+        of_raft.max(self.applied_index())
     }
 
     /// Returns whether this member only follows, without a vote.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_kv::{Batch, Keyspace};
@@ -29,6 +30,8 @@ pub(crate) struct Machine {
     limits: Limits,
     memory: Mutex<Memory>,
     recent: Mutex<Recent>,
+    /// Index of the last entry that was applied since the start.
+    applied: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -47,7 +50,13 @@ impl Machine {
     /// applies entries all the same.
     pub(crate) fn new(observer: Arc<dyn Observer>, limits: Limits) -> Machine {
         let recent = Mutex::new(Recent::new(limits.recent_bytes));
-        Machine { observer, limits, memory: Mutex::default(), recent }
+        Machine { observer, limits, memory: Mutex::default(), recent, applied: Arc::default() }
+    }
+
+    /// Returns the index of the last entry that was applied since the start. A caller that has the outcome of an entry finds it here;
+    /// Raft's own figures may come later.
+    pub(crate) fn applied_index(&self) -> Arc<AtomicU64> {
+        self.applied.clone()
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
@@ -166,7 +175,8 @@ impl Apply<Types> for Machine {
         Ok(Outcome { revision: state.revision, result: Some(result) })
     }
 
-    fn applied(&self, _: &LogIdOf<Types>) {
+    fn applied(&self, id: &LogIdOf<Types>) {
+        self.applied.store(id.index, Ordering::Release);
         let pending = self.memory().pending.take();
         if let Some(applied) = pending {
             self.observer.applied(applied);

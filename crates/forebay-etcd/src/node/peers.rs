@@ -124,6 +124,9 @@ struct Inner {
     own: u64,
     dialing: Dialing,
     table: Mutex<HashMap<u64, Entry>>,
+    /// Of tests: no other member is known here, whatever Raft hears of them.
+    #[cfg(test)]
+    are_forgotten: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Debug)]
@@ -139,7 +142,15 @@ struct Entry {
 
 impl Peers {
     pub(crate) fn new(cluster: u64, own: u64, dialing: Dialing) -> Peers {
-        Peers { inner: Arc::new(Inner { cluster, own, dialing, table: Mutex::default() }) }
+        let inner = Inner {
+            cluster,
+            own,
+            dialing,
+            table: Mutex::default(),
+            #[cfg(test)]
+            are_forgotten: std::sync::atomic::AtomicBool::new(false),
+        };
+        Peers { inner: Arc::new(inner) }
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<u64, Entry>> {
@@ -173,6 +184,18 @@ impl Peers {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        self.inner.are_forgotten.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    fn are_forgotten(&self) -> bool {
+        #[cfg(test)]
+        return self.inner.are_forgotten.load(std::sync::atomic::Ordering::SeqCst);
+        #[cfg(not(test))]
+        false
+    }
+
     /// Forgets the members for which this does not hold.
     pub(crate) fn retain(&self, is_member: impl Fn(u64) -> bool) {
         self.table().retain(|id, _| is_member(*id));
@@ -181,7 +204,7 @@ impl Peers {
     /// Returns a client of a member.
     pub(crate) fn client(&self, id: u64, purpose: Purpose) -> Result<Client, Status> {
         let table = self.table();
-        let Some(entry) = table.get(&id) else {
+        let Some(entry) = table.get(&id).filter(|_| !self.are_forgotten()) else {
             return Err(Status::unavailable(format!("member {id:x} is not known here")));
         };
         Ok(match purpose {
