@@ -87,8 +87,8 @@ fn steps(text: &str) -> Result<Vec<(String, Inputs)>, String> {
 
 /// The folders of these packages and of those that they depend on in the workspace, relative to its root, from `cargo metadata`.
 /// Development dependencies count for the packages themselves. What a package is tested with does not reach those that depend on it:
-/// of their dependencies `tests`, `benches` and `examples` are left out, unless `named` says otherwise.
-fn folders(metadata: &Value, packages: &[String], named: &[String]) -> Result<Vec<String>, String> {
+/// of their dependencies `tests`, `benches` and `examples` are left out.
+fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String> {
     let root = metadata["workspace_root"].as_str().ok_or("cargo metadata names no root")?;
     let all = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
     let find = |name: &str| {
@@ -114,10 +114,8 @@ fn folders(metadata: &Value, packages: &[String], named: &[String]) -> Result<Ve
         let folder = folder.ok_or_else(|| format!("{manifest} is outside of the workspace"))?;
         folders.push(format!("{folder}/"));
         if !asked_for {
-            let parts = ["tests", "benches", "examples"].map(|part| format!("{folder}/{part}/"));
-            let unnamed =
-                parts.iter().filter(|part| !named.iter().any(|path| path.starts_with(part.as_str())));
-            folders.extend(unnamed.map(|part| format!(":(exclude){part}")));
+            let parts = ["tests", "benches", "examples"];
+            folders.extend(parts.map(|part| format!(":(exclude){folder}/{part}/")));
         }
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             if let Some(name) = dependency["name"].as_str()
@@ -182,20 +180,29 @@ impl Tree {
         Ok(all.join("; "))
     }
 
-    fn paths(&self, step: &str) -> Result<Vec<String>, String> {
+    /// What the step reads, as git's pathspecs: paths, and packages. They are apart, as what packages leave out may be among the paths.
+    fn paths(&self, step: &str) -> Result<Vec<Vec<String>>, String> {
         let inputs = self.inputs(step)?;
-        let mut paths: Vec<String> =
+        let paths =
             EVERYWHERE.iter().map(|path| (*path).to_owned()).chain(inputs.paths.iter().cloned()).collect();
+        let mut all = vec![paths];
         if !inputs.packages.is_empty() {
             let metadata =
                 self.output("cargo", &["metadata", "--no-deps", "--format-version", "1", "--offline"])?;
-            paths.extend(folders(
-                &serde_json::from_str(&metadata).map_err(|error| error.to_string())?,
-                &inputs.packages,
-                &inputs.paths,
-            )?);
+            let metadata = serde_json::from_str(&metadata).map_err(|error| error.to_string())?;
+            all.push(folders(&metadata, &inputs.packages)?);
         }
-        Ok(paths)
+        Ok(all)
+    }
+
+    /// The lines that git prints of the step's inputs.
+    fn git_of(&self, step: &str, arguments: &[&str]) -> Result<String, String> {
+        let mut lines = String::new();
+        for paths in self.paths(step)? {
+            let paths = paths.iter().map(String::as_str);
+            lines += &self.git(&arguments.iter().copied().chain(["--"]).chain(paths).collect::<Vec<_>>())?;
+        }
+        Ok(lines)
     }
 
     /// The line that stands for a run of the step, or why it must run.
@@ -226,21 +233,8 @@ impl Tree {
             }
             Ok(_) => {}
         }
-        let paths = self.paths(step)?;
-        let with_paths = |words: &[&'static str], commit: &[&str]| {
-            let paths = paths.iter().map(String::as_str);
-            self.git(
-                &words
-                    .iter()
-                    .copied()
-                    .chain(commit.iter().copied())
-                    .chain(["--"])
-                    .chain(paths)
-                    .collect::<Vec<_>>(),
-            )
-        };
-        let changed = with_paths(&["diff", "--name-only"], &[&line.commit])?
-            + &with_paths(&["ls-files", "--others", "--exclude-standard"], &[])?;
+        let changed = self.git_of(step, &["diff", "--name-only", &line.commit])?
+            + &self.git_of(step, &["ls-files", "--others", "--exclude-standard"])?;
         Ok(changed.lines().next().map_or(Ok(line), |file| Err(format!("{file} has changed since {commit}"))))
     }
 
@@ -260,10 +254,7 @@ impl Tree {
 
     /// Records that the step has passed at this commit. Returns a change that is not committed, if there is one: then nothing is recorded.
     fn record(&self, step: &str, seconds: &str) -> Result<Option<String>, String> {
-        let paths = self.paths(step)?;
-        let mut status = vec!["status", "--porcelain", "--"];
-        status.extend(paths.iter().map(String::as_str));
-        if let Some(changed) = self.git(&status)?.lines().next() {
+        if let Some(changed) = self.git_of(step, &["status", "--porcelain"])?.lines().next() {
             return Ok(Some(changed.trim().to_owned()));
         }
         let line = Line {
@@ -455,7 +446,9 @@ mod tests {
         ] {
             let repository = Repository::new();
             repository.pass(step);
-            assert_eq!(repository.reason(step), None);
+            repository.write("crates/below/tests/unnamed.rs", "// changed\n");
+            assert_eq!(repository.reason(step).is_none(), step == "named", "{step}");
+            std::fs::remove_file(repository.0.path().join("crates/below/tests/unnamed.rs")).unwrap();
             repository.write(file, "// changed\n");
             assert!(
                 repository.reason(step).unwrap().starts_with(&format!("{file} has changed since ")),
