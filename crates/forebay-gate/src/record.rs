@@ -1,6 +1,7 @@
 //! Steps that are not repeated while their inputs are as they were. `.ci/steps` says what a step reads, `.ci/passed` at which commit
 //! it passed.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -86,8 +87,8 @@ fn steps(text: &str) -> Result<Vec<(String, Inputs)>, String> {
 }
 
 /// The folders of these packages and of those that they depend on in the workspace, relative to its root, from `cargo metadata`.
-/// Development dependencies count for the packages themselves. What a package is tested with does not reach those that depend on it:
-/// of their dependencies `tests`, `benches` and `examples` are left out.
+/// Development dependencies count for the packages themselves. Of dependencies the folders `tests`, `benches` and
+/// `examples` are left out: nothing that depends on them reads these.
 fn folders(metadata: &Value, packages: &[String]) -> Result<Vec<String>, String> {
     let root = metadata["workspace_root"].as_str().ok_or("cargo metadata names no root")?;
     let all = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
@@ -135,6 +136,8 @@ struct Tree {
     root: PathBuf,
     steps: Vec<(String, Inputs)>,
     passed: Vec<Line>,
+    /// The output of `cargo metadata`, once it was needed.
+    metadata: OnceCell<Value>,
 }
 
 impl Tree {
@@ -142,7 +145,12 @@ impl Tree {
         let file = root.join(STEPS);
         let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
         let passed = std::fs::read_to_string(root.join(PASSED)).unwrap_or_default();
-        Ok(Self { root: root.to_owned(), steps: steps(&text)?, passed: lines(&passed) })
+        Ok(Self {
+            root: root.to_owned(),
+            steps: steps(&text)?,
+            passed: lines(&passed),
+            metadata: OnceCell::new(),
+        })
     }
 
     /// The output of a command, or why there is none.
@@ -187,10 +195,12 @@ impl Tree {
             EVERYWHERE.iter().map(|path| (*path).to_owned()).chain(inputs.paths.iter().cloned()).collect();
         let mut all = vec![paths];
         if !inputs.packages.is_empty() {
-            let metadata =
-                self.output("cargo", &["metadata", "--no-deps", "--format-version", "1", "--offline"])?;
-            let metadata = serde_json::from_str(&metadata).map_err(|error| error.to_string())?;
-            all.push(folders(&metadata, &inputs.packages)?);
+            if self.metadata.get().is_none() {
+                let arguments = ["metadata", "--no-deps", "--format-version", "1", "--offline"];
+                let text = self.output("cargo", &arguments)?;
+                let _ = self.metadata.set(serde_json::from_str(&text).map_err(|error| error.to_string())?);
+            }
+            all.push(folders(self.metadata.get().unwrap_or(&Value::Null), &inputs.packages)?);
         }
         Ok(all)
     }
@@ -369,7 +379,12 @@ mod tests {
         }
 
         fn tree_of(&self, text: &str) -> Tree {
-            Tree { root: self.0.path().to_owned(), steps: steps(text).unwrap(), passed: Vec::new() }
+            Tree {
+                root: self.0.path().to_owned(),
+                steps: steps(text).unwrap(),
+                passed: Vec::new(),
+                metadata: OnceCell::new(),
+            }
         }
 
         fn tree(&self) -> Tree {
