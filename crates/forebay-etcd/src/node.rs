@@ -1,10 +1,10 @@
 //! A member of the cluster: Raft on this crate's log and state, and its conversation with the other members.
 
-mod asking;
 mod bootstrap;
 mod changes;
 mod identity;
 mod lead;
+mod leader_call;
 mod members;
 mod network;
 mod owner;
@@ -30,8 +30,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tonic::Status;
 
-use self::asking::{Asking, not_here};
 use self::identity::Identity;
+pub(crate) use self::leader_call::LeaderCall;
+use self::leader_call::not_here;
 use self::network::Network;
 pub(crate) use self::peers::Client;
 use self::peers::{Dialing, Peers, Purpose, is_unsent};
@@ -385,13 +386,13 @@ impl Node {
     /// Returns the index of the last entry that is known here to be committed.
     pub(crate) fn committed_index(&self) -> u64 {
         let of_raft = self.inner.raft.watch_commit_progress().get().map_or(0, |id| id.index);
-        of_raft.max(self.applied_index())
+        of_raft.max(self.inner.applied.load(Ordering::Acquire))
     }
 
     /// Returns the index of the last entry of the log.
     pub(crate) fn last_index(&self) -> u64 {
         let of_raft = self.inner.raft.metrics().borrow_watched().last_log_index.unwrap_or(0);
-        of_raft.max(self.applied_index())
+        of_raft.max(self.inner.applied.load(Ordering::Acquire))
     }
 
     /// Returns whether this member only follows, without a vote.
@@ -438,7 +439,8 @@ impl Node {
         self.inner.heard_ms.store(millis, Ordering::Relaxed);
     }
 
-    fn deadline(&self) -> tokio::time::Instant {
+    /// Returns when a request that begins now has taken too long.
+    pub(crate) fn deadline(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.inner.settings.request_timeout
     }
 
@@ -488,7 +490,7 @@ impl Node {
                 Ok((outcome, index))
             }
         };
-        self.ask_leader(Asking::ONCE, deadline, here, there).await
+        self.call_leader(LeaderCall::ONCE, deadline, here, there).await
     }
 
     /// Proposes a change as the leader.

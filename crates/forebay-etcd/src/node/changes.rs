@@ -10,7 +10,7 @@ use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
-use super::asking::{Asking, not_here};
+use super::leader_call::{LeaderCall, not_here};
 use super::{Client, Node, identity};
 use crate::config::urls::Url;
 use crate::proto::etcdserverpb::{Member, MemberAddRequest, MemberUpdateRequest};
@@ -46,7 +46,7 @@ impl Node {
             let request = MemberChange { change: Some(change.clone()) };
             async move { leader.change_members(request).await.map(Response::into_inner) }
         };
-        self.ask_leader(Asking::ONCE, deadline, here, there).await
+        self.call_leader(LeaderCall::ONCE, deadline, here, there).await
     }
 
     /// Changes the members as the leader.

@@ -8,7 +8,7 @@ use openraft::type_config::alias::LeaderIdOf;
 use openraft::vote::RaftLeaderId;
 use tonic::Status;
 
-use super::asking::not_here;
+use super::leader_call::not_here;
 use super::{Counts, Node};
 use crate::proto::peer::{Outcome, command};
 use crate::refusal::Refusal;

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 
 /// How a call is made at the leader.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asking {
+pub(crate) struct LeaderCall {
     pub(super) purpose: Purpose,
     /// Whether it may be made again where it is not known what became of it.
     pub(super) is_repeatable: bool,
@@ -19,11 +19,12 @@ pub(super) struct Asking {
     pub(super) limit: Option<Duration>,
 }
 
-impl Asking {
+impl LeaderCall {
     /// Made again only if it was certainly not carried out.
-    pub(super) const ONCE: Asking = Asking { purpose: Purpose::Other, is_repeatable: false, limit: None };
+    pub(super) const ONCE: LeaderCall =
+        LeaderCall { purpose: Purpose::Other, is_repeatable: false, limit: None };
     /// Made as often as it takes.
-    pub(super) const REPEATABLE: Asking = Asking { is_repeatable: true, ..Asking::ONCE };
+    pub(crate) const REPEATABLE: LeaderCall = LeaderCall { is_repeatable: true, ..LeaderCall::ONCE };
 }
 
 /// The refusal of a member that does not lead. It says that nothing was done.
@@ -47,32 +48,15 @@ fn lost(status: Status) -> Status {
 }
 
 impl Node {
-    /// Has a call made here if this member leads, or else at the leader. It may be made more than once: one that fails since the lead
-    /// moves, or since the leader is not reached, is made again.
-    ///
-    /// # Errors
-    /// [`Refusal::Timeout`] if that does not end in time, and refusals.
-    pub(crate) async fn at_leader_or_again<T, H, L>(
-        &self,
-        here: impl Fn() -> H + Send,
-        there: impl Fn(Client) -> L + Send,
-    ) -> Result<T, Status>
-    where
-        H: Future<Output = Result<T, Status>> + Send,
-        L: Future<Output = Result<T, Status>> + Send,
-        T: Send,
-    {
-        self.ask_leader(Asking::REPEATABLE, self.deadline(), here, there).await
-    }
-
-    /// The same for any call.
+    /// Has a call made here if this member leads, or else at the leader. It may be made more than once: one that certainly was not carried
+    /// out, and a repeatable one that was lost.
     ///
     /// # Errors
     /// [`Refusal::Timeout`] or [`Refusal::TimeoutLeaderFailure`] at the deadline; refusals; [`Refusal::LeaderChanged`] for a call that is not
     /// repeatable whose connection was lost.
-    pub(super) async fn ask_leader<T, H, L>(
+    pub(crate) async fn call_leader<T, H, L>(
         &self,
-        how: Asking,
+        how: LeaderCall,
         deadline: Instant,
         here: impl Fn() -> H + Send,
         there: impl Fn(Client) -> L + Send,
@@ -85,14 +69,14 @@ impl Node {
         loop {
             self.check_running()?;
             let then = self.some_leader(deadline).await?;
-            let asked = match then.leader {
+            let called = match then.leader {
                 Some(leader) if !then.is_own => match self.inner.peers.client(leader, how.purpose) {
                     Ok(client) => self.sent(leader, how, deadline, there(client)).await,
                     Err(_) => Ok(Err(not_here())),
                 },
                 _ => timeout_at(deadline, here()).await,
             };
-            match asked {
+            match called {
                 Ok(Err(status)) if is_not_here(&status) => {}
                 Ok(Err(status)) if how.is_repeatable && status.code() == Code::Unavailable => {}
                 Ok(done) => return done,
@@ -109,7 +93,7 @@ impl Node {
     async fn sent<T>(
         &self,
         leader: u64,
-        how: Asking,
+        how: LeaderCall,
         deadline: Instant,
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<Result<T, Status>, tokio::time::error::Elapsed> {

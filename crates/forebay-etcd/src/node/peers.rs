@@ -189,13 +189,6 @@ impl Peers {
         self.inner.are_forgotten.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
-    fn are_forgotten(&self) -> bool {
-        #[cfg(test)]
-        return self.inner.are_forgotten.load(std::sync::atomic::Ordering::SeqCst);
-        #[cfg(not(test))]
-        false
-    }
-
     /// Forgets the members for which this does not hold.
     pub(crate) fn retain(&self, is_member: impl Fn(u64) -> bool) {
         self.table().retain(|id, _| is_member(*id));
@@ -204,7 +197,10 @@ impl Peers {
     /// Returns a client of a member.
     pub(crate) fn client(&self, id: u64, purpose: Purpose) -> Result<Client, Status> {
         let table = self.table();
-        let Some(entry) = table.get(&id).filter(|_| !self.are_forgotten()) else {
+        let entry = table.get(&id);
+        #[cfg(test)]
+        let entry = entry.filter(|_| !self.inner.are_forgotten.load(std::sync::atomic::Ordering::SeqCst));
+        let Some(entry) = entry else {
             return Err(Status::unavailable(format!("member {id:x} is not known here")));
         };
         Ok(match purpose {

@@ -7,7 +7,7 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
-use super::asking::{Asking, not_here};
+use super::leader_call::{LeaderCall, not_here};
 use super::{Client, Node, Purpose};
 use crate::proto::peer::ReadIndexRequest;
 use crate::refusal::Refusal;
@@ -75,11 +75,11 @@ impl Node {
         let deadline = self.deadline();
         // A leader that has just gone is noticed by the next heartbeats: a long wait for its reply is of no use.
         let limit = Some(self.inner.settings.election_timeout * 2);
-        let how = Asking { purpose: Purpose::Raft, limit, ..Asking::REPEATABLE };
+        let how = LeaderCall { purpose: Purpose::Raft, limit, ..LeaderCall::REPEATABLE };
         let there = |mut leader: Client| async move {
             leader.read_index(ReadIndexRequest {}).await.map(|reply| reply.into_inner().index)
         };
-        let index = self.ask_leader(how, deadline, || self.read_index_here(), there).await?;
+        let index = self.call_leader(how, deadline, || self.read_index_here(), there).await?;
         self.wait_applied(index, deadline).await
     }
 

@@ -7,7 +7,7 @@ use openraft::type_config::alias::SnapshotOf;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Node;
-use super::asking::not_here;
+use super::leader_call::not_here;
 use super::peers::{CLUSTER, FROM, TO};
 use super::wire::{Appended, Snapshot, Transfer, Vote, decode, encode};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::ahead::{Ahead, Place};
 use super::{Context, Outcome, Stopping, foreign, stopped};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
-use crate::node::Client;
+use crate::node::{Client, LeaderCall};
 use crate::proto::etcdserverpb::lease_server::Lease;
 use crate::proto::etcdserverpb::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
@@ -107,7 +107,7 @@ impl LeaseCalls {
             let request = request.clone();
             async move { leader.keep_alive(request).await.map(Response::into_inner) }
         };
-        let reply = node.at_leader_or_again(here, there).await?;
+        let reply = node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await?;
         if reply.ttls.len() != request.ids.len() {
             return Err(foreign());
         }
@@ -211,7 +211,7 @@ impl Lease for LeaseCalls {
         let here = || time_to_live_here(&self.context, request);
         let there =
             |mut leader: Client| async move { leader.time_to_live(request).await.map(Response::into_inner) };
-        let response = node.at_leader_or_again(here, there).await?;
+        let response = node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await?;
         let header = response.header.map(|header| node.header(header.revision));
         Ok(Response::new(LeaseTimeToLiveResponse { header, ..response }))
     }

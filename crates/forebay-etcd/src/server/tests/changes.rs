@@ -175,15 +175,15 @@ async fn changes_that_cannot_be_are_refused_as_etcd_does() {
     cluster.stop().await;
 }
 
-/// Regression: four loops asked the leader until a deadline, each by rules of its own. A change of members at a leader of several URLs, of
-/// which the first did not answer, tried that one until the timeout.
+/// Regression: calls of the leader were forwarded by four loops. That for changes of members kept the first URL of a leader which had two,
+/// although it could not be reached, until the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_asked_of_a_leader_finds_its_second_url() {
     let mut cluster = Cluster::start(3, &[]).await;
     let (leader, follower) = (cluster.leader().await, cluster.follower().await);
     let (id, live) = (cluster.members[leader].node().id(), cluster.members[leader].peer_url());
     let member = &cluster.members[follower];
-    // Nobody listens there.
+    // A port without a listener.
     let dead = format!("http://{}:2380", new_address());
     let lose = || member.node().set_urls(id, &[dead.clone(), live.clone()]);
     let own = MemberUpdateRequest { id: member.node().id(), peer_ur_ls: vec![member.peer_url()] };
