@@ -216,10 +216,23 @@ fn name(pid: u32) -> String {
     }
 }
 
-/// Whether the process has this word in its environment.
-pub(crate) fn has_in_environment(pid: u32, word: &str) -> bool {
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|byte| *byte == 0).any(|entry| entry == word.as_bytes())
+/// The value of a variable in the environment that the process began with. Amid `execve` a process has no environment or a part
+/// of one for a moment, so one without the variable is looked at again, for a second at most.
+pub(crate) fn variable_of(pid: u32, name: &str) -> Option<String> {
+    let begun = Instant::now();
+    loop {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        // What does not end with a zero was cut off.
+        let whole =
+            environment.split_inclusive(|byte| *byte == 0).filter_map(|entry| entry.strip_suffix(&[0]));
+        let value = whole.filter_map(|entry| std::str::from_utf8(entry).ok()).find_map(|entry| {
+            entry.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+        });
+        if value.is_some() || has_ended(pid) || begun.elapsed() > Duration::from_secs(1) {
+            return value;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Name, state and place in the kernel of each thread.
@@ -268,6 +281,24 @@ mod tests {
     fn processor_time_is_of_the_process_and_its_children() {
         let spent = shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done", 60_000).processor;
         assert!(spent > Duration::from_millis(5), "{spent:?}");
+    }
+
+    /// A process that a test had left was overlooked at the moment when its shell became `sleep`: it had no environment.
+    #[test]
+    fn a_variable_is_found_amid_exec() {
+        let dir = tempfile::tempdir().unwrap();
+        let again = dir.path().join("again");
+        std::fs::write(&again, format!("exec /bin/sh {}", again.display())).unwrap();
+        let mut command = Command::new("/bin/sh");
+        let pid = start(command.arg(&again).env("MARK", "1")).unwrap();
+        let overlooked = (0..3_000).filter(|_| variable_of(pid, "MARK").as_deref() != Some("1")).count();
+        kill_group(pid);
+        assert_eq!(overlooked, 0);
+        while !has_ended(pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(variable_of(pid, "MARK"), None);
+        reap(pid).unwrap();
     }
 
     /// A process that outlives the test that started it would go on beside the tests after it.

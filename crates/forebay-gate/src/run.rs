@@ -14,8 +14,8 @@ use crate::programs::{self, Program};
 use crate::rules::Rules;
 use crate::{Arguments, glob};
 
-/// The variable that names a test to its descendants.
-const MARK: &str = "FOREBAY_GATE_TEST";
+/// The variable that names a test to its descendants. All that this program starts has it; what has none may be amid `execve`.
+pub(crate) const MARK: &str = "FOREBAY_GATE_TEST";
 
 /// A test, and the program that has it.
 #[derive(Debug, Clone)]
@@ -84,9 +84,8 @@ impl Place {
             }
             Err(error) => (None, Some(format!("it does not run: {error}"))),
         };
-        let mark = format!("{MARK}={}", test.id);
         for (pid, name) in process::children() {
-            if process::has_in_environment(pid, &mark) {
+            if process::variable_of(pid, MARK).as_ref() == Some(&test.id) {
                 process::kill(pid, libc::SIGKILL);
                 failure.get_or_insert_with(|| format!("it left a process running: {name}"));
             }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use crate::run::{Place, Report, Test, WITH_VALUE, choose, repeated, run_all};
+use crate::run::{MARK, Place, Report, Test, WITH_VALUE, choose, repeated, run_all};
 use crate::{Arguments, process};
 
 /// Processes that do nothing but compute.
@@ -122,7 +122,7 @@ fn begin_load(work: &Path) -> Result<Vec<u32>, String> {
     kinds
         .map(|kind| {
             let mut command = Command::new(&program);
-            command.arg("load").arg(kind).arg(work);
+            command.arg("load").arg(kind).arg(work).env(MARK, "");
             process::start(&mut command).map_err(|error| format!("load {kind}: {error}"))
         })
         .collect()
