@@ -1,8 +1,8 @@
 //! The shard's own executor: tasks that run next to the device, in one run queue per class.
 
-mod guarded;
 mod queues;
 mod stalls;
+mod task_future;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -18,11 +18,11 @@ use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::shard::local::LocalCell;
 use crate::reactor::shard::{self, Shard};
 use crate::reactor::stall_profiler::Beat;
-use guarded::Guarded;
 use queues::Queues;
 use stalls::Stalls;
+use task_future::Guarded;
 
-pub(crate) use guarded::Abort;
+pub(crate) use task_future::Abort;
 
 /// The executor's data on a task.
 #[derive(Debug)]
