@@ -20,7 +20,7 @@ use crate::reactor::shard::{self, Shard};
 use crate::reactor::stall_profiler::Beat;
 use queues::Queues;
 use stalls::Stalls;
-use task_future::Guarded;
+use task_future::TaskFuture;
 
 pub(crate) use task_future::Abort;
 
@@ -129,10 +129,10 @@ impl Executor {
             return drop(answer);
         };
         let name = std::any::type_name_of_val(&future);
-        self.begin(inbox.clone(), class, name, Guarded::new(future, answer, index, abort));
+        self.begin(inbox.clone(), class, name, TaskFuture::new(future, answer, index, abort));
     }
 
-    fn begin(&self, home: Arc<Inbox>, class: Class, name: &'static str, future: Guarded) {
+    fn begin(&self, home: Arc<Inbox>, class: Class, name: &'static str, future: TaskFuture) {
         let index = future.index();
         self.tasks.with(|tasks| tasks.names[index] = name);
         let schedule = move |runnable: Runnable| schedule(&home, runnable);
@@ -153,7 +153,7 @@ impl Executor {
     #[inline]
     pub(crate) fn run(&self, shard: &Shard) {
         self.slice_began.set(None);
-        // A panic in a task's code is caught in `Guarded`. A panic that unwinds to here comes from a waker or
+        // A panic in a task's code is caught in `TaskFuture`. A panic that unwinds to here comes from a waker or
         // a destructor of the program and must not take the shard with it. The rest of the turn's tasks run
         // next turn.
         if catch_unwind(AssertUnwindSafe(|| self.run_ready(shard))).is_err() {

@@ -25,12 +25,12 @@ pub(super) trait Body {
 }
 
 /// A future and where its result is sent.
-struct Answered<F: Future> {
+struct TypedBody<F: Future> {
     future: Option<F>,
     answer: Option<Sender<F::Output>>,
 }
 
-impl<F: Future> Answered<F> {
+impl<F: Future> TypedBody<F> {
     fn parts(self: Pin<&mut Self>) -> (Pin<&mut Option<F>>, &mut Option<Sender<F::Output>>) {
         // SAFETY: the future is pinned with the whole, which is Unpin only if the future is, has no destructor of its own, and is never
         // moved from: the future is polled and replaced in its place. The sender is pinned nowhere.
@@ -41,7 +41,7 @@ impl<F: Future> Answered<F> {
     }
 }
 
-impl<F: Future> Body for Answered<F> {
+impl<F: Future> Body for TypedBody<F> {
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let (future, answer) = self.parts();
@@ -73,21 +73,21 @@ impl<F: Future> Body for Answered<F> {
 }
 
 /// A task. Catches its panics, and frees its place in the executor's list.
-pub(super) struct Guarded {
+pub(super) struct TaskFuture {
     body: Pin<Box<dyn Body>>,
     index: usize,
     abort: Arc<Abort>,
     begun: bool,
 }
 
-impl Guarded {
-    pub(super) fn new<F>(future: F, answer: Sender<F::Output>, index: usize, abort: Arc<Abort>) -> Guarded
+impl TaskFuture {
+    pub(super) fn new<F>(future: F, answer: Sender<F::Output>, index: usize, abort: Arc<Abort>) -> TaskFuture
     where
         F: Future + 'static,
         F::Output: 'static,
     {
-        let body = Box::pin(Answered { future: Some(future), answer: Some(answer) });
-        Guarded { body, index, abort, begun: false }
+        let body = Box::pin(TypedBody { future: Some(future), answer: Some(answer) });
+        TaskFuture { body, index, abort, begun: false }
     }
 
     /// Returns the place in the executor's list.
@@ -96,7 +96,7 @@ impl Guarded {
     }
 }
 
-impl Future for Guarded {
+impl Future for TaskFuture {
     type Output = ();
 
     #[inline]
@@ -114,7 +114,7 @@ impl Future for Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for TaskFuture {
     fn drop(&mut self) {
         self.body.as_mut().end();
         let index = self.index;
