@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crc_fast::CrcAlgorithm;
+
 /// Alignment of every place where a group may begin.
 pub(crate) const GRAIN: usize = 4096;
 /// Lengths of the header, in version 1 and now.
@@ -78,9 +80,12 @@ fn group(bytes: &[u8], at: usize, generation: u64) -> Option<Group> {
     // Bytes after records and values, in the file or not, count as the zeros that were there.
     let values = if header == HEADERS[0] { 0 } else { u32_at(208)? as usize };
     let used = (header + u32_at(68)? as usize + values).min(len);
-    let mut covered = [&bytes[at..at + 8], &bytes[at + 12..bytes.len().min(at + used)]].concat();
-    covered.resize(len - 4, 0);
-    let here = u64_at(32)? == generation && u64_at(40)? == at as u64 && u32_at(8)? == crc32c(&covered);
+    let mut covered = vec![0; len - 4];
+    covered[..8].copy_from_slice(&bytes[at..at + 8]);
+    let there = &bytes[at + 12..bytes.len().min(at + used)];
+    covered[8..8 + there.len()].copy_from_slice(there);
+    let checksum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, &covered) as u32;
+    let here = u64_at(32)? == generation && u64_at(40)? == at as u64 && u32_at(8)? == checksum;
     let lsns = u64_at(56)?..u64_at(56)? + u64::from(u32_at(64)?);
     here.then_some(Group {
         generation,
@@ -90,23 +95,4 @@ fn group(bytes: &[u8], at: usize, generation: u64) -> Option<Group> {
         lsns,
         cut: (u64_at(120)?, u64_at(128)?),
     })
-}
-
-/// Returns the CRC-32C (Castagnoli), computed a byte at a time.
-fn crc32c(bytes: &[u8]) -> u32 {
-    const TABLE: [u32; 256] = table();
-    !bytes.iter().fold(!0, |crc, byte| TABLE[usize::from(crc as u8 ^ byte)] ^ (crc >> 8))
-}
-
-const fn table() -> [u32; 256] {
-    let (mut table, mut at) = ([0; 256], 0);
-    while at < 256 {
-        let (mut crc, mut bit) = (at as u32, 0);
-        while bit < 8 {
-            crc = if crc & 1 == 1 { 0x82f6_3b78 ^ (crc >> 1) } else { crc >> 1 };
-            bit += 1;
-        }
-        (table[at], at) = (crc, at + 1);
-    }
-    table
 }

@@ -82,10 +82,12 @@ fn read(disk: &mut Disk, flight: &mut IoFlight, scratch: &mut Vec<u8>, fate: &mu
     if len > 0 && inode.content.bad.overlap(touched) > 0 {
         return -libc::EIO;
     }
-    scratch.resize(len as usize, 0);
-    inode.content.live.read(offset, scratch);
+    // It stays as long as the longest read was: short and long ones in turn would clear it each time.
+    scratch.resize(scratch.len().max(len as usize), 0);
+    let bytes = &mut scratch[..len as usize];
+    inode.content.live.read(offset, bytes);
     if let Some(transfer) = &mut flight.io.transfer {
-        transfer.fill(0, scratch);
+        transfer.fill(0, bytes);
     }
     len as i32
 }

@@ -19,16 +19,14 @@ pub(super) type Moving<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Returns the bytes of a range of every file of known bytes: no two pages of a file are equal.
 pub(super) fn bytes_of(range: Range<u64>) -> Vec<u8> {
-    // By whole words: debug builds are slow, and some files are large.
-    let mut bytes = Vec::with_capacity(range.end.saturating_sub(range.start) as usize);
-    let mut at = range.start;
-    while at < range.end {
-        let word = (at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
-        let from = (at % 8) as usize;
-        let len = (8 - from).min((range.end - at) as usize);
-        bytes.extend_from_slice(&word[from..from + len]);
-        at += len as u64;
+    // By whole words in memory of its length: it is a third of what the suite computes.
+    let (first, end) = (range.start / 8, range.end.max(range.start).div_ceil(8));
+    let mut bytes = vec![0; (end - first) as usize * 8];
+    for (word, at) in bytes.chunks_exact_mut(8).zip(first..) {
+        word.copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
     }
+    bytes.truncate((range.end.max(range.start) - first * 8) as usize);
+    bytes.drain(..(range.start % 8) as usize);
     bytes
 }
 
