@@ -13,6 +13,7 @@
     )
 )]
 
+mod answer;
 mod bolt;
 mod config;
 mod http;

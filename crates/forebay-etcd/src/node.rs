@@ -38,6 +38,7 @@ pub(crate) use self::peers::Client;
 use self::peers::{Dialing, Peers, Purpose, is_unsent};
 pub use self::restore::Restored;
 pub(crate) use self::service::PeerService;
+use crate::answer::Answer;
 use crate::config::Config;
 use crate::mvcc::{Machine, Store};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, ResponseHeader};
@@ -54,10 +55,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const RAFT_THREADS: usize = 2;
 
 /// Calls of the peer service for the leader's leases.
-#[tonic::async_trait]
 pub(crate) trait AtLeader: Send + Sync {
-    async fn keep_alive(&self, request: KeepAliveRequest) -> Result<KeepAliveReply, Status>;
-    async fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Result<LeaseTimeToLiveResponse, Status>;
+    fn keep_alive(&self, request: KeepAliveRequest) -> Answer<'_, KeepAliveReply>;
+    fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Answer<'_, LeaseTimeToLiveResponse>;
 }
 
 /// Who leads, as far as this member knows.

@@ -24,6 +24,7 @@ use tokio::sync::watch::Sender;
 use tonic::Status;
 use tonic::service::Routes;
 
+use crate::answer::Answer;
 use crate::lessor::Lessor;
 use crate::mvcc;
 use crate::node::{AtLeader, Node};
@@ -217,14 +218,13 @@ impl Observer for Followers {
 /// What other members ask of this one if it leads.
 pub(crate) struct Leases(pub(crate) Context);
 
-#[tonic::async_trait]
 impl AtLeader for Leases {
-    async fn keep_alive(&self, request: KeepAliveRequest) -> Result<KeepAliveReply, Status> {
-        lease::keep_alive_here(&self.0, request).await
+    fn keep_alive(&self, request: KeepAliveRequest) -> Answer<'_, KeepAliveReply> {
+        Box::pin(lease::keep_alive_here(&self.0, request))
     }
 
-    async fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Result<LeaseTimeToLiveResponse, Status> {
-        lease::time_to_live_here(&self.0, request).await
+    fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Answer<'_, LeaseTimeToLiveResponse> {
+        Box::pin(lease::time_to_live_here(&self.0, request))
     }
 }
 

@@ -1,8 +1,7 @@
 //! What other members ask of this one.
 
-use std::pin::Pin;
-
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use openraft::type_config::alias::SnapshotOf;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -10,6 +9,7 @@ use super::Node;
 use super::leader_call::not_here;
 use super::peers::{CLUSTER, FROM, TO};
 use super::wire::{Appended, Snapshot, Transfer, Vote, decode, encode};
+use crate::answer::{Answer, forward};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::{
     Encoded, KeepAliveReply, KeepAliveRequest, MemberChange, MemberChanged, MembersReply, MembersRequest,
@@ -62,134 +62,155 @@ fn failed(error: impl std::fmt::Display) -> Status {
     Status::internal(error.to_string())
 }
 
-#[tonic::async_trait]
-impl peer_server::Peer for PeerService {
-    type AppendStream = Pin<Box<dyn Stream<Item = Result<Encoded, Status>> + Send>>;
+type Outcomes = BoxStream<'static, Result<Encoded, Status>>;
 
-    async fn append(
-        &self,
-        request: Request<Streaming<Encoded>>,
-    ) -> Result<Response<Self::AppendStream>, Status> {
-        self.check(&request)?;
-        let node = self.node.clone();
-        let (requests, arrived) = tokio::sync::mpsc::channel(APPENDS_MAX);
-        let mut incoming = request.into_inner();
-        let heard = node.clone();
-        // A message that is none ends the stream: the outcomes of those before it still go back.
-        tokio::spawn(async move {
-            while let Ok(Some(message)) = incoming.message().await {
-                heard.heard_from_leader();
-                let Ok(append) = decode(&message) else { return };
-                if requests.send(append).await.is_err() {
-                    return;
+impl PeerService {
+    fn append(&self, request: Request<Streaming<Encoded>>) -> Answer<'_, Response<Outcomes>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            let node = self.node.clone();
+            let (requests, arrived) = tokio::sync::mpsc::channel(APPENDS_MAX);
+            let mut incoming = request.into_inner();
+            let heard = node.clone();
+            // A message that is none ends the stream: the outcomes of those before it still go back.
+            tokio::spawn(async move {
+                while let Ok(Some(message)) = incoming.message().await {
+                    heard.heard_from_leader();
+                    let Ok(append) = decode(&message) else { return };
+                    if requests.send(append).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let arrived = tokio_stream::wrappers::ReceiverStream::new(arrived);
+            let replies = node.inner.raft.stream_append(arrived);
+            let replies = replies.map(|reply| match reply {
+                Ok(appended) => encode::<Appended>(&appended),
+                Err(fatal) => Err(failed(fatal)),
+            });
+            Ok(Response::new(replies.boxed()))
+        })
+    }
+
+    fn vote(&self, request: Request<Encoded>) -> Answer<'_, Response<Encoded>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            let Vote { request, is_pre_vote } = decode(request.get_ref())?;
+            let raft = &self.node.inner.raft;
+            let voted = if is_pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
+            Ok(Response::new(encode(&voted.map_err(failed)?)?))
+        })
+    }
+
+    fn install_snapshot(&self, request: Request<Streaming<Encoded>>) -> Answer<'_, Response<Encoded>> {
+        Box::pin(async move {
+            let from = self.check(&request)?;
+            let mut parts = request.into_inner();
+            let inner = &self.node.inner;
+            tracing::info!(from = format!("{from:x}"), "a snapshot is received");
+            let mut receiver = inner.store.receive_snapshot().await.map_err(failed)?;
+            while let Some(message) = parts.message().await? {
+                // The leader is alive, though its heartbeats may wait behind the parts.
+                self.node.heard_from_leader();
+                match decode(&message)? {
+                    Snapshot::Part(part) => receiver.write(&part).await.map_err(failed)?,
+                    Snapshot::Install(vote, meta) => {
+                        let snapshot = receiver.finish().await.map_err(failed)?;
+                        let bytes = snapshot.bytes();
+                        let snapshot = SnapshotOf::<Types, RaftSnapshot> { meta, snapshot };
+                        let installed = inner.raft.install_full_snapshot(vote, snapshot).await;
+                        let installed = installed.map_err(failed)?;
+                        inner.counts.installed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        tracing::info!(from = format!("{from:x}"), bytes, "a snapshot is installed");
+                        return Ok(Response::new(encode(&installed)?));
+                    }
                 }
             }
-        });
-        let arrived = tokio_stream::wrappers::ReceiverStream::new(arrived);
-        let replies = node.inner.raft.stream_append(arrived);
-        let replies = replies.map(|reply| match reply {
-            Ok(appended) => encode::<Appended>(&appended),
-            Err(fatal) => Err(failed(fatal)),
-        });
-        Ok(Response::new(Box::pin(replies)))
+            Err(Status::aborted("the snapshot ended before its last part"))
+        })
     }
 
-    async fn vote(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
-        self.check(&request)?;
-        let Vote { request, is_pre_vote } = decode(request.get_ref())?;
-        let raft = &self.node.inner.raft;
-        let voted = if is_pre_vote { raft.pre_vote(request).await } else { raft.vote(request).await };
-        Ok(Response::new(encode(&voted.map_err(failed)?)?))
+    fn transfer_leader(&self, request: Request<Encoded>) -> Answer<'_, Response<Encoded>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            let transfer: Transfer = decode(request.get_ref())?;
+            let transferred = self.node.inner.raft.handle_transfer_leader(transfer).await.map_err(failed)?;
+            Ok(Response::new(encode(&transferred)?))
+        })
     }
 
-    async fn install_snapshot(
-        &self,
-        request: Request<Streaming<Encoded>>,
-    ) -> Result<Response<Encoded>, Status> {
-        let from = self.check(&request)?;
-        let mut parts = request.into_inner();
-        let inner = &self.node.inner;
-        tracing::info!(from = format!("{from:x}"), "a snapshot is received");
-        let mut receiver = inner.store.receive_snapshot().await.map_err(failed)?;
-        while let Some(message) = parts.message().await? {
-            // The leader is alive, though its heartbeats may wait behind the parts.
-            self.node.heard_from_leader();
-            match decode(&message)? {
-                Snapshot::Part(part) => receiver.write(&part).await.map_err(failed)?,
-                Snapshot::Install(vote, meta) => {
-                    let snapshot = receiver.finish().await.map_err(failed)?;
-                    let bytes = snapshot.bytes();
-                    let snapshot = SnapshotOf::<Types, RaftSnapshot> { meta, snapshot };
-                    let installed = inner.raft.install_full_snapshot(vote, snapshot).await;
-                    let installed = installed.map_err(failed)?;
-                    inner.counts.installed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    tracing::info!(from = format!("{from:x}"), bytes, "a snapshot is installed");
-                    return Ok(Response::new(encode(&installed)?));
-                }
-            }
-        }
-        Err(Status::aborted("the snapshot ended before its last part"))
+    fn propose(&self, request: Request<Proposal>) -> Answer<'_, Response<Proposed>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            let command = Command(request.into_inner().command);
+            let (outcome, index) = self.node.propose_here(command).await?;
+            Ok(Response::new(Proposed { outcome: Some(outcome), index }))
+        })
     }
 
-    async fn transfer_leader(&self, request: Request<Encoded>) -> Result<Response<Encoded>, Status> {
-        self.check(&request)?;
-        let transfer: Transfer = decode(request.get_ref())?;
-        let transferred = self.node.inner.raft.handle_transfer_leader(transfer).await.map_err(failed)?;
-        Ok(Response::new(encode(&transferred)?))
+    fn read_index(&self, request: Request<ReadIndexRequest>) -> Answer<'_, Response<ReadIndexReply>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            let index = self.node.read_index_here().await?;
+            Ok(Response::new(ReadIndexReply { index }))
+        })
     }
 
-    async fn propose(&self, request: Request<Proposal>) -> Result<Response<Proposed>, Status> {
-        self.check(&request)?;
-        let command = Command(request.into_inner().command);
-        let (outcome, index) = self.node.propose_here(command).await?;
-        Ok(Response::new(Proposed { outcome: Some(outcome), index }))
+    fn keep_alive(&self, request: Request<KeepAliveRequest>) -> Answer<'_, Response<KeepAliveReply>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            let at_leader = self.node.at_leader()?;
+            at_leader.keep_alive(request.into_inner()).await.map(Response::new)
+        })
     }
 
-    async fn read_index(
-        &self,
-        request: Request<ReadIndexRequest>,
-    ) -> Result<Response<ReadIndexReply>, Status> {
-        self.check(&request)?;
-        let index = self.node.read_index_here().await?;
-        Ok(Response::new(ReadIndexReply { index }))
-    }
-
-    async fn keep_alive(
-        &self,
-        request: Request<KeepAliveRequest>,
-    ) -> Result<Response<KeepAliveReply>, Status> {
-        self.check(&request)?;
-        let at_leader = self.node.at_leader()?;
-        at_leader.keep_alive(request.into_inner()).await.map(Response::new)
-    }
-
-    async fn time_to_live(
+    fn time_to_live(
         &self,
         request: Request<LeaseTimeToLiveRequest>,
-    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
-        self.check(&request)?;
-        let at_leader = self.node.at_leader()?;
-        at_leader.time_to_live(request.into_inner()).await.map(Response::new)
-    }
-
-    async fn change_members(
-        &self,
-        request: Request<MemberChange>,
-    ) -> Result<Response<MemberChanged>, Status> {
-        self.check(&request)?;
-        if !self.node.is_leader() {
-            return Err(not_here());
-        }
-        let change = request.into_inner().change.ok_or_else(|| Status::invalid_argument("no change"))?;
-        self.node.change_members_here(change, self.node.deadline()).await.map(Response::new)
-    }
-
-    async fn members(&self, request: Request<MembersRequest>) -> Result<Response<MembersReply>, Status> {
-        // A member that joins does not know the cluster's id yet.
-        if request.metadata().contains_key(CLUSTER) {
+    ) -> Answer<'_, Response<LeaseTimeToLiveResponse>> {
+        Box::pin(async move {
             self.check(&request)?;
-        }
-        let members = self.node.members(request.get_ref().is_linearizable).await?;
-        Ok(Response::new(MembersReply { cluster_id: self.node.cluster_id(), members }))
+            let at_leader = self.node.at_leader()?;
+            at_leader.time_to_live(request.into_inner()).await.map(Response::new)
+        })
+    }
+
+    fn change_members(&self, request: Request<MemberChange>) -> Answer<'_, Response<MemberChanged>> {
+        Box::pin(async move {
+            self.check(&request)?;
+            if !self.node.is_leader() {
+                return Err(not_here());
+            }
+            let change = request.into_inner().change.ok_or_else(|| Status::invalid_argument("no change"))?;
+            self.node.change_members_here(change, self.node.deadline()).await.map(Response::new)
+        })
+    }
+
+    fn members(&self, request: Request<MembersRequest>) -> Answer<'_, Response<MembersReply>> {
+        Box::pin(async move {
+            // A member that joins does not know the cluster's id yet.
+            if request.metadata().contains_key(CLUSTER) {
+                self.check(&request)?;
+            }
+            let members = self.node.members(request.get_ref().is_linearizable).await?;
+            Ok(Response::new(MembersReply { cluster_id: self.node.cluster_id(), members }))
+        })
+    }
+}
+
+impl peer_server::Peer for PeerService {
+    type AppendStream = Outcomes;
+
+    forward! {
+        append(Streaming<Encoded>) -> Outcomes;
+        vote(Encoded) -> Encoded;
+        install_snapshot(Streaming<Encoded>) -> Encoded;
+        transfer_leader(Encoded) -> Encoded;
+        propose(Proposal) -> Proposed;
+        read_index(ReadIndexRequest) -> ReadIndexReply;
+        keep_alive(KeepAliveRequest) -> KeepAliveReply;
+        time_to_live(LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse;
+        change_members(MemberChange) -> MemberChanged;
+        members(MembersRequest) -> MembersReply;
     }
 }

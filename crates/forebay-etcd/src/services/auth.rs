@@ -1,8 +1,11 @@
 //! The Auth service: users and roles are off, and cannot be turned on.
 
-use tonic::{Request, Response, Status};
+use std::future::ready;
+
+use tonic::{Request, Response};
 
 use super::Context;
+use crate::answer::{Answer, forward};
 use crate::proto::etcdserverpb::auth_server::Auth;
 use crate::proto::etcdserverpb::*;
 use crate::refusal::Refusal;
@@ -13,48 +16,51 @@ pub(crate) struct NoAuth {
     pub(super) context: Context,
 }
 
-/// Refuses a call as etcd does while authentication is off.
+/// Refuses these calls as etcd does while authentication is off.
 macro_rules! not_enabled {
     ($($call:ident($request:ident) -> $response:ident;)*) => {
-        #[tonic::async_trait]
-        impl Auth for NoAuth {
-            async fn auth_status(
-                &self,
-                _: Request<AuthStatusRequest>,
-            ) -> Result<Response<AuthStatusResponse>, Status> {
-                let header = Some(self.context.node.header(self.context.hub.revision()));
-                Ok(Response::new(AuthStatusResponse { header, enabled: false, auth_revision: 1 }))
-            }
-
-            /// It needs the user root, and there are no users.
-            async fn auth_enable(
-                &self,
-                _: Request<AuthEnableRequest>,
-            ) -> Result<Response<AuthEnableResponse>, Status> {
-                Err(Refusal::RootUserNotExist.into())
-            }
-
-            async fn user_list(
-                &self,
-                _: Request<AuthUserListRequest>,
-            ) -> Result<Response<AuthUserListResponse>, Status> {
-                let header = Some(self.context.node.header(self.context.hub.revision()));
-                Ok(Response::new(AuthUserListResponse { header, users: Vec::new() }))
-            }
-
-            async fn role_list(
-                &self,
-                _: Request<AuthRoleListRequest>,
-            ) -> Result<Response<AuthRoleListResponse>, Status> {
-                let header = Some(self.context.node.header(self.context.hub.revision()));
-                Ok(Response::new(AuthRoleListResponse { header, roles: Vec::new() }))
-            }
-
-            $(async fn $call(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
-                Err(Refusal::AuthNotEnabled.into())
+        impl NoAuth {
+            $(fn $call(&self, _: Request<$request>) -> Answer<'_, Response<$response>> {
+                Box::pin(ready(Err(Refusal::AuthNotEnabled.into())))
             })*
         }
+
+        impl Auth for NoAuth {
+            forward! {
+                auth_status(AuthStatusRequest) -> AuthStatusResponse;
+                auth_enable(AuthEnableRequest) -> AuthEnableResponse;
+                user_list(AuthUserListRequest) -> AuthUserListResponse;
+                role_list(AuthRoleListRequest) -> AuthRoleListResponse;
+                $($call($request) -> $response;)*
+            }
+        }
     };
+}
+
+impl NoAuth {
+    fn header(&self) -> Option<ResponseHeader> {
+        Some(self.context.node.header(self.context.hub.revision()))
+    }
+
+    fn auth_status(&self, _: Request<AuthStatusRequest>) -> Answer<'_, Response<AuthStatusResponse>> {
+        let header = self.header();
+        Box::pin(ready(Ok(Response::new(AuthStatusResponse { header, enabled: false, auth_revision: 1 }))))
+    }
+
+    /// It needs the user root, and there are no users.
+    fn auth_enable(&self, _: Request<AuthEnableRequest>) -> Answer<'_, Response<AuthEnableResponse>> {
+        Box::pin(ready(Err(Refusal::RootUserNotExist.into())))
+    }
+
+    fn user_list(&self, _: Request<AuthUserListRequest>) -> Answer<'_, Response<AuthUserListResponse>> {
+        let header = self.header();
+        Box::pin(ready(Ok(Response::new(AuthUserListResponse { header, users: Vec::new() }))))
+    }
+
+    fn role_list(&self, _: Request<AuthRoleListRequest>) -> Answer<'_, Response<AuthRoleListResponse>> {
+        let header = self.header();
+        Box::pin(ready(Ok(Response::new(AuthRoleListResponse { header, roles: Vec::new() }))))
+    }
 }
 
 not_enabled! {

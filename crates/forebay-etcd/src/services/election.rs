@@ -9,6 +9,7 @@ use super::lock::Waiting;
 use super::queue::{
     Queue, delete, first, found, get, is_made_at, key_of, keys_of, operation, prefix, put, revision, unknown,
 };
+use crate::answer::{Answer, forward};
 use crate::proto::etcdserverpb::ResponseHeader;
 use crate::proto::etcdserverpb::request_op::Request as Op;
 use crate::proto::mvccpb::event::EventType;
@@ -85,82 +86,94 @@ impl Elections {
     }
 }
 
-#[tonic::async_trait]
+type Leaders = ReceiverStream<Result<LeaderResponse, Status>>;
+
+impl Elections {
+    fn campaign(&self, request: Request<CampaignRequest>) -> Answer<'_, Response<CampaignResponse>> {
+        Box::pin(async move {
+            let CampaignRequest { name, lease, value } = request.into_inner();
+            let queue = &self.queue;
+            let lease = queue.lease(lease).await?;
+            let prefix = prefix(&name);
+            let key = key_of(&prefix, lease);
+            let own = operation(Op::RequestRange(get(&key)));
+            let success = vec![put(&key, value.clone(), lease)];
+            let response = queue.txn(is_made_at(&key, 0), success, vec![own]).await?;
+            let before = found(&response, 0).first();
+            let rev = before.map_or_else(|| revision(&response.header), |own| own.create_revision);
+            let waiting = Waiting::new(queue, &key, rev);
+            if before.is_some_and(|own| own.value != value) {
+                self.proclaim_value(&key, rev, value, lease).await?;
+            }
+            match queue.wait_for_those_before(&prefix, rev - 1).await {
+                Ok(()) => waiting.end(),
+                Err(status) => {
+                    // As etcd: another try with the same lease goes on with the same place in the queue.
+                    waiting.end();
+                    return Err(status);
+                }
+            }
+            let leader = Some(LeaderKey { name, key, rev, lease });
+            Ok(Response::new(CampaignResponse { header: response.header, leader }))
+        })
+    }
+
+    fn proclaim(&self, request: Request<ProclaimRequest>) -> Answer<'_, Response<ProclaimResponse>> {
+        Box::pin(async move {
+            let ProclaimRequest { leader, value } = request.into_inner();
+            let leader = named(leader)?;
+            let lease = self.queue.lease(leader.lease).await?;
+            let header = self.proclaim_value(&leader.key, leader.rev, value, lease).await?;
+            Ok(Response::new(ProclaimResponse { header }))
+        })
+    }
+
+    fn leader(&self, request: Request<LeaderRequest>) -> Answer<'_, Response<LeaderResponse>> {
+        Box::pin(async move {
+            let response = self.queue.range(first(&prefix(&request.get_ref().name))).await?;
+            let kv = response.kvs.into_iter().next().ok_or_else(|| unknown("election: no leader"))?;
+            Ok(Response::new(LeaderResponse { header: response.header, kv: Some(kv) }))
+        })
+    }
+
+    fn observe(&self, request: Request<LeaderRequest>) -> Answer<'_, Response<Leaders>> {
+        Box::pin(async move {
+            let (responses, stream) = mpsc::channel(RESPONSES_MAX);
+            let (elections, name) = (self.clone(), request.into_inner().name);
+            tokio::spawn(async move {
+                let observed = tokio::select! {
+                    () = responses.closed() => return,
+                    observed = elections.observe_all(&name, &responses) => observed,
+                };
+                // etcd ends the stream without a reason, such as a compaction; clients observe again.
+                if let Err(status) = observed
+                    && status.message() == Refusal::Stopped.text()
+                {
+                    let _ = responses.send(Err(status)).await;
+                }
+            });
+            Ok(Response::new(ReceiverStream::new(stream)))
+        })
+    }
+
+    fn resign(&self, request: Request<ResignRequest>) -> Answer<'_, Response<ResignResponse>> {
+        Box::pin(async move {
+            let leader = named(request.into_inner().leader)?;
+            let key = &leader.key[..];
+            let response = self.queue.txn(is_made_at(key, leader.rev), vec![delete(key)], Vec::new()).await?;
+            Ok(Response::new(ResignResponse { header: response.header }))
+        })
+    }
+}
+
 impl Election for Elections {
-    type ObserveStream = ReceiverStream<Result<LeaderResponse, Status>>;
+    type ObserveStream = Leaders;
 
-    async fn campaign(
-        &self,
-        request: Request<CampaignRequest>,
-    ) -> Result<Response<CampaignResponse>, Status> {
-        let CampaignRequest { name, lease, value } = request.into_inner();
-        let queue = &self.queue;
-        let lease = queue.lease(lease).await?;
-        let prefix = prefix(&name);
-        let key = key_of(&prefix, lease);
-        let own = operation(Op::RequestRange(get(&key)));
-        let success = vec![put(&key, value.clone(), lease)];
-        let response = queue.txn(is_made_at(&key, 0), success, vec![own]).await?;
-        let before = found(&response, 0).first();
-        let rev = before.map_or_else(|| revision(&response.header), |own| own.create_revision);
-        let waiting = Waiting::new(queue, &key, rev);
-        if before.is_some_and(|own| own.value != value) {
-            self.proclaim_value(&key, rev, value, lease).await?;
-        }
-        match queue.wait_for_those_before(&prefix, rev - 1).await {
-            Ok(()) => waiting.end(),
-            Err(status) => {
-                // As etcd: another try with the same lease goes on with the same place in the queue.
-                waiting.end();
-                return Err(status);
-            }
-        }
-        let leader = Some(LeaderKey { name, key, rev, lease });
-        Ok(Response::new(CampaignResponse { header: response.header, leader }))
-    }
-
-    async fn proclaim(
-        &self,
-        request: Request<ProclaimRequest>,
-    ) -> Result<Response<ProclaimResponse>, Status> {
-        let ProclaimRequest { leader, value } = request.into_inner();
-        let leader = named(leader)?;
-        let lease = self.queue.lease(leader.lease).await?;
-        let header = self.proclaim_value(&leader.key, leader.rev, value, lease).await?;
-        Ok(Response::new(ProclaimResponse { header }))
-    }
-
-    async fn leader(&self, request: Request<LeaderRequest>) -> Result<Response<LeaderResponse>, Status> {
-        let response = self.queue.range(first(&prefix(&request.get_ref().name))).await?;
-        let kv = response.kvs.into_iter().next().ok_or_else(|| unknown("election: no leader"))?;
-        Ok(Response::new(LeaderResponse { header: response.header, kv: Some(kv) }))
-    }
-
-    async fn observe(
-        &self,
-        request: Request<LeaderRequest>,
-    ) -> Result<Response<Self::ObserveStream>, Status> {
-        let (responses, stream) = mpsc::channel(RESPONSES_MAX);
-        let (elections, name) = (self.clone(), request.into_inner().name);
-        tokio::spawn(async move {
-            let observed = tokio::select! {
-                () = responses.closed() => return,
-                observed = elections.observe_all(&name, &responses) => observed,
-            };
-            // etcd ends the stream without a reason, such as a compaction; clients observe again.
-            if let Err(status) = observed
-                && status.message() == Refusal::Stopped.text()
-            {
-                let _ = responses.send(Err(status)).await;
-            }
-        });
-        Ok(Response::new(ReceiverStream::new(stream)))
-    }
-
-    async fn resign(&self, request: Request<ResignRequest>) -> Result<Response<ResignResponse>, Status> {
-        let leader = named(request.into_inner().leader)?;
-        let key = &leader.key[..];
-        let response = self.queue.txn(is_made_at(key, leader.rev), vec![delete(key)], Vec::new()).await?;
-        Ok(Response::new(ResignResponse { header: response.header }))
+    forward! {
+        campaign(CampaignRequest) -> CampaignResponse;
+        proclaim(ProclaimRequest) -> ProclaimResponse;
+        leader(LeaderRequest) -> LeaderResponse;
+        observe(LeaderRequest) -> Leaders;
+        resign(ResignRequest) -> ResignResponse;
     }
 }

@@ -4,6 +4,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::{Context, Outcome, foreign};
+use crate::answer::{Answer, forward};
 use crate::mvcc::{
     View, check_delete, check_put, check_range, check_txn, is_read_only, put_cost_bytes, txn_cost_bytes,
 };
@@ -61,80 +62,98 @@ impl Keys {
     }
 }
 
-#[tonic::async_trait]
-impl Kv for Keys {
-    type RangeStreamStream = ReceiverStream<Result<RangeStreamResponse, Status>>;
+type Ranges = ReceiverStream<Result<RangeStreamResponse, Status>>;
 
-    async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
-        // The guard does not see which reads are serializable.
-        if !request.get_ref().serializable && self.context.node.is_only_learning() {
-            return Err(Refusal::LearnerOnly.into());
-        }
-        self.read(request.get_ref()).await.map(Response::new)
+impl Keys {
+    fn range(&self, request: Request<RangeRequest>) -> Answer<'_, Response<RangeResponse>> {
+        Box::pin(async move {
+            // The guard does not see which reads are serializable.
+            if !request.get_ref().serializable && self.context.node.is_only_learning() {
+                return Err(Refusal::LearnerOnly.into());
+            }
+            self.read(request.get_ref()).await.map(Response::new)
+        })
     }
 
-    async fn range_stream(
-        &self,
-        _: Request<RangeRequest>,
-    ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        Err(Status::unimplemented("this server has no RangeStream: use Range with a limit"))
+    fn range_stream(&self, _: Request<RangeRequest>) -> Answer<'_, Response<Ranges>> {
+        Box::pin(async move {
+            Err(Status::unimplemented("this server has no RangeStream: use Range with a limit"))
+        })
     }
 
-    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        let request = request.into_inner();
-        check_put(&request)?;
-        self.context.check_bytes(&request)?;
-        self.context.check_room(put_cost_bytes(&request)).await?;
-        let (Some(Outcome::Put(response)), revision) = self.context.change(Change::Put(request)).await?
-        else {
-            return Err(foreign());
-        };
-        let header = Some(self.context.node.header(revision));
-        Ok(Response::new(PutResponse { header, ..response }))
+    fn put(&self, request: Request<PutRequest>) -> Answer<'_, Response<PutResponse>> {
+        Box::pin(async move {
+            let request = request.into_inner();
+            check_put(&request)?;
+            self.context.check_bytes(&request)?;
+            self.context.check_room(put_cost_bytes(&request)).await?;
+            let (Some(Outcome::Put(response)), revision) = self.context.change(Change::Put(request)).await?
+            else {
+                return Err(foreign());
+            };
+            let header = Some(self.context.node.header(revision));
+            Ok(Response::new(PutResponse { header, ..response }))
+        })
     }
 
-    async fn delete_range(
+    fn delete_range(
         &self,
         request: Request<DeleteRangeRequest>,
-    ) -> Result<Response<DeleteRangeResponse>, Status> {
-        let request = request.into_inner();
-        check_delete(&request)?;
-        self.context.check_bytes(&request)?;
-        let changed = self.context.change(Change::DeleteRange(request)).await?;
-        let (Some(Outcome::DeleteRange(response)), revision) = changed else { return Err(foreign()) };
-        let header = Some(self.context.node.header(revision));
-        Ok(Response::new(DeleteRangeResponse { header, ..response }))
+    ) -> Answer<'_, Response<DeleteRangeResponse>> {
+        Box::pin(async move {
+            let request = request.into_inner();
+            check_delete(&request)?;
+            self.context.check_bytes(&request)?;
+            let changed = self.context.change(Change::DeleteRange(request)).await?;
+            let (Some(Outcome::DeleteRange(response)), revision) = changed else { return Err(foreign()) };
+            let header = Some(self.context.node.header(revision));
+            Ok(Response::new(DeleteRangeResponse { header, ..response }))
+        })
     }
 
-    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
-        let request = request.into_inner();
-        check_txn(&request, &self.context.limits.state)?;
-        self.context.check_bytes(&request)?;
-        let (response, revision) = if is_read_only(&request) {
-            if !is_serializable(&request) {
-                self.context.node.read_barrier().await?;
+    fn txn(&self, request: Request<TxnRequest>) -> Answer<'_, Response<TxnResponse>> {
+        Box::pin(async move {
+            let request = request.into_inner();
+            check_txn(&request, &self.context.limits.state)?;
+            self.context.check_bytes(&request)?;
+            let (response, revision) = if is_read_only(&request) {
+                if !is_serializable(&request) {
+                    self.context.node.read_barrier().await?;
+                }
+                self.read_txn(&request).await?
+            } else {
+                self.context.check_room(txn_cost_bytes(&request)).await?;
+                let changed = self.context.change(Change::Txn(request)).await?;
+                let (Some(Outcome::Txn(response)), revision) = changed else { return Err(foreign()) };
+                (response, revision)
+            };
+            let header = Some(self.context.node.header(revision));
+            Ok(Response::new(TxnResponse { header, ..response }))
+        })
+    }
+
+    fn compact(&self, request: Request<CompactionRequest>) -> Answer<'_, Response<CompactionResponse>> {
+        Box::pin(async move {
+            let request = request.into_inner();
+            let (_, revision) = self.context.change(Change::Compact(request)).await?;
+            if request.physical {
+                self.context.cleaned(request.revision).await?;
             }
-            self.read_txn(&request).await?
-        } else {
-            self.context.check_room(txn_cost_bytes(&request)).await?;
-            let changed = self.context.change(Change::Txn(request)).await?;
-            let (Some(Outcome::Txn(response)), revision) = changed else { return Err(foreign()) };
-            (response, revision)
-        };
-        let header = Some(self.context.node.header(revision));
-        Ok(Response::new(TxnResponse { header, ..response }))
+            let header = Some(self.context.node.header(revision));
+            Ok(Response::new(CompactionResponse { header }))
+        })
     }
+}
 
-    async fn compact(
-        &self,
-        request: Request<CompactionRequest>,
-    ) -> Result<Response<CompactionResponse>, Status> {
-        let request = request.into_inner();
-        let (_, revision) = self.context.change(Change::Compact(request)).await?;
-        if request.physical {
-            self.context.cleaned(request.revision).await?;
-        }
-        let header = Some(self.context.node.header(revision));
-        Ok(Response::new(CompactionResponse { header }))
+impl Kv for Keys {
+    type RangeStreamStream = Ranges;
+
+    forward! {
+        range(RangeRequest) -> RangeResponse;
+        range_stream(RangeRequest) -> Ranges;
+        put(PutRequest) -> PutResponse;
+        delete_range(DeleteRangeRequest) -> DeleteRangeResponse;
+        txn(TxnRequest) -> TxnResponse;
+        compact(CompactionRequest) -> CompactionResponse;
     }
 }

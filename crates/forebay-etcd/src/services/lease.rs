@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::{Ahead, Place};
 use super::{Context, Outcome, Stopping, foreign, stopped};
+use crate::answer::{Answer, forward};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
 use crate::node::{Client, LeaderCall};
 use crate::proto::etcdserverpb::lease_server::Lease;
@@ -151,78 +152,99 @@ impl LeaseCalls {
     }
 }
 
-#[tonic::async_trait]
-impl Lease for LeaseCalls {
-    type LeaseKeepAliveStream = BoxStream<'static, Result<LeaseKeepAliveResponse, Status>>;
+type Kept = BoxStream<'static, Result<LeaseKeepAliveResponse, Status>>;
 
-    async fn lease_grant(
-        &self,
-        request: Request<LeaseGrantRequest>,
-    ) -> Result<Response<LeaseGrantResponse>, Status> {
-        let LeaseGrantRequest { ttl, mut id } = request.into_inner();
-        if ttl > TTL_MAX_S {
-            return Err(Refusal::LeaseTtlTooLarge.into());
-        }
-        self.context.check_room(LEASE_COST_BYTES).await?;
-        let is_drawn = id == 0;
-        let ttl = ttl.max(self.context.limits.lease_s_min);
-        loop {
-            if is_drawn {
-                // Positive. Each state is seeded anew by the system.
-                id = (RandomState::new().hash_one(self.context.node.id()) >> 1).max(1) as i64;
+impl LeaseCalls {
+    fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Answer<'_, Response<LeaseGrantResponse>> {
+        Box::pin(async move {
+            let LeaseGrantRequest { ttl, mut id } = request.into_inner();
+            if ttl > TTL_MAX_S {
+                return Err(Refusal::LeaseTtlTooLarge.into());
             }
-            match self.context.change(Change::LeaseGrant(LeaseGrantRequest { ttl, id })).await {
-                Err(status) if is_drawn && status.message() == Refusal::LeaseExists.text() => {}
-                Err(status) => return Err(status),
-                Ok((_, revision)) => {
-                    let header = Some(self.context.node.header(revision));
-                    return Ok(Response::new(LeaseGrantResponse { header, id, ttl, error: String::new() }));
+            self.context.check_room(LEASE_COST_BYTES).await?;
+            let is_drawn = id == 0;
+            let ttl = ttl.max(self.context.limits.lease_s_min);
+            loop {
+                if is_drawn {
+                    // Positive. Each state is seeded anew by the system.
+                    id = (RandomState::new().hash_one(self.context.node.id()) >> 1).max(1) as i64;
+                }
+                match self.context.change(Change::LeaseGrant(LeaseGrantRequest { ttl, id })).await {
+                    Err(status) if is_drawn && status.message() == Refusal::LeaseExists.text() => {}
+                    Err(status) => return Err(status),
+                    Ok((_, revision)) => {
+                        let header = Some(self.context.node.header(revision));
+                        return Ok(Response::new(LeaseGrantResponse {
+                            header,
+                            id,
+                            ttl,
+                            error: String::new(),
+                        }));
+                    }
                 }
             }
-        }
+        })
     }
 
-    async fn lease_revoke(
+    fn lease_revoke(
         &self,
         request: Request<LeaseRevokeRequest>,
-    ) -> Result<Response<LeaseRevokeResponse>, Status> {
-        let revision = revoke_all(&self.context, request.get_ref().id).await?;
-        let header = Some(self.context.node.header(revision));
-        Ok(Response::new(LeaseRevokeResponse { header }))
+    ) -> Answer<'_, Response<LeaseRevokeResponse>> {
+        Box::pin(async move {
+            let revision = revoke_all(&self.context, request.get_ref().id).await?;
+            let header = Some(self.context.node.header(revision));
+            Ok(Response::new(LeaseRevokeResponse { header }))
+        })
     }
 
-    async fn lease_keep_alive(
+    fn lease_keep_alive(
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
-    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        // Each response has its request's place.
-        let (responses, stream) = mpsc::unbounded_channel();
-        let stopping = self.context.stopping.clone();
-        let requests = Ahead::new(request.into_inner(), self.context.ahead.clone());
-        tokio::spawn(self.clone().keep_all_alive(requests, responses, stopping));
-        Ok(Response::new(UnboundedReceiverStream::new(stream).map(|(response, _)| response).boxed()))
+    ) -> Answer<'_, Response<Kept>> {
+        Box::pin(async move {
+            // Each response has its request's place.
+            let (responses, stream) = mpsc::unbounded_channel();
+            let stopping = self.context.stopping.clone();
+            let requests = Ahead::new(request.into_inner(), self.context.ahead.clone());
+            tokio::spawn(self.clone().keep_all_alive(requests, responses, stopping));
+            Ok(Response::new(UnboundedReceiverStream::new(stream).map(|(response, _)| response).boxed()))
+        })
     }
 
-    async fn lease_time_to_live(
+    fn lease_time_to_live(
         &self,
         request: Request<LeaseTimeToLiveRequest>,
-    ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
-        let (request, node) = (request.into_inner(), &self.context.node);
-        let here = || time_to_live_here(&self.context, request);
-        let there =
-            |mut leader: Client| async move { leader.time_to_live(request).await.map(Response::into_inner) };
-        let response = node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await?;
-        let header = response.header.map(|header| node.header(header.revision));
-        Ok(Response::new(LeaseTimeToLiveResponse { header, ..response }))
+    ) -> Answer<'_, Response<LeaseTimeToLiveResponse>> {
+        Box::pin(async move {
+            let (request, node) = (request.into_inner(), &self.context.node);
+            let here = || time_to_live_here(&self.context, request);
+            let there = |mut leader: Client| async move {
+                leader.time_to_live(request).await.map(Response::into_inner)
+            };
+            let response = node.call_leader(LeaderCall::REPEATABLE, node.deadline(), here, there).await?;
+            let header = response.header.map(|header| node.header(header.revision));
+            Ok(Response::new(LeaseTimeToLiveResponse { header, ..response }))
+        })
     }
 
-    async fn lease_leases(
-        &self,
-        _: Request<LeaseLeasesRequest>,
-    ) -> Result<Response<LeaseLeasesResponse>, Status> {
-        self.context.node.read_barrier().await?;
-        let leases = self.context.lessor.ids().into_iter().map(|id| LeaseStatus { id }).collect();
-        let header = Some(self.context.node.header(self.context.hub.revision()));
-        Ok(Response::new(LeaseLeasesResponse { header, leases }))
+    fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Answer<'_, Response<LeaseLeasesResponse>> {
+        Box::pin(async move {
+            self.context.node.read_barrier().await?;
+            let leases = self.context.lessor.ids().into_iter().map(|id| LeaseStatus { id }).collect();
+            let header = Some(self.context.node.header(self.context.hub.revision()));
+            Ok(Response::new(LeaseLeasesResponse { header, leases }))
+        })
+    }
+}
+
+impl Lease for LeaseCalls {
+    type LeaseKeepAliveStream = Kept;
+
+    forward! {
+        lease_grant(LeaseGrantRequest) -> LeaseGrantResponse;
+        lease_revoke(LeaseRevokeRequest) -> LeaseRevokeResponse;
+        lease_keep_alive(Streaming<LeaseKeepAliveRequest>) -> Kept;
+        lease_time_to_live(LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse;
+        lease_leases(LeaseLeasesRequest) -> LeaseLeasesResponse;
     }
 }

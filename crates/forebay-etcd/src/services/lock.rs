@@ -1,10 +1,11 @@
 //! The Lock service.
 
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response};
 
 use super::queue::{
     Queue, delete, first, found, get, is_made_at, key_of, operation, prefix, put, revision, unknown,
 };
+use crate::answer::{Answer, forward};
 use crate::proto::etcdserverpb::request_op::Request as Op;
 use crate::proto::v3lockpb::lock_server::Lock;
 use crate::proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
@@ -48,39 +49,49 @@ impl Drop for Waiting {
     }
 }
 
-#[tonic::async_trait]
-impl Lock for Locks {
-    async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
-        let LockRequest { name, lease } = request.into_inner();
-        let queue = &self.queue;
-        let lease = queue.lease(lease).await?;
-        let prefix = prefix(&name);
-        let key = key_of(&prefix, lease);
-        let (own, owner) =
-            (operation(Op::RequestRange(get(&key))), operation(Op::RequestRange(first(&prefix))));
-        let success = vec![put(&key, Vec::new(), lease), owner.clone()];
-        let response = queue.txn(is_made_at(&key, 0), success, vec![own, owner]).await?;
-        let made = if response.succeeded {
-            revision(&response.header)
-        } else {
-            found(&response, 0).first().map_or(0, |own| own.create_revision)
-        };
-        if found(&response, 1).first().is_none_or(|owner| owner.create_revision == made) {
-            return Ok(Response::new(LockResponse { header: response.header, key }));
-        }
-        let waiting = Waiting::new(queue, &key, made);
-        queue.wait_for_those_before(&prefix, made - 1).await?;
-        let own = queue.range(get(&key)).await?;
-        if own.kvs.is_empty() {
-            // Its lease has ended meanwhile.
-            return Err(unknown("mutex: session is expired"));
-        }
-        waiting.end();
-        Ok(Response::new(LockResponse { header: own.header, key }))
+impl Locks {
+    fn lock(&self, request: Request<LockRequest>) -> Answer<'_, Response<LockResponse>> {
+        Box::pin(async move {
+            let LockRequest { name, lease } = request.into_inner();
+            let queue = &self.queue;
+            let lease = queue.lease(lease).await?;
+            let prefix = prefix(&name);
+            let key = key_of(&prefix, lease);
+            let (own, owner) =
+                (operation(Op::RequestRange(get(&key))), operation(Op::RequestRange(first(&prefix))));
+            let success = vec![put(&key, Vec::new(), lease), owner.clone()];
+            let response = queue.txn(is_made_at(&key, 0), success, vec![own, owner]).await?;
+            let made = if response.succeeded {
+                revision(&response.header)
+            } else {
+                found(&response, 0).first().map_or(0, |own| own.create_revision)
+            };
+            if found(&response, 1).first().is_none_or(|owner| owner.create_revision == made) {
+                return Ok(Response::new(LockResponse { header: response.header, key }));
+            }
+            let waiting = Waiting::new(queue, &key, made);
+            queue.wait_for_those_before(&prefix, made - 1).await?;
+            let own = queue.range(get(&key)).await?;
+            if own.kvs.is_empty() {
+                // Its lease has ended meanwhile.
+                return Err(unknown("mutex: session is expired"));
+            }
+            waiting.end();
+            Ok(Response::new(LockResponse { header: own.header, key }))
+        })
     }
 
-    async fn unlock(&self, request: Request<UnlockRequest>) -> Result<Response<UnlockResponse>, Status> {
-        let header = self.queue.delete(&request.get_ref().key).await?;
-        Ok(Response::new(UnlockResponse { header }))
+    fn unlock(&self, request: Request<UnlockRequest>) -> Answer<'_, Response<UnlockResponse>> {
+        Box::pin(async move {
+            let header = self.queue.delete(&request.get_ref().key).await?;
+            Ok(Response::new(UnlockResponse { header }))
+        })
+    }
+}
+
+impl Lock for Locks {
+    forward! {
+        lock(LockRequest) -> LockResponse;
+        unlock(UnlockRequest) -> UnlockResponse;
     }
 }

@@ -1,17 +1,18 @@
 //! The Maintenance service.
 
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
 
 use super::Context;
+use crate::answer::{Answer, forward};
 use crate::mvcc::{Failure, View};
 use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 use crate::proto::etcdserverpb::downgrade_request::DowngradeAction;
@@ -111,147 +112,171 @@ async fn send_snapshot(
     sent.send(sum).await
 }
 
-#[tonic::async_trait]
-impl Maintenance for Upkeep {
-    type SnapshotStream = Pin<Box<dyn Stream<Item = Result<SnapshotResponse, Status>> + Send>>;
+type Parts = BoxStream<'static, Result<SnapshotResponse, Status>>;
 
-    async fn alarm(&self, request: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
-        let request = request.into_inner();
-        let wanted = |member: u64, kind: i32| {
-            (request.member_id == 0 || request.member_id == member)
-                && (request.alarm == AlarmType::None as i32 || request.alarm == kind)
-        };
-        // etcd's calls about alarms are entries of the log: they see each alarm before them.
-        self.context.node.read_barrier().await?;
-        let before = View::of(self.context.node.store()).await?.alarms().await?;
-        let alarms = match request.action() {
-            AlarmAction::Get => before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect(),
-            AlarmAction::Activate => {
-                let alarm = peer::Alarm { is_raised: true, member: request.member_id, r#type: request.alarm };
-                self.context.change(Change::Alarm(alarm)).await?;
-                View::of(self.context.node.store()).await?.alarms().await?
-            }
-            AlarmAction::Deactivate => {
-                let cleared: Vec<_> =
-                    before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect();
-                for one in &cleared {
-                    let alarm = peer::Alarm { is_raised: false, member: one.member_id, r#type: one.alarm };
-                    self.context.change(Change::Alarm(alarm)).await?;
+impl Upkeep {
+    fn alarm(&self, request: Request<AlarmRequest>) -> Answer<'_, Response<AlarmResponse>> {
+        Box::pin(async move {
+            let request = request.into_inner();
+            let wanted = |member: u64, kind: i32| {
+                (request.member_id == 0 || request.member_id == member)
+                    && (request.alarm == AlarmType::None as i32 || request.alarm == kind)
+            };
+            // etcd's calls about alarms are entries of the log: they see each alarm before them.
+            self.context.node.read_barrier().await?;
+            let before = View::of(self.context.node.store()).await?.alarms().await?;
+            let alarms = match request.action() {
+                AlarmAction::Get => {
+                    before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect()
                 }
-                cleared
-            }
-        };
-        let header = Some(self.context.node.header(self.revision()));
-        Ok(Response::new(AlarmResponse { header, alarms }))
+                AlarmAction::Activate => {
+                    let alarm =
+                        peer::Alarm { is_raised: true, member: request.member_id, r#type: request.alarm };
+                    self.context.change(Change::Alarm(alarm)).await?;
+                    View::of(self.context.node.store()).await?.alarms().await?
+                }
+                AlarmAction::Deactivate => {
+                    let cleared: Vec<_> =
+                        before.into_iter().filter(|one| wanted(one.member_id, one.alarm)).collect();
+                    for one in &cleared {
+                        let alarm =
+                            peer::Alarm { is_raised: false, member: one.member_id, r#type: one.alarm };
+                        self.context.change(Change::Alarm(alarm)).await?;
+                    }
+                    cleared
+                }
+            };
+            let header = Some(self.context.node.header(self.revision()));
+            Ok(Response::new(AlarmResponse { header, alarms }))
+        })
     }
 
-    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        let node = &self.context.node;
-        let view = View::of(node.store()).await?;
-        let alarms = view.alarms().await?;
-        let mut errors: Vec<String> = alarms
-            .iter()
-            .map(|one| format!("memberID:{} alarm:{} ", one.member_id, one.alarm().as_str_name()))
-            .collect();
-        if node.leader().is_none() {
-            errors.push(Refusal::NoLeader.text().to_owned());
-        }
-        let stats = node.store().store().stats();
-        let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
-        let file_bytes: u64 = levels.map(|level| level.bytes).sum();
-        Ok(Response::new(StatusResponse {
-            header: Some(node.header(view.revision())),
-            version: ETCD_VERSION.to_owned(),
-            db_size: (file_bytes + stats.memory.memtables) as i64,
-            leader: node.leader().unwrap_or(0),
-            raft_index: node.last_index(),
-            raft_term: node.term(),
-            raft_applied_index: node.applied_index(),
-            errors,
-            db_size_in_use: view.used_bytes() as i64,
-            is_learner: node.is_learner(),
-            storage_version: CLUSTER_VERSION.to_owned(),
-            db_size_quota: self.context.limits.state.space_bytes as i64,
-            downgrade_info: None,
-        }))
+    fn status(&self, _: Request<StatusRequest>) -> Answer<'_, Response<StatusResponse>> {
+        Box::pin(async move {
+            let node = &self.context.node;
+            let view = View::of(node.store()).await?;
+            let alarms = view.alarms().await?;
+            let mut errors: Vec<String> = alarms
+                .iter()
+                .map(|one| format!("memberID:{} alarm:{} ", one.member_id, one.alarm().as_str_name()))
+                .collect();
+            if node.leader().is_none() {
+                errors.push(Refusal::NoLeader.text().to_owned());
+            }
+            let stats = node.store().store().stats();
+            let levels = stats.keyspaces.iter().flat_map(|keyspace| &keyspace.levels);
+            let file_bytes: u64 = levels.map(|level| level.bytes).sum();
+            Ok(Response::new(StatusResponse {
+                header: Some(node.header(view.revision())),
+                version: ETCD_VERSION.to_owned(),
+                db_size: (file_bytes + stats.memory.memtables) as i64,
+                leader: node.leader().unwrap_or(0),
+                raft_index: node.last_index(),
+                raft_term: node.term(),
+                raft_applied_index: node.applied_index(),
+                errors,
+                db_size_in_use: view.used_bytes() as i64,
+                is_learner: node.is_learner(),
+                storage_version: CLUSTER_VERSION.to_owned(),
+                db_size_quota: self.context.limits.state.space_bytes as i64,
+                downgrade_info: None,
+            }))
+        })
     }
 
     /// The store compacts its files by itself. etcd's response has no header, and clients rely on it.
-    async fn defragment(
-        &self,
-        _: Request<DefragmentRequest>,
-    ) -> Result<Response<DefragmentResponse>, Status> {
-        Ok(Response::new(DefragmentResponse { header: None }))
+    fn defragment(&self, _: Request<DefragmentRequest>) -> Answer<'_, Response<DefragmentResponse>> {
+        Box::pin(async move { Ok(Response::new(DefragmentResponse { header: None })) })
     }
 
-    async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
-        let view = View::of(self.context.node.store()).await?;
-        let (hash, _, _) = view.hash(0).await?;
-        let header = Some(self.context.node.header(view.revision()));
-        Ok(Response::new(HashResponse { header, hash }))
+    fn hash(&self, _: Request<HashRequest>) -> Answer<'_, Response<HashResponse>> {
+        Box::pin(async move {
+            let view = View::of(self.context.node.store()).await?;
+            let (hash, _, _) = view.hash(0).await?;
+            let header = Some(self.context.node.header(view.revision()));
+            Ok(Response::new(HashResponse { header, hash }))
+        })
     }
 
-    async fn hash_kv(&self, request: Request<HashKvRequest>) -> Result<Response<HashKvResponse>, Status> {
-        let view = View::of(self.context.node.store()).await?;
-        let (hash, compact_revision, hash_revision) = view.hash(request.get_ref().revision).await?;
-        let header = Some(self.context.node.header(view.revision()));
-        Ok(Response::new(HashKvResponse { header, hash, compact_revision, hash_revision }))
+    fn hash_kv(&self, request: Request<HashKvRequest>) -> Answer<'_, Response<HashKvResponse>> {
+        Box::pin(async move {
+            let view = View::of(self.context.node.store()).await?;
+            let (hash, compact_revision, hash_revision) = view.hash(request.get_ref().revision).await?;
+            let header = Some(self.context.node.header(view.revision()));
+            Ok(Response::new(HashKvResponse { header, hash, compact_revision, hash_revision }))
+        })
     }
 
-    async fn snapshot(&self, _: Request<SnapshotRequest>) -> Result<Response<Self::SnapshotStream>, Status> {
-        let node = &self.context.node;
-        let view = View::of(node.store()).await?;
-        let around = Around {
-            members: node.members(false).await?,
-            cluster_version: CLUSTER_VERSION.to_owned(),
-            index: node.applied_index(),
-            term: node.term(),
-        };
-        let (parts, stream) = mpsc::channel(PARTS_MAX);
-        let header = node.header(view.revision());
-        let patience = self.context.limits.snapshot_patience;
-        let (counted, failure) = (node.clone(), Arc::new(Mutex::new(None)));
-        // Behind the parts that are queued, for which there may be no room.
-        let last = failure.clone();
-        let last =
-            futures_util::stream::once(
-                async move { last.lock().unwrap_or_else(PoisonError::into_inner).take() },
-            );
-        let stream = ReceiverStream::new(stream).chain(last.filter_map(|last| async { last.map(Err) }));
-        tokio::spawn(async move {
-            let ended = send_snapshot(&view, &around, header, &parts, patience).await;
-            drop(view);
-            if let Err(Ended(Some(status))) = ended {
-                let is_given_up = status.code() == Code::DeadlineExceeded;
-                *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-                counted.counts().snapshots_given_up.fetch_add(is_given_up.into(), Ordering::Relaxed);
+    fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<'_, Response<Parts>> {
+        Box::pin(async move {
+            let node = &self.context.node;
+            let view = View::of(node.store()).await?;
+            let around = Around {
+                members: node.members(false).await?,
+                cluster_version: CLUSTER_VERSION.to_owned(),
+                index: node.applied_index(),
+                term: node.term(),
+            };
+            let (parts, stream) = mpsc::channel(PARTS_MAX);
+            let header = node.header(view.revision());
+            let patience = self.context.limits.snapshot_patience;
+            let (counted, failure) = (node.clone(), Arc::new(Mutex::new(None)));
+            // Behind the parts that are queued, for which there may be no room.
+            let last = failure.clone();
+            let last = futures_util::stream::once(async move {
+                last.lock().unwrap_or_else(PoisonError::into_inner).take()
+            });
+            let stream = ReceiverStream::new(stream).chain(last.filter_map(|last| async { last.map(Err) }));
+            tokio::spawn(async move {
+                let ended = send_snapshot(&view, &around, header, &parts, patience).await;
+                drop(view);
+                if let Err(Ended(Some(status))) = ended {
+                    let is_given_up = status.code() == Code::DeadlineExceeded;
+                    *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+                    counted.counts().snapshots_given_up.fetch_add(is_given_up.into(), Ordering::Relaxed);
+                }
+            });
+            Ok(Response::new(stream.boxed()))
+        })
+    }
+
+    fn move_leader(&self, request: Request<MoveLeaderRequest>) -> Answer<'_, Response<MoveLeaderResponse>> {
+        Box::pin(async move {
+            if !self.context.node.is_leader() {
+                return Err(Refusal::NotLeader.into());
             }
-        });
-        Ok(Response::new(Box::pin(stream)))
-    }
-
-    async fn move_leader(
-        &self,
-        request: Request<MoveLeaderRequest>,
-    ) -> Result<Response<MoveLeaderResponse>, Status> {
-        if !self.context.node.is_leader() {
-            return Err(Refusal::NotLeader.into());
-        }
-        self.context.node.change_members(member_change::Change::MoveLeader(request.into_inner())).await?;
-        // Without a header, as etcd's.
-        Ok(Response::new(MoveLeaderResponse { header: None }))
+            self.context.node.change_members(member_change::Change::MoveLeader(request.into_inner())).await?;
+            // Without a header, as etcd's.
+            Ok(Response::new(MoveLeaderResponse { header: None }))
+        })
     }
 
     /// All versions of this server have one format so far.
-    async fn downgrade(
-        &self,
-        request: Request<DowngradeRequest>,
-    ) -> Result<Response<DowngradeResponse>, Status> {
-        match request.get_ref().action() {
-            DowngradeAction::Cancel => Err(Status::failed_precondition("etcdserver: no inflight downgrade")),
-            DowngradeAction::Validate | DowngradeAction::Enable => {
-                Err(Status::invalid_argument("etcdserver: invalid downgrade target version"))
+    fn downgrade(&self, request: Request<DowngradeRequest>) -> Answer<'_, Response<DowngradeResponse>> {
+        Box::pin(async move {
+            match request.get_ref().action() {
+                DowngradeAction::Cancel => {
+                    Err(Status::failed_precondition("etcdserver: no inflight downgrade"))
+                }
+                DowngradeAction::Validate | DowngradeAction::Enable => {
+                    Err(Status::invalid_argument("etcdserver: invalid downgrade target version"))
+                }
             }
-        }
+        })
+    }
+}
+
+impl Maintenance for Upkeep {
+    type SnapshotStream = Parts;
+
+    forward! {
+        alarm(AlarmRequest) -> AlarmResponse;
+        status(StatusRequest) -> StatusResponse;
+        defragment(DefragmentRequest) -> DefragmentResponse;
+        hash(HashRequest) -> HashResponse;
+        hash_kv(HashKvRequest) -> HashKvResponse;
+        snapshot(SnapshotRequest) -> Parts;
+        move_leader(MoveLeaderRequest) -> MoveLeaderResponse;
+        downgrade(DowngradeRequest) -> DowngradeResponse;
     }
 }

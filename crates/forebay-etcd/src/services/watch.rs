@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::Ahead;
 use super::{Context, Stopping, stopped};
+use crate::answer::{Answer, forward};
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::watch_create_request::FilterType;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
@@ -41,23 +42,29 @@ pub(crate) struct Watches {
     pub(super) context: Context,
 }
 
-#[tonic::async_trait]
-impl WatchService for Watches {
-    type WatchStream = BoxStream<'static, Result<WatchResponse, Status>>;
+type Responses = BoxStream<'static, Result<WatchResponse, Status>>;
 
-    async fn watch(
-        &self,
-        request: Request<Streaming<WatchRequest>>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        let watches = StreamWatches::new(self.context.clone(), request.into_inner());
-        let responses = futures_util::stream::unfold(Some(watches), |watches| async move {
-            let mut watches = watches?;
-            match watches.next().await {
-                Ok(response) => Some((Ok(response), Some(watches))),
-                Err(Ended(status)) => status.map(|status| (Err(status), None)),
-            }
-        });
-        Ok(Response::new(responses.boxed()))
+impl Watches {
+    fn watch(&self, request: Request<Streaming<WatchRequest>>) -> Answer<'_, Response<Responses>> {
+        Box::pin(async move {
+            let watches = StreamWatches::new(self.context.clone(), request.into_inner());
+            let responses = futures_util::stream::unfold(Some(watches), |watches| async move {
+                let mut watches = watches?;
+                match watches.next().await {
+                    Ok(response) => Some((Ok(response), Some(watches))),
+                    Err(Ended(status)) => status.map(|status| (Err(status), None)),
+                }
+            });
+            Ok(Response::new(responses.boxed()))
+        })
+    }
+}
+
+impl WatchService for Watches {
+    type WatchStream = Responses;
+
+    forward! {
+        watch(Streaming<WatchRequest>) -> Responses;
     }
 }
 
