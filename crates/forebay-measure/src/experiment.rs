@@ -21,9 +21,9 @@ use super::options::{Length, Opt, Values};
 use super::runner;
 use super::runner::Evidence;
 use crate::context::Context;
-use forebay_report::page::columns::Definition;
-use forebay_report::page::view::{Axis, Gain, Role};
+use forebay_report::result::columns::Definition;
 use forebay_report::result::targets::Targets;
+use forebay_report::result::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
 use forebay_report::units::number;
 

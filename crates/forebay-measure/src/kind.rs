@@ -26,8 +26,8 @@ use super::start_barrier;
 use super::sustain::Sustain;
 use super::writes::Writes;
 use crate::context::Context;
-use forebay_report::page::columns::groups;
-use forebay_report::page::view::View;
+use forebay_report::result::columns::groups;
+use forebay_report::result::view::View;
 use forebay_report::result::{Experiment, Report, Row};
 use forebay_report::saved::waited;
 
@@ -275,7 +275,7 @@ mod tests {
         let environment = forebay_report::environment::Environment::default();
         let mut report = Report::new(environment, vec![Experiment::new(waited::NAME, "")]);
         adopt(&mut report);
-        assert_eq!(report.experiments[0].view.role, forebay_report::page::view::Role::Waiting);
+        assert_eq!(report.experiments[0].view.role, forebay_report::result::view::Role::Waiting);
     }
 
     /// A new experiment is one module and one line of [`ALL`]: neither the report nor the program nor the shared parts

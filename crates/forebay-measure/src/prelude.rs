@@ -1,9 +1,9 @@
 //! The names that every experiment uses.
 
 pub(crate) use forebay_report::failure::Failure;
-pub(crate) use forebay_report::page::columns::{self, column};
 pub(crate) use forebay_report::page::noise::{Difference, difference, too_wide};
-pub(crate) use forebay_report::page::view::{Axis, Gain, Role};
+pub(crate) use forebay_report::result::columns::{self, column};
+pub(crate) use forebay_report::result::view::{Axis, Gain, Role};
 pub(crate) use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, metric};
 pub(crate) use forebay_report::units::{bytes, number};
 pub(crate) use serde::Deserialize;

@@ -20,7 +20,7 @@ use super::plan::Sizes;
 use super::prelude::*;
 use super::scan::{compare, cost};
 use super::units::show_bytes;
-use forebay_report::page::columns::groups;
+use forebay_report::result::columns::groups;
 
 /// The experiment.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use super::prelude::*;
 use super::residency::evict;
 use super::units::show_bytes;
 use crate::context;
-use forebay_report::page::columns::Definition;
+use forebay_report::result::columns::Definition;
 
 mod reader;
 mod system_calls;

@@ -393,9 +393,9 @@ mod tests {
     use crate::experiment::{Place, parameters};
     use crate::options::Opt;
     use crate::progress::Progress;
-    use forebay_report::page::columns;
-    use forebay_report::page::view::{Axis, Role};
     use forebay_report::result::CacheState;
+    use forebay_report::result::columns;
+    use forebay_report::result::view::{Axis, Role};
 
     static SPEC: Spec = Spec {
         name: "test",

@@ -16,11 +16,11 @@ use super::plan::fit_seconds;
 use super::reads::{self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block};
 use super::runner;
 use crate::context::Context;
-use forebay_report::page::columns::{self, Definition, column};
 use forebay_report::page::facts::{self, IO_LIMIT_BY};
 use forebay_report::page::histogram::{counts_us, two_sorts};
 use forebay_report::page::knee::{KNEES, Level, Saturation, saturation};
-use forebay_report::page::view::{Axis, Role};
+use forebay_report::result::columns::{self, Definition, column};
+use forebay_report::result::view::{Axis, Role};
 use forebay_report::result::{Experiment as Table, Row, metric};
 use forebay_report::units::number;
 

@@ -15,7 +15,7 @@ use super::prelude::*;
 use super::test_file::check_space;
 use super::timers;
 use super::units::show_bytes;
-use forebay_report::page::columns::Definition;
+use forebay_report::result::columns::Definition;
 use forebay_report::result::median;
 use sample::{Load, SORTED, TASKS_PER_WORKER, Work, Workload};
 

@@ -26,9 +26,9 @@ use super::scratch_dir::ScratchDir;
 use super::test_file::TestFile;
 use crate::context::Context;
 use forebay_report::failure::Failure;
-use forebay_report::page::columns::{self, column};
 use forebay_report::page::noise::{NOTEWORTHY, too_wide};
-use forebay_report::page::view::{Axis, Gain, Role};
+use forebay_report::result::columns::{self, column};
+use forebay_report::result::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, Sample, metric};
 use forebay_report::units::{bytes, number};
 

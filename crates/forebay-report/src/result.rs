@@ -9,11 +9,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::environment::Environment;
-use crate::page::view::View;
+use crate::result::view::View;
 use crate::units::number;
 
+pub mod columns;
 pub mod metric;
 pub mod targets;
+pub mod view;
 
 /// Name of the gate that compares the bytes of a row with those that the device moved.
 pub const DEVICE_BYTES: &str = "device_bytes";

@@ -13,10 +13,10 @@ pub(crate) use forebay_measure::SplitMix;
 pub(crate) use forebay_measure::context::Context;
 pub(crate) use forebay_measure::experiment::{Outcome, Parameters, Spec, Way};
 pub(crate) use forebay_measure::options::{Opt, Values};
-pub(crate) use forebay_report::page::columns::{P50_US, P99_US, column};
-pub(crate) use forebay_report::page::view::{Axis, Role};
 pub(crate) use forebay_report::result::Experiment as Table;
+pub(crate) use forebay_report::result::columns::{P50_US, P99_US, column};
 pub(crate) use forebay_report::result::targets::{Beside, Ratio, Target, Targets};
+pub(crate) use forebay_report::result::view::{Axis, Role};
 pub(crate) use serde_json::{Value, json};
 
 pub(crate) use crate::files::{self, Checksum, PAGE_BYTES, PageKind, Piece, page_offset, pieces};

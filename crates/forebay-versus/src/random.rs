@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use ::forebay::{DriverChoice, Open};
-use forebay_report::page::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS};
+use forebay_report::result::columns::{CONTEXT_SWITCHES_PER_IO, CPU_US_PER_IO, IOPS};
 
 use crate::fio;
 use crate::peers::runtimes::{compio, glommio, monoio, tokio_uring};

@@ -21,7 +21,7 @@ use forebay_measure::options::Values;
 use forebay_measure::progress::Unit;
 use forebay_measure::scratch_dir::ScratchDir;
 use forebay_measure::{CallCounter, SplitMix, check_space, peak_resident_bytes, write_direct};
-use forebay_report::page::columns::{Definition, column};
+use forebay_report::result::columns::{Definition, column};
 use forebay_report::result::targets::Targets;
 use forebay_report::result::{Experiment as Table, Row};
 use serde::Deserialize;

@@ -2,7 +2,7 @@
 
 use ::forebay::Open;
 use forebay_measure::prefault;
-use forebay_report::page::columns::{BUFFERS_PEAK_BYTES, CPU_S_PER_GB, MB_PER_S, MEMORY_PEAK_BYTES};
+use forebay_report::result::columns::{BUFFERS_PEAK_BYTES, CPU_S_PER_GB, MB_PER_S, MEMORY_PEAK_BYTES};
 use forebay_report::units::bytes;
 
 use crate::fio;

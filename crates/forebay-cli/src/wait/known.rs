@@ -8,8 +8,8 @@ use forebay_wait::Served;
 use crate::saved;
 use forebay_report::environment::PathInfo;
 use forebay_report::failure::Failure;
-use forebay_report::page::columns::groups;
 use forebay_report::page::facts::curve;
+use forebay_report::result::columns::groups;
 use forebay_report::result::{Report, metric};
 
 /// Reads the figures from a result of `measure saturate`, `measure random` or `report`.
@@ -65,8 +65,8 @@ fn read(path: &Path) -> Option<String> {
 mod tests {
     use super::*;
     use forebay_report::environment::Environment;
-    use forebay_report::page::columns::SHARED;
-    use forebay_report::page::view::{Role, View};
+    use forebay_report::result::columns::SHARED;
+    use forebay_report::result::view::{Role, View};
     use forebay_report::result::{
         CacheState, Condition, DEVICE_BYTES, Experiment, Metrics, Row, Sample, metric,
     };

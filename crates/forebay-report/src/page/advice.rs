@@ -3,11 +3,11 @@
 
 use maud::{Markup, html};
 
-use super::columns::{groups, together};
 use super::facts::{self, counts};
 use super::html as page;
 use super::noise::{Difference, difference};
-use super::view::{self, Gain};
+use crate::result::columns::{groups, together};
+use crate::result::view::{self, Gain};
 use crate::result::{Experiment, Report, Row, metric};
 use crate::units::{largest, number};
 
@@ -128,10 +128,10 @@ fn at_once(report: &Report) -> Option<Advice> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::SHARED;
     use super::super::facts::tests::{random, report, row};
-    use super::super::view::{Role, View};
     use super::*;
+    use crate::result::columns::SHARED;
+    use crate::result::view::{Role, View};
 
     fn scan() -> Experiment {
         let mut view = View::of(Role::Sequential, SHARED);

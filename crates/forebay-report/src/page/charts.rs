@@ -2,13 +2,13 @@
 //! them, several percentiles a curve over the share of operations, times of several calls bars made of
 //! parts, series a line over time.
 
-use super::columns::{Column, groups, heading, once, row_names};
 use super::facts;
 use super::histogram;
 use super::html::capital;
 use super::knee::{KNEES, Level, saturation};
 use super::svg::{Chart, Line, Mark, Point, Shape, Spread, XAxis};
-use super::view::{self, Axis, Role};
+use crate::result::columns::{Column, groups, heading, once, row_names};
+use crate::result::view::{self, Axis, Role};
 use crate::result::{CacheState, Experiment, Report, Row, metric};
 
 /// Maximum lines that remain distinguishable, in a chart of a section and on the first screen.

@@ -1,7 +1,7 @@
 //! Figures of a whole report that several sentences need.
 
-use super::columns::{groups, row_names};
-use super::view::{self, Role};
+use crate::result::columns::{groups, row_names};
+use crate::result::view::{self, Role};
 use crate::result::{CacheState, Condition, DEVICE_BYTES, Experiment, Report, Row, metric};
 use crate::units::{largest, number};
 
@@ -206,10 +206,10 @@ fn curves_of<'a>(section: usize, group: &[&'a Experiment], enough: f64) -> Optio
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::columns::SHARED;
-    use super::super::view::View;
     use super::*;
     use crate::environment::Environment;
+    use crate::result::columns::SHARED;
+    use crate::result::view::View;
     use crate::result::{Metrics, Sample};
 
     /// Returns a row of three repeats that differ by a hundredth.

@@ -3,10 +3,10 @@
 
 use maud::{Markup, html};
 
-use super::columns::{groups, once, together};
 use super::facts::{self, measured};
 use super::headline::WIDE;
 use super::html::{listing, prose, sentence};
+use crate::result::columns::{groups, once, together};
 use crate::result::{Condition, Experiment, Gate, Report, Row};
 use crate::units::{number, percent};
 

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::facts::{self, Found};
 use super::gates;
-use super::view::Role;
+use crate::result::view::Role;
 use crate::result::{Report, Row, metric};
 use crate::units::{largest, number, percent, time};
 
@@ -124,10 +124,10 @@ pub(crate) fn of(report: &Report) -> Markup {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::columns::SHARED;
     use super::super::facts::tests::{random, report, row};
-    use super::super::view::View;
     use super::*;
+    use crate::result::columns::SHARED;
+    use crate::result::view::View;
     use crate::result::{Condition, Experiment};
 
     /// Returns a baseline experiment with a row for each headline figure.

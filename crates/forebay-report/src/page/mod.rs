@@ -2,7 +2,6 @@
 
 pub mod advice;
 mod charts;
-pub mod columns;
 pub mod facts;
 pub(crate) mod gates;
 mod headline;
@@ -13,7 +12,6 @@ pub mod noise;
 pub mod questions;
 pub mod summary;
 mod svg;
-pub mod view;
 
 /// Mark by which the program recognizes its own pages.
 pub const PAGE_MARK: &str = "<meta name=\"generator\" content=\"forebay\">";

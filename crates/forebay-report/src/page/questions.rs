@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::facts::{self, Found, rate, rows};
 use super::html as page;
-use super::view::Role;
+use crate::result::view::Role;
 use crate::result::{Condition, Report, Row, metric};
 use crate::saved::waited::{command, program};
 use crate::units::{largest, number, percent, time};
@@ -306,10 +306,10 @@ fn blocked(report: &Report) -> KeyQuestion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::columns::SHARED;
     use crate::page::facts::tests::{random, report, row};
-    use crate::page::view::View;
     use crate::result::Experiment;
+    use crate::result::columns::SHARED;
+    use crate::result::view::View;
 
     fn scan(mb_per_s: f64) -> Experiment {
         let mut experiment = Experiment::new("scan", "").shown(View::of(Role::Sequential, SHARED));

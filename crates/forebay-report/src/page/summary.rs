@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::columns::{Column, groups, heading, once};
-use super::view::Role;
 use super::{advice, gates, headline, html as page, questions};
 use crate::check::{Verdict, machine_line};
+use crate::result::columns::{Column, groups, heading, once};
+use crate::result::view::Role;
 use crate::result::{Experiment, Report, Row};
 use crate::units::{date, number};
 
@@ -219,10 +219,10 @@ fn spread(column: &Column, row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::SHARED;
     use super::super::facts::tests::{random, report, row};
     use super::*;
     use crate::environment::Environment;
+    use crate::result::columns::SHARED;
     use crate::result::{CacheState, Condition, Metrics, Sample, metric};
 
     #[test]

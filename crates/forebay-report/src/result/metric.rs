@@ -7,9 +7,9 @@ macro_rules! metrics {
         $(#[doc = $meaning] pub const $name: &str = $text;)*
 
         /// The columns of metrics that several experiments have; an experiment makes others with
-        /// [`column`](crate::page::columns::column).
+        /// [`column`](crate::result::columns::column).
         pub mod columns {
-            use crate::page::columns::{Definition, column};
+            use crate::result::columns::{Definition, column};
 
             $($(#[doc = $meaning] pub const $name: Definition = column($text, $heading, $divisor, $meaning);)?)*
         }

@@ -11,7 +11,7 @@ use serde_json::{Deserializer, Value};
 use super::{not_json, plain, row};
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::page::columns::together;
+use crate::result::columns::together;
 use crate::result::{Condition, Experiment, Report, Row, Sample, metric};
 
 /// Note of an experiment without repeats.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{called, keys, label, listed, names, same, unlike};
 use crate::failure::Failure;
-use crate::page::columns::once;
+use crate::result::columns::once;
 use crate::result::{Experiment, Report, Row, SCHEMA, median, metric};
 use crate::units::number;
 use noise::{Outcome, Pair};

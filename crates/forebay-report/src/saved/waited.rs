@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::environment::Environment;
-use crate::page::columns::{self, Definition};
-use crate::page::view::{Role, View};
+use crate::result::columns::{self, Definition};
+use crate::result::view::{Role, View};
 use crate::result::{Experiment, Report, metric};
 use crate::saved::row;
 use crate::units::number;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use forebay_measure::check_space;
 use forebay_measure::cleanup::TempDirectory;
-use forebay_report::page::columns::{Definition, MEMORY_PEAK_BYTES};
+use forebay_report::result::columns::{Definition, MEMORY_PEAK_BYTES};
 use forebay_report::units::bytes;
 
 use crate::prelude::*;

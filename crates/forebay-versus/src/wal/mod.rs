@@ -5,7 +5,7 @@ mod drive;
 mod logs;
 
 use forebay_measure::check_space;
-use forebay_report::page::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
+use forebay_report::result::columns::{APPENDS_PER_S, CPU_US_PER_APPEND};
 
 use crate::prelude::*;
 use crate::run::RATIO_TO_LIMIT;
