@@ -90,7 +90,7 @@ fn run_doctor(args: &DoctorArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     let report = Report::new(examine(&target, cleanup)?, Vec::new());
     if json.write(|| report.to_json(), cleanup)? {
         let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        print(&forebay_report::check::render(&report.environment, color))?;
+        print(&forebay_report::findings::render(&report.environment, color))?;
     }
     if doctor::suitable(&report.environment) {
         return Ok(ExitCode::SUCCESS);

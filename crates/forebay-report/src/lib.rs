@@ -6,6 +6,7 @@
 pub mod check;
 pub mod environment;
 pub mod failure;
+pub mod findings;
 pub mod page;
 pub mod result;
 pub mod saved;

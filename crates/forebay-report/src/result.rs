@@ -19,6 +19,8 @@ pub mod view;
 
 /// Name of the gate that compares the bytes of a row with those that the device moved.
 pub const DEVICE_BYTES: &str = "device_bytes";
+/// Suffix of the name of a row that failed a gate.
+pub(crate) const FAILED_GATE_MARK: &str = " (!)";
 /// Gates that do not apply where memory served a row.
 const OF_THE_DEVICE: [&str; 2] = [DEVICE_BYTES, "generator"];
 

@@ -7,11 +7,8 @@ use super::facts::{self, measured};
 use super::headline::WIDE;
 use super::html::{listing, prose, sentence};
 use crate::result::columns::{groups, once, together};
-use crate::result::{Condition, Experiment, Gate, Report, Row};
+use crate::result::{Condition, Experiment, FAILED_GATE_MARK, Gate, Report, Row};
 use crate::units::{number, percent};
-
-/// Suffix of the name of a row that failed a gate.
-pub(crate) const MARK: &str = " (!)";
 
 /// Names of gates, each in words, with the phrase on rows that failed it.
 const WORDS: [(&str, &str, &str); 5] = [
@@ -77,7 +74,7 @@ pub(crate) fn first_failed(row: &Row) -> Option<String> {
 
 /// Returns the name of a row in a table of a terminal.
 pub(crate) fn marked_name(row: &Row) -> String {
-    format!("{}{}", row.name, if row.is_marked() { MARK } else { "" })
+    format!("{}{}", row.name, if row.is_marked() { FAILED_GATE_MARK } else { "" })
 }
 
 /// Returns the marks behind a row's name: gates that it failed, and requested settings that it did not get.

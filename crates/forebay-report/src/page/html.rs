@@ -4,8 +4,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde_json::Value;
 
 use super::{PAGE_BYTES_MAX, PAGE_MARK, advice, charts, gates, headline, questions, svg};
-use crate::check::machine_line;
 use crate::environment::Environment;
+use crate::findings::machine_line;
 use crate::result::columns::{Column, groups, heading, once, row_names};
 use crate::result::{Condition, Experiment, Report, Series, view};
 use crate::units::{bytes, date, number};

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use super::{advice, gates, headline, html as page, questions};
-use crate::check::{Verdict, machine_line};
+use crate::check::Verdict;
+use crate::findings::machine_line;
 use crate::result::columns::{Column, groups, heading, once};
 use crate::result::view::Role;
-use crate::result::{Experiment, Report, Row};
+use crate::result::{Experiment, FAILED_GATE_MARK, Report, Row};
 use crate::units::{date, number};
 
 /// Maximum width of a line.
@@ -64,7 +65,7 @@ fn place_lines(report: &Report) -> Vec<String> {
 
 fn cell(figure: &headline::Figure) -> String {
     let detail = figure.detail.as_deref().unwrap_or("");
-    let mark = if figure.doubt.is_some() { gates::MARK } else { "" };
+    let mark = if figure.doubt.is_some() { FAILED_GATE_MARK } else { "" };
     format!("{:>13}  {detail}{mark}", figure.value)
 }
 

@@ -2,8 +2,7 @@
 
 use super::{called, keys, label, listed, matches, names};
 use crate::failure::Failure;
-use crate::page::gates::MARK;
-use crate::result::{Experiment, Report, Row};
+use crate::result::{Experiment, FAILED_GATE_MARK, Report, Row};
 use crate::units::number;
 
 /// A comparison and its sign.
@@ -180,7 +179,11 @@ impl Assertion<'_> {
             self.left.text,
             number(left),
             number(limit),
-            if marked { format!("{MARK} a row failed a gate when it was measured") } else { String::new() }
+            if marked {
+                format!("{FAILED_GATE_MARK} a row failed a gate when it was measured")
+            } else {
+                String::new()
+            }
         );
         Ok(Outcome { holds, text })
     }
