@@ -56,7 +56,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => run_doctor(&args, &cleanup()?),
         Command::Calibrate(args) => run_calibrate(&args, &cleanup()?),
         Command::Measure(measure) => run_measure(&measure, &cleanup()?),
-        Command::Agent(args) => measure::hosts::agent::run(&args, &cleanup()?),
+        Command::Agent(args) => measure::hosts::agent::run(
+            &args,
+            &|name| measure::kind::find(name).map(|kind| kind.0),
+            &cleanup()?,
+        ),
         Command::Report(args) => run_report(&args, &cleanup()?),
         Command::Diff(args) => saved::diff(&args),
         Command::Assert(args) => saved::assert(&args),
@@ -128,7 +132,7 @@ fn run_calibrate(args: &CalibrateArgs, cleanup: &Cleanup) -> anyhow::Result<Exit
 
 fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let json = measure.args.json.destination()?;
-    if let Some(task) = Task::of(measure.kind, &measure.matches)? {
+    if let Some(task) = Task::of(measure.kind.0, &measure.matches)? {
         return run_on_hosts(&task, measure, &json, cleanup);
     }
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
@@ -181,8 +185,9 @@ fn run_report(args: &ReportArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> 
     context.progress.print_line("doctor: testing the features of this path");
     let environment = examine(&context.target, cleanup)?;
     let mut experiments = Vec::new();
+    let seconds: Vec<u64> = kinds.iter().map(|kind| kind.seconds(context.quick)).collect();
     for (done, kind) in kinds.iter().enumerate() {
-        context.begin(&kinds, done);
+        context.begin(&seconds, done);
         let left = context.left().map_or_else(String::new, |left| format!(", {left} in all"));
         let (number, count) = (done + 1, kinds.len());
         context.progress.print_line(&format!("experiment {number} of {count}: {}{left}", kind.name()));

@@ -8,8 +8,8 @@ use std::ptr;
 use anyhow::Context as _;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::pattern::PAGE_BYTES;
-use super::system_counters::value;
+use crate::pattern::PAGE_BYTES;
+use crate::system_counters::value;
 
 /// Memory that begins on a page boundary and never moves.
 #[derive(Debug, Default)]

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use forebay::{Config, Open};
 use rustix::fs::{Advice, fadvise};
 
-use super::file_set::{FileSet, Files};
-use super::gates::processors;
-use super::lanes::{allow_files, share};
-use super::prelude::*;
-use super::units::show_bytes;
+use crate::file_set::{FileSet, Files};
+use crate::gates::processors;
+use crate::lanes::{allow_files, share};
+use crate::prelude::*;
+use crate::units::show_bytes;
 
 /// The experiment.
 #[derive(Debug)]

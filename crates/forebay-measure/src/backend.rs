@@ -30,10 +30,10 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
-use super::aligned::AlignedBuffer;
-use super::commands::{self, Namespace};
-use super::lanes::{Join, close, in_tasks, joined, on_own_threads, tasks_on_shards};
-use super::pattern::Pattern;
+use crate::aligned::AlignedBuffer;
+use crate::commands::{self, Namespace};
+use crate::lanes::{Join, close, in_tasks, joined, on_own_threads, tasks_on_shards};
+use crate::pattern::Pattern;
 
 mod aio;
 mod closed;

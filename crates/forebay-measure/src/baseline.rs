@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use super::backend::{Backend, Calls, Setup, Target, until_deadline};
-use super::fio::FioJob;
-use super::pace::Offsets;
-use super::prelude::*;
-use super::residency::evict;
+use crate::backend::{Backend, Calls, Setup, Target, until_deadline};
+use crate::fio::FioJob;
+use crate::pace::Offsets;
+use crate::prelude::*;
+use crate::residency::evict;
 
 /// The experiment.
 #[derive(Debug)]

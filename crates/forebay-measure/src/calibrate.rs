@@ -12,14 +12,14 @@ use clap::Args;
 use forebay::device::Device;
 use forebay::{Calibration, Config, Engine, File, Open, Rates};
 
-use super::backend::{Lane, Op, locked, on_shards};
-use super::latency::Latency;
-use super::pattern::{Pattern, SplitMix};
-use super::scan::parse_seconds;
-use super::test_file::TestFile;
-use super::units::{parse_bytes, show_bytes};
+use crate::backend::{Lane, Op, locked, on_shards};
 use crate::context::{Context, Target};
+use crate::latency::Latency;
+use crate::pattern::{Pattern, SplitMix};
 use crate::progress::Unit;
+use crate::scan::parse_seconds;
+use crate::test_file::TestFile;
+use crate::units::{parse_bytes, show_bytes};
 use forebay_report::failure::Failure;
 
 const SMALL_BYTES: u64 = 4 << 10;

@@ -6,8 +6,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::sampler;
 use crate::cleanup::{Cleanup, Guard};
+use crate::sampler;
 
 /// A cgroup above this process: a directory in which other cgroups may be possible.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,9 +11,8 @@ use forebay_report::result::{Experiment as Table, Row};
 use forebay_report::units::number;
 use serde::Deserialize;
 
-use super::experiment::once;
-use super::kind::without_implausible;
-use super::saturate;
+use crate::experiment::once;
+use crate::saturate;
 
 /// Whether a claim holds, and the figures behind that; or why it is not decided.
 pub(crate) type Decision = Result<(bool, String), String>;
@@ -184,7 +183,7 @@ impl Claim {
 /// Returns what published texts claim, each beside the tables of a result: a block of lines for each claim, of at most 100
 /// columns.
 pub fn render(tables: &[Table]) -> String {
-    let plausible: Vec<Table> = tables.iter().map(without_implausible).collect();
+    let plausible: Vec<Table> = tables.iter().map(Table::without_implausible).collect();
     let mut lines = vec!["Claims of published texts".to_owned()];
     for text in texts() {
         lines.push(String::new());

@@ -6,15 +6,15 @@ use crate::cleanup::Cleanup;
 use crate::context::Context;
 use forebay_report::result::{CacheState, metric};
 
-use super::cgroup::{Group, Parent};
-use super::experiment::{Outcome, Parameters, Start, Turn, Way, parameters};
-use super::job::Job;
-use super::options::{Opt, Values};
-use super::pattern::Pattern;
-use super::plan::Sizes;
-use super::residency::{drop_all_caches, evict, resident_bytes};
-use super::test_file::TestFile;
-use super::units::show_bytes;
+use crate::cgroup::{Group, Parent};
+use crate::experiment::{Outcome, Parameters, Start, Turn, Way, parameters};
+use crate::job::Job;
+use crate::options::{Opt, Values};
+use crate::pattern::Pattern;
+use crate::plan::Sizes;
+use crate::residency::{drop_all_caches, evict, resident_bytes};
+use crate::test_file::TestFile;
+use crate::units::show_bytes;
 
 /// The largest share of the file in memory at the start of a cold sample.
 const COLD_SHARE: f64 = 0.01;

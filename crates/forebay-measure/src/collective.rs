@@ -1,6 +1,6 @@
 //! `measure collective`: ranks that write at once, in turn or in segments of one shared file, or into a file each.
 //!
-//! Ranks are the agents of several hosts ([`hosts`](super::hosts)), or else processes of this one: the sample then starts them
+//! Ranks are the agents of several hosts ([`hosts`](crate::hosts)), or else processes of this one: the sample then starts them
 //! as its children and sets the instant at which all of them begin.
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::backing_device::device_stat;
-use super::fio::FioJob;
-use super::hosts::{HostSample, whole};
-use super::preconditions::Preconditions;
-use super::prelude::*;
-use super::residency::evict;
-use super::sampler::run_child_at;
-use super::start_barrier::{begun_ns, monotonic_ns};
-use super::system_counters::{Bytes, CounterDeltas};
-use super::test_file::{check_space, write_direct};
-use super::units::show_bytes;
+use crate::backing_device::device_stat;
 use crate::cleanup::{Cleanup, TempFile};
+use crate::fio::FioJob;
+use crate::hosts::{HostSample, whole};
+use crate::preconditions::Preconditions;
+use crate::prelude::*;
 use crate::progress::Unit;
+use crate::residency::evict;
+use crate::sampler::run_child_at;
+use crate::start_barrier::{begun_ns, monotonic_ns};
+use crate::system_counters::{Bytes, CounterDeltas};
+use crate::test_file::{check_space, write_direct};
+use crate::units::show_bytes;
 
 /// The experiment.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use forebay::{Config, Engine, OpenNvme, Polling};
 use io_uring::{opcode, squeue, types};
 
-use super::job::Job;
-use super::options::Opt;
+use crate::job::Job;
+use crate::options::Opt;
 use forebay_report::failure::Failure;
 
 /// `_IO('N', 0x40)` of linux/nvme_ioctl.h: returns the namespace's number.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::cleanup::Cleanup;
-use crate::kind::Entry;
 use crate::progress::{Progress, Step, Unit, time_left};
 use forebay_report::failure::Failure;
 
@@ -41,18 +40,17 @@ impl Context {
         Self { target, progress, cleanup, quick: false, budget, seed, started, first_began, ends }
     }
 
-    /// Starts the clock of the experiment after the first `done` of `kinds`. In a quick run its budget is its share of
-    /// the quick time that is left.
-    pub fn begin(&mut self, kinds: &[Entry], done: usize) {
+    /// Starts the clock of the experiment after the first `done` of those that take about so many seconds. In a quick run its
+    /// budget is its share of the quick time that is left.
+    pub fn begin(&mut self, seconds: &[u64], done: usize) {
         self.started = Instant::now();
         let first_began = *self.first_began.get_or_insert(self.started);
-        let seconds = |kinds: &[Entry]| kinds.iter().map(|kind| kind.seconds(self.quick)).sum::<u64>() as f64;
-        let (before, after) = kinds.split_at(done.min(kinds.len()));
+        let (before, after) = seconds.split_at(done.min(seconds.len()));
+        let own = after.first().map(|own| *own as f64);
+        let [before, after] = [before, after].map(|part| part.iter().sum::<u64>() as f64);
         let spent = first_began.elapsed().as_secs_f64();
-        let own = after.first().map(|kind| kind.seconds(true) as f64);
-        self.budget =
-            own.filter(|_| self.quick).map(|own| share(own, seconds(before), seconds(after), spent));
-        self.ends = self.started.checked_add(left(seconds(before), seconds(after), spent));
+        self.budget = own.filter(|_| self.quick).map(|own| share(own, before, after, spent));
+        self.ends = self.started.checked_add(left(before, after, spent));
     }
 
     /// Returns the approximate time for this and the following experiments of a report, in words. `None`

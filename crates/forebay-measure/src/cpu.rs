@@ -1,12 +1,12 @@
 //! `measure cpu`: the processor time of a read, for each way of reading.
 //!
-//! Every way reads blocks with the same number of reads in flight; [`super::reads`] runs the samples.
+//! Every way reads blocks with the same number of reads in flight; [`crate::reads`] runs the samples.
 
 use std::path::Path;
 
-use super::commands::{self, NAMESPACE};
-use super::prelude::*;
-use super::reads::{
+use crate::commands::{self, NAMESPACE};
+use crate::prelude::*;
+use crate::reads::{
     self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block, system_calls_by,
 };
 

@@ -1,6 +1,6 @@
 //! An experiment: rows (ways to do the same work) in settings (tables), and samples of each in processes of their own.
 //!
-//! An experiment's module has one value that implements [`Experiment`]; [`kind`](super::kind) lists it. The
+//! An experiment's module has one value that implements [`Experiment`]; [`kind`](crate::kind) lists it. The
 //! [`runner`] does everything that experiments have in common: options, turns, seeds, time budgets,
 //! processes, standard metrics, gates, tables. An experiment has its [`Spec`], the [`Plan`] of a run (files,
 //! settings, the job of each sample), one sample in the child process, and the sentences on its tables.
@@ -13,21 +13,21 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::cgroup::Group;
-use super::gauge::Cost;
-use super::job::Job;
-use super::latency::Latency;
-use super::options::{Length, Opt, Values};
-use super::runner;
-use super::runner::Evidence;
+use crate::cgroup::Group;
 use crate::context::Context;
+use crate::gauge::Cost;
+use crate::job::Job;
+use crate::latency::Latency;
+use crate::options::{Length, Opt, Values};
+use crate::runner;
 use forebay_report::result::columns::Definition;
 use forebay_report::result::targets::Targets;
 use forebay_report::result::view::{Axis, Gain, Role};
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Metrics, Row, Series, metric};
 use forebay_report::units::number;
 
-pub use super::gates::Claim;
+pub use crate::gates::Claim;
+use crate::gates::Evidence;
 
 /// The fixed facts of an experiment.
 #[derive(Debug)]

@@ -12,11 +12,11 @@ use anyhow::{Context as _, bail, ensure};
 use forebay::device::Device;
 use forebay::{Block, Class, Config, Engine, File, Open};
 
-use super::CHILD_SUBCOMMAND;
-use super::cgroup::{Group, Parent};
-use super::prelude::*;
+use crate::CHILD_SUBCOMMAND;
+use crate::cgroup::{Group, Parent};
 use crate::cleanup::Cleanup;
 use crate::output::print;
+use crate::prelude::*;
 
 /// The experiment.
 #[derive(Debug)]

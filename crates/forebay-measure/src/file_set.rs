@@ -10,18 +10,18 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::aligned::AlignedBuffer;
-use super::backing_device::device_stat;
-use super::experiment::{Parameters, parameters};
-use super::pattern::{Pattern, SplitMix};
-use super::preconditions::Preconditions;
-use super::residency::{evict, resident_bytes};
-use super::scratch_dir::ScratchDir;
-use super::test_file::check_space;
-use super::units::show_bytes;
+use crate::aligned::AlignedBuffer;
+use crate::backing_device::device_stat;
 use crate::cleanup::TempDirectory;
 use crate::context::Context;
+use crate::experiment::{Parameters, parameters};
+use crate::pattern::{Pattern, SplitMix};
+use crate::preconditions::Preconditions;
 use crate::progress::{Step, Unit};
+use crate::residency::{evict, resident_bytes};
+use crate::scratch_dir::ScratchDir;
+use crate::test_file::check_space;
+use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
 const WRITE_BYTES: u64 = 1 << 20;

@@ -14,10 +14,10 @@ use anyhow::Context as _;
 use forebay::{Block, Config, Durability, Engine, Open};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::file_set::{FileSet, Files as FilesOnDisk};
-use super::lanes::ready;
-use super::prelude::*;
-use super::units::show_bytes;
+use crate::file_set::{FileSet, Files as FilesOnDisk};
+use crate::lanes::ready;
+use crate::prelude::*;
+use crate::units::show_bytes;
 
 /// The experiment.
 #[derive(Debug)]

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::latency::Latency;
-use super::runner::SampleFigures;
-use super::system_counters::{Bytes, CounterDeltas};
-use forebay_report::result::{Condition, metric};
+use crate::latency::Latency;
+use crate::system_counters::{Bytes, CounterDeltas};
+use forebay_report::result::{Condition, Metrics, metric};
 
 /// The least share of the claimed bytes that the device must have moved. Below it, the device did
 /// not do the work.
@@ -49,6 +48,23 @@ pub struct Claim {
     pub exact: bool,
     /// Whether each operation makes at least one system call.
     pub blocking: bool,
+}
+
+/// Measurements of a child beside its result; every result has them as a field.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Evidence {
+    pub(super) counter_deltas: CounterDeltas,
+    /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name
+    /// for metrics that begin with it, such as `durable_p50_us`.
+    pub(super) times: BTreeMap<String, Latency>,
+}
+
+/// The result of one sample.
+#[derive(Debug, Default)]
+pub(super) struct SampleFigures {
+    pub(super) metrics: Metrics,
+    pub(super) evidence: Evidence,
+    pub(super) claim: Claim,
 }
 
 /// One sample: the number of its repeat, the observed counters, and its claims.
@@ -251,7 +267,7 @@ pub(super) fn write_cache(before: Option<&str>, after: Option<&str>) -> Conditio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runner::{Evidence, row_of};
+    use crate::runner::row_of;
     use crate::system_counters::Ticks;
     use forebay_report::result::CacheState;
 

@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::start_barrier;
-use super::system_counters::{CounterDeltas, Readings, value};
+use crate::start_barrier;
+use crate::system_counters::{CounterDeltas, Readings, value};
 
 /// A running gauge; it ends with [`stop`](Gauge::stop).
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! - **An agent** (`agent`) owns its temp file and the samples. When it loses its input it ends as if by
 //!   Ctrl-C, so the file is removed whatever happens to the controller and to the connection.
 //! - **A round** (`controller`): every host makes the sample ready, in a process that then waits
-//!   (`super::start_barrier`). When all are ready, the controller reads their clocks. It sends
+//!   (`crate::start_barrier`). When all are ready, the controller reads their clocks. It sends
 //!   each host the same instant in the host's own clock, and each host returns its result. If a host cannot
 //!   make a sample ready, the round is given up on all hosts.
 //! - **Failures.** A host that dies ends its connection. From one that is cut off nothing arrives for
@@ -23,11 +23,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, FromArgMatches as _};
 
-use super::experiment::Experiment as Definition;
-use super::kind::Entry;
-use super::options::{Length, Values};
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};
+use crate::experiment::Experiment as Definition;
+use crate::options::{Length, Values};
 use crate::progress::Progress;
 use forebay_report::failure::Failure;
 use forebay_report::result::Experiment;
@@ -50,6 +49,9 @@ const ALIVE_EVERY: Duration = Duration::from_secs(2);
 
 /// The time without a message after which the other side counts as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Finds an experiment by its name.
+pub type Find<'a> = &'a dyn Fn(&str) -> Option<&'static dyn Definition>;
 
 /// The most hosts. More would be a typing error, and each has a process.
 const HOSTS_MAX: usize = 1024;
@@ -158,8 +160,7 @@ impl Task {
     ///
     /// # Errors
     /// Fails with a [`Failure`]: no hosts, a launcher's variables that make no sense.
-    pub fn of(kind: Entry, matches: &ArgMatches) -> anyhow::Result<Option<Self>> {
-        let Entry(experiment) = kind;
+    pub fn of(experiment: &'static dyn Definition, matches: &ArgMatches) -> anyhow::Result<Option<Self>> {
         if !experiment.runs_on_hosts() {
             return Ok(None);
         }
@@ -192,7 +193,8 @@ impl Task {
                     .into());
                 }
                 if rank.number > 0 {
-                    rank.follow(setup.path, cleanup)?;
+                    let own = |name: &str| (name == self.experiment.spec().name).then_some(self.experiment);
+                    rank.follow(setup.path, &own, cleanup)?;
                     return Ok(None);
                 }
                 rank.lead(setup.path, cleanup)?

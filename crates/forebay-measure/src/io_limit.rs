@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::cgroup::{IoMarks, io_limit_files};
+use crate::cgroup::{IoMarks, io_limit_files};
 use forebay_report::page::facts::{IO_LIMIT_BY, IO_LIMIT_BYTES, IO_LIMIT_READS};
 use forebay_report::result::Experiment;
 

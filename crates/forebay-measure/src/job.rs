@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::pattern::Pattern;
+use crate::pattern::Pattern;
 
 /// The argument of the hidden subcommand that runs one sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

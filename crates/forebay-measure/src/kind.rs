@@ -1,35 +1,23 @@
 //! The registry of experiments: [`ALL`] lists them, and nothing else names one. A new experiment is a module and a line
 //! there.
 
-use std::sync::Arc;
-
-use clap::{ArgMatches, Args as _, Command};
-
-use super::amplification::Amplification;
-use super::baseline::Baseline;
-use super::collective::Collective;
-use super::cpu::Cpu;
-use super::experiment::{Experiment as Definition, Outcome};
-use super::fairness::Fairness;
-use super::files::Files;
-use super::fio;
-use super::gauge::peak_resident_bytes;
-use super::hosts::HostsArgs;
-use super::job::Job;
-use super::options::{self, Length, Values};
-use super::patterns::Patterns;
-use super::random::Random;
-use super::samples::Samples;
-use super::saturate::Saturate;
-use super::scan::Scan;
-use super::start_barrier;
-use super::sustain::Sustain;
-use super::writes::Writes;
-use crate::context::Context;
-use forebay_report::result::columns::groups;
-use forebay_report::result::view::View;
-use forebay_report::result::{Experiment, Report, Row};
+use crate::amplification::Amplification;
+use crate::baseline::Baseline;
+use crate::collective::Collective;
+use crate::cpu::Cpu;
+use crate::fairness::Fairness;
+use crate::files::Files;
+use crate::patterns::Patterns;
+use crate::random::Random;
+use crate::samples::Samples;
+use crate::saturate::Saturate;
+use crate::scan::Scan;
+use crate::sustain::Sustain;
+use crate::writes::Writes;
+use forebay_report::result::{Experiment, Report};
 use forebay_report::saved::waited;
+
+pub use crate::entry::Entry;
 
 /// Every experiment, in the order in which the report runs and shows them.
 pub static ALL: &[Entry] = &[
@@ -38,9 +26,9 @@ pub static ALL: &[Entry] = &[
     Entry(&Random),
     Entry(&Saturate),
     Entry(&Cpu),
-    Entry(&super::wal::WAL),
-    Entry(&super::wal::BLOCKING),
-    Entry(&super::walk::Walk),
+    Entry(&crate::wal::WAL),
+    Entry(&crate::wal::BLOCKING),
+    Entry(&crate::walk::Walk),
     Entry(&Writes),
     Entry(&Patterns),
     Entry(&Sustain),
@@ -50,123 +38,6 @@ pub static ALL: &[Entry] = &[
     Entry(&Samples),
     Entry(&Collective),
 ];
-
-/// An experiment of the registry.
-#[derive(Debug, Clone, Copy)]
-pub struct Entry(pub &'static dyn Definition);
-
-impl Entry {
-    /// Returns the name on the command line and in the JSON.
-    pub fn name(self) -> &'static str {
-        self.0.spec().name
-    }
-
-    /// Returns the experiment's purpose: one sentence without its end.
-    pub fn about(self) -> &'static str {
-        self.0.spec().about
-    }
-
-    /// Returns the most seconds in `report --quick`, or the approximate ones in a report without it.
-    pub fn seconds(self, quick: bool) -> u64 {
-        let spec = self.0.spec();
-        if quick { spec.quick_seconds } else { spec.full_seconds }
-    }
-
-    /// Returns whether it creates its own files and cannot use an existing one.
-    pub fn needs_directory(self) -> bool {
-        self.0.spec().needs_directory
-    }
-
-    /// Adds the experiment's options to its command.
-    pub fn augment(self, command: Command) -> Command {
-        let spec = self.0.spec();
-        let command = options::augment(command, spec.options, spec.ways);
-        if self.0.runs_on_hosts() { HostsArgs::augment_args(command) } else { command }
-    }
-
-    /// Measures with the given options.
-    ///
-    /// # Errors
-    /// A path or an option that cannot be used: a [`Failure`](forebay_report::failure::Failure); or nothing could be measured.
-    pub fn measure(self, matches: &ArgMatches, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-        let length = if context.quick { Length::Quick } else { Length::Full };
-        self.run(Some(matches), length, context)
-    }
-
-    /// Measures the part that the report shows, within the budget of the context.
-    ///
-    /// # Errors
-    /// As for [`measure`](Self::measure).
-    pub fn report(self, context: &mut Context) -> anyhow::Result<Vec<Experiment>> {
-        let length = if context.quick { Length::Quick } else { Length::Report };
-        self.run(None, length, context)
-    }
-
-    /// Measures, and adds the jobs of fio that do the same work.
-    fn run(
-        self,
-        matches: Option<&ArgMatches>,
-        length: Length,
-        context: &Context,
-    ) -> anyhow::Result<Vec<Experiment>> {
-        let options = Values::new(self.0.spec().options, matches, length)?;
-        let mut tables = self.0.measure(&options, length, context)?;
-        let path = fio::file(&context.target);
-        for table in &mut tables {
-            let jobs: Vec<_> = table.rows.iter().map(|row| self.0.fio(table, row, &path)).collect();
-            for (row, job) in table.rows.iter_mut().zip(jobs) {
-                row.fio = job;
-            }
-        }
-        self.present(&mut tables);
-        Ok(tables)
-    }
-
-    /// Runs one sample, in the child process; returns the text of its result.
-    pub(super) fn sample(self, job: &Job) -> anyhow::Result<String> {
-        let outcome = self.0.sample(job)?;
-        let (begun_ns, resident_peak_bytes) = (start_barrier::begun_ns(), peak_resident_bytes());
-        Ok(serde_json::to_string(&Outcome { begun_ns, resident_peak_bytes, ..outcome })?)
-    }
-
-    /// Returns how tables of this experiment are shown.
-    fn view(self) -> View {
-        let spec = self.0.spec();
-        let mut view = View::of(spec.role, spec.columns);
-        view.compared = spec.compared.into();
-        view.charts = spec.charts.iter().map(|metric| (*metric).into()).collect();
-        view.axis = spec.axis.clone();
-        view.gains = (spec.gains)();
-        view
-    }
-
-    /// Adds titles, view and sentences to tables of this experiment.
-    pub fn present(self, tables: &mut [Experiment]) {
-        let view = Arc::new(self.view());
-        for table in tables.iter_mut() {
-            let (title, heading) = self.0.title(table);
-            table.titled(title, heading);
-            table.view = Arc::clone(&view);
-        }
-        let sentences: Vec<(String, String)> = groups(tables.iter())
-            .iter()
-            .filter_map(|group| {
-                Some((group[0].heading().to_owned(), self.verdicts(group).into_iter().next()?))
-            })
-            .collect();
-        for (heading, sentence) in sentences {
-            if let Some(first) = tables.iter_mut().find(|table| table.heading() == heading) {
-                first.sentence = sentence;
-            }
-        }
-    }
-
-    /// Returns the sentences on tables of this experiment, without the rows that are disbelieved.
-    fn verdicts(self, own: &[&Experiment]) -> Vec<String> {
-        let plausible: Vec<Experiment> = own.iter().map(|table| without_implausible(table)).collect();
-        self.0.verdicts(&plausible.iter().collect::<Vec<_>>())
-    }
-}
 
 /// The most seconds that the experiments of `report --quick` take together. Its 110 seconds also include the doctor and the
 /// page.
@@ -198,18 +69,6 @@ pub fn verdicts(experiments: &[Experiment]) -> Vec<String> {
     ALL.iter().flat_map(of_kind).collect()
 }
 
-/// Returns the experiment with every row that was measured and is disbelieved turned into a row
-/// without figures.
-pub(super) fn without_implausible(experiment: &Experiment) -> Experiment {
-    let mut without_implausible = experiment.clone();
-    for row in &mut without_implausible.rows {
-        if let Some(why) = row.implausible() {
-            *row = Row::skipped(row.name.as_str(), why);
-        }
-    }
-    without_implausible
-}
-
 /// Parses the name of an experiment.
 ///
 /// # Errors
@@ -224,6 +83,7 @@ pub fn parse_name(text: &str) -> Result<Entry, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{Length, Values};
 
     #[test]
     fn names_are_unique_and_found() {

@@ -11,8 +11,8 @@ use forebay::{Class, Config, Engine};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::gauge::{Cost, Gauge};
-use super::job::Job;
+use crate::gauge::{Cost, Gauge};
+use crate::job::Job;
 
 /// A lane needs few kilobytes of stack. Much more of it could become huge pages, and be counted as memory in use.
 const STACK_BYTES: usize = 256 << 10;
@@ -237,7 +237,7 @@ pub(crate) fn test_file(seed: u64, bytes: usize) -> (crate::cleanup::Cleanup, cr
     let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let temp = cleanup.temp_file(directory, "lanes").expect("writable");
     let mut memory = vec![0; bytes];
-    super::pattern::Pattern::new(seed).fill(0, &mut memory);
+    crate::pattern::Pattern::new(seed).fill(0, &mut memory);
     temp.file().write_all_at(&memory, 0).expect("space for a few MiB");
     temp.file().sync_all().expect("it can be flushed");
     (cleanup, temp)
@@ -276,7 +276,7 @@ pub(crate) fn test_table(
     rows: Vec<forebay_report::result::Row>,
 ) -> forebay_report::result::Experiment {
     let mut table = forebay_report::result::Experiment::new(experiment, "");
-    table.parameters.extend(super::experiment::parameters(all));
+    table.parameters.extend(crate::experiment::parameters(all));
     table.rows = rows;
     table
 }
@@ -292,12 +292,12 @@ pub(crate) fn test_context() -> crate::context::Context {
 /// Returns the options of an experiment as a command line sets them.
 #[cfg(test)]
 pub(crate) fn test_options(
-    spec: &super::experiment::Spec,
-    length: super::options::Length,
+    spec: &crate::experiment::Spec,
+    length: crate::options::Length,
     words: &[&str],
-) -> super::options::Values {
+) -> crate::options::Values {
     let command = clap::Command::new("measure").no_binary_name(true);
-    let command = super::options::augment(command, spec.options, spec.ways);
+    let command = crate::options::augment(command, spec.options, spec.ways);
     let matches = command.try_get_matches_from(words).expect("valid");
-    super::options::Values::new(spec.options, Some(&matches), length).expect("valid")
+    crate::options::Values::new(spec.options, Some(&matches), length).expect("valid")
 }

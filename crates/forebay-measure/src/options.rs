@@ -6,8 +6,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use forebay_report::failure::Failure;
 use serde::{Deserialize, Serialize};
 
-use super::experiment::Way;
-use super::units::{parse_bytes, show_bytes};
+use crate::experiment::Way;
+use crate::units::{parse_bytes, show_bytes};
 
 /// One option of an experiment.
 #[derive(Debug, Clone, Copy)]

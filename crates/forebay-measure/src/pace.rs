@@ -1,6 +1,6 @@
 //! The offsets that a lane visits.
 
-use super::pattern::SplitMix;
+use crate::pattern::SplitMix;
 
 /// The offsets of a lane: at random, or one after the other and again from the beginning.
 #[derive(Debug, Clone)]

@@ -12,9 +12,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use forebay::{Config, Durability, Open};
 
-use super::aligned::AlignedBuffer;
-use super::prelude::*;
-use super::residency::evict;
+use crate::aligned::AlignedBuffer;
+use crate::prelude::*;
+use crate::residency::evict;
 
 /// The experiment.
 #[derive(Debug)]

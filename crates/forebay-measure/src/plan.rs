@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::cgroup::MemoryLimit;
-use super::system_counters::value;
-use super::units::show_bytes;
+use crate::cgroup::MemoryLimit;
 use crate::context::{Context, Target};
+use crate::system_counters::value;
+use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
 /// The least memory of a sample. Less leaves no room for a process and its buffers.

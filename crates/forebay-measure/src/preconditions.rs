@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::backing_device::queue_setting;
-use super::extents::{self, Extents};
-use super::gates;
+use crate::backing_device::queue_setting;
+use crate::extents::{self, Extents};
+use crate::gates;
 use forebay_report::result::Condition;
 
 /// The state recorded before the measurement.

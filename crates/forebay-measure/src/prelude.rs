@@ -9,17 +9,17 @@ pub(crate) use forebay_report::units::{bytes, number};
 pub(crate) use serde::Deserialize;
 pub(crate) use serde_json::{Value, json};
 
-pub(crate) use super::experiment::{
+pub(crate) use crate::context::Context;
+pub(crate) use crate::experiment::{
     Experiment, Outcome, PARTLY_WARM, Parameters, Place, Plan, Spec, Start, Turn, Way, cache_of, once,
     parameters, shown, text,
 };
-pub(crate) use super::gates::Claim;
-pub(crate) use super::gauge::{Cost, Gauge};
-pub(crate) use super::job::Job;
-pub(crate) use super::lanes::{on_threads, on_tokio, shared, with_engine};
-pub(crate) use super::latency::Latency;
-pub(crate) use super::options::{Opt, Values};
-pub(crate) use super::pattern::{PAGE_BYTES, Pattern, SplitMix};
-pub(crate) use super::scratch_dir::ScratchDir;
-pub(crate) use super::test_file::TestFile;
-pub(crate) use crate::context::Context;
+pub(crate) use crate::gates::Claim;
+pub(crate) use crate::gauge::{Cost, Gauge};
+pub(crate) use crate::job::Job;
+pub(crate) use crate::lanes::{on_threads, on_tokio, shared, with_engine};
+pub(crate) use crate::latency::Latency;
+pub(crate) use crate::options::{Opt, Values};
+pub(crate) use crate::pattern::{PAGE_BYTES, Pattern, SplitMix};
+pub(crate) use crate::scratch_dir::ScratchDir;
+pub(crate) use crate::test_file::TestFile;

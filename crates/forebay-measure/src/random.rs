@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use forebay::{Class, Config, Open, Polling};
 use rustix::mm::Advice;
 
-use super::aligned::Map;
-use super::backend::{Backend, Calls, Closed, Target, until_deadline};
-use super::cold::{ColdFile, MEMORY, SIZE};
-use super::commands::{self, NAMESPACE};
-use super::fio::FioJob;
-use super::io_limit::IoLimit;
-use super::pace::Offsets;
-use super::pattern::Checker;
-use super::plan::Sizes;
-use super::prelude::*;
-use super::scan::{compare, cost};
-use super::units::show_bytes;
+use crate::aligned::Map;
+use crate::backend::{Backend, Calls, Closed, Target, until_deadline};
+use crate::cold::{ColdFile, MEMORY, SIZE};
+use crate::commands::{self, NAMESPACE};
+use crate::fio::FioJob;
+use crate::io_limit::IoLimit;
+use crate::pace::Offsets;
+use crate::pattern::Checker;
+use crate::plan::Sizes;
+use crate::prelude::*;
+use crate::scan::{compare, cost};
+use crate::units::show_bytes;
 use forebay_report::result::columns::groups;
 
 /// The experiment.

@@ -1,7 +1,7 @@
 //! Random reads by many readers, each with one read in flight: the plan and the samples of `saturate` and `cpu`.
 //!
 //! A reader begins its next read as the last one ends (*closed loop*), or takes the next due read at times
-//! that were fixed beforehand (*open loop*). [`backend`](super::backend) has the ways; a [`reader`] counts in the phases
+//! that were fixed beforehand (*open loop*). [`backend`](crate::backend) has the ways; a [`reader`] counts in the phases
 //! of a sample.
 
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use std::time::Duration;
 use anyhow::Context as _;
 use forebay::Polling;
 
-use super::backend::{self, Backend, Calls, Setup, Target};
-use super::commands;
-use super::fio::FioJob;
-use super::gates::processors;
-use super::io_limit::IoLimit;
-use super::prelude::*;
-use super::residency::evict;
-use super::units::show_bytes;
+use crate::backend::{self, Backend, Calls, Setup, Target};
+use crate::commands;
 use crate::context;
+use crate::fio::FioJob;
+use crate::gates::processors;
+use crate::io_limit::IoLimit;
+use crate::prelude::*;
+use crate::residency::evict;
+use crate::units::show_bytes;
 use forebay_report::result::columns::Definition;
 
 mod reader;

@@ -5,38 +5,19 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use serde::{Deserialize, Serialize};
 
-use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, Start, Turn, Way};
-use super::gates::{self, Claim};
-use super::job::Job;
-use super::latency::{self, Latency};
-use super::options::{Length, Values};
-use super::pattern::SplitMix;
-use super::plan::{another_repeat, fit_seconds, interleaved};
-use super::sampler::{Begin, run_child_at};
-use super::system_counters::CounterDeltas;
 use crate::cleanup::Cleanup;
 use crate::context::Context;
+use crate::experiment::{Experiment, Outcome, Parameters, Plan, Spec, Start, Turn, Way};
+use crate::gates::{self, Claim, SampleFigures};
+use crate::job::Job;
+use crate::latency::{self, Latency};
+use crate::options::{Length, Values};
+use crate::pattern::SplitMix;
+use crate::plan::{another_repeat, fit_seconds, interleaved};
 use crate::progress::Unit;
+use crate::sampler::{Begin, run_child_at};
 use forebay_report::result::{Condition, Experiment as Table, Metrics, Row, Sample, Series, metric};
-
-/// Measurements of a child beside its result; every result has them as a field.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Evidence {
-    pub(super) counter_deltas: CounterDeltas,
-    /// Times of single operations. `latency` stands for metrics such as `p50_us`, any other name
-    /// for metrics that begin with it, such as `durable_p50_us`.
-    pub(super) times: BTreeMap<String, Latency>,
-}
-
-/// The result of one sample.
-#[derive(Debug, Default)]
-pub(super) struct SampleFigures {
-    pub(super) metrics: Metrics,
-    pub(super) evidence: Evidence,
-    pub(super) claim: Claim,
-}
 
 /// Name of the condition of a row some of whose samples failed.
 pub const FAILED_SAMPLES: &str = "failed_samples";

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::CHILD_SUBCOMMAND;
-use super::cgroup::Group;
-use super::job::Job;
-use super::kind::Entry;
-use super::start_barrier::{self, READY};
+use crate::CHILD_SUBCOMMAND;
+use crate::cgroup::Group;
 use crate::cleanup::Cleanup;
+use crate::job::Job;
+use crate::start_barrier::{self, READY};
 
 /// The excess over its requested time after which a child counts as hung.
 const GRACE: Duration = Duration::from_secs(60);
@@ -26,24 +25,23 @@ const OTHERS: Duration = Duration::from_secs(300);
 /// Is called when a sample is ready; returns the instant at which it begins.
 pub(super) type Begin<'a> = dyn FnMut() -> anyhow::Result<u64> + 'a;
 
-/// Runs one sample in this process, the child, and returns the line to print on standard output. With `start_line` it begins at
-/// the instant that it reads on standard input.
+/// Returns the job of this process, the child; `None` of a [`probe`]. With `start_line` it begins at the instant that it reads on
+/// standard input.
 ///
 /// # Errors
-/// Fails when the text is not one that this program wrote, or the sample failed.
-pub(super) fn run_here(job: &str, start_line: bool, registry: &[Entry]) -> anyhow::Result<String> {
+/// Fails when the text is not one that this program wrote.
+pub(super) fn job_here(job: &str, start_line: bool) -> anyhow::Result<Option<Job>> {
     let job: Job = serde_json::from_str(job)
         .context("this subcommand is for the program itself; use `forebay measure` instead")?;
     // A child must not continue to read after the program was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     if job.experiment.is_empty() {
-        return Ok("{}".to_owned());
+        return Ok(None);
     }
     if start_line {
         start_barrier::arm();
     }
-    let mut own = registry.iter().filter(|entry| entry.name() == job.experiment);
-    own.next().context("a sample of an experiment that is not known")?.sample(&job)
+    Ok(Some(job))
 }
 
 /// Runs a child that does nothing in `group`.
@@ -203,8 +201,8 @@ mod tests {
     // tested in their experiments, and the whole by the program's own tests.
     #[test]
     fn a_foreign_text_is_refused() {
-        assert!(run_here("{}", false, &[]).is_err());
-        assert!(run_here("not JSON", false, &[]).is_err());
+        assert!(job_here("{}", false).is_err());
+        assert!(job_here("not JSON", false).is_err());
     }
 
     #[test]

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use forebay::{Config, Engine, Open};
 use rustix::mm::Advice;
 
-use super::aligned::Map;
-use super::backend::sleep_until;
-use super::file_set::{FileSet, Files};
-use super::gates::processors;
-use super::pattern::Checker;
-use super::prelude::*;
+use crate::aligned::Map;
+use crate::backend::sleep_until;
+use crate::file_set::{FileSet, Files};
+use crate::gates::processors;
+use crate::pattern::Checker;
+use crate::prelude::*;
 
 /// The experiment.
 #[derive(Debug)]

@@ -8,14 +8,13 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::claims::Decision;
-use super::experiment::{Experiment, Outcome, Parameters, Plan, Spec, parameters};
-use super::job::Job;
-use super::options::{Length, Opt, Values};
-use super::plan::fit_seconds;
-use super::reads::{self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block};
-use super::runner;
 use crate::context::Context;
+use crate::experiment::{Experiment, Outcome, Parameters, Plan, Spec, parameters};
+use crate::job::Job;
+use crate::options::{Length, Opt, Values};
+use crate::plan::fit_seconds;
+use crate::reads::{self, BLOCK, DEFER_TASKRUN, FOREBAY_TOKIO, PREAD, Run, SHARE, SIZE, of_block};
+use crate::runner;
 use forebay_report::page::facts::{self, IO_LIMIT_BY};
 use forebay_report::page::histogram::{counts_us, two_sorts};
 use forebay_report::page::knee::{KNEES, Level, Saturation, saturation};
@@ -310,7 +309,7 @@ fn curves<'a>(tables: &[&'a Table]) -> Vec<Curve<'a>> {
 }
 
 /// Compares the wait of the fastest row at its saturation point with that of the most readers.
-pub(crate) fn past_saturation(tables: &[&Table]) -> Decision {
+pub(crate) fn past_saturation(tables: &[&Table]) -> Result<(bool, String), String> {
     let curves = curves(tables);
     let curve = curves.first().ok_or("this result has no closed loop")?;
     let found = saturation(&curve.levels).ok_or("the most readers were too few to saturate this device")?;

@@ -10,12 +10,12 @@ use forebay::{Config, Open};
 use rustix::mm::Advice;
 use tokio::io::AsyncReadExt as _;
 
-use super::aligned::Map;
-use super::cold::{ColdFile, MEMORY, SIZE};
-use super::fio::FioJob;
-use super::pattern::Checker;
-use super::plan::affordable_bytes;
-use super::prelude::*;
+use crate::aligned::Map;
+use crate::cold::{ColdFile, MEMORY, SIZE};
+use crate::fio::FioJob;
+use crate::pattern::Checker;
+use crate::plan::affordable_bytes;
+use crate::prelude::*;
 
 /// The experiment.
 #[derive(Debug)]

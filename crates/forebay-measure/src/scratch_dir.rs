@@ -4,11 +4,11 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use super::backing_device::filesystem_of;
-use super::experiment::Place;
-use super::test_file::refuse_memory_filesystem;
+use crate::backing_device::filesystem_of;
 use crate::cleanup::{TempDirectory, TempFile};
 use crate::context::{Context, Target};
+use crate::experiment::Place;
+use crate::test_file::refuse_memory_filesystem;
 use forebay_report::failure::Failure;
 
 /// A directory in which files can be created.

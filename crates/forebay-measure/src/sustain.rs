@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use forebay::{Class, Config, Durability, File, Open};
 
-use super::aligned::AlignedBuffer;
-use super::prelude::*;
+use crate::aligned::AlignedBuffer;
+use crate::prelude::*;
 
 mod level;
 mod stall;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::backing_device::queue_setting;
-use super::cgroup;
+use crate::backing_device::queue_setting;
+use crate::cgroup;
 
 /// Maximum threads that are read one by one: reading more takes longer than the information is worth.
 const THREADS_MAX: usize = 64;

@@ -9,16 +9,16 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 
-use super::aligned::AlignedBuffer;
-use super::backing_device::{device_stat, filesystem_of};
-use super::experiment::Place;
-use super::io_limit::IoLimit;
-use super::pattern::{PAGE_BYTES, Pattern};
-use super::preconditions::Preconditions;
-use super::units::show_bytes;
+use crate::aligned::AlignedBuffer;
+use crate::backing_device::{device_stat, filesystem_of};
 use crate::cleanup::TempFile;
 use crate::context::{Context, Target};
+use crate::experiment::Place;
+use crate::io_limit::IoLimit;
+use crate::pattern::{PAGE_BYTES, Pattern};
+use crate::preconditions::Preconditions;
 use crate::progress::{Step, Unit};
+use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
 const WRITE_BYTES: usize = 1 << 20;

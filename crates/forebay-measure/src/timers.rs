@@ -9,9 +9,9 @@ use anyhow::Context as _;
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use super::experiment::Outcome;
-use super::latency::Latency;
-use super::sentences::{once, time};
+use crate::experiment::Outcome;
+use crate::latency::Latency;
+use crate::sentences::{once, time};
 use forebay_report::page::noise::{Difference, difference};
 use forebay_report::result::{Experiment, Row, metric};
 use forebay_report::units::number;

@@ -6,15 +6,15 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use super::backing_device::device_stat;
-use super::extents::Extents;
-use super::gates::processors;
-use super::options::Length;
-use super::preconditions::Preconditions;
-use super::prelude::*;
-use super::test_file::check_space;
-use super::timers;
-use super::units::show_bytes;
+use crate::backing_device::device_stat;
+use crate::extents::Extents;
+use crate::gates::processors;
+use crate::options::Length;
+use crate::preconditions::Preconditions;
+use crate::prelude::*;
+use crate::test_file::check_space;
+use crate::timers;
+use crate::units::show_bytes;
 use forebay_report::result::columns::Definition;
 use forebay_report::result::median;
 use sample::{Load, SORTED, TASKS_PER_WORKER, Work, Workload};

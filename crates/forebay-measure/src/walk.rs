@@ -4,13 +4,13 @@
 //! [`tree`] is the index and its file, [`lookups`] runs a sample, all of whose rows are made of lanes: one lookup after the
 //! other, each result verified.
 
-use super::gates::processors;
-use super::options::Length;
-use super::prelude::*;
-use super::residency::evict;
-use super::sentences::{Bound, Limit, compared, hold, is_published, measured, once, ranked, shown, text};
-use super::timers;
-use super::units::show_bytes;
+use crate::gates::processors;
+use crate::options::Length;
+use crate::prelude::*;
+use crate::residency::evict;
+use crate::sentences::{Bound, Limit, compared, hold, is_published, measured, once, ranked, shown, text};
+use crate::timers;
+use crate::units::show_bytes;
 use forebay_report::result::{Gate, median};
 use lookups::{WARM, Work};
 use tree::{IndexFile, Tree, fan_out_max};

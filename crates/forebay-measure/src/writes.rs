@@ -10,21 +10,21 @@ use forebay::{Config, Durability, Engine, Open, WriteCombiner};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::aligned::AlignedBuffer;
-use super::experiment::{
+use crate::aligned::AlignedBuffer;
+use crate::context::Context;
+use crate::experiment::{
     Experiment, Outcome, Parameters, Place, Plan, Spec, Start, Turn, Way, once, parameters,
 };
-use super::gates::{Claim, processors};
-use super::gauge::Gauge;
-use super::job::Job;
-use super::lanes::{on_threads, on_tokio, ready, shared, with_engine};
-use super::latency::Latency;
-use super::options::{Opt, Values};
-use super::pattern::{PAGE_BYTES, Pattern, SplitMix};
-use super::residency::evict;
-use super::scratch_dir::ScratchDir;
-use super::test_file::TestFile;
-use crate::context::Context;
+use crate::gates::{Claim, processors};
+use crate::gauge::Gauge;
+use crate::job::Job;
+use crate::lanes::{on_threads, on_tokio, ready, shared, with_engine};
+use crate::latency::Latency;
+use crate::options::{Opt, Values};
+use crate::pattern::{PAGE_BYTES, Pattern, SplitMix};
+use crate::residency::evict;
+use crate::scratch_dir::ScratchDir;
+use crate::test_file::TestFile;
 use forebay_report::failure::Failure;
 use forebay_report::page::noise::{NOTEWORTHY, too_wide};
 use forebay_report::result::columns::{self, column};

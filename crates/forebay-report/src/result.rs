@@ -132,6 +132,17 @@ impl Experiment {
         Self { name: name.into(), method: method.into(), ..Self::default() }
     }
 
+    /// Returns it with every row that was measured and is disbelieved turned into one without figures.
+    pub fn without_implausible(&self) -> Self {
+        let mut without_implausible = self.clone();
+        for row in &mut without_implausible.rows {
+            if let Some(why) = row.implausible() {
+                *row = Row::skipped(row.name.as_str(), why);
+            }
+        }
+        without_implausible
+    }
+
     /// Sets a parameter.
     pub fn parameter(mut self, name: &str, value: impl Into<serde_json::Value>) -> Self {
         self.parameters.insert(name.to_owned(), value.into());

@@ -5,13 +5,13 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::super::experiment::Outcome;
-use super::super::gauge::{Cost, Gauge};
-use super::super::job::Job;
-use super::super::latency::Latency;
-use super::super::pace::Offsets;
-use super::super::pattern::{Checker, PAGE_BYTES, Pattern};
 use super::{Backend, Lane, Op, Target, run};
+use crate::experiment::Outcome;
+use crate::gauge::{Cost, Gauge};
+use crate::job::Job;
+use crate::latency::Latency;
+use crate::pace::Offsets;
+use crate::pattern::{Checker, PAGE_BYTES, Pattern};
 
 /// The results of a closed loop.
 #[derive(Debug)]

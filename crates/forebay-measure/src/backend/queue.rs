@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
-use super::super::aligned::{AlignedBuffer, HugeBuffer};
 use super::{Lane, NO_POLLING, Op, Target, minimise_timer_slack};
+use crate::aligned::{AlignedBuffer, HugeBuffer};
 
 /// A queue of the kernel, with a number for each operation in flight: its slot.
 pub(super) trait Queue {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use io_uring::{CompletionQueue, IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue, types};
 
-use super::super::commands::Namespace;
 use super::queue::{Memory, Queue, drive};
 use super::{Lane, Op, Target};
+use crate::commands::Namespace;
 
 /// The time without work after which the kernel's thread of a ring with SQPOLL sleeps.
 const SQPOLL_IDLE_MS: u32 = 50;

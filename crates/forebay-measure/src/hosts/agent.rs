@@ -16,19 +16,18 @@ use anyhow::Context as _;
 use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::super::backend::locked;
-use super::super::experiment::Turn;
-use super::super::kind::{self, Entry};
-use super::super::plan::affordable_bytes;
-use super::super::runner;
-use super::super::start_barrier::monotonic_ns;
 use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
-use super::{ALIVE_EVERY, SILENCE_MAX, host_name};
+use super::{ALIVE_EVERY, Find, SILENCE_MAX, host_name};
+use crate::backend::locked;
 use crate::cleanup::Cleanup;
 use crate::context::{Context, Target};
 use crate::doctor;
+use crate::experiment::Turn;
 use crate::output::stderr_line;
+use crate::plan::affordable_bytes;
 use crate::progress::Progress;
+use crate::runner;
+use crate::start_barrier::monotonic_ns;
 use forebay_report::failure::Failure;
 use forebay_report::result::Row;
 
@@ -47,13 +46,13 @@ pub struct AgentArgs {
     stdio: PathBuf,
 }
 
-/// Serves the controller that started this process.
+/// Serves the controller that started this process with the experiments that `find` finds.
 ///
 /// # Errors
 /// None: the controller reports them. The exit code is that of the same failure on one host.
-pub fn run(args: &AgentArgs, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
+pub fn run(args: &AgentArgs, find: Find<'_>, cleanup: &Cleanup) -> anyhow::Result<ExitCode> {
     let input = BufReader::new(io::stdin());
-    let outcome = serve(input, Box::new(io::stdout()), &args.stdio, cleanup);
+    let outcome = serve(input, Box::new(io::stdout()), &args.stdio, find, cleanup);
     Ok(outcome.map_or_else(|error| ExitCode::from(code(&error)), |()| ExitCode::SUCCESS))
 }
 
@@ -66,6 +65,7 @@ pub(super) fn serve(
     input: impl BufRead + Send + 'static,
     output: Box<dyn Write + Send>,
     directory: &Path,
+    find: Find<'_>,
     cleanup: &Cleanup,
 ) -> anyhow::Result<()> {
     let silent_from = Mutex::new(Some(Instant::now() + FIRST_WITHIN));
@@ -76,7 +76,7 @@ pub(super) fn serve(
         memory_affordable_bytes: affordable_bytes(),
     })?;
     wire.send(&FromAgent::Hello { program: env!("CARGO_PKG_VERSION").to_owned(), facts })?;
-    let outcome = begin(&wire, input, directory, cleanup);
+    let outcome = begin(&wire, input, directory, find, cleanup);
     if let Err(error) = &outcome {
         // If the send fails, the controller learns of the failure from the end of the connection.
         let _ = wire.send(&FromAgent::Lost { why: format!("{error:#}"), code: code(error) });
@@ -89,6 +89,7 @@ fn begin(
     wire: &Arc<Wire>,
     input: impl BufRead + Send + 'static,
     directory: &Path,
+    find: Find<'_>,
     cleanup: &Cleanup,
 ) -> anyhow::Result<()> {
     let target = Target::resolve(directory, false, false)?;
@@ -105,7 +106,7 @@ fn begin(
         }
     })?;
     std::thread::Builder::new().name("forebay-alive".to_owned()).spawn(move || watcher.watch())?;
-    measure(wire, target, cleanup, &tasks)
+    measure(wire, target, find, cleanup, &tasks)
 }
 
 /// Ends this process as Ctrl-C would.
@@ -166,14 +167,19 @@ fn code(error: &anyhow::Error) -> u8 {
 }
 
 /// Carries out tasks until there are no more.
-fn measure(wire: &Wire, target: Target, cleanup: &Cleanup, tasks: &Receiver<ToAgent>) -> anyhow::Result<()> {
+fn measure(
+    wire: &Wire,
+    target: Target,
+    find: Find<'_>,
+    cleanup: &Cleanup,
+    tasks: &Receiver<ToAgent>,
+) -> anyhow::Result<()> {
     let Ok(task) = tasks.recv() else { return Ok(()) };
     let ToAgent::Prepare { experiment, options, seed } = task else {
         anyhow::bail!("a sample was requested before the file was prepared");
     };
-    let Some(Entry(experiment)) = kind::find(&experiment) else {
-        anyhow::bail!("the experiment {experiment:?} is not known here");
-    };
+    let known = find(&experiment);
+    let experiment = known.with_context(|| format!("the experiment {experiment:?} is not known here"))?;
     let context = Context::new(target, Progress::Silent, cleanup.clone(), seed);
     let (spec, mut plan) = (experiment.spec(), experiment.plan(&options, &context)?);
     let settings = plan.settings();

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::super::experiment::Outcome;
-use super::super::gates::Claim;
-use super::super::options::Values;
-use super::super::start_barrier::monotonic_ns;
 use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
 use super::{ALIVE_EVERY, SILENCE_MAX};
+use crate::experiment::Outcome;
+use crate::gates::Claim;
+use crate::options::Values;
+use crate::start_barrier::monotonic_ns;
 use forebay_report::failure::Failure;
 use forebay_report::result::Condition;
 

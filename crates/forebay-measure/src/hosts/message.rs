@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::super::experiment::Outcome;
-use super::super::gates::Claim;
-use super::super::options::Values;
+use crate::experiment::Outcome;
+use crate::gates::Claim;
+use crate::options::Values;
 use forebay_report::result::{Condition, Experiment};
 
 /// The size of the longest line; the longest messages contain a histogram of some kilobytes.

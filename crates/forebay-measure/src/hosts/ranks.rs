@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::controller::{Carrier, Controller, Link};
 use super::message::{receive, send};
-use super::{SILENCE_MAX, agent};
+use super::{Find, SILENCE_MAX, agent};
 use crate::cleanup::{Cleanup, Guard, Place};
 use forebay_report::failure::Failure;
 
@@ -150,7 +150,7 @@ impl Rank {
     ///
     /// # Errors
     /// Fails when rank 0 cannot be found, or nothing can be measured here.
-    pub(super) fn follow(&self, directory: &Path, cleanup: &Cleanup) -> anyhow::Result<()> {
+    pub(super) fn follow(&self, directory: &Path, find: Find<'_>, cleanup: &Cleanup) -> anyhow::Result<()> {
         let file = self.file(directory);
         let deadline = Instant::now() + RENDEZVOUS_WITHIN;
         let mut last = anyhow::anyhow!("the file {} did not appear", file.display());
@@ -159,7 +159,7 @@ impl Rank {
                 .and_then(|found| found.map(|found| found.accept(self.number)).transpose())
             {
                 Ok(Some((input, output))) => {
-                    return agent::serve(input, Box::new(output), directory, cleanup);
+                    return agent::serve(input, Box::new(output), directory, find, cleanup);
                 }
                 Ok(None) => {}
                 // The file may be left behind by a run that was killed, until rank 0 of this one replaces it.

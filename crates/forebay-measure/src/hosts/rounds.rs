@@ -7,12 +7,13 @@ use super::controller::{Controller, Host, HostSample};
 use super::message::Sample;
 use crate::context::Context;
 use crate::experiment::{Experiment, Outcome, Spec};
+use crate::gates::SampleFigures;
 use crate::gates::{self, Claim};
 use crate::latency::{self, Latency};
 use crate::options::Values;
 use crate::plan::{Sizes, interleaved};
 use crate::progress::Unit;
-use crate::runner::{SampleFigures, figures, row_of, seeds};
+use crate::runner::{figures, row_of, seeds};
 use crate::units::show_bytes;
 use forebay_report::result::{CacheState, Condition, Experiment as Table, Row, metric};
 

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::super::backend::{Lane, Op, sleep_until};
-use super::super::job::Job;
-use super::super::latency::Latency;
-use super::super::pace::Offsets;
-use super::super::pattern::{Checker, SplitMix};
 use super::Work;
+use crate::backend::{Lane, Op, sleep_until};
+use crate::job::Job;
+use crate::latency::Latency;
+use crate::pace::Offsets;
+use crate::pattern::{Checker, SplitMix};
 
 /// The warm-up, which is not measured: threads, rings and files are used for the first time.
 pub(super) const WARM: Duration = Duration::from_millis(100);

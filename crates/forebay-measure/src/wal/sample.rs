@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::super::backend::{minimise_timer_slack, sleep_until};
-use super::super::experiment::{Outcome, Way};
-use super::super::gauge::Gauge;
-use super::super::job::Job;
-use super::super::lanes::{runtime, with_engine};
-use super::super::latency::Latency;
-use super::super::pattern::SplitMix;
-use super::super::timers::Timers;
 use super::ways::Appender;
+use crate::backend::{minimise_timer_slack, sleep_until};
+use crate::experiment::{Outcome, Way};
+use crate::gauge::Gauge;
+use crate::job::Job;
+use crate::lanes::{runtime, with_engine};
+use crate::latency::Latency;
+use crate::pattern::SplitMix;
+use crate::timers::Timers;
 use forebay_report::result::metric;
 
 /// Warm-up, not measured: threads and files are used for the first time.

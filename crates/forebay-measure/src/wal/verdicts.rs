@@ -1,11 +1,9 @@
 //! Titles and sentences of `measure wal` and `measure blocking`, and the limits of `--check`: the project's goals for a log
 //! beside busy processors.
 
-use super::super::sentences::{
-    Limit, compared, hold, is_published, measured, once, ranked, shown, text, time,
-};
-use super::super::timers;
 use super::BASE;
+use crate::sentences::{Limit, compared, hold, is_published, measured, once, ranked, shown, text, time};
+use crate::timers;
 use forebay_report::result::{Experiment as Table, Gate, Row, metric};
 use forebay_report::units::number;
 

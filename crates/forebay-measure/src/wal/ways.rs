@@ -21,11 +21,11 @@ use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::super::experiment::Way;
-use super::super::job::Job;
-use super::super::lanes::{allow_files, runtime};
-use super::super::pattern::Pattern;
 use super::sample::Work;
+use crate::experiment::Way;
+use crate::job::Job;
+use crate::lanes::{allow_files, runtime};
+use crate::pattern::Pattern;
 
 /// A future that resolves to the time when the records were durable.
 pub(super) type Appending = Pin<Box<dyn Future<Output = anyhow::Result<Instant>> + Send>>;

@@ -19,17 +19,17 @@ use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-use super::super::aligned::AlignedBuffer;
-use super::super::backend::{self, Backend, Op, Setup, Target};
-use super::super::experiment::{Outcome, Way};
-use super::super::gates::processors;
-use super::super::gauge::Gauge;
-use super::super::job::Job;
-use super::super::lanes::{Join, in_tasks, on_own_threads, runtime, tasks_on_shards, with_engine};
-use super::super::latency::Latency;
-use super::super::pattern::SplitMix;
-use super::super::timers::Timers;
 use super::tree::{Descent, Tree, open_direct};
+use crate::aligned::AlignedBuffer;
+use crate::backend::{self, Backend, Op, Setup, Target};
+use crate::experiment::{Outcome, Way};
+use crate::gates::processors;
+use crate::gauge::Gauge;
+use crate::job::Job;
+use crate::lanes::{Join, in_tasks, on_own_threads, runtime, tasks_on_shards, with_engine};
+use crate::latency::Latency;
+use crate::pattern::SplitMix;
+use crate::timers::Timers;
 use forebay_report::result::metric;
 
 /// Warm-up, not measured: threads, rings and files are used for the first time.

@@ -15,16 +15,16 @@ use anyhow::Context as _;
 use forebay::{Block, Step, Walk};
 use serde::{Deserialize, Serialize};
 
-use super::super::aligned::AlignedBuffer;
-use super::super::backing_device::device_stat;
-use super::super::pattern::SplitMix;
-use super::super::preconditions::Preconditions;
-use super::super::scratch_dir::ScratchDir;
-use super::super::test_file::{check_space, require_direct, write_direct};
-use super::super::units::show_bytes;
+use crate::aligned::AlignedBuffer;
+use crate::backing_device::device_stat;
 use crate::cleanup::TempFile;
 use crate::context::Context;
+use crate::pattern::SplitMix;
+use crate::preconditions::Preconditions;
 use crate::progress::Unit;
+use crate::scratch_dir::ScratchDir;
+use crate::test_file::{check_space, require_direct, write_direct};
+use crate::units::show_bytes;
 use forebay_report::failure::Failure;
 
 const MAGIC: u32 = 0x6b6c_6177;
