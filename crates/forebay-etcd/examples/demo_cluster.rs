@@ -101,7 +101,7 @@ impl Cluster {
 
 /// The puts of a client that were acknowledged.
 #[derive(Default)]
-struct Acknowledged {
+struct AcknowledgedPuts {
     values: BTreeMap<String, String>,
     puts: u64,
     longest: Duration,
@@ -109,11 +109,11 @@ struct Acknowledged {
 }
 
 /// Puts until `over`. One that fails is tried again with the same value.
-async fn write(number: u32, urls: Vec<String>, over: Arc<AtomicBool>) -> Result<Acknowledged> {
+async fn write(number: u32, urls: Vec<String>, over: Arc<AtomicBool>) -> Result<AcknowledgedPuts> {
     // Calls go to the members in turn; one that is away costs a failure.
     let endpoints = urls.into_iter().map(Endpoint::new).collect::<Result<Vec<_>, _>>()?;
     let mut client = KvClient::new(Channel::balance_list(endpoints.into_iter()));
-    let mut acknowledged = Acknowledged::default();
+    let mut acknowledged = AcknowledgedPuts::default();
     while !over.load(Ordering::Relaxed) {
         let count = acknowledged.puts;
         let (key, value) = (format!("client{number}/{:03}", count % 500), format!("value {count}"));
@@ -134,7 +134,7 @@ async fn write(number: u32, urls: Vec<String>, over: Arc<AtomicBool>) -> Result<
 }
 
 /// Compares a member's keys with the values that were acknowledged last.
-async fn check(channel: Channel, acknowledged: &[Acknowledged]) -> Result<usize> {
+async fn check(channel: Channel, acknowledged: &[AcknowledgedPuts]) -> Result<usize> {
     // From the first key with this prefix up to the key after the last.
     let range = RangeRequest { key: "client".into(), range_end: "clienu".into(), ..Default::default() };
     let found = KvClient::new(channel).max_decoding_message_size(usize::MAX).range(range).await?.into_inner();

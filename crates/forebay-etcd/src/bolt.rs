@@ -82,7 +82,7 @@ fn header(number: u64, kind: u16, elements: u16, overflow: u32) -> [u8; HEADER_B
 
 /// A page that is being filled.
 #[derive(Debug, Default)]
-struct Filling {
+struct PageBuilder {
     heads: Vec<[u8; ELEMENT_BYTES]>,
     /// Keys and values, one after the other, and where each element's begin.
     data: Vec<u8>,
@@ -90,7 +90,7 @@ struct Filling {
     first_key: Vec<u8>,
 }
 
-impl Filling {
+impl PageBuilder {
     fn bytes(&self) -> usize {
         HEADER_BYTES + self.heads.len() * ELEMENT_BYTES + self.data.len()
     }
@@ -150,14 +150,19 @@ pub(crate) struct Writer {
     next_page: u64,
     /// The value of each bucket in the tree of all.
     buckets: Vec<(Vec<u8>, Vec<u8>)>,
-    leaf: Filling,
+    leaf: PageBuilder,
     /// First keys and numbers of the bucket's leaves.
     leaves: Vec<(Vec<u8>, u64)>,
 }
 
 impl Writer {
     pub(crate) fn new() -> Writer {
-        Writer { next_page: FIRST_PAGES, buckets: Vec::new(), leaf: Filling::default(), leaves: Vec::new() }
+        Writer {
+            next_page: FIRST_PAGES,
+            buckets: Vec::new(),
+            leaf: PageBuilder::default(),
+            leaves: Vec::new(),
+        }
     }
 
     /// Adds a pair to the bucket that [`end_bucket`](Self::end_bucket) ends, in the order of the keys. Appends the pages that are
@@ -186,8 +191,8 @@ impl Writer {
         let mut level = std::mem::take(&mut self.leaves);
         while level.len() > 1 {
             let mut above = Vec::new();
-            let mut branch = Filling::default();
-            let mut end = |branch: &mut Filling, next_page: &mut u64| {
+            let mut branch = PageBuilder::default();
+            let mut end = |branch: &mut PageBuilder, next_page: &mut u64| {
                 let full = std::mem::take(branch);
                 let pages = full.write(*next_page, BRANCH, out);
                 above.push((full.first_key, *next_page));

@@ -32,9 +32,9 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The request of a command line.
+/// An invocation of the program, by its command line.
 #[derive(Clone, Debug)]
-pub enum Asked {
+pub enum Invocation {
     /// To serve with these settings.
     Serve(Box<Config>),
     /// To make a data directory of a snapshot.
@@ -121,7 +121,7 @@ impl Config {
     ///
     /// # Errors
     /// The first setting that cannot be used.
-    pub fn parse<A, V>(arguments: A, variables: V) -> Result<Asked, ConfigError>
+    pub fn parse<A, V>(arguments: A, variables: V) -> Result<Invocation, ConfigError>
     where
         A: IntoIterator<Item = String>,
         V: IntoIterator<Item = (String, String)>,
@@ -130,11 +130,11 @@ impl Config {
         if let Some(rest) = restore::arguments(&arguments) {
             return restore::parse(rest);
         }
-        let given = match Given::parse(arguments, variables)? {
-            Parsed::Values(given) => given,
-            Parsed::Print(text) => return Ok(Asked::Print(text)),
+        let given = match FlagValues::parse(arguments, variables)? {
+            ParseOutcome::Values(given) => given,
+            ParseOutcome::Print(text) => return Ok(Invocation::Print(text)),
         };
-        Ok(Asked::Serve(Box::new(given.config()?)))
+        Ok(Invocation::Serve(Box::new(given.config()?)))
     }
 
     /// Returns the level of log events: `debug`, `info`, `warn` or `error`.
@@ -154,13 +154,13 @@ impl Config {
 }
 
 /// Values by the names of their flags.
-struct Given {
+struct FlagValues {
     values: BTreeMap<&'static str, String>,
     warnings: Vec<String>,
 }
 
-enum Parsed {
-    Values(Given),
+enum ParseOutcome {
+    Values(FlagValues),
     Print(String),
 }
 
@@ -203,8 +203,8 @@ fn with_two_dashes(argument: String) -> String {
     if is_long { format!("-{argument}") } else { argument }
 }
 
-impl Given {
-    fn parse<A, V>(arguments: A, variables: V) -> Result<Parsed, ConfigError>
+impl FlagValues {
+    fn parse<A, V>(arguments: A, variables: V) -> Result<ParseOutcome, ConfigError>
     where
         A: IntoIterator<Item = String>,
         V: IntoIterator<Item = (String, String)>,
@@ -214,7 +214,7 @@ impl Given {
             Ok(matches) => matches,
             Err(error) => return not_parsed(&error),
         };
-        let mut given = Given { values: BTreeMap::new(), warnings: Vec::new() };
+        let mut given = FlagValues { values: BTreeMap::new(), warnings: Vec::new() };
         given.take(&matches, FLAGS);
         for (variable, value) in variables {
             let Some(rest) = variable.strip_prefix("ETCD_") else { continue };
@@ -229,7 +229,7 @@ impl Given {
             }
         }
         given.check_unused()?;
-        Ok(Parsed::Values(given))
+        Ok(ParseOutcome::Values(given))
     }
 
     fn take<'a>(&mut self, matches: &clap::ArgMatches, flags: impl IntoIterator<Item = &'a flags::Flag>) {
@@ -568,12 +568,14 @@ fn refused(name: &str, value: &str, remedy: &str) -> ConfigError {
     ConfigError(format!("--{name}={value} cannot be used: {remedy}"))
 }
 
-fn not_parsed(error: &clap::Error) -> Result<Parsed, ConfigError> {
+fn not_parsed(error: &clap::Error) -> Result<ParseOutcome, ConfigError> {
     use clap::error::{ContextKind, ErrorKind};
     let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
     let argument = argument.split([' ', '[']).next().unwrap_or_default().trim_end_matches('=');
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Parsed::Print(error.render().to_string())),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            Ok(ParseOutcome::Print(error.render().to_string()))
+        }
         ErrorKind::UnknownArgument => {
             Err(ConfigError(format!("{argument} is no flag: --help lists the flags")))
         }

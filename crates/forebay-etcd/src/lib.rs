@@ -33,7 +33,7 @@ mod types;
 mod version;
 mod watch;
 
-pub use config::{Asked, Config, ConfigError, Restore};
-pub use node::Restored;
-pub use server::{Addresses, Reason, Server};
+pub use config::{Config, ConfigError, Invocation, Restore};
+pub use node::{EndReason, RestoreReport};
+pub use server::{Addresses, Server};
 pub use start_error::StartError;

@@ -85,9 +85,9 @@ fn not_bound(flag: &str, url: &Url, error: &io::Error) -> StartError {
     })
 }
 
-/// How a server ends: at first nothing is accepted any more, and at last all connections are closed.
+/// The signals of a server's end: at first nothing is accepted any more, and at last all connections are closed.
 #[derive(Clone, Debug)]
-pub(crate) struct Ending {
+pub(crate) struct ShutdownSignals {
     pub(crate) stopping: watch::Receiver<bool>,
     pub(crate) closing: watch::Receiver<bool>,
 }
@@ -96,19 +96,23 @@ pub(crate) struct Ending {
 /// are free.
 pub(crate) fn accept(
     listeners: Vec<Listener>,
-    ending: &Ending,
+    signals: &ShutdownSignals,
     runtime: &Handle,
     tasks: &mut JoinSet<()>,
 ) -> mpsc::Receiver<io::Result<Connection>> {
     let (accepted, connections) = mpsc::channel(ACCEPTED_MAX);
     for listener in listeners {
-        tasks.spawn_on(accept_on(listener, accepted.clone(), ending.clone()), runtime);
+        tasks.spawn_on(accept_on(listener, accepted.clone(), signals.clone()), runtime);
     }
     connections
 }
 
-async fn accept_on(listener: Listener, accepted: mpsc::Sender<io::Result<Connection>>, ending: Ending) {
-    let Ending { mut stopping, closing } = ending;
+async fn accept_on(
+    listener: Listener,
+    accepted: mpsc::Sender<io::Result<Connection>>,
+    signals: ShutdownSignals,
+) {
+    let ShutdownSignals { mut stopping, closing } = signals;
     let Listener { listener, tls, url } = listener;
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,

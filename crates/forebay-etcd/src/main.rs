@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use forebay_etcd::{Asked, Config, Reason, Server};
+use forebay_etcd::{Config, EndReason, Invocation, Server};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -22,8 +22,8 @@ fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode, String> {
     let config = match Config::parse(std::env::args(), std::env::vars()).map_err(|error| error.to_string())? {
-        Asked::Serve(config) => *config,
-        Asked::Restore(restore) => {
+        Invocation::Serve(config) => *config,
+        Invocation::Restore(restore) => {
             // The engine's own threads do the work.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| format!("the threads cannot be started: {error}"))?;
@@ -31,7 +31,7 @@ fn run() -> Result<ExitCode, String> {
             let _ = writeln!(std::io::stdout(), "{restored}");
             return Ok(ExitCode::SUCCESS);
         }
-        Asked::Print(text) => {
+        Invocation::Print(text) => {
             let _ = write!(std::io::stdout(), "{text}");
             return Ok(ExitCode::SUCCESS);
         }
@@ -86,7 +86,7 @@ async fn serve(config: Config) -> Result<ExitCode, String> {
     match reason {
         None => Ok(ExitCode::SUCCESS),
         // As etcd does: a supervisor need not start it again.
-        Some(reason @ Reason::Removed) => {
+        Some(reason @ EndReason::Removed) => {
             let _ = writeln!(std::io::stderr(), "forebay-etcd: {reason}");
             Ok(ExitCode::SUCCESS)
         }

@@ -53,7 +53,7 @@ pub(crate) mod tests;
 use tonic::Status;
 
 pub(crate) use check::{check_delete, check_put, check_range, check_txn, is_read_only};
-pub(crate) use import::{Compacted, Import, Imported};
+pub(crate) use import::{CompactionRevisions, Import, ImportSummary};
 pub(crate) use machine::Machine;
 pub(crate) use records::KeyRecord;
 pub(crate) use view::View;

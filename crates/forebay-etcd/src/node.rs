@@ -35,8 +35,8 @@ pub(crate) use self::leader_call::LeaderCall;
 use self::leader_call::not_here;
 use self::network::Network;
 pub(crate) use self::peers::Client;
-use self::peers::{Dialing, Peers, Purpose, is_unsent};
-pub use self::restore::Restored;
+use self::peers::{Dialer, Peers, Purpose, is_unsent};
+pub use self::restore::RestoreReport;
 pub(crate) use self::service::PeerService;
 use crate::answer::Answer;
 use crate::config::Config;
@@ -69,13 +69,23 @@ pub(crate) struct Leadership {
     pub(crate) is_own: bool,
 }
 
-/// Why a member's time has ended.
+/// Why a member has ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// It was removed from the cluster.
+#[non_exhaustive]
+pub enum EndReason {
+    /// The member was removed from the cluster.
     Removed,
-    /// Its log or state has failed.
+    /// Its log or its state has failed. A new start recovers from the disk.
     Failed(String),
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndReason::Removed => f.write_str("this member was removed from the cluster for good"),
+            EndReason::Failed(what) => write!(f, "this member has failed: {what}"),
+        }
+    }
 }
 
 /// Counts of what has happened since the start.
@@ -117,7 +127,7 @@ struct Inner {
     /// The server's, which has this node.
     at_leader: OnceLock<Weak<dyn AtLeader>>,
     is_published: watch::Sender<bool>,
-    ended: watch::Sender<Option<Ended>>,
+    ended: watch::Sender<Option<EndReason>>,
     is_stopping: AtomicBool,
     /// Whether this member was added to learn, and has no vote to come.
     is_only_learning: AtomicBool,
@@ -226,21 +236,21 @@ impl Node {
         runtime: &RaftRuntime,
     ) -> Result<Node, StartError> {
         let handle = runtime.handle()?;
-        let dialing = Dialing {
+        let dialer = Dialer {
             tls,
             connect_timeout: config.election_timeout,
             keep_alive: config.election_timeout.max(Duration::from_secs(1)),
             runtime: handle.clone(),
         };
         let directories = Directories::of(config.member_dir(), config.log_dir.clone());
-        let mut identity = bootstrap::identity(config, &directories.member, &dialing).await?;
+        let mut identity = bootstrap::identity(config, &directories.member, &dialer).await?;
         let raft_config = Arc::new(raft_config(config)?);
         let engine = engine()?;
         let log = owner::open(&engine, &directories, &mut identity).await?;
         let applied = machine.applied_index();
         let opened = Store::open(&engine, &directories.state, store_options(), machine).await;
         let store = opened.map_err(|error| bootstrap::not_opened("the state", &directories.state, &error))?;
-        let peers = Peers::new(identity.cluster_id, identity.member_id, dialing);
+        let peers = Peers::new(identity.cluster_id, identity.member_id, dialer);
         let network = Network {
             peers: peers.clone(),
             append_timeout: (config.election_timeout * 2).max(Duration::from_secs(5)),
@@ -372,7 +382,7 @@ impl Node {
     }
 
     /// Returns a receiver of why this member's time has ended.
-    pub(crate) fn ended(&self) -> watch::Receiver<Option<Ended>> {
+    pub(crate) fn ended(&self) -> watch::Receiver<Option<EndReason>> {
         self.inner.ended.subscribe()
     }
 
@@ -445,7 +455,7 @@ impl Node {
     }
 
     /// Ends this member's service.
-    fn end(&self, why: Ended) {
+    fn end(&self, why: EndReason) {
         self.inner.ended.send_if_modified(|ended| {
             let is_first = ended.is_none();
             if is_first {
@@ -466,7 +476,7 @@ impl Node {
     /// After [`Refusal::Timeout`] and [`Refusal::LeaderChanged`] the change may have been made, or may come to be made.
     pub(crate) async fn propose(&self, change: command::Change) -> Result<(Outcome, u64), Status> {
         let counts = &self.inner.counts;
-        let pending = lead::Pending::begin(counts);
+        let pending = lead::PendingProposal::begin(counts);
         let proposed = self.propose_anywhere(Command::new(change)).await;
         drop(pending);
         if proposed.is_err() {

@@ -5,25 +5,25 @@ use crate::proto::mvccpb::Event;
 /// Follows the state. Calls come one at a time, in the order of the entries, on the task that applies them: return soon.
 pub(crate) trait Observer: Send + Sync + 'static {
     /// The state was opened, or replaced by a snapshot.
-    fn opened(&self, opened: Opened);
+    fn opened(&self, opened: InitialState);
 
-    /// An entry has been applied, and can be read. Entries without a change that [`Applied`] names are not passed on, but those that
-    /// removed what was compacted are.
-    fn applied(&self, applied: Applied);
+    /// An entry has been applied, and can be read. Entries without a change that [`EntryChanges`] names are not passed on, but
+    /// those that removed what was compacted are.
+    fn applied(&self, applied: EntryChanges);
 }
 
 /// Follows nothing.
 pub(crate) struct Nobody;
 
 impl Observer for Nobody {
-    fn opened(&self, _: Opened) {}
+    fn opened(&self, _: InitialState) {}
 
-    fn applied(&self, _: Applied) {}
+    fn applied(&self, _: EntryChanges) {}
 }
 
 /// A state from which an observer begins.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Opened {
+pub(crate) struct InitialState {
     pub(crate) revision: i64,
     /// -1 before the first compaction.
     pub(crate) compacted: i64,
@@ -41,7 +41,7 @@ pub(crate) struct Opened {
 
 /// The changes of an entry.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Applied {
+pub(crate) struct EntryChanges {
     /// The state's revision after it.
     pub(crate) revision: i64,
     /// All of one revision, in the order of their sub revisions. With the previous value where there was one.
@@ -52,17 +52,17 @@ pub(crate) struct Applied {
     pub(crate) revoked: Option<i64>,
     /// The revision up to which history was compacted by this entry.
     pub(crate) compacted: Option<i64>,
-    /// See [`Opened::used_bytes`].
+    /// See [`InitialState::used_bytes`].
     pub(crate) used_bytes: u64,
-    /// See [`Opened::is_cleaning`].
+    /// See [`InitialState::is_cleaning`].
     pub(crate) is_cleaning: bool,
-    /// See [`Opened::cleaned`].
+    /// See [`InitialState::cleaned`].
     pub(crate) cleaned: i64,
-    /// See [`Opened::is_full`].
+    /// See [`InitialState::is_full`].
     pub(crate) is_full: bool,
 }
 
-impl Applied {
+impl EntryChanges {
     /// Returns whether there is something to follow beside the numbers.
     pub(crate) fn is_change(&self) -> bool {
         !self.events.is_empty()

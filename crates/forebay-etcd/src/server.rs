@@ -14,9 +14,9 @@ use tonic::service::Routes;
 
 use crate::config::Config;
 use crate::http;
-use crate::listen::{Connection, Ending, Listener, accept};
+use crate::listen::{Connection, Listener, ShutdownSignals, accept};
 use crate::mvcc::{self, Machine};
-use crate::node::{AtLeader, Ended, Node, PeerService, RaftRuntime};
+use crate::node::{AtLeader, EndReason, Node, PeerService, RaftRuntime};
 use crate::services::{self, Context, Followers, Leases, Limits};
 use crate::start_error::StartError;
 use crate::tls;
@@ -30,25 +30,6 @@ const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// How long requests of clients may take to end when the server does.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Why a running server has ended by itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The member was removed from the cluster.
-    Removed,
-    /// Its log or its state has failed. A new start recovers from the disk.
-    Failed(String),
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::Removed => f.write_str("this member was removed from the cluster for good"),
-            Reason::Failed(what) => write!(f, "this member has failed: {what}"),
-        }
-    }
-}
 
 /// Where a server listens, with the ports that were bound.
 #[derive(Clone, Debug, Default)]
@@ -125,12 +106,12 @@ impl Server {
         let mut accepting = JoinSet::new();
         let (closing, is_closing) = watch::channel(false);
         let (peers_stopping, is_stopping) = watch::channel(false);
-        let ending = Ending { stopping: is_stopping.clone(), closing: is_closing.clone() };
+        let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing.clone() };
         let routes = Routes::from(http::peer_router()).add_service(PeerService::server(node.clone()));
-        let connections = accept(peers, &ending, there, &mut accepting);
+        let connections = accept(peers, &signals, there, &mut accepting);
         let peers = there.spawn(serve(peer_builder(&config), connections, routes, is_stopping));
         let (stopping, is_stopping) = watch::channel(false);
-        let ending = Ending { stopping: is_stopping.clone(), closing: is_closing };
+        let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing };
         let hub = followers.hub.clone();
         let context = Context::new(node.clone(), followers, limits, is_stopping.clone());
         let leases: Arc<dyn AtLeader> = Arc::new(Leases(context.clone()));
@@ -148,7 +129,7 @@ impl Server {
         let only_http = || Routes::from(http::router(node.clone(), hub.clone()));
         for (listeners, routes) in [(clients, routes), (http, only_http()), (metrics, only_http())] {
             if !listeners.is_empty() {
-                let connections = accept(listeners, &ending, &here, &mut accepting);
+                let connections = accept(listeners, &signals, &here, &mut accepting);
                 let builder = client_builder(&config);
                 tasks.push(tokio::spawn(serve(builder, connections, routes, is_stopping.clone())));
             }
@@ -188,15 +169,11 @@ impl Server {
     }
 
     /// Waits until the member ends by itself: it was removed, or its storage has failed.
-    pub async fn ended(&self) -> Reason {
+    pub async fn ended(&self) -> EndReason {
         let mut ended = self.node.ended();
-        let ended = ended.wait_for(Option::is_some).await;
-        match ended.ok().and_then(|ended| ended.clone()) {
-            Some(Ended::Removed) => Reason::Removed,
-            Some(Ended::Failed(what)) => Reason::Failed(what),
-            // The node holds the sender, and the server the node.
-            None => Reason::Failed("its tasks are gone".to_owned()),
-        }
+        let ended = ended.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
+        // The node holds the sender, and the server the node.
+        ended.unwrap_or_else(|| EndReason::Failed("its tasks are gone".to_owned()))
     }
 
     #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::answer::Answer;
 use crate::lessor::Lessor;
 use crate::mvcc;
 use crate::node::{AtLeader, Node};
-use crate::observer::{Applied, Observer, Opened};
+use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::etcdserverpb::auth_server::AuthServer;
 use crate::proto::etcdserverpb::cluster_server::ClusterServer;
 use crate::proto::etcdserverpb::kv_server::KvServer;
@@ -56,11 +56,11 @@ pub(crate) use ahead::STREAM_MAX;
 pub(crate) use clean::run as clean;
 pub(crate) use compaction::run as compact;
 
-/// Whether the server is being shut down: streams end then.
-pub(crate) type Stopping = tokio::sync::watch::Receiver<bool>;
+/// The signal that the server is being shut down: streams end then.
+pub(crate) type StopSignal = tokio::sync::watch::Receiver<bool>;
 
 /// Returns when the server is being shut down.
-async fn stopped(stopping: &mut Stopping) {
+async fn stopped(stopping: &mut StopSignal) {
     // Without a sender the server is gone, which is the same.
     let _ = stopping.wait_for(|is_stopping| *is_stopping).await;
 }
@@ -89,7 +89,7 @@ pub(crate) struct Context {
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Arc<Lessor>,
     pub(crate) limits: Limits,
-    pub(crate) stopping: Stopping,
+    pub(crate) stopping: StopSignal,
     followers: Arc<Followers>,
     streams: Arc<AtomicU32>,
     /// Places of requests that streams read ahead.
@@ -97,7 +97,12 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(node: Node, followers: Arc<Followers>, limits: Limits, stopping: Stopping) -> Context {
+    pub(crate) fn new(
+        node: Node,
+        followers: Arc<Followers>,
+        limits: Limits,
+        stopping: StopSignal,
+    ) -> Context {
         let (hub, lessor) = (followers.hub.clone(), followers.lessor.clone());
         let (streams, ahead) = (Arc::default(), Arc::new(Semaphore::new(ahead::ALL_MAX)));
         Context { node, hub, lessor, limits, stopping, followers, streams, ahead }
@@ -177,32 +182,32 @@ pub(crate) struct Followers {
     pub(crate) lessor: Arc<Lessor>,
     /// The space that the state takes.
     used_bytes: AtomicU64,
-    cleaning: Sender<Cleaning>,
+    cleaning: Sender<CleaningProgress>,
 }
 
 /// How far the physical part of compactions is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Cleaning {
+struct CleaningProgress {
     is_unfinished: bool,
     /// The revision up to which it is finished.
     until: i64,
 }
 
 impl Followers {
-    fn set_cleaning(&self, now: Cleaning) {
+    fn set_cleaning(&self, now: CleaningProgress) {
         self.cleaning.send_if_modified(|cleaning| std::mem::replace(cleaning, now) != now);
     }
 }
 
 impl Observer for Followers {
-    fn opened(&self, opened: Opened) {
+    fn opened(&self, opened: InitialState) {
         self.used_bytes.store(opened.used_bytes, Ordering::Relaxed);
-        self.set_cleaning(Cleaning { is_unfinished: opened.is_cleaning, until: opened.cleaned });
+        self.set_cleaning(CleaningProgress { is_unfinished: opened.is_cleaning, until: opened.cleaned });
         self.lessor.reset(opened.leases);
         self.hub.skip_to(opened.revision);
     }
 
-    fn applied(&self, applied: Applied) {
+    fn applied(&self, applied: EntryChanges) {
         self.used_bytes.store(applied.used_bytes, Ordering::Relaxed);
         if let Some((id, granted_s)) = applied.granted {
             self.lessor.granted(id, granted_s);
@@ -211,7 +216,7 @@ impl Observer for Followers {
             self.lessor.revoked(id);
         }
         self.hub.publish(applied.revision, applied.events);
-        self.set_cleaning(Cleaning { is_unfinished: applied.is_cleaning, until: applied.cleaned });
+        self.set_cleaning(CleaningProgress { is_unfinished: applied.is_cleaning, until: applied.cleaned });
     }
 }
 

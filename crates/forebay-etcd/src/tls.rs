@@ -16,7 +16,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 pub(crate) use self::connector::Connector;
-use self::files::{Callers, KeyFiles, Reloaded};
+use self::files::{Callers, FileValue, KeyFiles};
 use crate::config::{TlsFiles, TlsVersions};
 use crate::start_error::StartError;
 
@@ -105,7 +105,7 @@ fn callers(ca: &Path, crl: Option<&Path>) -> Result<Arc<dyn ClientCertVerifier>,
         let verifier = verifier.allow_unknown_revocation_status();
         verifier.build().map_err(|error| not_usable(&ca, error))
     };
-    Ok(Arc::new(Callers::new(Reloaded::open(&[crl], load)?)))
+    Ok(Arc::new(Callers::new(FileValue::open(&[crl], load)?)))
 }
 
 /// Returns the settings of calls to other members; `None` if these have no TLS.
@@ -130,7 +130,7 @@ pub(crate) fn client(files: &TlsFiles) -> Result<Option<Arc<ClientConfig>>, Star
 }
 
 fn key_files(cert: &Path, key: &Path) -> Result<KeyFiles, StartError> {
-    Reloaded::open(&[cert, key], |paths| match paths {
+    FileValue::open(&[cert, key], |paths| match paths {
         [cert, key] => load(cert, key),
         _ => Err(StartError::new("a certificate and its key are two files")),
     })

@@ -110,15 +110,15 @@ impl<T> ByKeys<T> {
     }
 }
 
-/// Which events a watch wants.
+/// The filter of the events that a watch wants.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct EventFilter {
     pub(crate) keys: Keys,
     pub(crate) puts: bool,
     pub(crate) deletes: bool,
 }
 
-impl Wanted {
+impl EventFilter {
     pub(crate) fn is_met_by(&self, event: &Event) -> bool {
         let by_kind = if event.r#type() == EventType::Delete { self.deletes } else { self.puts };
         by_kind && event.kv.as_ref().is_some_and(|kv| self.keys.contains(&kv.key))
@@ -161,7 +161,7 @@ impl Bell {
 #[derive(Debug)]
 pub(crate) struct Watch {
     id: i64,
-    wanted: Wanted,
+    wanted: EventFilter,
     bell: Arc<Bell>,
     state: Mutex<State>,
 }
@@ -176,7 +176,7 @@ struct State {
 }
 
 impl Watch {
-    pub(crate) fn wanted(&self) -> &Wanted {
+    pub(crate) fn wanted(&self) -> &EventFilter {
         &self.wanted
     }
 
@@ -263,7 +263,7 @@ impl Hub {
     }
 
     /// Adds a watch of the events from a revision on; zero: from now on. Returns it with the revision that the hub is at.
-    pub(crate) fn add(&self, id: i64, wanted: Wanted, from: i64, bell: &Arc<Bell>) -> (Arc<Watch>, i64) {
+    pub(crate) fn add(&self, id: i64, wanted: EventFilter, from: i64, bell: &Arc<Bell>) -> (Arc<Watch>, i64) {
         let mut inner = self.lock();
         let revision = inner.revision;
         let next = if from == 0 { revision + 1 } else { from };

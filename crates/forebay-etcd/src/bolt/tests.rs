@@ -145,15 +145,15 @@ fn trees_that_go_in_circles_end() {
     ends(&with_children(leaf, true), "it has no elements, and is not the root");
 }
 
-fn leaf(pairs: &[(&[u8], &[u8])]) -> Filling {
-    let mut leaf = Filling::default();
+fn leaf(pairs: &[(&[u8], &[u8])]) -> PageBuilder {
+    let mut leaf = PageBuilder::default();
     pairs.iter().for_each(|(key, value)| leaf.add(leaf_head(0, key, value), key, value));
     leaf
 }
 
 /// A file whose bucket "key" has its root at page 4, where these pages begin, and which is as long as `pages` say. The rest is zero.
 fn crafted(trees: &[u8], pages: u64) -> Reader {
-    let mut all = Filling::default();
+    let mut all = PageBuilder::default();
     let value = [4_u64.to_le_bytes(), [0; 8]].concat();
     all.add(leaf_head(IS_BUCKET, b"key", &value), b"key", &value);
     let meta = Meta { root: 3, pages };
@@ -195,14 +195,14 @@ fn long_values_are_read() {
 /// Once, a cursor had memory for 32 levels of pages of up to 256 MiB each, in a file that need not be longer than one of them.
 #[test]
 fn pages_are_not_longer_together_than_the_budget() {
-    let with_overflow = |filling: &Filling, number: u64, kind: u16, bytes: u64| {
+    let with_overflow = |builder: &PageBuilder, number: u64, kind: u16, bytes: u64| {
         let mut page = Vec::new();
-        assert_eq!(filling.write(number, kind, &mut page), 1);
+        assert_eq!(builder.write(number, kind, &mut page), 1);
         let overflow = (bytes / PAGE_BYTES as u64 - 1) as u32;
         page[12..16].copy_from_slice(&overflow.to_le_bytes());
         page
     };
-    let mut branch = Filling::default();
+    let mut branch = PageBuilder::default();
     branch.add(branch_head(b"a", 5), b"a", &[]);
     let pages = |bytes: u64| bytes / PAGE_BYTES as u64;
     // A branch, by itself.
@@ -217,7 +217,7 @@ fn pages_are_not_longer_together_than_the_budget() {
     assert_eq!(error.unwrap(), "file, page 5: its 134217728 bytes are too many");
     // A bucket in a value, which would be in memory three times.
     let value = [[0; 16].to_vec(), vec![0; 100_000]].concat();
-    let mut writer = Filling::default();
+    let mut writer = PageBuilder::default();
     writer.add(leaf_head(IS_BUCKET, b"key", &value), b"key", &value);
     let mut out = Vec::new();
     let pages = 3 + writer.write(3, LEAF, &mut out);
@@ -237,7 +237,7 @@ fn a_file_does_not_have_more_than_its_length() {
     assert_eq!(error.unwrap(), "file, page 4: its elements share bytes");
 
     // Leaves that have all that follows as their overflow.
-    let (last, mut branch, mut tree) = (64_u64, Filling::default(), Vec::new());
+    let (last, mut branch, mut tree) = (64_u64, PageBuilder::default(), Vec::new());
     for number in 5..=last {
         let key = [number as u8];
         branch.add(branch_head(&key, number), &key, &[]);

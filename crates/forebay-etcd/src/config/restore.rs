@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use super::flags::{self, Flag};
 use super::urls::Url;
-use super::{Asked, ConfigError, Given, Parsed, argument, not_parsed, refused, with_two_dashes};
+use super::{
+    ConfigError, FlagValues, Invocation, ParseOutcome, argument, not_parsed, refused, with_two_dashes,
+};
 
 /// A snapshot to restore: the settings of `forebay-etcd snapshot restore`.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +49,7 @@ fn command() -> clap::Command {
 }
 
 /// Parses what follows `snapshot`.
-pub(super) fn parse(rest: &[String]) -> Result<Asked, ConfigError> {
+pub(super) fn parse(rest: &[String]) -> Result<Invocation, ConfigError> {
     let Some((restore, rest)) = rest.split_first().filter(|(command, _)| *command == "restore") else {
         let text =
             "the command is snapshot restore FILE: etcdctl has those that save a snapshot and look at it";
@@ -58,12 +60,12 @@ pub(super) fn parse(rest: &[String]) -> Result<Asked, ConfigError> {
         Ok(matches) => matches,
         Err(error) => {
             return match not_parsed(&error)? {
-                Parsed::Print(text) => Ok(Asked::Print(text)),
-                Parsed::Values(_) => Err(ConfigError(error.to_string())),
+                ParseOutcome::Print(text) => Ok(Invocation::Print(text)),
+                ParseOutcome::Values(_) => Err(ConfigError(error.to_string())),
             };
         }
     };
-    let mut given = Given { values: BTreeMap::new(), warnings: Vec::new() };
+    let mut given = FlagValues { values: BTreeMap::new(), warnings: Vec::new() };
     given.take(&matches, all_flags());
     let name = given.name()?;
     let data_dir = given.data_dir(&name);
@@ -74,7 +76,7 @@ pub(super) fn parse(rest: &[String]) -> Result<Asked, ConfigError> {
         let remedy = "--mark-compacted goes together with it, if it is more than 0, because revisions in between have no events";
         return Err(refused("bump-revision", given.text("bump-revision"), remedy));
     }
-    Ok(Asked::Restore(Box::new(Restore {
+    Ok(Invocation::Restore(Box::new(Restore {
         file: matches.get_one::<String>(FILE).map(PathBuf::from).unwrap_or_default(),
         data_dir,
         log_dir: given.path("wal-dir"),

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Asked, ConfigError> {
+fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Invocation, ConfigError> {
     let arguments = std::iter::once("forebay-etcd").chain(arguments.iter().copied());
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Config::parse(arguments.map(str::to_owned), variables)
@@ -10,7 +10,7 @@ fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Asked, Config
 
 fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Config {
     match parse(arguments, variables).unwrap() {
-        Asked::Serve(config) => *config,
+        Invocation::Serve(config) => *config,
         other => panic!("{other:?}"),
     }
 }
@@ -248,7 +248,7 @@ fn urls_are_written_as_they_are_read() {
 fn help_and_version_are_texts() {
     for (argument, expected) in [("--help", "--initial-cluster"), ("--version", "API of etcd 3.5")] {
         match parse(&[argument], &[]).unwrap() {
-            Asked::Print(text) => assert!(text.contains(expected), "{text}"),
+            Invocation::Print(text) => assert!(text.contains(expected), "{text}"),
             other => panic!("{argument}: {other:?}"),
         }
     }
@@ -257,7 +257,7 @@ fn help_and_version_are_texts() {
 fn restore(arguments: &[&str]) -> Restore {
     let arguments = [&["snapshot", "restore"], arguments].concat();
     match parse(&arguments, &[("ETCD_NAME", "of the server alone")]).unwrap() {
-        Asked::Restore(restore) => *restore,
+        Invocation::Restore(restore) => *restore,
         other => panic!("{other:?}"),
     }
 }
@@ -301,6 +301,6 @@ fn a_restore_has_the_flags_of_etcd() {
         assert!(refusal(arguments).contains(expected), "{}", refusal(arguments));
     }
     assert!(
-        matches!(parse(&["snapshot", "restore", "--help"], &[]), Ok(Asked::Print(text)) if text.contains("bump"))
+        matches!(parse(&["snapshot", "restore", "--help"], &[]), Ok(Invocation::Print(text)) if text.contains("bump"))
     );
 }

@@ -7,7 +7,7 @@ use forebay_kv::Batch;
 
 use super::codec::{self, At, Now, Previous, PutRecord, Record, State};
 use super::range::{self, Place};
-use super::reader::{Found, Own, Part, Reader, Scan, Span};
+use super::reader::{Own, Part, Reader, Scan, ScanPair, Span};
 use super::recent::Recent;
 use super::{CHANGES_BYTES_MAX, ENTRY_BYTES, Failure, PREVIOUS_BYTES_MAX};
 use crate::proto::etcdserverpb::{
@@ -185,10 +185,10 @@ impl<'a> Change<'a> {
             let (mut bytes, mut previous_bytes) = (self.bytes, self.previous_bytes);
             while let Some(next) = scan.next().await? {
                 let before = match next {
-                    Found::Own(pair, sub) => {
+                    ScanPair::Own(pair, sub) => {
                         Before { pair: pair.clone(), at: At { main: self.next_revision(), sub } }
                     }
-                    Found::Stored(key, value) => {
+                    ScanPair::Stored(key, value) => {
                         let now = Now::decode(&value)?;
                         Before { at: now.at, pair: now.key_value(key) }
                     }

@@ -50,8 +50,8 @@ pub(crate) fn check_delete(request: &DeleteRangeRequest) -> Result<(), Refusal> 
 /// Checks a transaction.
 pub(crate) fn check_txn(request: &TxnRequest, limits: &Limits) -> Result<(), Refusal> {
     check_operations(request, limits.txn_operations)?;
-    Changed::of(&request.success)?;
-    Changed::of(&request.failure)?;
+    ChangedKeys::of(&request.success)?;
+    ChangedKeys::of(&request.failure)?;
     Ok(())
 }
 
@@ -82,18 +82,18 @@ fn check_operations(request: &TxnRequest, operations_max: usize) -> Result<(), R
 
 /// The keys that a list of operations may change.
 #[derive(Default)]
-struct Changed<'a> {
+struct ChangedKeys<'a> {
     puts: BTreeSet<&'a [u8]>,
     /// From each key up to the other one, without it; `None`: all. They do not overlap.
     deletes: BTreeMap<&'a [u8], Option<Vec<u8>>>,
 }
 
-impl<'a> Changed<'a> {
+impl<'a> ChangedKeys<'a> {
     /// Refuses lists that may put a key twice, or put and delete it. A delete of all keys from one on (`range_end` of one zero byte)
     /// is not looked at, as in etcd, where its interval is empty; the same holds for a put in one transaction and a delete
     /// in a later one beside it.
-    fn of(operations: &'a [RequestOp]) -> Result<Changed<'a>, Refusal> {
-        let mut all = Changed::default();
+    fn of(operations: &'a [RequestOp]) -> Result<ChangedKeys<'a>, Refusal> {
+        let mut all = ChangedKeys::default();
         for operation in operations {
             if let Some(Request::RequestDeleteRange(delete)) = &operation.request {
                 all.add_delete(delete);
@@ -101,7 +101,7 @@ impl<'a> Changed<'a> {
         }
         for operation in operations {
             let Some(Request::RequestTxn(txn)) = &operation.request else { continue };
-            let (success, failure) = (Changed::of(&txn.success)?, Changed::of(&txn.failure)?);
+            let (success, failure) = (ChangedKeys::of(&txn.success)?, ChangedKeys::of(&txn.failure)?);
             for key in &success.puts {
                 all.add_put(key, None)?;
             }

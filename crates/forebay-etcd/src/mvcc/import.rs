@@ -35,15 +35,15 @@ pub(crate) struct Import<'a> {
 
 /// The contents of an imported state, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Imported {
+pub(crate) struct ImportSummary {
     pub(crate) revision: i64,
     pub(crate) keys: u64,
     pub(crate) leases: u64,
 }
 
-/// How far the history of a snapshot is compacted.
+/// The revisions up to which the history of a snapshot is compacted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Compacted {
+pub(crate) struct CompactionRevisions {
     pub(crate) scheduled: Option<i64>,
     /// Up to here the compacted entries are gone.
     pub(crate) finished: Option<i64>,
@@ -248,9 +248,13 @@ impl<'a> Import<'a> {
     ///
     /// # Errors
     /// Revisions out of range, and the store's.
-    pub(crate) async fn finish(mut self, compacted: Compacted, bump: u64) -> Result<Imported, Failure> {
+    pub(crate) async fn finish(
+        mut self,
+        compacted: CompactionRevisions,
+        bump: u64,
+    ) -> Result<ImportSummary, Failure> {
         self.write_records().await?;
-        let Compacted { scheduled, finished } = compacted;
+        let CompactionRevisions { scheduled, finished } = compacted;
         let state = &mut self.state;
         if let Some(last) = scheduled.max(finished) {
             state.compacted = last;
@@ -268,6 +272,6 @@ impl<'a> Import<'a> {
         let mut batch = Batch::new();
         batch.put(self.reader.keyspace(Part::Meta), codec::STATE, self.state.encode());
         self.store.write(&batch).await?;
-        Ok(Imported { revision: self.state.revision, keys: self.keys, leases: self.leases })
+        Ok(ImportSummary { revision: self.state.revision, keys: self.keys, leases: self.leases })
     }
 }

@@ -16,7 +16,7 @@ use super::codec::State;
 use super::reader::{Part, Reader, is_no_key};
 use super::recent::Recent;
 use super::{KEYSPACES, Limits, clean, view};
-use crate::observer::{Applied, Observer, Opened};
+use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::peer::Outcome;
 use crate::proto::peer::command::Change;
 use crate::types::Types;
@@ -40,7 +40,7 @@ struct Memory {
     /// Members and types.
     alarms: BTreeSet<(u64, i32)>,
     /// The changes of the entry that is being written.
-    pending: Option<Applied>,
+    pending: Option<EntryChanges>,
     /// The changes of the entries that come next, by their indexes.
     prepared: VecDeque<(u64, Option<Change>)>,
 }
@@ -84,7 +84,7 @@ impl Apply<Types> for Machine {
         let leases = view::leases(&reader).await?;
         *self.memory() = Memory { state, alarms, ..Memory::default() };
         *self.recent() = Recent::new(self.limits.recent_bytes);
-        self.observer.opened(Opened {
+        self.observer.opened(InitialState {
             revision: state.revision,
             compacted: state.compacted,
             leases,
@@ -152,7 +152,7 @@ impl Apply<Types> for Machine {
             batch.put(reader.keyspace(Part::Meta), super::codec::STATE, state.encode());
         }
         self.recent().apply(state.revision, &events);
-        let applied = Applied {
+        let applied = EntryChanges {
             revision: state.revision,
             events,
             granted,

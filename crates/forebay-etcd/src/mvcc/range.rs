@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::Failure;
 use super::codec::{At, Now, State};
-use super::reader::{Found, Own, Part, Reader, Scan, Span, put_of};
+use super::reader::{Own, Part, Reader, Scan, ScanPair, Span, put_of};
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::etcdserverpb::{RangeRequest, RangeResponse};
 use crate::proto::mvccpb::KeyValue;
@@ -51,13 +51,13 @@ pub(super) async fn range(place: &Place<'_>, request: &RangeRequest) -> Result<R
     if revision < place.state.compacted {
         return Err(Refusal::Compacted.into());
     }
-    let wanted = Wanted::of(request);
+    let extent = Extent::of(request);
     let (mut pairs, count) = if revision == place.revision {
-        current(place, place.own, &wanted).await?
+        current(place, place.own, &extent).await?
     } else if revision == place.state.revision {
-        current(place, None, &wanted).await?
+        current(place, None, &extent).await?
     } else {
-        older(place, revision, &wanted).await?
+        older(place, revision, &extent).await?
     };
     filter(&mut pairs, request);
     sort(&mut pairs, request);
@@ -71,15 +71,15 @@ pub(super) async fn range(place: &Place<'_>, request: &RangeRequest) -> Result<R
     Ok(RangeResponse { header: None, kvs: pairs, more: is_limited, count })
 }
 
-/// What has to be read for a request.
-struct Wanted<'a> {
+/// The extent of what has to be read for a request.
+struct Extent<'a> {
     span: Span<'a>,
     /// How many pairs; the others are only counted.
     pairs_max: usize,
 }
 
-impl Wanted<'_> {
-    fn of(request: &RangeRequest) -> Wanted<'_> {
+impl Extent<'_> {
+    fn of(request: &RangeRequest) -> Extent<'_> {
         // As etcd does: another target without an order sorts only as many as the limit lets through in the order of keys.
         let is_in_key_order = matches!(
             (request.sort_target(), request.sort_order()),
@@ -93,25 +93,25 @@ impl Wanted<'_> {
             }
             _ => usize::MAX,
         };
-        Wanted { span: Span::new(&request.key, &request.range_end), pairs_max }
+        Extent { span: Span::new(&request.key, &request.range_end), pairs_max }
     }
 }
 
 type Pairs = (Vec<KeyValue>, i64);
 
 /// Reads the current values.
-async fn current(place: &Place<'_>, own: Option<&Own>, wanted: &Wanted<'_>) -> Result<Pairs, Failure> {
+async fn current(place: &Place<'_>, own: Option<&Own>, extent: &Extent<'_>) -> Result<Pairs, Failure> {
     let (mut pairs, mut count) = (Vec::new(), 0);
-    if wanted.span.is_one() {
-        pairs.extend(current_one(place.reader, own, wanted.span.key).await?);
+    if extent.span.is_one() {
+        pairs.extend(current_one(place.reader, own, extent.span.key).await?);
         count = pairs.len() as i64;
-        pairs.truncate(wanted.pairs_max);
+        pairs.truncate(extent.pairs_max);
         return Ok((pairs, count));
     }
-    let mut scan = Scan::new(place.reader, wanted.span, own);
+    let mut scan = Scan::new(place.reader, extent.span, own);
     while let Some(found) = scan.next().await? {
         count += 1;
-        if pairs.len() < wanted.pairs_max {
+        if pairs.len() < extent.pairs_max {
             pairs.push(found.key_value()?);
         }
     }
@@ -127,28 +127,28 @@ async fn current_one(reader: Reader<'_>, own: Option<&Own>, key: &[u8]) -> Resul
 }
 
 /// Reads the values as of an older revision.
-async fn older(place: &Place<'_>, revision: i64, wanted: &Wanted<'_>) -> Result<Pairs, Failure> {
+async fn older(place: &Place<'_>, revision: i64, extent: &Extent<'_>) -> Result<Pairs, Failure> {
     let reader = place.reader;
-    if wanted.span.is_one() {
-        let key = wanted.span.key;
+    if extent.span.is_one() {
+        let key = extent.span.key;
         if let Some(found) = reader.now(key).await? {
             let now = Now::decode(&found)?;
             if now.at.main <= revision {
                 return Ok((
-                    if wanted.pairs_max == 0 { vec![] } else { vec![now.key_value(key.to_vec())] },
+                    if extent.pairs_max == 0 { vec![] } else { vec![now.key_value(key.to_vec())] },
                     1,
                 ));
             }
         }
         return Ok(match reader.version_at(key, revision).await? {
             None => (Vec::new(), 0),
-            Some(_) if wanted.pairs_max == 0 => (Vec::new(), 1),
+            Some(_) if extent.pairs_max == 0 => (Vec::new(), 1),
             Some(at) => (vec![reader.put_at(key, at).await?], 1),
         });
     }
-    let mut versions = reader.versions_at(wanted.span, revision).await?;
+    let mut versions = reader.versions_at(extent.span, revision).await?;
     let count = versions.len() as i64;
-    versions.truncate(wanted.pairs_max);
+    versions.truncate(extent.pairs_max);
     Ok((puts_at(reader, versions).await?, count))
 }
 
@@ -228,8 +228,8 @@ pub(super) async fn all_current(
     while let Some(found) = scan.next().await? {
         is_any = true;
         let is_held = match found {
-            Found::Own(pair, _) => holds(Some(pair)),
-            stored @ Found::Stored(..) => holds(Some(&stored.key_value()?)),
+            ScanPair::Own(pair, _) => holds(Some(pair)),
+            stored @ ScanPair::Stored(..) => holds(Some(&stored.key_value()?)),
         };
         if !is_held {
             return Ok(false);

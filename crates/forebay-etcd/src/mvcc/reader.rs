@@ -299,17 +299,17 @@ pub(super) struct Scan<'a> {
 }
 
 /// A pair of a [`Scan`].
-pub(super) enum Found<'a> {
+pub(super) enum ScanPair<'a> {
     Stored(Vec<u8>, Value),
     Own(&'a KeyValue, u32),
 }
 
-impl Found<'_> {
+impl ScanPair<'_> {
     /// Returns the pair.
     pub(super) fn key_value(self) -> Result<KeyValue, Failure> {
         match self {
-            Found::Stored(key, value) => Ok(Now::decode(&value)?.key_value(key)),
-            Found::Own(pair, _) => Ok(pair.clone()),
+            ScanPair::Stored(key, value) => Ok(Now::decode(&value)?.key_value(key)),
+            ScanPair::Own(pair, _) => Ok(pair.clone()),
         }
     }
 }
@@ -324,7 +324,7 @@ impl<'a> Scan<'a> {
         Scan { base: Some(reader.walk(Part::Now, bounds)), head: None, own }
     }
 
-    pub(super) async fn next(&mut self) -> Result<Option<Found<'a>>, Failure> {
+    pub(super) async fn next(&mut self) -> Result<Option<ScanPair<'a>>, Failure> {
         loop {
             if self.head.is_none()
                 && let Some(base) = &mut self.base
@@ -344,13 +344,13 @@ impl<'a> Scan<'a> {
                 self.head = None;
             }
             if order.is_lt() {
-                return Ok(self.head.take().map(|(key, value)| Found::Stored(key, value)));
+                return Ok(self.head.take().map(|(key, value)| ScanPair::Stored(key, value)));
             }
             if let Some((own, keys)) = &mut self.own
                 && let Some((_, at)) = keys.next()
                 && let Some(pair) = own.pair_at(*at)
             {
-                return Ok(Some(Found::Own(pair, *at as u32)));
+                return Ok(Some(ScanPair::Own(pair, *at as u32)));
             }
         }
     }

@@ -21,10 +21,10 @@ pub(super) struct Branch {
     inner: Vec<Branch>,
 }
 
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+type TxnFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
 /// Evaluates the compares.
-pub(super) fn branch<'a>(place: &'a Place<'a>, request: &'a TxnRequest) -> Boxed<'a, Branch> {
+pub(super) fn branch<'a>(place: &'a Place<'a>, request: &'a TxnRequest) -> TxnFuture<'a, Branch> {
     Box::pin(async move {
         let mut is_success = true;
         for compare in &request.compare {
@@ -54,7 +54,7 @@ pub(super) async fn check(change: &Change<'_>, request: &TxnRequest, branch: &Br
     Ok(())
 }
 
-fn check_puts<'a>(change: &'a Change<'_>, request: &'a TxnRequest, branch: &'a Branch) -> Boxed<'a, ()> {
+fn check_puts<'a>(change: &'a Change<'_>, request: &'a TxnRequest, branch: &'a Branch) -> TxnFuture<'a, ()> {
     Box::pin(async move {
         let mut inner = branch.inner.iter();
         for operation in operations(request, branch.is_success) {
@@ -97,7 +97,7 @@ pub(super) fn carry_out<'a>(
     change: &'a mut Change<'_>,
     request: TxnRequest,
     branch: &'a Branch,
-) -> Boxed<'a, TxnResponse> {
+) -> TxnFuture<'a, TxnResponse> {
     Box::pin(async move {
         let operations = if branch.is_success { request.success } else { request.failure };
         let mut inner = branch.inner.iter();

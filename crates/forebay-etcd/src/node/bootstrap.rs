@@ -8,7 +8,7 @@ use openraft::errors::{InitializeError, RaftError};
 
 use super::Node;
 use super::identity::{Founders, Identity};
-use super::peers::{Dialing, causes};
+use super::peers::{Dialer, causes};
 use crate::config::Config;
 use crate::config::urls::Url;
 use crate::proto::etcdserverpb::Member;
@@ -26,16 +26,16 @@ const ASK_FIRST_TIMEOUT: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// The data directory is of another one, or the cluster does not know this member.
-pub(super) async fn identity(config: &Config, dir: &Path, dialing: &Dialing) -> Result<Identity, StartError> {
+pub(super) async fn identity(config: &Config, dir: &Path, dialer: &Dialer) -> Result<Identity, StartError> {
     if let Some(identity) = Identity::read(dir)? {
         identity.check(config, dir)?;
         return Ok(identity);
     }
     let identity = if config.is_cluster_existing {
-        joined(config, dialing).await?
+        joined(config, dialer).await?
     } else {
         let identity = Identity::new_cluster(&Founders::of(config))?;
-        check_first(config, &identity, dialing).await?;
+        check_first(config, &identity, dialer).await?;
         identity
     };
     identity.write(dir)?;
@@ -43,7 +43,7 @@ pub(super) async fn identity(config: &Config, dir: &Path, dialing: &Dialing) -> 
 }
 
 /// Learns the cluster's id, and this member's, from the members that are there.
-async fn joined(config: &Config, dialing: &Dialing) -> Result<Identity, StartError> {
+async fn joined(config: &Config, dialer: &Dialer) -> Result<Identity, StartError> {
     let own = &config.initial_advertise_peer_urls;
     let others: Vec<&Url> =
         config.initial_cluster.values().flatten().filter(|url| !own.contains(url)).collect();
@@ -54,7 +54,7 @@ async fn joined(config: &Config, dialing: &Dialing) -> Result<Identity, StartErr
     }
     let mut failures = Vec::new();
     for url in others {
-        match ask(dialing, url, true, ASK_TIMEOUT).await {
+        match ask(dialer, url, true, ASK_TIMEOUT).await {
             Ok(reply) => return found(config, url, &reply),
             Err(reason) => failures.push(format!("{url}: {reason}")),
         }
@@ -70,10 +70,10 @@ async fn joined(config: &Config, dialing: &Dialing) -> Result<Identity, StartErr
 ///
 /// A member publishes its name after its identity is durable. So one that has none has not been there yet, however late it starts,
 /// and one that was interrupted before does not come here again.
-async fn check_first(config: &Config, identity: &Identity, dialing: &Dialing) -> Result<(), StartError> {
+async fn check_first(config: &Config, identity: &Identity, dialer: &Dialer) -> Result<(), StartError> {
     let own = &config.initial_advertise_peer_urls;
     let others = config.initial_cluster.values().flatten().filter(|url| !own.contains(url));
-    let asked = others.map(|url| ask(dialing, url, false, ASK_FIRST_TIMEOUT));
+    let asked = others.map(|url| ask(dialer, url, false, ASK_FIRST_TIMEOUT));
     // Members that do not reply may have started as little as this one.
     for reply in futures_util::future::join_all(asked).await.into_iter().flatten() {
         if reply.cluster_id != identity.cluster_id || reply.members.is_empty() {
@@ -103,12 +103,12 @@ async fn check_first(config: &Config, identity: &Identity, dialing: &Dialing) ->
 }
 
 async fn ask(
-    dialing: &Dialing,
+    dialer: &Dialer,
     url: &Url,
     is_linearizable: bool,
     limit: Duration,
 ) -> Result<MembersReply, String> {
-    let mut client = dialing.stranger(&url.to_string()).map_err(|status| status.message().to_owned())?;
+    let mut client = dialer.stranger(&url.to_string()).map_err(|status| status.message().to_owned())?;
     let request = MembersRequest { is_linearizable };
     match tokio::time::timeout(limit, client.members(request)).await {
         Ok(Ok(reply)) => Ok(reply.into_inner()),

@@ -15,16 +15,16 @@ use crate::refusal::Refusal;
 use crate::types::{Command, Types};
 
 /// A proposal that is counted as pending until this is dropped, though its caller may have given it up before its end.
-pub(super) struct Pending<'a>(&'a Counts);
+pub(super) struct PendingProposal<'a>(&'a Counts);
 
-impl Pending<'_> {
-    pub(super) fn begin(counts: &Counts) -> Pending<'_> {
+impl PendingProposal<'_> {
+    pub(super) fn begin(counts: &Counts) -> PendingProposal<'_> {
         counts.proposals_pending.fetch_add(1, Ordering::Relaxed);
-        Pending(counts)
+        PendingProposal(counts)
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingProposal<'_> {
     fn drop(&mut self) {
         self.0.proposals_pending.fetch_sub(1, Ordering::Relaxed);
     }
@@ -44,7 +44,7 @@ impl Node {
         change: command::Change,
     ) -> Result<Outcome, Status> {
         let counts = &self.inner.counts;
-        let pending = Pending::begin(counts);
+        let pending = PendingProposal::begin(counts);
         let proposed = tokio::time::timeout_at(self.deadline(), self.write_leading(term, change)).await;
         let proposed = proposed.unwrap_or_else(|_| Err(Refusal::Timeout.into()));
         drop(pending);

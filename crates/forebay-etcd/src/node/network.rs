@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 use super::peers::{Client, Peers, Purpose};
-use super::wire::{Appended, Snapshot, Transfer, Transferred, Vote, Voted, decode, encode};
+use super::wire::{AppendReply, Snapshot, Transfer, TransferReply, Vote, VoteReply, decode, encode};
 use crate::proto::peer::Encoded;
 use crate::types::{Peer, Types};
 
@@ -91,21 +91,21 @@ impl Connection {
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
         let message = encode(&Vote { request, is_pre_vote }).map_err(|status| self.failed(&status))?;
         let mut client = self.client(Purpose::Raft)?;
-        self.call::<Voted, _>(option, client.vote(message)).await
+        self.call::<VoteReply, _>(option, client.vote(message)).await
     }
 }
 
 /// When the appends on their way were sent, oldest first.
-type Sent = Arc<Mutex<VecDeque<Instant>>>;
+type SendTimes = Arc<Mutex<VecDeque<Instant>>>;
 
-fn oldest(sent: &Sent) -> Option<Instant> {
+fn oldest(sent: &SendTimes) -> Option<Instant> {
     sent.lock().unwrap_or_else(PoisonError::into_inner).front().copied()
 }
 
 /// The replies to a stream of appends.
 struct Replies {
     replies: tonic::Streaming<Encoded>,
-    sent: Sent,
+    sent: SendTimes,
     room: Arc<Semaphore>,
     timeout: Duration,
 }
@@ -167,7 +167,7 @@ impl RaftNetworkV2<Types> for Connection {
                 return Ok(nothing);
             };
             let input = futures_util::stream::iter([first]).chain(input);
-            let (sent, room) = (Sent::default(), Arc::new(Semaphore::new(APPENDS_MAX)));
+            let (sent, room) = (SendTimes::default(), Arc::new(Semaphore::new(APPENDS_MAX)));
             let (noted, places) = (sent.clone(), room.clone());
             let requests = futures_util::stream::unfold(input, move |mut input| {
                 let (noted, places) = (noted.clone(), places.clone());
@@ -192,7 +192,7 @@ impl RaftNetworkV2<Types> for Connection {
                 let reply = match replies.next().await {
                     Ok(reply) => {
                         connection.network.peers.note(connection.target, Ok(()));
-                        decode::<Appended>(&reply?)
+                        decode::<AppendReply>(&reply?)
                     }
                     Err(status) => Err(status),
                 };
@@ -281,7 +281,7 @@ impl RaftNetworkV2<Types> for Connection {
     ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
         let message = encode::<Transfer>(&request).map_err(|status| self.failed(&status))?;
         let mut client = self.client(Purpose::Raft)?;
-        self.call::<Transferred, _>(&option, client.transfer_leader(message)).await
+        self.call::<TransferReply, _>(&option, client.transfer_leader(message)).await
     }
 
     fn backoff(&self) -> Option<Backoff> {
@@ -295,21 +295,21 @@ impl RaftNetworkV2<Types> for Connection {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::super::peers::Dialing;
+    use super::super::peers::Dialer;
     use super::*;
 
     /// A leader called a member that had been killed 2,000 times a second, and wrote two lines each time: Raft's pause after a failure comes
     /// with the first request, and the refused connection never got as far as to take one.
     #[tokio::test]
     async fn a_member_is_called_once_raft_has_something_for_it() {
-        let dialing = Dialing {
+        let dialer = Dialer {
             tls: None,
             connect_timeout: Duration::from_secs(5),
             keep_alive: Duration::from_secs(5),
             runtime: tokio::runtime::Handle::current(),
         };
         let mut network = Network {
-            peers: Peers::new(1, 1, dialing),
+            peers: Peers::new(1, 1, dialer),
             append_timeout: Duration::from_secs(5),
             install_timeout: Duration::from_secs(5),
         };

@@ -59,9 +59,9 @@ pub(crate) enum Purpose {
     Other,
 }
 
-/// How connections are made.
+/// The maker of connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Dialing {
+pub(crate) struct Dialer {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     pub(crate) connect_timeout: Duration,
     pub(crate) keep_alive: Duration,
@@ -69,7 +69,7 @@ pub(crate) struct Dialing {
     pub(crate) runtime: Handle,
 }
 
-impl Dialing {
+impl Dialer {
     /// Returns a channel that connects when it is used, and again after failures.
     fn channel(&self, url: &str) -> Result<Channel, Status> {
         let _guard = self.runtime.enter();
@@ -122,7 +122,7 @@ pub(crate) struct Peers {
 struct Inner {
     cluster: u64,
     own: u64,
-    dialing: Dialing,
+    dialer: Dialer,
     table: Mutex<HashMap<u64, Entry>>,
     /// Of tests: no other member is known here, whatever Raft hears of them.
     #[cfg(test)]
@@ -141,11 +141,11 @@ struct Entry {
 }
 
 impl Peers {
-    pub(crate) fn new(cluster: u64, own: u64, dialing: Dialing) -> Peers {
+    pub(crate) fn new(cluster: u64, own: u64, dialer: Dialer) -> Peers {
         let inner = Inner {
             cluster,
             own,
-            dialing,
+            dialer,
             table: Mutex::default(),
             #[cfg(test)]
             are_forgotten: std::sync::atomic::AtomicBool::new(false),
@@ -164,8 +164,8 @@ impl Peers {
         Ok(Entry {
             urls: urls.to_vec(),
             at,
-            raft: client(inner.dialing.channel(url)?, ids.clone()),
-            other: client(inner.dialing.channel(url)?, ids),
+            raft: client(inner.dialer.channel(url)?, ids.clone()),
+            other: client(inner.dialer.channel(url)?, ids),
             is_lost: false,
         })
     }

@@ -12,14 +12,14 @@ use super::{Client, Node, Purpose};
 use crate::proto::peer::ReadIndexRequest;
 use crate::refusal::Refusal;
 
-type Waiting = oneshot::Sender<Result<(), Status>>;
+type Waiter = oneshot::Sender<Result<(), Status>>;
 
 /// Those that wait for the next round.
 #[derive(Debug)]
 pub(crate) struct Barrier {
-    waiting: mpsc::UnboundedSender<Waiting>,
+    waiting: mpsc::UnboundedSender<Waiter>,
     /// Taken by the task that makes the rounds.
-    arrivals: std::sync::Mutex<Option<mpsc::UnboundedReceiver<Waiting>>>,
+    arrivals: std::sync::Mutex<Option<mpsc::UnboundedReceiver<Waiter>>>,
 }
 
 impl Barrier {
@@ -28,7 +28,7 @@ impl Barrier {
         Barrier { waiting, arrivals: std::sync::Mutex::new(Some(arrivals)) }
     }
 
-    fn take(&self) -> Option<mpsc::UnboundedReceiver<Waiting>> {
+    fn take(&self) -> Option<mpsc::UnboundedReceiver<Waiter>> {
         self.arrivals.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
     }
 }

@@ -19,7 +19,7 @@ use openraft::vote::{RaftLeaderId, RaftLeaderIdExt, RaftVote};
 use super::identity::{self, Founders, Identity};
 use super::{Directories, owner};
 use crate::config::Restore;
-use crate::mvcc::{Failure, Import, Imported, Limits, Machine, Store};
+use crate::mvcc::{Failure, Import, ImportSummary, Limits, Machine, Store};
 use crate::observer::Nobody;
 use crate::snapshot::read::Source;
 use crate::start_error::StartError;
@@ -29,18 +29,18 @@ use crate::types::{Peer, Types};
 const TERM: u64 = 1;
 const INDEX: u64 = 1;
 
-/// What was restored.
+/// The report of a restore: a sentence on what was restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
-    imported: Imported,
+pub struct RestoreReport {
+    imported: ImportSummary,
     member: u64,
     cluster: u64,
     data_dir: PathBuf,
 }
 
-impl fmt::Display for Restored {
+impl fmt::Display for RestoreReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Imported { revision, keys, leases } = self.imported;
+        let ImportSummary { revision, keys, leases } = self.imported;
         write!(
             f,
             "restored {keys} keys and {leases} leases as of revision {revision} for member {:x} of cluster {:x} in {}",
@@ -62,7 +62,7 @@ impl Restore {
     /// # Errors
     /// The file is no snapshot, is damaged, or has something that this server cannot keep; the data directory is in use; or the system
     /// refuses a call. One sentence.
-    pub async fn run(&self) -> Result<Restored, StartError> {
+    pub async fn run(&self) -> Result<RestoreReport, StartError> {
         let source = Source::open(&self.file, self.is_sum_checked)
             .map_err(|error| StartError::new(format!("the snapshot cannot be restored: {error}")))?;
         let sum = source.sum();
@@ -86,7 +86,7 @@ impl Restore {
             }
         };
         let (member, cluster) = (identity.member_id, identity.cluster_id);
-        Ok(Restored { imported, member, cluster, data_dir: self.data_dir.clone() })
+        Ok(RestoreReport { imported, member, cluster, data_dir: self.data_dir.clone() })
     }
 
     async fn fill(
@@ -94,7 +94,7 @@ impl Restore {
         source: &Source,
         mut identity: Identity,
         target: &Target,
-    ) -> Result<Imported, StartError> {
+    ) -> Result<ImportSummary, StartError> {
         let Directories { member, state, .. } = &target.directories;
         identity.write(member)?;
         let peer = |urls: &Vec<String>| Peer { urls: urls.clone(), is_voter_soon: false };
@@ -147,7 +147,7 @@ async fn open(engine: &forebay::Engine, state: &Path) -> Result<Store, StartErro
     opened.map_err(|error| failed("the state", &error))
 }
 
-async fn import(source: &Source, store: &Store, bump: u64) -> Result<Imported, Failure> {
+async fn import(source: &Source, store: &Store, bump: u64) -> Result<ImportSummary, Failure> {
     let keyspaces = store.keyspaces();
     source.import(Import::new(&keyspaces)?, bump).await
 }

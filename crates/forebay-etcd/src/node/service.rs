@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Node;
 use super::leader_call::not_here;
 use super::peers::{CLUSTER, FROM, TO};
-use super::wire::{Appended, Snapshot, Transfer, Vote, decode, encode};
+use super::wire::{AppendReply, Snapshot, Transfer, Vote, decode, encode};
 use crate::answer::{Answer, forward};
 use crate::proto::etcdserverpb::{LeaseTimeToLiveRequest, LeaseTimeToLiveResponse};
 use crate::proto::peer::{
@@ -85,7 +85,7 @@ impl PeerService {
             let arrived = tokio_stream::wrappers::ReceiverStream::new(arrived);
             let replies = node.inner.raft.stream_append(arrived);
             let replies = replies.map(|reply| match reply {
-                Ok(appended) => encode::<Appended>(&appended),
+                Ok(appended) => encode::<AppendReply>(&appended),
                 Err(fatal) => Err(failed(fatal)),
             });
             Ok(Response::new(replies.boxed()))

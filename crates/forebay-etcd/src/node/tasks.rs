@@ -9,7 +9,7 @@ use openraft::{Instant, ServerState};
 use tokio::sync::watch;
 
 use super::peers::Purpose;
-use super::{Ended, Leadership, Node};
+use super::{EndReason, Leadership, Node};
 use crate::proto::peer::{Attributes, MembersRequest, command};
 
 /// How long nobody may lead, in election timeouts, before a member asks whether it was removed.
@@ -143,7 +143,7 @@ impl Node {
             if self.is_in_doubt() {
                 if self.is_removed().await {
                     tracing::error!("this member was removed from the cluster, and ends");
-                    self.end(Ended::Removed);
+                    self.end(EndReason::Removed);
                     return;
                 }
                 tokio::time::sleep(self.inner.settings.election_timeout).await;
@@ -156,7 +156,7 @@ impl Node {
             let is_alone = led.await.is_err();
             if is_alone && self.is_removed().await {
                 tracing::error!("this member was removed from the cluster, and ends");
-                self.end(Ended::Removed);
+                self.end(EndReason::Removed);
                 return;
             }
         }
@@ -200,11 +200,11 @@ impl Node {
         loop {
             let failure = metrics.borrow_watched().running_state.as_ref().err().map(ToString::to_string);
             if let Some(failure) = failure {
-                self.end(Ended::Failed(failure));
+                self.end(EndReason::Failed(failure));
                 return;
             }
             if metrics.changed().await.is_err() {
-                self.end(Ended::Failed("Raft has stopped".to_owned()));
+                self.end(EndReason::Failed("Raft has stopped".to_owned()));
                 return;
             }
         }

@@ -11,8 +11,8 @@ use tonic::Status;
 use crate::proto::peer::Encoded;
 use crate::types::Types;
 
-/// The outcome of an append.
-pub(crate) type Appended = Result<Option<LogIdOf<Types>>, StreamAppendError<Types>>;
+/// The reply to an append.
+pub(crate) type AppendReply = Result<Option<LogIdOf<Types>>, StreamAppendError<Types>>;
 
 /// A request for a vote.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,9 +22,9 @@ pub(crate) struct Vote {
     pub(crate) is_pre_vote: bool,
 }
 
-pub(crate) type Voted = VoteResponse<Types>;
+pub(crate) type VoteReply = VoteResponse<Types>;
 pub(crate) type Transfer = TransferLeaderRequest<Types>;
-pub(crate) type Transferred = TransferLeaderResponse<Types>;
+pub(crate) type TransferReply = TransferLeaderResponse<Types>;
 
 /// The messages of a snapshot on its way.
 #[derive(Debug, Serialize, Deserialize)]

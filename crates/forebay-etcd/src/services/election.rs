@@ -5,7 +5,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::follow::Follow;
-use super::lock::Waiting;
+use super::lock::QueuedKey;
 use super::queue::{
     Queue, delete, first, found, get, is_made_at, key_of, keys_of, operation, prefix, put, revision, unknown,
 };
@@ -101,15 +101,15 @@ impl Elections {
             let response = queue.txn(is_made_at(&key, 0), success, vec![own]).await?;
             let before = found(&response, 0).first();
             let rev = before.map_or_else(|| revision(&response.header), |own| own.create_revision);
-            let waiting = Waiting::new(queue, &key, rev);
+            let queued = QueuedKey::new(queue, &key, rev);
             if before.is_some_and(|own| own.value != value) {
                 self.proclaim_value(&key, rev, value, lease).await?;
             }
             match queue.wait_for_those_before(&prefix, rev - 1).await {
-                Ok(()) => waiting.end(),
+                Ok(()) => queued.end(),
                 Err(status) => {
                     // As etcd: another try with the same lease goes on with the same place in the queue.
-                    waiting.end();
+                    queued.end();
                     return Err(status);
                 }
             }

@@ -9,7 +9,7 @@ use super::{Context, stopped};
 use crate::mvcc::View;
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
-use crate::watch::{Bell, Hub, Keys, Wanted, Watch};
+use crate::watch::{Bell, EventFilter, Hub, Keys, Watch};
 
 /// Events that are read from the store at once.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -33,7 +33,7 @@ impl Follow {
     /// Begins with the events of `from`.
     pub(super) fn new(context: &Context, keys: Keys, from: i64) -> Follow {
         let (hub, bell) = (context.hub.clone(), Arc::default());
-        let wanted = Wanted { keys, puts: true, deletes: true };
+        let wanted = EventFilter { keys, puts: true, deletes: true };
         let (watch, _) = hub.add(0, wanted, from, &bell);
         Follow { context: context.clone(), hub, bell, watch, events: VecDeque::new() }
     }

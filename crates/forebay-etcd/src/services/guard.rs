@@ -73,25 +73,25 @@ where
         let (response, node) = (self.service.call(request), self.node.clone());
         Box::pin(async move {
             let response = response.await?;
-            Ok(response.map(|body| Body::new(Led::new(body, &node))))
+            Ok(response.map(|body| Body::new(GuardedBody::new(body, &node))))
         })
     }
 }
 
 /// The body of a response, which ends when there has been no leader for long: a stream's, since any other is whole at once.
-struct Led {
+struct GuardedBody {
     /// None after the end.
     body: Option<Body>,
     is_alone: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Led {
-    fn new(body: Body, node: &Node) -> Led {
-        Led { body: Some(body), is_alone: Box::pin(node.long_without_leader()) }
+impl GuardedBody {
+    fn new(body: Body, node: &Node) -> GuardedBody {
+        GuardedBody { body: Some(body), is_alone: Box::pin(node.long_without_leader()) }
     }
 }
 
-impl http_body::Body for Led {
+impl http_body::Body for GuardedBody {
     type Data = Bytes;
     type Error = Status;
 

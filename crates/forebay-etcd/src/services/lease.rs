@@ -9,7 +9,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::{Ahead, Place};
-use super::{Context, Outcome, Stopping, foreign, stopped};
+use super::{Context, Outcome, StopSignal, foreign, stopped};
 use crate::answer::{Answer, forward};
 use crate::mvcc::{LEASE_COST_BYTES, TTL_MAX_S, View};
 use crate::node::{Client, LeaderCall};
@@ -122,7 +122,7 @@ impl LeaseCalls {
         self,
         mut requests: Ahead<LeaseKeepAliveRequest>,
         responses: mpsc::UnboundedSender<(Result<LeaseKeepAliveResponse, Status>, Option<Place>)>,
-        mut stopping: Stopping,
+        mut stopping: StopSignal,
     ) {
         let mut arrived = Vec::new();
         loop {
@@ -152,7 +152,7 @@ impl LeaseCalls {
     }
 }
 
-type Kept = BoxStream<'static, Result<LeaseKeepAliveResponse, Status>>;
+type KeepAliveResponses = BoxStream<'static, Result<LeaseKeepAliveResponse, Status>>;
 
 impl LeaseCalls {
     fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Answer<'_, Response<LeaseGrantResponse>> {
@@ -200,7 +200,7 @@ impl LeaseCalls {
     fn lease_keep_alive(
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
-    ) -> Answer<'_, Response<Kept>> {
+    ) -> Answer<'_, Response<KeepAliveResponses>> {
         Box::pin(async move {
             // Each response has its request's place.
             let (responses, stream) = mpsc::unbounded_channel();
@@ -238,12 +238,12 @@ impl LeaseCalls {
 }
 
 impl Lease for LeaseCalls {
-    type LeaseKeepAliveStream = Kept;
+    type LeaseKeepAliveStream = KeepAliveResponses;
 
     forward! {
         lease_grant(LeaseGrantRequest) -> LeaseGrantResponse;
         lease_revoke(LeaseRevokeRequest) -> LeaseRevokeResponse;
-        lease_keep_alive(Streaming<LeaseKeepAliveRequest>) -> Kept;
+        lease_keep_alive(Streaming<LeaseKeepAliveRequest>) -> KeepAliveResponses;
         lease_time_to_live(LeaseTimeToLiveRequest) -> LeaseTimeToLiveResponse;
         lease_leases(LeaseLeasesRequest) -> LeaseLeasesResponse;
     }

@@ -16,17 +16,17 @@ pub(crate) struct Locks {
     pub(super) queue: Queue,
 }
 
-/// Takes a key out of its queue if the call that waits in it ends: its client has gone, or it has failed.
-pub(super) struct Waiting {
+/// A key in a queue, which is taken out of it if the call that waits in it ends: its client has gone, or it has failed.
+pub(super) struct QueuedKey {
     queue: Queue,
     key: Vec<u8>,
     made: i64,
     is_over: bool,
 }
 
-impl Waiting {
-    pub(super) fn new(queue: &Queue, key: &[u8], made: i64) -> Waiting {
-        Waiting { queue: queue.clone(), key: key.to_vec(), made, is_over: false }
+impl QueuedKey {
+    pub(super) fn new(queue: &Queue, key: &[u8], made: i64) -> QueuedKey {
+        QueuedKey { queue: queue.clone(), key: key.to_vec(), made, is_over: false }
     }
 
     /// Leaves the key where it is.
@@ -35,7 +35,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedKey {
     fn drop(&mut self) {
         if self.is_over {
             return;
@@ -69,14 +69,14 @@ impl Locks {
             if found(&response, 1).first().is_none_or(|owner| owner.create_revision == made) {
                 return Ok(Response::new(LockResponse { header: response.header, key }));
             }
-            let waiting = Waiting::new(queue, &key, made);
+            let queued = QueuedKey::new(queue, &key, made);
             queue.wait_for_those_before(&prefix, made - 1).await?;
             let own = queue.range(get(&key)).await?;
             if own.kvs.is_empty() {
                 // Its lease has ended meanwhile.
                 return Err(unknown("mutex: session is expired"));
             }
-            waiting.end();
+            queued.end();
             Ok(Response::new(LockResponse { header: own.header, key }))
         })
     }

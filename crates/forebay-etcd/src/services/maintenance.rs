@@ -42,28 +42,28 @@ impl Upkeep {
     }
 }
 
-/// Why a snapshot ends early: `None` if the client has gone.
-struct Ended(Option<Status>);
+/// The early end of a snapshot: `None` if the client has gone.
+struct SnapshotEnd(Option<Status>);
 
-impl From<Failure> for Ended {
-    fn from(failure: Failure) -> Ended {
-        Ended(Some(failure.into()))
+impl From<Failure> for SnapshotEnd {
+    fn from(failure: Failure) -> SnapshotEnd {
+        SnapshotEnd(Some(failure.into()))
     }
 }
 
-/// The first pass: finds the file's first pages, and its length.
-struct Measured;
+/// The sink of the first pass, which finds the file's first pages, and its length.
+struct NullSink;
 
-impl Sink for Measured {
-    type Error = Ended;
+impl Sink for NullSink {
+    type Error = SnapshotEnd;
 
-    async fn take(&mut self, _: Vec<u8>) -> Result<(), Ended> {
+    async fn take(&mut self, _: Vec<u8>) -> Result<(), SnapshotEnd> {
         Ok(())
     }
 }
 
-/// The second pass.
-struct Sent<'a> {
+/// The sink of the second pass, which sends the file.
+struct ClientSink<'a> {
     parts: &'a mpsc::Sender<Result<SnapshotResponse, Status>>,
     header: ResponseHeader,
     left_bytes: u64,
@@ -71,14 +71,14 @@ struct Sent<'a> {
     patience: Duration,
 }
 
-impl Sent<'_> {
-    async fn send(&self, blob: Vec<u8>) -> Result<(), Ended> {
+impl ClientSink<'_> {
+    async fn send(&self, blob: Vec<u8>) -> Result<(), SnapshotEnd> {
         let (header, remaining_bytes, version) =
             (Some(self.header), self.left_bytes, ETCD_VERSION.to_owned());
         let part = SnapshotResponse { header, remaining_bytes, blob, version };
         match tokio::time::timeout(self.patience, self.parts.send(Ok(part))).await {
-            Ok(sent) => sent.map_err(|_| Ended(None)),
-            Err(_) => Err(Ended(Some(Status::deadline_exceeded(format!(
+            Ok(sent) => sent.map_err(|_| SnapshotEnd(None)),
+            Err(_) => Err(SnapshotEnd(Some(Status::deadline_exceeded(format!(
                 "the snapshot ended because nothing of it was read for {} s: save it again, and read on",
                 self.patience.as_secs_f64()
             ))))),
@@ -86,10 +86,10 @@ impl Sent<'_> {
     }
 }
 
-impl Sink for Sent<'_> {
-    type Error = Ended;
+impl Sink for ClientSink<'_> {
+    type Error = SnapshotEnd;
 
-    async fn take(&mut self, part: Vec<u8>) -> Result<(), Ended> {
+    async fn take(&mut self, part: Vec<u8>) -> Result<(), SnapshotEnd> {
         self.left_bytes = self.left_bytes.saturating_sub(part.len() as u64);
         self.sum.update(&part);
         self.send(part).await
@@ -103,9 +103,9 @@ async fn send_snapshot(
     header: ResponseHeader,
     parts: &mpsc::Sender<Result<SnapshotResponse, Status>>,
     patience: Duration,
-) -> Result<(), Ended> {
-    let meta = snapshot::write(view, around, &mut Measured).await?;
-    let mut sent = Sent { parts, header, left_bytes: meta.file_bytes(), sum: Sha256::new(), patience };
+) -> Result<(), SnapshotEnd> {
+    let meta = snapshot::write(view, around, &mut NullSink).await?;
+    let mut sent = ClientSink { parts, header, left_bytes: meta.file_bytes(), sum: Sha256::new(), patience };
     sent.take(meta.first_pages()).await?;
     snapshot::write(view, around, &mut sent).await?;
     let sum = sent.sum.clone().finalize().to_vec();
@@ -230,7 +230,7 @@ impl Upkeep {
             tokio::spawn(async move {
                 let ended = send_snapshot(&view, &around, header, &parts, patience).await;
                 drop(view);
-                if let Err(Ended(Some(status))) = ended {
+                if let Err(SnapshotEnd(Some(status))) = ended {
                     let is_given_up = status.code() == Code::DeadlineExceeded;
                     *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
                     counted.counts().snapshots_given_up.fetch_add(is_given_up.into(), Ordering::Relaxed);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::ahead::Ahead;
-use super::{Context, Stopping, stopped};
+use super::{Context, StopSignal, stopped};
 use crate::answer::{Answer, forward};
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::watch_create_request::FilterType;
@@ -22,7 +22,7 @@ use crate::proto::etcdserverpb::watch_server::Watch as WatchService;
 use crate::proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
-use crate::watch::{Bell, ByKeys, Group, Keys, Wanted, Watch};
+use crate::watch::{Bell, ByKeys, EventFilter, Group, Keys, Watch};
 
 /// Events that are read from the store at once for watches that are behind.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -52,7 +52,7 @@ impl Watches {
                 let mut watches = watches?;
                 match watches.next().await {
                     Ok(response) => Some((Ok(response), Some(watches))),
-                    Err(Ended(status)) => status.map(|status| (Err(status), None)),
+                    Err(StreamEnd(status)) => status.map(|status| (Err(status), None)),
                 }
             });
             Ok(Response::new(responses.boxed()))
@@ -68,18 +68,18 @@ impl WatchService for Watches {
     }
 }
 
-/// The client has ended the stream, or it fails.
-struct Ended(Option<Status>);
+/// The end of a stream: without a status if the client has ended it.
+struct StreamEnd(Option<Status>);
 
 /// The watches of a stream.
 struct StreamWatches {
     context: Context,
     requests: Ahead<WatchRequest>,
-    stopping: Stopping,
+    stopping: StopSignal,
     /// Responses to send next.
     responses: VecDeque<WatchResponse>,
     /// The end of the stream, after these responses.
-    ended: Option<Ended>,
+    ended: Option<StreamEnd>,
     bell: Arc<Bell>,
     /// Watches that have events.
     rung: VecDeque<i64>,
@@ -141,7 +141,7 @@ impl StreamWatches {
     }
 
     /// Returns the next response, or the end after the last one.
-    async fn next(&mut self) -> Result<WatchResponse, Ended> {
+    async fn next(&mut self) -> Result<WatchResponse, StreamEnd> {
         loop {
             if let Some(response) = self.responses.pop_front() {
                 return Ok(response);
@@ -154,7 +154,7 @@ impl StreamWatches {
     }
 
     /// Does what there is to do, or waits for it.
-    async fn turn(&mut self) -> Result<(), Ended> {
+    async fn turn(&mut self) -> Result<(), StreamEnd> {
         if let Some(id) = self.rung.pop_front() {
             self.deliver(id);
             self.pay_progress();
@@ -170,14 +170,14 @@ impl StreamWatches {
         let event = async {
             tokio::select! {
                 biased;
-                () = stopped(&mut self.stopping) => Err(Ended(Some(Refusal::Stopped.into()))),
+                () = stopped(&mut self.stopping) => Err(StreamEnd(Some(Refusal::Stopped.into()))),
                 // It is due seldom, so what follows does not wait for it.
                 _ = self.ticks.tick() => { is_tick = true; Ok(None) }
                 ids = self.bell.rung(), if are_events_first => { self.rung = ids.into(); Ok(None) }
                 // An end of the requests is the client's end as well.
                 request = self.requests.next() => match request {
                     Some((request, _)) => Ok(Some(request)),
-                    None => Err(Ended(None)),
+                    None => Err(StreamEnd(None)),
                 },
                 ids = self.bell.rung() => { self.rung = ids.into(); Ok(None) }
             }
@@ -268,7 +268,7 @@ impl StreamWatches {
         };
         let filters = |filter| request.filters.contains(&(filter as i32));
         let wanted =
-            Wanted { keys, puts: !filters(FilterType::Noput), deletes: !filters(FilterType::Nodelete) };
+            EventFilter { keys, puts: !filters(FilterType::Noput), deletes: !filters(FilterType::Nodelete) };
         let (watch, revision) = self.context.hub.add(id, wanted, request.start_revision, &self.bell);
         if watch.behind_from().is_some() {
             self.behind.insert(id);
@@ -329,11 +329,11 @@ impl StreamWatches {
     }
 
     /// Reads events for all watches that are behind, and attaches those that have come to the hub's revision.
-    async fn catch_up(&mut self) -> Result<(), Ended> {
+    async fn catch_up(&mut self) -> Result<(), StreamEnd> {
         let ids = self.deliver_behind();
         match View::of(self.context.node.store()).await {
             Ok(view) => self.read_behind(&ids, &view).await,
-            Err(failure) => Err(Ended(Some(failure.into()))),
+            Err(failure) => Err(StreamEnd(Some(failure.into()))),
         }
     }
 
@@ -347,7 +347,7 @@ impl StreamWatches {
     }
 
     /// Reads events for these watches alone: one that has fallen behind meanwhile has earlier ones in its queue.
-    async fn read_behind(&mut self, ids: &[i64], view: &View) -> Result<(), Ended> {
+    async fn read_behind(&mut self, ids: &[i64], view: &View) -> Result<(), StreamEnd> {
         self.owes_read = false;
         let behind = |own: &Own| own.watch.behind_from();
         for &id in ids {
@@ -378,7 +378,7 @@ impl StreamWatches {
             Ok(found) => found,
             // They are still behind, and are read again.
             Err(failure) if view.is_replaced(self.context.node.store(), &failure).await => return Ok(()),
-            Err(failure) => return Err(Ended(Some(failure.into()))),
+            Err(failure) => return Err(StreamEnd(Some(failure.into()))),
         };
         let mut groups: HashMap<usize, VecDeque<Group>> = HashMap::new();
         for event in events.into_iter().map(Arc::new) {

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::LeaseRecord;
 use crate::bolt::Reader;
-use crate::mvcc::{Compacted, Failure, Import, Imported, KeyRecord};
+use crate::mvcc::{CompactionRevisions, Failure, Import, ImportSummary, KeyRecord};
 use crate::proto::etcdserverpb::AlarmMember;
 use crate::proto::mvccpb::KeyValue;
 
@@ -88,7 +88,7 @@ impl Source {
     ///
     /// # Errors
     /// Damage, something that this server cannot keep, and those of the store.
-    pub(crate) async fn import(&self, mut import: Import<'_>, bump: u64) -> Result<Imported, Failure> {
+    pub(crate) async fn import(&self, mut import: Import<'_>, bump: u64) -> Result<ImportSummary, Failure> {
         self.check_auth()?;
         let failed = |error: io::Error| self.failed(&error);
         let Some(mut keys) = self.reader.bucket("key").map_err(failed)? else {
@@ -113,7 +113,7 @@ impl Source {
                 import.alarm(alarm.member_id, alarm.alarm).await?;
             }
         }
-        let compacted = Compacted {
+        let compacted = CompactionRevisions {
             scheduled: self.meta_revision("scheduledCompactRev")?,
             finished: self.meta_revision("finishedCompactRev")?,
         };

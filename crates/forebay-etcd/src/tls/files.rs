@@ -1,4 +1,4 @@
-//! [`Reloaded`]: what was read from files, read again when these have changed. Certificates are renewed, and revoked, while a server runs.
+//! [`FileValue`]: what was read from files, read again when these have changed. Certificates are renewed, and revoked, while a server runs.
 
 use std::fmt;
 use std::fs;
@@ -21,22 +21,23 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 type Load<T> = Box<dyn Fn(&[PathBuf]) -> Result<T, StartError> + Send + Sync>;
 
-/// Of some files.
-pub(super) struct Reloaded<T> {
+/// A value that is read from files.
+pub(super) struct FileValue<T> {
     paths: Vec<PathBuf>,
     load: Load<T>,
-    loaded: Mutex<Loaded<T>>,
+    loaded: Mutex<Contents<T>>,
 }
 
-struct Loaded<T> {
+/// The contents of the files at the last look.
+struct Contents<T> {
     value: T,
     state: State,
     looked: Instant,
 }
 
-impl<T> fmt::Debug for Reloaded<T> {
+impl<T> fmt::Debug for FileValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reloaded").field("paths", &self.paths).finish_non_exhaustive()
+        f.debug_struct("FileValue").field("paths", &self.paths).finish_non_exhaustive()
     }
 }
 
@@ -55,7 +56,7 @@ fn names(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-impl<T: Clone> Reloaded<T> {
+impl<T: Clone> FileValue<T> {
     /// Reads the files.
     ///
     /// # Errors
@@ -63,12 +64,12 @@ impl<T: Clone> Reloaded<T> {
     pub(super) fn open(
         paths: &[&Path],
         load: impl Fn(&[PathBuf]) -> Result<T, StartError> + Send + Sync + 'static,
-    ) -> Result<Reloaded<T>, StartError> {
+    ) -> Result<FileValue<T>, StartError> {
         let paths: Vec<PathBuf> = paths.iter().map(|path| path.to_path_buf()).collect();
         // Asked first: a change while they are read is seen by the next look.
         let state = state(&paths);
-        let loaded = Loaded { value: load(&paths)?, state, looked: Instant::now() };
-        Ok(Reloaded { paths, load: Box::new(load), loaded: Mutex::new(loaded) })
+        let loaded = Contents { value: load(&paths)?, state, looked: Instant::now() };
+        Ok(FileValue { paths, load: Box::new(load), loaded: Mutex::new(loaded) })
     }
 
     /// Returns the files' contents. One may be half written: the former ones count until all are whole.
@@ -93,7 +94,7 @@ impl<T: Clone> Reloaded<T> {
 }
 
 /// A certificate and its key.
-pub(super) type KeyFiles = Reloaded<Arc<CertifiedKey>>;
+pub(super) type KeyFiles = FileValue<Arc<CertifiedKey>>;
 
 impl ResolvesServerCert for KeyFiles {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -116,11 +117,11 @@ impl ResolvesClientCert for KeyFiles {
 pub(super) struct Callers {
     /// The CAs' names, which stay.
     first: Arc<dyn ClientCertVerifier>,
-    verifier: Reloaded<Arc<dyn ClientCertVerifier>>,
+    verifier: FileValue<Arc<dyn ClientCertVerifier>>,
 }
 
 impl Callers {
-    pub(super) fn new(verifier: Reloaded<Arc<dyn ClientCertVerifier>>) -> Callers {
+    pub(super) fn new(verifier: FileValue<Arc<dyn ClientCertVerifier>>) -> Callers {
         Callers { first: verifier.current(), verifier }
     }
 }

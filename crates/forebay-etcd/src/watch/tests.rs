@@ -13,9 +13,9 @@ fn event(key: &str, revision: i64, bytes: usize) -> Event {
     Event { kv: Some(kv), ..Default::default() }
 }
 
-fn wanted(key: &str, end: &str) -> Wanted {
+fn wanted(key: &str, end: &str) -> EventFilter {
     let keys = Keys::of(key.as_bytes(), end.as_bytes()).unwrap();
-    Wanted { keys, puts: true, deletes: true }
+    EventFilter { keys, puts: true, deletes: true }
 }
 
 fn revisions(taken: &VecDeque<Group>) -> Vec<i64> {

@@ -9,7 +9,7 @@ use forebay_kv::{Batch, Options};
 use forebay_raft::{Apply, RaftStore};
 use openraft::storage::RaftStateMachine;
 
-use super::harness::{Node, Seen, compact, dir, entry, put, range};
+use super::harness::{Node, Recorder, compact, dir, entry, put, range};
 use crate::mvcc::{Limits, Machine, View};
 use crate::proto::peer::command::Change;
 use crate::types::Command;
@@ -81,7 +81,7 @@ impl Part {
 async fn cost_of_a_put() {
     let engine = Engine::start(Config::default().shards(1)).unwrap();
     let dir = dir();
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(Recorder::default());
     let machine = Machine::new(seen.clone(), Limits::default());
     // Blocks have the rest of the cache, which is a sixteenth of it by default.
     let options = Options::new().memory(256 << 20).pinned_bytes(16 << 20);
@@ -111,7 +111,7 @@ async fn cost_of_a_put() {
         store.store().settle().await.unwrap();
     }
     // The parts: the machine without a write, and writes of batches like its own.
-    let second = Machine::new(Arc::new(Seen::default()), Limits::default());
+    let second = Machine::new(Arc::new(Recorder::default()), Limits::default());
     let keyspaces = store.keyspaces();
     second.opened(&keyspaces).await.unwrap();
     let mut batch = Batch::new();

@@ -4,7 +4,7 @@ use super::harness::*;
 use crate::mvcc::codec::{At, KEY_BYTES_MAX, Record, split_version_key};
 use crate::mvcc::reader::{Part, Reader};
 use crate::mvcc::{ENTRY_BYTES, Failure, View};
-use crate::observer::{Applied, Opened};
+use crate::observer::{EntryChanges, InitialState};
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::proto::etcdserverpb::response_op::Response as Inner;
@@ -344,7 +344,7 @@ async fn revoked_leases_delete_their_keys_in_one_revision() {
     assert_eq!((view.lease(1).await.unwrap(), view.lease(3).await.unwrap()), (Some(60), None));
     assert_eq!(view.lease_keys(1).await.unwrap(), [b"a", b"c"]);
     assert_eq!(node.done(revoke(1)).await, 6);
-    let Applied { events, revoked, revision, .. } = node.applied().unwrap();
+    let EntryChanges { events, revoked, revision, .. } = node.applied().unwrap();
     assert_eq!((revoked, revision), (Some(1), 6));
     let deleted = events.iter().map(|event| (event.r#type, event.kv.as_ref().unwrap().mod_revision));
     assert_eq!(deleted.collect::<Vec<_>>(), [(1, 6), (1, 6)]);
@@ -550,7 +550,7 @@ async fn an_observer_begins_from_what_was_opened() {
     let mut node = Node::new().await;
     assert_eq!(
         node.seen.opened.lock().unwrap().pop(),
-        Some(Opened { revision: 1, compacted: -1, ..Default::default() })
+        Some(InitialState { revision: 1, compacted: -1, ..Default::default() })
     );
     node.done(grant(4, 60)).await;
     node.put_with(PutRequest { lease: 4, ..put("a", "1") }).await;
@@ -561,7 +561,7 @@ async fn an_observer_begins_from_what_was_opened() {
     let last = node.seen.applied.lock().unwrap().pop().unwrap();
     assert_eq!((last.compacted, last.revision, last.used_bytes), (Some(2), 3, used_bytes));
     node.reopen().await;
-    let opened = Opened {
+    let opened = InitialState {
         revision: 3,
         compacted: 2,
         leases: vec![(4, 60)],

@@ -12,7 +12,7 @@ use openraft::storage::RaftStateMachine;
 use openraft::vote::RaftLeaderIdExt;
 
 use crate::mvcc::{Limits, Machine, View};
-use crate::observer::{Applied, Observer, Opened};
+use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::etcdserverpb::{
     CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse, request_op::Request,
@@ -26,28 +26,28 @@ use crate::types::{Command, Types};
 
 /// An observer that keeps its calls.
 #[derive(Default)]
-pub(super) struct Seen {
-    pub(super) opened: Mutex<Vec<Opened>>,
-    pub(super) applied: Mutex<Vec<Applied>>,
+pub(super) struct Recorder {
+    pub(super) opened: Mutex<Vec<InitialState>>,
+    pub(super) applied: Mutex<Vec<EntryChanges>>,
 }
 
-impl Observer for Seen {
-    fn opened(&self, opened: Opened) {
+impl Observer for Recorder {
+    fn opened(&self, opened: InitialState) {
         self.opened.lock().unwrap().push(opened);
     }
 
-    fn applied(&self, applied: Applied) {
+    fn applied(&self, applied: EntryChanges) {
         self.applied.lock().unwrap().push(applied);
     }
 }
 
 /// The machine, with its outcomes kept.
-pub(super) struct Recorded {
+pub(super) struct RecordingMachine {
     machine: Machine,
     outcomes: Arc<Mutex<Vec<Outcome>>>,
 }
 
-impl Apply<Types> for Recorded {
+impl Apply<Types> for RecordingMachine {
     fn keyspaces(&self) -> Vec<String> {
         self.machine.keyspaces()
     }
@@ -77,8 +77,8 @@ impl Apply<Types> for Recorded {
 }
 
 pub(super) struct Node {
-    pub(super) store: RaftStore<Types, Recorded>,
-    pub(super) seen: Arc<Seen>,
+    pub(super) store: RaftStore<Types, RecordingMachine>,
+    pub(super) seen: Arc<Recorder>,
     outcomes: Arc<Mutex<Vec<Outcome>>>,
     index: u64,
     engine: Engine,
@@ -101,10 +101,11 @@ pub(super) const LIMITS: Limits = Limits { space_bytes: 20_000, txn_operations: 
 async fn open(
     engine: &Engine,
     dir: &std::path::Path,
-    seen: &Arc<Seen>,
-) -> (RaftStore<Types, Recorded>, Arc<Mutex<Vec<Outcome>>>) {
+    seen: &Arc<Recorder>,
+) -> (RaftStore<Types, RecordingMachine>, Arc<Mutex<Vec<Outcome>>>) {
     let outcomes = Arc::new(Mutex::default());
-    let recorded = Recorded { machine: Machine::new(seen.clone(), LIMITS), outcomes: outcomes.clone() };
+    let recorded =
+        RecordingMachine { machine: Machine::new(seen.clone(), LIMITS), outcomes: outcomes.clone() };
     (RaftStore::open(engine, dir, options(), recorded).await.unwrap(), outcomes)
 }
 
@@ -117,7 +118,7 @@ impl Node {
     pub(super) async fn new() -> Node {
         let engine = Engine::start(Config::default().shards(1)).unwrap();
         let dir = dir();
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(Recorder::default());
         let (store, outcomes) = open(&engine, dir.path(), &seen).await;
         Node { store, seen, outcomes, index: 0, engine, dir }
     }
@@ -198,7 +199,7 @@ impl Node {
     }
 
     /// Returns the observer's call for the last entry, if there was one.
-    pub(super) fn applied(&self) -> Option<Applied> {
+    pub(super) fn applied(&self) -> Option<EntryChanges> {
         let mut applied = self.seen.applied.lock().unwrap();
         let last = applied.pop();
         assert!(applied.is_empty(), "one entry is passed on once");

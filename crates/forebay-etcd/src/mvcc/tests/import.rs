@@ -9,7 +9,7 @@ use super::model::Model;
 use super::random::{Random, is_proposed};
 use crate::bolt::Writer;
 use crate::mvcc::codec::{At, Record, State};
-use crate::mvcc::{Failure, Import, Imported, KEYSPACES, View};
+use crate::mvcc::{Failure, Import, ImportSummary, KEYSPACES, View};
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::peer::command::Change;
 use crate::snapshot::read::Source;
@@ -39,7 +39,7 @@ async fn save(view: &View, path: &Path) {
     std::fs::File::create(path).unwrap().write_all(&[&file[..], &sum].concat()).unwrap();
 }
 
-async fn restore(path: &Path, bump: u64) -> Result<(Node, Imported), Failure> {
+async fn restore(path: &Path, bump: u64) -> Result<(Node, ImportSummary), Failure> {
     let mut node = Node::new().await;
     let imported = {
         let keyspaces = node.store.keyspaces();
@@ -227,7 +227,7 @@ async fn files_of_etcd_are_taken() {
     let meta = vec![(b"finishedCompactRev".to_vec(), at(4, 0)), (b"scheduledCompactRev".to_vec(), at(7, 0))];
     write(&path, &[("key", keys), ("meta", meta)]);
     let (mut node, imported) = restore(&path, 0).await.unwrap();
-    assert_eq!(imported, Imported { revision: 20, keys: 2, leases: 0 });
+    assert_eq!(imported, ImportSummary { revision: 20, keys: 2, leases: 0 });
     let view = node.view().await;
     assert_eq!((view.revision(), view.compacted(), view.is_cleaning()), (20, 7, true));
     let found = node.range(super::harness::range([0], [0])).await.kvs;
@@ -253,7 +253,7 @@ async fn files_of_etcd_are_taken() {
     assert_eq!((view.revision(), view.compacted(), view.is_cleaning()), (9, 9, false));
     write(&path, &[("key", Vec::new())]);
     let (mut node, imported) = restore(&path, 0).await.unwrap();
-    assert_eq!(imported, Imported { revision: 1, keys: 0, leases: 0 });
+    assert_eq!(imported, ImportSummary { revision: 1, keys: 0, leases: 0 });
     assert_eq!(node.put("first", "v").await, 2);
 }
 

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::harness::*;
 use crate::mvcc::range::{self, Place};
 use crate::mvcc::reader::{Part, Reader};
-use crate::mvcc::{Compacted, Import, Imported, KeyRecord, Machine, view};
+use crate::mvcc::{CompactionRevisions, Import, ImportSummary, KeyRecord, Machine, view};
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::peer::command::Change;
@@ -158,7 +158,7 @@ async fn a_state_is_opened_when_there_is_memory_again() {
                 1 => assert_eq!(view::lease_keys(&reader, 7).await.unwrap(), [b"leased"]),
                 2 => assert_eq!(view::alarms(&reader).await.unwrap(), [(9, 1)]),
                 _ => {
-                    let seen = Arc::new(Seen::default());
+                    let seen = Arc::new(Recorder::default());
                     Machine::new(seen.clone(), LIMITS).opened(&keyspaces).await.unwrap();
                     assert_eq!(seen.opened.lock().unwrap()[0].leases, [(7, 60)]);
                 }
@@ -206,8 +206,8 @@ async fn a_restore_replaces_values_that_find_no_memory_together() {
         sleep(Duration::from_secs(5)).await;
         drop(held);
     };
-    let (imported, ()) = tokio::join!(import.finish(Compacted::default(), 0), free);
-    let expected = Imported { revision: KEYS + REPLACED, keys: KEYS as u64, leases: 0 };
+    let (imported, ()) = tokio::join!(import.finish(CompactionRevisions::default(), 0), free);
+    let expected = ImportSummary { revision: KEYS + REPLACED, keys: KEYS as u64, leases: 0 };
     assert_eq!(imported.unwrap(), expected);
 }
 

@@ -17,7 +17,7 @@ use forebay_test::worlds;
 use openraft::alias::{EntryOf, LogIdOf};
 use openraft::entry::RaftEntry;
 
-use super::harness::{LIMITS, Seen, range};
+use super::harness::{LIMITS, Recorder, range};
 use super::model::Model;
 use super::random::{Random, is_proposed};
 use crate::mvcc::{Failure, Machine, View};
@@ -101,12 +101,12 @@ impl Requests {
 }
 
 /// The machine, whose outcomes are compared.
-struct Judged {
+struct CheckedMachine {
     machine: Machine,
     requests: Requests,
 }
 
-impl Apply<Types> for Judged {
+impl Apply<Types> for CheckedMachine {
     fn keyspaces(&self) -> Vec<String> {
         self.machine.keyspaces()
     }
@@ -150,10 +150,10 @@ impl Apply<Types> for Judged {
 
 impl Subject for Requests {
     type Types = Types;
-    type Machine = Judged;
+    type Machine = CheckedMachine;
 
-    fn machine(&self) -> Judged {
-        Judged { machine: Machine::new(Arc::<Seen>::default(), LIMITS), requests: self.clone() }
+    fn machine(&self) -> CheckedMachine {
+        CheckedMachine { machine: Machine::new(Arc::<Recorder>::default(), LIMITS), requests: self.clone() }
     }
 
     fn entry(&self, id: LogIdOf<Types>) -> EntryOf<Types> {
@@ -166,7 +166,7 @@ impl Subject for Requests {
         64 << 10
     }
 
-    async fn check(&self, store: &RaftStore<Types, Judged>, count: u64) -> Result<(), Finding> {
+    async fn check(&self, store: &RaftStore<Types, CheckedMachine>, count: u64) -> Result<(), Finding> {
         let model = {
             let mut script = self.script();
             if let Some(wrong) = &script.wrong {
@@ -182,7 +182,7 @@ impl Subject for Requests {
 }
 
 /// Compares all that can be read: keys at every third revision since the last compaction, all events since, and leases with their keys.
-async fn compare(store: &RaftStore<Types, Judged>, model: &Model) -> Result<(), Finding> {
+async fn compare(store: &RaftStore<Types, CheckedMachine>, model: &Model) -> Result<(), Finding> {
     let text = |failure: Failure| match failure {
         Failure::Store(error) => Finding::Unread(error.to_string()),
         other => Finding::Wrong(format!("{other:?}")),

@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use super::cluster::{Cluster, new_address, within};
-use crate::Reason;
+use crate::EndReason;
 use crate::proto::etcdserverpb::{
     MemberAddRequest, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest,
 };
@@ -52,11 +52,11 @@ async fn a_cluster_grows_from_one_member_to_three_and_shrinks_again() {
     let (leader, id) = (cluster.leader().await, cluster.members[follower].node().id());
     let changed = cluster.members[follower].node().change_members(remove(id)).await.unwrap();
     assert_eq!(changed.members.len(), 2);
-    assert_eq!(cluster.members[follower].ended().await, Reason::Removed);
+    assert_eq!(cluster.members[follower].ended().await, EndReason::Removed);
     cluster.members[leader].put("late", "value").await.unwrap();
     // It does not come back.
     cluster.members[follower].start().await;
-    assert_eq!(cluster.members[follower].ended().await, Reason::Removed);
+    assert_eq!(cluster.members[follower].ended().await, EndReason::Removed);
     cluster.stop().await;
 }
 
@@ -68,7 +68,7 @@ async fn a_leader_that_is_removed_hands_over_first() {
     cluster.members[leader].put("before", "value").await.unwrap();
     let changed = cluster.members[leader].node().change_members(remove(id)).await.unwrap();
     assert_eq!(changed.members.len(), 2);
-    assert_eq!(cluster.members[leader].ended().await, Reason::Removed);
+    assert_eq!(cluster.members[leader].ended().await, EndReason::Removed);
     let next = cluster.leader().await;
     cluster.members[next].put("after", "value").await.unwrap();
     assert_eq!(cluster.members[next].get("before").await.as_deref(), Some("value"));
@@ -84,7 +84,7 @@ async fn a_member_that_was_away_learns_that_it_was_removed() {
     let leader = cluster.leader().await;
     cluster.members[leader].node().change_members(remove(id)).await.unwrap();
     cluster.members[away].start().await;
-    assert_eq!(cluster.members[away].ended().await, Reason::Removed);
+    assert_eq!(cluster.members[away].ended().await, EndReason::Removed);
     cluster.stop().await;
 }
 

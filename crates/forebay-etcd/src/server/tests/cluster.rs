@@ -10,7 +10,7 @@ use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{PutRequest, RangeRequest};
 use crate::proto::peer::command::Change;
-use crate::{Asked, Config, Reason, Server, StartError};
+use crate::{Config, EndReason, Invocation, Server, StartError};
 
 /// No step of a test takes this long.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ impl Member {
     pub(crate) fn config(&self) -> Config {
         let arguments = std::iter::once("forebay-etcd".to_owned()).chain(self.arguments.iter().cloned());
         match Config::parse(arguments, []).unwrap() {
-            Asked::Serve(config) => *config,
+            Invocation::Serve(config) => *config,
             other => panic!("{other:?}"),
         }
     }
@@ -64,7 +64,7 @@ impl Member {
     }
 
     /// Waits until the server ends by itself, and closes it.
-    pub(crate) async fn ended(&mut self) -> Reason {
+    pub(crate) async fn ended(&mut self) -> EndReason {
         let reason = within(self.server.as_ref().unwrap().ended()).await;
         self.stop().await;
         reason

@@ -18,7 +18,7 @@ use crate::proto::etcdserverpb::{
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::peer::command::Change;
 use crate::proto::peer::member_change;
-use crate::{Asked, Config, Restore};
+use crate::{Config, Invocation, Restore};
 
 fn channel(member: &Member) -> Channel {
     Channel::from_shared(format!("http://{}:2379", member.address)).unwrap().connect_lazy()
@@ -38,7 +38,7 @@ async fn save(member: &Member, path: &Path) {
 fn restore_with(arguments: &[String]) -> Restore {
     let command = ["forebay-etcd", "snapshot", "restore"].map(str::to_owned);
     match Config::parse(command.into_iter().chain(arguments.iter().cloned()), []).unwrap() {
-        Asked::Restore(restore) => *restore,
+        Invocation::Restore(restore) => *restore,
         other => panic!("{other:?}"),
     }
 }
