@@ -3,7 +3,7 @@
 //!
 //! An experiment has a [`Lane`]: it returns one operation after the other and takes their results. [`run`] opens the file
 //! of a [`Target`], starts the lanes in the way of a [`Backend`], and calls the experiment with a function that waits for
-//! them. So the experiment decides when its gauge begins and ends; [`Closed`] is a lane that ends at a deadline. A lane has
+//! them. So the experiment decides when its gauge begins and ends; in [`until_deadline`] lanes end at a deadline. A lane has
 //! ended when [`Lane::next`] returned `None` and its operations in flight have a result.
 //!
 //! | back end | lanes | operations of a lane in flight |
@@ -40,7 +40,7 @@ mod closed;
 mod queue;
 mod ring;
 
-pub(crate) use closed::{Closed, until_deadline};
+pub(crate) use closed::{LoopTally, until_deadline};
 pub(crate) use ring::Setup;
 
 /// The message for a refusal of polled reads.
@@ -636,9 +636,9 @@ mod tests {
             }
         }
 
-        struct Ending(Arc<Mutex<bool>>);
+        struct EndGuard(Arc<Mutex<bool>>);
 
-        impl Drop for Ending {
+        impl Drop for EndGuard {
             fn drop(&mut self) {
                 *locked(&self.0) = true;
             }
@@ -651,7 +651,7 @@ mod tests {
         for backend in [threads, Backend::Aio, Backend::SpawnBlocking, Backend::Shards(Polling::Off)] {
             let target = Target::reads(temp.path(), BYTES, 2);
             let is_over = Arc::new(Mutex::new(false));
-            let ending = Ending(Arc::clone(&is_over));
+            let ending = EndGuard(Arc::clone(&is_over));
             let outcome: anyhow::Result<()> = run(
                 backend,
                 &target,

@@ -96,15 +96,15 @@ struct Load {
     depth: usize,
 }
 
-/// The operations of a load that completed before its end.
+/// The tally of a load: its operations that completed before its end.
 #[derive(Debug)]
-struct Seen {
+struct LoadTally {
     bytes: u64,
     seconds: f64,
     times: Latency,
 }
 
-impl Seen {
+impl LoadTally {
     fn operations_per_second(&self) -> f64 {
         self.times.count() as f64 / self.seconds
     }
@@ -183,7 +183,7 @@ impl Bench {
     ///
     /// # Errors
     /// Fails when a read or write failed.
-    fn run(&self, load: Load) -> anyhow::Result<Seen> {
+    fn run(&self, load: Load) -> anyhow::Result<LoadTally> {
         let begun = Instant::now();
         let progress = Arc::new(Mutex::new(Progress {
             times: Latency::new()?,
@@ -206,7 +206,7 @@ impl Bench {
         on_shards(&self.engine, files, lanes, load.bytes as usize)()?;
         let progress = locked(&progress);
         let seconds = self.length.max(progress.last - begun).as_secs_f64();
-        Ok(Seen { bytes: load.bytes, seconds, times: progress.times.clone() })
+        Ok(LoadTally { bytes: load.bytes, seconds, times: progress.times.clone() })
     }
 }
 
@@ -214,7 +214,7 @@ impl Bench {
 fn measure(
     calibration: &mut Calibration,
     context: &Context,
-    mut run: impl FnMut(Load) -> anyhow::Result<Seen>,
+    mut run: impl FnMut(Load) -> anyhow::Result<LoadTally>,
 ) -> anyhow::Result<()> {
     let depths: Vec<usize> = (0..).map(|power| 1 << power).take_while(|&depth| depth <= DEPTH_MAX).collect();
     let step = context.step("calibrate", depths.len() as u64 + 6, Unit::Count);
@@ -295,14 +295,14 @@ mod tests {
     }
 
     /// A device that works on `places` requests at once, each for 1 ms as a read and 3 ms as a write.
-    fn device(places: usize, ran: &mut Vec<Load>) -> impl FnMut(Load) -> anyhow::Result<Seen> {
+    fn device(places: usize, ran: &mut Vec<Load>) -> impl FnMut(Load) -> anyhow::Result<LoadTally> {
         move |load| {
             ran.push(load);
             let each_ns = if load.writes { 3_000_000 } else { 1_000_000 };
             let operations = 1_000_000_000 / each_ns * load.depth.min(places) as u64;
             let mut times = Latency::new().expect("memory");
             (0..operations).for_each(|_| times.record(Duration::from_nanos(each_ns)));
-            Ok(Seen { bytes: load.bytes, seconds: 1.0, times })
+            Ok(LoadTally { bytes: load.bytes, seconds: 1.0, times })
         }
     }
 

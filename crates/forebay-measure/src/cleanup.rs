@@ -16,11 +16,11 @@ use signal_hook::iterator::Signals;
 /// The registry of undo actions. Clones share one registry.
 #[derive(Clone, Default)]
 pub struct Cleanup {
-    shared: Arc<Shared>,
+    shared: Arc<Registry>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct Registry {
     actions: Mutex<BTreeMap<u64, Action>>,
     next: AtomicU64,
 }

@@ -193,11 +193,11 @@ struct Work {
 }
 
 /// A sample's job and parameters.
-type Shared = Arc<(Job, Work)>;
+type SharedJob = Arc<(Job, Work)>;
 
 /// Runs the reader on `engine` and the hogs on their own engine, unless they are in another process.
 fn run(
-    shared: &Shared,
+    shared: &SharedJob,
     engine: &Engine,
     (hog_engine, hog_class): (&Engine, Class),
     others: Option<OtherHogs>,
@@ -280,7 +280,7 @@ async fn lane(
 async fn run_hogs(
     hogs: u64,
     file: File,
-    shared: Shared,
+    shared: SharedJob,
     until: Instant,
     engine: Engine,
 ) -> anyhow::Result<u64> {
@@ -321,7 +321,7 @@ impl OtherHogs {
     /// # Errors
     /// There is no group, the process cannot be started, or may not enter its group; it has reported the reason on standard
     /// error.
-    fn start(shared: &Shared) -> anyhow::Result<Self> {
+    fn start(shared: &SharedJob) -> anyhow::Result<Self> {
         ensure!(shared.1.hogs_procs.is_some(), "no cgroup was made for the hogs");
         let job = Job { row: "hogs-alone".to_owned(), ..shared.0.clone() };
         let program = std::env::current_exe().context("the path of this program's file is not known")?;

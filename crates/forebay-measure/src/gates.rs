@@ -67,8 +67,8 @@ pub(super) struct SampleFigures {
     pub(super) claim: Claim,
 }
 
-/// One sample: the number of its repeat, the observed counters, and its claims.
-pub(super) type Seen<'a> = (u32, &'a CounterDeltas, Claim);
+/// The observation of one sample: the number of its repeat, the counters, and its claims.
+pub(super) type Observation<'a> = (u32, &'a CounterDeltas, Claim);
 
 /// Returns the number of processors that this process may use.
 pub(super) fn processors() -> usize {
@@ -77,8 +77,8 @@ pub(super) fn processors() -> usize {
 
 /// Returns the gates of a row that ran on this number of processors, over all its samples. A sample that
 /// fails a gate fails the row, whose value is the worst.
-pub(super) fn of_row(samples: &[Seen<'_>], processors: usize) -> Vec<Condition> {
-    let gates: [fn(&Seen<'_>, usize) -> Condition; 5] = [
+pub(super) fn of_row(samples: &[Observation<'_>], processors: usize) -> Vec<Condition> {
+    let gates: [fn(&Observation<'_>, usize) -> Condition; 5] = [
         |seen, _| device_bytes(seen),
         generator,
         |seen, _| other_io(seen),
@@ -162,7 +162,7 @@ pub(super) fn worst(all: Vec<(u32, Condition)>) -> Option<Condition> {
     Some(gate)
 }
 
-fn device_bytes((_, counter_deltas, claim): &Seen<'_>) -> Condition {
+fn device_bytes((_, counter_deltas, claim): &Observation<'_>) -> Condition {
     const NAME: &str = "device_bytes";
     let of = |bytes: fn(Bytes) -> u64| (counter_deltas.device.map(bytes), counter_deltas.own.map(bytes));
     let claims =
@@ -188,7 +188,7 @@ fn device_bytes((_, counter_deltas, claim): &Seen<'_>) -> Condition {
     }
 }
 
-fn generator((_, counter_deltas, claim): &Seen<'_>, processors: usize) -> Condition {
+fn generator((_, counter_deltas, claim): &Observation<'_>, processors: usize) -> Condition {
     const NAME: &str = "generator";
     if claim.busy_on_purpose {
         return Condition::unknown(NAME, "does not apply: processors are kept busy on purpose");
@@ -203,7 +203,7 @@ fn generator((_, counter_deltas, claim): &Seen<'_>, processors: usize) -> Condit
         .with_meaning("share of the time in which the busiest thread, or all processors, worked: near 1 a processor is the limit")
 }
 
-fn other_io((_, counter_deltas, claim): &Seen<'_>) -> Condition {
+fn other_io((_, counter_deltas, claim): &Observation<'_>) -> Condition {
     const NAME: &str = "other_io";
     let (Some(device), Some(own)) = (counter_deltas.device, counter_deltas.own) else {
         return Condition::unknown(NAME, "the device or the process has no counters");
@@ -225,7 +225,7 @@ fn other_io((_, counter_deltas, claim): &Seen<'_>) -> Condition {
         .with_meaning("bytes on the device that this process did not cause, as a share of all")
 }
 
-fn steal((_, counter_deltas, _): &Seen<'_>) -> Condition {
+fn steal((_, counter_deltas, _): &Observation<'_>) -> Condition {
     const NAME: &str = "steal";
     let Some(ticks) = counter_deltas.ticks.filter(|ticks| ticks.all > 0) else {
         return Condition::unknown(NAME, "the kernel counted no time");
@@ -235,7 +235,7 @@ fn steal((_, counter_deltas, _): &Seen<'_>) -> Condition {
         .with_meaning("share of the processors' time that the host gave to others")
 }
 
-fn throttling((_, counter_deltas, _): &Seen<'_>) -> Condition {
+fn throttling((_, counter_deltas, _): &Observation<'_>) -> Condition {
     const NAME: &str = "throttling";
     match counter_deltas.throttled {
         Some(times) => Condition::at_most(NAME, times as f64, 0.0)

@@ -485,7 +485,7 @@ fn than(row: &Row, other: &Row) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::super::lanes::test_job;
-    use super::super::system_counters::Bytes as Counted;
+    use super::super::system_counters::Bytes as CountedBytes;
     use super::*;
     use crate::cleanup::{Cleanup, TempFile};
     use crate::context::Target;
@@ -583,7 +583,7 @@ mod tests {
     fn figures_come_from_the_counters_of_the_device() {
         let mut outcome =
             Outcome { bytes: 1_000_000, seconds: 0.5, cpu_seconds: 0.001, ..Outcome::default() };
-        outcome.evidence.counter_deltas.device = Some(Counted { read: 7, written: 2_000_000 });
+        outcome.evidence.counter_deltas.device = Some(CountedBytes { read: 7, written: 2_000_000 });
         let found = with_requests(outcome.clone(), Some(10)).metrics();
         assert_eq!(found.get(metric::TOTAL_MS), Some(500.0));
         assert_eq!(found.get(metric::MB_PER_S), Some(2.0));

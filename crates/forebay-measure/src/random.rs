@@ -9,7 +9,7 @@ use forebay::{Class, Config, Open, Polling};
 use rustix::mm::Advice;
 
 use crate::aligned::Map;
-use crate::backend::{Backend, Calls, Closed, Target, until_deadline};
+use crate::backend::{Backend, Calls, LoopTally, Target, until_deadline};
 use crate::cold::{ColdFile, MEMORY, SIZE};
 use crate::commands::{self, NAMESPACE};
 use crate::fio::FioJob;
@@ -415,7 +415,7 @@ fn backend_of(row: &str) -> Option<Backend> {
 
 /// Touches each page of a block in a map of the thread's own: the maps share the page cache's pages, as those of several
 /// processes would.
-fn mapped(job: &Job, work: &Work) -> anyhow::Result<Closed> {
+fn mapped(job: &Job, work: &Work) -> anyhow::Result<LoopTally> {
     let file = File::open(&job.path)?;
     let (lanes, cost) = on_threads(work.depth, job, |number, deadline| {
         let map = Map::new(&file, work.span_start + work.span_bytes, Advice::Random)?;
@@ -432,12 +432,12 @@ fn mapped(job: &Job, work: &Work) -> anyhow::Result<Closed> {
         }
         Ok((latency, checker.folded()))
     })?;
-    Closed::of(lanes, cost)
+    LoopTally::of(lanes, cost)
 }
 
 /// Requests as many blocks at a time as there are reads in flight from a task on a shard, and waits for all of them. The time of
 /// this wait is the latency of each.
-fn read_many(job: &Job) -> anyhow::Result<Closed> {
+fn read_many(job: &Job) -> anyhow::Result<LoopTally> {
     let shared = shared::<Work>(job)?;
     with_engine(Config::default().shards(1), |engine| {
         let file = engine.open(&job.path, Open::read()).wait()?;
@@ -466,7 +466,7 @@ fn read_many(job: &Job) -> anyhow::Result<Closed> {
             anyhow::Ok((latency, checker.folded()))
         });
         let part = task.wait()??;
-        Closed::of([part], gauge.stop()?)
+        LoopTally::of([part], gauge.stop()?)
     })
 }
 

@@ -122,7 +122,7 @@ impl Experiment for Sustain {
                 let (file, shared) = (file.clone(), Arc::clone(&shared));
                 move || load(file, shared, begun)
             };
-            let Tally { ended, latency, .. } = engine.spawn_on_shard(0, Class::DEFAULT, load).wait()??;
+            let Tally { timeline, latency, .. } = engine.spawn_on_shard(0, Class::DEFAULT, load).wait()??;
             let written = Instant::now();
             let seconds = (written - begun).as_secs_f64();
             file.sync(Durability::All).wait()?;
@@ -130,7 +130,7 @@ impl Experiment for Sustain {
             let operations = latency.count();
             let bytes = operations * block_bytes(&job.row);
             let outcome = Outcome::new(gauge.stop()?, operations, bytes, latency);
-            let (series, figures) = (ended.series(), ended.figures(depth)?);
+            let (series, figures) = (timeline.series(), timeline.figures(depth)?);
             Ok(Outcome { seconds, series, figures, ..outcome }.figure(metric::SYNC_MS, sync_ms))
         })
     }
@@ -240,16 +240,16 @@ struct Work {
     file_bytes: u64,
 }
 
-/// Completed operations over time.
+/// The completed operations over time.
 #[derive(Debug)]
-struct Ended {
+struct Timeline {
     /// Bytes of the operations that completed in each tenth of a second.
     bins: Vec<u64>,
     /// Number of operations that completed in each [`STEP_MS`].
     steps: Vec<u32>,
 }
 
-impl Ended {
+impl Timeline {
     /// Makes room for `seconds` seconds.
     fn new(seconds: f64) -> Self {
         let bins = (seconds / BIN_SECONDS).round() as usize;
@@ -319,7 +319,7 @@ impl Ended {
 /// The state that the lanes of a load share; they never leave their thread.
 #[derive(Debug)]
 struct Tally {
-    ended: Ended,
+    timeline: Timeline,
     latency: Latency,
     /// Offset of the next sequential write.
     next_offset: u64,
@@ -327,7 +327,7 @@ struct Tally {
 
 /// Runs all lanes on this shard.
 async fn load(file: File, shared: Arc<(Job, Work)>, begun: Instant) -> anyhow::Result<Tally> {
-    let tally = Tally { ended: Ended::new(shared.0.seconds), latency: Latency::new()?, next_offset: 0 };
+    let tally = Tally { timeline: Timeline::new(shared.0.seconds), latency: Latency::new()?, next_offset: 0 };
     let tally = Rc::new(RefCell::new(tally));
     let spawn = |number| {
         let lane = lane(file.clone(), Arc::clone(&shared), begun, number, Rc::clone(&tally));
@@ -372,7 +372,7 @@ async fn lane(
         let now = Instant::now();
         let mut tally = tally.borrow_mut();
         tally.latency.record(now - before);
-        tally.ended.count(now - begun, bytes);
+        tally.timeline.count(now - begun, bytes);
         before = now;
     }
     Ok(())
@@ -434,9 +434,9 @@ fn stalls(row: &Row) -> Option<(f64, String)> {
 pub(crate) fn simulated(time: Duration, depth: usize, operations: &[(Duration, u64)]) -> Table {
     use forebay_report::result::Sample;
     let seconds = time.as_secs_f64();
-    let mut ended = Ended::new(seconds);
-    operations.iter().for_each(|(since, bytes)| ended.count(*since, *bytes));
-    let metrics = ended.figures(depth).expect("it has bins");
+    let mut timeline = Timeline::new(seconds);
+    operations.iter().for_each(|(since, bytes)| timeline.count(*since, *bytes));
+    let metrics = timeline.figures(depth).expect("it has bins");
     let mut table = Table::new(SPEC.name, "").parameter("seconds", seconds);
     table.rows.push(Row::from_samples("random-write", vec![Sample { repeat: 0, metrics }]));
     table
@@ -449,9 +449,9 @@ mod tests {
     use crate::cleanup::Cleanup;
     use forebay_report::result::Sample;
 
-    fn load(parts: &[(u64, usize)]) -> Ended {
+    fn load(parts: &[(u64, usize)]) -> Timeline {
         let bins: Vec<u64> = parts.iter().flat_map(|(bytes, count)| vec![*bytes; *count]).collect();
-        Ended { steps: vec![100; 10 * bins.len()], bins }
+        Timeline { steps: vec![100; 10 * bins.len()], bins }
     }
 
     #[test]
@@ -494,14 +494,14 @@ mod tests {
 
     #[test]
     fn completions_belong_to_their_bin_and_their_step() {
-        let mut ended = Ended::new(0.3);
+        let mut timeline = Timeline::new(0.3);
         for (milliseconds, bytes) in [(10, 1), (99, 2), (101, 4), (250, 8), (300, 16), (900, 32)] {
-            ended.count(Duration::from_millis(milliseconds), bytes);
+            timeline.count(Duration::from_millis(milliseconds), bytes);
         }
-        assert_eq!((ended.bins.as_slice(), ended.steps.len()), (&[3, 4, 8][..], 30));
-        let some: Vec<usize> = (0..30).filter(|step| ended.steps[*step] > 0).collect();
+        assert_eq!((timeline.bins.as_slice(), timeline.steps.len()), (&[3, 4, 8][..], 30));
+        let some: Vec<usize> = (0..30).filter(|step| timeline.steps[*step] > 0).collect();
         assert_eq!(some, [1, 9, 10, 25]);
-        assert_eq!((ended.steps_from(2).len(), ended.steps_from(9).len()), (10, 0));
+        assert_eq!((timeline.steps_from(2).len(), timeline.steps_from(9).len()), (10, 0));
     }
 
     #[test]

@@ -36,12 +36,13 @@ pub(super) fn method() -> String {
 /// Running timer tasks; the runtime needs its time driver.
 #[derive(Debug)]
 pub(super) struct Timers {
-    shared: Arc<Shared>,
+    shared: Arc<LatenessTally>,
     tasks: Vec<JoinHandle<()>>,
 }
 
+/// The tally of the lateness, which all tasks share.
 #[derive(Debug)]
-struct Shared {
+struct LatenessTally {
     base: Instant,
     /// Due times before this one do not count; nanoseconds after `base`.
     from_ns: AtomicU64,
@@ -58,7 +59,7 @@ impl Timers {
     pub(super) fn start(runtime: &Handle) -> anyhow::Result<Self> {
         let late = (0..SHARES).map(|_| Ok(Mutex::new(Latency::new()?))).collect::<anyhow::Result<_>>()?;
         let (from_ns, until_ns) = (AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX));
-        let shared = Arc::new(Shared { base: Instant::now(), from_ns, until_ns, late });
+        let shared = Arc::new(LatenessTally { base: Instant::now(), from_ns, until_ns, late });
         let tasks = (0..TASKS).map(|task| runtime.spawn(wait_again(task, Arc::clone(&shared)))).collect();
         Ok(Self { shared, tasks })
     }
@@ -91,7 +92,7 @@ impl Timers {
 
 /// Waits for the due times of a task. A missed one does not move those after it, and each counts
 /// with its own lateness.
-async fn wait_again(task: u32, shared: Arc<Shared>) {
+async fn wait_again(task: u32, shared: Arc<LatenessTally>) {
     let period_ns = PERIOD.as_nanos() as u64;
     let mut due_ns = period_ns * u64::from(task) / u64::from(TASKS);
     while due_ns < shared.until_ns.load(Ordering::Relaxed) {

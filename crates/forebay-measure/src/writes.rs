@@ -698,16 +698,16 @@ fn spread(figures: &[(&Row, &str)]) -> Option<String> {
     Some(format!("the repeats spread too widely ({} to {} writes/s)", number(low), number(high)))
 }
 
-/// The writes of one client in each repeat: their number, the time they took, and the time of the sync left out.
+/// The writes of one client in a simulated repeat: their number, the time they took, and the time of the sync left out.
 #[cfg(test)]
-pub(crate) type Simulated = (u32, Duration, Option<Duration>);
+pub(crate) type SimulatedRepeat = (u32, Duration, Option<Duration>);
 
 /// Returns the sentences on such writes.
 #[cfg(test)]
-pub(crate) fn simulated(rows: &[(&str, Vec<Simulated>)]) -> Vec<String> {
+pub(crate) fn simulated(rows: &[(&str, Vec<SimulatedRepeat>)]) -> Vec<String> {
     let mut table = Table::new(SPEC.name, "").parameter("pattern", "sparse").parameter("clients", 1);
     for (name, repeats) in rows {
-        let sample = |(writes, time, left_out): &Simulated| {
+        let sample = |(writes, time, left_out): &SimulatedRepeat| {
             let total = time.as_secs_f64();
             let left_out = left_out.unwrap_or_default().as_secs_f64();
             let outcome = Outcome { operations: u64::from(*writes), ..Outcome::default() };

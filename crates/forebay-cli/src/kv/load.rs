@@ -56,17 +56,17 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let input = Input::new(file, format, args.header);
     let count = args.part.open(args.create, |keyspace| {
         let step = length.map(|length| Progress::detect(args.quiet).step("load", length, Unit::Bytes));
-        let mut loading = Loading { file: &args.file, input, step, taken: 0 };
-        let count = if args.sorted { loading.sorted(keyspace) } else { loading.in_batches(keyspace) }?;
-        if let Some(step) = loading.step {
-            step.finish(&format!("{} entries", loading.taken));
+        let mut loader = FileLoader { file: &args.file, input, step, taken: 0 };
+        let count = if args.sorted { loader.sorted(keyspace) } else { loader.in_batches(keyspace) }?;
+        if let Some(step) = loader.step {
+            step.finish(&format!("{} entries", loader.taken));
         }
         Ok(count)
     })?;
     Ok(print(&format!("{count} entries loaded\n"))?)
 }
 
-struct Loading<'a> {
+struct FileLoader<'a> {
     file: &'a Path,
     input: Input,
     step: Option<Step>,
@@ -74,7 +74,7 @@ struct Loading<'a> {
     taken: u64,
 }
 
-impl Loading<'_> {
+impl FileLoader<'_> {
     fn next(&mut self) -> Result<Option<Entry>, Fault> {
         if self.taken.is_multiple_of(STEP)
             && let Some(step) = &self.step

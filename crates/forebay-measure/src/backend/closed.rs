@@ -13,15 +13,15 @@ use crate::latency::Latency;
 use crate::pace::Offsets;
 use crate::pattern::{Checker, PAGE_BYTES, Pattern};
 
-/// The results of a closed loop.
+/// The tally of a closed loop.
 #[derive(Debug)]
-pub(crate) struct Closed {
+pub(crate) struct LoopTally {
     cost: Cost,
     latency: Latency,
     folded: u64,
 }
 
-impl Closed {
+impl LoopTally {
     /// Adds up the times of lanes, and the values folded from the words that they saw.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ pub(crate) fn until_deadline(
     job: &Job,
     checks_all: bool,
     offsets: impl Fn(usize) -> Offsets,
-) -> anyhow::Result<Closed> {
+) -> anyhow::Result<LoopTally> {
     let begin = Begin(Arc::default());
     // Tasks cannot wait for each other: there may be fewer threads than tasks.
     let (ready, all_ready) = mpsc::channel();
@@ -82,7 +82,7 @@ pub(crate) fn until_deadline(
         _ = begin.0.set(Some(gauge.begun() + Duration::from_secs_f64(job.seconds)));
         Ok((join()?, gauge.stop()?))
     })?;
-    Closed::of(lanes.into_iter().map(|lane| (lane.latency, lane.checker.folded())), cost)
+    LoopTally::of(lanes.into_iter().map(|lane| (lane.latency, lane.checker.folded())), cost)
 }
 
 /// Lets the lanes go when the deadline is known. Dropped without one, because the sample failed, it lets them end.

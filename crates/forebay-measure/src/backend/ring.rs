@@ -47,8 +47,8 @@ impl Setup {
         Self { fixed_buffers: true, fixed_file: true, defer_taskrun: true, ..Self::default() }
     }
 
-    fn build<E: Entry>(self, entries: usize) -> anyhow::Result<IoUring<E, E::Ended>> {
-        let mut builder = IoUring::<E, E::Ended>::builder();
+    fn build<E: Entry>(self, entries: usize) -> anyhow::Result<IoUring<E, E::Completion>> {
+        let mut builder = IoUring::<E, E::Completion>::builder();
         if self.defer_taskrun || self.as_fio {
             builder.setup_single_issuer().setup_defer_taskrun();
         }
@@ -123,7 +123,7 @@ fn on_ring<E: Entry, L: Lane>(
 struct Ring<'a, E: Entry> {
     submitter: Submitter<'a>,
     sq: SubmissionQueue<'a, E>,
-    cq: CompletionQueue<'a, E::Ended>,
+    cq: CompletionQueue<'a, E::Completion>,
     setup: Setup,
     descriptor: i32,
     namespace: Namespace,
@@ -136,7 +136,7 @@ struct Ring<'a, E: Entry> {
 
 /// The entries submitted, and the completions that come back.
 trait Entry: squeue::EntryMarker {
-    type Ended: cqueue::EntryMarker + Into<cqueue::Entry>;
+    type Completion: cqueue::EntryMarker + Into<cqueue::Entry>;
     /// Whether a completion holds the number of bytes. The completion of a command only reports success.
     const REPORTS_BYTES: bool;
 
@@ -145,7 +145,7 @@ trait Entry: squeue::EntryMarker {
 }
 
 impl Entry for squeue::Entry {
-    type Ended = cqueue::Entry;
+    type Completion = cqueue::Entry;
     const REPORTS_BYTES: bool = true;
 
     fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self> {
@@ -169,7 +169,7 @@ impl Entry for squeue::Entry {
 }
 
 impl Entry for squeue::Entry128 {
-    type Ended = cqueue::Entry32;
+    type Completion = cqueue::Entry32;
     const REPORTS_BYTES: bool = false;
 
     fn of(ring: &Ring<'_, Self>, slot: usize, op: Op, memory: *mut u8) -> anyhow::Result<Self> {

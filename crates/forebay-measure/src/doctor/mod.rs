@@ -30,7 +30,7 @@ use forebay_report::units::bytes;
 /// A mechanism that one call tries on a `T`, and the sentences of its finding.
 struct Probe<T> {
     name: &'static str,
-    call: fn(&T) -> Tried,
+    call: fn(&T) -> ProbeResult,
     /// The observation when the call works; its text replaces `{}`.
     works: &'static str,
     /// The observation when the call is refused; the error replaces `{}`.
@@ -39,7 +39,7 @@ struct Probe<T> {
 }
 
 /// The result of a call that tries a mechanism.
-type Tried = Result<String, Refusal>;
+type ProbeResult = Result<String, Refusal>;
 
 /// The reason why a mechanism does not work: an error, or a finding of its own.
 enum Refusal {
@@ -67,7 +67,7 @@ impl<T> Probe<T> {
 }
 
 /// Drops the value of a call that works.
-fn done<T, E: Into<io::Error>>(result: Result<T, E>) -> Tried {
+fn done<T, E: Into<io::Error>>(result: Result<T, E>) -> ProbeResult {
     Ok(result.map(|_| String::new())?)
 }
 

@@ -12,7 +12,7 @@ use io_uring::{IoUring, opcode, types};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Statx, StatxFlags, fallocate, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 
-use super::{Probe, Tried, degraded, done, named, ok};
+use super::{Probe, ProbeResult, degraded, done, named, ok};
 use crate::aligned::AlignedBuffer;
 use crate::pattern::Pattern;
 use crate::residency;
@@ -230,7 +230,7 @@ fn direct_read(probed: &ProbedFile) -> (Direct, Check) {
     }
 }
 
-fn polled_read(probed: &ProbedFile) -> Tried {
+fn polled_read(probed: &ProbedFile) -> ProbeResult {
     let (file, mut memory) = (probed.open_direct(false)?, AlignedBuffer::new(4096));
     let mut ring: IoUring = IoUring::builder().setup_iopoll().build(8)?;
     let read = opcode::Read::new(types::Fd(file.as_raw_fd()), memory.bytes_mut().as_mut_ptr(), 4096).build();
@@ -250,7 +250,7 @@ fn polled_read(probed: &ProbedFile) -> Tried {
     }
 }
 
-fn atomic_write(file: &ProbedFile) -> Tried {
+fn atomic_write(file: &ProbedFile) -> ProbeResult {
     let status = file.status.as_ref().filter(|status| status.stx_mask & STATX_WRITE_ATOMIC != 0);
     let max = status.map_or(0, |status| status.stx_atomic_write_unit_max);
     let tried = if max == 0 { 4096 } else { max };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{Builder, EnterFlags, IoUring, Probe as Opcodes, opcode, squeue};
 
-use super::{Probe, Refusal, Tried, degraded, done};
+use super::{Probe, ProbeResult, Refusal, degraded, done};
 use crate::aligned::AlignedBuffer;
 use crate::system_counters::value;
 use forebay_report::check::Check;
@@ -200,11 +200,11 @@ fn explain(errno: Option<i32>, disabled: Option<u32>, seccomp: u64) -> (&'static
     }
 }
 
-fn with_flags(set: impl FnOnce(&mut Builder) -> &mut Builder) -> Tried {
+fn with_flags(set: impl FnOnce(&mut Builder) -> &mut Builder) -> ProbeResult {
     done(set(&mut IoUring::builder()).build(ENTRIES))
 }
 
-fn hybrid_iopoll() -> Tried {
+fn hybrid_iopoll() -> ProbeResult {
     let mut parameters = [0_u32; 30];
     // The third word of `struct io_uring_params` holds the flags.
     parameters[2] = SETUP_IOPOLL | SETUP_HYBRID_IOPOLL;
@@ -217,7 +217,7 @@ fn hybrid_iopoll() -> Tried {
     Ok(String::new())
 }
 
-fn file_table() -> Tried {
+fn file_table() -> ProbeResult {
     let accepts =
         |entries: u32| IoUring::new(ENTRIES).and_then(|ring| ring.submitter().register_files_sparse(entries));
     accepts(FILE_TABLE)?;
@@ -240,7 +240,7 @@ pub(super) fn register(ring: &IoUring, bytes: usize) -> io::Result<()> {
     unsafe { ring.submitter().register_buffers(&[buffer]) }
 }
 
-fn clone_buffers() -> Tried {
+fn clone_buffers() -> ProbeResult {
     let keeper = IoUring::new(ENTRIES)?;
     register(&keeper, 1 << 20)?;
     let other = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
@@ -249,7 +249,7 @@ fn clone_buffers() -> Tried {
 }
 
 /// Waits for two completions, of which only one comes: without min_wait the call lasts until the timeout.
-fn min_wait() -> Tried {
+fn min_wait() -> ProbeResult {
     let ring = ring_with(&nop())?;
     let (started, timeout) = (Instant::now(), Timespec::new().sec(1));
     ring.submitter().submit_with_args(2, &SubmitArgs::new().timespec(&timeout).min_wait_usec(100))?;
@@ -260,7 +260,7 @@ fn min_wait() -> Tried {
 }
 
 /// Sends a message to a ring, and looks for it there.
-fn message(send: impl FnOnce(&squeue::Entry) -> io::Result<()>) -> Tried {
+fn message(send: impl FnOnce(&squeue::Entry) -> io::Result<()>) -> ProbeResult {
     let mut receiver = IoUring::new(ENTRIES)?;
     send(&opcode::MsgRingData::new(Fd(receiver.as_raw_fd()), 7, 1, None).build())?;
     match receiver.completion().next() {
@@ -285,7 +285,7 @@ fn send_without_ring(message: &squeue::Entry) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn opcodes(ring: &IoUring) -> Tried {
+fn opcodes(ring: &IoUring) -> ProbeResult {
     let wanted = [
         ("READ", opcode::Read::CODE),
         ("WRITE", opcode::Write::CODE),

@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
+use super::message::{Facts, FromAgent, PreparedAgent, Sample, ToAgent, receive, send};
 use super::{ALIVE_EVERY, Find, SILENCE_MAX, host_name};
 use crate::backend::locked;
 use crate::cleanup::Cleanup;
@@ -208,7 +208,7 @@ fn measure(
             "; an unoptimised build, whose figures are not representative"
         },
     );
-    wire.send(&FromAgent::Prepared(Prepared { about, tables }))?;
+    wire.send(&FromAgent::Prepared(PreparedAgent { about, tables }))?;
     while let Ok(task) = tasks.recv() {
         match task {
             ToAgent::Sample { round, sample } => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use super::message::{Facts, FromAgent, Prepared, Sample, ToAgent, receive, send};
+use super::message::{Facts, FromAgent, PreparedAgent, Sample, ToAgent, receive, send};
 use super::{ALIVE_EVERY, SILENCE_MAX};
 use crate::experiment::Outcome;
 use crate::gates::Claim;
@@ -73,7 +73,7 @@ pub(super) struct Host {
     pub(super) label: String,
     is_rank: bool,
     pub(super) facts: Facts,
-    pub(super) prepared: Option<Prepared>,
+    pub(super) prepared: Option<PreparedAgent>,
     output: Option<Box<dyn Write + Send>>,
     carrier: Carrier,
     offset: Offset,
@@ -100,13 +100,13 @@ impl HostSample {
     }
 }
 
-/// A host's place in the list, its message, and the instant when that arrived.
-type Received = (usize, anyhow::Result<FromAgent>, u64);
+/// The arrival of a message: its host's place in the list, the message, and the instant.
+type Arrival = (usize, anyhow::Result<FromAgent>, u64);
 
 /// All agents. Dropping the controller ends their measurements.
 pub(super) struct Controller {
     pub(super) hosts: Vec<Host>,
-    inbox: Receiver<Received>,
+    inbox: Receiver<Arrival>,
     /// The number of hosts whose connection has not ended.
     connected: usize,
     /// The instant when the agents were last notified that this side is alive.

@@ -85,7 +85,7 @@ pub(super) enum FromAgent {
     /// The instants when the request arrived and when this reply was sent, on the agent's monotonic clock.
     Clock { arrived_ns: u64, sent_ns: u64 },
     /// The file has been written.
-    Prepared(Prepared),
+    Prepared(PreparedAgent),
     /// The sample waits for its start.
     Ready,
     /// The result of a sample, with gates of the file and the device.
@@ -108,7 +108,7 @@ pub(super) struct Facts {
 
 /// An agent that can take samples.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Prepared {
+pub(super) struct PreparedAgent {
     /// The host and its file system, in a sentence.
     pub(super) about: String,
     /// The tables, whose rows have no figures.

@@ -11,7 +11,7 @@ mod simulated;
 
 use std::time::Duration;
 
-use observe::Seen;
+use observe::ReadFigures;
 use simulated::{Device, devices};
 
 use crate::experiment::Experiment as _;
@@ -33,7 +33,7 @@ fn text(times: &[Duration]) -> String {
 }
 
 /// Builds the experiment in the form of `measure saturate`.
-fn saturate_of(seen: &Seen) -> Experiment {
+fn saturate_of(seen: &ReadFigures) -> Experiment {
     let mut metrics = Metrics::default();
     metrics.set(metric::IOPS, seen.per_second).set(metric::MEAN_US, mean_us(&seen.times));
     let mut row = Row::from_samples("forebay", vec![Sample { repeat: 0, metrics }]);

@@ -28,7 +28,7 @@ use crate::lanes::{allow_files, runtime};
 use crate::pattern::Pattern;
 
 /// A future that resolves to the time when the records were durable.
-pub(super) type Appending = Pin<Box<dyn Future<Output = anyhow::Result<Instant>> + Send>>;
+pub(super) type AppendFuture = Pin<Box<dyn Future<Output = anyhow::Result<Instant>> + Send>>;
 
 /// A destination of appends. All calls return the time when the records were durable.
 trait Target: Send + Sync {
@@ -45,7 +45,7 @@ trait Target: Send + Sync {
     }
 
     /// Returns an append that begins when it is first polled.
-    fn write(self: Arc<Self>, lane: usize) -> Appending;
+    fn write(self: Arc<Self>, lane: usize) -> AppendFuture;
 
     /// Checks that every one of the `appends` that succeeded is there.
     fn close(&self, appends: u64) -> anyhow::Result<()>;
@@ -105,7 +105,7 @@ impl Appender {
 
     /// Returns an append, which begins when it is first polled. `lane` is the number of the appender, below
     /// [`Workload::lanes`](super::sample::Workload::lanes).
-    pub(super) fn append(&self, lane: usize) -> Appending {
+    pub(super) fn append(&self, lane: usize) -> AppendFuture {
         let target = Arc::clone(&self.target);
         match &self.mode {
             Mode::InTask => Box::pin(async move { target.wait() }),
@@ -246,7 +246,7 @@ impl Target for Places {
         1024
     }
 
-    fn write(self: Arc<Self>, lane: usize) -> Appending {
+    fn write(self: Arc<Self>, lane: usize) -> AppendFuture {
         Box::pin(async move {
             let mut handle = self.write.lock().await;
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -308,7 +308,7 @@ impl Target for Files {
         Ok(durable)
     }
 
-    fn write(self: Arc<Self>, _lane: usize) -> Appending {
+    fn write(self: Arc<Self>, _lane: usize) -> AppendFuture {
         Box::pin(async move {
             let path = self.path();
             let durable;
@@ -408,7 +408,7 @@ impl Target for Log {
         Ok(Instant::now())
     }
 
-    fn write(self: Arc<Self>, _lane: usize) -> Appending {
+    fn write(self: Arc<Self>, _lane: usize) -> AppendFuture {
         Box::pin(async move {
             self.give_up();
             if self.records.len() == self.record_bytes {
@@ -476,7 +476,7 @@ impl Target for Puts {
         Ok(Instant::now())
     }
 
-    fn write(self: Arc<Self>, _lane: usize) -> Appending {
+    fn write(self: Arc<Self>, _lane: usize) -> AppendFuture {
         Box::pin(async move {
             let batch = self.batch();
             let (written, at) = stamped(self.store.write(&batch)).await;

@@ -106,7 +106,7 @@ fn is_on_shards(way: &Way) -> bool {
 /// # Errors
 /// The row failed, or returned a wrong result.
 pub(super) fn sample(job: &Job, way: &'static Way) -> anyhow::Result<Outcome> {
-    let shared = Arc::new(Shared::open(job)?);
+    let shared = Arc::new(SampleState::open(job)?);
     if !way.name.starts_with("forebay") {
         return run(job, way, &shared, None);
     }
@@ -117,7 +117,7 @@ pub(super) fn sample(job: &Job, way: &'static Way) -> anyhow::Result<Outcome> {
 fn run(
     job: &Job,
     way: &'static Way,
-    shared: &Arc<Shared>,
+    shared: &Arc<SampleState>,
     engine: Option<&Engine>,
 ) -> anyhow::Result<Outcome> {
     let work = &shared.work;
@@ -190,7 +190,7 @@ fn run(
 /// Returns the lanes of a row, each for a thread or a task of its own.
 fn lanes(
     way: &'static Way,
-    shared: &Arc<Shared>,
+    shared: &Arc<SampleState>,
     engine: Option<&Engine>,
 ) -> anyhow::Result<Vec<impl Future<Output = anyhow::Result<Tally>> + Send + 'static>> {
     let shards = engine.map_or(1, Engine::shard_count);
@@ -217,7 +217,7 @@ const OVER: u8 = 2;
 
 /// The state that all lanes of a sample share.
 #[derive(Debug)]
-struct Shared {
+struct SampleState {
     work: Work,
     seed: u64,
     phase: AtomicU8,
@@ -232,7 +232,7 @@ struct Shared {
     made: AtomicU64,
 }
 
-impl Shared {
+impl SampleState {
     fn open(job: &Job) -> anyhow::Result<Self> {
         let work: Work = job.work()?;
         let (mut file, mut nodes) = (None, AlignedBuffer::default());
@@ -333,7 +333,7 @@ struct Reader {
 impl Reader {
     fn open(
         way: &'static Way,
-        shared: &Shared,
+        shared: &SampleState,
         engine: Option<(Engine, usize)>,
         file: Option<forebay::File>,
     ) -> anyhow::Result<Self> {
@@ -354,7 +354,7 @@ impl Reader {
     }
 
     /// Looks up one key, in a file made for it where none is shared.
-    async fn look_up(&mut self, shared: &Arc<Shared>, mut descent: Descent) -> anyhow::Result<u64> {
+    async fn look_up(&mut self, shared: &Arc<SampleState>, mut descent: Descent) -> anyhow::Result<u64> {
         let Self { way, engine, buffer, kept } = self;
         match way.name {
             "pread" => return shared.descend(buffer, descent),
@@ -377,7 +377,7 @@ impl Reader {
             let found = match file {
                 Handle::Std(file) => {
                     let (file, mut next) = (Arc::clone(file), descent);
-                    let hop = move |shared: &Shared, buffer: &mut AlignedBuffer| {
+                    let hop = move |shared: &SampleState, buffer: &mut AlignedBuffer| {
                         Ok((shared.hop(&file, buffer, &mut next)?, next))
                     };
                     let found;
@@ -419,7 +419,7 @@ impl Reader {
 
 /// Makes the file of one lookup.
 async fn make(
-    shared: &Arc<Shared>,
+    shared: &Arc<SampleState>,
     engine: Option<&(Engine, usize)>,
     way: &Way,
     buffer: &mut AlignedBuffer,
@@ -442,7 +442,7 @@ async fn make(
             Handle::Forebay(file)
         }
         None => {
-            let make = move |shared: &Shared, _: &mut AlignedBuffer| shared.make(&path);
+            let make = move |shared: &SampleState, _: &mut AlignedBuffer| shared.make(&path);
             Handle::Std(Arc::new(lend(shared, buffer, make).await?))
         }
     })
@@ -450,9 +450,9 @@ async fn make(
 
 /// Runs `call` with `spawn_blocking`; the buffer moves to the blocking thread and back.
 async fn lend<T: Send + 'static>(
-    shared: &Arc<Shared>,
+    shared: &Arc<SampleState>,
     buffer: &mut AlignedBuffer,
-    call: impl FnOnce(&Shared, &mut AlignedBuffer) -> anyhow::Result<T> + Send + 'static,
+    call: impl FnOnce(&SampleState, &mut AlignedBuffer) -> anyhow::Result<T> + Send + 'static,
 ) -> anyhow::Result<T> {
     let (shared, mut lent) = (Arc::clone(shared), take(buffer));
     let called = tokio::task::spawn_blocking(move || (call(&shared, &mut lent), lent));
@@ -462,7 +462,7 @@ async fn lend<T: Send + 'static>(
 }
 
 /// Runs one lane until the sample ends.
-async fn look_up(mut reader: Reader, shared: Arc<Shared>, number: usize) -> anyhow::Result<Tally> {
+async fn look_up(mut reader: Reader, shared: Arc<SampleState>, number: usize) -> anyhow::Result<Tally> {
     let mut lane = Lane::new(&shared, number)?;
     loop {
         let (value, wakes) = count_wakes(reader.look_up(&shared, lane.descent())).await;
@@ -475,7 +475,7 @@ async fn look_up(mut reader: Reader, shared: Arc<Shared>, number: usize) -> anyh
 /// One lookup in flight: its keys, and the times of its lookups.
 #[derive(Debug)]
 struct Lane {
-    shared: Arc<Shared>,
+    shared: Arc<SampleState>,
     /// Dropped with the lane, which gives its tally away.
     _end: LaneEnd,
     keys: SplitMix,
@@ -486,7 +486,7 @@ struct Lane {
 
 /// Reports that a lane has ended.
 #[derive(Debug)]
-struct LaneEnd(Arc<Shared>);
+struct LaneEnd(Arc<SampleState>);
 
 impl Drop for LaneEnd {
     fn drop(&mut self) {
@@ -515,7 +515,7 @@ impl Tally {
 
 impl Lane {
     /// Returns lane number `lane` of the sample. The lane of this number has the same keys in every row.
-    fn new(shared: &Arc<Shared>, lane: usize) -> anyhow::Result<Self> {
+    fn new(shared: &Arc<SampleState>, lane: usize) -> anyhow::Result<Self> {
         let mut keys = SplitMix::new(shared.seed ^ SplitMix::new(lane as u64 + 1).next_u64());
         let key = keys.next_u64();
         let _end = LaneEnd(Arc::clone(shared));
@@ -571,7 +571,7 @@ struct Descents {
 }
 
 impl Descents {
-    fn new(shared: &Arc<Shared>, lanes: impl Iterator<Item = usize>) -> anyhow::Result<Self> {
+    fn new(shared: &Arc<SampleState>, lanes: impl Iterator<Item = usize>) -> anyhow::Result<Self> {
         let lookups = lanes.map(|lane| {
             let lane = Lane::new(shared, lane)?;
             let descent = lane.descent();
@@ -640,7 +640,7 @@ mod tests {
     fn only_right_values_of_the_middle_phase_count() {
         let (phase, made) = (AtomicU8::new(0), AtomicU64::new(0));
         let (path, nodes) = (PathBuf::new(), AlignedBuffer::default());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SampleState {
             work: work(),
             seed: 3,
             phase,

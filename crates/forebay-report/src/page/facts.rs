@@ -11,7 +11,7 @@ const SWEEPS: [(Role, f64); 2] = [(Role::Saturation, 0.95), (Role::Random, 0.9)]
 
 /// A row of an experiment, and the section of the page that shows it.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct FoundRow<'a> {
     /// The number of the section.
     pub section: usize,
     /// The experiment.
@@ -42,7 +42,7 @@ pub(crate) fn is_direct(row: &Row) -> bool {
 
 /// Returns the rows that describe the device: those proven by its counters or, where there are no counters,
 /// all that read past the page cache. A row that the page cache serves in part does not describe the device.
-pub fn of_device<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
+pub fn of_device<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<FoundRow<'a>> {
     let all = rows(report, role, metric);
     let proven: Vec<_> = all.iter().filter(|found| found.row.is_proven()).copied().collect();
     if proven.is_empty() { all.into_iter().filter(|found| is_direct(found.row)).collect() } else { proven }
@@ -57,10 +57,10 @@ pub(crate) fn measured(report: &Report) -> impl Iterator<Item = (usize, &Experim
 }
 
 /// Returns every row of experiments of this role whose figures count and that has the metric.
-pub fn rows<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<Found<'a>> {
+pub fn rows<'a>(report: &'a Report, role: Role, metric: &str) -> Vec<FoundRow<'a>> {
     let rows = measured(report).filter(|(_, experiment, row)| experiment.view.role == role && counts(row));
     let found = rows.filter_map(|(section, experiment, row)| {
-        Some(Found { section, experiment, row, value: row.get(metric)? })
+        Some(FoundRow { section, experiment, row, value: row.get(metric)? })
     });
     found.collect()
 }

@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::facts::{self, Found};
+use super::facts::{self, FoundRow};
 use super::gates;
 use crate::result::view::Role;
 use crate::result::{Report, Row, metric};
@@ -56,7 +56,7 @@ fn found<'a>(report: &'a Report, name: &str) -> Option<&'a Row> {
     if let Some(row) = baseline.find_map(|one| one.row(name)).filter(|row| row.skipped.is_none()) {
         return Some(row);
     }
-    let best = |found: Vec<Found<'a>>| largest(found, |found| found.value).map(|found| found.row);
+    let best = |found: Vec<FoundRow<'a>>| largest(found, |found| found.value).map(|found| found.row);
     let at = |depth: f64| {
         [Role::Random, Role::Saturation].into_iter().find_map(|role| {
             let mut all = facts::of_device(report, role, metric::IOPS);

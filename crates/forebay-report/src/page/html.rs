@@ -22,11 +22,11 @@ const WORDS_MAX: usize = 20;
 /// Returns the whole page, of at most `PAGE_BYTES_MAX` as far as thinning the numbers in its source
 /// allows it.
 pub fn page(report: &Report) -> String {
-    let without = document(report, &Embedded { json: String::new(), left_out: None });
+    let without = document(report, &EmbeddedJson { json: String::new(), left_out: None });
     document(report, &embed(report, PAGE_BYTES_MAX.saturating_sub(without.len() + REMARK_BYTES)))
 }
 
-fn document(report: &Report, embedded: &Embedded) -> String {
+fn document(report: &Report, embedded: &EmbeddedJson) -> String {
     let (path, device) = match storage(&report.environment) {
         Some([path, device]) => (path, Some(device)),
         None => ("Forebay".to_owned(), None),
@@ -274,7 +274,7 @@ fn collect(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
 /// The numbers in the source of a page, thinned where the page would become too large, and a description of the data left
 /// out, where any are.
 #[derive(Debug)]
-struct Embedded {
+struct EmbeddedJson {
     json: String,
     left_out: Option<String>,
 }
@@ -302,12 +302,12 @@ fn leave_out_texts(one: &mut Experiment) {
 
 /// Returns the JSON of all numbers in at most `room` bytes: complete if it fits, otherwise with shorter series, then
 /// without more and more of the rest, and finally `null`.
-fn embed(report: &Report, room: usize) -> Embedded {
+fn embed(report: &Report, room: usize) -> EmbeddedJson {
     // "<" cannot end the element early, and JSON reads the escape as the same character.
     let text = |report: &Report| serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c");
     let fits = |report: &Report| Some(text(report)).filter(|json| json.len() <= room);
     if let Some(json) = fits(report) {
-        return Embedded { json, left_out: None };
+        return EmbeddedJson { json, left_out: None };
     }
     let mut thin = report.clone();
     let mut left_out = "the series in it have fewer values, each the mean of several".to_owned();
@@ -316,10 +316,10 @@ fn embed(report: &Report, room: usize) -> Embedded {
         left_out += ["", "; left out are ", ", "][index.min(2)];
         left_out += name;
         if let Some(json) = fits(&thin) {
-            return Embedded { json, left_out: Some(left_out) };
+            return EmbeddedJson { json, left_out: Some(left_out) };
         }
     }
-    Embedded { json: "null".to_owned(), left_out: Some("all of them are left out of it".to_owned()) }
+    EmbeddedJson { json: "null".to_owned(), left_out: Some("all of them are left out of it".to_owned()) }
 }
 
 /// Replaces groups of adjacent values by their mean; its time is that of the first of them.

@@ -3,7 +3,7 @@
 
 use maud::{Markup, html};
 
-use super::facts::{self, Found, rate, rows};
+use super::facts::{self, FoundRow, rate, rows};
 use super::html as page;
 use crate::result::view::Role;
 use crate::result::{Condition, Report, Row, metric};
@@ -187,7 +187,7 @@ fn processor(report: &Report) -> KeyQuestion {
         "Processor time of a read, beside the rate of the same reads, was not measured.",
         "forebay measure cpu",
     );
-    let readers = |found: &Found<'_>| found.experiment.number("readers").unwrap_or(1.0);
+    let readers = |found: &FoundRow<'_>| found.experiment.number("readers").unwrap_or(1.0);
     let mut costs = rows(report, Role::ProcessorTime, metric::CPU_US_PER_IO);
     let most = costs.iter().map(readers).fold(0.0, f64::max);
     costs.retain(|found| readers(found) == most && cost(found.row).is_some());
@@ -231,7 +231,7 @@ fn starving(report: &Report) -> KeyQuestion {
         "forebay measure fairness",
     );
     let all = rows(report, Role::Sharing, metric::P99_US);
-    let p99 = |found: &Found<'_>, name: &str| found.experiment.row(name)?.get(metric::P99_US);
+    let p99 = |found: &FoundRow<'_>, name: &str| found.experiment.row(name)?.get(metric::P99_US);
     let pairs = all.iter().filter(|found| found.row.name == "no-classes");
     let pairs = pairs.filter_map(|found| Some((found.value / p99(found, "reader-alone")?, found)));
     if let Some((times, found)) = largest(pairs, |(times, _)| *times) {

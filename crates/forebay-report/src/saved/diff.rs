@@ -35,7 +35,7 @@ pub struct Comparison {
     #[serde(skip_serializing_if = "Option::is_none")]
     repeats_needed: Option<usize>,
     /// Rows with a change.
-    rows: Vec<Changed>,
+    rows: Vec<ChangedRow>,
     /// Experiments and rows, named as in an expression of `assert`.
     only_in_first: Vec<String>,
     only_in_second: Vec<String>,
@@ -53,7 +53,7 @@ struct Origin {
 
 /// A row with a change.
 #[derive(Debug, Serialize)]
-struct Changed {
+struct ChangedRow {
     /// With the parameters that distinguish it: `random[depth=8]`.
     experiment: String,
     row: String,
@@ -103,7 +103,7 @@ struct Unlike {
 pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
     let mut all = Comparison { first: origin(before), second: origin(after), ..Comparison::default() };
     let both = before.experiments.iter().chain(&after.experiments);
-    let mut matched: Vec<Matched<'_>> = Vec::new();
+    let mut matched: Vec<ExperimentPair<'_>> = Vec::new();
     for name in once(both.map(|experiment| experiment.name.as_str())) {
         let keys = keys(&[&before.experiments, &after.experiments], name);
         let mut news = called(&after.experiments, name);
@@ -129,10 +129,10 @@ pub fn compare(before: &Report, after: &Report) -> Result<Comparison, Failure> {
 }
 
 /// An experiment that is in both results, with its label.
-type Matched<'a> = (String, &'a Experiment, &'a Experiment);
+type ExperimentPair<'a> = (String, &'a Experiment, &'a Experiment);
 
 /// Returns the rows of an experiment that both results have.
-fn common<'a>((_, before, after): &Matched<'a>) -> impl Iterator<Item = (&'a Row, &'a Row)> {
+fn common<'a>((_, before, after): &ExperimentPair<'a>) -> impl Iterator<Item = (&'a Row, &'a Row)> {
     let (before, after) = (*before, *after);
     before.rows.iter().filter_map(|old| Some((old, after.row(&old.name)?)))
 }
@@ -163,7 +163,7 @@ impl Comparison {
         Ok(format!("{}\n", serde_json::to_string_pretty(&document)?))
     }
 
-    fn fill(&mut self, matched: &[Matched<'_>]) {
+    fn fill(&mut self, matched: &[ExperimentPair<'_>]) {
         let pairs: Vec<Pair<'_>> = matched.iter().flat_map(common).flat_map(figures).collect();
         let mut judged = pairs.iter().zip(noise::judge(&pairs));
         let mut needed = Vec::new();
@@ -197,7 +197,7 @@ impl Comparison {
                     continue;
                 }
                 let sides = [(old, "first"), (new, "second")].into_iter();
-                self.rows.push(Changed {
+                self.rows.push(ChangedRow {
                     experiment: label.clone(),
                     row: old.name.clone(),
                     marked_in: sides.filter(|(row, _)| row.is_marked()).map(|(_, word)| word).collect(),

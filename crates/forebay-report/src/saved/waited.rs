@@ -22,7 +22,7 @@ const FILES: usize = 10;
 
 /// Fields of such a document that are shown here.
 #[derive(Debug, Deserialize)]
-struct Waited {
+struct WaitDocument {
     time_unix_s: u64,
     kernel: String,
     command: Vec<String>,
@@ -61,10 +61,10 @@ struct File {
 /// A field is missing or has another type.
 pub fn report(document: &Value) -> Option<serde_json::Result<Report>> {
     (document.get("kind").and_then(Value::as_str) == Some(NAME))
-        .then(|| Waited::deserialize(document).map(of))
+        .then(|| WaitDocument::deserialize(document).map(of))
 }
 
-fn of(waited: Waited) -> Report {
+fn of(waited: WaitDocument) -> Report {
     let seconds = |ns: u64| ns as f64 / 1e9;
     let command = waited.command.join(" ");
     let command = if command.is_empty() { format!("process {}", waited.pid) } else { command };

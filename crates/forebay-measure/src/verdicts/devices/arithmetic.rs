@@ -1,7 +1,7 @@
 //! Recomputes the figures in the summary's sentences. Each figure must be that of one cell of the
 //! data, the one that the sentence names, and each product and share must be of figures of that cell.
 
-use super::observe::{self, Seen};
+use super::observe::{self, ReadFigures};
 use super::saturate_of;
 use super::simulated::{Device, devices};
 use crate::kind::adopt;
@@ -36,8 +36,8 @@ fn row_of(name: &str, metrics: Metrics, cache: CacheState, moved: Option<f64>) -
 
 /// Returns a sweep in which reads get cheaper with the load, beside rows that are faster and do not
 /// describe the device.
-fn report(seen: &[Seen]) -> Report {
-    let sweep = |seen: &Seen| {
+fn report(seen: &[ReadFigures]) -> Report {
+    let sweep = |seen: &ReadFigures| {
         let mut experiment =
             saturate_of(seen).parameter("load", seen.readers).parameter("block_bytes", BLOCK);
         let own = experiment.rows.remove(0);

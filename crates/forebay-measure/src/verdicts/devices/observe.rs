@@ -22,8 +22,8 @@ pub(super) const LOAD: Duration = Duration::from_secs(8);
 const DOUBLINGS: u32 = 8;
 const DOUBLINGS_STALLING: u32 = 5;
 
-/// Measurements of the readers of a closed loop.
-pub(super) struct Seen {
+/// The figures of the readers of a closed loop.
+pub(super) struct ReadFigures {
     pub(super) readers: u32,
     pub(super) per_second: f64,
     pub(super) times: Vec<Duration>,
@@ -43,7 +43,7 @@ fn in_world<T>(device: &Device, seed: u64, observe: impl AsyncFnOnce(Engine) -> 
 }
 
 /// Reads with more and more readers.
-pub(super) fn reads(device: &Device, seed: u64) -> Vec<Seen> {
+pub(super) fn reads(device: &Device, seed: u64) -> Vec<ReadFigures> {
     let each = device.reads_each();
     in_world(device, seed, async |engine| {
         let file = written(&engine).await?;
@@ -68,7 +68,7 @@ async fn written(engine: &Engine) -> forebay::Result<File> {
     Ok(file)
 }
 
-async fn closed_loop(file: &File, readers: u32, lasts: Duration) -> forebay::Result<Seen> {
+async fn closed_loop(file: &File, readers: u32, lasts: Duration) -> forebay::Result<ReadFigures> {
     let until = sim::now() + lasts;
     let tasks: Vec<_> = (0..readers).map(|_| sim::spawn_local(reader(file.clone(), until))).collect();
     let mut times = Vec::new();
@@ -78,7 +78,7 @@ async fn closed_loop(file: &File, readers: u32, lasts: Duration) -> forebay::Res
         times.extend(own);
         in_time += count;
     }
-    Ok(Seen { readers, per_second: f64::from(in_time) / lasts.as_secs_f64(), times })
+    Ok(ReadFigures { readers, per_second: f64::from(in_time) / lasts.as_secs_f64(), times })
 }
 
 /// Returns the times of a reader's reads, and how many of them completed in time.
@@ -96,8 +96,8 @@ async fn reader(file: File, until: Duration) -> forebay::Result<(Vec<Duration>, 
     Ok((times, in_time))
 }
 
-/// One repeat of writes by one client.
-pub(super) struct Written {
+/// The figures of one repeat of writes by one client.
+pub(super) struct WriteFigures {
     /// Total time of the writes, without the sync of all of them, which `left_out` is.
     pub(super) write: Duration,
     pub(super) writes: u32,
@@ -108,7 +108,7 @@ pub(super) struct Written {
 }
 
 /// Runs three repeats.
-pub(super) fn writes(device: &Device, seed: u64) -> Vec<Written> {
+pub(super) fn writes(device: &Device, seed: u64) -> Vec<WriteFigures> {
     let writes = if device.stall.is_some() { WRITES_STALLING } else { WRITES };
     in_world(device, seed, async |engine| {
         let file = written(&engine).await?;
@@ -121,7 +121,7 @@ pub(super) fn writes(device: &Device, seed: u64) -> Vec<Written> {
             let left_out = sim::now() - begun;
             let durables = writes / 2;
             let durable = one_by_one(&file, durables, Durability::Data).await?;
-            seen.push(Written { write, writes, left_out, durable, durables });
+            seen.push(WriteFigures { write, writes, left_out, durable, durables });
         }
         Ok(seen)
     })
