@@ -213,7 +213,7 @@ pub(crate) fn run_all(
 
 /// The tests of a command line.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct Selection {
     pub(crate) tests: Vec<Test>,
     pub(crate) rules: Rules,
     /// Tests in all programs, chosen or not.
@@ -223,7 +223,7 @@ pub(crate) struct Chosen {
 /// # Errors
 ///
 /// The messages or the rules cannot be read, a program does not start, or a rule describes no test.
-pub(crate) fn choose(arguments: &Arguments) -> Result<Chosen, String> {
+pub(crate) fn choose(arguments: &Arguments) -> Result<Selection, String> {
     let rules = match arguments.value("rules") {
         None => Rules::default(),
         Some(file) => {
@@ -253,7 +253,7 @@ pub(crate) fn choose(arguments: &Arguments) -> Result<Chosen, String> {
     // Long ones first, or one lane would be busy long after the others. The rest in turn of their programs, as the tests of one
     // program are alike in what they wait for.
     tests.sort_by_key(|test| !rules.first(&test.id));
-    Ok(Chosen { tests, rules, all })
+    Ok(Selection { tests, rules, all })
 }
 
 pub(crate) const WITH_VALUE: [&str; 8] =
@@ -358,7 +358,7 @@ fn write_times(file: &str, reports: &[Report]) -> std::io::Result<()> {
 }
 
 /// The tests in the order in which `steady` takes them, each as often as its rule says.
-pub(crate) fn repeated(chosen: &Chosen, runs: usize) -> VecDeque<&Test> {
+pub(crate) fn repeated(chosen: &Selection, runs: usize) -> VecDeque<&Test> {
     let most = chosen.tests.iter().map(|test| chosen.rules.runs(&test.id, runs)).max().unwrap_or(0);
     let mut all = VecDeque::new();
     for round in 0..most {
