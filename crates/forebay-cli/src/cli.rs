@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// Measure one way of using storage.
     #[command(subcommand)]
     Measure(Measure),
-    /// Measure a device once and save its figures, with which engines start.
+    /// Measure a device and save a profile with which engines start.
     Calibrate(CalibrateArgs),
     /// Measure on this host for `measure --hosts`, which starts this command by ssh.
     Agent(AgentArgs),
@@ -160,7 +160,7 @@ impl Measure {
 #[derive(Debug, Args)]
 struct MeasurePath {
     /// A directory (temp files are written there and removed), or an existing file or block device (only read);
-    /// experiments that write take a directory only.
+    /// experiments that write need a directory.
     #[arg(default_value = ".")]
     path: PathBuf,
 }

@@ -91,7 +91,7 @@ pub(crate) struct Limits {
     pub(crate) space_bytes: u64,
     /// How many operations a transaction may have at each level (`--max-txn-ops`).
     pub(crate) txn_operations: usize,
-    /// How much memory the values take that were written lately; without it, each put reads the value that it replaces from the store.
+    /// The size of the cache of recent values. It saves a put from reading the previous value in the store.
     pub(crate) recent_bytes: usize,
 }
 

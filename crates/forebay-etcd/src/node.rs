@@ -32,7 +32,7 @@ use tonic::Status;
 
 use self::identity::Identity;
 pub(crate) use self::leader_call::LeaderCall;
-use self::leader_call::not_here;
+use self::leader_call::not_leader;
 use self::network::Network;
 pub(crate) use self::peers::Client;
 use self::peers::{Dialer, Peers, Purpose, is_unsent};
@@ -54,8 +54,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Threads that Raft has for itself: its turns must not wait behind requests of clients.
 const RAFT_THREADS: usize = 2;
 
-/// Calls of the peer service for the leader's leases.
-pub(crate) trait AtLeader: Send + Sync {
+/// The leases as the leader keeps them.
+pub(crate) trait LeaderLeases: Send + Sync {
     fn keep_alive(&self, request: KeepAliveRequest) -> Answer<'_, KeepAliveReply>;
     fn time_to_live(&self, request: LeaseTimeToLiveRequest) -> Answer<'_, LeaseTimeToLiveResponse>;
 }
@@ -125,7 +125,7 @@ struct Inner {
     barrier: read::Barrier,
     changing: tokio::sync::Mutex<()>,
     /// The server's, which has this node.
-    at_leader: OnceLock<Weak<dyn AtLeader>>,
+    leader_leases: OnceLock<Weak<dyn LeaderLeases>>,
     is_published: watch::Sender<bool>,
     ended: watch::Sender<Option<EndReason>>,
     is_stopping: AtomicBool,
@@ -286,7 +286,7 @@ impl Node {
             began: Instant::now(),
             barrier: read::Barrier::new(),
             changing: tokio::sync::Mutex::new(()),
-            at_leader: OnceLock::new(),
+            leader_leases: OnceLock::new(),
             is_published: watch::Sender::new(false),
             ended: watch::Sender::new(None),
             is_stopping: AtomicBool::new(false),
@@ -432,16 +432,16 @@ impl Node {
     }
 
     /// Sets what keeps the leases. Until then, and once it is gone, requests about them are refused as unavailable.
-    pub(crate) fn set_at_leader(&self, at_leader: &Arc<dyn AtLeader>) {
+    pub(crate) fn set_leader_leases(&self, leader_leases: &Arc<dyn LeaderLeases>) {
         // A second one would have the same leases.
-        let _ = self.inner.at_leader.set(Arc::downgrade(at_leader));
+        let _ = self.inner.leader_leases.set(Arc::downgrade(leader_leases));
     }
 
-    fn at_leader(&self) -> Result<Arc<dyn AtLeader>, Status> {
+    fn leader_leases(&self) -> Result<Arc<dyn LeaderLeases>, Status> {
         if !self.is_leader() {
-            return Err(not_here());
+            return Err(not_leader());
         }
-        self.inner.at_leader.get().and_then(Weak::upgrade).ok_or_else(|| Refusal::Stopped.into())
+        self.inner.leader_leases.get().and_then(Weak::upgrade).ok_or_else(|| Refusal::Stopped.into())
     }
 
     fn heard_from_leader(&self) {
@@ -514,7 +514,7 @@ impl Node {
         }
         match self.inner.raft.client_write(command).await {
             Ok(written) => Ok((written.data, written.log_id.index)),
-            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(not_here()),
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(not_leader()),
             // It may be committed by the next leader.
             Err(RaftError::APIError(ClientWriteError::LogEntryDiscarded(_))) => {
                 Err(Refusal::LeaderChanged.into())

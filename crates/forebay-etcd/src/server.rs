@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::http;
 use crate::listen::{Connection, Listener, ShutdownSignals, accept};
 use crate::mvcc::{self, Machine};
-use crate::node::{AtLeader, EndReason, Node, PeerService, RaftRuntime};
+use crate::node::{EndReason, LeaderLeases, Node, PeerService, RaftRuntime};
 use crate::services::{self, Context, Followers, Leases, Limits};
 use crate::start_error::StartError;
 use crate::tls;
@@ -58,7 +58,7 @@ pub struct Server {
     /// They hold the ports.
     accepting: JoinSet<()>,
     /// What other members' requests about leases reach.
-    _leases: Arc<dyn AtLeader>,
+    _leases: Arc<dyn LeaderLeases>,
     /// Last: its tasks end with it.
     _raft_runtime: RaftRuntime,
 }
@@ -114,8 +114,8 @@ impl Server {
         let signals = ShutdownSignals { stopping: is_stopping.clone(), closing: is_closing };
         let hub = followers.hub.clone();
         let context = Context::new(node.clone(), followers, limits, is_stopping.clone());
-        let leases: Arc<dyn AtLeader> = Arc::new(Leases(context.clone()));
-        node.set_at_leader(&leases);
+        let leases: Arc<dyn LeaderLeases> = Arc::new(Leases(context.clone()));
+        node.set_leader_leases(&leases);
         let mut routes = services::router(&context);
         let mut tasks = vec![
             tokio::spawn(services::compact(context.clone(), config.auto_compaction)),

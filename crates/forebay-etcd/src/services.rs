@@ -27,7 +27,7 @@ use tonic::service::Routes;
 use crate::answer::Answer;
 use crate::lessor::Lessor;
 use crate::mvcc;
-use crate::node::{AtLeader, Node};
+use crate::node::{LeaderLeases, Node};
 use crate::observer::{EntryChanges, InitialState, Observer};
 use crate::proto::etcdserverpb::auth_server::AuthServer;
 use crate::proto::etcdserverpb::cluster_server::ClusterServer;
@@ -72,11 +72,11 @@ pub(crate) struct Limits {
     pub(crate) request_bytes_max: usize,
     /// The shortest time of a lease in seconds: longer than an election.
     pub(crate) lease_s_min: i64,
-    /// Added to the time of all leases when this member becomes the leader.
+    /// The grace period added to all leases when this member becomes the leader.
     pub(crate) lease_more: Duration,
     /// How often a watch without events is sent the revision that it is at.
     pub(crate) progress_interval: Duration,
-    /// How long a snapshot waits for its client to read on. It keeps files of the store meanwhile.
+    /// The idle timeout of a snapshot whose client does not read: it pins files of the store.
     pub(crate) snapshot_patience: Duration,
     /// Those of the state.
     pub(crate) state: mvcc::Limits,
@@ -223,7 +223,7 @@ impl Observer for Followers {
 /// What other members ask of this one if it leads.
 pub(crate) struct Leases(pub(crate) Context);
 
-impl AtLeader for Leases {
+impl LeaderLeases for Leases {
     fn keep_alive(&self, request: KeepAliveRequest) -> Answer<'_, KeepAliveReply> {
         Box::pin(lease::keep_alive_here(&self.0, request))
     }

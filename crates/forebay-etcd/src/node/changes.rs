@@ -10,7 +10,7 @@ use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use tokio::time::Instant;
 use tonic::{Response, Status};
 
-use super::leader_call::{LeaderCall, not_here};
+use super::leader_call::{LeaderCall, not_leader};
 use super::{Client, Node, identity};
 use crate::config::urls::Url;
 use crate::proto::etcdserverpb::{Member, MemberAddRequest, MemberUpdateRequest};
@@ -140,7 +140,7 @@ impl Node {
         if id == self.id() {
             // The next leader removes this one.
             if self.hand_over().await {
-                return Err(not_here());
+                return Err(not_leader());
             }
             return Err(Refusal::Timeout.into());
         }
@@ -311,7 +311,7 @@ impl Node {
     /// Moves the lead to another voter.
     async fn move_leader(&self, to: u64) -> Result<(), Status> {
         if !self.is_leader() {
-            return Err(not_here());
+            return Err(not_leader());
         }
         if !self.membership().membership().voter_ids().any(|id| id == to) {
             return Err(Refusal::BadLeaderTransferee.into());
@@ -385,7 +385,7 @@ fn is_early(error: &ChangeError) -> bool {
 
 fn refusal_of(error: ChangeError) -> Status {
     match error {
-        RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => not_here(),
+        RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => not_leader(),
         RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) => Refusal::LeaderChanged.into(),
         RaftError::APIError(error) => Status::internal(error.to_string()),
         RaftError::Fatal(_) => Refusal::Stopped.into(),

@@ -8,7 +8,7 @@ use openraft::type_config::alias::LeaderIdOf;
 use openraft::vote::RaftLeaderId;
 use tonic::Status;
 
-use super::leader_call::not_here;
+use super::leader_call::not_leader;
 use super::{Counts, Node};
 use crate::proto::peer::{Outcome, command};
 use crate::refusal::Refusal;
@@ -64,7 +64,7 @@ impl Node {
         written.map_err(|_| stopped())?;
         match outcome.await.map_err(|_| stopped())? {
             Ok(written) => Ok(written.data),
-            Err(ClientWriteError::ForwardToLeader(_)) => Err(not_here()),
+            Err(ClientWriteError::ForwardToLeader(_)) => Err(not_leader()),
             Err(ClientWriteError::LogEntryDiscarded(_)) => Err(Refusal::LeaderChanged.into()),
             Err(error) => Err(Status::internal(error.to_string())),
         }

@@ -28,16 +28,16 @@ impl LeaderCall {
 }
 
 /// The refusal of a member that does not lead. It says that nothing was done.
-pub(super) fn not_here() -> Status {
+pub(super) fn not_leader() -> Status {
     Refusal::NotLeader.into()
 }
 
-fn is_not_here(status: &Status) -> bool {
+fn is_not_leader(status: &Status) -> bool {
     status.code() == Refusal::NotLeader.code() && status.message() == Refusal::NotLeader.text()
 }
 
 /// Returns the failure of a request that was sent to the leader: what became of it is not known if the connection was lost.
-fn lost(status: Status) -> Status {
+fn outcome_unknown(status: Status) -> Status {
     let is_transport = std::error::Error::source(&status).is_some();
     match status.code() {
         Code::Unavailable | Code::Cancelled | Code::Unknown | Code::Internal if is_transport => {
@@ -68,28 +68,28 @@ impl Node {
     {
         loop {
             self.check_running()?;
-            let then = self.some_leader(deadline).await?;
+            let then = self.wait_for_leader(deadline).await?;
             let called = match then.leader {
                 Some(leader) if !then.is_own => match self.inner.peers.client(leader, how.purpose) {
                     Ok(client) => self.sent(leader, how, deadline, there(client)).await,
-                    Err(_) => Ok(Err(not_here())),
+                    Err(_) => Ok(Err(not_leader())),
                 },
                 _ => timeout_at(deadline, here()).await,
             };
             match called {
-                Ok(Err(status)) if is_not_here(&status) => {}
+                Ok(Err(status)) if is_not_leader(&status) => {}
                 Ok(Err(status)) if how.is_repeatable && status.code() == Code::Unavailable => {}
                 Ok(done) => return done,
-                Err(_) => return Err(self.late(then)),
+                Err(_) => return Err(self.timeout_status(then)),
             }
             if Instant::now() >= deadline {
-                return Err(self.late(then));
+                return Err(self.timeout_status(then));
             }
             self.next_leader(then, deadline).await;
         }
     }
 
-    /// Awaits a call of the leader. Says `not_here` where it was not sent, or was given up for another try.
+    /// Awaits a call of the leader. Says `not_leader` where it was not sent, or was given up for another try.
     async fn sent<T>(
         &self,
         leader: u64,
@@ -101,16 +101,16 @@ impl Node {
         match timeout_at(limit, call).await {
             Ok(Err(status)) if is_unsent(&status) => {
                 self.inner.peers.failed(leader);
-                Ok(Err(not_here()))
+                Ok(Err(not_leader()))
             }
-            Ok(done) => Ok(done.map_err(lost)),
-            Err(_) if limit < deadline => Ok(Err(not_here())),
+            Ok(done) => Ok(done.map_err(outcome_unknown)),
+            Err(_) if limit < deadline => Ok(Err(not_leader())),
             Err(elapsed) => Err(elapsed),
         }
     }
 
     /// Waits for a leader.
-    async fn some_leader(&self, deadline: Instant) -> Result<Leadership, Status> {
+    async fn wait_for_leader(&self, deadline: Instant) -> Result<Leadership, Status> {
         let mut leadership = self.leadership();
         match timeout_at(deadline, leadership.wait_for(|now| now.leader.is_some())).await {
             Ok(Ok(found)) => Ok(*found),
@@ -129,7 +129,7 @@ impl Node {
     }
 
     /// Returns the failure of a request that took too long, and began when `then` was so.
-    fn late(&self, then: Leadership) -> Status {
+    fn timeout_status(&self, then: Leadership) -> Status {
         let now = *self.inner.leadership.borrow();
         if now.leader == then.leader && now.term == then.term {
             return Refusal::Timeout.into();

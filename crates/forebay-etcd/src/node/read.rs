@@ -7,7 +7,7 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 use tonic::Status;
 
-use super::leader_call::{LeaderCall, not_here};
+use super::leader_call::{LeaderCall, not_leader};
 use super::{Client, Node, Purpose};
 use crate::proto::peer::ReadIndexRequest;
 use crate::refusal::Refusal;
@@ -88,9 +88,9 @@ impl Node {
     pub(super) async fn read_index_here(&self) -> Result<u64, Status> {
         match self.inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
             Ok(linearizer) => Ok(linearizer.read_log_id().index()),
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => Err(not_here()),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => Err(not_leader()),
             // The majority may be back with the next heartbeat.
-            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(not_here()),
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(not_leader()),
             Err(RaftError::Fatal(_)) => Err(Refusal::Stopped.into()),
         }
     }

@@ -6,7 +6,7 @@ use openraft::type_config::alias::SnapshotOf;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Node;
-use super::leader_call::not_here;
+use super::leader_call::not_leader;
 use super::peers::{CLUSTER, FROM, TO};
 use super::wire::{AppendReply, Snapshot, Transfer, Vote, decode, encode};
 use crate::answer::{Answer, forward};
@@ -159,8 +159,8 @@ impl PeerService {
     fn keep_alive(&self, request: Request<KeepAliveRequest>) -> Answer<'_, Response<KeepAliveReply>> {
         Box::pin(async move {
             self.check(&request)?;
-            let at_leader = self.node.at_leader()?;
-            at_leader.keep_alive(request.into_inner()).await.map(Response::new)
+            let leader_leases = self.node.leader_leases()?;
+            leader_leases.keep_alive(request.into_inner()).await.map(Response::new)
         })
     }
 
@@ -170,8 +170,8 @@ impl PeerService {
     ) -> Answer<'_, Response<LeaseTimeToLiveResponse>> {
         Box::pin(async move {
             self.check(&request)?;
-            let at_leader = self.node.at_leader()?;
-            at_leader.time_to_live(request.into_inner()).await.map(Response::new)
+            let leader_leases = self.node.leader_leases()?;
+            leader_leases.time_to_live(request.into_inner()).await.map(Response::new)
         })
     }
 
@@ -179,7 +179,7 @@ impl PeerService {
         Box::pin(async move {
             self.check(&request)?;
             if !self.node.is_leader() {
-                return Err(not_here());
+                return Err(not_leader());
             }
             let change = request.into_inner().change.ok_or_else(|| Status::invalid_argument("no change"))?;
             self.node.change_members_here(change, self.node.deadline()).await.map(Response::new)

@@ -1,4 +1,4 @@
-//! How file systems differ for direct I/O, logs and stores. `docs/file-systems.md` has the same as a table.
+//! How file systems differ for direct I/O, logs and stores.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use super::{degraded, ok};
 use forebay_report::check::Check;
 use forebay_report::environment::{LayerInfo, PathInfo};
 
-/// File systems on which Forebay does all that it can.
-const WHOLE: [&str; 2] = ["ext4", "xfs"];
+/// Fully supported file systems.
+const FULLY_SUPPORTED: [&str; 2] = ["ext4", "xfs"];
 
 /// The other file systems: the types in `/proc/self/mountinfo`, or with a dot at its end the beginning of one (`fuse.`);
 /// what such a file system does differently; the remedy.
@@ -50,7 +50,7 @@ pub(super) fn examine(info: &PathInfo) -> Option<Check> {
     if let Some((_, why, remedy)) = OTHERS.iter().find(|(types, ..)| types.iter().any(named)) {
         return Some(degraded(format!("{name}: {why}"), *remedy));
     }
-    Some(ok(if WHOLE.contains(&name) {
+    Some(ok(if FULLY_SUPPORTED.contains(&name) {
         format!("{name} serves everything that Forebay does with files")
     } else {
         format!("Forebay is not tested on {name}; the lines below are what it did here")
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(check.verdict, Verdict::Degraded, "{name}");
             assert!(check.why.contains(words) && check.remedy.is_some(), "{name}: {check:?}");
         }
-        for name in WHOLE {
+        for name in FULLY_SUPPORTED {
             assert_eq!(found(name).verdict, Verdict::Ok);
         }
         // A type that only begins like another is not that one.

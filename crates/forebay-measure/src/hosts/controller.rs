@@ -441,7 +441,7 @@ impl Offset {
         Self { ahead_ns: (there + back) / 2, error_ns: u64::try_from(on_the_way / 2).unwrap_or(u64::MAX) }
     }
 
-    /// Returns the better of two estimates: that of the faster round trip, whose two ways can differ least.
+    /// Returns the estimate with the shorter round trip, which bounds the error.
     fn or(self, other: Self) -> Self {
         if other.error_ns < self.error_ns { other } else { self }
     }
