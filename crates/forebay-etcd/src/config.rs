@@ -1,10 +1,10 @@
 //! The settings: etcd's flags, and its variables of the environment.
 
 pub(crate) mod flags;
-mod restore;
+mod restore_command;
 pub(crate) mod urls;
 
-pub use restore::Restore;
+pub use restore_command::Restore;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -127,8 +127,8 @@ impl Config {
         V: IntoIterator<Item = (String, String)>,
     {
         let arguments: Vec<String> = arguments.into_iter().collect();
-        if let Some(rest) = restore::arguments(&arguments) {
-            return restore::parse(rest);
+        if let Some(rest) = restore_command::arguments(&arguments) {
+            return restore_command::parse(rest);
         }
         let given = match FlagValues::parse(arguments, variables)? {
             ParseOutcome::Values(given) => given,

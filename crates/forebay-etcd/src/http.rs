@@ -11,11 +11,11 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use crate::hub::Hub;
 use crate::mvcc::View;
 use crate::node::Node;
 use crate::proto::etcdserverpb::{AlarmType, RangeRequest};
 use crate::version::{CLUSTER_VERSION, ETCD_VERSION};
-use crate::watch::Hub;
 
 /// How long a check may take.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(7);

@@ -17,6 +17,7 @@ mod answer;
 mod bolt;
 mod config;
 mod http;
+mod hub;
 mod lessor;
 mod listen;
 mod mvcc;
@@ -31,7 +32,6 @@ mod start_error;
 mod tls;
 mod types;
 mod version;
-mod watch;
 
 pub use config::{Config, ConfigError, Invocation, Restore};
 pub use node::{EndReason, RestoreReport};

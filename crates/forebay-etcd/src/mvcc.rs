@@ -30,7 +30,6 @@
 //! different limits: check [`Limits::has_room`] before a proposal, and raise the alarm `NOSPACE`, which is part of the state, if there
 //! is none.
 
-mod ahead;
 mod apply;
 mod change;
 mod check;
@@ -39,6 +38,7 @@ mod codec;
 mod hash;
 mod import;
 mod machine;
+mod parallel_reads;
 mod range;
 mod reader;
 mod recent;

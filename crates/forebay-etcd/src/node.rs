@@ -1,15 +1,15 @@
 //! A member of the cluster: Raft on this crate's log and state, and its conversation with the other members.
 
 mod bootstrap;
-mod changes;
 mod identity;
 mod lead;
 mod leader_call;
+mod member_changes;
 mod members;
 mod network;
 mod owner;
 mod peers;
-mod read;
+mod read_index;
 mod restore;
 mod service;
 mod tasks;
@@ -122,7 +122,7 @@ struct Inner {
     /// When a leader was heard of last, in milliseconds since `began`.
     heard_ms: AtomicU64,
     began: Instant,
-    barrier: read::Barrier,
+    barrier: read_index::Barrier,
     changing: tokio::sync::Mutex<()>,
     /// The server's, which has this node.
     leader_leases: OnceLock<Weak<dyn LeaderLeases>>,
@@ -284,7 +284,7 @@ impl Node {
             leadership,
             heard_ms: AtomicU64::new(0),
             began: Instant::now(),
-            barrier: read::Barrier::new(),
+            barrier: read_index::Barrier::new(),
             changing: tokio::sync::Mutex::new(()),
             leader_leases: OnceLock::new(),
             is_published: watch::Sender::new(false),

@@ -2,7 +2,7 @@
 
 mod ahead;
 mod auth;
-mod clean;
+mod cleaner;
 mod cluster;
 mod compaction;
 mod election;
@@ -25,6 +25,7 @@ use tonic::Status;
 use tonic::service::Routes;
 
 use crate::answer::Answer;
+use crate::hub::Hub;
 use crate::lessor::Lessor;
 use crate::mvcc;
 use crate::node::{LeaderLeases, Node};
@@ -44,7 +45,6 @@ use crate::proto::v3lockpb::lock_server::LockServer;
 use crate::refusal::Refusal;
 use crate::services::guard::Guard;
 use crate::services::queue::Queue;
-use crate::watch::Hub;
 
 /// Room for the headers of a message beside its longest request.
 const OVERHEAD_BYTES: usize = 512 << 10;
@@ -53,7 +53,7 @@ const REVOKE_AGAIN: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 pub(crate) use ahead::STREAM_MAX;
-pub(crate) use clean::run as clean;
+pub(crate) use cleaner::run as clean;
 pub(crate) use compaction::run as compact;
 
 /// The signal that the server is being shut down: streams end then.

@@ -1,6 +1,6 @@
 //! Snapshots for `etcdctl snapshot save`: files of etcd's own format and buckets, which etcd's tools read; and such files, read.
 
-pub(crate) mod read;
+pub(crate) mod source;
 
 use prost::Message;
 use serde::Serialize;

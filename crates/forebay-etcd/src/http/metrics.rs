@@ -3,10 +3,10 @@
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::hub::Hub;
 use crate::mvcc::View;
 use crate::node::Node;
 use crate::version::{ETCD_VERSION, OWN_VERSION};
-use crate::watch::Hub;
 
 /// A page of metrics.
 struct Page(String);

@@ -7,8 +7,8 @@ use std::ops::Bound;
 
 use forebay_kv::{Keyspace, Range, Snapshot, Value};
 
-use super::ahead::{self, Ahead};
 use super::codec::{self, At, KEY_BYTES_MAX, Now, Record, State, split_version_key};
+use super::parallel_reads::{self, Ahead};
 use super::recent::Current;
 use super::walk::{Wait, Walk, is_memory};
 use super::{Failure, KEYSPACES};
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
         mut found: impl FnMut(&[u8], Current),
     ) -> Result<(), Failure> {
         let keyspace = self.keyspace(Part::Now);
-        ahead::read(
+        parallel_reads::read(
             keys,
             |key| keyspace.get(key),
             limits,

@@ -6,8 +6,8 @@ use std::mem;
 
 use bytes::Bytes;
 
-use super::ahead::Ahead;
 use super::codec::At;
+use super::parallel_reads::Ahead;
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::mvccpb::{Event, KeyValue};
 

@@ -21,7 +21,7 @@ use super::{Directories, owner};
 use crate::config::Restore;
 use crate::mvcc::{Failure, Import, ImportSummary, Limits, Machine, Store};
 use crate::observer::Nobody;
-use crate::snapshot::read::Source;
+use crate::snapshot::source::Source;
 use crate::start_error::StartError;
 use crate::types::{Peer, Types};
 

@@ -10,13 +10,13 @@ use super::queue::{
     Queue, delete, first, found, get, is_made_at, key_of, keys_of, operation, prefix, put, revision, unknown,
 };
 use crate::answer::{Answer, forward};
+use crate::hub::Keys;
 use crate::proto::etcdserverpb::ResponseHeader;
 use crate::proto::etcdserverpb::request_op::Request as Op;
 use crate::proto::mvccpb::event::EventType;
 use crate::proto::v3electionpb::election_server::Election;
 use crate::proto::v3electionpb::*;
 use crate::refusal::Refusal;
-use crate::watch::Keys;
 
 /// Leaders that wait for the client to read them.
 const RESPONSES_MAX: usize = 8;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tonic::Status;
 
 use super::{Context, stopped};
+use crate::hub::{Bell, EventFilter, Hub, Keys, Watch};
 use crate::mvcc::View;
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
-use crate::watch::{Bell, EventFilter, Hub, Keys, Watch};
 
 /// Events that are read from the store at once.
 const READ_BYTES_MAX: usize = 64 << 10;

@@ -7,6 +7,7 @@ use super::Context;
 use super::follow::Follow;
 use super::kv::Keys as KeyCalls;
 use super::lease::LeaseCalls;
+use crate::hub::Keys;
 use crate::proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::etcdserverpb::kv_server::Kv;
 use crate::proto::etcdserverpb::lease_server::Lease;
@@ -19,7 +20,6 @@ use crate::proto::etcdserverpb::{
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::mvccpb::event::EventType;
 use crate::refusal::Refusal;
-use crate::watch::Keys;
 
 /// The time of a lease that was not given, as in etcd.
 const LEASE_S: i64 = 60;

@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::ahead::Ahead;
 use super::{Context, StopSignal, stopped};
 use crate::answer::{Answer, forward};
+use crate::hub::{Bell, ByKeys, EventFilter, Group, Keys, Watch};
 use crate::mvcc::View;
 use crate::proto::etcdserverpb::watch_create_request::FilterType;
 use crate::proto::etcdserverpb::watch_request::RequestUnion;
@@ -22,7 +23,6 @@ use crate::proto::etcdserverpb::watch_server::Watch as WatchService;
 use crate::proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use crate::proto::mvccpb::Event;
 use crate::refusal::Refusal;
-use crate::watch::{Bell, ByKeys, EventFilter, Group, Keys, Watch};
 
 /// Events that are read from the store at once for watches that are behind.
 const READ_BYTES_MAX: usize = 1 << 20;

@@ -12,7 +12,7 @@ use crate::mvcc::codec::{At, Record, State};
 use crate::mvcc::{Failure, Import, ImportSummary, KEYSPACES, View};
 use crate::proto::mvccpb::KeyValue;
 use crate::proto::peer::command::Change;
-use crate::snapshot::read::Source;
+use crate::snapshot::source::Source;
 use crate::snapshot::{self, Around, Sink};
 use crate::types::Command;
 use prost::Message;
