@@ -11,9 +11,6 @@ use crate::{Arguments, process};
 /// How long descendants of a step that was asked to end may clean up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last parts of a pipeline end a moment after the first process.
-const GRACE: Duration = Duration::from_secs(1);
-
 /// No step takes a whole CI run.
 const LIMIT: Duration = Duration::from_secs(3_600);
 
@@ -82,7 +79,7 @@ fn end_descendants() -> Vec<String> {
         if children.is_empty() {
             return names;
         }
-        if begun.elapsed() > GRACE {
+        if begun.elapsed() > process::GRACE {
             for (pid, name) in children {
                 process::kill(pid, libc::SIGKILL);
                 if !names.contains(&name) {

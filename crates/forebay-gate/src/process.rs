@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
+/// The last parts of a pipeline end a moment after the first process, and so does a process that a test has killed.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
 /// A signal that asked this program to end, or 0.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
@@ -124,6 +127,11 @@ fn signal_group(pid: u32, signal: i32) {
 pub(crate) fn kill(pid: u32, signal: i32) {
     // SAFETY: takes no pointer.
     unsafe { libc::kill(pid.cast_signed(), signal) };
+}
+
+/// Waits until the process has ended, for [`GRACE`] at most.
+pub(crate) fn is_about_to_end(pid: u32) -> bool {
+    pidfd(pid).map_or_else(|_| has_ended(pid), |process| readable(&process, GRACE))
 }
 
 fn pidfd(pid: u32) -> io::Result<OwnedFd> {

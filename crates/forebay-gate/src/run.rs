@@ -85,7 +85,7 @@ impl Place {
             Err(error) => (None, Some(format!("it does not run: {error}"))),
         };
         for (pid, name) in process::children() {
-            if process::variable_of(pid, MARK).as_ref() == Some(&test.id) {
+            if process::variable_of(pid, MARK).as_ref() == Some(&test.id) && !process::is_about_to_end(pid) {
                 process::kill(pid, libc::SIGKILL);
                 failure.get_or_insert_with(|| format!("it left a process running: {name}"));
             }

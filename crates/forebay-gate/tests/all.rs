@@ -124,6 +124,17 @@ fn whatever_a_test_leaves_is_a_failure() {
     }
 }
 
+/// A test killed the process that it had started, and was blamed for it a moment later.
+#[test]
+fn a_process_that_is_about_to_end_is_not_left() {
+    let package = Package::new(&[(
+        "one",
+        "setsid sh -c 'touch ready; exec sleep 0.3' & until [ -e ready ]; do :; done",
+    )]);
+    let (text, status) = package.tests(&[]);
+    assert_eq!(status, Some(0), "{text}");
+}
+
 #[test]
 fn rules_and_patterns_choose() {
     let package = Package::new(&[("quick", "exit 0"), ("slow::one", "exit 0"), ("slow::two", "exit 0")]);
