@@ -138,11 +138,14 @@ fn run_measure(measure: &Measure, cleanup: &Cleanup) -> anyhow::Result<ExitCode>
     let mut context = prepare(&measure.path()?, &measure.args.common, cleanup)?;
     let before = doctor::machine_only();
     let experiments = measure.kind.measure(&measure.matches, &mut context)?;
-    // Last, as the doctor takes two seconds: an option that makes no sense is refused without them.
-    let environment = Environment {
-        time_unix_s: before.time_unix_s,
-        memory_available_bytes: before.memory_available_bytes,
-        ..examine(&context.target, cleanup)?
+    // Last, as the doctor takes two seconds: an option that makes no sense is refused without them. Its failure costs no figures.
+    let (time_unix_s, memory_available_bytes) = (before.time_unix_s, before.memory_available_bytes);
+    let environment = match examine(&context.target, cleanup) {
+        Ok(found) => Environment { time_unix_s, memory_available_bytes, ..found },
+        Err(failure) => {
+            context.progress.print_line(&format!("doctor: the path could not be examined: {failure}"));
+            before
+        }
     };
     let mut report = Report::new(environment, experiments);
     report.verdicts = measure::kind::verdicts(&report.experiments);

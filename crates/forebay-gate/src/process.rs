@@ -129,7 +129,7 @@ pub(crate) fn kill(pid: u32, signal: i32) {
     unsafe { libc::kill(pid.cast_signed(), signal) };
 }
 
-/// Waits until the process has ended, for [`GRACE`] at most.
+/// Whether the process ends within [`GRACE`], for which this waits at most.
 pub(crate) fn is_about_to_end(pid: u32) -> bool {
     pidfd(pid).map_or_else(|_| has_ended(pid), |process| readable(&process, GRACE))
 }
@@ -225,7 +225,7 @@ fn name(pid: u32) -> String {
 }
 
 /// The value of a variable in the environment that the process began with. Amid `execve` a process has no environment or a part
-/// of one for a moment, so one without the variable is looked at again, for a second at most.
+/// of one for a moment, so one without the variable is looked at again, for [`GRACE`] at most.
 pub(crate) fn variable_of(pid: u32, name: &str) -> Option<String> {
     let begun = Instant::now();
     loop {
@@ -236,7 +236,7 @@ pub(crate) fn variable_of(pid: u32, name: &str) -> Option<String> {
         let value = whole.filter_map(|entry| std::str::from_utf8(entry).ok()).find_map(|entry| {
             entry.split_once('=').filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
         });
-        if value.is_some() || has_ended(pid) || begun.elapsed() > Duration::from_secs(1) {
+        if value.is_some() || has_ended(pid) || begun.elapsed() > GRACE {
             return value;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! An experiment as registries hold it, with what the program does with each: options, a run, a sample, a view.
+//! An experiment in a registry: its options, runs, samples and view.
 
 use std::sync::Arc;
 

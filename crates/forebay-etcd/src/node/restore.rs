@@ -29,7 +29,7 @@ use crate::types::{Peer, Types};
 const TERM: u64 = 1;
 const INDEX: u64 = 1;
 
-/// The report of a restore: a sentence on what was restored.
+/// The summary of a restore, displayed as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreReport {
     imported: ImportSummary,

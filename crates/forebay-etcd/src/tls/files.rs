@@ -1,4 +1,4 @@
-//! [`FileValue`]: what was read from files, read again when these have changed. Certificates are renewed, and revoked, while a server runs.
+//! [`FileValue`]: a value read from files, and read again when these have changed. Certificates are renewed, and revoked, while a server runs.
 
 use std::fmt;
 use std::fs;
