@@ -15,13 +15,13 @@ macro_rules! _mutant_switch {
 
         /// Runs `f` with this mutant in the simulated worlds of the calling thread.
         pub fn with<T>(mutant: $mutant, f: impl FnOnce() -> T) -> T {
-            struct Restored(Option<$mutant>);
-            impl Drop for Restored {
+            struct Reset(Option<$mutant>);
+            impl Drop for Reset {
                 fn drop(&mut self) {
                     ON.set(self.0);
                 }
             }
-            let _restored = Restored(ON.replace(Some(mutant)));
+            let _reset = Reset(ON.replace(Some(mutant)));
             f()
         }
 

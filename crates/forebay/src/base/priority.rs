@@ -76,11 +76,11 @@ impl fmt::Display for Priority {
 
 /// The priority that each shard was granted.
 #[derive(Debug)]
-pub(crate) struct Granted(Box<[AtomicU8]>);
+pub(crate) struct Priorities(Box<[AtomicU8]>);
 
-impl Granted {
-    pub(crate) fn new(shards: usize) -> Granted {
-        Granted((0..shards).map(|_| AtomicU8::new(Priority::Default as u8)).collect())
+impl Priorities {
+    pub(crate) fn new(shards: usize) -> Priorities {
+        Priorities((0..shards).map(|_| AtomicU8::new(Priority::Default as u8)).collect())
     }
 
     pub(crate) fn set(&self, shard: usize, priority: Priority) {
@@ -117,8 +117,8 @@ pub(crate) fn raise_thread(asked: Priority, mut degrade: impl FnMut(Degradation)
         return Priority::Default;
     }
     match kernel::prompt() {
-        Ok(kernel::Prompted { heavier: None }) => Priority::Prompt,
-        Ok(kernel::Prompted { heavier: Some(nice) }) => {
+        Ok(kernel::PromptThread { heavier: None }) => Priority::Prompt,
+        Ok(kernel::PromptThread { heavier: Some(nice) }) => {
             degrade(Degradation::new(
                 "nice value of the shards",
                 format!("the thread that started the engine has nice {nice}, which the shards inherited"),
@@ -183,7 +183,7 @@ mod tests {
         for priority in [Priority::Default, Priority::Prompt, Priority::RealTime] {
             assert_eq!(Priority::from_rank(priority as u8), priority);
         }
-        let granted = Granted::new(3);
+        let granted = Priorities::new(3);
         assert_eq!(granted.weakest(), Priority::Default);
         (0..3).for_each(|shard| granted.set(shard, Priority::RealTime));
         assert_eq!(granted.weakest(), Priority::RealTime);

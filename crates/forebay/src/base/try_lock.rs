@@ -104,7 +104,7 @@ mod loom_tests {
 
     use super::*;
     use crate::base::sync::UnsafeCell;
-    use crate::base::sync::model::{Broken, breaking, check};
+    use crate::base::sync::model::{Guarantee, breaking, check};
 
     /// Two visitors, each with a message: both are seen whichever comes last, and the two are never inside together.
     fn nothing_is_overlooked() {
@@ -162,6 +162,6 @@ mod loom_tests {
     #[test]
     #[should_panic]
     fn without_its_releases_the_lock_overlooks() {
-        breaking(&[Broken::Release], nothing_is_overlooked);
+        breaking(&[Guarantee::Release], nothing_is_overlooked);
     }
 }

@@ -90,7 +90,7 @@ fn run<F: Future>(waits: Waits, future: F) -> F::Output {
     let waker = thread_waker();
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
-    let _waiting = Waiting(here::set_waits(waits));
+    let _mark = WaitMark(here::set_waits(waits));
     loop {
         match future.as_mut().poll(&mut context) {
             Poll::Ready(output) => return output,
@@ -101,9 +101,9 @@ fn run<F: Future>(waits: Waits, future: F) -> F::Output {
 }
 
 /// Ends the mark of a wait, also after a panic.
-struct Waiting(Waits);
+struct WaitMark(Waits);
 
-impl Drop for Waiting {
+impl Drop for WaitMark {
     fn drop(&mut self) {
         here::set_waits(self.0);
     }

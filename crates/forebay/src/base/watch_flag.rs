@@ -35,7 +35,7 @@ mod loom_tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::base::sync::model::{Broken, breaking, check};
+    use crate::base::sync::model::{Guarantee, breaking, check};
 
     /// The last visitor leaves an operation in its ring while the watcher stops.
     fn the_watcher_stops_while_work_comes() {
@@ -61,6 +61,6 @@ mod loom_tests {
     #[test]
     #[should_panic(expected = "one watcher")]
     fn without_its_fences_an_operation_has_no_watcher() {
-        breaking(&[Broken::Fences, Broken::SeqCst], the_watcher_stops_while_work_comes);
+        breaking(&[Guarantee::Fences, Guarantee::SeqCst], the_watcher_stops_while_work_comes);
     }
 }

@@ -14,7 +14,7 @@ use crate::base::fork::Origin;
 use crate::base::health::Health;
 use crate::base::in_flight::Stay;
 use crate::base::pending::{self, Pending, Sender};
-use crate::base::priority::Granted;
+use crate::base::priority::Priorities;
 use crate::base::wait;
 use crate::driver::pool::Pool;
 use crate::handle::file::File;
@@ -188,7 +188,7 @@ impl Engine {
                 .collect(),
             visited,
             calls: Calls::new(stripes, first_stripe),
-            granted: Granted::new(count),
+            granted: Priorities::new(count),
             arena,
             reserved: AtomicU64::new(0),
             classes: ClassTable::new(),

@@ -10,7 +10,7 @@ use crate::base::fork::Origin;
 use crate::base::health::Degradation;
 use crate::base::in_flight::{InFlight, Stays};
 use crate::base::pending::Pending;
-use crate::base::priority::Granted;
+use crate::base::priority::Priorities;
 use crate::device::Device;
 use crate::driver::meta::{Described, Descriptor, MetaReply, MetaRequest};
 use crate::driver::pool::Pool;
@@ -50,7 +50,7 @@ pub(crate) struct EngineShared {
     pub(crate) classes: ClassTable,
     pub(crate) config: Config,
     /// The priority of each shard's thread.
-    pub(crate) granted: Granted,
+    pub(crate) granted: Priorities,
     /// Nanoseconds for which a shard checks for news before it sleeps: while nothing is in flight, and while
     /// something is.
     pub(crate) spin_ns: (u64, u64),

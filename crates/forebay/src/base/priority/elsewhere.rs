@@ -2,7 +2,7 @@
 
 use std::io;
 
-pub(super) struct Prompted {
+pub(super) struct PromptThread {
     pub(super) heavier: Option<i32>,
 }
 
@@ -21,7 +21,7 @@ pub(super) fn real_time() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-pub(super) fn prompt() -> io::Result<Prompted> {
+pub(super) fn prompt() -> io::Result<PromptThread> {
     Err(io::ErrorKind::Unsupported.into())
 }
 

@@ -7,7 +7,7 @@ use std::io;
 const SLICE_NS: u64 = 100_000;
 
 /// The remaining properties of a thread that got a short slice.
-pub(super) struct Prompted {
+pub(super) struct PromptThread {
     /// The nice value, where it is higher than the process's and could not be lowered.
     pub(super) heavier: Option<i32>,
 }
@@ -90,10 +90,10 @@ pub(super) fn real_time() -> io::Result<()> {
 
 /// Sets the short slice and the nice value of the process, unless the program made the thread a real-time
 /// one.
-pub(super) fn prompt() -> io::Result<Prompted> {
+pub(super) fn prompt() -> io::Result<PromptThread> {
     let before = Attributes::of_thread()?;
     if before.is_real_time() {
-        return Ok(Prompted { heavier: None });
+        return Ok(PromptThread { heavier: None });
     }
     let process = rustix::process::getpriority_process(Some(rustix::process::getpid()));
     let nice = process.map_or(before.nice, |process| process.min(before.nice));
@@ -111,7 +111,7 @@ pub(super) fn prompt() -> io::Result<Prompted> {
     match Attributes::of_thread()?.runtime_ns {
         1..=SLICE_NS => {
             BEFORE.set(Some(before));
-            Ok(Prompted { heavier })
+            Ok(PromptThread { heavier })
         }
         0 => Err(io::Error::other("it knows no slices")),
         slice_ns => Err(io::Error::other(format!("the slice is still {slice_ns} ns"))),

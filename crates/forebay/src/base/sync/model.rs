@@ -31,9 +31,9 @@ pub(crate) use queues::{ArrayQueue, SegQueue};
 
 use atomic::Ordering;
 
-/// The guarantee that a twin takes away.
+/// A guarantee that a twin takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum Guarantee {
     /// Fences do nothing.
     Fences,
     /// SeqCst accesses are no more than acquire and release.
@@ -44,10 +44,10 @@ pub(crate) enum Broken {
 
 thread_local! {
     // Loom runs all threads of a model on the thread of the test.
-    static BROKEN: Cell<&'static [Broken]> = const { Cell::new(&[]) };
+    static BROKEN: Cell<&'static [Guarantee]> = const { Cell::new(&[]) };
 }
 
-fn is_broken(what: Broken) -> bool {
+fn is_broken(what: Guarantee) -> bool {
     BROKEN.get().contains(&what)
 }
 
@@ -69,14 +69,14 @@ fn check_less(fewer: usize, body: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Does the same as [`check`] without something that the property needs; the caller expects a panic.
-pub(crate) fn breaking(what: &'static [Broken], body: impl Fn() + Sync + Send + 'static) {
-    struct Mended;
-    impl Drop for Mended {
+pub(crate) fn breaking(what: &'static [Guarantee], body: impl Fn() + Sync + Send + 'static) {
+    struct Repair;
+    impl Drop for Repair {
         fn drop(&mut self) {
             BROKEN.set(&[]);
         }
     }
-    let _mended = Mended;
+    let _repair = Repair;
     BROKEN.set(what);
     check(body);
 }

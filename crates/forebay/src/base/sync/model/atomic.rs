@@ -2,19 +2,19 @@
 
 pub(crate) use std::sync::atomic::Ordering;
 
-use super::{Broken, Looks, is_broken};
+use super::{Guarantee, Looks, is_broken};
 use loom::sync::atomic as real;
 
 #[track_caller]
 pub(crate) fn fence(order: Ordering) {
-    if !is_broken(Broken::Fences) {
+    if !is_broken(Guarantee::Fences) {
         real::fence(order);
     }
 }
 
 /// Issues the fence that loom's SeqCst lacks after a change.
 pub(super) fn fence_of(order: Ordering) {
-    if order == Ordering::SeqCst && !is_broken(Broken::SeqCst) {
+    if order == Ordering::SeqCst && !is_broken(Guarantee::SeqCst) {
         real::fence(Ordering::SeqCst);
     }
 }
@@ -30,7 +30,7 @@ fn loads(order: Ordering) -> Ordering {
 
 fn stores(order: Ordering) -> Ordering {
     match order {
-        Ordering::SeqCst | Ordering::AcqRel | Ordering::Release if !is_broken(Broken::Release) => {
+        Ordering::SeqCst | Ordering::AcqRel | Ordering::Release if !is_broken(Guarantee::Release) => {
             Ordering::Release
         }
         _ => Ordering::Relaxed,

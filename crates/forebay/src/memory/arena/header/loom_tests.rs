@@ -5,7 +5,7 @@ use loom::cell::UnsafeCell;
 use loom::thread::spawn;
 
 use super::*;
-use crate::base::sync::model::{Broken, breaking, check};
+use crate::base::sync::model::{Guarantee, breaking, check};
 
 /// A buffer with three blocks, as its bytes and its header.
 struct Buffer {
@@ -53,5 +53,5 @@ fn one_owner_is_the_last_and_has_the_buffer_alone() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn without_release_the_last_owner_writes_what_others_read() {
-    breaking(&[Broken::Release], three_blocks_are_dropped);
+    breaking(&[Guarantee::Release], three_blocks_are_dropped);
 }

@@ -6,7 +6,7 @@ use std::task::Wake;
 use loom::thread::spawn;
 
 use super::*;
-use crate::base::sync::model::{Bell, Broken, breaking, check};
+use crate::base::sync::model::{Bell, Guarantee, breaking, check};
 
 /// A buffer's header without a buffer. The number stands for the bytes that its owner wrote.
 struct Owned(NonNull<Header>);
@@ -69,7 +69,7 @@ fn each_buffer_comes_back_once() {
 #[test]
 #[should_panic(expected = "each buffer comes back once, as it was left")]
 fn without_release_a_buffer_comes_back_as_it_was_before() {
-    breaking(&[Broken::Release, Broken::SeqCst], buffers_return_while_others_are_taken);
+    breaking(&[Guarantee::Release, Guarantee::SeqCst], buffers_return_while_others_are_taken);
 }
 
 /// A shard closes its stack while one thread pushes to it and another one gathers from all stacks.
@@ -130,5 +130,5 @@ fn no_return_is_missed_by_a_shard_that_waits_for_memory() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_one_order_of_bit_and_stack_a_return_is_missed() {
-    breaking(&[Broken::SeqCst], a_shard_waits_for_two_buffers);
+    breaking(&[Guarantee::SeqCst], a_shard_waits_for_two_buffers);
 }

@@ -8,7 +8,7 @@ use loom::thread::{JoinHandle, spawn};
 
 use super::*;
 use crate::base::class::Class;
-use crate::base::sync::model::{Bell, Broken, breaking, check, check_large};
+use crate::base::sync::model::{Bell, Guarantee, breaking, check, check_large};
 use crate::driver::Wait;
 use crate::driver::threads::ThreadsDriver;
 use crate::io::op::{Durability, Flush, OpKind, OpRequest};
@@ -113,7 +113,7 @@ fn no_message_of_two_is_missed_by_a_shard_that_goes_to_sleep() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_its_fences_a_message_is_missed() {
-    breaking(&[Broken::Fences], senders_wake_a_sleeping_shard::<1>);
+    breaking(&[Guarantee::Fences], senders_wake_a_sleeping_shard::<1>);
 }
 
 /// A shard that waits in the line of long reads, and is called when another one has ended.
@@ -167,7 +167,7 @@ fn no_node_is_missed_by_a_shard_that_goes_to_sleep() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_its_fences_a_node_is_missed() {
-    breaking(&[Broken::Fences], a_node_wakes_a_sleeping_shard);
+    breaking(&[Guarantee::Fences], a_node_wakes_a_sleeping_shard);
 }
 
 fn the_end_wakes_a_sleeping_shard() {
@@ -185,7 +185,7 @@ fn the_end_is_not_missed_by_a_shard_that_goes_to_sleep() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_its_fences_the_end_is_missed() {
-    breaking(&[Broken::Fences, Broken::SeqCst], the_end_wakes_a_sleeping_shard);
+    breaking(&[Guarantee::Fences, Guarantee::SeqCst], the_end_wakes_a_sleeping_shard);
 }
 
 /// With room for one message, the second sender waits for the shard to take the first one's.
@@ -219,7 +219,7 @@ fn room_is_told_to_whoever_came_too_early() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_one_order_of_count_and_queue_a_sender_waits_for_ever() {
-    breaking(&[Broken::SeqCst], the_last_look_tells_of_room);
+    breaking(&[Guarantee::SeqCst], the_last_look_tells_of_room);
 }
 
 fn a_send_races_with_the_close() {
@@ -243,7 +243,7 @@ fn a_message_sent_around_the_close_is_answered() {
 #[test]
 #[should_panic(expected = "nobody answered")]
 fn without_its_fences_a_message_stays_in_a_closed_inbox() {
-    breaking(&[Broken::Fences, Broken::SeqCst], a_send_races_with_the_close);
+    breaking(&[Guarantee::Fences, Guarantee::SeqCst], a_send_races_with_the_close);
 }
 
 /// One sender waits for room in an inbox that is then closed; another one's message is rejected after the
@@ -324,5 +324,5 @@ fn every_dropped_slot_is_named_once() {
 #[test]
 #[should_panic(expected = "each slot is named once")]
 fn without_release_a_dropped_slot_is_forgotten() {
-    breaking(&[Broken::Release], slots_are_dropped_elsewhere);
+    breaking(&[Guarantee::Release], slots_are_dropped_elsewhere);
 }

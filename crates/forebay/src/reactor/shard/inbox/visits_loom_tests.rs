@@ -11,7 +11,7 @@ use loom::thread::spawn;
 
 use super::*;
 use crate::base::sync::UnsafeCell;
-use crate::base::sync::model::{Broken, breaking, check};
+use crate::base::sync::model::{Guarantee, breaking, check};
 use crate::base::try_lock::TryLock;
 use crate::io::op::OpKey;
 use crate::reactor::shard::remote::RemoteCell;
@@ -256,7 +256,7 @@ fn a_marked_lock_without_a_second_look_loses_it_as_well() {
 #[test]
 #[should_panic(expected = "the message was seen")]
 fn without_its_fences_a_leaving_visitor_misses_a_message() {
-    breaking(&[Broken::Fences], || a_post_meets_a_leaving_visitor(Mistake::None));
+    breaking(&[Guarantee::Fences], || a_post_meets_a_leaving_visitor(Mistake::None));
 }
 
 /// A task drops its future and visits for its next operation, while the runtime's poller takes the completion.
@@ -307,7 +307,7 @@ fn a_cancel_is_lost_without_the_second_look() {
 #[test]
 #[should_panic]
 fn without_release_the_completion_is_torn() {
-    breaking(&[Broken::Release], || a_drop_meets_a_completion(Mistake::None));
+    breaking(&[Guarantee::Release], || a_drop_meets_a_completion(Mistake::None));
 }
 
 /// The last visitor sends an operation and visits, while the engine's end takes the shard out.
@@ -355,7 +355,7 @@ fn an_end_that_does_not_wait_meets_the_visitor_inside() {
 #[test]
 #[should_panic(expected = "the operation never ends")]
 fn without_its_fences_an_operation_outlives_the_ring() {
-    breaking(&[Broken::Fences, Broken::SeqCst], || a_visitor_meets_the_end(Mistake::None));
+    breaking(&[Guarantee::Fences, Guarantee::SeqCst], || a_visitor_meets_the_end(Mistake::None));
 }
 
 /// The end does not wait for the visitor that is inside, which then ends the shard when it leaves.

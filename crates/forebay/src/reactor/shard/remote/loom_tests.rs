@@ -8,7 +8,7 @@ use loom::thread::spawn;
 use super::fixture::{KEY, request};
 use super::*;
 use crate::base::sync::ArrayQueue;
-use crate::base::sync::model::{Bell, Broken, breaking, check};
+use crate::base::sync::model::{Bell, Guarantee, breaking, check};
 use crate::io::op::OpBuffer;
 use crate::reactor::shard::remote_list::RemoteList;
 
@@ -81,7 +81,7 @@ fn whoever_waits_hears_of_the_outcome() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn without_release_the_outcome_is_read_before_it_is_written() {
-    breaking(&[Broken::Release], an_operation_travels_there_and_back);
+    breaking(&[Guarantee::Release], an_operation_travels_there_and_back);
 }
 
 /// The future of a running operation is polled on another thread, and dropped at once.

@@ -6,7 +6,7 @@ use loom::thread::spawn;
 
 use super::*;
 use crate::base::sync::UnsafeCell;
-use crate::base::sync::model::{Broken, breaking, check};
+use crate::base::sync::model::{Guarantee, breaking, check};
 
 /// An object that is left for a shard. Only its current owner may touch its contents.
 #[repr(C)]
@@ -74,7 +74,7 @@ fn each_word_is_taken_once_and_in_order() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn without_release_a_word_is_taken_before_it_is_written() {
-    breaking(&[Broken::Release], words_are_left_while_others_are_taken);
+    breaking(&[Guarantee::Release], words_are_left_while_others_are_taken);
 }
 
 fn a_word_is_left_around_the_close() {

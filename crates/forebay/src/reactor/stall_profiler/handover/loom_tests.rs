@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loom::thread::spawn;
 
 use super::*;
-use crate::base::sync::model::{Broken, breaking, check};
+use crate::base::sync::model::{Guarantee, breaking, check};
 
 fn two_requests_and_a_handler_that_may_be_late() {
     let place = Arc::new(Handover::new(0));
@@ -42,5 +42,5 @@ fn a_value_is_read_whole_and_under_its_number() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn without_release_a_value_is_read_before_it_is_written() {
-    breaking(&[Broken::Release], two_requests_and_a_handler_that_may_be_late);
+    breaking(&[Guarantee::Release], two_requests_and_a_handler_that_may_be_late);
 }
