@@ -156,7 +156,7 @@ struct GettingStarted;
 struct WhichMode;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/blocking.md")]
-struct Blocking;
+struct BlockingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/containers.md")]
 struct Containers;
@@ -165,7 +165,7 @@ struct Containers;
 struct Memory;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/porting.md")]
-struct Porting;
+struct PortingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/walks.md")]
 struct Walks;
@@ -174,7 +174,7 @@ struct Walks;
 struct PollingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/coalescing.md")]
-struct Gathering;
+struct CoalescingPage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/classes.md")]
 struct Classes;
