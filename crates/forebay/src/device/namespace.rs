@@ -41,8 +41,8 @@ pub(crate) struct Namespace {
     _claim: Option<OwnedFd>,
 }
 
-/// The results of opening a namespace.
-pub(crate) struct Found {
+/// An opened namespace, and what is known of its device.
+pub(crate) struct OpenedNamespace {
     pub(crate) fd: OwnedFd,
     pub(crate) namespace: Namespace,
     pub(crate) device: Device,
@@ -51,7 +51,12 @@ pub(crate) struct Found {
 }
 
 /// Opens the namespace at `path`, or a part of it. With `in_use` other processes may use it at the same time.
-pub(crate) fn open(path: &Path, writable: bool, in_use: bool, part: Option<Range<u64>>) -> Result<Found> {
+pub(crate) fn open(
+    path: &Path,
+    writable: bool,
+    in_use: bool,
+    part: Option<Range<u64>>,
+) -> Result<OpenedNamespace> {
     const OPERATION: &str = "open_nvme";
     let failed = |cause| Error::io(OPERATION, cause).with_path(path);
     let refused = |note: String| Error::invalid(OPERATION, note).with_path(path);
@@ -86,7 +91,7 @@ pub(crate) fn open(path: &Path, writable: bool, in_use: bool, part: Option<Range
         }
         namespace.part = part;
     }
-    Ok(Found { fd: file.into(), namespace, device, number: found.rdev() })
+    Ok(OpenedNamespace { fd: file.into(), namespace, device, number: found.rdev() })
 }
 
 /// Returns whether the part lies within the namespace and begins with a block.
