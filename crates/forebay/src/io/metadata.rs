@@ -151,7 +151,7 @@ impl Metadata {
 
     /// Returns the metadata that a simulated machine has for a file; its clock began at the Unix epoch.
     #[cfg(feature = "sim")]
-    pub(crate) fn simulated(found: Simulated) -> Metadata {
+    pub(crate) fn simulated(found: SimMetadata) -> Metadata {
         let time = |ns| SystemTime::UNIX_EPOCH.checked_add(std::time::Duration::from_nanos(ns));
         Metadata {
             kind: found.kind,
@@ -185,7 +185,7 @@ impl Metadata {
 /// The input of [`Metadata::simulated`].
 #[cfg(feature = "sim")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Simulated {
+pub(crate) struct SimMetadata {
     pub(crate) kind: FileKind,
     pub(crate) len: u64,
     pub(crate) blocks_bytes: u64,

@@ -13,7 +13,7 @@ mod files;
 pub use classes::{ClassStats, DeviceStats, Stall};
 pub use files::FileStats;
 pub(crate) use files::{
-    FileCounts, FileReport, FileSum, Moved, PageCacheCounts, PageCacheSum, SharedFileCounts,
+    EndedOp, FileCounts, FileReport, FileSum, PageCacheCounts, PageCacheSum, SharedFileCounts,
 };
 
 /// Counts and times since the engine started; see [`Engine::stats`](crate::Engine::stats).
@@ -293,14 +293,14 @@ impl FlowStats {
 
     /// Counts an operation that has ended. After a read, `asked` is the number of bytes that the program requested.
     #[inline]
-    pub(crate) fn ended(&mut self, moved: Moved, asked: u32, has_failed: bool) {
-        let bytes = u64::from(moved.bytes);
+    pub(crate) fn ended(&mut self, op: EndedOp, asked: u32, has_failed: bool) {
+        let bytes = u64::from(op.bytes);
         self.failures += u64::from(has_failed);
-        match moved.kind {
+        match op.kind {
             OpKind::Read => {
                 self.reads += 1;
                 self.read_bytes += bytes;
-                self.read_bytes_asked += u64::from(asked.min(moved.bytes));
+                self.read_bytes_asked += u64::from(asked.min(op.bytes));
             }
             OpKind::Write => {
                 self.writes += 1;
@@ -309,7 +309,7 @@ impl FlowStats {
             // After a write in the same operation the bytes are that write's.
             OpKind::SyncData | OpKind::SyncAll => {
                 self.syncs += 1;
-                self.writes += u64::from(moved.after_write);
+                self.writes += u64::from(op.after_write);
                 self.write_bytes += bytes;
             }
             OpKind::Nop | OpKind::Command => {}

@@ -26,7 +26,7 @@ use crate::driver::{IoRequest, Route};
 use crate::io::config::Config;
 use crate::io::host::Host;
 use crate::io::op::{Durability, OpBuffer, OpFailure, OpKey, OpKind, OpRequest, OpResult};
-use crate::io::stats::{FileCounts, FileReport, FlowStats, Flows, Moved, SharedFileCounts, WalkStats};
+use crate::io::stats::{EndedOp, FileCounts, FileReport, FlowStats, Flows, SharedFileCounts, WalkStats};
 use crate::memory::arena::{Aside, Buffer};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
@@ -468,17 +468,17 @@ fn count(
     began: Option<Instant>,
 ) {
     let device_ns = began.map(|began| u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let moved = match request.durability.sync_kind() {
+    let ended = match request.durability.sync_kind() {
         // As a shard counts it: a write whose second half is a sync.
         Some(kind) if request.kind == OpKind::Write => {
-            Moved { kind, bytes: result.unwrap_or_default(), after_write: true }
+            EndedOp { kind, bytes: result.unwrap_or_default(), after_write: true }
         }
-        _ => Moved { kind: request.kind, bytes: result.unwrap_or_default(), after_write: false },
+        _ => EndedOp { kind: request.kind, bytes: result.unwrap_or_default(), after_write: false },
     };
-    running.calls.counts.add(moved);
+    running.calls.counts.add(ended);
     stripe.calls += 1;
     let flow = stripe.flows.of(request.class.0, running.core.device_index());
-    flow.ended(moved, request.asked, result.is_err());
+    flow.ended(ended, request.asked, result.is_err());
     if let Some(device_ns) = device_ns {
         flow.queued_ns.record(0);
         flow.device_ns.record(device_ns);

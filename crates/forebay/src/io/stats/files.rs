@@ -113,9 +113,9 @@ pub(crate) struct SharedFileCounts {
 impl SharedFileCounts {
     /// Adds an operation. One thread at a time may do so.
     #[inline]
-    pub(crate) fn add(&self, moved: Moved) {
+    pub(crate) fn add(&self, op: EndedOp) {
         let mut counts = self.load();
-        counts.add(moved);
+        counts.add(op);
         self.reads.store(counts.reads, Ordering::Relaxed);
         self.writes.store(counts.writes, Ordering::Relaxed);
         self.syncs.store(counts.syncs, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl SharedFileCounts {
 
 /// An operation on a file that has ended.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moved {
+pub(crate) struct EndedOp {
     pub(crate) kind: OpKind,
     pub(crate) bytes: u32,
     /// Whether the operation is a sync that is the second half of a write.
@@ -155,14 +155,14 @@ impl FileCounts {
     }
 
     #[inline]
-    pub(crate) fn add(&mut self, moved: Moved) {
-        let bytes = u64::from(moved.bytes);
-        match moved.kind {
+    pub(crate) fn add(&mut self, op: EndedOp) {
+        let bytes = u64::from(op.bytes);
+        match op.kind {
             OpKind::Read => {
                 self.reads += 1;
                 self.read_bytes += bytes;
             }
-            OpKind::SyncData | OpKind::SyncAll if !moved.after_write => self.syncs += 1,
+            OpKind::SyncData | OpKind::SyncAll if !op.after_write => self.syncs += 1,
             OpKind::Write | OpKind::SyncData | OpKind::SyncAll => {
                 self.writes += 1;
                 self.write_bytes += bytes;

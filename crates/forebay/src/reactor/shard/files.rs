@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::driver::{Driver, Known, Route};
-use crate::io::stats::{FileCounts, FileReport, Moved};
+use crate::io::stats::{EndedOp, FileCounts, FileReport};
 use crate::reactor::open_file::FileCore;
 
 /// The files that this shard has used and that are still open.
@@ -185,9 +185,9 @@ impl FileTable {
 
     /// As [`leave`](Self::leave), after an operation that has ended.
     #[inline]
-    pub(crate) fn leave_after(&mut self, index: u32, moved: Moved) -> bool {
+    pub(crate) fn leave_after(&mut self, index: u32, op: EndedOp) -> bool {
         self.entry(index).is_some_and(|entry| {
-            entry.counts.add(moved);
+            entry.counts.add(op);
             entry.leave()
         })
     }

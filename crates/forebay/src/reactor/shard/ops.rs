@@ -10,7 +10,7 @@ use crate::base::mutants::Mutant;
 use crate::base::wakes;
 use crate::driver::{IoRequest, NOT_POLLABLE, Route};
 use crate::io::op::{Flush, OpBuffer, OpFailure, OpKey, OpKind, OpOutcome, OpRequest, OpResult};
-use crate::io::stats::Moved;
+use crate::io::stats::EndedOp;
 use crate::memory::arena::{AllocError, Arena, Ticket};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
@@ -796,7 +796,7 @@ impl Shard {
     /// Ends an operation that is not in flight: counts it, releases the file, and runs its continuation.
     #[inline]
     fn finish(&self, index: u32, result: OpResult) {
-        let (task, file, moved) = self.ops.with(|ops| {
+        let (task, file, ended) = self.ops.with(|ops| {
             let slot = ops.table.slot(index);
             debug_assert!(
                 matches!(slot.state, SlotState::Staged | SlotState::InFlight) && slot.charge == 0,
@@ -807,9 +807,9 @@ impl Shard {
             }
             let file = std::mem::replace(&mut slot.file, NO_FILE);
             let bytes = result.unwrap_or_default();
-            let moved = Moved { kind: slot.kind, bytes, after_write: slot.done > 0 };
+            let ended = EndedOp { kind: slot.kind, bytes, after_write: slot.done > 0 };
             self.flows.with(|flows| {
-                flows.of(slot.class.0, slot.device).ended(moved, slot.asked, result.is_err());
+                flows.of(slot.class.0, slot.device).ended(ended, slot.asked, result.is_err());
             });
             slot.result = result;
             slot.state = SlotState::Done;
@@ -820,9 +820,9 @@ impl Shard {
                 }
                 _ => None,
             };
-            (task, file, moved)
+            (task, file, ended)
         });
-        if file != NO_FILE && self.files.with(|files| files.leave_after(file, moved)) {
+        if file != NO_FILE && self.files.with(|files| files.leave_after(file, ended)) {
             self.remove_file(file);
         }
         match task {

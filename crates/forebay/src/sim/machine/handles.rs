@@ -12,7 +12,7 @@ use super::{Handle, IoId, Machine, OpenedFile, calls};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::Alignment;
 use crate::driver::meta::{At, FdOwner, Lock, MetaReply, MetaRequest, OpenHow};
-use crate::io::metadata::{FileKind, Metadata, Simulated};
+use crate::io::metadata::{FileKind, Metadata, SimMetadata};
 use crate::sim::fault::Fault;
 use crate::sim::history::Fate;
 
@@ -153,7 +153,7 @@ impl Machine {
             names.names.values().filter(|to| disk.tree.get(**to).is_some_and(|inode| inode.is_dir)).count()
                 as u64
         };
-        Ok(Metadata::simulated(Simulated {
+        Ok(Metadata::simulated(SimMetadata {
             kind: if inode.is_dir { FileKind::Dir } else { FileKind::File },
             len: if inode.is_dir { PAGE } else { inode.content.len },
             blocks_bytes: inode.content.blocks.total() * PAGE,
