@@ -7,7 +7,7 @@ use crate::base::class::Class;
 use crate::io::command::Commands;
 use crate::memory::arena::{AllocError, Buffer};
 use crate::memory::block::{Block, BlockMut};
-use crate::memory::lent::Lent;
+use crate::memory::lent::LentMemory;
 
 /// Names a slot and one use of it: a stale key never matches a reused slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ pub(crate) enum OpBuffer {
     Mut(BlockMut),
     Shared(Block),
     /// Memory of the program.
-    Lent(Lent),
+    Lent(LentMemory),
     /// The owner of a command, and of all that the kernel uses for it.
     Command(Arc<dyn Commands>),
 }

@@ -48,9 +48,9 @@ pub(crate) use cache::Aside;
 use header::{HOME_NOBODY, class_of};
 pub(crate) use header::{Header, region_index, release};
 pub(crate) use line::{Ticket, UnderWay};
-use ordinary::Counted;
+use ordinary::Account;
 pub(crate) use pack::Packer;
-use shared::Shared;
+use shared::ArenaCore;
 
 /// The smallest buffer. I/O memory is never aligned below the page size: a kernel was seen to corrupt memory
 /// at the 512-byte alignment that it advertises. Where pages are larger, so is the smallest buffer.
@@ -123,14 +123,14 @@ impl ArenaCounts {
 #[derive(Clone)]
 pub(crate) struct Arena(Arc<Handle>);
 
-/// Separate from `Shared`, which regions keep alive, so that the last handle is distinguished from the last
+/// Separate from `ArenaCore`, which regions keep alive, so that the last handle is distinguished from the last
 /// block.
-struct Handle(Arc<Shared>);
+struct Handle(Arc<ArenaCore>);
 
 impl Arena {
     /// Maps and populates the first `bytes_initial`. Without huge pages it continues with small ones.
     pub(crate) fn new(config: ArenaConfig) -> io::Result<Arena> {
-        Ok(Arena(Arc::new(Handle(Shared::new(config)?))))
+        Ok(Arena(Arc::new(Handle(ArenaCore::new(config)?))))
     }
 
     /// Maps the first region if there is none yet. If the system gives no memory, the first buffer will need it again.
@@ -195,7 +195,7 @@ impl Arena {
         ordinary::allocate_exact(
             bytes,
             BUFFER_BYTES_MIN << shared.class_min,
-            Counted::Result(Arc::clone(shared)),
+            Account::Result(Arc::clone(shared)),
             false,
         )
         .ok_or_else(|| shared.no_memory())
@@ -344,7 +344,7 @@ impl fmt::Debug for Arena {
 /// # Safety
 /// `header` belongs to a live buffer.
 pub(crate) unsafe fn alloc_beside(header: NonNull<Header>, len: usize) -> Option<Buffer> {
-    // SAFETY: a live buffer keeps its region or record, and both keep `Shared`.
+    // SAFETY: a live buffer keeps its region or record, and both keep `ArenaCore`.
     let shared = unsafe {
         match header.as_ref().region() {
             Some(region) => &*std::ptr::from_ref(region.as_ref().shared()),
@@ -361,7 +361,7 @@ pub(crate) unsafe fn alloc_beside(header: NonNull<Header>, len: usize) -> Option
 /// Returns ordinary memory of exactly `len` bytes that no arena counts, at a multiple of `align`: zeroed, or not initialised.
 /// `None` where the system has no memory.
 pub(crate) fn alloc_own(len: usize, align: usize, zeroed: bool) -> Option<Buffer> {
-    ordinary::allocate_exact(len, align, Counted::Own, zeroed)
+    ordinary::allocate_exact(len, align, Account::Own, zeroed)
 }
 
 /// Returns the capacity of a buffer for `len` bytes; `None` when no single buffer holds them.

@@ -165,7 +165,10 @@ impl<B: Send + 'static> Keeps for Lender<B> {}
 
 impl<B: IoMemory> Lender<B> {
     /// Returns the owner in its place, and its memory. `releaser` drops it, if it is of a type that needs one.
-    pub(crate) fn new(owner: B, releaser: &Arc<impl Releaser + 'static>) -> (Arc<Lender<B>>, Lent, usize) {
+    pub(crate) fn new(
+        owner: B,
+        releaser: &Arc<impl Releaser + 'static>,
+    ) -> (Arc<Lender<B>>, LentMemory, usize) {
         let releaser = (!B::DROPS_ANYWHERE).then(|| Arc::clone(releaser) as Arc<dyn Releaser>);
         let mut lender = Arc::new(Lender { owner: ManuallyDrop::new(owner), releaser });
         let (start, len) = match Arc::get_mut(&mut lender) {
@@ -177,7 +180,7 @@ impl<B: IoMemory> Lender<B> {
             Some(start) => (start, len),
             None => (NonNull::dangling(), 0),
         };
-        let lent = Lent { start, keeps: Some(lender.clone()) };
+        let lent = LentMemory { start, keeps: Some(lender.clone()) };
         (lender, lent, len)
     }
 }
@@ -207,28 +210,28 @@ impl<B: Send + 'static> Drop for Lender<B> {
 
 /// Lent memory from some place on, as a slot owns it: it keeps the owner.
 #[derive(Clone)]
-pub(crate) struct Lent {
+pub(crate) struct LentMemory {
     start: NonNull<u8>,
     keeps: Option<Arc<dyn Keeps>>,
 }
 
 // SAFETY: the memory is the lender's, which may be sent (`IoMemory: Send`), and is touched by the kernel or by the one
 // operation that has it.
-unsafe impl Send for Lent {}
+unsafe impl Send for LentMemory {}
 // SAFETY: through a shared reference only the address is read.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for LentMemory {}
 
-impl Lent {
+impl LentMemory {
     /// Returns bytes that are only read.
-    pub(crate) fn source(source: impl IoSource) -> Lent {
+    pub(crate) fn source(source: impl IoSource) -> LentMemory {
         let lender = Arc::new(Lender { owner: ManuallyDrop::new(source), releaser: None });
         let start = NonNull::from(lender.owner.bytes()).cast();
-        Lent { start, keeps: Some(lender) }
+        LentMemory { start, keeps: Some(lender) }
     }
 
     /// Returns no memory.
-    pub(crate) fn nothing() -> Lent {
-        Lent { start: NonNull::dangling(), keeps: None }
+    pub(crate) fn nothing() -> LentMemory {
+        LentMemory { start: NonNull::dangling(), keeps: None }
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -236,17 +239,17 @@ impl Lent {
     }
 
     /// Returns the same memory from `bytes` further on.
-    pub(crate) fn from(&self, bytes: usize) -> Lent {
+    pub(crate) fn from(&self, bytes: usize) -> LentMemory {
         // A wrapping addition of a count up to the memory's length stays inside it, or one past its end.
         let start = NonNull::new(self.start.as_ptr().wrapping_add(bytes)).unwrap_or(self.start);
-        Lent { start, keeps: self.keeps.clone() }
+        LentMemory { start, keeps: self.keeps.clone() }
     }
 }
 
-impl fmt::Debug for Lent {
+impl fmt::Debug for LentMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = self.keeps.as_ref().map_or(0, Arc::strong_count);
-        f.debug_struct("Lent").field("start", &self.start).field("counts", &counts).finish()
+        f.debug_struct("LentMemory").field("start", &self.start).field("counts", &counts).finish()
     }
 }
 
@@ -258,16 +261,16 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Counted(Option<(Vec<u8>, Arc<AtomicUsize>)>);
+    struct CountedMemory(Option<(Vec<u8>, Arc<AtomicUsize>)>);
 
     // SAFETY: the bytes are a vector's own.
-    unsafe impl IoMemory for Counted {
+    unsafe impl IoMemory for CountedMemory {
         fn memory(&mut self) -> (*mut u8, usize) {
             self.0.as_mut().map_or((std::ptr::null_mut(), 5), |(bytes, _)| bytes.memory())
         }
     }
 
-    impl Drop for Counted {
+    impl Drop for CountedMemory {
         fn drop(&mut self) {
             if let Some((_, drops)) = &self.0 {
                 drops.fetch_add(1, Ordering::Relaxed);
@@ -284,9 +287,9 @@ mod tests {
         }
     }
 
-    fn counted() -> (Counted, Arc<AtomicUsize>) {
+    fn counted() -> (CountedMemory, Arc<AtomicUsize>) {
         let drops = Arc::new(AtomicUsize::new(0));
-        (Counted(Some((vec![1, 2, 3], drops.clone()))), drops)
+        (CountedMemory(Some((vec![1, 2, 3], drops.clone()))), drops)
     }
 
     #[test]
@@ -327,9 +330,9 @@ mod tests {
         assert_eq!((len, unsafe { lent.from(99).start().read() }), (100, 7));
         drop(lent);
         assert!(releaser.0.lock().unwrap().is_empty());
-        let (_, _, len) = Lender::new(Counted::default(), &releaser);
+        let (_, _, len) = Lender::new(CountedMemory::default(), &releaser);
         assert_eq!(len, 0, "no memory has no length");
-        let source = Lent::source(Bytes::from_static(b"abc"));
+        let source = LentMemory::source(Bytes::from_static(b"abc"));
         // SAFETY: a byte of the source, which is kept.
         assert_eq!(unsafe { source.from(1).start().read() }, b'b');
     }

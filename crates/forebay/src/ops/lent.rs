@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpRequest};
-use crate::memory::lent::{IoMemory, Lender, Lent};
+use crate::memory::lent::{IoMemory, Lender, LentMemory};
 use crate::ops::coalesce::is_lack;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::page_cache::read_from_page_cache;
@@ -31,7 +31,7 @@ pub(super) struct LentOp<'f, B: IoMemory> {
     class: Class,
     durability: Durability,
     flush: Flush,
-    memory: Lent,
+    memory: LentMemory,
     parts: VecDeque<Part<'f>>,
     /// The operation that ends it where no part does: a sync, or for no bytes a look at whether file and engine are open.
     last: Option<OpFuture<'f>>,
@@ -179,7 +179,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
         self.parts.clear();
         self.last = None;
         // The operation's own count of the memory.
-        self.memory = Lent::nothing();
+        self.memory = LentMemory::nothing();
         self.lender.take().and_then(Lender::into_owner).unwrap_or_default()
     }
 
@@ -370,7 +370,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
 
 impl Part<'_> {
     /// Copies a bounced part to its place. Returns how many of its bytes the file had.
-    fn finish(&self, bytes: u64, buffer: &OpBuffer, memory: &Lent) -> u64 {
+    fn finish(&self, bytes: u64, buffer: &OpBuffer, memory: &LentMemory) -> u64 {
         let moved = bytes.saturating_sub(self.skip.unwrap_or(0) as u64).min(self.len);
         #[cfg(feature = "_mutants")]
         if Mutant::BounceNotCopied.is_on() {

@@ -14,7 +14,7 @@ use crate::handle::file::File;
 use crate::io::op::{Durability, Flush, OpBuffer, OpKind, OpRequest};
 use crate::memory::arena::BUFFER_BYTES_MAX;
 use crate::memory::block::{Block, BlockMut};
-use crate::memory::lent::{IoMemory, IoSource, Lent};
+use crate::memory::lent::{IoMemory, IoSource, LentMemory};
 use crate::ops::lent::LentOp;
 use crate::ops::read::operation;
 use crate::ops::submit::{FileRef, OpFuture};
@@ -419,7 +419,7 @@ fn lent(core: &FileCore, source: impl IoSource) -> Result<OpBuffer> {
     if bytes.is_empty() || !is_aligned(core, bytes) {
         return copied(core, bytes);
     }
-    Ok(OpBuffer::Lent(Lent::source(source)))
+    Ok(OpBuffer::Lent(LentMemory::source(source)))
 }
 
 fn copied(core: &FileCore, bytes: &[u8]) -> Result<OpBuffer> {

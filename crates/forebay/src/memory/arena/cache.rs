@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::header::{CLASSES, Header};
-use super::returns::{Chain, Waiting};
-use super::{BUFFER_BYTES_MIN, Shared};
+use super::returns::{Chain, WaitingShards};
+use super::{ArenaCore, BUFFER_BYTES_MIN};
 
 thread_local! {
     /// The caches of this thread, newest first. A plain pointer has no destructor, so it can be used until the
@@ -35,9 +35,9 @@ impl Aside {
 
 /// The cache of one shard. It has cells instead of `&mut`, because a drop inside a callback may use it again.
 pub(super) struct Cache {
-    shared: Arc<Shared>,
+    shared: Arc<ArenaCore>,
     /// The same as in `shared`, one pointer nearer.
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingShards>,
     shard: u16,
     lists: [List; CLASSES],
     older: *const Cache,
@@ -83,7 +83,7 @@ const LIST_BYTES_MAX: usize = 8 << 20;
 impl Cache {
     /// Makes a cache for `shard` the newest of this thread. Returns false when the shard has one, here or
     /// elsewhere.
-    pub(super) fn install(shared: &Arc<Shared>, shard: u16) -> bool {
+    pub(super) fn install(shared: &Arc<ArenaCore>, shard: u16) -> bool {
         // Acquire and Release: the counts are as the previous cache left them.
         if shared.cached[usize::from(shard)].taken.swap(true, Ordering::AcqRel) {
             return false;
@@ -108,7 +108,7 @@ impl Cache {
 
     /// Takes this arena's newest cache off this thread, with everything in it. Returns the shard that it
     /// belonged to.
-    pub(super) fn remove(shared: &Arc<Shared>) -> Option<u16> {
+    pub(super) fn remove(shared: &Arc<ArenaCore>) -> Option<u16> {
         let mut newer: *mut Cache = ptr::null_mut();
         let mut found = NEWEST.get().cast_mut();
         // SAFETY: the list holds live boxes of this thread; nothing here is called back while they are changed, and
@@ -232,7 +232,7 @@ impl Cache {
 
 /// Calls `body` with this thread's cache for the arena, if it has one.
 #[inline]
-pub(super) fn with<T>(shared: *const Shared, body: impl FnOnce(Option<&Cache>) -> T) -> T {
+pub(super) fn with<T>(shared: *const ArenaCore, body: impl FnOnce(Option<&Cache>) -> T) -> T {
     let cache = find(shared);
     // SAFETY: `find` returns null or a live box of this thread. Only `remove` frees it, which `body` does not
     // call.
@@ -263,7 +263,7 @@ pub(super) unsafe fn put(header: NonNull<Header>) -> bool {
 }
 
 #[inline]
-fn find(shared: *const Shared) -> *const Cache {
+fn find(shared: *const ArenaCore) -> *const Cache {
     let mut cache = NEWEST.get();
     // SAFETY: the list holds live boxes of this thread.
     unsafe {

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::region::Region;
-use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Shared, cache, ordinary};
+use super::{ArenaCore, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, cache, ordinary};
 use crate::base::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 /// The number of size classes: 4 KiB, 8 KiB, ... 1 GiB.
@@ -28,7 +28,7 @@ pub(crate) struct Header {
     next: AtomicPtr<Header>,
     data: AtomicPtr<u8>,
     /// The arena that it is from: compared, never followed. Null for ordinary memory.
-    arena: AtomicPtr<Shared>,
+    arena: AtomicPtr<ArenaCore>,
     /// Null for ordinary memory, whose header is the first field of its own record.
     region: AtomicPtr<Region>,
     /// The length of ordinary memory; 0 in regions.
@@ -102,7 +102,7 @@ impl Header {
     }
 
     /// Returns the arena that the buffer is from; null for ordinary memory.
-    pub(super) fn arena(&self) -> *const Shared {
+    pub(super) fn arena(&self) -> *const ArenaCore {
         self.arena.load(Ordering::Relaxed)
     }
 
@@ -223,7 +223,7 @@ unsafe fn release_elsewhere(header: NonNull<Header>) {
 /// As for [`release`]; `region` is the buffer's.
 unsafe fn give_back(header: NonNull<Header>, region: NonNull<Region>) {
     // SAFETY: until the push succeeds the buffer is ours and keeps its region alive. Once it has succeeded,
-    // another thread may drain it, close the arena and free region and `Shared`. So each stack is kept by a
+    // another thread may drain it, close the arena and free region and `ArenaCore`. So each stack is kept by a
     // count of its own (`Arc::clone`), and nothing else is touched after the push.
     unsafe {
         let home = Arc::clone(region.as_ref().shared().returns_of(header.as_ref().home()));

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Shared;
+use super::ArenaCore;
 
 pub(super) struct Line {
     bytes_max: usize,
@@ -39,13 +39,13 @@ struct Waiter {
 
 /// A place in the line, given up when it is dropped.
 pub(crate) struct Ticket {
-    shared: Arc<Shared>,
+    shared: Arc<ArenaCore>,
     number: u64,
 }
 
 /// A part of the allowance, given back when it is dropped.
 pub(crate) struct UnderWay {
-    shared: Arc<Shared>,
+    shared: Arc<ArenaCore>,
     bytes: usize,
 }
 
@@ -95,7 +95,7 @@ impl State {
 }
 
 pub(super) fn enter(
-    shared: &Arc<Shared>,
+    shared: &Arc<ArenaCore>,
     shard: usize,
     bytes: usize,
     ticket: &mut Option<Ticket>,
@@ -129,12 +129,12 @@ pub(super) fn enter(
 }
 
 /// As [`leave`], for a part that was [kept](UnderWay::keep).
-pub(super) fn leave_kept(shared: &Shared, bytes: usize) {
+pub(super) fn leave_kept(shared: &ArenaCore, bytes: usize) {
     shared.line.kept.fetch_sub(bytes, Ordering::Relaxed);
     leave(shared, bytes);
 }
 
-fn leave(shared: &Shared, bytes: usize) {
+fn leave(shared: &ArenaCore, bytes: usize) {
     let mut state = shared.line.lock();
     debug_assert!(state.under_way >= bytes, "what is given back was under way");
     let under_way = state.under_way.saturating_sub(bytes);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::header::Header;
 use super::region::{HUGE_BYTES, advise_huge};
-use super::{BUFFER_BYTES_MIN, Buffer, Shared};
+use super::{ArenaCore, BUFFER_BYTES_MIN, Buffer};
 
 /// A buffer's record. The header is first, so that a pointer to it is a pointer to the record. It lies in front of data that need no
 /// page of their own, in one allocation with them, else by itself.
@@ -21,20 +21,20 @@ struct Record {
     allocated: NonNull<u8>,
     layout: Layout,
     is_apart: bool,
-    counted: Counted,
+    account: Account,
 }
 
 /// The alignment that an allocator gives without a search; a multiple costs half of a short allocation more.
 const PLAIN_ALIGN: usize = 16;
 
 /// The figure that counts a buffer's bytes until it is freed.
-pub(super) enum Counted {
+pub(super) enum Account {
     /// `overflow_bytes`, which is limited.
-    Overflow(Arc<Shared>),
+    Overflow(Arc<ArenaCore>),
     /// `result_bytes`.
-    Result(Arc<Shared>),
+    Result(Arc<ArenaCore>),
     /// `long_bytes`, which is limited: reads that are long for the arena, and the blocks that they return.
-    Long(Arc<Shared>),
+    Long(Arc<ArenaCore>),
     /// None: the program's own memory.
     Own,
 }
@@ -46,7 +46,7 @@ const HUGE_FROM_BYTES: usize = 4 << 20;
 ///
 /// The allowance has what buffers leave of the arena's regions as well: one that has grown in small regions may have no buffer of this
 /// length although none is held, and then the error would be a lie.
-pub(super) fn allocate_overflow(shared: &Arc<Shared>, len: usize) -> Option<Buffer> {
+pub(super) fn allocate_overflow(shared: &Arc<ArenaCore>, len: usize) -> Option<Buffer> {
     let bytes = shared.whole_pages(len)?;
     let counts = shared.counts();
     let unheld = counts.bytes_mapped.saturating_sub(counts.bytes_held);
@@ -62,7 +62,7 @@ pub(super) fn allocate_overflow(shared: &Arc<Shared>, len: usize) -> Option<Buff
     let layout = Layout::from_size_align(bytes, BUFFER_BYTES_MIN << shared.class_min).ok();
     // SAFETY: at least one page, so the size is not zero.
     let buffer =
-        layout.and_then(|layout| unsafe { allocate(layout, Counted::Overflow(Arc::clone(shared)), false) });
+        layout.and_then(|layout| unsafe { allocate(layout, Account::Overflow(Arc::clone(shared)), false) });
     match buffer {
         Some(_) => shared.overflow_allocations.fetch_add(1, Ordering::Relaxed),
         None => shared.overflow_bytes.fetch_sub(bytes, Ordering::SeqCst) as u64,
@@ -72,47 +72,47 @@ pub(super) fn allocate_overflow(shared: &Arc<Shared>, len: usize) -> Option<Buff
 
 /// Returns a buffer of whole pages for a long read, unless blocks of such reads hold as much as they may already; `None` also where the
 /// system has no memory.
-pub(super) fn allocate_long(shared: &Arc<Shared>, len: usize) -> Option<Buffer> {
+pub(super) fn allocate_long(shared: &Arc<ArenaCore>, len: usize) -> Option<Buffer> {
     let bytes = shared.whole_pages(len)?;
     let held = shared.long_bytes.load(Ordering::Relaxed).saturating_sub(shared.line.bytes_kept());
     if held > 0 && held >= shared.long_bytes_max {
         return None;
     }
-    allocate_exact(bytes, BUFFER_BYTES_MIN << shared.class_min, Counted::Long(Arc::clone(shared)), false)
+    allocate_exact(bytes, BUFFER_BYTES_MIN << shared.class_min, Account::Long(Arc::clone(shared)), false)
 }
 
 /// Returns a buffer of exactly `bytes` (at least one), at a multiple of `align`; `None` where the system has no memory. Counts `Result`
 /// and `Long` memory.
-pub(super) fn allocate_exact(bytes: usize, align: usize, counted: Counted, zeroed: bool) -> Option<Buffer> {
+pub(super) fn allocate_exact(bytes: usize, align: usize, account: Account, zeroed: bool) -> Option<Buffer> {
     let is_huge = bytes >= HUGE_FROM_BYTES && align >= BUFFER_BYTES_MIN;
     let layout =
         Layout::from_size_align(bytes.max(1), if is_huge { HUGE_BYTES.max(align) } else { align }).ok()?;
-    if let Some(count) = counted.figure() {
+    if let Some(count) = account.figure() {
         count.fetch_add(layout.size(), Ordering::Relaxed);
     }
     // SAFETY: the size is not zero. A refused buffer's count is undone below.
-    unsafe { allocate(layout, counted, zeroed) }
+    unsafe { allocate(layout, account, zeroed) }
 }
 
-impl Counted {
+impl Account {
     /// Returns the figure of memory without a limit that a waiter could wait for.
     fn figure(&self) -> Option<&AtomicUsize> {
         match self {
-            Counted::Result(shared) => Some(&shared.result_bytes),
-            Counted::Long(shared) => Some(&shared.long_bytes),
-            Counted::Overflow(_) | Counted::Own => None,
+            Account::Result(shared) => Some(&shared.result_bytes),
+            Account::Long(shared) => Some(&shared.long_bytes),
+            Account::Overflow(_) | Account::Own => None,
         }
     }
 }
 
 /// # Safety
 /// The layout's size is not zero. The bytes are counted already; where there is no memory, `Result` and `Long` bytes are uncounted.
-unsafe fn allocate(data: Layout, counted: Counted, zeroed: bool) -> Option<Buffer> {
+unsafe fn allocate(data: Layout, account: Account, zeroed: bool) -> Option<Buffer> {
     let is_apart = data.align() > align_of::<Record>();
     // SAFETY: the caller's promise.
-    let made = unsafe { if is_apart { apart(data, zeroed) } else { beside(data, zeroed) } };
-    let Some(Made { record, data: start, allocated, layout }) = made else {
-        if let Some(count) = counted.figure() {
+    let allocation = unsafe { if is_apart { apart(data, zeroed) } else { beside(data, zeroed) } };
+    let Some(Allocation { record, data: start, allocated, layout }) = allocation else {
+        if let Some(count) = account.figure() {
             count.fetch_sub(data.size(), Ordering::Relaxed);
         }
         return None;
@@ -122,13 +122,13 @@ unsafe fn allocate(data: Layout, counted: Counted, zeroed: bool) -> Option<Buffe
     }
     let header = Header::ordinary(data.size(), start.as_ptr());
     // SAFETY: memory for a record that no other code has.
-    unsafe { record.write(Record { header, allocated, layout, is_apart, counted }) };
+    unsafe { record.write(Record { header, allocated, layout, is_apart, account }) };
     // SAFETY: a new buffer that no other code has; its pointer may be used for the whole record.
     Some(unsafe { Buffer::from_header(record.cast()) })
 }
 
 /// Memory for a record and its data.
-struct Made {
+struct Allocation {
     record: NonNull<Record>,
     data: NonNull<u8>,
     allocated: NonNull<u8>,
@@ -139,7 +139,7 @@ struct Made {
 ///
 /// # Safety
 /// The layout's size is not zero, and its alignment at most a record's.
-unsafe fn beside(data: Layout, zeroed: bool) -> Option<Made> {
+unsafe fn beside(data: Layout, zeroed: bool) -> Option<Allocation> {
     let (both, offset) = Layout::new::<Record>().extend(data).ok()?;
     let bytes = both.size().checked_add(both.align() - PLAIN_ALIGN)?;
     let layout = Layout::from_size_align(bytes, PLAIN_ALIGN).ok()?;
@@ -150,18 +150,18 @@ unsafe fn beside(data: Layout, zeroed: bool) -> Option<Made> {
         let record = allocated.add(allocated.align_offset(both.align()));
         (record.cast(), record.add(offset))
     };
-    Some(Made { record, data, allocated, layout })
+    Some(Allocation { record, data, allocated, layout })
 }
 
 /// Returns memory for data, and for a record apart from them.
 ///
 /// # Safety
 /// The layout's size is not zero.
-unsafe fn apart(layout: Layout, zeroed: bool) -> Option<Made> {
+unsafe fn apart(layout: Layout, zeroed: bool) -> Option<Allocation> {
     // SAFETY: the caller's promise.
     let data = unsafe { system_memory(layout, zeroed) }?;
     let record = NonNull::from(Box::leak(Box::<Record>::new_uninit())).cast();
-    Some(Made { record, data, allocated: data, layout })
+    Some(Allocation { record, data, allocated: data, layout })
 }
 
 /// # Safety
@@ -175,11 +175,11 @@ unsafe fn system_memory(layout: Layout, zeroed: bool) -> Option<NonNull<u8>> {
 ///
 /// # Safety
 /// `header` is of a live buffer of ordinary memory.
-pub(super) unsafe fn shared<'a>(header: NonNull<Header>) -> Option<&'a Arc<Shared>> {
+pub(super) unsafe fn shared<'a>(header: NonNull<Header>) -> Option<&'a Arc<ArenaCore>> {
     // SAFETY: the header is the first field of a record, which the live buffer keeps.
-    match unsafe { &header.cast::<Record>().as_ref().counted } {
-        Counted::Overflow(shared) | Counted::Result(shared) | Counted::Long(shared) => Some(shared),
-        Counted::Own => None,
+    match unsafe { &header.cast::<Record>().as_ref().account } {
+        Account::Overflow(shared) | Account::Result(shared) | Account::Long(shared) => Some(shared),
+        Account::Own => None,
     }
 }
 
@@ -191,22 +191,22 @@ pub(super) unsafe fn free(header: NonNull<Header>) {
     let bytes = unsafe { header.as_ref() }.capacity();
     let record = header.cast::<Record>();
     // SAFETY: written by `allocate`, and the caller is its last owner.
-    let Record { header: _, allocated, layout, is_apart, counted } = unsafe { record.read() };
+    let Record { header: _, allocated, layout, is_apart, account } = unsafe { record.read() };
     if is_apart {
         // SAFETY: leaked by `apart`, and moved out of above.
         drop(unsafe { Box::from_raw(record.cast::<MaybeUninit<Record>>().as_ptr()) });
     }
     // SAFETY: allocated with this layout. A record in front of its data is gone with them.
     unsafe { alloc::dealloc(allocated.as_ptr(), layout) };
-    let (used, what) = match &counted {
-        Counted::Overflow(shared) => {
+    let (used, what) = match &account {
+        Account::Overflow(shared) => {
             let used = shared.overflow_bytes.fetch_sub(bytes, Ordering::SeqCst);
             shared.waiting.wake();
             (used, "overflow")
         }
-        Counted::Result(shared) => (shared.result_bytes.fetch_sub(bytes, Ordering::Relaxed), "result"),
-        Counted::Long(shared) => (shared.long_bytes.fetch_sub(bytes, Ordering::Relaxed), "long"),
-        Counted::Own => (bytes, "own"),
+        Account::Result(shared) => (shared.result_bytes.fetch_sub(bytes, Ordering::Relaxed), "result"),
+        Account::Long(shared) => (shared.long_bytes.fetch_sub(bytes, Ordering::Relaxed), "long"),
+        Account::Own => (bytes, "own"),
     };
     debug_assert!(used >= bytes, "each {what} buffer is counted until it is freed");
 }

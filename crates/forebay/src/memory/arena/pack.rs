@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::ordinary::{self, Counted};
+use super::ordinary::{self, Account};
 use super::region::{HUGE_BYTES, populate_huge};
-use super::{Arena, Buffer, Shared};
+use super::{Arena, ArenaCore, Buffer};
 use crate::memory::block::Block;
 
 /// Results start at multiples of this many bytes: a cache line, and the alignment of any number.
@@ -31,7 +31,7 @@ static PAUSE: AtomicU32 = AtomicU32::new(0);
 ///
 /// A slab is freed with its last result: a result keeps at most a slab from other use, or its own length, if that is more.
 pub(crate) struct Packer {
-    shared: Arc<Shared>,
+    shared: Arc<ArenaCore>,
     slab_bytes: usize,
     /// Whether slabs may become huge pages, and the bytes of slabs so far.
     may_be_huge: bool,
@@ -73,7 +73,7 @@ impl Packer {
         let huge = if self.is_huge_time(len) { self.huge_slab() } else { None };
         let is_huge = huge.is_some();
         let bytes = if alone && !is_huge { len } else { self.slab_bytes };
-        let buffer = huge.or_else(|| ordinary::allocate_exact(bytes, ALIGN_BYTES, self.counted(), false))?;
+        let buffer = huge.or_else(|| ordinary::allocate_exact(bytes, ALIGN_BYTES, self.account(), false))?;
         let start = NonNull::new(buffer.as_ptr())?;
         self.packed_bytes += buffer.capacity();
         if alone && !is_huge {
@@ -87,8 +87,8 @@ impl Packer {
         Some(start)
     }
 
-    fn counted(&self) -> Counted {
-        Counted::Result(Arc::clone(&self.shared))
+    fn account(&self) -> Account {
+        Account::Result(Arc::clone(&self.shared))
     }
 
     /// Returns whether the next slab, which begins with a result of `len` bytes, should be a huge page.
@@ -105,7 +105,7 @@ impl Packer {
     }
 
     fn huge_slab(&self) -> Option<Buffer> {
-        let buffer = ordinary::allocate_exact(HUGE_BYTES, HUGE_BYTES, self.counted(), false)?;
+        let buffer = ordinary::allocate_exact(HUGE_BYTES, HUGE_BYTES, self.account(), false)?;
         let begun = Instant::now();
         let is_there = populate_huge(NonNull::new(buffer.as_ptr())?, HUGE_BYTES);
         if !is_there || begun.elapsed() > HUGE_LIMIT {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::header::Header;
-use super::{BUFFER_BYTES_MIN, Shared};
+use super::{ArenaCore, BUFFER_BYTES_MIN};
 
 /// The size of a huge page. Regions are aligned to it, and populated in steps of it.
 pub(super) const HUGE_BYTES: usize = 2 << 20;
@@ -27,7 +27,7 @@ pub(super) struct Region {
     headers: NonNull<Header>,
     /// Unused while the arena is open. After that the number of buffers still out, see [`Region::close`].
     outstanding: AtomicI64,
-    shared: Arc<Shared>,
+    shared: Arc<ArenaCore>,
 }
 
 // SAFETY: a region is immutable but for its atomics; the memory it points to belongs to the owners of its buffers.
@@ -37,7 +37,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps and populates a region of `bytes` (a multiple of the page size).
-    pub(super) fn map(shared: &Arc<Shared>, index: u16, bytes: usize) -> io::Result<NonNull<Region>> {
+    pub(super) fn map(shared: &Arc<ArenaCore>, index: u16, bytes: usize) -> io::Result<NonNull<Region>> {
         let layout = headers_layout(bytes)?;
         let start = memory::map(bytes)?;
         let huge = match memory::advise_and_populate(start, bytes) {
@@ -85,7 +85,7 @@ impl Region {
         self.huge
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<ArenaCore> {
         &self.shared
     }
 

@@ -12,7 +12,7 @@ use crate::base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// no thread ever reads the `next` of a buffer that it does not own.
 pub(super) struct ReturnStack {
     head: AtomicPtr<Header>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingShards>,
     /// Keeps neighbours in the heap off this line; the count of the `Arc` around it is meant to share it.
     _apart: [u64; 12],
 }
@@ -23,7 +23,7 @@ fn closed() -> *mut Header {
 }
 
 impl ReturnStack {
-    pub(super) fn new(waiting: Arc<Waiting>) -> ReturnStack {
+    pub(super) fn new(waiting: Arc<WaitingShards>) -> ReturnStack {
         ReturnStack { head: AtomicPtr::new(ptr::null_mut()), waiting, _apart: [0; 12] }
     }
 
@@ -97,7 +97,7 @@ impl Iterator for Chain {
 }
 
 /// The set of shards that wait for memory, with their wakers.
-pub(super) struct Waiting {
+pub(super) struct WaitingShards {
     /// A bit for each shard. Shards 64 apart share one, and then wake together.
     bits: AtomicU64,
     wakers: Box<[OnceLock<Waker>]>,
@@ -105,9 +105,9 @@ pub(super) struct Waiting {
 
 type Waker = Box<dyn Fn() + Send + Sync>;
 
-impl Waiting {
-    pub(super) fn new(shards: usize) -> Waiting {
-        Waiting { bits: AtomicU64::new(0), wakers: (0..shards).map(|_| OnceLock::new()).collect() }
+impl WaitingShards {
+    pub(super) fn new(shards: usize) -> WaitingShards {
+        WaitingShards { bits: AtomicU64::new(0), wakers: (0..shards).map(|_| OnceLock::new()).collect() }
     }
 
     pub(super) fn set_waker(&self, shard: usize, waker: Waker) {
@@ -157,9 +157,9 @@ impl Waiting {
     }
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for WaitingShards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").field("bits", &self.bits).finish_non_exhaustive()
+        f.debug_struct("WaitingShards").field("bits", &self.bits).finish_non_exhaustive()
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn last_in_first_out_and_whole() {
-        let stack = ReturnStack::new(Arc::new(Waiting::new(1)));
+        let stack = ReturnStack::new(Arc::new(WaitingShards::new(1)));
         let all = headers(3);
         for header in &all {
             // SAFETY: made by `headers` above, and on no other stack.
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn closed_refuses_until_reopened() {
-        let stack = ReturnStack::new(Arc::new(Waiting::new(1)));
+        let stack = ReturnStack::new(Arc::new(WaitingShards::new(1)));
         let all = headers(2);
         // SAFETY: both headers are ours.
         let push = |header| unsafe { stack.push(header, header) };
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn eight_threads_push_while_one_empties() {
         const EACH: usize = if cfg!(miri) { 50 } else { 20_000 };
-        let stack = Arc::new(ReturnStack::new(Arc::new(Waiting::new(1))));
+        let stack = Arc::new(ReturnStack::new(Arc::new(WaitingShards::new(1))));
         let all = headers(8 * EACH);
         let atoms: Vec<_> = all.iter().map(|header| AtomicPtr::new(header.as_ptr())).collect();
         let mut seen = Vec::new();
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn wakes_each_waiting_shard_once() {
-        let waiting = Waiting::new(3);
+        let waiting = WaitingShards::new(3);
         let calls: Vec<_> = (0..3).map(|_| Arc::new(AtomicUsize::new(0))).collect();
         for (shard, count) in calls.iter().enumerate() {
             let count = Arc::clone(count);

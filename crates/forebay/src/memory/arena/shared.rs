@@ -12,7 +12,7 @@ use super::central::Central;
 use super::header::{Header, class_of};
 use super::line::Line;
 use super::region::{HUGE_BYTES, Region};
-use super::returns::{Chain, ReturnStack, Waiting};
+use super::returns::{Chain, ReturnStack, WaitingShards};
 use super::{AllocError, ArenaConfig, ArenaCounts, BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 use crate::base::fork::Origin;
 
@@ -22,7 +22,7 @@ mod growth;
 const REGIONS_MAX: usize = 2048;
 
 /// The arena behind its handles. Regions and overflow buffers keep it alive too.
-pub(super) struct Shared {
+pub(super) struct ArenaCore {
     pub(super) bytes_max: usize,
     pub(super) overflow_bytes_max: usize,
     pub(super) long_bytes_max: usize,
@@ -33,9 +33,9 @@ pub(super) struct Shared {
     /// Held while a region is mapped, so that shards that only need the free pages do not wait for that.
     growth: Mutex<()>,
     /// One stack for each shard, then the central one. Each is an `Arc`, because a return must outlive
-    /// `Shared` by a moment (see `give_back`).
+    /// `ArenaCore` by a moment (see `give_back`).
     returns: Box<[Arc<ReturnStack>]>,
-    pub(super) waiting: Arc<Waiting>,
+    pub(super) waiting: Arc<WaitingShards>,
     /// The counts of each shard's cache.
     pub(super) cached: Box<[CachePadded<CachedCounts>]>,
     pub(super) bytes_mapped: AtomicUsize,
@@ -49,7 +49,7 @@ pub(super) struct Shared {
     table: Box<[(AtomicPtr<u8>, AtomicUsize)]>,
     table_len: AtomicUsize,
     closed: AtomicBool,
-    /// Requests a call of [`Shared::grow_ahead`] from a thread that has time for it.
+    /// Requests a call of [`ArenaCore::grow_ahead`] from a thread that has time for it.
     asks_growth: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Growth was requested, and has not been done yet.
     growth_asked: AtomicBool,
@@ -58,13 +58,13 @@ pub(super) struct Shared {
     pub(super) origin: Origin,
 }
 
-impl Shared {
-    pub(super) fn new(config: ArenaConfig) -> io::Result<Arc<Shared>> {
+impl ArenaCore {
+    pub(super) fn new(config: ArenaConfig) -> io::Result<Arc<ArenaCore>> {
         let page = rustix::param::page_size().max(BUFFER_BYTES_MIN);
         let shards = config.shards.clamp(1, usize::from(u16::MAX) - 1);
-        let waiting = Arc::new(Waiting::new(shards));
+        let waiting = Arc::new(WaitingShards::new(shards));
         let bytes_max = config.bytes_max & !(page - 1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ArenaCore {
             bytes_max,
             overflow_bytes_max: config.overflow_bytes_max,
             long_bytes_max: config.long_bytes_max,
@@ -96,7 +96,7 @@ impl Shared {
             let bytes = left.min(most);
             most = BUFFER_BYTES_MAX;
             if let Err(error) = shared.add_region(bytes) {
-                // The regions mapped so far keep `Shared` alive until they are closed.
+                // The regions mapped so far keep `ArenaCore` alive until they are closed.
                 shared.close();
                 return Err(error);
             }
@@ -218,7 +218,7 @@ impl Shared {
             return;
         }
         for header in chain {
-            // SAFETY: refused, so they are still ours, and each region stays until its count-down; `Shared` is kept
+            // SAFETY: refused, so they are still ours, and each region stays until its count-down; `ArenaCore` is kept
             // by the caller's own reference.
             unsafe {
                 if let Some(region) = header.as_ref().region() {
@@ -322,7 +322,7 @@ impl Shared {
             central.close()
         };
         for (region, live) in regions {
-            // SAFETY: once for each, and `Central` has forgotten them. The caller's reference keeps `Shared`.
+            // SAFETY: once for each, and `Central` has forgotten them. The caller's reference keeps `ArenaCore`.
             unsafe { Region::close(region, live) };
         }
     }

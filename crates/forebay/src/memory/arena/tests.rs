@@ -35,11 +35,11 @@ fn pages(count: usize) -> Arena {
     arena(count * 4096, count * 4096, 0, 2)
 }
 
-fn shared(arena: &Arena) -> Arc<Shared> {
+fn shared(arena: &Arena) -> Arc<ArenaCore> {
     Arc::clone(&arena.0.0)
 }
 
-fn mapped(shared: &Shared) -> usize {
+fn mapped(shared: &ArenaCore) -> usize {
     shared.bytes_mapped.load(Ordering::Relaxed)
 }
 

@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::io::op::OpFailure;
 use crate::memory::arena::Packer;
 use crate::memory::block::Block;
-use crate::memory::lent::Lent;
+use crate::memory::lent::LentMemory;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::page_cache::{Sequence, TRY_BYTES_MAX};
 use crate::reactor::read_many::slab_bytes;
@@ -119,7 +119,7 @@ impl Cached {
 /// A batch into the program's memory on its way through the page cache, from where ranges are copied into their places.
 pub(super) struct CachedInto {
     ask: Ask,
-    memory: Lent,
+    memory: LentMemory,
     /// The place of each range in the memory.
     starts: Vec<u64>,
     next: u32,
@@ -133,7 +133,7 @@ impl CachedInto {
     ///
     /// # Errors
     /// When they do not fit.
-    pub(super) fn new(ask: Ask, memory: Lent, bytes: usize) -> Result<Box<CachedInto>> {
+    pub(super) fn new(ask: Ask, memory: LentMemory, bytes: usize) -> Result<Box<CachedInto>> {
         let mut end = 0u64;
         let mut starts = Vec::with_capacity(ask.ranges.len());
         for number in 0..ask.ranges.len() as u32 {
@@ -181,7 +181,7 @@ impl CachedInto {
     }
 
     /// Returns the batch of the ranges for the device, the memory, and their places in it.
-    pub(super) fn into_rest(self) -> (Ask, Lent, Vec<u64>) {
+    pub(super) fn into_rest(self) -> (Ask, LentMemory, Vec<u64>) {
         let CachedInto { mut ask, memory, mut starts, missed, sequences, .. } = self;
         if !sequences.is_empty() && missed.len() < ask.ranges.len() {
             starts = missed.iter().map(|number| starts[*number as usize]).collect();

@@ -21,7 +21,7 @@ use crate::base::wakes;
 use crate::io::op::OpFailure;
 use crate::memory::arena::{Packer, Ticket};
 use crate::memory::block::Block;
-use crate::memory::lent::Lent;
+use crate::memory::lent::LentMemory;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::Widened;
@@ -53,7 +53,7 @@ pub(crate) struct Batch {
     /// Serializes access to the queue when the shard is a real-time thread.
     gate: Gate,
     /// The program's memory that results are read into, and the place of each range in it.
-    destination: UnsafeCell<Option<Lent>>,
+    destination: UnsafeCell<Option<LentMemory>>,
     starts: Vec<u64>,
     /// Without a stream: a slot for each range's result.
     collected: UnsafeCell<Vec<PieceResult>>,
@@ -161,7 +161,7 @@ impl Batch {
     }
 
     /// Has the result of each range read to its place in `memory`; for a batch that was just made.
-    pub(crate) fn read_into(self: &mut Arc<Self>, memory: Lent, starts: Vec<u64>) {
+    pub(crate) fn read_into(self: &mut Arc<Self>, memory: LentMemory, starts: Vec<u64>) {
         let batch = Arc::get_mut(self);
         debug_assert!(batch.is_some(), "a batch gets its memory before it is shared");
         let Some(batch) = batch else { return };
@@ -177,7 +177,7 @@ impl Batch {
     }
 
     /// Returns the place of a range in the program's memory; on the batch's shard.
-    pub(crate) fn destination(&self, number: u32) -> Option<Lent> {
+    pub(crate) fn destination(&self, number: u32) -> Option<LentMemory> {
         // SAFETY: the memory belongs to the shard until `done`, and this side only reads.
         let memory = unsafe { &*self.destination.get() };
         memory.as_ref().map(|memory| memory.from(self.starts[number as usize] as usize))

@@ -18,7 +18,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::{OpBuffer, OpFailure, OpKind, OpOutcome};
 use crate::memory::arena::{Arena, BUFFER_BYTES_MIN, Buffer, UnderWay};
 use crate::memory::block::Block;
-use crate::memory::lent::{IoMemory, Lender, Lent};
+use crate::memory::lent::{IoMemory, Lender, LentMemory};
 use crate::reactor::ranges::{BOUNCE_BYTES, Widened, middle};
 use crate::reactor::shard::Shard;
 
@@ -44,7 +44,7 @@ struct LongRange {
     direct: Range<u64>,
     part_bytes: u64,
     /// Memory for the bytes from `origin` on.
-    memory: Lent,
+    memory: LentMemory,
     origin: u64,
     own: Option<Own>,
     /// Parts that have begun and not ended.
@@ -105,7 +105,7 @@ impl LongRanges {
     }
 
     /// Returns the memory that a part's request names; `None` for a copied part.
-    pub(super) fn memory_of(&self, part: &Part) -> Option<Lent> {
+    pub(super) fn memory_of(&self, part: &Part) -> Option<LentMemory> {
         let long = self.list[part.range].as_ref().filter(|_| part.copied.is_none())?;
         Some(long.memory.from((part.place.offset - long.origin) as usize))
     }
@@ -234,7 +234,7 @@ impl LongRange {
         bytes: Range<u64>,
         direct: Range<u64>,
         part_bytes: u64,
-        memory: Lent,
+        memory: LentMemory,
         origin: u64,
     ) -> LongRange {
         LongRange {
@@ -287,7 +287,7 @@ impl LongRange {
         }
         let Some(own) = self.own.take() else { return Ok(Block::default()) };
         // The range's own count of the memory.
-        self.memory = Lent::nothing();
+        self.memory = LentMemory::nothing();
         let buffer = Lender::into_owner(own.lender).and_then(|room| room.0);
         let (skip, len) = ((range.start - self.origin) as usize, (range.end - range.start) as usize);
         // SAFETY: all bytes of the range were read, and no request has the memory any more.

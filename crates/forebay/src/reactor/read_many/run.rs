@@ -10,7 +10,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::memory::arena::{Arena, Packer};
 use crate::memory::block::Block;
-use crate::memory::lent::Lent;
+use crate::memory::lent::LentMemory;
 use crate::reactor::open_file::FileCore;
 use crate::reactor::ranges::Widened;
 use crate::reactor::shard::Shard;
@@ -204,7 +204,7 @@ fn whole_range(batch: &Batch, number: u32, offset: u64, bytes: u32) -> Result<Ra
 }
 
 /// Copies a result to its place in the program's memory. The result is empty then.
-fn moved_to(place: &Lent, block: &Block) -> Block {
+fn moved_to(place: &LentMemory, block: &Block) -> Block {
     // SAFETY: the batch placed its ranges side by side in memory that is long enough, and the program does not use it before
     // the batch's end.
     unsafe { place.start().as_ptr().copy_from_nonoverlapping(block.as_ptr(), block.len()) };
@@ -212,7 +212,7 @@ fn moved_to(place: &Lent, block: &Block) -> Block {
 }
 
 /// Returns the place in the program's memory to which the device can read a request as it is.
-fn direct_place(batch: &Batch, members: &[u32], place: Widened) -> Option<Lent> {
+fn direct_place(batch: &Batch, members: &[u32], place: Widened) -> Option<LentMemory> {
     let [number] = *members else { return None };
     let lent = batch.destination(number)?;
     let range = batch.plan.ranges.get(number);

@@ -9,14 +9,14 @@ use super::*;
 use crate::base::sync::model::{Bell, Guarantee, breaking, check};
 
 /// A buffer's header without a buffer. The number stands for the bytes that its owner wrote.
-struct Owned(NonNull<Header>);
+struct BareHeader(NonNull<Header>);
 
 // SAFETY: the owner of a header may be on any thread.
-unsafe impl Send for Owned {}
+unsafe impl Send for BareHeader {}
 
-impl Owned {
-    fn new() -> Owned {
-        Owned(NonNull::from(Box::leak(Box::new(Header::ordinary(0, ptr::null_mut())))))
+impl BareHeader {
+    fn new() -> BareHeader {
+        BareHeader(NonNull::from(Box::leak(Box::new(Header::ordinary(0, ptr::null_mut())))))
     }
 
     /// Writes the number and pushes the header. Returns the number, if the stack took it.
@@ -34,7 +34,7 @@ impl Owned {
 }
 
 fn free(header: NonNull<Header>) -> u16 {
-    // SAFETY: made by `Owned::new`, and the caller alone has it.
+    // SAFETY: made by `BareHeader::new`, and the caller alone has it.
     unsafe { Box::from_raw(header.as_ptr()) }.home()
 }
 
@@ -48,10 +48,10 @@ fn sorted(mut numbers: Vec<u16>) -> Vec<u16> {
 }
 
 fn buffers_return_while_others_are_taken() {
-    let stack = Arc::new(ReturnStack::new(Arc::new(Waiting::new(1))));
+    let stack = Arc::new(ReturnStack::new(Arc::new(WaitingShards::new(1))));
     let giving = [1, 2].map(|number| {
         let stack = Arc::clone(&stack);
-        let header = Owned::new();
+        let header = BareHeader::new();
         spawn(move || header.give(&stack, number))
     });
     let mut taken = numbers(stack.take_all());
@@ -74,10 +74,10 @@ fn without_release_a_buffer_comes_back_as_it_was_before() {
 
 /// A shard closes its stack while one thread pushes to it and another one gathers from all stacks.
 fn buffers_return_around_the_close() {
-    let stack = Arc::new(ReturnStack::new(Arc::new(Waiting::new(1))));
+    let stack = Arc::new(ReturnStack::new(Arc::new(WaitingShards::new(1))));
     let giving = {
         let stack = Arc::clone(&stack);
-        let header = Owned::new();
+        let header = BareHeader::new();
         spawn(move || header.give(&stack, 1).into_iter().collect::<Vec<_>>())
     };
     let gathering = {
@@ -87,7 +87,7 @@ fn buffers_return_around_the_close() {
     let mut taken = numbers(stack.close());
     taken.extend(gathering.join().unwrap());
     assert_eq!(taken, giving.join().unwrap(), "taken once, or never given");
-    assert!(Owned::new().give(&stack, 2).is_none(), "it stays closed");
+    assert!(BareHeader::new().give(&stack, 2).is_none(), "it stays closed");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_closed_stack_takes_nothing_and_loses_nothing() {
 /// nothing.
 fn a_shard_waits_for_two_buffers() {
     let bell = Arc::new(Bell::default());
-    let waiting = Arc::new(Waiting::new(1));
+    let waiting = Arc::new(WaitingShards::new(1));
     waiting.set_waker(0, {
         let bell = Arc::clone(&bell);
         Box::new(move || bell.wake_by_ref())
@@ -107,7 +107,7 @@ fn a_shard_waits_for_two_buffers() {
     let stack = Arc::new(ReturnStack::new(Arc::clone(&waiting)));
     let giving = [1, 2].map(|number| {
         let stack = Arc::clone(&stack);
-        let header = Owned::new();
+        let header = BareHeader::new();
         spawn(move || header.give(&stack, number))
     });
     let mut taken = 0;

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::{REGIONS_MAX, Shared};
+use super::{ArenaCore, REGIONS_MAX};
 use crate::memory::arena::central::Central;
 use crate::memory::arena::header::Header;
 use crate::memory::arena::region::{HUGE_BYTES, Region};
@@ -25,7 +25,7 @@ const SCARCE_BYTES_MIN: usize = 2 << 20;
 const SCARCE_BYTES_MAX: usize = 16 << 20;
 const SCARCE_PART: usize = 16;
 
-impl Shared {
+impl ArenaCore {
     pub(super) fn is_scarce(&self, central: &Central) -> bool {
         let mapped = self.bytes_mapped.load(Ordering::Relaxed);
         mapped < self.bytes_max
