@@ -26,7 +26,7 @@ use self::files::Files;
 use crate::base::fork::Origin;
 use crate::base::health::Degradation;
 use crate::driver::threads::ThreadsDriver;
-use crate::driver::{IoRequest, Known, QueueFull, Wait, WakeHandle};
+use crate::driver::{FileRegistration, IoRequest, QueueFull, Wait, WakeHandle};
 use crate::io::op::{OpKey, OpKind};
 
 /// The most threads of one driver. There is a driver for each worker of a runtime, and all have few requests for threads.
@@ -309,9 +309,9 @@ impl AioDriver {
     }
 
     /// Adds a file, so that requests name it by its index.
-    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd) -> Known {
+    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd) -> FileRegistration {
         self.files.add(index, fd);
-        Known { fixed: true, route: 0, is_news: false }
+        FileRegistration { fixed: true, route: 0, is_news: false }
     }
 
     pub(crate) fn unregister_file(&mut self, index: u32) {

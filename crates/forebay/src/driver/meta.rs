@@ -71,7 +71,7 @@ impl fmt::Debug for Descriptor {
 }
 
 /// An owner that keeps a descriptor open.
-pub(crate) trait Described {
+pub(crate) trait DescriptorOwner {
     fn descriptor(&self) -> &Descriptor;
 
     /// Counts a call in an owner that can be closed.
@@ -83,14 +83,14 @@ pub(crate) trait Described {
     }
 }
 
-impl Described for Descriptor {
+impl DescriptorOwner for Descriptor {
     fn descriptor(&self) -> &Descriptor {
         self
     }
 }
 
 /// An open file that lives at least as long as the request that names it.
-pub(crate) type FdOwner = Arc<dyn Described + Send + Sync>;
+pub(crate) type FdOwner = Arc<dyn DescriptorOwner + Send + Sync>;
 
 /// Access and flags for opening a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -108,7 +108,7 @@ pub(crate) struct NvmeTarget {
 
 /// The driver's reply about a file that was registered with it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct FileRegistration {
     /// The file is in the driver's own table, at the given index.
     pub(crate) fixed: bool,
     /// The file's route, 0 for the ordinary one.
@@ -234,7 +234,7 @@ impl Driver {
 
     /// Registers a file: in the driver's own table at `index`, if the driver has one, and with the requested
     /// route, if that is available.
-    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd, route: Route) -> Known {
+    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd, route: Route) -> FileRegistration {
         match self {
             #[cfg(all(target_os = "linux", not(forebay_no_uring)))]
             Driver::Uring(driver) => driver.register_file(index, fd, route),
@@ -243,7 +243,7 @@ impl Driver {
             // These drivers have neither a table nor a second route.
             _ => {
                 let _ = (index, fd, route);
-                Known::default()
+                FileRegistration::default()
             }
         }
     }

@@ -31,7 +31,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// The reason why the pool did not take a job.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum SubmitError {
     /// The queue is full; the job was dropped.
     Full,
     /// The pool was closed; the job was dropped.
@@ -41,10 +41,10 @@ pub(crate) enum Refused {
 }
 
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<PoolCore>,
 }
 
-struct Shared {
+struct PoolCore {
     name: String,
     threads_max: usize,
     queue_max: usize,
@@ -56,7 +56,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// By number, in the order of arrival.
-    queue: BTreeMap<u64, Queued>,
+    queue: BTreeMap<u64, QueuedJob>,
     next: u64,
     /// What the threads are in.
     running: Vec<&'static str>,
@@ -65,7 +65,7 @@ struct State {
     closed: bool,
 }
 
-struct Queued {
+struct QueuedJob {
     operation: &'static str,
     /// Whether a `Pending` is its owner.
     has_caller: bool,
@@ -89,7 +89,7 @@ impl<F: FnOnce() -> Result<T>, T> Work<F, T> {
 impl Pool {
     /// Creates a pool without threads; `name` becomes the name of its threads.
     pub(crate) fn new(name: &str, threads_max: usize, queue_max: usize) -> Pool {
-        let shared = Shared {
+        let shared = PoolCore {
             name: name.to_string(),
             threads_max: threads_max.max(1),
             queue_max: queue_max.max(1),
@@ -101,8 +101,8 @@ impl Pool {
     }
 
     /// Queues a job without a caller. A panic in a job is caught and ends that job only.
-    pub(crate) fn submit(&self, job: Job) -> Result<(), Refused> {
-        Shared::submit(&self.handle.shared, Queued { operation: "", has_caller: false, job }).map(drop)
+    pub(crate) fn submit(&self, job: Job) -> Result<(), SubmitError> {
+        PoolCore::submit(&self.handle.shared, QueuedJob { operation: "", has_caller: false, job }).map(drop)
     }
 
     /// Runs `call` on a thread of the pool. A panic becomes `TaskPanicked`; after [`close`](Pool::close) the call fails with
@@ -117,14 +117,14 @@ impl Pool {
         let job: Job = Box::new(move || work.run());
         // Not a clone of the pool: a caller must not keep a pool open.
         let shared = &self.handle.shared;
-        match Shared::submit(shared, Queued { operation, has_caller: true, job }) {
+        match PoolCore::submit(shared, QueuedJob { operation, has_caller: true, job }) {
             Ok(number) => pending.queued_in(shared.clone(), number),
-            Err(Refused::NoThread(cause)) => {
+            Err(SubmitError::NoThread(cause)) => {
                 let error = Error::io(operation, cause);
                 Pending::ready(Err(error.with_note("no thread could be started for this call")))
             }
             // Dropping the job dropped its sender, which completed the `Pending` with an error.
-            Err(Refused::Closed | Refused::Full) => pending,
+            Err(SubmitError::Closed | SubmitError::Full) => pending,
         }
     }
 
@@ -163,7 +163,7 @@ impl Drop for Handle {
     }
 }
 
-impl Turns for Shared {
+impl Turns for PoolCore {
     fn withdraw(&self, call: u64) {
         let queued = self.lock().queue.remove(&call);
         // The lock is not held here: the job owns values with destructors.
@@ -177,19 +177,19 @@ impl Turns for Shared {
     }
 }
 
-impl Shared {
+impl PoolCore {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a job and returns its number. A refused one is dropped here, without the lock.
-    fn submit(this: &Arc<Shared>, queued: Queued) -> Result<u64, Refused> {
+    fn submit(this: &Arc<PoolCore>, queued: QueuedJob) -> Result<u64, SubmitError> {
         let mut state = this.lock();
         if state.closed {
-            return Err(Refused::Closed);
+            return Err(SubmitError::Closed);
         }
         if !queued.has_caller && state.queue.len() >= this.queue_max {
-            return Err(Refused::Full);
+            return Err(SubmitError::Full);
         }
         if state.queue.len() >= state.idle && state.threads < this.threads_max {
             let shared = this.clone();
@@ -203,7 +203,7 @@ impl Shared {
                 Ok(_) => state.threads += 1,
                 // The running threads will get to the job. Without any, the queue is empty and must stay so.
                 Err(_) if state.threads > 0 => {}
-                Err(cause) => return Err(Refused::NoThread(cause)),
+                Err(cause) => return Err(SubmitError::NoThread(cause)),
             }
         }
         let number = state.next;
@@ -247,12 +247,12 @@ impl Shared {
         state.threads -= 1;
     }
 
-    fn close(&self, is_refused: impl Fn(&Queued) -> bool) {
+    fn close(&self, is_refused: impl Fn(&QueuedJob) -> bool) {
         let mut state = self.lock();
         state.closed = true;
         let (refused, kept) =
             std::mem::take(&mut state.queue).into_iter().partition(|(_, queued)| is_refused(queued));
-        let refused: BTreeMap<u64, Queued> = refused;
+        let refused: BTreeMap<u64, QueuedJob> = refused;
         state.queue = kept;
         drop(state);
         self.work.notify_all();
@@ -319,7 +319,7 @@ mod tests {
         for _ in 0..3 {
             assert!(pool.submit(Box::new(|| ())).is_ok());
         }
-        assert!(matches!(pool.submit(Box::new(|| ())), Err(Refused::Full)));
+        assert!(matches!(pool.submit(Box::new(|| ())), Err(SubmitError::Full)));
         assert_eq!(pool.handle.shared.lock().threads, 2);
         drop(releases);
         assert_eq!(pool.run("test", Stays::default(), || Ok(1)).wait().unwrap(), 1);

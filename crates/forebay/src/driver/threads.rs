@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub(crate) use self::completions::CompletionQueue;
-use self::workers::{Queued, Spawn, Workers};
+use self::workers::{QueuedRequest, Spawn, Workers};
 use crate::base::fork::Origin;
 use crate::base::health::Degradation;
 use crate::driver::{IoRequest, QueueFull, Wait, WakeHandle};
@@ -35,7 +35,7 @@ pub(crate) struct ThreadsDriver {
     workers: Arc<Workers>,
     completions: Arc<CompletionQueue>,
     /// Submitted requests, which the next `complete` hands over in one go.
-    buffered: Vec<Queued>,
+    buffered: Vec<QueuedRequest>,
     /// Results taken out of the completion queue; empty between calls.
     taken: Vec<(OpKey, i32)>,
     depth: u32,
@@ -91,8 +91,8 @@ impl ThreadsDriver {
             return Err(QueueFull);
         }
         self.unreported += 1;
-        // SAFETY: the caller makes the promise that `Queued` requires.
-        self.buffered.push(unsafe { Queued::new(*request) });
+        // SAFETY: the caller makes the promise that `QueuedRequest` requires.
+        self.buffered.push(unsafe { QueuedRequest::new(*request) });
         Ok(request.sync.is_some())
     }
 

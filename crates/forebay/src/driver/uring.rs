@@ -16,7 +16,7 @@ use io_uring::squeue::Entry;
 use io_uring::{IoUring, opcode, types};
 
 use crate::base::health::Degradation;
-use crate::driver::{IoRequest, Known, PollCounts, QueueFull, Route, Wait, WakeHandle};
+use crate::driver::{FileRegistration, IoRequest, PollCounts, QueueFull, Route, Wait, WakeHandle};
 use crate::io::command::CommandEntry;
 use crate::io::config::Polling;
 use crate::io::op::OpKey;
@@ -311,10 +311,10 @@ impl UringDriver {
         WakeHandle::Uring(self.wake.clone())
     }
 
-    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd, route: Route) -> Known {
+    pub(crate) fn register_file(&mut self, index: u32, fd: RawFd, route: Route) -> FileRegistration {
         let fixed = self.tables.add_file(&self.ring.submitter(), index, fd);
         match route {
-            Route::Ordinary => Known { fixed, route: 0, is_news: false },
+            Route::Ordinary => FileRegistration { fixed, route: 0, is_news: false },
             other => self.begin_route(index, fd, other, fixed),
         }
     }

@@ -316,7 +316,7 @@ impl File {
     /// # Ok(()) }
     /// ```
     pub fn is_removed(&self) -> crate::Result<bool> {
-        use crate::driver::meta::Described;
+        use crate::driver::meta::DescriptorOwner;
         let core = &self.core;
         core.engine().is_removed("is_removed", core.descriptor()).map_err(|error| core.describe(error))
     }

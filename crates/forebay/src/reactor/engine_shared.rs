@@ -12,7 +12,7 @@ use crate::base::in_flight::{InFlight, Stays};
 use crate::base::pending::Pending;
 use crate::base::priority::Priorities;
 use crate::device::Device;
-use crate::driver::meta::{Described, Descriptor, MetaReply, MetaRequest};
+use crate::driver::meta::{Descriptor, DescriptorOwner, MetaReply, MetaRequest};
 use crate::driver::pool::Pool;
 use crate::io::config::Config;
 use crate::io::op::OpFailure;
@@ -173,7 +173,7 @@ impl EngineShared {
     pub(crate) fn enter(
         &self,
         operation: &'static str,
-        owners: [Option<&dyn Described>; 2],
+        owners: [Option<&dyn DescriptorOwner>; 2],
     ) -> Result<Stays> {
         let [first, second] = owners;
         let first = first.map_or(Ok(None), |owner| owner.enter(operation))?;
@@ -191,7 +191,7 @@ impl EngineShared {
     pub(crate) fn run<T: Send + 'static>(
         &self,
         operation: &'static str,
-        owner: Option<&dyn Described>,
+        owner: Option<&dyn DescriptorOwner>,
         call: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         match self.enter(operation, [owner, None]) {
@@ -208,7 +208,7 @@ impl EngineShared {
         finish: impl FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let operation = request.operation();
-        let owners = request.owners().map(|owner| owner.map(|owner| &**owner as &dyn Described));
+        let owners = request.owners().map(|owner| owner.map(|owner| &**owner as &dyn DescriptorOwner));
         let stays = match self.enter(operation, owners) {
             Ok(stays) => stays,
             Err(error) => return Pending::ready(finish(Err(error))),

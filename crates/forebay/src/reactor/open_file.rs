@@ -14,7 +14,7 @@ use crate::base::in_flight::{InFlight, Stay};
 use crate::device::namespace::Namespace;
 use crate::device::{Alignment, Device};
 use crate::driver::Route;
-use crate::driver::meta::{Described, Descriptor};
+use crate::driver::meta::{Descriptor, DescriptorOwner};
 use crate::io::mode::Mode;
 use crate::io::op::OpFailure;
 use crate::memory::arena::BUFFER_BYTES_MAX;
@@ -359,7 +359,7 @@ impl OpFailure {
     }
 }
 
-impl Described for FileCore {
+impl DescriptorOwner for FileCore {
     fn descriptor(&self) -> &Descriptor {
         &self.fd
     }

@@ -38,17 +38,17 @@ pub(super) fn copy_range(
     // A copy behind the end of its own source would extend it, and then find zeros where the source had
     // ended.
     let len = if same_file { len.min(bytes_behind(from, offset)) } else { len };
-    let copied =
+    let outcome =
         in_kernel(from, offset, len, to, to_offset).map_err(|cause| failed(Error::io(OPERATION, cause)))?;
-    match copied {
-        Copied::All(bytes) => Ok(bytes),
-        Copied::Refused { after } => by_hand(from, offset + after, len - after, to, to_offset + after)
+    match outcome {
+        CopyOutcome::All(bytes) => Ok(bytes),
+        CopyOutcome::Refused { after } => by_hand(from, offset + after, len - after, to, to_offset + after)
             .map(|bytes| after + bytes)
             .map_err(failed),
     }
 }
 
-enum Copied {
+enum CopyOutcome {
     /// Copied up to the requested end, or the end of the source.
     #[cfg_attr(
         not(target_os = "linux"),
@@ -66,7 +66,7 @@ fn in_kernel(
     len: u64,
     to: BorrowedFd<'_>,
     to_offset: u64,
-) -> io::Result<Copied> {
+) -> io::Result<CopyOutcome> {
     use rustix::io::Errno;
     let mut done = 0;
     while done < len {
@@ -78,24 +78,24 @@ fn in_kernel(
             // copy_file_range(2): "If the file offset of fd_in is at or past the end of file, no bytes are
             // copied". Some file systems also return 0 for files of unknown length. Reading distinguishes the
             // two, at the cost of one read.
-            Ok(0) if done == 0 => return Ok(Copied::Refused { after: 0 }),
+            Ok(0) if done == 0 => return Ok(CopyOutcome::Refused { after: 0 }),
             Ok(0) => break,
             Ok(bytes) => done += bytes as u64,
             // copy_file_range(2): EXDEV across file systems, EINVAL unless both are regular files (and from
             // direct files at odd offsets), EOPNOTSUPP from file systems; ENOSYS and EPERM from kernels and
             // sandboxes without it.
             Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
-                return Ok(Copied::Refused { after: done });
+                return Ok(CopyOutcome::Refused { after: done });
             }
             Err(cause) => return Err(cause.into()),
         }
     }
-    Ok(Copied::All(done))
+    Ok(CopyOutcome::All(done))
 }
 
 #[cfg(not(target_os = "linux"))]
-fn in_kernel(_: BorrowedFd<'_>, _: u64, _: u64, _: BorrowedFd<'_>, _: u64) -> io::Result<Copied> {
-    Ok(Copied::Refused { after: 0 })
+fn in_kernel(_: BorrowedFd<'_>, _: u64, _: u64, _: BorrowedFd<'_>, _: u64) -> io::Result<CopyOutcome> {
+    Ok(CopyOutcome::Refused { after: 0 })
 }
 
 fn by_hand(from: BorrowedFd<'_>, offset: u64, len: u64, to: BorrowedFd<'_>, to_offset: u64) -> Result<u64> {

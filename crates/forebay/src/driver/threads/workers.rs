@@ -23,19 +23,19 @@ pub(super) fn spawn(workers: Arc<Workers>) -> io::Result<()> {
 }
 
 /// A request on its way to a thread.
-pub(super) struct Queued(IoRequest);
+pub(super) struct QueuedRequest(IoRequest);
 
 // SAFETY: the pointer is used by the one thread that takes the request out of the queue, and by its kernel
 // call only; the slot that owns the memory leaves it alone until that thread has reported the completion
-// (`Queued::new`).
-unsafe impl Send for Queued {}
+// (`QueuedRequest::new`).
+unsafe impl Send for QueuedRequest {}
 
-impl Queued {
+impl QueuedRequest {
     /// # Safety
     /// The request's memory and file must stay valid, and the memory unused by others, until the completion of its key
     /// was reported; for ever if it never is.
-    pub(super) unsafe fn new(request: IoRequest) -> Queued {
-        Queued(request)
+    pub(super) unsafe fn new(request: IoRequest) -> QueuedRequest {
+        QueuedRequest(request)
     }
 
     pub(super) fn key(&self) -> OpKey {
@@ -54,7 +54,7 @@ pub(super) struct Workers {
 }
 
 struct State {
-    queue: VecDeque<Queued>,
+    queue: VecDeque<QueuedRequest>,
     threads: usize,
     /// Threads without a request, including those still starting.
     idle: usize,
@@ -75,7 +75,7 @@ impl Workers {
     /// Queues all of `requests` and starts threads for those that the idle ones cannot take. The error is the
     /// system's refusal of a thread. The requests go to the running threads, or fail with its errno if there
     /// are none.
-    pub(super) fn hand_over(this: &Arc<Workers>, requests: &mut Vec<Queued>) -> io::Result<()> {
+    pub(super) fn hand_over(this: &Arc<Workers>, requests: &mut Vec<QueuedRequest>) -> io::Result<()> {
         let mut state = this.lock();
         let to_notify = requests.len().min(state.idle);
         state.queue.extend(requests.drain(..));
@@ -136,7 +136,7 @@ impl Workers {
         loop {
             if let Some(request) = state.queue.pop_front() {
                 drop(state);
-                // SAFETY: `Queued::new` guarantees that memory and file stay until the push below was
+                // SAFETY: `QueuedRequest::new` guarantees that memory and file stay until the push below was
                 // reported. Once out of the queue the request belongs to this thread alone.
                 let result = unsafe { transfer::run(&request.0) };
                 self.completions.push(request.key(), result);

@@ -7,19 +7,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use io_uring::IoUring;
 
 use super::REGIONS_MAX;
-use super::memlock::Registered;
+use super::memlock::MemlockCharge;
 
 /// Pins each arena region once for all shards. It has no SINGLE_ISSUER: cloning from another thread's
 /// SINGLE_ISSUER ring is refused with EEXIST.
 pub(crate) struct Keeper {
-    ring: Mutex<Option<Kept>>,
+    ring: Mutex<Option<KeeperRing>>,
 }
 
-struct Kept {
+/// The ring that the memory is registered with.
+struct KeeperRing {
     ring: IoUring,
     /// One bit per region, set once the region is registered.
     known: [u64; REGIONS_MAX as usize / 64],
-    counted: Vec<Registered>,
+    charges: Vec<MemlockCharge>,
 }
 
 impl Keeper {
@@ -28,24 +29,25 @@ impl Keeper {
     pub(crate) fn new(wanted: bool) -> Arc<Keeper> {
         let ring = wanted.then(|| IoUring::builder().dontfork().build(2).ok()).flatten();
         let ring = ring.filter(|ring| ring.submitter().register_buffers_sparse(REGIONS_MAX).is_ok());
-        let kept = ring.map(|ring| Kept { ring, known: [0; REGIONS_MAX as usize / 64], counted: Vec::new() });
-        Arc::new(Keeper { ring: Mutex::new(kept) })
+        let ring =
+            ring.map(|ring| KeeperRing { ring, known: [0; REGIONS_MAX as usize / 64], charges: Vec::new() });
+        Arc::new(Keeper { ring: Mutex::new(ring) })
     }
 
     /// Registers the region with the keeper's ring, and returns that ring to clone from.
     pub(super) fn register(&self, index: u16, start: *mut u8, len: usize) -> io::Result<RawFd> {
-        let mut kept = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Kept { ring, known, counted }) = kept.as_mut() else {
+        let mut own = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(KeeperRing { ring, known, charges }) = own.as_mut() else {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         };
         let bit = 1 << (index % 64);
         if known[index as usize / 64] & bit == 0 {
-            let registered = Registered::count(len)?;
+            let charge = MemlockCharge::count(len)?;
             let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
             // SAFETY: as in `UringDriver::register_region`; the keeper goes with the last shard.
             unsafe { ring.submitter().register_buffers_update(index.into(), &[buffer], None)? };
             known[index as usize / 64] |= bit;
-            counted.push(registered);
+            charges.push(charge);
         }
         Ok(ring.as_raw_fd())
     }

@@ -42,21 +42,21 @@ fn exceeds(limit: u64) -> bool {
 
 /// Memory that is registered with a ring, counted for as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Registered(u64);
+pub(super) struct MemlockCharge(u64);
 
-impl Registered {
+impl MemlockCharge {
     /// Adds `bytes` to the count.
     ///
     /// # Errors
     /// Fails if they would exceed this process's share of RLIMIT_MEMLOCK.
-    pub(super) fn count(bytes: usize) -> io::Result<Registered> {
+    pub(super) fn count(bytes: usize) -> io::Result<MemlockCharge> {
         let bytes = bytes as u64;
         let most = allowance();
         let counted = REGISTERED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
             before.checked_add(bytes).filter(|after| most.is_none_or(|most| *after <= most))
         });
         match counted {
-            Ok(_) => Ok(Registered(bytes)),
+            Ok(_) => Ok(MemlockCharge(bytes)),
             Err(before) => {
                 let half = most.unwrap_or(0);
                 Err(io::Error::other(format!(
@@ -69,7 +69,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for MemlockCharge {
     fn drop(&mut self) {
         REGISTERED.fetch_sub(self.0, Ordering::Relaxed);
     }

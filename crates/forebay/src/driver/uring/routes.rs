@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::nvme::{NvmeRing, Plan, plan};
 use super::polled::PolledRing;
 use super::{Keeper, UringDriver, setup};
-use crate::driver::{IoRequest, Known, NvmeTarget, PollCounts, QueueFull, Route, Wait};
+use crate::driver::{FileRegistration, IoRequest, NvmeTarget, PollCounts, QueueFull, Route, Wait};
 use crate::io::op::OpKey;
 use crate::io::op::{Flush, OpKind};
 
@@ -241,7 +241,13 @@ impl UringDriver {
 
     /// Sets up the route that a file requests, if it is available; the first such file has the ring made.
     #[cold]
-    pub(super) fn begin_route(&mut self, index: u32, fd: RawFd, route: Route, fixed: bool) -> Known {
+    pub(super) fn begin_route(
+        &mut self,
+        index: u32,
+        fd: RawFd,
+        route: Route,
+        fixed: bool,
+    ) -> FileRegistration {
         let (depth, polling, degraded) = (self.depth, self.polling, &mut self.degraded);
         let degraded = |degradation| degraded.push(degradation);
         let (is_here, refusal) = match route {
@@ -278,7 +284,7 @@ impl UringDriver {
             self.tables.remove_file(&self.ring.submitter(), index);
         }
         let route = if is_routed { self.routes.add(route) } else { 0 };
-        Known { fixed: both, route, is_news: true }
+        FileRegistration { fixed: both, route, is_news: true }
     }
 
     /// Removes a file's route for good; nothing of the file is in flight.

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 
 use io_uring::{Submitter, types};
 
-use super::memlock::Registered;
+use super::memlock::MemlockCharge;
 use super::{FIXED_FILES_MAX, Keeper, REGIONS_MAX};
 use crate::driver::IoRequest;
 
@@ -16,7 +16,7 @@ pub(super) struct Tables {
     /// The regions that are registered with this ring, by index: start address and length, 0 for none.
     regions: Vec<(usize, usize)>,
     /// The share of these regions that this ring pins itself.
-    counted: Vec<Registered>,
+    charges: Vec<MemlockCharge>,
 }
 
 impl Tables {
@@ -42,7 +42,7 @@ impl Tables {
                 false
             }
         };
-        Tables { has_files, has_regions, regions: Vec::new(), counted: Vec::new() }
+        Tables { has_files, has_regions, regions: Vec::new(), charges: Vec::new() }
     }
 
     /// Returns the index of the registered region that contains a request's memory. Memory of another engine
@@ -97,12 +97,12 @@ impl Tables {
             if error.raw_os_error() == Some(libc::EINVAL) {
                 keeper.retire();
             }
-            let registered = Registered::count(len)?;
+            let charge = MemlockCharge::count(len)?;
             let buffer = libc::iovec { iov_base: start.cast(), iov_len: len };
             // SAFETY: the region stays mapped while any ring may use it: the arena unmaps only after every
             // shard has ended, and the kernel holds its own pin on the pages beside that.
             unsafe { submitter.register_buffers_update(index.into(), &[buffer], None)? };
-            self.counted.push(registered);
+            self.charges.push(charge);
         }
         if self.regions.len() <= place {
             self.regions.resize(place + 1, (0, 0));
@@ -117,7 +117,7 @@ impl Tables {
         if std::mem::take(&mut self.has_regions) {
             // A refusal leaves them pinned for as long as the ring lives, nothing else.
             let _ = submitter.unregister_buffers();
-            self.counted.clear();
+            self.charges.clear();
         }
     }
 }

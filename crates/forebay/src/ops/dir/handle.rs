@@ -11,7 +11,7 @@ use super::{DirEntry, Metadata, done, entries, metadata};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::in_flight::{InFlight, Stay};
 use crate::base::pending::Pending;
-use crate::driver::meta::{At, Described, Descriptor, FdOwner, MetaReply, MetaRequest};
+use crate::driver::meta::{At, Descriptor, DescriptorOwner, FdOwner, MetaReply, MetaRequest};
 use crate::handle::engine::{Engine, WeakEngine};
 use crate::handle::file::File;
 use crate::handle::open::{self, Open};
@@ -67,7 +67,7 @@ impl DirCore {
     }
 }
 
-impl Described for DirCore {
+impl DescriptorOwner for DirCore {
     fn descriptor(&self) -> &Descriptor {
         &self.fd
     }

@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use crate::driver::{Driver, Known, Route};
+use crate::driver::{Driver, FileRegistration, Route};
 use crate::io::stats::{EndedOp, FileCounts, FileReport};
 use crate::reactor::open_file::FileCore;
 
@@ -83,7 +83,7 @@ impl FileTable {
         &mut self,
         core: &Arc<FileCore>,
         shard: usize,
-        register: impl FnOnce(u32, RawFd, Route) -> Known,
+        register: impl FnOnce(u32, RawFd, Route) -> FileRegistration,
     ) -> Result<u32, Refused> {
         let index = core.table_index(shard);
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
@@ -102,7 +102,7 @@ impl FileTable {
         &mut self,
         core: &Arc<FileCore>,
         shard: usize,
-        register: impl FnOnce(u32, RawFd, Route) -> Known,
+        register: impl FnOnce(u32, RawFd, Route) -> FileRegistration,
     ) -> Result<u32, Refused> {
         if core.is_closed() {
             return Err(Refused::Closed);
@@ -123,11 +123,11 @@ impl FileTable {
             return Err(Refused::ClosedMeanwhile);
         }
         let fd = core.raw_fd();
-        let known = register(index, fd, core.route());
+        let registration = register(index, fd, core.route());
         let entry = Entry {
             fd,
-            fixed: known.fixed,
-            route: known.route,
+            fixed: registration.fixed,
+            route: registration.route,
             on_route: true,
             rw_flags: core.rw_flags(),
             cached: core.page_cache().is_some(),

@@ -205,12 +205,12 @@ impl Shard {
     #[inline]
     pub(crate) fn enter_file(&self, core: &Arc<FileCore>) -> OpResult {
         let register = |index, fd, route: Route| {
-            let known = self.driver.with(|driver| driver.register_file(index, fd, route));
-            if known.is_news {
+            let registration = self.driver.with(|driver| driver.register_file(index, fd, route));
+            if registration.is_news {
                 // Checked before the next submission.
                 self.known_regions.set(0);
             }
-            known
+            registration
         };
         let entered = self.files.with(|files| files.enter(core, self.index(), register));
         entered.map_err(|refused| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::device::Device;
-use crate::driver::meta::{At, Described, Descriptor, FdOwner, MetaRequest, OpenHow};
+use crate::driver::meta::{At, Descriptor, DescriptorOwner, FdOwner, MetaRequest, OpenHow};
 use crate::driver::sim::SimFile;
 use crate::sim::fault::Fault;
 use crate::sim::source::Source;
@@ -179,7 +179,7 @@ impl Rig {
 /// Returns an open file in the form in which calls name it.
 pub(super) fn owner(number: u32) -> FdOwner {
     struct Owner(Descriptor);
-    impl Described for Owner {
+    impl DescriptorOwner for Owner {
         fn descriptor(&self) -> &Descriptor {
             &self.0
         }
