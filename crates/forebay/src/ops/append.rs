@@ -284,7 +284,7 @@ impl fmt::Debug for Append {
 }
 
 /// A buffer being filled, and its place in the file.
-struct Filling {
+struct AppendBuffer {
     /// The offset of its first byte: a multiple of the unit of the file's writes.
     start: u64,
     /// Bytes from `start` on that are in the file already and share their unit with the next bytes. Kept
@@ -295,9 +295,9 @@ struct Filling {
     full: usize,
 }
 
-impl Filling {
-    fn new(start: u64) -> Filling {
-        Filling { start, carry: Vec::new(), block: None, full: 0 }
+impl AppendBuffer {
+    fn new(start: u64) -> AppendBuffer {
+        AppendBuffer { start, carry: Vec::new(), block: None, full: 0 }
     }
 
     fn start(&self) -> u64 {

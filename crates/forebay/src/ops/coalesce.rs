@@ -15,7 +15,7 @@ use crate::io::op::Durability;
 
 mod runs;
 
-pub(crate) use runs::{Edges, Gathered, Runs, Source, empty, is_lack};
+pub(crate) use runs::{Edges, RunBytes, Runs, Source, empty, is_lack};
 
 /// The smallest page: the unit that file systems and devices write without reading first.
 const PAGE_BYTES: u64 = 4096;

@@ -20,7 +20,7 @@ mod plan;
 mod shared;
 
 use aggregate::Aggregate;
-use shared::Shared;
+use shared::CollectiveCore;
 
 impl File {
     /// Returns a builder for a collective, in which several participants write their pieces of this file
@@ -126,7 +126,7 @@ impl CollectiveBuilder {
         let class = self.class.unwrap_or_else(shard::class);
         let memory = self.memory / self.aggregators as u64;
         let shape = Shape::unkept(&self.file.alignment(), memory, self.request, self.depth);
-        let shared = Arc::new(Shared::new(shape, self.participants, self.aggregators));
+        let shared = Arc::new(CollectiveCore::new(shape, self.participants, self.aggregators));
         let inboxes = &self.file.core().engine().inboxes;
         for index in 0..self.aggregators {
             let inbox = &inboxes[(self.file.home_shard() + index) % inboxes.len()];
@@ -188,7 +188,7 @@ impl CollectiveBuilder {
 pub struct Collective {
     rank: usize,
     file: File,
-    shared: Arc<Shared>,
+    shared: Arc<CollectiveCore>,
     /// The round of this participant's last deposit, until its end was seen.
     given: Option<u64>,
 }

@@ -70,7 +70,7 @@ impl CommandShard {
 
     /// Has the shard call the owner: one message, which never waits for room.
     pub fn call(&self, owner: Arc<dyn Commands>) {
-        let mut sent = Sent(Some(owner));
+        let mut sent = SentCall(Some(owner));
         self.engine.inboxes[self.index].call(Box::new(move |_| {
             if let Some(owner) = sent.0.take() {
                 owner.called();
@@ -109,9 +109,9 @@ impl CommandRing<'_> {
 }
 
 /// A call on its way; the shard's end drops it.
-struct Sent(Option<Arc<dyn Commands>>);
+struct SentCall(Option<Arc<dyn Commands>>);
 
-impl Drop for Sent {
+impl Drop for SentCall {
     fn drop(&mut self) {
         if let Some(owner) = self.0.take() {
             owner.refused();

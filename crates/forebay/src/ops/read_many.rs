@@ -25,7 +25,7 @@ use crate::reactor::visited;
 
 mod cached;
 
-use cached::{Cached, CachedInto, Hits};
+use cached::{CachedBatch, CachedBatchInto, Hits};
 
 impl File {
     /// Returns a read of many ranges in one message: sorted, merged where that pays, all in flight at once.
@@ -132,7 +132,7 @@ pub struct ReadMany {
 enum State {
     New(Ask),
     /// Tries the page cache first.
-    Cached(Box<Cached>, Hits),
+    Cached(Box<CachedBatch>, Hits),
     Rest(Rest),
     Begun(Run),
     /// It cannot begin, for this reason.
@@ -302,7 +302,7 @@ impl ReadMany {
     /// ```
     pub fn stream(self) -> ReadManyStream {
         let run = match self.state {
-            State::New(ask) => match Cached::of(ask, true) {
+            State::New(ask) => match CachedBatch::of(ask, true) {
                 Ok(cached) => return ReadManyStream { cached: Some(cached), numbers: None, run: Ok(None) },
                 Err(ask) => Ok(ask.start_stream()),
             },
@@ -359,7 +359,7 @@ impl Future for ReadMany {
         let run = loop {
             match &mut self.state {
                 State::Begun(run) => break run,
-                State::New(ask) => match Cached::of(ask.take(), false) {
+                State::New(ask) => match CachedBatch::of(ask.take(), false) {
                     Ok(cached) => {
                         let hits = Hits::new(cached.ask().ranges.len());
                         self.state = State::Cached(cached, hits);
@@ -450,7 +450,7 @@ pub struct ReadManyInto<B: IoMemory> {
     memory: Memory<B>,
     lender: Option<Arc<Lender<B>>>,
     /// Between the first poll and the request to the shard.
-    cached: Option<Box<CachedInto>>,
+    cached: Option<Box<CachedBatchInto>>,
 }
 
 enum Memory<B> {
@@ -480,7 +480,7 @@ impl<B: IoMemory> ReadManyInto<B> {
         let (lender, lent, len) = Lender::new(owner, &first.engine().releases);
         self.lender = Some(lender);
         self.memory = Memory::Lent;
-        self.cached = Some(CachedInto::new(ask, lent, len)?);
+        self.cached = Some(CachedBatchInto::new(ask, lent, len)?);
         Ok(())
     }
 
@@ -583,7 +583,7 @@ pub struct PlannedRequest {
 #[must_use = "a batch begins only when its stream is polled"]
 pub struct ReadManyStream {
     /// Tries the page cache first: its ranges come before all that the device reads.
-    cached: Option<Box<Cached>>,
+    cached: Option<Box<CachedBatch>>,
     /// The numbers of the ranges that are left for the device; `None` where all are.
     numbers: Option<Vec<u32>>,
     /// None where there is nothing to read.

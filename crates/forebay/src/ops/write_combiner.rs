@@ -25,7 +25,7 @@ mod slots;
 mod state;
 
 use elevator::Elevator;
-use shared::{Handles, Shared};
+use shared::{CombinerCore, Handles};
 use state::Holes;
 
 impl File {
@@ -119,7 +119,7 @@ impl WriteCombinerBuilder {
     pub fn start(self) -> WriteCombiner {
         let class = self.class.unwrap_or_else(shard::class);
         let shape = Shape::new(&self.file.alignment(), self.memory, self.request, self.depth);
-        let shared = Arc::new(Shared::new(shape));
+        let shared = Arc::new(CombinerCore::new(shape));
         let (state, file) = (shared.clone(), self.file.clone());
         let home = &self.file.core().engine().inboxes[self.file.home_shard()];
         // Made here, so that a task which cannot be spawned ends the write combiner as well.

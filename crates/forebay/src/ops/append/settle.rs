@@ -14,7 +14,7 @@ use crate::ops::submit::{OpFuture, Target};
 
 /// Progress of settling the end of the file. It lives in the append and not in a call's future, so that a
 /// dropped call leaves no state half updated.
-pub(super) struct Settling {
+pub(super) struct Settlement {
     /// The file's length before the first padded write; bytes that it had behind our last one stay.
     length: Option<u64>,
     length_asked: Option<Pending<u64>>,
@@ -33,9 +33,9 @@ enum Cut {
     Truncate(Pending<()>),
 }
 
-impl Settling {
-    pub(super) fn new() -> Settling {
-        Settling { length: None, length_asked: None, behind: None, padded_to: None, cut: Cut::No }
+impl Settlement {
+    pub(super) fn new() -> Settlement {
+        Settlement { length: None, length_asked: None, behind: None, padded_to: None, cut: Cut::No }
     }
 
     /// Drops the read for the old end, which is of no use after more bytes were taken.

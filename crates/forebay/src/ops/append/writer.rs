@@ -2,9 +2,9 @@
 
 use std::task::{Context, Poll, ready};
 
-use super::Filling;
+use super::AppendBuffer;
 use super::flight::Flight;
-use super::settle::Settling;
+use super::settle::Settlement;
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Failure, Result};
 use crate::handle::file::File;
@@ -37,9 +37,9 @@ pub(super) struct Writer {
     /// The offset of the first byte, while the bytes before it in its unit have not been read yet.
     head: Option<u64>,
     head_read: Option<RangeRead<'static>>,
-    pub(super) filling: Filling,
+    pub(super) filling: AppendBuffer,
     pub(super) flight: Flight,
-    pub(super) settling: Settling,
+    pub(super) settling: Settlement,
     pub(super) syncing: Option<OpFuture<'static>>,
     failure: Option<Failure>,
 }
@@ -58,9 +58,9 @@ impl Writer {
             handed: plan.offset,
             head: (start != plan.offset).then_some(plan.offset),
             head_read: None,
-            filling: Filling::new(start),
+            filling: AppendBuffer::new(start),
             flight: Flight::new(plan.depth),
-            settling: Settling::new(),
+            settling: Settlement::new(),
             syncing: None,
             failure: None,
             file,

@@ -20,7 +20,7 @@ const COPY_BYTES: u64 = 1 << 20;
 pub(crate) trait Source {
     /// Puts the bytes of `range` into `into`, which is empty and has room for all. Where the source does not
     /// have all bytes of a page itself, `edges` has the file's.
-    fn gather(&mut self, range: &Range<u64>, edges: &Edges, into: BlockMut) -> Result<Gathered>;
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, into: BlockMut) -> Result<RunBytes>;
 
     /// Notes that the write that began at `start` has completed.
     fn written(&mut self, start: u64);
@@ -32,7 +32,7 @@ pub(crate) trait Source {
 }
 
 /// A run's bytes, ready to be written.
-pub(crate) struct Gathered {
+pub(crate) struct RunBytes {
     pub(crate) block: Block,
     /// The number of them that the program wrote.
     pub(crate) asked: u64,
@@ -88,7 +88,7 @@ enum Stage {
     },
 }
 
-enum Polled {
+enum RunProgress {
     Pending,
     Over,
     /// Its bytes were not copied, because this poll has copied enough.
@@ -156,12 +156,12 @@ impl Runs {
         let mut index = 0;
         while index < self.runs.len() {
             match self.poll_run(index, context, source, &mut allowance)? {
-                Polled::Pending => index += 1,
-                Polled::Later => {
+                RunProgress::Pending => index += 1,
+                RunProgress::Later => {
                     later = true;
                     index += 1;
                 }
-                Polled::Over => {
+                RunProgress::Over => {
                     let over = self.runs.swap_remove(index);
                     self.bytes -= over.bytes;
                     source.written(over.range.start);
@@ -181,27 +181,27 @@ impl Runs {
         context: &mut Context<'_>,
         source: &mut impl Source,
         allowance: &mut u64,
-    ) -> Result<Polled> {
+    ) -> Result<RunProgress> {
         // Our own writes in flight release memory by themselves.
         let writing = self.runs.iter().any(|run| matches!(run.stage, Stage::Writing { .. }));
-        let Some(run) = self.runs.get_mut(index) else { return Ok(Polled::Pending) };
+        let Some(run) = self.runs.get_mut(index) else { return Ok(RunProgress::Pending) };
         if let Stage::Reading(edges) = &mut run.stage {
             match poll_edges(&self.file, self.class, edges, context) {
-                Poll::Pending => return Ok(Polled::Pending),
-                Poll::Ready(Err(error)) if writing && is_lack(&error) => return Ok(Polled::Pending),
+                Poll::Pending => return Ok(RunProgress::Pending),
+                Poll::Ready(Err(error)) if writing && is_lack(&error) => return Ok(RunProgress::Pending),
                 Poll::Ready(read) => read?,
             }
             if *allowance == 0 {
-                return Ok(Polled::Later);
+                return Ok(RunProgress::Later);
             }
             let len = run.range.end - run.range.start;
             let into = match memory(&self.file, len as usize, writing) {
                 Err(error) if is_lack(&error) => Some(source.spare().ok_or(error)?),
                 other => other?,
             };
-            let Some(into) = into else { return Ok(Polled::Pending) };
+            let Some(into) = into else { return Ok(RunProgress::Pending) };
             *allowance = allowance.saturating_sub(len);
-            let Gathered { block, asked } = source.gather(&run.range, edges, into)?;
+            let RunBytes { block, asked } = source.gather(&run.range, edges, into)?;
             debug_assert!(block.len() as u64 <= len && asked <= len, "a write stays within its run");
             self.stats.write_requests += 1;
             self.stats.written_bytes += block.len() as u64;
@@ -220,12 +220,12 @@ impl Runs {
             let op = OpFuture::new(Target::Owned(self.file.core().clone()), request);
             run.stage = Stage::Writing { op, len };
         }
-        let Stage::Writing { op, len } = &mut run.stage else { return Ok(Polled::Pending) };
+        let Stage::Writing { op, len } = &mut run.stage else { return Ok(RunProgress::Pending) };
         match op.poll_outcome(context) {
-            Poll::Pending => Ok(Polled::Pending),
+            Poll::Pending => Ok(RunProgress::Pending),
             Poll::Ready(outcome) => {
                 judge(&self.file, outcome, run.range.start, *len)?;
-                Ok(Polled::Over)
+                Ok(RunProgress::Over)
             }
         }
     }

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::plan::{self, Part, Run};
-use super::shared::{AggregatorStep, Shared};
+use super::shared::{AggregatorStep, CollectiveCore};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
 #[cfg(feature = "_mutants")]
 use crate::base::mutants::Mutant;
 use crate::handle::file::File;
 use crate::memory::block::BlockMut;
-use crate::ops::coalesce::{Edges, Gathered, Runs, Source, Tail};
+use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail};
 
 /// An aggregator's task. It ends the collective for all when it ends, for whatever reason.
 pub(super) struct Aggregate {
-    shared: Arc<Shared>,
+    shared: Arc<CollectiveCore>,
     file: File,
     class: Class,
     /// Its number; the first one also gets the file's length, takes padding off and syncs.
@@ -26,7 +26,7 @@ pub(super) struct Aggregate {
 }
 
 impl Aggregate {
-    pub(super) fn new(shared: Arc<Shared>, file: File, class: Class, index: usize) -> Aggregate {
+    pub(super) fn new(shared: Arc<CollectiveCore>, file: File, class: Class, index: usize) -> Aggregate {
         let runs = Runs::new(file.clone(), class, shared.shape);
         Aggregate { shared, file, class, index, runs }
     }
@@ -49,7 +49,7 @@ impl Aggregate {
                     if let Some(span) = plan::span(&deposits) {
                         let count = self.shared.aggregators as u64;
                         let domain = plan::domain(&span, &shape, self.index as u64, count);
-                        let mut writing = Writing {
+                        let mut pieces = Pieces {
                             part: Part::new(deposits, shape, domain),
                             under_way: Vec::new(),
                             length,
@@ -57,7 +57,7 @@ impl Aggregate {
                             grain: shape.grain,
                             page: shape.page,
                         };
-                        poll_fn(|context| poll_part(&mut self.runs, &mut writing, context)).await?;
+                        poll_fn(|context| poll_part(&mut self.runs, &mut pieces, context)).await?;
                     }
                     self.shared.wrote(tail, self.runs.take_stats());
                     done = Some(round);
@@ -72,22 +72,22 @@ impl Aggregate {
     }
 }
 
-fn poll_part(runs: &mut Runs, writing: &mut Writing<'_>, context: &mut Context<'_>) -> Poll<Result<()>> {
+fn poll_part(runs: &mut Runs, pieces: &mut Pieces<'_>, context: &mut Context<'_>) -> Poll<Result<()>> {
     loop {
-        runs.poll(context, writing)?;
+        runs.poll(context, pieces)?;
         let mut began = false;
-        while let Some(next) = writing.part.peek()
+        while let Some(next) = pieces.part.peek()
             && runs.has_room(next.range.end - next.range.start)
         {
-            let Some(mut next) = writing.part.take() else { break };
+            let Some(mut next) = pieces.part.take() else { break };
             let mut incomplete = std::mem::take(&mut next.incomplete);
-            incomplete.retain(|part| part.start < writing.length);
+            incomplete.retain(|part| part.start < pieces.length);
             #[cfg(feature = "_mutants")]
             if Mutant::EdgeNotRead.is_on() {
                 incomplete.clear();
             }
             runs.begin(next.range.clone(), incomplete);
-            writing.under_way.push(next);
+            pieces.under_way.push(next);
             began = true;
         }
         if !began {
@@ -109,7 +109,7 @@ impl Drop for Aggregate {
 }
 
 /// The pieces as the source of runs.
-struct Writing<'t> {
+struct Pieces<'t> {
     part: Part,
     under_way: Vec<Run>,
     /// The offset behind the file's last byte before this write: bytes behind it need not be read.
@@ -119,8 +119,8 @@ struct Writing<'t> {
     page: u64,
 }
 
-impl Source for Writing<'_> {
-    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<Gathered> {
+impl Source for Pieces<'_> {
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<RunBytes> {
         let gone = || Error::os("collective", libc::EIO).with_range(range.start, range.end - range.start);
         let index = self.under_way.iter().position(|run| run.range == *range).ok_or_else(gone)?;
         let run = self.under_way.swap_remove(index);
@@ -134,7 +134,7 @@ impl Source for Writing<'_> {
         let valid = run.end.max(self.tail.end.min(range.end));
         let len = self.tail.extend(range.start, valid, self.grain);
         into.truncate(len as usize);
-        Ok(Gathered { block: into.freeze(), asked: run.covered })
+        Ok(RunBytes { block: into.freeze(), asked: run.covered })
     }
 
     fn written(&mut self, _: u64) {}

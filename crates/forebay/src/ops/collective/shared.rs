@@ -12,7 +12,7 @@ use crate::handle::file::File;
 use crate::io::op::Durability;
 use crate::ops::coalesce::{CoalesceStats, Shape, Tail, stronger};
 
-pub(super) struct Shared {
+pub(super) struct CollectiveCore {
     pub(super) shape: Shape,
     /// Number of handles that give pieces.
     pub(super) participants: usize,
@@ -65,8 +65,8 @@ pub(super) enum AggregatorStep {
     End,
 }
 
-impl Shared {
-    pub(super) fn new(shape: Shape, participants: usize, aggregators: usize) -> Shared {
+impl CollectiveCore {
+    pub(super) fn new(shape: Shape, participants: usize, aggregators: usize) -> CollectiveCore {
         let state = CollectiveState {
             round: 0,
             deposits: (0..participants).map(|_| None).collect(),
@@ -82,7 +82,7 @@ impl Shared {
             idle: Vec::new(),
             stats: CoalesceStats::default(),
         };
-        Shared { shape, participants, aggregators, state: Mutex::new(state) }
+        CollectiveCore { shape, participants, aggregators, state: Mutex::new(state) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, CollectiveState> {

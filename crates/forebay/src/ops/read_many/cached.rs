@@ -26,7 +26,7 @@ const LOOK_RANGES_MIN: usize = 8;
 const SKIP_BYTES: u64 = 64;
 
 /// A batch on its way through the page cache.
-pub(super) struct Cached {
+pub(super) struct CachedBatch {
     ask: Ask,
     /// The next range to look at.
     next: u32,
@@ -37,13 +37,13 @@ pub(super) struct Cached {
     sequences: Box<[Sequence]>,
 }
 
-impl Cached {
+impl CachedBatch {
     /// Returns the batch if any of its files is adaptive; otherwise it is given back.
-    pub(super) fn of(ask: Ask, streams: bool) -> Result<Box<Cached>, Ask> {
+    pub(super) fn of(ask: Ask, streams: bool) -> Result<Box<CachedBatch>, Ask> {
         // A batch without ranges has its failures, too.
         let tries = ask.ranges.len() > 0 && ask.files.iter().any(|core| core.is_adaptive());
         let Some(first) = ask.files.first().filter(|_| tries) else { return Err(ask) };
-        Ok(Box::new(Cached {
+        Ok(Box::new(CachedBatch {
             next: 0,
             missed: Vec::new(),
             packer: Packer::new(
@@ -57,7 +57,7 @@ impl Cached {
     }
 
     /// Begins from the first range again.
-    pub(super) fn again(mut self: Box<Self>) -> Box<Cached> {
+    pub(super) fn again(mut self: Box<Self>) -> Box<CachedBatch> {
         self.next = 0;
         self.missed.clear();
         self
@@ -107,7 +107,7 @@ impl Cached {
 
     /// Returns what is left for the device, and the numbers of its ranges in the whole batch.
     pub(super) fn into_rest(self) -> (Ask, Vec<u32>) {
-        let Cached { mut ask, next, missed, .. } = self;
+        let CachedBatch { mut ask, next, missed, .. } = self;
         debug_assert_eq!(next as usize, ask.ranges.len(), "every range was looked at");
         if missed.len() < ask.ranges.len() {
             ask.ranges = ask.ranges.pick(&missed);
@@ -117,7 +117,7 @@ impl Cached {
 }
 
 /// A batch into the program's memory on its way through the page cache, from where ranges are copied into their places.
-pub(super) struct CachedInto {
+pub(super) struct CachedBatchInto {
     ask: Ask,
     memory: LentMemory,
     /// The place of each range in the memory.
@@ -128,12 +128,12 @@ pub(super) struct CachedInto {
     sequences: Box<[Sequence]>,
 }
 
-impl CachedInto {
+impl CachedBatchInto {
     /// Lays the ranges side by side into `memory`, which has `bytes` bytes.
     ///
     /// # Errors
     /// When they do not fit.
-    pub(super) fn new(ask: Ask, memory: LentMemory, bytes: usize) -> Result<Box<CachedInto>> {
+    pub(super) fn new(ask: Ask, memory: LentMemory, bytes: usize) -> Result<Box<CachedBatchInto>> {
         let mut end = 0u64;
         let mut starts = Vec::with_capacity(ask.ranges.len());
         for number in 0..ask.ranges.len() as u32 {
@@ -147,7 +147,7 @@ impl CachedInto {
         }
         let is_any_adaptive = ask.files.iter().any(|core| core.is_adaptive());
         let sequences = if is_any_adaptive { sequences(&ask) } else { Box::default() };
-        Ok(Box::new(CachedInto { ask, memory, starts, next: 0, missed: Vec::new(), sequences }))
+        Ok(Box::new(CachedBatchInto { ask, memory, starts, next: 0, missed: Vec::new(), sequences }))
     }
 
     /// Copies the ranges that the page cache has. Pending when this poll has copied enough: the task is woken at once.
@@ -182,7 +182,7 @@ impl CachedInto {
 
     /// Returns the batch of the ranges for the device, the memory, and their places in it.
     pub(super) fn into_rest(self) -> (Ask, LentMemory, Vec<u64>) {
-        let CachedInto { mut ask, memory, mut starts, missed, sequences, .. } = self;
+        let CachedBatchInto { mut ask, memory, mut starts, missed, sequences, .. } = self;
         if !sequences.is_empty() && missed.len() < ask.ranges.len() {
             starts = missed.iter().map(|number| starts[*number as usize]).collect();
             if !missed.is_empty() {

@@ -18,11 +18,11 @@ use crate::reactor::walk::state::{Job, Next};
 use crate::reactor::walk::{Ranges, Refusal, STEP_NS_SLOW, as_step, check_request};
 
 /// A block on its way, and its place in the file.
-type Coming<'c> = (Range<u64>, RangeRead<'c, true>);
+type PendingBlock<'c> = (Range<u64>, RangeRead<'c, true>);
 
 /// Carries out a walk. Returns it with its ending.
 pub(super) fn carry_out(core: &Arc<FileCore>, settings: Settings, root: Range<u64>, job: Job) -> Job {
-    let mut walk = Waiting { core, settings, hops: 0, coming: Vec::new(), counts: WalkStats::default() };
+    let mut walk = BlockingWalk { core, settings, hops: 0, coming: Vec::new(), counts: WalkStats::default() };
     walk.counts.walks = 1;
     walk.counts.boxed_states = u64::from(job.is_boxed());
     let job = walk.run(root, job);
@@ -30,15 +30,16 @@ pub(super) fn carry_out(core: &Arc<FileCore>, settings: Settings, root: Range<u6
     job
 }
 
-struct Waiting<'c> {
+/// A walk under way on the thread that waits for it.
+struct BlockingWalk<'c> {
     core: &'c Arc<FileCore>,
     settings: Settings,
     hops: u32,
-    coming: Vec<Coming<'c>>,
+    coming: Vec<PendingBlock<'c>>,
     counts: WalkStats,
 }
 
-impl<'c> Waiting<'c> {
+impl<'c> BlockingWalk<'c> {
     fn run(&mut self, root: Range<u64>, mut job: Job) -> Job {
         let mut next = Next::Read(root);
         loop {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::shared::Shared;
+use super::shared::CombinerCore;
 use super::state::{CombinerState, Waiters};
 use crate::base::class::Class;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -14,11 +14,11 @@ use crate::base::mutants::Mutant;
 use crate::handle::file::File;
 use crate::io::op::Durability;
 use crate::memory::block::BlockMut;
-use crate::ops::coalesce::{Edges, Gathered, Runs, Source, Tail, empty, is_lack};
+use crate::ops::coalesce::{Edges, RunBytes, Runs, Source, Tail, empty, is_lack};
 
 /// The sweep's task. It ends the write combiner for all when it ends, for whatever reason.
 pub(super) struct Elevator {
-    shared: Arc<Shared>,
+    shared: Arc<CombinerCore>,
     file: File,
     class: Class,
     runs: Runs,
@@ -43,7 +43,7 @@ enum Step {
 }
 
 impl Elevator {
-    pub(super) fn new(shared: Arc<Shared>, file: File, class: Class) -> Elevator {
+    pub(super) fn new(shared: Arc<CombinerCore>, file: File, class: Class) -> Elevator {
         let shape = shared.shape;
         let runs = Runs::new(file.clone(), class, shape);
         Elevator {
@@ -181,12 +181,12 @@ impl Drop for Elevator {
 
 /// The pages as the source of runs.
 struct Pages<'s> {
-    shared: &'s Shared,
+    shared: &'s CombinerCore,
     tail: &'s mut Tail,
 }
 
 impl Source for Pages<'_> {
-    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<Gathered> {
+    fn gather(&mut self, range: &Range<u64>, edges: &Edges, mut into: BlockMut) -> Result<RunBytes> {
         let mut state = self.shared.lock();
         debug_assert!(!state.settling, "nothing of an epoch is sent while the one before it settles");
         let CombinerState { shape, slots, epochs, flying, unsynced, .. } = &mut *state;
@@ -227,7 +227,7 @@ impl Source for Pages<'_> {
             "no byte is in two writes at once"
         );
         flying.push((range.start, block.clone()));
-        Ok(Gathered { block, asked })
+        Ok(RunBytes { block, asked })
     }
 
     fn written(&mut self, start: u64) {

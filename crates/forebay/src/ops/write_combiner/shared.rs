@@ -11,14 +11,14 @@ use crate::io::op::Durability;
 use crate::ops::coalesce::{Shape, empty, is_lack};
 
 /// The state and its lock.
-pub(super) struct Shared {
+pub(super) struct CombinerCore {
     pub(super) shape: Shape,
     state: Mutex<CombinerState>,
 }
 
-impl Shared {
-    pub(super) fn new(shape: Shape) -> Shared {
-        Shared { shape, state: Mutex::new(CombinerState::new(shape)) }
+impl CombinerCore {
+    pub(super) fn new(shape: Shape) -> CombinerCore {
+        CombinerCore { shape, state: Mutex::new(CombinerState::new(shape)) }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, CombinerState> {
@@ -191,7 +191,7 @@ fn wait<T>(mut state: MutexGuard<'_, CombinerState>) -> Poll<T> {
 
 /// The handles' shared part. Its drop, with the last handle, ends the task.
 pub(super) struct Handles {
-    pub(super) shared: std::sync::Arc<Shared>,
+    pub(super) shared: std::sync::Arc<CombinerCore>,
     pub(super) file: File,
 }
 
