@@ -30,7 +30,7 @@ use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::releases::Releases;
 use crate::reactor::shard::clock::Clock;
 use crate::reactor::shard::inbox::Inbox;
-use crate::reactor::shard::{self, Ended, JoinHandle};
+use crate::reactor::shard::{self, EndReport, JoinHandle};
 use crate::reactor::stall_profiler::StallProfiler;
 use crate::reactor::visited::VisitedShards;
 
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// Builds everything but the shards. Each shard reports its end through one of the senders.
-    fn build(config: Config, host: Host, place: Environment) -> Result<(Engine, Vec<Sender<Ended>>)> {
+    fn build(config: Config, host: Host, place: Environment) -> Result<(Engine, Vec<Sender<EndReport>>)> {
         if let Some(fault) = config.fault() {
             return Err(Error::invalid("start", fault));
         }
@@ -651,7 +651,7 @@ pub struct CloseReport {
 /// Begins the end when the last handle is dropped. Never waits: it may run on a shard's own thread.
 struct Guard {
     shared: Arc<EngineShared>,
-    ends: Mutex<Vec<Pending<shard::Ended>>>,
+    ends: Mutex<Vec<Pending<shard::EndReport>>>,
 }
 
 impl Drop for Guard {

@@ -15,7 +15,7 @@ use crate::handle::file::File;
 use crate::io::config::Polling;
 use crate::io::mode::Mode;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::open_file::{FileCore, Opened};
+use crate::reactor::open_file::{FileCore, FileParts};
 use crate::reactor::page_cache::PageCache;
 
 /// Access and mode of a file to open: `Open::read()`, then any differences from direct I/O on any shard.
@@ -280,7 +280,7 @@ fn finish(engine: &Engine, fd: OwnedFd, path: PathBuf, open: Open) -> File {
     }
     let route = if alignment.direct { polled_route(engine, &alignment, &device) } else { Route::Ordinary };
     let fd = Descriptor::Os(fd);
-    file(engine, open, |home| Opened {
+    file(engine, open, |home| FileParts {
         fd,
         path,
         mode: open.mode,
@@ -332,7 +332,7 @@ fn alignment(fd: &OwnedFd, mode: Mode) -> Alignment {
 fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: PathBuf, open: Open) -> File {
     let alignment = found.alignment;
     let (device_index, device) = engine.shared().device_known(found.device_number, found.device.clone());
-    file(engine, open, |home| Opened {
+    file(engine, open, |home| FileParts {
         fd: Descriptor::Sim(found),
         path,
         mode: open.mode,
@@ -348,10 +348,10 @@ fn finish_simulated(engine: &Engine, found: crate::driver::sim::SimFile, path: P
     })
 }
 
-fn file(engine: &Engine, open: Open, opened: impl FnOnce(usize) -> Opened) -> File {
+fn file(engine: &Engine, open: Open, parts: impl FnOnce(usize) -> FileParts) -> File {
     let shared = engine.shared();
     let home = open.shard.unwrap_or_else(|| shared.least_loaded());
-    File::new(FileCore::new(shared.clone(), opened(home)))
+    File::new(FileCore::new(shared.clone(), parts(home)))
 }
 
 /// The most bytes of one polled request: the capacity of one bio with pages of 4 KiB (`BIO_MAX_VECS`). Only

@@ -15,7 +15,7 @@ use crate::memory::lent::{IoMemory, Lender, LentMemory};
 use crate::ops::coalesce::is_lack;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::page_cache::read_from_page_cache;
-use crate::reactor::ranges::{BOUNCE_BYTES, PART_BYTES, Widened, middle};
+use crate::reactor::ranges::{AlignedRange, BOUNCE_BYTES, PART_BYTES, middle};
 
 /// The most requests of one operation in flight.
 const DEPTH: usize = 8;
@@ -230,7 +230,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
             let most = place - place % grain + BOUNCE_BYTES.max(grain) - place;
             let len = (end - at).min(most);
             if self.kind == OpKind::Read {
-                let wide = Widened::of(&(place..place + len), self.core.alignment().read_offset)?;
+                let wide = AlignedRange::of(&(place..place + len), self.core.alignment().read_offset)?;
                 (len, Some((place - wide.offset) as usize), wide.offset, wide.len, OpBuffer::Late)
             } else {
                 // SAFETY: initialised memory, `at + len` bytes of it at least, that only requests to write read meanwhile.
@@ -337,7 +337,7 @@ impl<'f, B: IoMemory> LentOp<'f, B> {
     fn begin_again(&mut self, number: usize, is_alone: bool) {
         let (at, len, skip) = (self.parts[number].at, self.parts[number].len, self.parts[number].skip);
         let place = self.offset + at;
-        if let Ok(wide) = Widened::of(&(place..place + len), self.core.alignment().read_offset) {
+        if let Ok(wide) = AlignedRange::of(&(place..place + len), self.core.alignment().read_offset) {
             let buffer = if is_alone { OpBuffer::LateApart } else { OpBuffer::Late };
             self.parts[number] =
                 Part { is_apart: is_alone, ..self.part(at, len, skip, wide.offset, wide.len, buffer) };

@@ -122,7 +122,7 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
     use crate::driver::{NvmeTarget, Route};
     use crate::handle::open::may_poll;
     use crate::io::mode::Mode;
-    use crate::reactor::open_file::{FileCore, Opened};
+    use crate::reactor::open_file::{FileCore, FileParts};
 
     let found = namespace::open(&path, open.writable, open.in_use, open.part.map(|(start, end)| start..end))?;
     let shared = engine.shared();
@@ -142,7 +142,7 @@ fn find(engine: &Engine, path: PathBuf, open: OpenNvme) -> Result<File> {
     let home = open.shard.unwrap_or_else(|| shared.least_loaded());
     Ok(File::new(FileCore::new(
         shared.clone(),
-        Opened {
+        FileParts {
             fd: Descriptor::Os(found.fd),
             path,
             mode: Mode::Direct,

@@ -17,7 +17,7 @@ use crate::reactor::shard::inbox::{Inbox, Message};
 use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
 use crate::reactor::shard::{Shard, with_current};
-use crate::reactor::visited::{self, Begun};
+use crate::reactor::visited::{self, OpStart};
 
 /// The target of an operation: the file, or the engine alone when there is none.
 pub(crate) enum Target<'f> {
@@ -232,18 +232,18 @@ impl<'f> OpFuture<'f> {
 
     /// Continues after the operation has begun in the ring of this worker.
     #[inline]
-    fn begun(&mut self, begun: Begun, context: &mut Context<'_>) -> Poll<OpResult> {
-        match begun {
-            Begun::Done(result) => {
+    fn begun(&mut self, start: OpStart, context: &mut Context<'_>) -> Poll<OpResult> {
+        match start {
+            OpStart::Done(result) => {
                 self.state = State::Over;
                 Poll::Ready(result)
             }
-            Begun::Waits { shard, cell } => {
+            OpStart::Waits { shard, cell } => {
                 self.state = State::Remote { shard, cell };
                 self.poll_cell(context)
             }
-            Begun::Failed(failure) => self.fail(failure),
-            Begun::Later => Poll::Pending,
+            OpStart::Failed(failure) => self.fail(failure),
+            OpStart::Later => Poll::Pending,
         }
     }
 

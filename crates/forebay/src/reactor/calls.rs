@@ -135,12 +135,12 @@ pub(crate) fn running(stripes: &FileStripes) -> usize {
 }
 
 /// A call that has begun. The engine's end and the file's close wait for it.
-struct Running<'c> {
+struct RunningCall<'c> {
     core: &'c FileCore,
     calls: &'c FileCalls,
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningCall<'_> {
     fn drop(&mut self) {
         // SeqCst, against the close of the file: it sees that the call has returned, or this sees that it waits.
         self.calls.running.fetch_sub(1, Ordering::SeqCst);
@@ -151,12 +151,12 @@ impl Drop for Running<'_> {
 }
 
 /// A call beside other classes. Its room goes back with it.
-struct Charged<'c> {
+struct ChargedCall<'c> {
     core: &'c FileCore,
     charge: CallCharge,
 }
 
-impl Drop for Charged<'_> {
+impl Drop for ChargedCall<'_> {
     fn drop(&mut self) {
         let (engine, clock) = (self.core.engine(), self.core.engine().clock());
         let wake =
@@ -338,7 +338,7 @@ pub(crate) fn run(core: &Arc<FileCore>, request: &mut OpRequest) -> Option<OpRes
         CallAdmission::Count if request.kind != OpKind::Read => return None,
         CallAdmission::Count => {
             let charge = engine.calls.lock(stripe).charge(core, request)?;
-            Some(Charged { core, charge })
+            Some(ChargedCall { core, charge })
         }
         CallAdmission::Pass | CallAdmission::Shard => None,
     };
@@ -392,10 +392,10 @@ fn begin<'c>(
     engine: &'c EngineShared,
     core: &'c Arc<FileCore>,
     stripe: usize,
-) -> Result<Running<'c>, OpFailure> {
+) -> Result<RunningCall<'c>, OpFailure> {
     let calls = &core.calls_of(&engine.calls)[stripe];
     calls.running.fetch_add(1, Ordering::SeqCst);
-    let running = Running { core, calls };
+    let running = RunningCall { core, calls };
     // Against the fence in `drain`.
     fence(Ordering::SeqCst);
     match engine.failure() {
@@ -462,7 +462,7 @@ fn perform(core: &FileCore, request: &OpRequest) -> OpResult {
 /// Adds an operation that has ended to the statistics.
 fn count(
     mut stripe: MutexGuard<'_, Stripe>,
-    running: &Running<'_>,
+    running: &RunningCall<'_>,
     request: &OpRequest,
     result: OpResult,
     began: Option<Instant>,

@@ -30,7 +30,7 @@ use crate::reactor::shard::inbox::Inbox;
 use crate::reactor::stall_profiler::StallProfiler;
 use crate::reactor::visited::VisitedShards;
 #[cfg(feature = "sim")]
-use crate::reactor::world::{Asked, World};
+use crate::reactor::world::{MachineCall, World};
 
 /// An object that is notified of an engine's end.
 pub(crate) trait AtEnd: Send + Sync {
@@ -217,8 +217,8 @@ impl EngineShared {
         if let Some(world) = &self.world {
             let (sender, pending) = crate::base::pending::call(operation, stays);
             let engine = Arc::as_ptr(&self.in_flight) as usize;
-            let asked = Asked::new(engine, operation, finish, sender);
-            return match world.ask(request, asked) {
+            let call = MachineCall::new(engine, operation, finish, sender);
+            return match world.ask(request, call) {
                 Some(number) => pending.queued_in(world.clone(), number),
                 None => pending,
             };

@@ -14,7 +14,7 @@ use crate::reactor::shard::remote::RemotePtr;
 use crate::reactor::walk;
 
 #[expect(dead_code, reason = "no operation begins in a ring")]
-pub(crate) enum Begun {
+pub(crate) enum OpStart {
     Done(OpResult),
     Waits { shard: u32, cell: RemotePtr },
     Failed(OpFailure),
@@ -27,7 +27,7 @@ pub(crate) fn begin_op(
     _: Option<&Arc<FileCore>>,
     _: &mut OpRequest,
     _: &mut Context<'_>,
-) -> Option<Begun> {
+) -> Option<OpStart> {
     None
 }
 

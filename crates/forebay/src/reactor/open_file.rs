@@ -56,7 +56,7 @@ pub(crate) struct FileCore {
 const NOWHERE: u32 = u32::MAX;
 
 /// The properties of an opened file that [`FileCore::new`] needs.
-pub(crate) struct Opened {
+pub(crate) struct FileParts {
     pub(crate) fd: Descriptor,
     pub(crate) path: PathBuf,
     pub(crate) mode: Mode,
@@ -75,26 +75,26 @@ pub(crate) struct Opened {
 
 impl FileCore {
     /// Creates a file with one handle, which the caller wraps.
-    pub(crate) fn new(engine: Arc<EngineShared>, opened: Opened) -> Arc<FileCore> {
+    pub(crate) fn new(engine: Arc<EngineShared>, parts: FileParts) -> Arc<FileCore> {
         let shards = engine.shards_max();
-        engine.inboxes[opened.home].files.fetch_add(1, Ordering::Relaxed);
-        let scheduler = engine.scheduler_of(opened.device_index);
+        engine.inboxes[parts.home].files.fetch_add(1, Ordering::Relaxed);
+        let scheduler = engine.scheduler_of(parts.device_index);
         /// The next number of a file. Nothing orders or hashes by it: it differs between runs of a simulated world.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let core = Arc::new(FileCore {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            fd: ManuallyDrop::new(opened.fd),
-            path: opened.path,
+            fd: ManuallyDrop::new(parts.fd),
+            path: parts.path,
             engine,
-            home: opened.home,
-            mode: opened.mode,
-            rw_flags: opened.rw_flags,
-            route: opened.route,
+            home: parts.home,
+            mode: parts.mode,
+            rw_flags: parts.rw_flags,
+            route: parts.route,
             #[cfg(target_os = "linux")]
-            namespace: opened.namespace,
-            alignment: opened.alignment,
-            device: opened.device,
-            device_index: opened.device_index,
+            namespace: parts.namespace,
+            alignment: parts.alignment,
+            device: parts.device,
+            device_index: parts.device_index,
             scheduler,
             table: (0..shards).map(|_| AtomicU32::new(NOWHERE)).collect(),
             close_nodes: (0..shards).map(|_| CloseNode::new()).collect(),
@@ -102,7 +102,7 @@ impl FileCore {
             closed: AtomicBool::new(false),
             in_flight: Arc::default(),
             calls: OnceLock::new(),
-            page_cache: opened.page_cache,
+            page_cache: parts.page_cache,
         });
         if core.page_cache.is_some() {
             core.engine.lock_page_caches().add(&core);

@@ -31,7 +31,7 @@ pub(crate) fn cut(buffer: Buffer, bytes: u32, range: &Range<u64>, grain: u32, ex
 
 /// A range widened to the device's alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Widened {
+pub(crate) struct AlignedRange {
     pub(crate) offset: u64,
     pub(crate) len: u32,
 }
@@ -50,9 +50,9 @@ pub(crate) fn check_range(operation: &'static str, range: &Range<u64>, grain: u3
     Ok(())
 }
 
-impl Widened {
+impl AlignedRange {
     #[inline]
-    pub(crate) fn of(range: &Range<u64>, grain: u32) -> Result<Widened> {
+    pub(crate) fn of(range: &Range<u64>, grain: u32) -> Result<AlignedRange> {
         let grain = grain.max(1);
         check_range("read", range, grain)?;
         let grain = u64::from(grain);
@@ -64,7 +64,7 @@ impl Widened {
             return Err(Error::new(ErrorKind::TooLarge { limit: BUFFER_BYTES_MAX as u64 }, "read")
                 .with_range(range.start, range.end - range.start));
         }
-        Ok(Widened { offset, len: len as u32 })
+        Ok(AlignedRange { offset, len: len as u32 })
     }
 }
 

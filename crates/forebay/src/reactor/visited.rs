@@ -49,13 +49,13 @@ use crate::io::host::Host;
 use crate::memory::arena::Aside;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::inbox::Inbox;
-use crate::reactor::shard::{self, Left, Shard};
+use crate::reactor::shard::{self, ExitState, Shard};
 
-pub(crate) use begin::{Begun, begin_batch, begin_op, begin_walks};
+pub(crate) use begin::{OpStart, begin_batch, begin_op, begin_walks};
 #[cfg(all(feature = "tokio", target_os = "linux", not(forebay_no_uring)))]
 pub(crate) use interface::Interface;
 #[cfg(feature = "sim")]
-pub(crate) use simulated::Interrupted;
+pub(crate) use simulated::InterruptedVisit;
 pub(crate) use watch::visit_all;
 
 /// A visitor that finds more to do looks at most this often before it leaves the rest to shard 0.
@@ -91,7 +91,7 @@ pub(crate) struct VisitedShard {
     /// Whether the last operation that was submitted at once completed at once.
     is_inline: AtomicBool,
     /// Whether operations that would complete at once wait for more.
-    gathering: gathering::Gathering,
+    gathering: gathering::GatherController,
     /// Operations are staged, and the attendant was asked to submit them.
     flush_asked: AtomicBool,
     /// The task of the runtime that watches the ring's descriptor; in a simulated world the world's own.
@@ -148,7 +148,7 @@ impl VisitedShard {
             load: AtomicU32::new(0),
             visits: AtomicU64::new(0),
             is_inline: AtomicBool::new(true),
-            gathering: gathering::Gathering::new(),
+            gathering: gathering::GatherController::new(),
             flush_asked: AtomicBool::new(false),
             attendant: AtomicWaker::new(),
             is_neglected: AtomicBool::new(false),
@@ -203,7 +203,7 @@ impl VisitedShard {
 
     /// Releases the lock.
     #[inline]
-    fn release(&self, mut left: Left) -> Left {
+    fn release(&self, mut left: ExitState) -> ExitState {
         // Another thread may want a look and be gone. This one makes it once, and leaves the next one to shard 0.
         let asks_shard = left.asks_shard;
         let more = self.lock.leave(|| left = self.look_again());
@@ -212,17 +212,17 @@ impl VisitedShard {
     }
 
     #[cold]
-    fn look_again(&self) -> Left {
+    fn look_again(&self) -> ExitState {
         if self.is_abandoned.load(Ordering::Acquire) {
             self.end_late();
-            return Left::default();
+            return ExitState::default();
         }
         self.inside(Shard::visit).1
     }
 
     /// Wakes, and has done what is left for others.
     #[inline]
-    fn after(&self, left: Left, mut woken: Vec<Waker>) {
+    fn after(&self, left: ExitState, mut woken: Vec<Waker>) {
         if !woken.is_empty() && wakes::wake_all(&mut woken) {
             self.report_waker();
         }
@@ -240,9 +240,9 @@ impl VisitedShard {
 
     /// Runs `act` on the shard with its memory, and then what came meanwhile. The lock is held before and after.
     #[inline]
-    fn inside<T>(&self, act: impl FnOnce(&Shard) -> T) -> (Option<T>, Left) {
+    fn inside<T>(&self, act: impl FnOnce(&Shard) -> T) -> (Option<T>, ExitState) {
         let seat = self.seat.shard.borrow();
-        let Some(shard) = seat.as_deref() else { return (None, Left::default()) };
+        let Some(shard) = seat.as_deref() else { return (None, ExitState::default()) };
         let outside = self.seat.cache.replace(Aside::NOTHING).swap();
         let visit = || {
             shard.inbox().awake();
@@ -251,7 +251,7 @@ impl VisitedShard {
             // A notice that comes after this finds the shard asleep and the lock held, and leaves a mark.
             while !shard.inbox().settles() {
                 if looks == LOOKS_MAX {
-                    return (result, Left { asks_shard: true, ..shard.leaving() });
+                    return (result, ExitState { asks_shard: true, ..shard.leaving() });
                 }
                 looks += 1;
                 shard.inbox().awake();
@@ -270,7 +270,7 @@ impl VisitedShard {
             Err(_) => {
                 drop(seat);
                 self.lose();
-                (None, Left::default())
+                (None, ExitState::default())
             }
         };
         self.seat.cache.set(outside.swap());
@@ -344,7 +344,7 @@ pub(crate) struct VisitedShards {
     /// The number of shards with a thread; the indices of visited ones follow.
     first: usize,
     places: Box<[OnceLock<Arc<VisitedShard>>]>,
-    made: Mutex<Made>,
+    made: Mutex<ShardCount>,
     /// Whether shard 0 has the timer by which it looks after rings.
     watched: WatchFlag,
     /// Shards that have not ended; the last one ends the visited ones.
@@ -356,9 +356,9 @@ pub(crate) struct VisitedShards {
     interface: OnceLock<Interface>,
 }
 
-/// The shards that exist.
+/// The number of visited shards.
 #[derive(Default)]
-struct Made {
+struct ShardCount {
     count: usize,
     /// No more are made: the kernel refused one, or the engine ends.
     closed: bool,
@@ -438,12 +438,17 @@ impl VisitedShards {
         self.places.get(index.checked_sub(self.first)?)?.get()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Made> {
+    fn lock(&self) -> MutexGuard<'_, ShardCount> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the shard of the next place; `made` is the list's, under its lock. `None` if there is no place left.
-    fn add(&self, made: &mut Made, engine: &Arc<EngineShared>, driver: Driver) -> Option<Arc<VisitedShard>> {
+    fn add(
+        &self,
+        made: &mut ShardCount,
+        engine: &Arc<EngineShared>,
+        driver: Driver,
+    ) -> Option<Arc<VisitedShard>> {
         let place = self.places.get(made.count)?;
         let visited = VisitedShard::new(engine, self.first + made.count, driver);
         visited.inbox.about_to_sleep();

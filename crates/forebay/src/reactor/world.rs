@@ -11,10 +11,10 @@ use crate::base::here;
 use crate::base::pending::{Sender, Turns};
 use crate::driver::meta::{MetaReply, MetaRequest};
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::shard::Ended;
+use crate::reactor::shard::EndReport;
 
 /// A call about files that a world's machine carries out.
-pub(crate) struct Asked {
+pub(crate) struct MachineCall {
     /// The engine that the call belongs to, by its address.
     pub(crate) engine: usize,
     pub(crate) operation: &'static str,
@@ -24,18 +24,18 @@ pub(crate) struct Asked {
     pub(crate) answer: Box<dyn FnOnce(Result<MetaReply>) + Send>,
 }
 
-impl Asked {
+impl MachineCall {
     pub(crate) fn new<T: Send + 'static>(
         engine: usize,
         operation: &'static str,
         finish: impl FnOnce(Result<MetaReply>) -> Result<T> + Send + 'static,
         sender: Sender<T>,
-    ) -> Asked {
+    ) -> MachineCall {
         let answer = Box::new(move |reply| {
             let result = finish(reply);
             sender.send(result);
         });
-        Asked { engine, operation, has_caller: true, answer }
+        MachineCall { engine, operation, has_caller: true, answer }
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) trait World: Turns + fmt::Debug {
     fn is_here(&self) -> bool;
 
     /// Has the world's machine carry out a call about files, and returns its number. Elsewhere the call is dropped.
-    fn ask(&self, request: MetaRequest, asked: Asked) -> Option<u64>;
+    fn ask(&self, request: MetaRequest, call: MachineCall) -> Option<u64>;
 
     /// Drops the calls of an engine that wait for their turn and have a caller, which ends them with an error.
     fn refuse(&self, engine: usize);
@@ -57,7 +57,7 @@ pub(crate) trait World: Turns + fmt::Debug {
     fn is_removed(&self, file: u32) -> Option<bool>;
 
     /// Makes the shards of a new engine, which the world steps from now on.
-    fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>);
+    fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<EndReport>>);
 
     /// Returns the place of the visited shard that the task which is polled now may enter, if any, and whether it expects operations to
     /// complete at once.

@@ -18,7 +18,7 @@ use crate::driver::sim::{SimMachine, Transfer};
 use crate::io::op::OpKey;
 use crate::io::op::OpKind;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::world::{self, Asked};
+use crate::reactor::world::{self, MachineCall};
 use crate::sim::history::{Fate, What};
 use crate::sim::machine::{Done, IoId, SimIo};
 use crate::sim::net::Network;
@@ -70,7 +70,7 @@ pub(crate) struct Hub {
     ports: RefCell<Vec<Port>>,
     owners: RefCell<BTreeMap<IoId, (usize, OpKey)>>,
     ids: RefCell<BTreeMap<(usize, u64), IoId>>,
-    asked: RefCell<BTreeMap<IoId, (u32, Asked)>>,
+    calls: RefCell<BTreeMap<IoId, (u32, MachineCall)>>,
     next_id: Cell<u64>,
     null: Arc<OwnedFd>,
     /// Things that the core did and must never do.
@@ -110,7 +110,7 @@ impl Hub {
             ports: RefCell::default(),
             owners: RefCell::default(),
             ids: RefCell::default(),
-            asked: RefCell::default(),
+            calls: RefCell::default(),
             next_id: Cell::new(0),
             null: Arc::new(std::fs::File::open("/dev/null")?.into()),
             violations: RefCell::default(),
@@ -277,14 +277,14 @@ impl Hub {
     }
 
     /// Has a node's machine carry out a call about files. A machine that is off never replies, so the call is dropped then.
-    pub(crate) fn ask(&self, node: u32, request: MetaRequest, asked: Asked) -> Option<u64> {
+    pub(crate) fn ask(&self, node: u32, request: MetaRequest, call: MachineCall) -> Option<u64> {
         let node = self.node(node);
         node.close_files();
         if !node.is_on() {
             return None;
         }
         let id = self.id();
-        self.asked.borrow_mut().insert(id, (node.number, asked));
+        self.calls.borrow_mut().insert(id, (node.number, call));
         node.machine.borrow_mut().ask(id, request, self.now_ns(), &mut self.fate.borrow_mut());
         Some(id.0)
     }
@@ -292,13 +292,13 @@ impl Hub {
     /// Takes a call out whose caller is gone, unless it has begun.
     pub(crate) fn withdraw(&self, call: u64) {
         let id = IoId(call);
-        let Some(number) = self.asked.borrow().get(&id).map(|(node, _)| *node) else { return };
+        let Some(number) = self.calls.borrow().get(&id).map(|(node, _)| *node) else { return };
         let request = self.node(number).machine.borrow_mut().withdraw(id, &mut self.fate.borrow_mut());
         if request.is_some() {
             // Dropped with nothing borrowed, and the request first.
             drop(request);
-            let asked = self.asked.borrow_mut().remove(&id);
-            drop(asked);
+            let call = self.calls.borrow_mut().remove(&id);
+            drop(call);
         }
     }
 
@@ -306,19 +306,19 @@ impl Hub {
     pub(crate) fn detach(&self, call: u64) {
         #[cfg(feature = "_mutants")]
         if crate::base::mutants::Mutant::DroppedCallsStayQueued.is_on()
-            && let Some(number) = self.asked.borrow().get(&IoId(call)).map(|(node, _)| *node)
+            && let Some(number) = self.calls.borrow().get(&IoId(call)).map(|(node, _)| *node)
         {
             let late_ns = self.now_ns() + self.fate.borrow_mut().source.below(5_000_000);
             self.node(number).machine.borrow_mut().put_off(IoId(call), late_ns);
         }
-        if let Some((_, asked)) = self.asked.borrow_mut().get_mut(&IoId(call)) {
-            asked.has_caller = false;
+        if let Some((_, call)) = self.calls.borrow_mut().get_mut(&IoId(call)) {
+            call.has_caller = false;
         }
     }
 
     /// Takes out the calls of an engine that have not begun and are not detached.
     pub(crate) fn refuse(&self, engine: usize) {
-        let calls = self.calls_of(engine, |asked| asked.has_caller);
+        let calls = self.calls_of(engine, |call| call.has_caller);
         calls.into_iter().for_each(|(id, _)| self.withdraw(id.0));
     }
 
@@ -346,16 +346,16 @@ impl Hub {
         for (id, _) in &left {
             let request = self.node(node).machine.borrow_mut().forget(*id);
             drop(request);
-            let asked = self.asked.borrow_mut().remove(id);
-            drop(asked);
+            let call = self.calls.borrow_mut().remove(id);
+            drop(call);
         }
         left.into_iter().map(|(_, operation)| operation).collect()
     }
 
-    fn calls_of(&self, engine: usize, also: impl Fn(&Asked) -> bool) -> Vec<(IoId, &'static str)> {
-        let asked = self.asked.borrow();
-        let calls = asked.iter().filter(|(_, (_, asked))| asked.engine == engine && also(asked));
-        calls.map(|(id, (_, asked))| (*id, asked.operation)).collect()
+    fn calls_of(&self, engine: usize, also: impl Fn(&MachineCall) -> bool) -> Vec<(IoId, &'static str)> {
+        let calls = self.calls.borrow();
+        let own = calls.iter().filter(|(_, (_, call))| call.engine == engine && also(call));
+        own.map(|(id, (_, call))| (*id, call.operation)).collect()
     }
 
     /// Delivers everything that the disks have completed by now, and the messages that are due.
@@ -401,9 +401,9 @@ impl Hub {
     fn answer(&self, id: IoId, result: Result<MetaReply>) {
         // Called with nothing borrowed: it wakes the program's tasks, and may drop a file that has no waiter
         // left.
-        let asked = self.asked.borrow_mut().remove(&id);
-        if let Some((_, asked)) = asked {
-            (asked.answer)(result);
+        let call = self.calls.borrow_mut().remove(&id);
+        if let Some((_, call)) = call {
+            (call.answer)(result);
         }
     }
 
@@ -441,10 +441,10 @@ impl Hub {
             }
         }
         // Dropped with nothing borrowed: each callback notifies its `Pending` when it is dropped.
-        let asked = std::mem::take(&mut *self.asked.borrow_mut());
+        let calls = std::mem::take(&mut *self.calls.borrow_mut());
         let (killed, others): (BTreeMap<_, _>, _) =
-            asked.into_iter().partition(|(_, (node, _))| is_meant(*node));
-        *self.asked.borrow_mut() = others;
+            calls.into_iter().partition(|(_, (node, _))| is_meant(*node));
+        *self.calls.borrow_mut() = others;
         drop(killed);
         #[cfg(feature = "_mutants")]
         if node.is_some() && crate::base::mutants::Mutant::SocketsOutliveCut.is_on() {

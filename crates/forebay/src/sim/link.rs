@@ -8,8 +8,8 @@ use crate::base::here;
 use crate::base::pending::{Sender, Turns};
 use crate::driver::meta::MetaRequest;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::shard::{self, Ended};
-use crate::reactor::world::{Asked, World};
+use crate::reactor::shard::{self, EndReport};
+use crate::reactor::world::{MachineCall, World};
 use crate::sim::hub;
 use crate::sim::shards::Stepped;
 
@@ -47,8 +47,8 @@ impl World for Link {
         here::world() == self.world
     }
 
-    fn ask(&self, request: MetaRequest, asked: Asked) -> Option<u64> {
-        hub::current().filter(|_| self.is_here())?.ask(self.node, request, asked)
+    fn ask(&self, request: MetaRequest, call: MachineCall) -> Option<u64> {
+        hub::current().filter(|_| self.is_here())?.ask(self.node, request, call)
     }
 
     fn refuse(&self, engine: usize) {
@@ -68,7 +68,7 @@ impl World for Link {
         hub.node(self.node).machine.borrow().has_no_name(file)
     }
 
-    fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) {
+    fn adopt(&self, engine: &Arc<EngineShared>, ends: Vec<Sender<EndReport>>) {
         let Some(hub) = hub::current().filter(|_| self.is_here()) else { return };
         for (index, end) in ends.into_iter().enumerate() {
             let stepped = Stepped::new(&hub, engine, index, end);

@@ -8,7 +8,7 @@ use std::task::{Wake, Waker};
 use crate::driver::Driver;
 use crate::driver::sim::{SimDriver, SimMachine, SimWake};
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::visited::{Interrupted, VisitedShard};
+use crate::reactor::visited::{InterruptedVisit, VisitedShard};
 use crate::sim::hub::Hub;
 use crate::sim::node::NodeState;
 
@@ -31,7 +31,7 @@ pub(crate) struct Ring {
     wake: Arc<SimWake>,
     waker: Waker,
     /// A visit that has stopped, and the time at which it goes on.
-    interrupted: RefCell<Option<(u64, Interrupted)>>,
+    interrupted: RefCell<Option<(u64, InterruptedVisit)>>,
     /// Until then the runtime is not driven.
     undriven_until_ns: Cell<u64>,
 }

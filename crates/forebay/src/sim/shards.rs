@@ -13,7 +13,7 @@ use crate::driver::{Driver, Wait};
 use crate::memory::arena::Aside;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
-use crate::reactor::shard::{self, Ended, Shard};
+use crate::reactor::shard::{self, EndReport, Shard};
 use crate::sim::hub::Hub;
 use crate::sim::node::NodeState;
 
@@ -22,7 +22,7 @@ pub(crate) struct Stepped {
     engine: Arc<EngineShared>,
     node: Rc<NodeState>,
     shard: RefCell<Option<Box<Shard>>>,
-    end: Cell<Option<Sender<Ended>>>,
+    end: Cell<Option<Sender<EndReport>>>,
     caches: Cell<Aside>,
     asleep: Cell<Option<Asleep>>,
     wake: Arc<SimWake>,
@@ -43,7 +43,7 @@ impl Stepped {
         hub: &Rc<Hub>,
         engine: &Arc<EngineShared>,
         index: usize,
-        end: Sender<Ended>,
+        end: Sender<EndReport>,
     ) -> Rc<Stepped> {
         let wake = Arc::new(SimWake::new(hub.foreign.clone()));
         let driver = SimDriver::new(hub.clone(), wake.clone());
@@ -175,7 +175,7 @@ impl Stepped {
         result
     }
 
-    fn over(&self, run: std::thread::Result<Ended>) {
+    fn over(&self, run: std::thread::Result<EndReport>) {
         let (shard, end) = (self.shard.borrow_mut().take(), self.end.take());
         if let (Some(shard), Some(end)) = (shard, end) {
             let current: *const Shard = ptr::from_ref(&*shard);

@@ -14,7 +14,7 @@ use crate::memory::block::BlockMut;
 use crate::memory::lent::IoMemory;
 use crate::ops::lent::LentOp;
 use crate::ops::submit::{FileRef, OpFuture};
-use crate::reactor::ranges::{Widened, check_range};
+use crate::reactor::ranges::{AlignedRange, check_range};
 
 /// A read into the caller's memory, which begins when it is first polled; see [`File::read_into`].
 ///
@@ -41,7 +41,7 @@ impl<'f, B: IoMemory> ReadInto<'f, B> {
         let core = FileRef::Borrowed(file.core());
         let len = owner.memory().1 as u64;
         let range = offset..offset.saturating_add(len);
-        let wide = Widened::of(&range, core.alignment().read_offset).ok();
+        let wide = AlignedRange::of(&range, core.alignment().read_offset).ok();
         let is_as_it_is =
             wide.is_some_and(|wide| wide.offset == offset && u64::from(wide.len) == len && len > 0);
         let state = match check_range("read", &range, core.alignment().read_offset) {

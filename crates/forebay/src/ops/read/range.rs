@@ -13,7 +13,7 @@ use crate::memory::block::Block;
 use crate::ops::submit::{FileRef, OpFuture};
 use crate::reactor::open_file::FileCore;
 use crate::reactor::page_cache::from_page_cache;
-use crate::reactor::ranges::{Widened, cut};
+use crate::reactor::ranges::{AlignedRange, cut};
 
 /// Reads a range into a block; [`File::read`], scans and appends are built of it.
 ///
@@ -96,7 +96,7 @@ impl<'f, const EXACT: bool> RangeRead<'f, EXACT> {
 
     #[inline]
     pub(crate) fn of_core(core: FileRef<'f>, range: Range<u64>, class: Class) -> RangeRead<'f, EXACT> {
-        let stage = match Widened::of(&range, core.alignment().read_offset) {
+        let stage = match AlignedRange::of(&range, core.alignment().read_offset) {
             Err(fault) => Stage::Known(Some(Err(core.describe(fault)))),
             Ok(_) if range.is_empty() => Stage::Empty,
             Ok(widened) => {

@@ -24,7 +24,7 @@ use crate::memory::block::Block;
 use crate::memory::lent::LentMemory;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::ranges::Widened;
+use crate::reactor::ranges::AlignedRange;
 use crate::reactor::shard::remote_list::{NodeKind, RemoteNode};
 
 type PieceResult = Option<Result<Block>>;
@@ -425,7 +425,7 @@ impl Batch {
     }
 
     #[inline]
-    pub(crate) fn place_of(&self, piece: u32) -> Option<Widened> {
+    pub(crate) fn place_of(&self, piece: u32) -> Option<AlignedRange> {
         match piece & SINGLE {
             0 => {
                 let piece = &self.plan.pieces[piece as usize];
@@ -433,12 +433,12 @@ impl Batch {
                     u32::try_from(piece.len).is_ok(),
                     "a range longer than a part is read in parts"
                 );
-                Some(Widened { offset: piece.offset, len: piece.len as u32 })
+                Some(AlignedRange { offset: piece.offset, len: piece.len as u32 })
             }
             _ => {
                 let number = self.plan.order[(piece & !SINGLE) as usize];
                 let file = self.plan.ranges.file(number);
-                Widened::of(self.plan.ranges.get(number), self.plan.grains[file as usize]).ok()
+                AlignedRange::of(self.plan.ranges.get(number), self.plan.grains[file as usize]).ok()
             }
         }
     }

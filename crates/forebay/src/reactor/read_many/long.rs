@@ -19,7 +19,7 @@ use crate::io::op::{OpBuffer, OpFailure, OpKind, OpOutcome};
 use crate::memory::arena::{Arena, BUFFER_BYTES_MIN, Buffer, UnderWay};
 use crate::memory::block::Block;
 use crate::memory::lent::{IoMemory, Lender, LentMemory};
-use crate::reactor::ranges::{BOUNCE_BYTES, Widened, middle};
+use crate::reactor::ranges::{AlignedRange, BOUNCE_BYTES, middle};
 use crate::reactor::shard::Shard;
 
 /// The most parts of a batch in flight.
@@ -78,7 +78,7 @@ unsafe impl IoMemory for Room {
 #[derive(Clone)]
 pub(crate) struct Part {
     range: usize,
-    pub(crate) place: Widened,
+    pub(crate) place: AlignedRange,
     /// The bytes that are copied to their place; `None` where the device writes there.
     copied: Option<Range<u64>>,
 }
@@ -126,12 +126,12 @@ impl LongRanges {
         let part = if long.direct.contains(&start) {
             let len = (long.direct.end - start)
                 .min(long.part_bytes - (start - long.direct.start) % long.part_bytes);
-            Part { range: at, place: Widened { offset: start, len: len as u32 }, copied: None }
+            Part { range: at, place: AlignedRange { offset: start, len: len as u32 }, copied: None }
         } else {
             let most = (start / BOUNCE_BYTES + 1) * BOUNCE_BYTES;
             let end = if start < long.direct.start { long.direct.start } else { long.bytes.end };
             let bytes = start..end.min(most);
-            Part { range: at, place: Widened::of(&bytes, grain).ok()?, copied: Some(bytes) }
+            Part { range: at, place: AlignedRange::of(&bytes, grain).ok()?, copied: Some(bytes) }
         };
         long.next =
             part.copied.as_ref().map_or(part.place.offset + u64::from(part.place.len), |bytes| bytes.end);
@@ -254,7 +254,7 @@ impl LongRange {
 
     /// Takes `bytes` bytes that a part's request has read.
     fn take(&mut self, part: &Part, bytes: u64, buffer: &OpBuffer) {
-        let Widened { offset, len } = part.place;
+        let AlignedRange { offset, len } = part.place;
         if bytes < u64::from(len) {
             let end = offset + bytes;
             self.file_end = Some(self.file_end.map_or(end, |known| known.min(end)));

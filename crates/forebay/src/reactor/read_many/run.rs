@@ -12,7 +12,7 @@ use crate::memory::arena::{Arena, Packer};
 use crate::memory::block::Block;
 use crate::memory::lent::LentMemory;
 use crate::reactor::open_file::FileCore;
-use crate::reactor::ranges::Widened;
+use crate::reactor::ranges::AlignedRange;
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
 
@@ -212,7 +212,7 @@ fn moved_to(place: &LentMemory, block: &Block) -> Block {
 }
 
 /// Returns the place in the program's memory to which the device can read a request as it is.
-fn direct_place(batch: &Batch, members: &[u32], place: Widened) -> Option<LentMemory> {
+fn direct_place(batch: &Batch, members: &[u32], place: AlignedRange) -> Option<LentMemory> {
     let [number] = *members else { return None };
     let lent = batch.destination(number)?;
     let range = batch.plan.ranges.get(number);
@@ -403,7 +403,7 @@ fn begin_long(shard: &Shard, batch: &Arc<Batch>, piece: u32) -> bool {
 }
 
 /// Returns the file of a request, its place, the bytes requested of it, and the memory that it names.
-fn request_of(batch: &Batch, piece: u32) -> Option<(&Arc<FileCore>, Widened, u64, OpBuffer)> {
+fn request_of(batch: &Batch, piece: u32) -> Option<(&Arc<FileCore>, AlignedRange, u64, OpBuffer)> {
     // SAFETY: on the batch's shard; the copy ends the reference.
     let is_apart = unsafe { (*batch.progress.get()).apart } == Some(piece);
     let late = if is_apart { OpBuffer::LateApart } else { OpBuffer::Late };

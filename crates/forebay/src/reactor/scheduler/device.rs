@@ -65,7 +65,7 @@ pub(crate) struct DeviceScheduler {
     /// For each cap of a class, the time up to which it is used up, in nanoseconds of the engine's clock.
     caps: [[AtomicU64; 4]; CLASSES_MAX],
     window: WindowCounts,
-    found: Mutex<Found>,
+    estimates: Mutex<Estimates>,
     /// For each class, the time of its last operation that a waiting thread carried out itself, as far as it was noted.
     calls_ns: [AtomicU64; CLASSES_MAX],
     /// The time at which such an operation last went to a shard to have it look for other classes.
@@ -117,21 +117,21 @@ pub(super) struct LeaseWrites {
 
 /// The device's properties that are measured while classes compete for it.
 #[derive(Debug)]
-struct Found {
+struct Estimates {
     depth_controller: DepthController,
     write_cost: WriteCost,
 }
 
 /// The completed operations, as cost.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Done {
+pub(super) struct CompletedCost {
     pub(super) cost: u64,
     /// The parts of `cost` that are writes and syncs.
     writes: u64,
     syncs: u64,
 }
 
-impl Done {
+impl CompletedCost {
     pub(super) fn add(&mut self, kind: OpKind, cost: u64) {
         self.cost += cost;
         match kind {
@@ -184,7 +184,7 @@ impl DeviceScheduler {
                 met: AtomicU32::new(0),
                 missed: AtomicU32::new(0),
             },
-            found: Mutex::new(Found { depth_controller, write_cost: WriteCost::new(write_cost) }),
+            estimates: Mutex::new(Estimates { depth_controller, write_cost: WriteCost::new(write_cost) }),
             calls_ns: [const { AtomicU64::new(0) }; CLASSES_MAX],
             looked_ns: AtomicU64::new(0),
             #[cfg(test)]
@@ -269,9 +269,9 @@ impl DeviceScheduler {
     /// Ends such an operation. Returns the shards to wake, one bit each: they wait for room.
     pub(crate) fn end_call(&self, charge: &CallCharge, now_ns: u64) -> u64 {
         self.give_back(charge.cost);
-        let mut done = Done::default();
-        done.add(charge.kind, charge.cost);
-        self.completed(done, now_ns);
+        let mut cost = CompletedCost::default();
+        cost.add(charge.kind, charge.cost);
+        self.completed(cost, now_ns);
         if self.waiting.load(Ordering::Relaxed) == 0 { 0 } else { self.waiting.swap(0, Ordering::Relaxed) }
     }
 
@@ -388,8 +388,8 @@ impl DeviceScheduler {
     }
 
     /// Adds completed operations. The shard that finds the window finished evaluates it.
-    pub(super) fn completed(&self, done: Done, now_ns: u64) {
-        let Done { cost, writes, syncs } = done;
+    pub(super) fn completed(&self, done: CompletedCost, now_ns: u64) {
+        let CompletedCost { cost, writes, syncs } = done;
         for (counter, more) in [(&self.window.writes, writes), (&self.window.syncs, syncs)] {
             if more > 0 {
                 counter.fetch_add(more, Ordering::Relaxed);
@@ -401,7 +401,7 @@ impl DeviceScheduler {
             return;
         }
         // Another shard that holds the lock evaluates the window.
-        let Ok(mut found) = self.found.try_lock() else { return };
+        let Ok(mut estimates) = self.estimates.try_lock() else { return };
         let writes = self.window.writes.swap(0, Ordering::Relaxed);
         let others = self.window.syncs.swap(0, Ordering::Relaxed);
         let all = self.window.cost.swap(0, Ordering::Relaxed);
@@ -409,7 +409,7 @@ impl DeviceScheduler {
         let window = Window {
             // Counted by the device time taken, so that the device's capability does not change with the mix
             // of requests.
-            cost: weight(mix, found.write_cost.ratio),
+            cost: weight(mix, estimates.write_cost.ratio),
             ns,
             limited: self.window.limited.swap(false, Ordering::Relaxed),
             late: self.window.late.swap(false, Ordering::Relaxed),
@@ -417,15 +417,15 @@ impl DeviceScheduler {
             missed: self.window.missed.swap(0, Ordering::Relaxed),
         };
         self.window.began_ns.store(now_ns, Ordering::Relaxed);
-        let tells = found.depth_controller.end_window(&window);
+        let tells = estimates.depth_controller.end_window(&window);
         if tells {
-            let before = weight(mix, found.write_cost.ratio);
-            found.write_cost.end_window(mix);
-            let after = weight(mix, found.write_cost.ratio);
-            found.depth_controller.reweigh(before, after);
-            self.write_ratio.store(found.write_cost.ratio, Ordering::Relaxed);
+            let before = weight(mix, estimates.write_cost.ratio);
+            estimates.write_cost.end_window(mix);
+            let after = weight(mix, estimates.write_cost.ratio);
+            estimates.depth_controller.reweigh(before, after);
+            self.write_ratio.store(estimates.write_cost.ratio, Ordering::Relaxed);
         }
-        self.budget.store(found.depth_controller.budget, Ordering::Relaxed);
+        self.budget.store(estimates.depth_controller.budget, Ordering::Relaxed);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::cost::{PIECE_BYTES, cost};
-use super::device::{Beat, DeviceScheduler, Done, top};
+use super::device::{Beat, CompletedCost, DeviceScheduler, top};
 use super::device_queues::Admission;
 use super::queue::Queue;
 use crate::base::class::{CLASSES_MAX, NO_TENANT, Specs};
@@ -81,7 +81,7 @@ pub(super) struct DeviceQueue {
     seen: Box<[(u64, u64)]>,
     /// The time since which this shard lets others catch up, and how far those had come.
     held: Option<(u64, u64)>,
-    completed: Done,
+    completed: CompletedCost,
     /// Operations completed since the last check.
     reaped: u32,
     /// Since the last turn's end this shard gave room back, or moved a virtual time: shards that wait may go on.
@@ -120,7 +120,7 @@ impl DeviceQueue {
                 .map(|beat| (beat.turns.load(Ordering::Relaxed), now_ns.saturating_sub(ACTIVE_NS / 2)))
                 .collect(),
             held: None,
-            completed: Done::default(),
+            completed: CompletedCost::default(),
             reaped: 0,
             frees_others: false,
             shared,
@@ -246,7 +246,7 @@ impl DeviceQueue {
             // It may have raised the budget.
             self.frees_others = true;
         }
-        (self.completed, self.reaped) = (Done::default(), 0);
+        (self.completed, self.reaped) = (CompletedCost::default(), 0);
         if self.contended && self.shared.is_overdrawn() {
             self.give_back_surplus();
         }

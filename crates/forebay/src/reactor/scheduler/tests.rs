@@ -24,7 +24,7 @@ const LENGTH: Duration = Duration::from_millis(200);
 
 /// The reads that the tasks of one class got on one disk.
 #[derive(Clone, Default)]
-struct Seen {
+struct ClassReads {
     bytes: u64,
     longest: Duration,
     /// The fewest reads of a task.
@@ -48,9 +48,9 @@ async fn reads(file: File, from: Duration, until: Duration) -> (u64, Duration) {
 }
 
 /// Runs one class's tasks for a disk on one shard.
-async fn on_a_shard(file: File, from: Duration, until: Duration) -> Seen {
+async fn on_a_shard(file: File, from: Duration, until: Duration) -> ClassReads {
     let tasks: Vec<_> = (0..TASKS).map(|_| shard::spawn(reads(file.clone(), from, until)).unwrap()).collect();
-    let mut seen = Seen { fewest: u64::MAX, ..Seen::default() };
+    let mut seen = ClassReads { fewest: u64::MAX, ..ClassReads::default() };
     for task in tasks {
         let (count, longest) = task.await.unwrap();
         seen.bytes += count * READ_BYTES;
@@ -80,7 +80,7 @@ async fn operations(engine: &Engine) -> (u64, u64) {
 }
 
 /// Returns what each disk's classes got, in the order gold, silver, capped.
-async fn compete(engine: &Engine, classes: [Class; 3]) -> Vec<[Seen; 3]> {
+async fn compete(engine: &Engine, classes: [Class; 3]) -> Vec<[ClassReads; 3]> {
     let (from, until) = (sim::now() + WARM_UP, sim::now() + WARM_UP + LENGTH);
     let mut running = Vec::new();
     for disk in 0..DISKS {
@@ -96,8 +96,8 @@ async fn compete(engine: &Engine, classes: [Class; 3]) -> Vec<[Seen; 3]> {
             }
         }
     }
-    let mut seen: Vec<[Seen; 3]> =
-        vec![std::array::from_fn(|_| Seen { fewest: u64::MAX, ..Seen::default() }); DISKS];
+    let mut seen: Vec<[ClassReads; 3]> =
+        vec![std::array::from_fn(|_| ClassReads { fewest: u64::MAX, ..ClassReads::default() }); DISKS];
     for (disk, number, task) in running {
         let (part, whole) = (task.await.unwrap(), &mut seen[disk][number]);
         whole.bytes += part.bytes;

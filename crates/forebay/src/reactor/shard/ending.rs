@@ -14,7 +14,7 @@ use crate::reactor::walk;
 
 /// The result of a shard's end.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct EndReport {
     /// Operations whose completion did not arrive before the deadline. Their memory and files are leaked.
     pub(crate) leaked: usize,
     /// The names of the pool's calls that had not ended by the deadline.
@@ -23,7 +23,7 @@ pub(crate) struct Ended {
 
 impl Shard {
     /// Cancels everything, drains with a deadline, and leaks the rest.
-    pub(crate) fn end(&self) -> Ended {
+    pub(crate) fn end(&self) -> EndReport {
         self.begin_end();
         let allowed = u64::try_from(self.engine.config.shutdown_deadline.as_nanos()).unwrap_or(u64::MAX);
         let deadline = self.clock.now().saturating_add(self.clock.ticks(allowed));
@@ -33,7 +33,7 @@ impl Shard {
                 break;
             }
         }
-        Ended { leaked: self.finish_end(), calls: Vec::new() }
+        EndReport { leaked: self.finish_end(), calls: Vec::new() }
     }
 
     /// The first part of the end: refuses what comes, ends what has not reached the device, and cancels the rest.

@@ -10,7 +10,7 @@ use crate::reactor::open_file::CloseNode;
 use crate::reactor::read_many::{self, Batch};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::clock::Ticks;
-use crate::reactor::shard::ending::Ended;
+use crate::reactor::shard::ending::EndReport;
 use crate::reactor::shard::inbox::{MESSAGES_PER_TURN, Message};
 use crate::reactor::shard::optable::{Continuation, NO_FILE};
 use crate::reactor::shard::remote::{RemoteCell, RemotePtr};
@@ -45,7 +45,7 @@ pub(crate) struct Spin {
 
 impl Shard {
     /// Runs the shard's turns until the engine closes, then ends the shard.
-    pub(crate) fn run(&self) -> Ended {
+    pub(crate) fn run(&self) -> EndReport {
         while !self.inbox.is_ending() {
             let wait = self.work();
             self.rest(wait);

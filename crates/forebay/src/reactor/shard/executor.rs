@@ -64,7 +64,7 @@ pub(crate) struct Executor {
 const NO_TASK: u32 = u32::MAX;
 
 struct Tasks {
-    slots: Vec<Option<Known>>,
+    slots: Vec<Option<LiveTask>>,
     /// The type name of the last future in each place.
     names: Vec<&'static str>,
     free: Vec<usize>,
@@ -72,7 +72,7 @@ struct Tasks {
 }
 
 /// A task that has not ended.
-struct Known {
+struct LiveTask {
     task: async_task::Task<(), TaskMeta>,
     /// The waker for the task's operations, kept once here instead of being reference-counted per operation.
     waker: Waker,
@@ -145,7 +145,7 @@ impl Executor {
         let (runnable, task) = unsafe { builder.spawn_unchecked(move |_| future, schedule) };
         let waker = runnable.waker();
         debug_assert!(self.tasks.with(|tasks| tasks.slots[index].is_none()), "a task has a place of its own");
-        self.tasks.with(|tasks| tasks.slots[index] = Some(Known { task, waker }));
+        self.tasks.with(|tasks| tasks.slots[index] = Some(LiveTask { task, waker }));
         runnable.schedule();
     }
 
@@ -212,7 +212,7 @@ impl Executor {
     pub(crate) fn own_task(&self, waker: &Waker) -> Option<u32> {
         let index = self.current.get();
         let own = self.tasks.with(|tasks| match tasks.slots.get(index as usize) {
-            Some(Some(known)) => known.waker.will_wake(waker),
+            Some(Some(live)) => live.waker.will_wake(waker),
             _ => false,
         });
         own.then_some(index)
@@ -223,9 +223,9 @@ impl Executor {
     #[inline]
     pub(crate) fn wake_task(&self, index: u32) {
         self.tasks.with(|tasks| {
-            if let Some(Some(known)) = tasks.slots.get(index as usize) {
+            if let Some(Some(live)) = tasks.slots.get(index as usize) {
                 // This runs only our own `schedule`, which does not access the list of tasks.
-                known.waker.wake_by_ref();
+                live.waker.wake_by_ref();
             }
         });
     }
@@ -265,7 +265,7 @@ impl Executor {
             debug_assert!(tasks.free.len() <= tasks.slots.len(), "a task's place goes back once");
             tasks.slots[index].take()
         });
-        if let Some(Known { task, waker }) = task {
+        if let Some(LiveTask { task, waker }) = task {
             task.detach();
             drop(waker);
         }

@@ -43,7 +43,7 @@ impl Entry {
 }
 
 /// The reason why a file has no entry.
-pub(crate) enum Refused {
+pub(crate) enum EntryError {
     /// It was closed before.
     Closed,
     /// It was closed while the entry was made. The entry was already counted, and the task that closed the
@@ -84,12 +84,12 @@ impl FileTable {
         core: &Arc<FileCore>,
         shard: usize,
         register: impl FnOnce(u32, RawFd, Route) -> FileRegistration,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, EntryError> {
         let index = core.table_index(shard);
         if let Some(Some(entry)) = self.entries.get_mut(index as usize) {
             debug_assert!(Arc::ptr_eq(&entry.core, core), "a file knows the index of its own entry only");
             if core.is_closed() {
-                return Err(Refused::Closed);
+                return Err(EntryError::Closed);
             }
             entry.uses += 1;
             return Ok(index);
@@ -103,9 +103,9 @@ impl FileTable {
         core: &Arc<FileCore>,
         shard: usize,
         register: impl FnOnce(u32, RawFd, Route) -> FileRegistration,
-    ) -> Result<u32, Refused> {
+    ) -> Result<u32, EntryError> {
         if core.is_closed() {
-            return Err(Refused::Closed);
+            return Err(EntryError::Closed);
         }
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         debug_assert!(
@@ -120,7 +120,7 @@ impl FileTable {
             if (index as usize) < self.entries.len() {
                 self.free.push(index);
             }
-            return Err(Refused::ClosedMeanwhile);
+            return Err(EntryError::ClosedMeanwhile);
         }
         let fd = core.raw_fd();
         let registration = register(index, fd, core.route());

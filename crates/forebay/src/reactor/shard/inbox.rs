@@ -109,8 +109,8 @@ pub(crate) struct Inbox {
     /// Guards both queues.
     gate: Gate,
     /// Slots, and walks, whose local future was dropped on another thread.
-    pub(crate) dropped: Dropped,
-    pub(crate) dropped_walks: Dropped,
+    pub(crate) dropped: DropBitmap,
+    pub(crate) dropped_walks: DropBitmap,
     sleeping: CachePadded<AtomicBool>,
     ending: AtomicBool,
     closed: AtomicBool,
@@ -153,8 +153,8 @@ impl Inbox {
             remote_list: RemoteList::new(),
             runnables: SegQueue::new(),
             gate: Gate::default(),
-            dropped: Dropped::new(SLOTS_MAX),
-            dropped_walks: Dropped::new(WALKS_MAX),
+            dropped: DropBitmap::new(SLOTS_MAX),
+            dropped_walks: DropBitmap::new(WALKS_MAX),
             sleeping: CachePadded::new(AtomicBool::new(false)),
             ending: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -501,16 +501,16 @@ impl Inbox {
 /// Places in a table whose local future was dropped on another thread: one bit per place, so that reporting a
 /// drop needs no memory. It takes 128 KiB of addresses per shard for operations, and memory where bits were set: the price of a
 /// destructor that allocates nothing.
-pub(crate) struct Dropped {
+pub(crate) struct DropBitmap {
     words: Box<[AtomicU64]>,
     any: AtomicBool,
 }
 
-impl Dropped {
-    fn new(places: u32) -> Dropped {
+impl DropBitmap {
+    fn new(places: u32) -> DropBitmap {
         // A model checker follows each word, so it gets only two.
         let words = if cfg!(all(forebay_loom, test)) { 2 } else { places.div_ceil(64) };
-        Dropped { words: zeroed(words as usize), any: AtomicBool::new(false) }
+        DropBitmap { words: zeroed(words as usize), any: AtomicBool::new(false) }
     }
 
     /// Reports that the future of a place was dropped on another thread. The place stays as it is until the

@@ -60,7 +60,7 @@ use local::LocalCell;
 use ops::Ops;
 use timers::Timers;
 
-pub(crate) use ending::Ended;
+pub(crate) use ending::EndReport;
 #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
 pub(crate) use start::new_shard;
 #[cfg(feature = "sim")]
@@ -71,7 +71,7 @@ pub use task::{
 };
 pub(crate) use task::{spawn_on, wait_for_a_turn};
 #[cfg(any(feature = "sim", all(feature = "tokio", target_os = "linux", not(forebay_no_uring))))]
-pub(crate) use visiting::{Begun, Left};
+pub(crate) use visiting::{ExitState, VisitStart};
 
 /// The number of known regions before the first operation.
 const NOT_LOOKED: usize = usize::MAX;

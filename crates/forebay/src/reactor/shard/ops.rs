@@ -16,7 +16,7 @@ use crate::reactor::open_file::FileCore;
 use crate::reactor::read_many;
 use crate::reactor::scheduler::{Admission, DeviceQueues, ShardContext};
 use crate::reactor::shard::clock::Ticks;
-use crate::reactor::shard::files::{FileTarget, Refused};
+use crate::reactor::shard::files::{EntryError, FileTarget};
 use crate::reactor::shard::line::end_long;
 use crate::reactor::shard::optable::{Continuation, NO_FILE, OpTable, SLOTS_MAX, Slot, SlotState};
 use crate::reactor::shard::remote::RemotePtr;
@@ -213,8 +213,8 @@ impl Shard {
             registration
         };
         let entered = self.files.with(|files| files.enter(core, self.index(), register));
-        entered.map_err(|refused| {
-            if let Refused::ClosedMeanwhile = refused {
+        entered.map_err(|error| {
+            if let EntryError::ClosedMeanwhile = error {
                 core.clone().entry_gone();
             }
             OpFailure::FileClosed

@@ -29,7 +29,7 @@ pub(crate) struct RemoteCell {
     /// `QUEUED`: the node is in the shard's foreign list. `CANCELLED`: the future is gone.
     flags: AtomicU8,
     waker: AtomicWaker,
-    request: UnsafeCell<Option<Sent>>,
+    request: UnsafeCell<Option<SentRequest>>,
     outcome: UnsafeCell<Option<OpOutcome>>,
     /// The slot's key. Set at creation for an adopting cell; set by the shard for a sent one (then read by
     /// the shard only).
@@ -40,7 +40,7 @@ pub(crate) struct RemoteCell {
 }
 
 /// The contents that a cell carries to the shard.
-pub(crate) struct Sent {
+pub(crate) struct SentRequest {
     pub(crate) file: Option<Arc<FileCore>>,
     pub(crate) request: OpRequest,
 }
@@ -63,7 +63,7 @@ unsafe impl Sync for RemoteCell {}
 impl RemoteCell {
     /// Returns a cell that requests a new operation.
     pub(crate) fn request(file: Option<Arc<FileCore>>, request: OpRequest) -> RemotePtr {
-        RemoteCell::new(Some(Sent { file, request }), NO_KEY)
+        RemoteCell::new(Some(SentRequest { file, request }), NO_KEY)
     }
 
     /// Returns a cell for an operation that is already running.
@@ -77,7 +77,7 @@ impl RemoteCell {
         RemoteCell::new(None, NO_KEY)
     }
 
-    fn new(request: Option<Sent>, key: u64) -> RemotePtr {
+    fn new(request: Option<SentRequest>, key: u64) -> RemotePtr {
         Arc::new(RemoteCell {
             node: RemoteNode::new(NodeKind::Remote),
             state: AtomicU8::new(PENDING),
@@ -113,7 +113,7 @@ impl RemoteCell {
     ///
     /// # Safety
     /// The caller must hold the cell as a message: popped from the inbox, or not yet sent.
-    pub(crate) unsafe fn take_request(&self) -> Option<Sent> {
+    pub(crate) unsafe fn take_request(&self) -> Option<SentRequest> {
         // SAFETY: the caller is the only one that may access the request now.
         unsafe { (*self.request.get()).take() }
     }

@@ -17,7 +17,7 @@ use crate::io::stats::Flows;
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::read_many;
 use crate::reactor::shard::clock::Clock;
-use crate::reactor::shard::ending::Ended;
+use crate::reactor::shard::ending::EndReport;
 use crate::reactor::shard::executor::Executor;
 use crate::reactor::shard::files::FileTable;
 use crate::reactor::shard::inbox::{Inbox, LateCalls};
@@ -31,7 +31,7 @@ use crate::reactor::walk::Walks;
 
 /// Starts every shard of `engine`. Returns the driver's name, which is the same on every shard, once all run.
 /// `ends` receive each shard's end. After an error nothing is left of the attempt.
-pub(crate) fn start_shards(engine: &Arc<EngineShared>, ends: Vec<Sender<Ended>>) -> Result<&'static str> {
+pub(crate) fn start_shards(engine: &Arc<EngineShared>, ends: Vec<Sender<EndReport>>) -> Result<&'static str> {
     let (tell, told) = mpsc::channel();
     let started = start_with(engine, ends, tell, &told);
     if started.is_err() {
@@ -45,7 +45,7 @@ type StartResult = Result<&'static str>;
 
 fn start_with(
     engine: &Arc<EngineShared>,
-    ends: Vec<Sender<Ended>>,
+    ends: Vec<Sender<EndReport>>,
     tell: mpsc::Sender<StartResult>,
     told: &mpsc::Receiver<StartResult>,
 ) -> Result<&'static str> {
@@ -199,7 +199,7 @@ fn run_shard(
     engine: Arc<EngineShared>,
     driver: Driver,
     tell: mpsc::Sender<Result<&'static str>>,
-    end: Sender<Ended>,
+    end: Sender<EndReport>,
 ) {
     let name = driver.name();
     let (inbox, wake) = (engine.inboxes[index].clone(), driver.wake_handle());
@@ -271,7 +271,7 @@ pub(crate) fn new_shard(
 }
 
 /// Cleans up after a shard's run, on its thread, which still counts as the shard.
-pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end: Sender<Ended>) {
+pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<EndReport>, end: Sender<EndReport>) {
     let engine = shard.engine.clone();
     match run {
         Ok(mut ended) => {
@@ -312,7 +312,7 @@ pub(crate) fn shard_over(shard: Box<Shard>, run: std::thread::Result<Ended>, end
             shard.end_lost();
             make_current(ptr::null());
             engine.visited.shard_ended(&engine);
-            end.send(Ok(Ended { leaked: usize::MAX, calls: Vec::new() }));
+            end.send(Ok(EndReport { leaked: usize::MAX, calls: Vec::new() }));
         }
     }
     engine.shard_ended();

@@ -27,7 +27,7 @@ const MEMORY_LOOK_NS: u64 = 1_000_000;
 
 /// The state in which a visitor leaves a shard, and what is to be done for it outside.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Left {
+pub(crate) struct ExitState {
     /// Operations and walks that have not completed.
     pub(crate) load: u32,
     /// Operations are staged that the device would take, or blocks wait for their walks.
@@ -39,7 +39,7 @@ pub(crate) struct Left {
 }
 
 /// The beginning of an operation by a visitor.
-pub(crate) enum Begun {
+pub(crate) enum VisitStart {
     /// It has completed; its memory lies in the request.
     Done(OpResult),
     /// It waits in this slot, for the cell if there was one.
@@ -70,14 +70,14 @@ impl Shard {
         request: &mut OpRequest,
         cell: Option<&RemotePtr>,
         waits: bool,
-    ) -> (Begun, bool) {
+    ) -> (VisitStart, bool) {
         if self.ops.with(|ops| ops.is_full()) {
-            return (Begun::Full, false);
+            return (VisitStart::Full, false);
         }
         let file = match core.map(|core| self.enter_file(core)) {
             None => NO_FILE,
             Some(Ok(file)) => file,
-            Some(Err(failure)) => return (Begun::Failed(failure), false),
+            Some(Err(failure)) => return (VisitStart::Failed(failure), false),
         };
         let staged = self.stage(file, request, || match cell {
             Some(cell) => Continuation::Remote(cell.clone()),
@@ -86,22 +86,22 @@ impl Shard {
         });
         let Some(key) = staged else {
             self.leave_file(file);
-            return (Begun::Full, false);
+            return (VisitStart::Full, false);
         };
         if let Some(cell) = cell {
             cell.set_key(key);
         }
         if self.gathers(waits) {
-            return (Begun::Waits(key), false);
+            return (VisitStart::Waits(key), false);
         }
         self.submit_staged();
         self.take_completions(Wait::Poll);
         match cell {
             None => match self.fetch(key, &mut request.buffer) {
-                Some(result) => (Begun::Done(result), true),
-                None => (Begun::Waits(key), true),
+                Some(result) => (VisitStart::Done(result), true),
+                None => (VisitStart::Waits(key), true),
             },
-            Some(_) => (Begun::Waits(key), true),
+            Some(_) => (VisitStart::Waits(key), true),
         }
     }
 
@@ -155,7 +155,7 @@ impl Shard {
 
     /// Returns the state in which the shard is left.
     #[inline]
-    pub(crate) fn leaving(&self) -> Left {
+    pub(crate) fn leaving(&self) -> ExitState {
         #[cfg(debug_assertions)]
         self.ops.with(|ops| ops.check_invariants());
         #[cfg(debug_assertions)]
@@ -163,13 +163,13 @@ impl Shard {
         let load = self.ops.with(|ops| ops.in_flight + ops.waiting());
         let walks = self.walks.with(|walks| walks.load());
         if load + walks == 0 {
-            return Left::default();
+            return ExitState::default();
         }
         self.leaving_loaded(load + walks)
     }
 
     #[cold]
-    fn leaving_loaded(&self, load: u32) -> Left {
+    fn leaving_loaded(&self, load: u32) -> ExitState {
         let (waits_for_memory, at_ns) = self.ops.with(|ops| {
             (
                 ops.waiting_uncalled() > 0 && ops.in_flight == 0 && !ops.has_staged(),
@@ -177,7 +177,7 @@ impl Shard {
             )
         });
         let memory_ns = waits_for_memory.then(|| self.clock.ns(self.clock.now()) + MEMORY_LOOK_NS);
-        Left {
+        ExitState {
             load,
             staged: self.has_staged() || self.walks.with(|walks| walks.has_arrivals()),
             asks_shard: false,

@@ -21,10 +21,10 @@ use sample::Sample;
 
 /// An engine's watcher and the reports of its shards. The watcher ends with the last shard, or with this
 /// value.
-pub(crate) struct StallProfiler(Arc<Shared>);
+pub(crate) struct StallProfiler(Arc<ProfilerState>);
 
 /// The state that shards and watcher share.
-struct Shared {
+struct ProfilerState {
     shards: Box<[Beat]>,
     /// A poll that is seen for longer than this is sampled.
     bound: Duration,
@@ -83,7 +83,7 @@ impl StallProfiler {
     pub(crate) fn new(shards: usize, bound: Duration) -> StallProfiler {
         let alarm = Arc::<Alarm>::default();
         let shards = (0..shards).map(|_| Beat::new(&alarm)).collect();
-        StallProfiler(Arc::new(Shared { shards, bound, alarm, ending: AtomicBool::new(false) }))
+        StallProfiler(Arc::new(ProfilerState { shards, bound, alarm, ending: AtomicBool::new(false) }))
     }
 
     pub(crate) fn beat(&self, shard: usize) -> Beat {

@@ -16,7 +16,7 @@ use crate::reactor::visited::{VisitedShard, choice, watch};
 use crate::reactor::walk;
 
 /// The beginning of an operation.
-pub(crate) enum Begun {
+pub(crate) enum OpStart {
     /// It has completed; its memory lies in the request.
     Done(OpResult),
     /// The cell gets its outcome, from the shard with this number.
@@ -36,13 +36,13 @@ pub(crate) fn begin_op(
     core: Option<&Arc<FileCore>>,
     request: &mut OpRequest,
     context: &mut Context<'_>,
-) -> Option<Begun> {
+) -> Option<OpStart> {
     if !suits(core, request) {
         return None;
     }
     choice::with_ring(engine, |ring| {
         if !choice::proceeds(engine, context) {
-            return Some(Begun::Later);
+            return Some(OpStart::Later);
         }
         request.class = request.class.or_of_task();
         begin_in(engine, ring, core, request, context)
@@ -64,7 +64,7 @@ fn begin_in(
     core: Option<&Arc<FileCore>>,
     request: &mut OpRequest,
     context: &mut Context<'_>,
-) -> Option<Begun> {
+) -> Option<OpStart> {
     // Where operations complete while they are submitted, those that are submitted at once need no cell.
     let is_inline = ring.is_inline.load(Ordering::Relaxed);
     let waits = is_inline && ring.gathering.begin();
@@ -75,18 +75,18 @@ fn begin_in(
         is_inside = true;
         shard.begin_visiting(core, request, cell.as_ref(), waits)
     });
-    let Some((begun, submitted)) = entered else {
+    let Some((start, submitted)) = entered else {
         // A panic inside: the operation may have begun, and is not repeated elsewhere.
-        return is_inside.then_some(Begun::Failed(OpFailure::ShardLost));
+        return is_inside.then_some(OpStart::Failed(OpFailure::ShardLost));
     };
-    let key = match begun {
-        shard::Begun::Full => return None,
-        shard::Begun::Failed(failure) => return Some(Begun::Failed(failure)),
-        shard::Begun::Done(result) => {
+    let key = match start {
+        shard::VisitStart::Full => return None,
+        shard::VisitStart::Failed(failure) => return Some(OpStart::Failed(failure)),
+        shard::VisitStart::Done(result) => {
             ring.note_inline(true);
-            return Some(Begun::Done(result));
+            return Some(OpStart::Done(result));
         }
-        shard::Begun::Waits(key) => key,
+        shard::VisitStart::Waits(key) => key,
     };
     let cell = match cell {
         Some(cell) => {
@@ -106,7 +106,7 @@ fn begin_in(
         }
     };
     watch::begin(engine);
-    Some(Begun::Waits { shard: ring.uid(), cell })
+    Some(OpStart::Waits { shard: ring.uid(), cell })
 }
 
 /// Begins a batch in the ring of this worker; `None` as for an operation. The batch has its waker already.

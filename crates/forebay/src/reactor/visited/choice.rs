@@ -49,8 +49,8 @@ fn with_chosen<T>(
     std::thread_local! {
         static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
     }
-    struct Left;
-    impl Drop for Left {
+    struct InsideMark;
+    impl Drop for InsideMark {
         fn drop(&mut self) {
             IS_INSIDE.set(false);
         }
@@ -58,7 +58,7 @@ fn with_chosen<T>(
     if IS_INSIDE.replace(true) {
         return None;
     }
-    let _left = Left;
+    let _mark = InsideMark;
     let ring = engine.visited.iter().nth(place)?;
     ring.note_inline(is_inline);
     (!ring.is_neglected.load(Ordering::Relaxed)).then(|| run(ring))

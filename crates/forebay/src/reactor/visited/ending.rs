@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_micros(100);
 const DRAIN_SLICE: Duration = Duration::from_millis(1);
 
 /// A visited shard that no visitor will enter again.
-struct Taken<'v> {
+struct TakenShard<'v> {
     visited: &'v VisitedShard,
     shard: Box<Shard>,
 }
@@ -35,10 +35,10 @@ impl VisitedShards {
         let deadline = clock.now().saturating_add(clock.ticks(allowed));
         let left = || Duration::from_nanos(clock.ns(deadline.saturating_sub(clock.now())));
         let mut leaked = 0;
-        let mut taken: Vec<Taken<'_>> = Vec::new();
+        let mut taken: Vec<TakenShard<'_>> = Vec::new();
         for visited in self.iter() {
             match visited.take(engine, &clock, deadline) {
-                Ok(Some(shard)) => taken.push(Taken { visited, shard }),
+                Ok(Some(shard)) => taken.push(TakenShard { visited, shard }),
                 Ok(None) => {}
                 // Its visitor may go on at any time, and ends it then.
                 Err(load) => leaked += load.max(1),
@@ -102,7 +102,7 @@ impl VisitedShard {
     pub(super) fn end_late(&self) {
         if let Some(shard) = self.seat.shard.take() {
             let engine = shard.engine().clone();
-            let taken = Taken { visited: self, shard };
+            let taken = TakenShard { visited: self, shard };
             taken.with(Shard::begin_end);
             taken.finish(&engine);
         }
@@ -119,7 +119,7 @@ fn pause(engine: &EngineShared) {
     thread::park_timeout(PAUSE);
 }
 
-impl Taken<'_> {
+impl TakenShard<'_> {
     /// Runs `act` with the shard's memory on this thread.
     fn with<T>(&self, act: impl FnOnce(&Shard) -> T) -> T {
         let outside = self.visited.seat.cache.replace(Aside::NOTHING).swap();

@@ -14,7 +14,7 @@ const PROBE_EVERY_MIN: u32 = 61;
 const PROBE_EVERY_MAX: u32 = 4_001;
 
 /// The numbers are hints: visitors on several threads may lose a count, so all accesses are relaxed.
-pub(super) struct Gathering {
+pub(super) struct GatherController {
     is_on: AtomicBool,
     /// Reads since the last flush.
     count: AtomicU32,
@@ -23,9 +23,9 @@ pub(super) struct Gathering {
     probe_every: AtomicU32,
 }
 
-impl Gathering {
-    pub(super) fn new() -> Gathering {
-        Gathering {
+impl GatherController {
+    pub(super) fn new() -> GatherController {
+        GatherController {
             is_on: AtomicBool::new(false),
             count: AtomicU32::new(0),
             probe_in: AtomicU32::new(PROBE_EVERY_MIN),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     /// Begins `ready` reads between two flushes, `flushes` times, and returns how many waited.
-    fn run(gathering: &Gathering, ready: u32, flushes: u32) -> u32 {
+    fn run(gathering: &GatherController, ready: u32, flushes: u32) -> u32 {
         let mut waited = 0;
         for _ in 0..flushes {
             let staged = (0..ready).filter(|_| gathering.begin()).count() as u32;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn reads_of_many_ready_tasks_are_gathered_and_those_of_few_are_not() {
-        let gathering = Gathering::new();
+        let gathering = GatherController::new();
         assert!(run(&gathering, 32, 1_000) > 31_000);
         let waited = run(&gathering, 1, 100_000);
         assert!((20..60).contains(&waited), "{waited} probes in 100,000 reads");

@@ -8,14 +8,14 @@ use super::{VisitedShard, VisitedShards};
 use crate::base::wakes;
 use crate::driver::Driver;
 use crate::reactor::engine_shared::EngineShared;
-use crate::reactor::shard::{Left, Shard};
+use crate::reactor::shard::{ExitState, Shard};
 
 /// A visit that stopped in the middle, with the lock held: its thread does not run at the moment.
-pub(crate) struct Interrupted {
+pub(crate) struct InterruptedVisit {
     visited: Arc<VisitedShard>,
     woken: Vec<Waker>,
     /// The state in which it is about to leave; `None` while it has not looked yet.
-    left: Option<Left>,
+    left: Option<ExitState>,
 }
 
 impl VisitedShards {
@@ -44,17 +44,17 @@ impl VisitedShard {
 
     /// Begins a visit that stops before it has looked, or with `has_looked` when it is about to leave. `None` if another visitor is
     /// inside.
-    pub(crate) fn visit_in_part(self: &Arc<Self>, has_looked: bool) -> Option<Interrupted> {
+    pub(crate) fn visit_in_part(self: &Arc<Self>, has_looked: bool) -> Option<InterruptedVisit> {
         if !self.lock.try_lock_or_mark() {
             return None;
         }
         let mut woken = Vec::new();
         let left = has_looked.then(|| wakes::collect(&mut woken, || self.inside(Shard::visit).1));
-        Some(Interrupted { visited: self.clone(), woken, left })
+        Some(InterruptedVisit { visited: self.clone(), woken, left })
     }
 }
 
-impl Interrupted {
+impl InterruptedVisit {
     /// Ends the visit.
     pub(crate) fn go_on(mut self) {
         match self.left {

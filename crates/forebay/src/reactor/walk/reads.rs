@@ -10,7 +10,7 @@ use crate::base::error::{Error, ErrorKind};
 use crate::io::op::{Durability, Flush, OpBuffer, OpFailure, OpKind, OpOutcome, OpRequest};
 use crate::memory::block::Block;
 use crate::reactor::page_cache::from_page_cache;
-use crate::reactor::ranges::{Widened, cut};
+use crate::reactor::ranges::{AlignedRange, cut};
 use crate::reactor::shard::Shard;
 use crate::reactor::shard::optable::Continuation;
 
@@ -31,7 +31,7 @@ pub(crate) fn check_request(asked: &Ranges, hops: u32, hops_max: u32, grain: u32
         return refused(Error::new(ErrorKind::TooManyHops { limit: hops_max }, "walk"), Some(first));
     }
     for range in asked.iter() {
-        match Widened::of(&range, grain) {
+        match AlignedRange::of(&range, grain) {
             Ok(_) if !range.is_empty() => {}
             Ok(_) => return refused(Error::invalid("walk", "the range is empty"), Some(range)),
             Err(error) => return refused(error, Some(range)),
@@ -84,7 +84,7 @@ pub(crate) fn stage_all(shard: &Shard, index: u32) {
     for place in (0..u16::BITS).filter(|place| unasked & (1 << place) != 0) {
         let range = shard.walks.with(|walks| walks.slot(index).reads[place as usize].range());
         // Checked by `place_reads`.
-        let Ok(wide) = Widened::of(&range, target.read_grain) else { continue };
+        let Ok(wide) = AlignedRange::of(&range, target.read_grain) else { continue };
         if let Some(core) = &cached
             && let Some(block) = from_page_cache(core, &range)
         {

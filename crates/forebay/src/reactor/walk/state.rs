@@ -19,7 +19,7 @@ use crate::memory::block::Block;
 const ROOM_BYTES: usize = 144;
 
 /// The result or failure of a walk.
-pub(crate) type Ending<W> = Result<<W as Walk>::Output, Failure<<W as Walk>::Error>>;
+pub(crate) type WalkEnding<W> = Result<<W as Walk>::Output, Failure<<W as Walk>::Error>>;
 
 /// The failure of a walk, for a reason of its own or of the core's. The core's error becomes the walk's own
 /// type where the result is taken, since that conversion is the program's code.
@@ -116,7 +116,7 @@ impl Job {
     }
 
     /// Returns the ending of a walk of this type, or `None` if it has none (any more) or is of another type.
-    pub(crate) fn into_ending<W: Walk>(mut self) -> Option<Ending<W>> {
+    pub(crate) fn into_ending<W: Walk>(mut self) -> Option<WalkEnding<W>> {
         self.work().as_any().downcast_mut::<Work<W>>()?.take_ending()
     }
 
@@ -151,7 +151,7 @@ struct Work<W: Walk> {
 
 enum WorkState<W: Walk> {
     Running(W),
-    Over(Ending<W>),
+    Over(WalkEnding<W>),
     Taken,
 }
 
@@ -163,7 +163,7 @@ impl<W: Walk> Work<W> {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(old)));
     }
 
-    fn take_ending(&mut self) -> Option<Ending<W>> {
+    fn take_ending(&mut self) -> Option<WalkEnding<W>> {
         match std::mem::replace(&mut self.state, WorkState::Taken) {
             WorkState::Over(ending) => Some(ending),
             other => {

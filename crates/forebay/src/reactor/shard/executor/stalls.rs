@@ -10,10 +10,10 @@ const NAMES_MAX: usize = 64;
 /// The stalls recorded so far, by task.
 #[derive(Default)]
 pub(super) struct Stalls {
-    list: Vec<Known>,
+    list: Vec<StallRecord>,
 }
 
-struct Known {
+struct StallRecord {
     stall: Stall,
     /// The longest sampled poll whose back-trace has not arrived yet.
     awaited: Option<u64>,
@@ -28,17 +28,17 @@ impl Stalls {
         let known = self.list.iter().position(|known| known.stall.task == task);
         let place = known.or((self.list.len() == NAMES_MAX).then_some(NAMES_MAX - 1)).unwrap_or_else(|| {
             let stall = Stall { task, polls: 0, longest_ns: 0, back_trace: None };
-            self.list.push(Known { stall, awaited: None, traced_ns: 0 });
+            self.list.push(StallRecord { stall, awaited: None, traced_ns: 0 });
             self.list.len() - 1
         });
-        if let Some(known) = self.list.get_mut(place) {
-            known.stall.polls += 1;
-            known.stall.longest_ns = known.stall.longest_ns.max(ns);
+        if let Some(record) = self.list.get_mut(place) {
+            record.stall.polls += 1;
+            record.stall.longest_ns = record.stall.longest_ns.max(ns);
             if let Some((poll, _)) = beat.sampled()
-                && known.stall.task == task
-                && ns > known.traced_ns
+                && record.stall.task == task
+                && ns > record.traced_ns
             {
-                (known.awaited, known.traced_ns) = (Some(poll), ns);
+                (record.awaited, record.traced_ns) = (Some(poll), ns);
             }
         }
         #[cfg(feature = "tracing")]
@@ -49,16 +49,16 @@ impl Stalls {
     /// Returns the stalls. Must not be called within a poll.
     pub(super) fn list(&mut self, beat: &Beat) -> Vec<Stall> {
         self.take(beat);
-        self.list.iter().map(|known| known.stall.clone()).collect()
+        self.list.iter().map(|record| record.stall.clone()).collect()
     }
 
     /// Takes the back-traces of polls that have ended. Those of polls that were not the longest are
     /// discarded.
     fn take(&mut self, beat: &Beat) {
         beat.findings(|poll, back_trace| {
-            if let Some(known) = self.list.iter_mut().find(|known| known.awaited == Some(poll)) {
-                known.stall.back_trace = Some(back_trace);
-                known.awaited = None;
+            if let Some(record) = self.list.iter_mut().find(|record| record.awaited == Some(poll)) {
+                record.stall.back_trace = Some(back_trace);
+                record.awaited = None;
             }
         });
     }

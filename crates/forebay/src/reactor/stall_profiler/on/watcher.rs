@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::unwind::Unwinder;
-use super::{Beat, Pulse, Shared, WHAT, signal, text};
+use super::{Beat, ProfilerState, Pulse, WHAT, signal, text};
 use crate::reactor::engine_shared::EngineShared;
 use crate::reactor::shard::clock::Clock;
 
@@ -19,14 +19,14 @@ const AWAKE: Duration = Duration::from_millis(100);
 const ASLEEP: Duration = Duration::from_secs(1);
 
 pub(super) struct Watcher {
-    shared: Arc<Shared>,
+    shared: Arc<ProfilerState>,
     engine: Weak<EngineShared>,
-    seen: Vec<Seen>,
+    seen: Vec<Observation>,
     unwinder: Unwinder,
 }
 
 /// The state of a shard at the last check.
-struct Seen {
+struct Observation {
     beat: u64,
     since: Instant,
     /// Whether a sample of this very poll was requested.
@@ -34,9 +34,12 @@ struct Seen {
 }
 
 impl Watcher {
-    pub(super) fn new(shared: Arc<Shared>, engine: Weak<EngineShared>) -> Watcher {
-        let seen =
-            shared.shards.iter().map(|_| Seen { beat: 0, since: Instant::now(), asked: false }).collect();
+    pub(super) fn new(shared: Arc<ProfilerState>, engine: Weak<EngineShared>) -> Watcher {
+        let seen = shared
+            .shards
+            .iter()
+            .map(|_| Observation { beat: 0, since: Instant::now(), asked: false })
+            .collect();
         Watcher { shared, engine, seen, unwinder: Unwinder::new() }
     }
 
@@ -83,7 +86,7 @@ impl Watcher {
 
     /// Returns whether a shard began a poll since the last check, or runs one that is not sampled yet.
     fn has_news(&self) -> bool {
-        let has_news = |(Beat(pulse), seen): (&Beat, &Seen)| {
+        let has_news = |(Beat(pulse), seen): (&Beat, &Observation)| {
             let beat = pulse.now.load(Ordering::Relaxed);
             beat != seen.beat || (beat & 1 == 1 && !seen.asked)
         };
@@ -101,7 +104,7 @@ impl Watcher {
             let beat = pulse.now.load(Ordering::Relaxed);
             let seen = &mut self.seen[shard];
             if seen.beat != beat {
-                *seen = Seen { beat, since: now, asked: false };
+                *seen = Observation { beat, since: now, asked: false };
                 news = true;
             } else if beat & 1 == 1 && !seen.asked {
                 news = true;

@@ -7,21 +7,21 @@ use super::*;
 use crate::base::error::ErrorKind;
 
 /// A walk of any size, with a counter that must be dropped exactly once.
-struct Sized<const BYTES: usize> {
+struct SizedWalk<const BYTES: usize> {
     padding: [u8; BYTES],
-    _drops: Counted,
+    _drops: DropCounter,
 }
 
 #[derive(Clone)]
-struct Counted(Arc<AtomicU32>);
+struct DropCounter(Arc<AtomicU32>);
 
-impl Drop for Counted {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl<const BYTES: usize> Walk for Sized<BYTES> {
+impl<const BYTES: usize> Walk for SizedWalk<BYTES> {
     type Output = Box<[u8]>;
     type Error = Error;
 
@@ -42,7 +42,7 @@ impl<const BYTES: usize> Walk for Sized<BYTES> {
 
 fn sized<const BYTES: usize>() -> (Job, Arc<AtomicU32>) {
     let drops = Arc::new(AtomicU32::new(0));
-    (Job::new(Sized { padding: [1; BYTES], _drops: Counted(drops.clone()) }), drops)
+    (Job::new(SizedWalk { padding: [1; BYTES], _drops: DropCounter(drops.clone()) }), drops)
 }
 
 fn lives_and_ends_once<const BYTES: usize>(boxed: bool) {
@@ -60,7 +60,7 @@ fn lives_and_ends_once<const BYTES: usize>(boxed: bool) {
     assert!(matches!(job.step(&block, 9..10), Next::Over));
     assert_eq!(drops.load(Ordering::Relaxed), 1, "the state goes when its walk is over");
     assert!(matches!(job.step(&block, 0..1), Next::Over), "what is over stays over");
-    let Some(Ok(output)) = job.into_ending::<Sized<BYTES>>() else { panic!("it is done") };
+    let Some(Ok(output)) = job.into_ending::<SizedWalk<BYTES>>() else { panic!("it is done") };
     assert_eq!(&output[..], &vec![9; BYTES][..]);
     // Its own failure, a failure of the core's, a panic, a drop midway, and an ending that is never taken.
     for way in 0..5 {
@@ -78,8 +78,8 @@ fn lives_and_ends_once<const BYTES: usize>(boxed: bool) {
             _ => assert!(matches!(job.step(&block, 9..10), Next::Over)),
         }
         match way {
-            0 => assert!(matches!(job.into_ending::<Sized<BYTES>>(), Some(Err(Failure::Own(_))))),
-            1 | 2 => assert!(matches!(job.into_ending::<Sized<BYTES>>(), Some(Err(Failure::Core(_))))),
+            0 => assert!(matches!(job.into_ending::<SizedWalk<BYTES>>(), Some(Err(Failure::Own(_))))),
+            1 | 2 => assert!(matches!(job.into_ending::<SizedWalk<BYTES>>(), Some(Err(Failure::Core(_))))),
             _ => drop(job),
         }
         assert_eq!(drops.load(Ordering::Relaxed), 1, "way {way}");
@@ -102,18 +102,18 @@ fn alignments_are_kept() {
     macro_rules! aligned {
         ($($align:literal: $boxed:literal),*) => {$({
             #[repr(align($align))]
-            struct Aligned([u8; 128]);
-            impl Walk for Aligned {
+            struct AlignedWalk([u8; 128]);
+            impl Walk for AlignedWalk {
                 type Output = usize;
                 type Error = Error;
                 fn step(&mut self, _: &Block, _: Range<u64>) -> Step<usize, Error> {
                     Step::Done((&raw const self.0).addr() % $align)
                 }
             }
-            let mut job = Job::new(Aligned([0; 128]));
+            let mut job = Job::new(AlignedWalk([0; 128]));
             assert_eq!(job.is_boxed(), $boxed, "aligned to {}", $align);
             assert!(matches!(job.step(&Block::new(), 0..1), Next::Over));
-            assert!(matches!(job.into_ending::<Aligned>(), Some(Ok(0))));
+            assert!(matches!(job.into_ending::<AlignedWalk>(), Some(Ok(0))));
         })*};
     }
     aligned!(2: false, 8: false, 16: false, 32: true, 64: true, 128: true);
@@ -123,8 +123,8 @@ fn alignments_are_kept() {
 fn a_job_of_another_type_has_no_ending_here() {
     let (mut job, drops) = sized::<8>();
     assert!(matches!(job.step(&Block::new(), 9..10), Next::Over));
-    assert!(job.name().contains("Sized<8>"), "{}", job.name());
-    assert!(job.into_ending::<Sized<9>>().is_none());
+    assert!(job.name().contains("SizedWalk<8>"), "{}", job.name());
+    assert!(job.into_ending::<SizedWalk<9>>().is_none());
     assert_eq!(drops.load(Ordering::Relaxed), 1);
 }
 
